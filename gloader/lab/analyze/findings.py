@@ -23,32 +23,32 @@ if TYPE_CHECKING:
 
 FINDINGS_VERSION: Final = 1
 _RECORDS: Final = Records(Slice=Slice)
-LEAST_GAIN: Final = 0.02  # of an epoch: a smaller saving is not worth a line
-EPOCH: Final = "epoch"  # of ``unexplained``, the whole
+LEAST_GAIN: Final = 0.02  # share of an epoch; a smaller saving is not shown
+EPOCH: Final = "epoch"  # key of ``Findings.unexplained`` for the whole epoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
     """The predicted epoch with some changes."""
 
-    change: str  # in the words of the request
+    change: str  # the change, as requested
     replayed_s: float
     gain: float  # the saved share of the replayed epoch; below 0 if it takes longer
     bound_by: str  # the largest part of the epoch, named as in `gloader.replay.stalls`
-    memory_bytes: int | None  # planned by its loader; None if its batches cannot be sampled again
-    spill_bytes: int | None  # of disk, likewise
+    memory_bytes: int | None  # memory that its loader plans; None if its batches cannot be sampled again
+    spill_bytes: int | None  # disk for its packs; None in the same case
     settings: dict[str, Any]  # keywords of `gloader.Loader` that make the change
     note: str
 
     @property
     def helps(self) -> bool:
-        """True if it saves a notable share."""
+        """True if the change saves a notable share of the epoch."""
         return self.gain >= LEAST_GAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """Each lane's work while some batches went from sampling to computation; times count from the first sampling."""
+    """The work in each lane on a few batches, from sampling to computation. Times count from their first sampling."""
 
     epoch: int
     batches: tuple[int, ...]  # indices
@@ -58,10 +58,10 @@ class Course:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvePoint:
-    """Misses of a host cache of some size."""
+    """The miss rate of a host cache of one size."""
 
     cache_bytes: int
-    miss_rate: float  # of the rows that the host gathers
+    miss_rate: float  # share of the rows gathered on the host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,18 +71,18 @@ class Findings:
     run: str
     measured_s: float  # of an epoch
     replayed_s: float
-    unexplained: dict[str, float]  # measured over replayed, less 1, by stage; "epoch" of the whole
+    unexplained: dict[str, float]  # measured over replayed, minus 1, by stage; "epoch" for all
     lags: float  # the share of an epoch without use of any recorded resource
     refused: str  # why nothing is predicted; empty if the replay is trusted
-    memory_bytes: int | None  # planned for the run as it was; None if its batches cannot be sampled again
-    spill_bytes: int | None  # of disk, likewise
+    memory_bytes: int | None  # planned by the recorded run; None if its batches cannot be sampled again
+    spill_bytes: int | None  # disk for its packs; None in the same case
     course: Course
-    # The rest is empty, or None, if nothing is predicted.
+    # All further fields are empty or None if nothing is predicted.
     parts: dict[str, float] = field(default_factory=dict)  # seconds of an epoch, by cause
     stalls: dict[str, float] = field(default_factory=dict)  # seconds in DS-Analyzer's and Stash's terms
-    floor_s: float | None = None  # of an epoch: no order of the same work takes less
-    floor_of: str = ""  # the resource that takes so long
-    was_asked: bool = False  # whether ``what_if`` are the user's own requests
+    floor_s: float | None = None  # lower bound of an epoch: the same work in any order takes at least this
+    floor_of: str = ""  # the resource that gives the lower bound
+    was_asked: bool = False  # True if the user requested the changes in ``what_if``
     what_if: tuple[WhatIf, ...] = ()  # the fastest first
     curve: tuple[CurvePoint, ...] = ()
     knee_bytes: int | None = None  # a cache size beyond which a byte saves little
@@ -90,7 +90,7 @@ class Findings:
 
     @property
     def is_trusted(self) -> bool:
-        """True if the replay is trusted, so that predictions exist."""
+        """True if the replay is trusted. Only then are there predictions."""
         return not self.refused
 
     @property
@@ -139,12 +139,12 @@ class Findings:
 
 
 def measured_findings(predictor: Predictor, run: str) -> Findings:
-    """Return the measurements of a run beside its replay, without predictions.
+    """Return the measurements of a run and of its replay, without predictions.
 
     Parameters
     ----------
-    predictor : of the run
-    run : its folder, or the trace
+    predictor : predicts the run
+    run : the run's folder, or the trace
     """
     recording, base = predictor.recording, predictor.base
     epoch, indices = middle_batches(recording)
@@ -190,16 +190,16 @@ def bound_of(prediction: Prediction) -> str:
 
 
 def _sizes(predictor: Predictor, prediction: Prediction) -> tuple[int | None, int | None]:
-    """Return memory and disk of a prediction's loader; None if the batches cannot be sampled again."""
+    """Return a predicted loader's bytes of memory and of disk; None if the batches cannot be sampled again."""
     try:
         return predictor.memory_bytes(prediction), predictor.spill_bytes(prediction)
     except GloaderError:
         return None, None
 
 
-# The differential runs, by the names of their seconds.
+# The differential runs: each run's key in ``verified``, and its name.
 VERIFYING_RUNS: Final = {"compute_s": "computing alone", "warm_s": "all in memory", "cold_s": "as recorded"}
-# Share of an epoch: smaller parts stand in no line, but in every table.
+# Share of an epoch. Smaller parts are left out of the lines; tables have them all.
 _LEAST_SHARE: Final = 0.005
 _LEAST_UNEXPLAINED: Final = 0.01
 _LEAST_LAGS: Final = 0.02
@@ -211,7 +211,7 @@ _BOUNDS: Final = {
     "gather": "gathering",
     "transfer": "copies to the device",
     "compute": "computing",
-    "pause": "what the loop does beside the epochs",
+    "pause": "the work of the loop between epochs",
     "waiting for cores": "too few cores",
     "start": "its start",
 }
@@ -227,7 +227,7 @@ _RESOURCES: Final = {
 
 
 def lines_of(findings: Findings) -> dict[str, str]:
-    """Return the findings, a line for each heading, without the what-ifs."""
+    """Return the findings without what-ifs: one line of text by heading."""
     epoch = findings.replayed_s
     lines = {
         "measured": f"{format_exact_seconds(findings.measured_s)} an epoch",
@@ -248,19 +248,19 @@ def lines_of(findings: Findings) -> dict[str, str]:
 
 
 def what_if_words(one: WhatIf) -> str:
-    """Return a predicted epoch in words: its seconds, their change, and its largest part."""
+    """Return the text for a predicted epoch: its seconds, their change, and its largest part."""
     found = f"{format_exact_seconds(one.replayed_s)} ({signed(-one.gain)}), bound by {bound_words(one.bound_by)} then"
     return f"{found}; {one.note}" if one.note else found
 
 
 def no_help_words(findings: Findings) -> str:
-    """Return the text for the case that nothing helps."""
+    """Return the text for an analysis without helpful changes."""
     tried = ", ".join(one.change for one in findings.what_if)
     return f"nothing that was tried saves {LEAST_GAIN:.0%} of an epoch" + (f" ({tried})" if tried else "")
 
 
 def unexplained_words(unexplained: Mapping[str, float]) -> str:
-    """Return in words by how much the stages took longer, or less, than in the replay, the worst first."""
+    """Return the text for the differences between measured and replayed stages, the largest first."""
     found = sorted(
         (item for item in unexplained.items() if item[0] != EPOCH and abs(item[1]) >= _LEAST_UNEXPLAINED),
         key=lambda item: -abs(item[1]),
@@ -271,7 +271,7 @@ def unexplained_words(unexplained: Mapping[str, float]) -> str:
 
 
 def lag_words(lags: float) -> str:
-    """Return in words the share of an epoch without use of any recorded resource; "" if it is small."""
+    """Return the text for the share of an epoch without use of any recorded resource; "" if it is small."""
     if lags < _LEAST_LAGS:
         return ""
     return (
@@ -280,17 +280,17 @@ def lag_words(lags: float) -> str:
 
 
 def bound_words(part: str) -> str:
-    """Return a sentence for a part of an epoch."""
+    """Return the text for a part of an epoch."""
     return _BOUNDS.get(part, part)
 
 
 def resource_words(resource: str) -> str:
-    """Return the usual name of a machine's resource."""
+    """Return the text for a resource of the machine."""
     return _RESOURCES.get(resource, f"the {resource}")
 
 
 def verified_words(verified: Mapping[str, float]) -> str:
-    """Return in words the stalls that differential runs measured, and the compared runs."""
+    """Return the text for the stalls that differential runs measured, with the seconds of these runs."""
     took = ", ".join(
         f"{name} {format_exact_seconds(verified[key])}"
         for key, name in VERIFYING_RUNS.items()
@@ -310,7 +310,7 @@ def verified_words(verified: Mapping[str, float]) -> str:
 
 
 def signed(share: float, *, digits: int = 0) -> str:
-    """Return a change as a percentage with its sign; a zero has none."""
+    """Return a change as a percentage with its sign; zero has no sign."""
     text = f"{share:+.{digits}%}"
     return text if float(text[:-1]) else text[1:]
 

@@ -1,4 +1,4 @@
-"""Candidate machines for a run: types and prices from the user's file, seconds and price of an epoch on each."""
+"""Candidate machines for a run: their types and prices, from a file, and the predicted epoch on each machine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 def non_dominated(points: Sequence[Sequence[float]]) -> tuple[int, ...]:
     """Return the numbers of the points that no other point dominates, in their order. Pure.
 
-    A point dominates another if it is nowhere larger, and somewhere smaller; of equal points none does.
+    A point dominates another one if no value is larger and at least one is smaller. Equal points do not dominate
+    each other.
 
     Parameters
     ----------
@@ -54,7 +55,7 @@ _EXAMPLE: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskType:
-    """The rates of a disk, in the terms of `gloader.ssd_store.cost.strategy.IoRates`."""
+    """The rates of a disk, in the terms of `gloader.ssd_store.cost.io_rates.IoRates`."""
 
     random_reads_per_s: float
     read_bytes_per_s: float
@@ -79,7 +80,7 @@ class MachineType:
 
         Parameters
         ----------
-        header : of the recording
+        header : the recording's header
         loader_bytes : memory for the loader; None means its recorded share
         """
         words = [f"cores={self.cores}"]
@@ -120,7 +121,7 @@ def _disk_words(disk: DiskType | str | None, rates: IoRates) -> list[str]:
         return []
     if isinstance(disk, str):
         return [f"disk={disk}"]
-    # A factor of random reads, or of writes, multiplies the disk's factor.
+    # The factors of random reads and of writes count on top of the factor of the whole disk.
     both = disk.read_bytes_per_s / rates.read_bytes_per_s
     random = disk.random_reads_per_s / rates.random_reads_per_s
     write = disk.write_bytes_per_s / rates.write_bytes_per_s
@@ -212,11 +213,11 @@ def _word(value: object, name: str, where: str) -> str | None:
 _RESULT: Final = "result.json"
 # Share of a run's memory for its evaluations; see `gloader.training.run_budget.share_budget`.
 _EVALUATIONS: Final = 4
-# Memory budgets tried on a machine, from the least working one to nearly all of its memory: the system and
-# the cached pages of other files take the rest.
+# Number of memory budgets tried on a machine, and the largest one as a share of its memory. The system and the page
+# cache take the rest.
 _NUM_BUDGETS: Final = 6
 _OF_MEMORY: Final = 0.8
-_CLOSE_BUDGETS: Final = 1.1  # precision of the least working budget, as a factor
+_CLOSE_BUDGETS: Final = 1.1  # the search for the least budget ends within this factor
 _SMALLEST: Final = 1 << 20
 _SECONDS_PER_HOUR: Final = 3600
 
@@ -226,11 +227,11 @@ class RunMemory:
     """The division of a run's memory between its loader and everything else."""
 
     total_bytes: int  # of the recorded run
-    loader_bytes: int  # likewise
+    loader_bytes: int  # its loader's part
 
     @classmethod
     def of_run(cls, run: Path, header: RunHeader) -> RunMemory:
-        """Return the division of the run in a folder; for a trace alone, the loader has all of it."""
+        """Return the division of the run in a folder. If there is only a trace, the loader has all memory."""
         try:
             total = int(json.loads((run / _RESULT).read_bytes())["memory_budget_bytes"])
         except (OSError, *MALFORMED):
@@ -238,7 +239,10 @@ class RunMemory:
         return cls(total_bytes=max(total, header.budget_bytes), loader_bytes=header.budget_bytes)
 
     def of_loader(self, total_bytes: int) -> int:
-        """Return about the loader's part of ``total_bytes``: evaluations take a share, all else its recorded size."""
+        """Return the loader's approximate part of ``total_bytes``.
+
+        Evaluations take a share of any total. The rest of the run takes the recorded bytes.
+        """
         beside = self.total_bytes - self.loader_bytes
         share = min(beside / self.total_bytes, 1 / _EVALUATIONS)
         return int(total_bytes * (1 - share) - (beside - share * self.total_bytes))
@@ -274,18 +278,20 @@ class MachineOffer:
 class Offers:
     """The predictions of a run on all machines."""
 
-    best: tuple[MachineOffer, ...]  # those that no other one beats in everything, the fastest first
+    best: tuple[MachineOffer, ...]  # the undominated offers, the fastest first
     num_predicted: int
-    left_out: Mapping[str, str]  # why the run cannot be on a machine, by its name
+    left_out: Mapping[str, str]  # by machine name, the reason why the run is impossible there
 
     def choose(
         self, *, most_dollars: float | None = None, most_seconds: float | None = None
     ) -> MachineOffer | None:
-        """Return the cheapest offer within the bounds; the fastest if only dollars are bounded; None without any.
+        """Return the best offer within the bounds, or None if there is none.
+
+        The best offer is the fastest one if only dollars are bounded, else the cheapest.
 
         Parameters
         ----------
-        most_dollars, most_seconds : of an epoch; None means no bound
+        most_dollars, most_seconds : bounds for an epoch; None means no bound
         """
         within = [
             offer
@@ -309,7 +315,7 @@ def find_offers(
 
     Parameters
     ----------
-    predictor : of the run
+    predictor : predicts the run
     machines : the machines on offer
     memory : the division of the run's memory
     says : receives the name of each tried machine
@@ -344,7 +350,7 @@ def find_offers(
 
 
 def stored_bytes(header: RunHeader) -> int:
-    """Return the disk bytes of a run's dataset; of a missing one, those of its feature rows."""
+    """Return the disk bytes of a run's dataset, or of its feature rows alone if the dataset is missing here."""
     root = Path(header.dataset)
     if root.is_dir():
         return sum(
@@ -379,7 +385,10 @@ def _offer(
 
 
 def _least_budget(predictor: Predictor, memory: RunMemory, most: int) -> int | None:
-    """Return approximately the least memory that the run works with; None if other budgets cannot be planned."""
+    """Return the approximate least memory for the run, or more than ``most`` if that is too little.
+
+    Returns None if only the recorded budget can be predicted.
+    """
 
     def works(budget_bytes: int) -> bool:
         loader_bytes = memory.of_loader(budget_bytes)
@@ -408,7 +417,7 @@ def _most_memory(memory_bytes: int) -> int:
 
 
 def _budgets(machine: MachineType, least: int | None, memory: RunMemory) -> tuple[int | None, ...]:
-    """Return the budgets to try on a machine, in geometric steps; None stands for the run's own. Pure."""
+    """Return the budgets to try on a machine, in geometric steps; None stands for the recorded budget. Pure."""
     most = _most_memory(machine.memory_bytes)
     if least is None:
         return (None,) if memory.total_bytes <= most else ()

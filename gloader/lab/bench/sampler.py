@@ -1,4 +1,4 @@
-"""Benchmark of sampling: edges per second, and those of DGL's sampler in the same run if DGL is installed."""
+"""Sampling benchmark: edges per second of our sampler, and of DGL's sampler in the same run if DGL is installed."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ def bench_sampler(
 ) -> dict[str, Any]:
     """Return edges/s of `NeighborSampler` on a synthetic graph, and its ratio to DGL's best setting.
 
-    Each repeat runs the same batches through every contender, one after the other, so that a change in the
-    machine's load meets all of them; figures are medians over the repeats. DGL runs without workers, with one and
-    with ``threads`` OpenMP threads, with 32- and 64-bit ids, fused and not; the fastest setting counts. Its threads
-    wait for each other and suffer more than ours when other programs take a core: on a machine that is not idle
-    believe `ratio_to_dgl_one_thread`, which counts processor time.
+    Each repeat runs the same batches through all contenders in turn, so that a change in the machine's load affects
+    all of them. Results are medians over the repeats. DGL runs without workers, with one and with ``threads`` OpenMP
+    threads, with 32- and 64-bit ids, fused and not. Its fastest setting counts. DGL's threads wait for each other, and
+    lose more than ours if other programs use a core. On a busy machine trust `ratio_to_dgl_one_thread`, which counts
+    processor time.
 
     Parameters
     ----------
     graph : the sampled graph
     fanouts : neighbours sampled per node, one number per hop, the hop next to the seeds first
-    batch_size : seeds of a batch
+    batch_size : seeds per batch
     threads : sampling threads, of gloader and of DGL
-    batches : batches of a repeat
-    repeats : the median counts
+    batches : batches per repeat
+    repeats : measured repeats; the results are their medians
     with_dgl : also run DGL's sampler, if dgl is installed
 
     Returns
@@ -91,7 +91,7 @@ def _seed_batches(topology: CscGraph, batch_size: int, batches: int, seed: int) 
     if len(connected) < batch_size:
         raise ConfigError(f"batch_size {batch_size} exceeds the {len(connected)} nodes that have a neighbour")
     order = np.random.default_rng(seed).permutation(connected)
-    # Whole batches only: a short last one would count less work as one more batch.
+    # Whole batches only, so that every batch is the same amount of work.
     starts = range(0, len(order) - batch_size + 1, batch_size)
     return [order[start : start + batch_size] for start in starts][:batches]
 
@@ -144,8 +144,8 @@ def _dgl_run(sampler: Any, graph: Any, ids: Any, threads: int) -> Run:
     import torch
 
     def run(batches: Sequence[IdArray]) -> int:
-        # Set in every run: contenders of other numbers of threads run in between.
-        torch.set_num_threads(threads)  # of OpenMP, which DGL uses too
+        # Set in every run, because contenders with other numbers of threads run in between.
+        torch.set_num_threads(threads)  # sets the OpenMP threads, which DGL uses too
         edges = 0
         for batch in batches:
             blocks = sampler.sample_blocks(graph, torch.from_numpy(batch).to(ids))[2]
@@ -156,7 +156,7 @@ def _dgl_run(sampler: Any, graph: Any, ids: Any, threads: int) -> Run:
 
 
 def _interleave(contenders: dict[str, Run], batches: Sequence[IdArray], repeats: int) -> tuple[Rates, Rates]:
-    """Return edges per second, by the clock and of processor time; an uncounted round warms all up."""
+    """Return edges per second of wall time and of processor time. The first round is a warm-up and does not count."""
     wall: Rates = {name: [] for name in contenders}
     cpu: Rates = {name: [] for name in contenders}
     for repeat in range(repeats + 1):
