@@ -1,4 +1,4 @@
-"""Choice of the edges' home, memory or SSD, with the reason, and smaller shares for a second plan. Pure."""
+"""Choice of the edges' home, memory or SSD, with the reason. If a plan does not fit, the edges get less. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FITS: Final = "they fit in half of the memory budget"
 _TOO_LARGE: Final = "they do not fit in half of the memory budget"
 _CROWDED: Final = "the rest of a run does not fit in the memory budget beside them"
 _ASKED: Final = "as asked for"
-# Share of the room for swept edges: pages read for one batch are of little use to the next.
+# Cache for swept edges, as a share of the room. It is small, because pages read for one batch help the next one little.
 _KEPT_OF_SWEPT: Final = 1 / 8
 _MOST_KEPT_OF_SWEPT: Final = 64 * 2**20
 
@@ -63,7 +63,7 @@ def choose_home(
     topology_bytes : offsets, edges and weights
     budget_bytes : memory for everything
     obstacle : reason against sweeps. None means that edges can be swept.
-    room_bytes : part of the budget by which the home is chosen, 0 for the least memory. None means the whole budget.
+    room_bytes : memory that the choice counts with, 0 for the least memory. None means the whole budget.
 
     Raises
     ------
@@ -91,7 +91,7 @@ def choose_home(
             f"topology='sweep' is not possible, as {obstacle.reason}; use {obstacle.remedy}, or topology='direct', or "
             f"'ram' where the memory budget holds {format_bytes(topology_bytes)} of edges"
         )
-    most = min(share, topology_bytes - 1)  # otherwise they would be held
+    most = min(share, topology_bytes - 1)  # with all bytes, the edges would be in memory
     reason = _TOO_LARGE if topology_bytes > topology_share(budget_bytes) else _CROWDED
     reason = reason if asked == "auto" else _ASKED
     if asked != "direct" and obstacle is None:
@@ -103,16 +103,17 @@ def choose_home(
 
 
 def less_room(error: BudgetError, choice: TopologyChoice, demand: Demand, *, room_bytes: int) -> int:
-    """Return a smaller room for the edges, for the next plan after one that did not fit; at last 0. Pure.
+    """Return a smaller room for the edges after a plan that did not fit. The last room is 0. Pure.
 
-    The first plan gives edges the memory they need, and sweeps as many batches as fit, before the rest of the run is
-    known. If too little is left, the edges get less. Otherwise a larger budget could fail although a smaller one works.
+    The first plan is made before the rest of the run is known: edges get the memory they need, and sweeps as many
+    batches as fit. If too little is left, the edges get less. Otherwise a larger budget could fail where a smaller one
+    works.
 
     Parameters
     ----------
-    error : that plan's error, with the missing bytes
-    choice, demand : that plan's choice and demand
-    room_bytes : that plan's room
+    error : the failed plan's error, with the missing bytes
+    choice, demand : the failed plan's choice and demand
+    room_bytes : the failed plan's room
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""The work of a planned run, from the counts of its plan and the costs that a recording shows. Pure.
+"""The work of a planned run, from the counts of its plan and the costs of a recording. Pure.
 
-`learn_costs` learns seconds and bytes for each row, `planned_work` applies them to the superbatches of a plan, and
-`steady_work` makes the work of a run whose plan has only means.
+`learn_costs` learns the seconds per row and byte. `planned_work` applies these costs to the superbatches of a plan.
+`steady_work` makes the work of a run from the means of a plan.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ if TYPE_CHECKING:
 class _Usual(NamedTuple):
     """Processor seconds of a kind of work."""
 
-    each: float  # piece of it
-    row: float
-    byte: float = 0.0
-    slot: float = 0.0  # of the host cache
-    node: float = 0.0  # row of the table, used or not
+    each: float  # per piece of work
+    row: float  # per row
+    byte: float = 0.0  # per byte
+    slot: float = 0.0  # per slot of the host cache
+    node: float = 0.0  # per row of the table, used or not
 
 
-# For kinds of work that a recording lacks; otherwise only the proportions of rows, bytes and slots. From runs of
-# `experiments/bench/replay.py` on two cores, with rows of 512 B.
+# Usual seconds, from runs of `experiments/bench/replay.py` on two cores, with rows of 512 B. They are scaled to the
+# recorded seconds of each kind of work, so that only the proportions of rows, bytes and slots count. A kind of work
+# that the recording lacks takes the mean scale.
 _USUAL: Final[Mapping[str, _Usual]] = {
     "inspect": _Usual(each=1e-3, row=40e-9, slot=20e-9, node=5e-9),
     "stage direct": _Usual(each=1e-3, row=57e-9),
@@ -52,12 +53,12 @@ _USUAL: Final[Mapping[str, _Usual]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Processor seconds of work on rows."""
+    """Costs of work on rows, in processor seconds."""
 
-    scale: Mapping[str, float]  # of the usual seconds, by kind of work
-    other: float  # for kinds that the recording lacks
-    row_bytes: int  # of a row, about: of all tables, as stored
-    slots: int  # of the host cache
+    scale: Mapping[str, float]  # recorded over usual seconds, by kind of work
+    other: float  # mean scale, for kinds of work that the recording lacks
+    row_bytes: int  # largest stored row of all tables
+    slots: int  # slots of the host cache
     nodes: int  # rows of all tables
 
     def with_slots(self, slots: int) -> Costs:
@@ -65,7 +66,7 @@ class Costs:
         return replace(self, slots=slots)
 
     def stage(self, counts: SuperbatchCounts) -> float:
-        """Return the processor seconds to count a superbatch's misses, and of its sweep."""
+        """Return the processor seconds to count a superbatch's misses and to sweep them."""
         return self.seconds(
             f"stage {counts.strategy}", counts.misses, counts.stage_bytes + counts.written_bytes
         )
@@ -76,7 +77,7 @@ class Costs:
         return self.seconds(f"read {strategy}", batch.misses, num_bytes)
 
     def gather(self, rows: float) -> Demands:
-        """Return the demands to copy rows: hits out of the cache and admissions into it, or features in memory."""
+        """Return the demands to copy rows: cache hits and admissions, or rows of features in memory."""
         return Demands(cpu_s=self.seconds("gather", rows, rows * self.row_bytes))
 
     def superbatch(self, counts: SuperbatchCounts, rates: IoRates) -> SuperbatchWork:
@@ -104,7 +105,7 @@ class Costs:
         )
 
     def seconds(self, kind: str, rows: float, num_bytes: float) -> float:
-        """Return the processor seconds of a ``kind`` of work on so many rows and bytes."""
+        """Return the processor seconds of a ``kind`` of work on ``rows`` and ``num_bytes``."""
         usual = _USUAL[kind]
         return self.scale.get(kind, self.other) * (
             usual.each
@@ -140,7 +141,7 @@ def learn_costs(recording: Recording) -> Costs:
 def _rows_of(
     event: RecordedEvent, strategies: Mapping[int, str], row_bytes: int
 ) -> Iterator[tuple[str, float, float]]:
-    """Yield an event's kind of work on rows, the number of rows, and their bytes; nothing if it has none."""
+    """Yield (kind of work, rows, bytes) of an event; nothing for an event without work on rows."""
     notes = event.notes
     if event.stage == "inspect":
         yield "inspect", notes["hits"] + notes["misses"], 0
@@ -160,12 +161,12 @@ _SECONDS: Final = tuple(name for name in Demands._fields if name.endswith("_s"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleCosts:
-    """Processor seconds of a batch in the sampler threads, on average."""
+    """Mean processor seconds per batch in the sampler threads."""
 
-    trace_s: float  # ahead, for its trace; 0 if none was sampled ahead
-    kept_s: float  # of a kept batch
-    again_s: float  # of a batch that is sampled again
-    kept_share: float = 1.0  # of the kept batches
+    trace_s: float  # to sample a batch ahead for its trace; that of `again_s` without recorded traces
+    kept_s: float  # for a batch that is kept from its trace on
+    again_s: float  # for a batch that is sampled again
+    kept_share: float = 1.0  # share of kept batches
 
     @classmethod
     def of(cls, recording: Recording) -> SampleCosts:
@@ -179,7 +180,7 @@ class SampleCosts:
                 where.append(event.cpu_s)
         trace = _mean(traces)
         sampled = _mean(again) or trace
-        # A kept batch is still sorted, which is the smaller part of sampling.
+        # A kept batch only has to be sorted, which is the smaller part of sampling.
         return cls(
             trace_s=trace or sampled,
             kept_s=_mean(kept) or max(sampled - trace, 0.0),
@@ -188,7 +189,7 @@ class SampleCosts:
         )
 
     def of_plan(self, *, kept_share: float, factor: float = 1.0) -> SampleCosts:
-        """Return the costs with another share of kept batches, and ``factor`` times the time to sample one."""
+        """Return the costs with another share of kept batches, and all seconds times ``factor``."""
         return SampleCosts(
             trace_s=factor * self.trace_s,
             kept_s=factor * self.kept_s,
@@ -197,7 +198,7 @@ class SampleCosts:
         )
 
     def sample_s(self, position: int) -> float:
-        """Return the seconds of the batch at ``position``; kept batches are spread evenly."""
+        """Return the seconds for the batch at ``position``. Kept batches are spread evenly over the positions."""
         is_kept = int((position + 1) * self.kept_share) > int(position * self.kept_share)
         return self.kept_s if is_kept else self.again_s
 
@@ -211,16 +212,16 @@ def planned_work(
     sampling: SampleCosts,
     rates: IoRates,
 ) -> Work:
-    """Return the work of a run whose rows are cached and read according to ``counts``. Pure.
+    """Return the work of a run that caches and reads rows according to ``counts``. Pure.
 
     Parameters
     ----------
-    recorded : the work of the same batches, as recorded
-    counts : of each superbatch; empty for features in memory
+    recorded : the recorded work of the same batches
+    counts : the plan's counts for each superbatch; empty for features in memory
     rows : (batches,) rows gathered on the host
-    costs : of work on rows
-    sampling : of a batch
-    rates : of the disk
+    costs : costs of work on rows
+    sampling : costs to sample a batch
+    rates : rates of the disk
     """
     if not counts:
         return replace(
@@ -245,7 +246,7 @@ def planned_work(
 
 
 def _in_memory(batch: BatchWork, rows: int, costs: Costs, sampling: SampleCosts) -> BatchWork:
-    """Return the batch with features in memory, of which it gathers ``rows``."""
+    """Return the work of a batch that gathers ``rows`` from features in memory."""
     return replace(
         batch,
         trace=NOTHING,
@@ -256,7 +257,10 @@ def _in_memory(batch: BatchWork, rows: int, costs: Costs, sampling: SampleCosts)
 
 
 def _cached(batch: BatchWork, position: int, costs: Costs, sampling: SampleCosts, copied: float) -> BatchWork:
-    """Return the batch at ``position`` with features on the SSD; ``copied`` rows go out of the cache and into it."""
+    """Return the work of the batch at ``position`` with features on the SSD, without reads.
+
+    ``copied`` counts the rows copied out of the cache and into it.
+    """
     return replace(
         batch,
         trace=batch.trace._replace(cpu_s=batch.trace.cpu_s or sampling.trace_s),
@@ -268,16 +272,17 @@ def _cached(batch: BatchWork, position: int, costs: Costs, sampling: SampleCosts
 def resized_work(
     recorded: Work, batches: Sequence[BatchId], sizes: NDArray[np.float64], *, sampling: float
 ) -> Work:
-    """Return the work of other batches than the recorded ones, without reads of rows. Pure.
+    """Return the work of batches that were not recorded, without reads of rows. Pure.
 
-    A batch takes the mean of the recorded batches, in proportion to its rows and edges.
+    Each batch takes the mean work of the recorded batches. Sampling is scaled by ``sampling``, transfer and computation
+    by the batch's size.
 
     Parameters
     ----------
     recorded : the recorded work
-    batches : the others, in the order of the stream
-    sizes : (batches,) rows and edges of each, over the mean of the recorded batches
-    sampling : processor seconds to sample a batch, over those of a recorded one
+    batches : the new batches, in stream order
+    sizes : (batches,) rows plus edges of each batch, relative to the mean recorded batch
+    sampling : processor seconds to sample a batch, relative to a recorded batch
     """
     known = recorded.batches
     trace, sample, transfer, compute = (
@@ -303,7 +308,7 @@ def resized_work(
 
 
 def _mean_demands(demands: Sequence[Demands]) -> Demands:
-    """Return the mean demands of pieces of work of one kind."""
+    """Return the mean of demands of the same kind of work."""
     means: dict[str, Any] = {name: fmean(getattr(one, name) for one in demands) for name in _SECONDS}
     return demands[0]._replace(**means)
 
@@ -317,26 +322,26 @@ def _mean(values: list[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-# Two superbatches are under way at a time: a run is in its beginning before the third.
+# Superbatches until a run is steady: two are under way at a time, so that the first two still belong to its start.
 _SUPERBATCHES = 4
 _FEWEST, _MOST = 48, 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepNeeds:
-    """The means of a step under a memory plan; without a strategy the features are in memory."""
+    """The mean needs of a step under a memory plan. No strategy means features in memory."""
 
     superbatch: int  # S
-    rows: float  # of a batch, gathered on the host
-    misses: float  # among them
+    rows: float  # gathered on the host per batch
+    misses: float  # cache misses among the rows
     strategy: str = ""
-    ahead_s: float = 0.0  # of the disk before the batch's turn
-    own_s: float = 0.0  # and in it
-    swept_bytes: float = 0.0  # read and written before the batch's turn
+    ahead_s: float = 0.0  # disk seconds per batch for its superbatch's sweep
+    own_s: float = 0.0  # disk seconds for the batch's own reads
+    swept_bytes: float = 0.0  # bytes per batch that the sweep reads and writes
     kept_share: float = 0.0  # share of the batches that are kept from their trace on
 
     def corrected(self, *, misses: float, ahead: float, own: float) -> StepNeeds:
-        """Return the same with the misses, the sweeps, and the reads in a batch's turn multiplied by these factors."""
+        """Return the needs with misses, sweeps (``ahead``) and own reads (``own``) multiplied by these factors."""
         return replace(
             self,
             misses=min(self.misses * misses, self.rows),
@@ -347,22 +352,22 @@ class StepNeeds:
 
 
 def num_steps(superbatch: int) -> int:
-    """Return the number of batches that show the time of a step with superbatches of that size. Pure."""
+    """Return the number of batches to replay for a reliable step time with superbatches of this size. Pure."""
     return min(max(_SUPERBATCHES * superbatch, _FEWEST), _MOST)
 
 
 def steady_work(
     known: Sequence[BatchWork], needs: StepNeeds, costs: Costs, sampling: SampleCosts, *, steps: int
 ) -> Work:
-    """Return work of two stretches of batches, epoch 0 to warm up and epoch 1, whose batches count. Pure.
+    """Return the work of two epochs of ``steps`` batches: epoch 0 warms up, and epoch 1 is measured. Pure.
 
     Parameters
     ----------
     known : recorded batches, used in turn
-    needs : of the plan
-    costs : of work on rows
-    sampling : of a batch
-    steps : batches of a stretch
+    needs : the plan's needs per step
+    costs : costs of work on rows
+    sampling : costs to sample a batch
+    steps : batches per epoch
     """
     sampling = sampling.of_plan(kept_share=needs.kept_share)
     batches = tuple(
