@@ -1,6 +1,6 @@
-"""The public loaders: `Loader` and `HeteroLoader` of nodes, `LinkLoader` of links.
+"""The public loaders: `Loader` and `HeteroLoader` for nodes, `LinkLoader` for links.
 
-The seeds of `LinkLoader` are the ends of edges.
+The seeds of a `LinkLoader` are the ends of edges.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ B = TypeVar("B", ReadyBatch, HeteroReadyBatch)
 
 
 class _OfNodes(BatchLoader[B]):
-    """A loader whose seeds are nodes: their views."""
+    """Base of the loaders with nodes as seeds."""
 
     @property
     def seeds(self) -> IdArray:
@@ -42,7 +42,7 @@ class _OfNodes(BatchLoader[B]):
         return self._node_order.seeds
 
     def seed_positions(self, batch: BatchId) -> IdArray:
-        """Return (B,) the positions of a batch's seeds in `seeds`, in its order; for drawn seeds, with repeats."""
+        """Return a batch's seeds as positions (B,) in `seeds`, in batch order. Drawn seeds may repeat."""
         return self._node_order.drawn_positions(batch)
 
     @property
@@ -54,12 +54,13 @@ class Loader(_OfNodes[ReadyBatch]):
     """Yields the mini-batches of one epoch each time it is iterated over; ``len()`` is the batches per epoch.
 
     Batches depend only on the dataset, the seeds, ``fanouts``, ``layout``, ``batch_size``, ``seed`` and ``world_size``.
-    Threads, caches, the memory budget and the place of the features never change a bit of them.
+    Threads, caches, the memory budget and the place of the features never change a bit of a batch.
 
     Iterating again starts the next epoch, also after a ``break``. The stages continue across epochs, and end
-    with a ``break``, an error, `close`, or when the loader is dropped. Owns their threads, the feature store, the
-    caches and the buffers until then; also a context manager. Threads may share an iterator: each batch goes to one
-    of them, whole. A forked child may read `features` and plain values; all else raises ForkError there.
+    with a ``break``, an error, `close`, or when the loader is dropped. Until then the loader owns the stages' threads,
+    the feature store, the caches and the buffers. It is also a context manager. Threads may share an iterator: each
+    batch goes to one thread, whole. A forked child may read `features` and plain values. Anything else raises ForkError
+    there.
 
     Parameters
     ----------
@@ -67,7 +68,7 @@ class Loader(_OfNodes[ReadyBatch]):
     fanouts : neighbours per node and hop, the hop next to the seeds first; -1 takes all
     batch_size : seeds per batch (of this rank)
     seeds : (n,) node ids, or a mask (num_nodes,) of booleans; defaults to the dataset's training nodes
-    times : (n,) int64 seconds, the query time of each of ``seeds``, which then may repeat; see ``time_strategy``
+    times : (n,) int64 seconds, the query time of each seed; seeds with times may repeat; see ``time_strategy``
     device_dry_run : runs one step of the model on a batch, to measure its device memory, see
         `gloader.device.dry_step`. Without it, ``device_cache="auto"`` takes half of the free memory
     keywords : the other fields of `gloader.config.LoaderSettings`, which explains each; sizes may be text ("8GB")
@@ -105,7 +106,7 @@ class Loader(_OfNodes[ReadyBatch]):
 
     @property
     def features(self) -> FeatureSource:
-        """All N feature rows, in memory if they are held there; usable beside the running stages, until `close`."""
+        """All N feature rows, in memory or on the SSD; usable while the stages run, until `close`."""
         return self._held.tier.sources[0]
 
     @property
@@ -115,7 +116,7 @@ class Loader(_OfNodes[ReadyBatch]):
 
     @property
     def device_tier(self) -> DeviceTier:
-        """The device's tier: its features and topology, and rows that it reads in place; usable until `close`."""
+        """The device tier: its features and topology, and host rows that the device reads; usable until `close`."""
         return self._held.tier.device_tiers[0]
 
 
@@ -123,14 +124,15 @@ class HeteroLoader(_OfNodes[HeteroReadyBatch]):
     """Yields the mini-batches of one epoch over a graph of several node types each time it is iterated over.
 
     Batches have every node type and every relation, perhaps empty. Epochs, threads, ranks, memory and reproducibility
-    are as of `Loader`. A dataset of one type has the type "node".
+    are as in `Loader`. A dataset of one type has the type "node".
 
     Parameters
     ----------
     dataset : the dataset to sample from
-    fanouts : neighbours per node, relation and hop, the hop next to the seeds first, -1 takes all: one list for all
-        relations; a mapping from relations, as ("author", "writes", "paper") or "author:writes:paper", to lists, in
-        which "*" stands for all others; or `gloader.collective` of a list, for so many of all relations together
+    fanouts : neighbours per node, relation and hop; the hop next to the seeds comes first, and -1 takes all. Give one
+        list for all relations, or a mapping from relations to lists. A relation is written as ("author", "writes",
+        "paper") or "author:writes:paper", and "*" stands for all others. `gloader.collective` of a list counts the
+        neighbours over all relations together
     batch_size : seeds per batch (of this rank)
     seeds : (n,) ids of the labelled type, a mapping from types to ids, or a pair (type, ids). A mask of all nodes of
         a type may replace ids. Defaults to the training nodes
@@ -176,7 +178,7 @@ class HeteroLoader(_OfNodes[HeteroReadyBatch]):
 
     @property
     def device_tiers(self) -> Mapping[str, DeviceTier]:
-        """The device's tier of each type with features; usable until `close`."""
+        """The device tier of each type with features; usable until `close`."""
         return self._by_table(self._held.tier.device_tiers)
 
 
@@ -184,21 +186,21 @@ class LinkLoader(BatchLoader[LinkBatch]):
     """Yields the mini-batches of one epoch over a set of edges, with drawn negatives.
 
     A batch has ``batch_size`` edges of the link table ``edges``, their negatives from ``negatives``, and the sampled
-    neighbourhood of all ends. Epochs, threads, ranks, memory and reproducibility are as of `Loader`. For a dataset of
-    several types a batch is typed.
+    neighbourhood of all ends. Epochs, threads, ranks, memory and reproducibility are as in `Loader`. A dataset of
+    several types gives typed batches.
 
     Parameters
     ----------
     dataset : the dataset to sample from; ``gloader prepare --edge-split`` makes its link tables
     edges : name of the link table with the predicted edges
-    fanouts : as of `Loader`, or of `HeteroLoader`
+    fanouts : as in `Loader`, or in `HeteroLoader` for typed batches
     batch_size : edges of the table per batch (of this rank)
     negatives : `gloader.Uniform`, `gloader.Binary`, `gloader.InBatch` or `gloader.Table`, or text such as "uniform:5".
         None adds no pairs, and the table's own labels are predicted
     exclude : the edges that no hop of the batch may take: the predicted ones ("self"), their reverses too ("reverse"),
-        or "none"; a node draws among the others as if they were all
-    exclude_duplicates : leave out the edges parallel to an excluded one as well
-    typed : yield typed batches; defaults to whether the dataset is of several types
+        or "none"; a node draws from its other edges as if it had no more
+    exclude_duplicates : also exclude the edges parallel to an excluded edge
+    typed : yield typed batches; defaults to True for a dataset of several types
     device_dry_run : runs one step of the model on a batch, see `Loader`
     keywords : the other fields of `gloader.config.LoaderSettings`, which explains each; sizes may be text ("8GB")
 
@@ -212,7 +214,7 @@ class LinkLoader(BatchLoader[LinkBatch]):
 
     _seeds_of: ClassVar = EdgeSeeds
 
-    def __init__(  # noqa: PLR0913 - what a user of links says, each a keyword
+    def __init__(  # noqa: PLR0913 - public settings, each a keyword
         self,
         dataset: Dataset,
         *,
@@ -244,7 +246,7 @@ class LinkLoader(BatchLoader[LinkBatch]):
 
     @property
     def negatives(self) -> Negatives | None:
-        """The sampler of negatives, or None."""
+        """The setting for drawn negatives, or None."""
         return self._task.negatives
 
     @property
@@ -254,7 +256,7 @@ class LinkLoader(BatchLoader[LinkBatch]):
 
     @property
     def graph(self) -> Topology | HeteroGraph:
-        """The topology, for typed batches of each relation; usable until `close`."""
+        """The topology, or for typed batches that of each relation; usable until `close`."""
         return self._held.tier.topology
 
     @property
@@ -264,7 +266,7 @@ class LinkLoader(BatchLoader[LinkBatch]):
 
     @property
     def device_tiers(self) -> Mapping[str, DeviceTier]:
-        """The device's tier of each of these; usable until `close`."""
+        """The device tier of each node type and relation with features; usable until `close`."""
         return self._by_table(self._held.tier.device_tiers)
 
     @property

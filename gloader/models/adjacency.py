@@ -1,4 +1,4 @@
-"""The edges of one hop, and sums over in-edges without a row per edge in memory, forward or backward."""
+"""The edges of one hop, and sums over in-edges. Neither pass, forward or backward, holds a row per edge in memory."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Adjacency:
     @property
     def wanted_features(self) -> torch.Tensor:
         """(E, F_e). The layer must take edge features."""
-        assert self.features is not None  # noqa: S101 - a layer that reads them gets them
+        assert self.features is not None  # noqa: S101 - layers that read edge features are given them
         return self.features
 
     @cached_property
@@ -67,18 +67,18 @@ class Adjacency:
 
     @property
     def dst(self) -> torch.Tensor:
-        """(E,) of the dtype of ``indices``, the destination of each edge."""
+        """(E,), the destination of each edge, with the dtype of ``indices``."""
         return self.pairs[0]
 
     @cached_property
     def pairs(self) -> torch.Tensor:
-        """(2, E) of the dtype of ``indices``, the destinations and the sources."""
+        """(2, E), the destinations and the sources, with the dtype of ``indices``."""
         if torch.compiler.is_compiling():
-            # torch's compiler knows no shape of the operation below if the number of edges is a symbol.
+            # The operation below has no known shape for torch's compiler if the number of edges is a symbol.
             number = torch.arange(self.num_dst, device=self.indices.device, dtype=self.indices.dtype)
             dst = number.repeat_interleave(self.indptr.diff(), output_size=self.num_edges)
             return torch.stack((dst, self.indices))
-        # One kernel, whose result has a known size. It has no public name.
+        # One kernel with a known result size. It has no public name.
         return torch._convert_indices_from_csr_to_coo(  # noqa: SLF001
             self.indptr, self.indices, out_int32=self.indices.dtype == torch.int32
         )
@@ -108,26 +108,26 @@ class Part:
 
 
 def stay_eager() -> None:
-    """End the graph that torch's compiler traces, at the start of a function of gradients; otherwise do nothing.
+    """Break the graph that torch's compiler is tracing, if any. Called first in an autograd function.
 
-    Such a function keeps its edges, which not every version of torch traces. A trace gains nothing: the operations are
-    torch's own.
+    The autograd function keeps an `Adjacency`, which some versions of torch cannot trace. Tracing would gain nothing,
+    because all operations are torch's own.
     """
     if torch.compiler.is_compiling():
         torch._dynamo.graph_break()  # noqa: SLF001 - its name in torch's documentation
 
 
 def by_source(sources: torch.Tensor, num_src: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the numbers of the edges (E,) in the order of their sources, and the sources' offsets (num_src + 1,).
+    """Return the edge numbers (E,) sorted by source, and each source's offset in them (num_src + 1,).
 
     Parameters
     ----------
-    sources : (E,) int32 or int64, of each edge; the offsets have its dtype, the numbers are int64
+    sources : (E,) int32 or int64, the source of each edge; offsets have this dtype, edge numbers are int64
     num_src : number of sources
     """
     # Stable: the edges of a source keep their order, so that its sum is rounded equally in every run.
     found, order = torch.sort(sources, stable=True)
-    # Like its reverse above, it has no public name.
+    # This operation has no public name, like its inverse in `Adjacency.pairs`.
     offsets = torch._convert_indices_from_coo_to_csr(  # noqa: SLF001
         found, num_src, out_int32=sources.dtype == torch.int32
     )
@@ -140,8 +140,9 @@ _SUM_MODE = 0
 def sum_neighbors(x: torch.Tensor, edges: Adjacency, weight: torch.Tensor | None = None) -> torch.Tensor:
     """Return the (weighted) sum of the rows of each destination's sources.
 
-    An embedding bag is the fastest forward pass, measured against ``torch.sparse`` CSR products, ``segment_reduce``
-    and ``index_add``. Its own backward pass scatters: here the gradient is a second bag, over the transposed edges.
+    The forward pass is an embedding bag, which was measured faster than ``torch.sparse`` CSR products,
+    ``segment_reduce`` and ``index_add``. Its own backward pass scatters. Here the gradient is a second bag over the
+    transposed edges instead.
     Memory beyond the result is O(E), never O(E F).
 
     Parameters
@@ -152,9 +153,10 @@ def sum_neighbors(x: torch.Tensor, edges: Adjacency, weight: torch.Tensor | None
 
     Returns
     -------
-    (D, F) of the dtype of ``x``; a destination without edges gets zeros
+    (D, F), with the dtype of ``x``; a destination without edges gets zeros
     """
-    # A bag takes one dtype. Wider rows would cost O(num_src F); weights lose no more precision than the rows have.
+    # A bag needs one dtype for rows and weights. To widen the rows would cost O(num_src F). Rounded weights are as
+    # precise as the rows.
     weight = None if weight is None else weight.to(x.dtype)
     result: torch.Tensor = _NeighborSum.apply(x.contiguous(), weight, edges)  # type: ignore[no-untyped-call]
     return result
@@ -172,7 +174,7 @@ def mean_neighbors(
     ----------
     x : (num_src, F) float32 or bfloat16
     edges : E edges into D destinations
-    weight : (E,) number of full-graph edges that each represents; None means the plain mean over ``edges``
+    weight : (E,) number of full-graph edges that each edge represents; None means the plain mean over ``edges``
     degree : (D,) full-graph in-degrees; None means the plain mean
     """
     if weight is None or degree is None:
@@ -193,7 +195,7 @@ class _NeighborSum(torch.autograd.Function):
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor | None, edges: Adjacency) -> torch.Tensor:
         stay_eager()
         ctx.edges = edges
-        # The rows, the largest tensor of a layer, are saved only for the gradient of the weights.
+        # Only the weights' gradient needs the rows, which are the largest tensor of a layer.
         needs_x = weight is not None and ctx.needs_input_grad[1]
         ctx.save_for_backward(x if needs_x else None, weight)
         return _bag(x, edges.indices, edges.indptr, weight)
@@ -205,8 +207,8 @@ class _NeighborSum(torch.autograd.Function):
         grad = grads[0].contiguous()
         grad_x = grad_weight = None
         if ctx.needs_input_grad[0]:
-            # The gradient of a sum is a scatter to the sources. Over the transposed edges it is again a sum, which has
-            # the same order in every run.
+            # The gradient of a sum is a scatter to the sources. Over the transposed edges it is a sum again, with the
+            # same order in every run.
             offsets, destinations, order = edges.transposed
             grad_x = _bag(
                 grad, destinations, offsets, None if weight is None else weight.index_select(0, order)
