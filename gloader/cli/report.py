@@ -19,20 +19,21 @@ def report(
     title: str = "",
     output: OutputFlags = DEFAULT_OUTPUT,
 ) -> None:
-    """Make one HTML page of runs: curves, seconds, memory and bytes of each beside the others.
+    """Make one HTML page that compares runs: curves, seconds, memory and bytes.
 
-    The page holds its pictures, and needs no network. It takes the folders of `gloader train` (with `--trace`, also
-    the timeline), `gloader inspect --out` and `gloader analyze`, traces, and the JSON of
-    `experiments/bench/compare.py`. Runs that differ in their seed alone become one, with mean and standard deviation.
+    The page contains its pictures, and needs no network. Inputs are the folders of `gloader train` (with `--trace`,
+    also the timeline), `gloader inspect --out` and `gloader analyze`, traces, and the JSON of
+    `experiments/bench/compare.py`. Runs that differ only in their seed are shown as one, with mean and standard
+    deviation.
 
     Parameters
     ----------
     runs
         Folders and files to show, in this order.
     out
-        The page.
+        The HTML file.
     png
-        Folder for the pictures as files of their own.
+        Folder for the pictures as separate files.
     title
         Heading of the page. Default: the names of the runs.
     """

@@ -1,4 +1,4 @@
-"""Setting types in the forms that users write: sizes, shares, fan-outs and counts."""
+"""Types of settings as users write them: sizes, shares, fan-outs and counts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from cyclopts import Token
 
 _PERCENT = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*%\s*$")
-# A keyword and its value in a sentence, unless the sentence gives both forms, or it stands in a list or a call.
+# ``keyword=value`` in a sentence. Neither in a list, nor after "in Python", where the sentence gives the flag itself.
+# `_CALL` finds an open call before it.
 _KEYWORD = re.compile(
     r"""(?<![\w.,:(=/-])(?<!in Python )(?P<name>[a-z_]+)=(?P<value>'[^']*'|"[^"]*"|[\w.:/+-]*[\w%]|)(?![\w=])"""
 )
@@ -29,12 +30,12 @@ _OTHER_FLAGS: Final = {"fanouts": "--fanout", "sharing": "--loader", "stall_time
 
 
 def parse_share(size: str | int) -> float | int:
-    """Return bytes for a size ("2GB") or a share in [0, 1] for a percentage ("10%"), as a float. Pure.
+    """Return a size ("2GB") as bytes, and a percentage ("10%") as a float in [0, 1]. Pure.
 
     Raises
     ------
     ConfigError
-        The text is neither, or the percentage is above 100.
+        The text is neither a size nor a percentage, or the percentage is above 100.
     """
     match = _PERCENT.match(size) if isinstance(size, str) else None
     if match is None:
@@ -51,8 +52,8 @@ def as_flags(text: str, keywords: Container[str]) -> str:
 
     Parameters
     ----------
-    text : a sentence from the library
-    keywords : keywords that are flags; others stay unchanged
+    text : a message of the library
+    keywords : the keywords with a flag; other keywords stay unchanged
     """
 
     def flag(found: re.Match[str]) -> str:
@@ -135,9 +136,9 @@ def _require_price(_type: Any, value: Any) -> None:
         ObjectPrice.parse(value)
 
 
-# Settings only for Python callers: for tests and other loops, or computed by training.
+# Settings without a flag. Tests and Python loops pass them, or training computes them.
 NOT_A_FLAG: Final = Parameter(parse=False)
-SWITCH: Final = Parameter(negative=())  # --compile, and no --no-compile
+SWITCH: Final = Parameter(negative=())  # for example --compile, without --no-compile
 REPEATED: Final = Parameter(
     negative=(), show_default=False, allow_repeating=True
 )  # other flags are given once

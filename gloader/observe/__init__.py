@@ -1,1 +1,1 @@
-"""Records of the stages' work: an epoch's sums, timeline, watchdog, explanations."""
+"""Records of the stages' work: totals per epoch, timeline, watchdog and explanations."""

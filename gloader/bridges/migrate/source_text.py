@@ -1,4 +1,4 @@
-"""The text of a script, its changes, and both as a unified diff."""
+"""The text of a script, edits of it, and their unified diff."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MAX_SCRIPT_BYTES: Final = 1_000_000  # far more than any script has
 _BOM: Final = "\ufeff"
 _ONLY_SPACE: Final = re.compile(rb"[ \t]*(#[^\r\n]*)?")
-_REST: Final = re.compile(rb"[ \t]*,[ \t]*(#[^\r\n]*)?\r?\n")  # after an item on its own line
+_REST: Final = re.compile(rb"[ \t]*,[ \t]*(#[^\r\n]*)?\r?\n")  # the rest of a line that has only one item
 
 
 def read_script(path: Path) -> str:
@@ -29,7 +29,7 @@ def read_script(path: Path) -> str:
     Raises
     ------
     ConfigError
-        It is missing, not a file, larger than `MAX_SCRIPT_BYTES`, a notebook, or not UTF-8.
+        The script is missing, not a file, larger than `MAX_SCRIPT_BYTES`, a notebook, or not UTF-8.
     """
     if path.suffix == ".ipynb":
         raise ConfigError(
@@ -59,32 +59,33 @@ def parse_script(text: str, name: str) -> ast.Module:
     Raises
     ------
     ConfigError
-        It is not Python; the message names the line.
+        The script is not Python; the message names the line.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the script's own text, such as "\d"
+            warnings.simplefilter("ignore")  # warnings about the script, such as for "\d"
             return ast.parse(text.removeprefix(_BOM))
     except SyntaxError as error:
         where = f"line {error.lineno}" if error.lineno else "somewhere"
         raise ConfigError(f"{name} is no Python of this version, {where}: {error.msg}") from error
-    # Null bytes, and too deeply nested brackets.
+    # For null bytes, or brackets that are nested too deeply.
     except (ValueError, RecursionError, MemoryError) as error:
         raise ConfigError(f"{name} cannot be parsed as Python: {printable(str(error))}") from error
 
 
 class Edits:
-    """The changes of a text, piece by piece, in any order; overlapping pieces are refused."""
+    """Edits of a text, made piece by piece in any order. A piece that overlaps another one is refused."""
 
     def __init__(self, text: str) -> None:
-        # As in the syntax tree: bytes within lines, which end as Python's lines do, not at all of Unicode's line ends.
+        # Bytes, because the syntax tree counts columns in bytes. Their `splitlines` splits at Python's line ends;
+        # `str.splitlines` would also split at Unicode's.
         self._mark = _BOM if text.startswith(_BOM) else ""
         self._bytes = text.removeprefix(_BOM).encode()
         self._starts = [0]
         for line in self._bytes.splitlines(keepends=True):
             self._starts.append(self._starts[-1] + len(line))
         self._pieces: list[tuple[int, int, bytes]] = []
-        self.is_frozen = False  # set to refuse every further piece
+        self.is_frozen = False  # if True, further pieces are refused
 
     def start(self, node: ast.AST) -> int:
         """Return the position of the first byte of ``node``."""
@@ -103,18 +104,21 @@ class Edits:
         return self.text(self.start(node), self.end(node))
 
     def replace(self, start: int, end: int, text: str) -> bool:
-        """Replace the text between two positions by ``text``; return False if another piece overlaps."""
+        """Replace the text between two positions. Return False, without a change, if another piece overlaps."""
         if self.is_frozen or any(start < last and first < end for first, last, _ in self._pieces):
             return False
         self._pieces.append((start, end, text.encode()))
         return True
 
     def replace_node(self, node: ast.AST, text: str) -> bool:
-        """Replace ``node`` by ``text``."""
+        """Replace ``node``; see `replace`."""
         return self.replace(self.start(node), self.end(node), text)
 
     def delete_statement(self, node: ast.stmt, body: Sequence[ast.stmt]) -> bool:
-        """Remove the lines of ``node``, a statement of the block ``body``; return False if lines are shared."""
+        """Remove the lines of ``node``, a statement of the block ``body``.
+
+        Returns False, without a change, if other code shares a line with the statement.
+        """
         first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
         before = self._bytes[self._starts[first] : self.start(node)]
         after = self._bytes[self.end(node) : self._starts[last + 1]].rstrip(b"\r\n")
@@ -129,7 +133,7 @@ class Edits:
         return not self.is_frozen and any(first <= start and end <= last for first, last, _ in self._pieces)
 
     def insert_line(self, before: int, text: str) -> None:
-        """Insert a line before line ``before``, counted from 1, or after the last one."""
+        """Insert a line before line ``before``, counted from 1; after the last line if ``before`` is larger."""
         at = self._starts[min(before - 1, len(self._starts) - 1)]
         needs_end = at == len(self._bytes) and at > 0 and not self._bytes.endswith((b"\n", b"\r"))
         self._pieces.append((at, at, ("\n" * needs_end + text).encode() + self._line_end()))
@@ -137,18 +141,18 @@ class Edits:
     def delete_items(
         self, items: Sequence[tuple[ast.AST, ast.AST]], numbers: Collection[int], end: int
     ) -> bool:
-        """Remove some of the items between commas, each given by its first and its last node.
+        """Remove some items of a list with commas. An item is given by its first and its last node.
 
         Parameters
         ----------
-        items : all of them, in their order
+        items : all items, in order
         numbers : indices of the removed items
-        end : the position of the bracket that closes them
+        end : position of the closing bracket
 
         Returns
         -------
         bool
-            False if other text stands among them, such as a bracket; then nothing is removed.
+            False, without a change, if there is other text between the items, such as a bracket.
         """
         kept = [number for number in range(len(items)) if number not in numbers]
         ranges = [self._own_lines(*items[number]) for number in numbers]
@@ -169,7 +173,7 @@ class Edits:
     def _between(
         self, items: Sequence[tuple[ast.AST, ast.AST]], number: int, kept: Sequence[int], end: int
     ) -> tuple[int, int] | None:
-        """Return the range of an item with one comma, or with all commas before the first kept item."""
+        """Return the range of an item with its comma. All items before the first kept item share one range."""
         starts = [*(self.start(first) for first, _ in items), end]
         ends = [self.end(last) for _, last in items]
         gaps = [self._bytes[before:behind].strip() for before, behind in zip(ends, starts[1:], strict=True)]
@@ -194,7 +198,7 @@ class Edits:
         return self._mark + b"".join([*parts, self._bytes[at:]]).decode()
 
     def _swallow(self, start: int, end: int, new: bytes) -> bool:
-        """Replace a range, including the pieces that lie within."""
+        """Replace a range, and drop the earlier pieces inside it."""
         if not self._is_free(start, end):
             return False
         kept = [piece for piece in self._pieces if not (start <= piece[0] and piece[1] <= end)]
@@ -202,7 +206,7 @@ class Edits:
         return True
 
     def _is_free(self, start: int, end: int) -> bool:
-        """Return whether every piece lies within a range, or outside of it."""
+        """Return whether every piece lies fully inside or fully outside a range."""
         return not self.is_frozen and not any(
             first < end and start < last and not (start <= first and last <= end)
             for first, last, _ in self._pieces
@@ -217,9 +221,10 @@ def unified_diff(before: str, after: str, name: str) -> str:
     """Return the diff from ``before`` to ``after``, for `patch`; empty without changes. Pure."""
     old, new = (re.findall(r"[^\n]*\n|[^\n]+", text) for text in (before, after))
     lines = []
-    # A tab ends a name with spaces. Both names are the same: `git apply` takes different ones for a renamed file.
+    # A name with spaces must end with a tab. Both names are equal, because `git apply` takes different names for a
+    # renamed file.
     name = printable_line(name) + ("\t" if " " in name else "")
     for line in difflib.unified_diff(old, new, name, name):
-        # `patch` has words for a last line without an end.
+        # `patch` expects this note after a last line without a line end.
         lines += [line] if line.endswith("\n") else [line, "\n\\ No newline at end of file\n"]
     return "".join(lines)

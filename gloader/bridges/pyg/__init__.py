@@ -1,1 +1,1 @@
-"""gloader under the loops of PyTorch Geometric. Importing a module of it imports PyG."""
+"""Loaders for training loops written for PyTorch Geometric. The modules of this package import PyG."""
