@@ -1,1 +1,1 @@
-"""Bridges from loops, scripts and clusters of other libraries to gloader: PyG, DGL, GraphBolt and Ray."""
+"""Bridges to gloader from other libraries' loops, scripts and clusters: PyG, DGL, GraphBolt and Ray."""

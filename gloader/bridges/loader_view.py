@@ -1,6 +1,6 @@
-"""A loader in the form that loops of other libraries expect: the same batches, converted.
+"""A view of a loader for the loops of other libraries: the same batches, converted.
 
-`nodes_by_hop` counts the nodes of each type hop by hop, in the form of other libraries.
+`nodes_by_hop` counts a batch's nodes by type and hop, as other libraries do.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ V = TypeVar("V")
 def nodes_by_hop(
     num_seeds: Mapping[str, int], blocks: Sequence[Mapping[Relation, Block | DeviceBlock]]
 ) -> dict[str, list[int]]:
-    """Return for each type the (L + 1) node counts before each hop, next to the seeds first, and after all hops.
+    """Return L + 1 node counts per type: the seeds, then the nodes after each hop. Pure.
 
-    The seeds of the type come first, and the total of the batch last. Pure.
+    The hop next to the seeds comes first, so the last count is the batch's total.
 
     Parameters
     ----------
-    num_seeds : of each type
-    blocks : of a `HeteroBatch` or a `HeteroReadyBatch`
+    num_seeds : number of seeds by type
+    blocks : the blocks of a `HeteroBatch` or a `HeteroReadyBatch`
     """
     known = {name: [count] for name, count in num_seeds.items()}
     for hop in reversed(blocks):
-        # A type that is no relation's source gains no nodes.
+        # A type that is not the source of a relation gains no nodes.
         after = {source: block.num_src for (source, _, _), block in hop.items()}
         for name, counts in known.items():
             counts.append(after.get(name, counts[-1]))
@@ -56,12 +56,12 @@ def nodes_by_hop(
 
 
 class TypedBatch:
-    """A native batch by types, whether it has one or several; node ids are on its device.
+    """A native batch as mappings by type, also if the batch has only one type. Node ids are on the batch's device.
 
     Parameters
     ----------
-    batch : of either kind
-    relation : the only relation, by the name that another library has for it; its ends are the only type
+    batch : a batch with one type or with several
+    relation : the other library's name of the only relation, for a batch with one type; its source names this type
     """
 
     def __init__(self, batch: AnyReadyBatch, relation: Relation = EDGE) -> None:
@@ -80,7 +80,7 @@ class TypedBatch:
         self.known = nodes_by_hop(self.num_seeds, self.blocks)
 
     def sizes(self, depth: int) -> tuple[dict[str, int], dict[str, int]]:
-        """Return the sources and the destinations of block ``depth`` by type; block 0 is next to the features."""
+        """Return the numbers of sources and destinations of block ``depth`` by type; block 0 reads the features."""
         after = len(self.blocks) - depth
         num_src, num_dst = (
             {name: known[at] for name, known in self.known.items()} for at in (after, after - 1)
@@ -93,7 +93,7 @@ class TypedBatch:
         return {name: ids[: self.num_seeds[name]] for name, ids in self.nodes.items()}
 
     def plain(self, by_type: Mapping[str, V]) -> V | Mapping[str, V]:
-        """Return ``by_type``, or the value of the only type without a mapping."""
+        """Return ``by_type``; for a batch with one type, return its only value."""
         return by_type if self.only_type is None else by_type[self.only_type]
 
     def _typed(self, value: Any) -> Any:
@@ -106,22 +106,22 @@ Viewed: TypeAlias = "Loader | HeteroLoader | LinkLoader"
 
 @near_attributes
 class LoaderView(Generic[T]):
-    """The batches of a loader, each passed through ``convert``; position, length and state are the loader's.
+    """A loader's batches, each passed through ``convert``; position, length and state are the loader's.
 
-    An epoch ends as soon as its last batch is handed out, not at a further request: loops that count
-    (Lightning's) make none. Starting another epoch ends the one before; its iterator then refuses to continue.
+    An epoch ends as soon as its last batch is handed out: loops that count batches, as in Lightning, request no
+    further one. A new epoch ends the epoch before, whose iterator then raises.
 
     `close` closes the loader; also a context manager.
 
     Parameters
     ----------
     loader : see `to_loader` and `to_link_loader`
-    convert : pure; from a native batch to the loop's batch
-    is_owner : whether to close the loader when this is dropped without `close`, as data loaders commonly are
+    convert : pure function from a native batch to the loop's batch
+    is_owner : whether to close the loader when this view is dropped without `close`, as is common for data loaders
     """
 
-    _refused: ClassVar[tuple[str, ...]] = ()  # refused keywords of other libraries, with their replacements
-    _renamed: ClassVar[tuple[str, ...]] = ()  # keywords of the loader that have another name in the class
+    _refused: ClassVar[tuple[str, ...]] = ()  # keywords of other libraries, to ignore or to refuse
+    _renamed: ClassVar[tuple[str, ...]] = ()  # keywords of the loader that have other names in this class
 
     def __init__(self, loader: Viewed, *, convert: Callable[[Any], T], is_owner: bool = False) -> None:
         self.loader = loader
@@ -133,13 +133,13 @@ class LoaderView(Generic[T]):
         self._running: weakref.ref[_Epoch[T]] | None = None
 
     def __new__(cls, *_given: Any, **keywords: Any) -> Self:
-        """Refuse an unknown keyword before Python reports a missing one, which it may be a misspelling of."""
+        """Refuse unknown keywords before Python reports a missing one: an unknown keyword may be its misspelling."""
         require_keywords(cls.__name__, keywords, cls._keywords())
         return super().__new__(cls)
 
     @classmethod
     def _keywords(cls) -> list[str]:
-        """Return the keywords of the class: its own, those it refuses by itself, and those of the loader it builds."""
+        """Return the known keywords: the class's own, those of other libraries, and those of the native loaders."""
         own = inspect.signature(cls.__init__).parameters
         if all(parameter.kind != inspect.Parameter.VAR_KEYWORD for parameter in own.values()):
             return list(own)
@@ -151,7 +151,7 @@ class LoaderView(Generic[T]):
         return len(self.loader)
 
     def __repr__(self) -> str:
-        """Return the text of the loader, under the name of this class."""
+        """Return the loader's text under the name of this class."""
         return f"{type(self).__name__}({repr(self.loader).partition('(')[2]}"
 
     def explain(self) -> str:
@@ -163,9 +163,9 @@ class LoaderView(Generic[T]):
         return self.loader.bottleneck()
 
     def __iter__(self) -> Iterator[T]:
-        """Return the next epoch, or the rest of the one at the position of `load_state_dict`.
+        """Return an iterator over the next epoch, or over the rest of the epoch from `load_state_dict`.
 
-        Its first ``next`` starts it, with the errors of ``iter`` of a `gloader.Loader`.
+        The first ``next`` starts the epoch, and raises what ``iter`` of a `gloader.Loader` raises.
         """
         self._end_running()
         epoch = _Epoch(self)
@@ -202,10 +202,10 @@ class LoaderView(Generic[T]):
 
 
 class _Epoch(Iterator[T]):
-    """One epoch. It starts with its first batch, since some loops make iterators that they never use."""
+    """One epoch. It starts at the first ``next``, because some loops make iterators and never use them."""
 
     def __init__(self, view: LoaderView[T]) -> None:
-        self._view = view  # kept, since dropping it may close its loader
+        self._view = view  # kept, because dropping the view may close the loader
         self._batches: Iterator[Any] | None = None
         self._state: Literal["new", "running", "ended", "superseded"] = "new"
         self._turn = threading.Lock()  # held by the thread that takes a batch; threads may share an epoch
@@ -226,22 +226,22 @@ class _Epoch(Iterator[T]):
         if (batches := self._batches) is None:
             raise StopIteration
         batch = next(batches)
-        # Loops that count batches never request one after the last; without this the epoch would stay open.
+        # Loops that count batches request none after the last. Without this call the epoch would stay open.
         if batch.id.index == len(self._view) - 1:
             next(batches, None)  # completes the epoch in the loader
             self._batches, self._state = None, "ended"
         return self._view.convert(batch)
 
     def supersede(self) -> None:
-        """End the epoch by dropping the loader's iterator; a later request raises, unless it was at its end."""
-        # Dropping the iterator ends its threads, even if others still reference this epoch.
+        """End the epoch by dropping the loader's iterator. A later ``next`` raises, unless the epoch is complete."""
+        # Dropping the iterator ends its threads, even if this epoch is still referenced.
         self._batches = None
         if self._state != "ended":
             self._state = "superseded"
 
 
 def at_most(batch_size: Any, num_seeds: int) -> Any:
-    """Return a batch size of at most an epoch, as in other libraries; the loader refuses other types."""
+    """Return ``batch_size``, but at most ``num_seeds``, as in other libraries. The loader checks the type."""
     return min(batch_size, max(num_seeds, 1)) if isinstance(batch_size, Integral) else batch_size
 
 
@@ -253,7 +253,7 @@ def to_loader(loader: AnyLoader | Dataset, settings: Mapping[str, Any]) -> AnyLo
     ConfigError
         Settings are given for an existing loader, or ``loader`` is neither loader nor dataset.
     GloaderError
-        As `gloader.Loader`.
+        As in `gloader.Loader`.
     """
     if isinstance(loader, Dataset):
         return HeteroLoader(loader, **settings) if loader.kind == "hetero" else Loader(loader, **settings)
@@ -274,7 +274,7 @@ def to_link_loader(loader: LinkLoader | Dataset, settings: Mapping[str, Any]) ->
     ConfigError
         Settings are given for an existing loader, or ``loader`` is neither loader nor dataset.
     GloaderError
-        As `gloader.LinkLoader`.
+        As in `gloader.LinkLoader`.
     """
     if isinstance(loader, Dataset):
         return LinkLoader(loader, **settings)

@@ -1,1 +1,1 @@
-"""Names of other libraries, over gloader: `gloader.compat.dgl`."""
+"""Replacements for other libraries, under their names: `gloader.compat.dgl`."""

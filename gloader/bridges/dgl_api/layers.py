@@ -23,14 +23,14 @@ Features: TypeAlias = "torch.Tensor | tuple[torch.Tensor, torch.Tensor]"
 
 
 def expand_as_pair(input_: Any, g: DGLBlock | None = None) -> tuple[Any, Any]:
-    """Return the parts for sources and for destinations: a pair as it is, anything else twice.
+    """Return one input for the sources and one for the destinations: a pair unchanged, other input used for both.
 
-    For a tensor, or a mapping of tensors, the destinations of the block ``g`` have the first rows. Pure.
+    With a block ``g``, the destinations get only the first rows of the input. Pure.
 
     Parameters
     ----------
-    input_ : a pair, or widths, rows or a mapping of rows by type
-    g : a block; None, or a graph, means that both sides have the same rows
+    input_ : a pair; or a width, rows, or a mapping from types to rows
+    g : a block; with None or a graph, both sides have the same rows
     """
     if isinstance(input_, tuple):
         return input_
@@ -42,7 +42,7 @@ def expand_as_pair(input_: Any, g: DGLBlock | None = None) -> tuple[Any, Any]:
 
 
 def require_in_edges(block: DGLBlock) -> None:
-    """Refuse destinations without in-edges, for which a layer would return only a bias.
+    """Refuse destinations without in-edges: a layer would return only its bias for them.
 
     Raises
     ------
@@ -66,8 +66,9 @@ def edge_softmax(
     Parameters
     ----------
     graph : a block of one relation
-    logits : of each edge
-    eids, norm_by : "__ALL__" and "dst"
+    logits : one value, or several, per edge
+    eids : only "__ALL__"
+    norm_by : only "dst"
 
     Raises
     ------
@@ -84,15 +85,15 @@ _NORMS: Final = ("none", "both", "right", "left")
 
 @near_keywords
 class GraphConv(nn.Module):
-    """``W^T sum(x_neighbours) + b``, normalised by degrees of the block (Kipf and Welling, 2017); parameters of DGL's.
+    """``W^T sum(x_neighbours) + b``, normalised by the block's degrees (Kipf and Welling, 2017); parameters as in DGL.
 
     Parameters
     ----------
     in_feats, out_feats : widths of the rows and of the result
-    norm : divide by the square roots of both degrees, "both"; by the in-degree, "right"; by the source's out-degree,
-        "left"; or by "none"
-    weight, bias : whether to have them
-    activation : function of the result
+    norm : the divisor: "both" for the square roots of both degrees, "right" for the in-degree, "left" for the source's
+        out-degree, "none" for no division
+    weight, bias : whether the layer has a weight and a bias
+    activation : applied to the result
     allow_zero_in_degree : accept destinations without in-edges
 
     Raises
@@ -149,16 +150,16 @@ class GraphConv(nn.Module):
         Parameters
         ----------
         graph : a block of one relation
-        feat : (U, in_feats), or that and the rows of the destinations
-        weight : (in_feats, out_feats) of a layer without its own
-        edge_weight : (E,) of each message; None means 1
+        feat : (U, in_feats) source rows, or a pair of source and destination rows
+        weight : (in_feats, out_feats), for a layer without its own weight
+        edge_weight : (E,) factor of each message; None means 1
 
         Raises
         ------
         GraphError
             Destinations have no in-edges.
         ConfigError
-            The layer has its own weight, and another one is given.
+            The layer has its own weight, and a second one is given.
         """
         if not self._allow_zero_in_degree:
             require_in_edges(graph)
@@ -171,7 +172,7 @@ class GraphConv(nn.Module):
         rows, _ = expand_as_pair(feat, graph)
         if self._norm in ("left", "both"):
             rows = rows * self._factor(edges.out_degrees, rows)
-        # Linear: the product with the weights comes first if that shortens rows.
+        # Sum and product are linear, so their order is free: the product comes first if it shortens the rows.
         is_first = self._in_feats > self._out_feats
         if weight is not None and is_first:
             rows = rows @ weight
@@ -187,7 +188,7 @@ class GraphConv(nn.Module):
         return result if self._activation is None else self._activation(result)
 
     def _factor(self, degrees: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """Return the factor of each of ``rows``, from the degrees of their nodes."""
+        """Return the factor for each of ``rows``, from its node's degree."""
         found = degrees.to(rows).clamp(min=1).pow(-0.5 if self._norm == "both" else -1.0)
         return found.view(-1, *(1,) * (rows.dim() - 1))
 
@@ -197,16 +198,16 @@ _AGGREGATORS: Final = ("mean", "gcn", "pool", "lstm")
 
 @near_keywords
 class SAGEConv(nn.Module):
-    """``W_self x + W_neigh aggregate(x_neighbours)`` (Hamilton et al., 2017); parameters as of DGL's.
+    """``W_self x + W_neigh aggregate(x_neighbours)`` (Hamilton et al., 2017); parameters as in DGL.
 
     Parameters
     ----------
     in_feats : width of the rows, or a pair for sources and destinations
     out_feats : width of the result
     aggregator_type : "mean", "gcn" (the node itself is one more neighbour), "pool" or "lstm"
-    feat_drop : share of the values that dropout zeroes
-    bias : whether to add one
-    norm, activation : functions of the result, the activation first
+    feat_drop : dropout rate of the rows
+    bias : whether the layer has a bias
+    norm, activation : applied to the result, the activation first
 
     Raises
     ------
@@ -235,7 +236,7 @@ class SAGEConv(nn.Module):
         self.norm = norm
         self.feat_drop = nn.Dropout(feat_drop)
         self.activation = activation
-        # In DGL's order, so that one seed of torch gives both the same weights.
+        # In DGL's order, so that DGL and gloader draw the same weights from one torch seed.
         if aggregator_type == "pool":
             self.fc_pool = nn.Linear(self._src_feats, self._src_feats)
         if aggregator_type == "lstm":
@@ -266,8 +267,8 @@ class SAGEConv(nn.Module):
         Parameters
         ----------
         graph : a block of one relation
-        feat : (U, in_feats), or that and (D, in_feats) of the destinations
-        edge_weight : (E,) of each message; None means 1
+        feat : (U, in_feats) source rows, or a pair with the destination rows (D, in_feats)
+        edge_weight : (E,) factor of each message; None means 1
         """
         if isinstance(feat, tuple):
             src, dst = self.feat_drop(feat[0]), self.feat_drop(feat[1])
@@ -285,7 +286,7 @@ class SAGEConv(nn.Module):
     def _gcn(
         self, edges: EdgeList, src: torch.Tensor, dst: torch.Tensor, weight: torch.Tensor | None
     ) -> torch.Tensor:
-        # Linear: the product with the weights comes first if that shortens rows.
+        # Sum and product are linear, so their order is free: the product comes first if it shortens the rows.
         is_first = self._src_feats > self._out_feats
         if is_first:
             src, dst = self.fc_neigh(src), self.fc_neigh(dst)
@@ -295,7 +296,7 @@ class SAGEConv(nn.Module):
         return result if self.bias is None else result + self.bias
 
     def _neighbors(self, edges: EdgeList, src: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
-        """Return W_neigh of the neighbours of each destination, (D, out_feats)."""
+        """Return ``W_neigh aggregate(x_neighbours)``, (D, out_feats)."""
         found: torch.Tensor
         if self._aggregator == "mean":
             if self._src_feats > self._out_feats:
@@ -313,7 +314,7 @@ class SAGEConv(nn.Module):
         return found
 
     def _last(self, edges: EdgeList, messages: torch.Tensor) -> torch.Tensor:
-        """Return the last state of the LSTM over the messages of each destination; 0 without messages."""
+        """Return the LSTM's last state over each destination's messages; 0 without messages."""
         result = messages.new_zeros(edges.num_dst, messages.shape[1])
         if not edges.num_edges:
             return result
@@ -325,7 +326,7 @@ class SAGEConv(nn.Module):
 
 
 class _AttentionLayer(nn.Module):
-    """The common part of both versions: heads, dropout and the residual."""
+    """The common part of both attention layers: heads, dropout and the residual."""
 
     def __init__(
         self,
@@ -355,7 +356,7 @@ class _AttentionLayer(nn.Module):
         return rows.view(len(rows), self._num_heads, self._out_feats)
 
     def _dropped(self, feat: Features, block: DGLBlock) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the rows of sources and destinations after dropout, applied once if they are the same."""
+        """Return the source rows and the destination rows after dropout. Common rows get one dropout mask."""
         if not self._allow_zero_in_degree:
             require_in_edges(block)
         if isinstance(feat, tuple):
@@ -363,7 +364,7 @@ class _AttentionLayer(nn.Module):
         return expand_as_pair(self.feat_drop(feat), block)
 
     def _residual(self, in_feats: int, *, bias: bool) -> nn.Module:
-        """Return the transformation of the destination's row before it is added."""
+        """Return the projection of the destination rows for the residual sum."""
         out_feats = self._num_heads * self._out_feats
         return nn.Identity() if in_feats == out_feats else nn.Linear(in_feats, out_feats, bias=bias)
 
@@ -380,19 +381,19 @@ class _AttentionLayer(nn.Module):
 
 @near_keywords
 class GATConv(_AttentionLayer):
-    """Attention over the neighbours (Velickovic et al., 2018); parameters as of DGL's.
+    """Attention over the neighbours (Velickovic et al., 2018); parameters as in DGL.
 
     Parameters
     ----------
     in_feats : width of the rows, or a pair for sources and destinations
-    out_feats : width of the result of a head
-    num_heads : heads
-    feat_drop, attn_drop : shares of the rows' values and of the attention that dropout zeroes
-    negative_slope : of the leaky ReLU
+    out_feats : width of each head's result
+    num_heads : number of heads
+    feat_drop, attn_drop : dropout rates of the rows and of the attention
+    negative_slope : slope of the leaky ReLU for negative values
     residual : add the destination's own row
-    activation : function of the result
+    activation : applied to the result
     allow_zero_in_degree : accept destinations without in-edges
-    bias : whether to add one
+    bias : whether the layer has a bias
     """
 
     bias: nn.Parameter | None
@@ -422,7 +423,7 @@ class GATConv(_AttentionLayer):
         )
         src_feats, dst_feats = expand_as_pair(in_feats)
         width = out_feats * num_heads
-        # In DGL's order, so that one seed of torch gives both the same weights.
+        # In DGL's order, so that DGL and gloader draw the same weights from one torch seed.
         if isinstance(in_feats, tuple):
             self.fc_src = nn.Linear(src_feats, width, bias=False)
             self.fc_dst = nn.Linear(dst_feats, width, bias=False)
@@ -458,9 +459,9 @@ class GATConv(_AttentionLayer):
         Parameters
         ----------
         graph : a block of one relation
-        feat : (U, in_feats), or that and (D, in_feats) of the destinations
+        feat : (U, in_feats) source rows, or a pair with the destination rows (D, in_feats)
         edge_weight : (E,) factor of each edge's attention; None means 1
-        get_attention : return it as well
+        get_attention : whether to return the attention too
 
         Raises
         ------
@@ -472,7 +473,7 @@ class GATConv(_AttentionLayer):
             src_rows, dst_rows = self._by_head(self.fc_src(src)), self._by_head(self.fc_dst(dst))
         else:
             src_rows = self._by_head(self.fc(src))
-            # The rows of the destinations are among those of the sources, unless given separately.
+            # Unless given separately, the destination rows are the first source rows.
             is_apart = isinstance(feat, tuple)
             dst_rows = self._by_head(self.fc(dst)) if is_apart else src_rows[: len(dst)]
         edges = graph.edge_list()
@@ -491,13 +492,13 @@ class GATConv(_AttentionLayer):
 
 @near_keywords
 class GATv2Conv(_AttentionLayer):
-    """Attention with scores from a network of both rows (Brody et al., 2022); parameters as of DGL's.
+    """Attention with scores from the sum of both projected rows (Brody et al., 2022); parameters as in DGL.
 
     Parameters
     ----------
-    bias : of the projections
-    share_weights : sources and destinations have one projection
-    others : as of `GATConv`
+    bias : whether the projections have a bias
+    share_weights : use one projection for sources and destinations
+    others : as in `GATConv`
     """
 
     res_fc: nn.Module | None
@@ -527,7 +528,7 @@ class GATv2Conv(_AttentionLayer):
         )
         src_feats, dst_feats = expand_as_pair(in_feats)
         width = out_feats * num_heads
-        # In DGL's order, so that one seed of torch gives both the same weights.
+        # In DGL's order, so that DGL and gloader draw the same weights from one torch seed.
         self.fc_src = nn.Linear(src_feats, width, bias=bias)
         is_shared = share_weights and not isinstance(in_feats, tuple)
         self.fc_dst = self.fc_src if is_shared else nn.Linear(dst_feats, width, bias=bias)
@@ -552,7 +553,7 @@ class GATv2Conv(_AttentionLayer):
 
         Parameters
         ----------
-        graph, feat, get_attention : as of `GATConv.forward`
+        graph, feat, get_attention : as in `GATConv.forward`
 
         Raises
         ------

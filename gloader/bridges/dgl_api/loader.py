@@ -1,6 +1,6 @@
 """DGL's data loader and samplers over gloader's pipeline.
 
-The samplers hold their settings; the loaders of gloader sample.
+These samplers only hold settings: gloader's loaders draw the samples.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SEEDS = [0]
 
 @near_keywords
 def seed(val: int) -> None:
-    """Set the seed for the order and the samples of loaders that are built later.
+    """Set the seed for loaders that are built later: it decides their order and their samples.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def seed(val: int) -> None:
 
 
 def current_seed() -> int:
-    """Return the present seed, or 0."""
+    """Return the last seed given to `seed`, or 0."""
     return _SEEDS[0]
 
 
@@ -56,22 +56,23 @@ _NAME: Final = "dgl.dataloading.NeighborSampler"
 
 @near_keywords
 class NeighborSampler:
-    """Neighbours of each node, drawn without replacement, in as many hops as there are fan-outs.
+    """Draws neighbours of each node without replacement, in one hop per fan-out.
 
     Parameters
     ----------
-    fanouts : neighbours of each node and relation, **the hop next to the seeds last**, as DGL has them; a number, or a
-        mapping from relations to numbers; -1 takes all
-    edge_dir : "in"
-    prob : name of the weights by which neighbours are drawn: "weight", which the dataset then has
-    mask, replace : None and False
+    fanouts : for each hop, the neighbours per node and relation: a number, or a mapping from relations to numbers;
+        -1 takes all. **The hop next to the seeds is the last**, as in DGL
+    edge_dir : only "in"
+    prob : None, or "weight" to draw neighbours by the dataset's edge weights
+    mask : only None
+    replace : only False
     prefetch_node_feats, prefetch_labels, prefetch_edge_feats, output_device, fused : accepted and ignored: features
         and labels come with every batch, on the loader's device
 
     Raises
     ------
     DglFeatureError
-        An argument has a value that is not named here.
+        An argument has a value that is not listed here.
     """
 
     def __init__(  # noqa: PLR0913 - as of DGL
@@ -118,7 +119,7 @@ class NeighborSampler:
 
         Parameters
         ----------
-        relations : of the dataset
+        relations : the dataset's relations
 
         Raises
         ------
@@ -153,7 +154,7 @@ class MultiLayerFullNeighborSampler(NeighborSampler):
     Parameters
     ----------
     num_layers : hops
-    keywords : of `NeighborSampler`
+    keywords : the other arguments of `NeighborSampler`
     """
 
     def __init__(self, num_layers: int, **keywords: Any) -> None:
@@ -169,7 +170,7 @@ _EXCLUDED: Final[dict[str | None, Exclude]] = {
 
 
 class EdgePredictionSampler:
-    """The result of `as_edge_prediction_sampler`; parameters as there."""
+    """The result of `as_edge_prediction_sampler`, with the same parameters."""
 
     def __init__(self, sampler: NeighborSampler, exclude: str | None, negatives: Uniform | None) -> None:
         self.sampler = sampler
@@ -190,15 +191,15 @@ def as_edge_prediction_sampler(
     negative_sampler: Any = None,
     prefetch_labels: Any = None,  # noqa: ARG001
 ) -> EdgePredictionSampler:
-    """Return the sampler of a loader whose seeds are the ends of edges.
+    """Return a sampler for loaders whose seeds are the ends of edges.
 
     Parameters
     ----------
     sampler : samples the neighbourhoods of the ends
-    exclude : the edges that no hop takes: None, "self" for the predicted ones, or "reverse_id" or "reverse_types"
-        for their reverses as well
-    reverse_eids, reverse_etypes, prefetch_labels : accepted and ignored: a dataset knows the reverse edges
-    negative_sampler : `negative_sampler.Uniform`. None means that the edges' own labels are predicted
+    exclude : the edges that no hop uses: None, "self" for the predicted edges, or "reverse_id" or "reverse_types"
+        for their reverse edges as well
+    reverse_eids, reverse_etypes, prefetch_labels : accepted and ignored: a dataset knows its reverse edges
+    negative_sampler : `negative_sampler.Uniform`; None means that the edges' own labels are predicted
 
     Raises
     ------
@@ -213,7 +214,7 @@ def as_edge_prediction_sampler(
     return EdgePredictionSampler(sampler, exclude, negative_sampler)
 
 
-# Arguments of DGL's and torch's loaders for workers, pinned memory and streams, which the pipeline manages by itself.
+# Ignored arguments of DGL's and torch's loaders: the pipeline itself manages workers, pinned memory and streams.
 _NEEDLESS: Final = (
     "ddp_seed",
     "use_prefetch_thread",
@@ -232,28 +233,29 @@ _NEEDLESS: Final = (
 class DataLoader(LoaderView[Any]):
     """Yields ``(input_nodes, output_nodes, blocks)``, sampled and read ahead by the stages of `gloader.Loader`.
 
-    Over `as_edge_prediction_sampler` it yields ``(input_nodes, pair_graph, neg_pair_graph, blocks)``, without negatives
-    three of these. ``blocks[0].srcdata["feat"]`` holds the features and ``blocks[-1].dstdata["label"]`` the labels. Ids
-    are those of the dataset.
+    With `as_edge_prediction_sampler` it yields ``(input_nodes, pair_graph, neg_pair_graph, blocks)``; without negatives
+    there is no ``neg_pair_graph``. ``blocks[0].srcdata["feat"]`` holds the features and ``blocks[-1].dstdata["label"]``
+    the labels. All ids are the dataset's ids.
 
     Parameters
     ----------
     graph : a `DGLGraph` or a `gloader.Dataset`
-    indices : (n,) ids of the seeds; by type, if there are several; for edges to predict, the name of a link table
-    graph_sampler : of `gloader.compat.dgl.dataloading`
-    device : computes the batches; defaults to that of the graph
-    use_ddp : True shares the seeds among the ranks of a process group; False gives all to this rank. Required in a
-        group of several ranks
-    batch_size, drop_last, shuffle : as of DGL
+    indices : (n,) seed ids; with several types, a mapping from types to seed ids; for edges to predict, the name of a
+        link table
+    graph_sampler : a sampler from `gloader.compat.dgl.dataloading`
+    device : the device of the batches; defaults to the graph's device
+    use_ddp : True divides the seeds among the ranks of a process group; False gives all seeds to this rank. Required
+        in a group of several ranks
+    batch_size, drop_last, shuffle : as in DGL
     keywords : any setting of `gloader.Loader`, such as ``memory_budget="8GB"``. DGL's settings for workers,
         pinned memory and streams are accepted and ignored
 
     Raises
     ------
     DglFeatureError
-        The graph, the sampler or the edges are of another kind.
+        The graph, the sampler or the indices have an unsupported type.
     ConfigError, SeedError, BudgetError
-        As `gloader.Loader`.
+        As in `gloader.Loader`.
     """
 
     _refused = (*_NEEDLESS, "batch_sampler")
@@ -275,7 +277,7 @@ class DataLoader(LoaderView[Any]):
             raise missing(f"dgl.dataloading.DataLoader({type(graph).__name__})")
         if given := sorted({"sampler", "batch_sampler"} & keywords.keys()):
             raise ConfigError(
-                f"{given[0]}= of torch: DGL's indices are taken each once, with shuffle=; "
+                f"{given[0]}= is an argument of torch: here each of indices is taken once, with shuffle=; "
                 "gloader.adapters.pyg.NeighborLoader takes torch's samplers, and seeds that repeat"
             )
         graph = DGLGraph(graph) if isinstance(graph, Dataset) else graph
@@ -333,7 +335,7 @@ def _native(
 
 
 def _shorten(settings: dict[str, Any], num_seeds: int) -> None:
-    """Limit the batch size to a rank's seeds: DGL then makes a smaller batch, and gloader would refuse."""
+    """Limit the batch size to a rank's seeds: DGL makes a smaller batch, and gloader would refuse the size."""
     if not settings["drop_last"]:
         settings["batch_size"] = at_most(settings["batch_size"], num_seeds // settings.get("world_size", 1))
 
@@ -343,7 +345,7 @@ def _ids(indices: Any) -> IdArray:
 
 
 def _link_table(indices: Any) -> str:
-    """Return the name of the link table in ``indices``, which may be given by relation."""
+    """Return the name of the link table; ``indices`` is this name, or a mapping from its relation to the name."""
     name = only(indices.values()) if isinstance(indices, Mapping) else indices
     if not isinstance(name, str):
         raise missing(
@@ -366,7 +368,7 @@ def _ranks(*, use_ddp: bool | None) -> dict[str, int]:
             )
         return {}
     if not use_ddp:
-        # Also among other ranks: in DGL this rank then has all seeds, and the others need not build a loader.
+        # Also in a group of ranks: in DGL this rank then has all seeds, and other ranks need not build a loader.
         return {"rank": 0, "world_size": 1}
     if not distributed.is_initialized():
         raise ConfigError(

@@ -1,7 +1,6 @@
-"""Names of DGL that `gloader.compat.dgl` has, as data, and advice for the other names.
+"""DGL's names as data: the names that `gloader.compat.dgl` offers, and advice for all others.
 
-The module imports nothing of torch, so that `gloader migrate` can read a script without torch or
-DGL.
+This module does not import torch, so that `gloader migrate` reads scripts without torch or DGL.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ SURFACE: Final[dict[str, frozenset[str]]] = {
     ),
     "dgl.dataloading.negative_sampler": frozenset({"Uniform"}),
 }
-"""The public names of `gloader.compat.dgl` and its modules, by the name that DGL has for the module."""
+"""The public names in `gloader.compat.dgl`, by DGL's name of their module."""
 
-# Second names of DGL's modules, and classes in files of their own.
+# DGL's aliases and internal modules -> DGL's public module with the same names.
 _SAME: Final = {
     "dgl.nn.pytorch": "dgl.nn",
     "dgl.nn.pytorch.conv": "dgl.nn",
@@ -74,7 +73,7 @@ GRAPH_NAMES: Final = frozenset(
     | _PLACES
     | {"ndata", "nodes", "edata", "create_formats_", "formats", "pin_memory_", "unpin_memory_"}
 )
-"""Attributes of a graph of `gloader.compat.dgl`, a view of a dataset."""
+"""Attributes of the graph in `gloader.compat.dgl`, which is a view of a dataset."""
 BLOCK_NAMES: Final = frozenset(
     _SIZES
     | _PLACES
@@ -82,16 +81,16 @@ BLOCK_NAMES: Final = frozenset(
     | {"num_src_nodes", "num_dst_nodes", "number_of_src_nodes", "number_of_dst_nodes", "srctypes", "dsttypes"}
     | {"nodes", "is_block"}
 )
-"""Attributes of a block, or a graph of pairs, of `gloader.compat.dgl`."""
+"""Attributes of blocks and pair graphs in `gloader.compat.dgl`."""
 
-_GENERAL = "it is not among what mini-batch loops on one machine use"
+_GENERAL = "mini-batch loops on one machine do not use it"
 _WHOLE = "it changes a whole graph in memory"
 _TRANSFORM = "apply it to the whole graph before the export"
 _IN_MEMORY = (
     "it makes a graph in memory: save it once with dgl.save_graphs, then `gloader prepare dgl:FILE OUT`"
 )
 _SAMPLER = "this sampler is not here; neighbor, weighted, labor, ladies and fastgcn are (docs/samplers.md)"
-_POOLED = "batches of many small graphs fit in memory: keep DGL, or take PyG, for them"
+_POOLED = "batches of many small graphs fit in memory: keep DGL or PyG for them"
 
 ADVICE: Final[dict[str, str]] = {
     "dgl": _GENERAL,
@@ -128,7 +127,7 @@ ADVICE: Final[dict[str, str]] = {
     "dgl.distributed": "ranks and machines share a loader under torchrun, without servers (docs/distributed.md)",
     "dgl.edge_subgraph": _WHOLE + "; prepare the part that you want as a dataset",
     "dgl.function": "messages are copy_u, copy_e and {u,v,e}_{add,sub,mul,div,dot}_{u,v,e}, "
-    "sums are sum, mean, max and min",
+    "reductions are sum, mean, max and min",
     "dgl.function.copy_src": "DGL has renamed it: copy_u",
     "dgl.function.copy_edge": "DGL has renamed it: copy_e",
     "dgl.function.src_mul_edge": "DGL has renamed it: u_mul_e",
@@ -181,7 +180,7 @@ ADVICE: Final[dict[str, str]] = {
     "dgl.transforms": _TRANSFORM,
     "dgl.utils": "internal to DGL",
 }
-"""The advice by dotted name; the longest matching name counts."""
+"""Advice by dotted name; the longest matching prefix counts."""
 
 GRAPH_ADVICE: Final[dict[str, str]] = {
     "add_edges": _WHOLE,
@@ -222,17 +221,17 @@ GRAPH_ADVICE: Final[dict[str, str]] = {
     "srcdata": "blocks have it; a graph has ndata",
     "dstdata": "blocks have it; a graph has ndata",
 }
-"""The advice on other attributes of DGL's graphs and blocks."""
+"""Advice on further attributes of DGL's graphs and blocks."""
 
 
 def canonical(name: str) -> str:
-    """Return the first of DGL's names for ``name``, such as dgl.nn.SAGEConv. Pure."""
+    """Return DGL's main public name for ``name``, such as dgl.nn.SAGEConv. Pure."""
     parts = name.split(".")
     for end in range(len(parts), 0, -1):
         module = ".".join(parts[:end])
         if module in _SAME and (end < len(parts) or module.startswith("dgl.nn")):
             found = ".".join([_SAME[module], *parts[end:]])
-            # A class may lie in a file below: dgl.nn.pytorch.conv.sageconv.SAGEConv.
+            # A class may be named in its own file: dgl.nn.pytorch.conv.sageconv.SAGEConv.
             if module == "dgl.nn.pytorch.conv" and end + 1 < len(parts):
                 found = f"dgl.nn.{parts[-1]}"
             break
@@ -249,10 +248,9 @@ def is_here(name: str) -> bool:
 
 
 def advice_of(name: str) -> str:
-    """Return a sentence with the replacement of ``name``, such as ``dgl.sparse.spmatrix``. Pure.
+    """Return advice on replacing ``name``, such as ``dgl.sparse.spmatrix``. Pure.
 
-    It is the advice for the longest dotted prefix of ``name`` that has one; the last resort is the advice for
-    ``dgl``.
+    The longest dotted prefix of ``name`` with advice counts; ``dgl`` itself is the last resort.
     """
     parts = canonical(name).split(".")
     for end in range(len(parts), 0, -1):

@@ -1,4 +1,4 @@
-"""The migration of a PyG script."""
+"""The migration of a script that uses PyG."""
 
 from __future__ import annotations
 
@@ -62,15 +62,15 @@ _BUILT: Final = ("torch_geometric.data.Data", "torch_geometric.data.HeteroData")
 _SAVED: Final = "torch.load"
 _MADE: Final = (*_BUILT, _SAVED)
 _WHOLE_GRAPH: Final = (
-    "neither NeighborLoader nor LinkNeighborLoader is made here: whole graphs are trained in memory, with PyG"
+    "the script has no NeighborLoader and no LinkNeighborLoader: keep PyG to train on a whole graph in memory"
 )
 _MASKS: Final = frozenset({"train_mask", "val_mask", "test_mask"})
 _NO_EDGE_SPLIT: Final = "edges to predict are link tables (docs/links.md)"
 _FROM_ELSEWHERE: Final = (
-    "what makes this graph is not known here: it has to be a gloader.Dataset, GraphData or HeteroGraphData, of "
+    "the source of this graph is unknown: it must be a gloader.Dataset, GraphData or HeteroGraphData, made with "
     "`gloader prepare pyg:FILE OUT`"
 )
-# Attributes that only a graph of several types, or its batch, has.
+# Attributes that only graphs of several types, and their batches, have.
 _OF_TYPES: Final = frozenset(
     {"metadata", "node_types", "edge_types", "x_dict", "edge_index_dict", "edge_attr_dict"}
 )
@@ -119,28 +119,28 @@ class _PygScript:
         self._has_loader = bool(loaders)
         first = [data_argument(use) for use in loaders]
         self._in_loaders = {id(each) for each in first}
-        # Names of loader arguments, and of the graphs that they were transformed from.
+        # Names of the graphs that loaders receive, and of the graphs from which these were transformed.
         self._loaded = {each.id for each in first if isinstance(each, ast.Name)}
         handed_on = {id(use.call) for use in uses if use.call is not None and hands_on(use)}
         while more := sources_of(draft.tree, self._loaded, handed_on) - self._loaded:
             self._loaded |= more
         self._loaded |= parts_of(draft.tree, self._loaded)
-        self._unknown: set[str] = set()  # names of graphs without any promise
-        self._is_made = False  # the changed script opens a dataset
+        self._unknown: set[str] = set()  # names of graphs with an unknown source
+        self._is_made = False  # whether the changed script opens a dataset
         self._is_typed = any(_is_typed(use) for use in uses if not self._is_other(use))
         self._kind = _HETERO if self._is_typed else _GRAPH
         self._names: dict[str, list[str]] = {}  # further names to import, by module
         self._is_ogb = any(use.name in OGB_CLASSES for use in uses)
         datasets = [use.call for use in uses if _kind_of_call(use.name) == "dataset" and use.call is not None]
         self._transforms = Transforms(draft, datasets, is_typed=self._is_typed)
-        self._ntype: str | None = None  # of the nodes with labels, in an OGB data set of several types
+        self._ntype: str | None = None  # the labelled node type, in an OGB data set of several types
         self._to_save: list[
             tuple[str, str, str]
-        ] = []  # graphs of data sets, their folders, and their save paths
+        ] = []  # for each graph to save: its expression, its folder, and the line after which to save it
 
     def write(self) -> Draft:
         draft = self._draft
-        # Removed lines first: other names in them need no verdict.
+        # Removed lines first, because other names in them need no verdict.
         for use in sorted(draft.script.uses, key=lambda use: not use.is_stored):
             draft.look_at(use.node)
             if use.held is not None:
@@ -175,7 +175,7 @@ class _PygScript:
         return draft
 
     def _need(self, name: str) -> str:
-        """Return a name of the adapter, and import it."""
+        """Note that the script must import ``name`` from the adapter; return ``name``."""
         names = self._names.setdefault(_ADAPTER, [])
         if name not in names:
             names.append(name)
@@ -212,17 +212,17 @@ class _PygScript:
             self._to_save.append((f"{without_split(call)}[0]", folder.path, behind))
 
     def _save(self, graph: str, folder: str, *, behind: str) -> None:
-        """Note the steps that make a dataset from a graph of PyG."""
+        """Note the step that makes a dataset from a PyG graph."""
         where = f"in the script as it is, behind {behind}:"
         self._draft.steps.add(where, f'import gloader; gloader.Dataset.from_pyg({graph}, "{folder}")')
 
     def _made(self, use: Use) -> None:
-        """Open a prepared dataset in place of the graph that the script makes, or loads, for its loaders."""
+        """Open a prepared dataset where the script makes or loads the graph for its loaders."""
         draft, node, call = self._draft, use.place.statement, use.call
         target = node.targets[0] if isinstance(node, ast.Assign) and innermost(node.value) is call else None
         name = target.id if isinstance(target, ast.Name) and target.id in self._loaded else None
         if call is None or (name is None and id(call) not in self._in_loaders):
-            # An attribute, or one of several objects in a file.
+            # The graph may be an attribute, or one of several objects in a file: its source counts as unknown.
             parts = target.elts if isinstance(target, ast.Tuple) else [target] if target is not None else []
             self._unknown |= {name for name in map(root_of, parts) if name is not None}
             if use.name in _BUILT:
@@ -241,7 +241,7 @@ class _PygScript:
             self._save(name or ast.unparse(call), folder, behind=f"line {last}{without}")
 
     def _last_change(self, name: str, use: Use) -> int | None:
-        """Return the last line that changes the graph ``name``, made by ``use``, before a loader gets it."""
+        """Return the last line that changes the graph ``name``, made by ``use``, before a loader receives it."""
         last, is_behind = use.place.statement.end_lineno, False
         for node in use.place.body:
             within = list(ast.walk(node))
@@ -256,9 +256,9 @@ class _PygScript:
         return last
 
     def _come_from_elsewhere(self) -> None:
-        """Note loader arguments that are graphs from unknown sources: the migration makes no promise for them."""
+        """Report loader arguments with an unknown source as perhaps missing."""
         draft = self._draft
-        if not self._is_made:  # without one, a GraphData's attributes promise nothing
+        if not self._is_made:  # without a dataset, attributes may not be GraphData's
             draft.findings = {
                 each: None
                 for each in draft.findings
@@ -277,7 +277,7 @@ class _PygScript:
                 draft.find(given, draft.edits.of(given), "perhaps missing", _FROM_ELSEWHERE)
 
     def _from_gloader(self) -> None:
-        """Pass the dataset itself to the loader, if a script already using gloader made PyG's data from it."""
+        """Pass the dataset itself to the loader, if the script already uses gloader and calls ``to_pyg()``."""
         draft = self._draft
         for node in ast.walk(draft.tree) if self._has_loader else ():
             match node:
@@ -291,7 +291,7 @@ class _PygScript:
                     draft.note(node, "to_pyg()", becomes, can_go=can_go)
 
     def _flat_labels(self) -> None:
-        """Remove calls that flatten OGB's labels (N, 1): those of a dataset are flat."""
+        """Remove calls that flatten OGB's labels (N, 1): a dataset's labels are already (N,)."""
         draft = self._draft
         for node in ast.walk(draft.tree):
             match node:
@@ -317,7 +317,7 @@ class _PygScript:
             self._apply(use, use.call)
 
     def _one_for_all(self, use: Use, value: ast.AST) -> None:
-        """Give each name in ``a, b = value`` the same value: link tables lie in one dataset."""
+        """Rewrite ``a, b = value`` as ``a = b = value``: one dataset holds the link tables of all splits."""
         node, draft = use.place.statement, self._draft
         if (
             not isinstance(node, ast.Assign)
@@ -330,7 +330,7 @@ class _PygScript:
             draft.edits.replace(draft.edits.start(node), draft.edits.end(node.targets[0]), " = ".join(names))
 
     def _apply(self, use: Use, call: ast.Call) -> None:
-        """Remove the application of a transform to the graph: the dataset was made from its result."""
+        """Remove a call that transforms the graph: the dataset is made from the transformed graph."""
         held = use.given.get(0)
         if held is None or held.kind != "data":
             self._draft.find(
@@ -368,7 +368,7 @@ class _PygScript:
             draft.find(node, f"dataset.{use.name}", "missing", advice)
 
     def _save_changed(self, use: Use) -> None:
-        """Save the graph of a data set after the last line that changes it, if there is one."""
+        """If later lines change the graph of a data set, save the graph only after the last of them."""
         statement = use.place.statement
         target = statement.targets[0] if isinstance(statement, ast.Assign) else None
         if not self._to_save or not isinstance(target, ast.Name):
@@ -402,12 +402,12 @@ class _PygScript:
             draft.find(node, f"data.{name}", "maps", self._kind)
         elif not draft.edits.is_replaced(draft.edits.start(node), draft.edits.end(node)):
             advice = DATA_ADVICE.get(
-                name, f"a {self._kind} has no such thing; its dataset and its batches may"
+                name, f"a {self._kind} has no such thing; its dataset or its batches may have it"
             )
             draft.find(node, f"data.{name}", "missing", advice)
 
     def _set_by_name(self) -> None:
-        """Remove ``setattr`` of a graph that the script makes: the dataset has the attribute."""
+        """Remove ``setattr`` calls on a graph that the script makes: the dataset has the attribute."""
         for place in statements_of(self._draft.tree.body if self._is_made and not self._is_ogb else ()):
             statement = place.statement
             if sets_by_name(statement, self._loaded) and self._draft.edits.delete_statement(
@@ -416,7 +416,7 @@ class _PygScript:
                 self._draft.find(statement, "setattr", "changes", "the dataset has it")
 
     def _stored(self, use: Use, held: Held, name: str) -> None:
-        """Remove assignments and deletions of a graph's attribute, if the dataset or the batches have it."""
+        """Remove a statement that sets or deletes a graph's attribute, if the dataset or the batches have it."""
         draft, node, statement = self._draft, use.node, use.place.statement
         targets = statement.targets if isinstance(statement, ast.Assign | ast.Delete) else []
         if isinstance(statement, ast.AugAssign):
@@ -439,11 +439,11 @@ class _PygScript:
             draft.find(node, draft.edits.of(node), "missing", advice)
 
     def _is_other(self, use: Use) -> bool:
-        """Return whether an attribute of a made or loaded object is used that is no graph of a loader."""
+        """Return whether ``use`` belongs to an object that the script makes or loads, but passes to no loader."""
         return use.held is not None and use.held.made_by in _MADE and not self._is_loaded(use.node)
 
     def _is_loaded(self, node: ast.AST) -> bool:
-        """Return whether a value begins with the name of a loader's graph."""
+        """Return whether ``node`` begins with the name of a graph that a loader receives."""
         return root_of(node) in self._loaded
 
     # --- imports ---------------------------------------------------------------------------------

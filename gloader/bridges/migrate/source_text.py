@@ -1,4 +1,4 @@
-"""The text of a script, edits of it, and their unified diff."""
+"""The text of a script, edits to this text, and the unified diff of both."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-MAX_SCRIPT_BYTES: Final = 1_000_000  # far more than any script has
+MAX_SCRIPT_BYTES: Final = 1_000_000  # far more than any script needs
 _BOM: Final = "\ufeff"
 _ONLY_SPACE: Final = re.compile(rb"[ \t]*(#[^\r\n]*)?")
 _REST: Final = re.compile(rb"[ \t]*,[ \t]*(#[^\r\n]*)?\r?\n")  # the rest of a line that has only one item
@@ -63,29 +63,29 @@ def parse_script(text: str, name: str) -> ast.Module:
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # warnings about the script, such as for "\d"
+            warnings.simplefilter("ignore")  # such as a warning about "\d" in the script
             return ast.parse(text.removeprefix(_BOM))
     except SyntaxError as error:
         where = f"line {error.lineno}" if error.lineno else "somewhere"
         raise ConfigError(f"{name} is no Python of this version, {where}: {error.msg}") from error
-    # For null bytes, or brackets that are nested too deeply.
+    # Raised for null bytes, and for too deeply nested brackets.
     except (ValueError, RecursionError, MemoryError) as error:
         raise ConfigError(f"{name} cannot be parsed as Python: {printable(str(error))}") from error
 
 
 class Edits:
-    """Edits of a text, made piece by piece in any order. A piece that overlaps another one is refused."""
+    """Edits to a text. They may come in any order; an edit that overlaps an earlier one is refused."""
 
     def __init__(self, text: str) -> None:
-        # Bytes, because the syntax tree counts columns in bytes. Their `splitlines` splits at Python's line ends;
-        # `str.splitlines` would also split at Unicode's.
+        # Positions are byte offsets, as in the syntax tree. Lines of bytes end as in Python, not at every line end of
+        # Unicode.
         self._mark = _BOM if text.startswith(_BOM) else ""
         self._bytes = text.removeprefix(_BOM).encode()
         self._starts = [0]
         for line in self._bytes.splitlines(keepends=True):
             self._starts.append(self._starts[-1] + len(line))
         self._pieces: list[tuple[int, int, bytes]] = []
-        self.is_frozen = False  # if True, further pieces are refused
+        self.is_frozen = False  # set to refuse every further edit
 
     def start(self, node: ast.AST) -> int:
         """Return the position of the first byte of ``node``."""
@@ -104,7 +104,7 @@ class Edits:
         return self.text(self.start(node), self.end(node))
 
     def replace(self, start: int, end: int, text: str) -> bool:
-        """Replace the text between two positions. Return False, without a change, if another piece overlaps."""
+        """Replace the text between two positions by ``text``; return False if another edit overlaps."""
         if self.is_frozen or any(start < last and first < end for first, last, _ in self._pieces):
             return False
         self._pieces.append((start, end, text.encode()))
@@ -115,9 +115,9 @@ class Edits:
         return self.replace(self.start(node), self.end(node), text)
 
     def delete_statement(self, node: ast.stmt, body: Sequence[ast.stmt]) -> bool:
-        """Remove the lines of ``node``, a statement of the block ``body``.
+        """Remove the statement ``node`` of the block ``body``; return False if it shares a line with other code.
 
-        Returns False, without a change, if other code shares a line with the statement.
+        The only statement of a block becomes ``pass``.
         """
         first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
         before = self._bytes[self._starts[first] : self.start(node)]
@@ -133,7 +133,7 @@ class Edits:
         return not self.is_frozen and any(first <= start and end <= last for first, last, _ in self._pieces)
 
     def insert_line(self, before: int, text: str) -> None:
-        """Insert a line before line ``before``, counted from 1; after the last line if ``before`` is larger."""
+        """Insert a line before line number ``before``, counted from 1, or after the last line."""
         at = self._starts[min(before - 1, len(self._starts) - 1)]
         needs_end = at == len(self._bytes) and at > 0 and not self._bytes.endswith((b"\n", b"\r"))
         self._pieces.append((at, at, ("\n" * needs_end + text).encode() + self._line_end()))
@@ -141,18 +141,18 @@ class Edits:
     def delete_items(
         self, items: Sequence[tuple[ast.AST, ast.AST]], numbers: Collection[int], end: int
     ) -> bool:
-        """Remove some items of a list with commas. An item is given by its first and its last node.
+        """Remove some items of a list with commas. Each item is given by its first and its last node.
 
         Parameters
         ----------
         items : all items, in order
         numbers : indices of the removed items
-        end : position of the closing bracket
+        end : the position of the closing bracket
 
         Returns
         -------
         bool
-            False, without a change, if there is other text between the items, such as a bracket.
+            False if there is other text between the items, such as a bracket; then nothing is removed.
         """
         kept = [number for number in range(len(items)) if number not in numbers]
         ranges = [self._own_lines(*items[number]) for number in numbers]
@@ -173,7 +173,10 @@ class Edits:
     def _between(
         self, items: Sequence[tuple[ast.AST, ast.AST]], number: int, kept: Sequence[int], end: int
     ) -> tuple[int, int] | None:
-        """Return the range of an item with its comma. All items before the first kept item share one range."""
+        """Return the range of an item and one comma, or of all items before the first kept one.
+
+        None if other text is in between.
+        """
         starts = [*(self.start(first) for first, _ in items), end]
         ends = [self.end(last) for _, last in items]
         gaps = [self._bytes[before:behind].strip() for before, behind in zip(ends, starts[1:], strict=True)]
@@ -198,7 +201,7 @@ class Edits:
         return self._mark + b"".join([*parts, self._bytes[at:]]).decode()
 
     def _swallow(self, start: int, end: int, new: bytes) -> bool:
-        """Replace a range, and drop the earlier pieces inside it."""
+        """Replace a range, including earlier edits inside it."""
         if not self._is_free(start, end):
             return False
         kept = [piece for piece in self._pieces if not (start <= piece[0] and piece[1] <= end)]
@@ -206,7 +209,7 @@ class Edits:
         return True
 
     def _is_free(self, start: int, end: int) -> bool:
-        """Return whether every piece lies fully inside or fully outside a range."""
+        """Return whether every earlier edit is completely inside or completely outside a range."""
         return not self.is_frozen and not any(
             first < end and start < last and not (start <= first and last <= end)
             for first, last, _ in self._pieces
@@ -221,8 +224,7 @@ def unified_diff(before: str, after: str, name: str) -> str:
     """Return the diff from ``before`` to ``after``, for `patch`; empty without changes. Pure."""
     old, new = (re.findall(r"[^\n]*\n|[^\n]+", text) for text in (before, after))
     lines = []
-    # A name with spaces must end with a tab. Both names are equal, because `git apply` takes different names for a
-    # renamed file.
+    # A tab ends a name with spaces. Both names are equal, because different names mean a renamed file to `git apply`.
     name = printable_line(name) + ("\t" if " " in name else "")
     for line in difflib.unified_diff(old, new, name, name):
         # `patch` expects this note after a last line without a line end.

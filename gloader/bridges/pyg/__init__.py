@@ -1,1 +1,1 @@
-"""Loaders for training loops written for PyTorch Geometric. The modules of this package import PyG."""
+"""gloader for the training loops of PyTorch Geometric. All modules except `graph_data` import PyG."""
