@@ -1,4 +1,4 @@
-"""The client: a rank without a loader of its own, which takes its batches from the host's shared memory."""
+"""The client: a rank without its own loader. It takes its batches from memory that the host shares."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ _LEAVE_S = 4.0  # wait for the host's last message: less than the 5 s in which a
 
 
 class LoaderClient:
-    """The connection of a client to its host. Owns the connection until `close`.
+    """A client's side of the connection to its host. Owns the connection until `close`.
 
-    For one thread at a time; any thread may call `consumer_waits`, `cancel` and `report_failure`.
+    One thread at a time may use it; `consumer_waits`, `cancel` and `report_failure` are safe in any thread.
 
     Parameters
     ----------
     team : the ranks of this machine
-    device : that of this rank, which answers the host's requests while the host opens the loader
+    device : this rank's device; it answers the host's requests while the host opens the loader
     stall_timeout_s : longest wait for a sign of life, in seconds; 0 means for ever
 
     Raises
@@ -80,17 +80,17 @@ class LoaderClient:
         self._device = device
         self._timeout_s = stall_timeout_s or None
         self._segments: dict[int, NDArray[np.uint8]] = {}
-        self._pinned: dict[int, Pinned | None] = {}  # by segment of features
+        self._pinned: dict[int, Pinned | None] = {}  # by feature segment
         self._inbox: deque[HostBatch | RankError] = deque()
         # Runs are numbered on both sides, so that messages of an old run are recognised.
         self._run = 0
         self._started = 0  # the last run that the host began
         self._cancelled = 0  # the last run whose batches are no longer needed
         self._left = 0  # the last run without further batches
-        self._num_received = 0  # in the present run
-        self._copies_ids = False  # as of `begin`
+        self._num_received = 0  # batches of the present run
+        self._copies_ids = False  # set by `begin`
         self._error: RankError | None = None  # set if the connection is unusable
-        self._bye: RankError | None = None  # the host closed: no message follows those in the inbox
+        self._bye: RankError | None = None  # set if the host closed: no more messages will come
         self._does_consumer_wait = False
         self._is_closed = False
         self._heard_at = time.monotonic()
@@ -106,17 +106,17 @@ class LoaderClient:
             raise
 
     def begin(self, position: BatchId, *, copies_ids: bool = False) -> None:
-        """Request the batches from ``position`` on, and wait until every rank of the machine did.
+        """Request the batches from ``position`` on. Wait until all ranks of the machine have done so.
 
         Parameters
         ----------
         position : the first batch
-        copies_ids : as of `read_batch`: blocks are copied to a device before the next batch is requested
+        copies_ids : copy ids as in `read_batch`, because blocks go to a device before the next batch is requested
 
         Raises
         ------
         RankError
-            A rank is gone, does not begin, or begins at another position.
+            A rank has ended, does not begin, or begins at another position.
         """
         self._run += 1
         self._num_received = 0
@@ -127,7 +127,7 @@ class LoaderClient:
 
     @contextmanager
     def consumer_waits(self) -> Iterator[None]:
-        """Mark the time during which the consumer waits for a batch, not only a thread that reads ahead."""
+        """Mark the time inside the block: the consumer itself waits for a batch, not a thread that reads ahead."""
         self._does_consumer_wait = True
         try:
             yield
@@ -148,11 +148,11 @@ class LoaderClient:
         ChannelClosedError
             The run was cancelled.
         RankError
-            A rank failed or is gone; the message names it and the cause.
+            A rank failed or ended; the message names the rank and the cause.
         StallError
             The host shows no sign of life.
         """
-        # All received messages first: an urgent error may be behind batches.
+        # Handle all received messages first: an urgent error may have arrived after batches.
         self.has_batch()
         self._wait_until(lambda: bool(self._inbox), batch_id, None)
         found = self._inbox.popleft()
@@ -161,17 +161,17 @@ class LoaderClient:
         return found
 
     def cancel(self) -> None:
-        """Request no more batches of the run; a wait for one ends. Idempotent."""
+        """Request no more batches of the run, and end a wait for the next one. Idempotent."""
         if not self._is_over() and self._cancelled < self._run:
             self._cancelled = self._run
             self._post(Leave(run=self._run))
 
     def leave(self) -> None:
-        """Leave the run, and release its batches that are still on the way. Idempotent."""
+        """Leave the run, and release batches that are still on the way. Idempotent."""
         self.cancel()
         if not self._is_over() and self._left < self._run:
             self._inbox.clear()
-            # Batches that the host sent before this message come first: receiving them returns their buffers.
+            # Batches that the host sent before its answer are received too, which returns their buffers.
             deadline = time.monotonic() + _LEAVE_S
             while not self._is_over() and self._left < self._run:
                 left = deadline - time.monotonic()
@@ -181,7 +181,7 @@ class LoaderClient:
         self._inbox.clear()
 
     def report_failure(self, error: BaseException) -> None:
-        """Notify the other ranks that this one failed."""
+        """Notify the other ranks that this rank failed."""
         text = "; ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])])
         self._post(Failed(text=text))
 
@@ -217,7 +217,7 @@ class LoaderClient:
 
     def _wait_until(self, is_done: Callable[[], bool], batch: BatchId, patience_s: float | None) -> None:
         """Receive until ``is_done``, for at most ``patience_s`` (None means no limit); ping the host meanwhile."""
-        # Silence counts from here: the consumer may have computed for minutes without receiving.
+        # Silence counts from here, because the consumer may have computed for minutes without receiving.
         began = self._heard_at = time.monotonic()
         while True:
             self._require_alive()
@@ -246,7 +246,7 @@ class LoaderClient:
                 )
 
     def _is_over(self) -> bool:
-        """Return whether no message will come any more."""
+        """Return whether no more messages can come."""
         return self._error is not None or self._bye is not None or self._is_closed
 
     def _require_alive(self) -> None:
@@ -272,7 +272,7 @@ class LoaderClient:
         self._connection.post(message)
 
     def _receive(self, timeout_s: float) -> bool:
-        """Handle the next message; return whether there was one. Keeps the end of the connection as an error."""
+        """Handle the next message, and return whether there was one. An ended connection is kept as ``_error``."""
         if self._error is not None or self._is_closed:
             return False
         try:
@@ -287,7 +287,7 @@ class LoaderClient:
         if received is None:
             return False
         self._heard_at = time.monotonic()
-        # The socket was full when a finalizer posted: only this thread sends the posted messages.
+        # A finalizer may have posted while the socket was full. Only this thread sends such messages later.
         self._connection.flush()
         self._handle(received)
         return True
@@ -322,7 +322,7 @@ class LoaderClient:
         self._segments[number] = take_segment(descriptor)
 
     def _pin_once(self, number: int) -> None:
-        # At the first features in it: the CPU unpacks topologies, and their memory stays unpinned.
+        # Called when a segment first holds features. Topology segments stay unpinned: the CPU unpacks them.
         if number not in self._pinned:
             self._pinned[number] = self._device.pin(self._segments[number])
 
@@ -334,7 +334,7 @@ class LoaderClient:
     def _take(self, batch: Batch) -> None:
         features, topology = (self._lease(number) for number in batch.segments)
         if batch.run != self._run or self._left >= self._run:
-            return  # of a run that this rank left: dropping the leases returns the buffers
+            return  # from a run that this rank left: dropping the leases returns the buffers
         sampled, degrees = read_batch(batch.shape, topology, self._device.types, copies_ids=self._copies_ids)
         if any(batch.rows):
             self._pin_once(batch.segments[0])
@@ -351,8 +351,9 @@ class LoaderClient:
         return tuple(RowForm(dim=dim, dtype=np.dtype(name)) for dim, name in pairs)
 
     def _lease(self, number: int) -> NDArray[np.uint8]:
-        """Return the memory of a segment; it is released when the last array made from it is freed."""
-        # Through a memoryview, because numpy makes a view of a view hold the owner of the memory: see `BufferRing`.
+        """Return a segment's memory. The segment is released when the last array over this memory is freed."""
+        # Made from a memoryview, so that later views keep this lease alive: in numpy, a view of a view references only
+        # the owner of the memory, see `BufferRing`.
         lease = np.frombuffer(self._segments[number].data, dtype=np.uint8)
         weakref.finalize(lease, self._connection.post, Release(segment=number)).atexit = False
         return lease

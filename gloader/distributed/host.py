@@ -1,6 +1,6 @@
 """The host: the first rank of a machine, which loads for all ranks of the machine.
 
-`HostRun` gives the host its own batches of a run.
+`HostRun` is the host's own part of a run.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("gloader")
 
-# At the end of an epoch after which this rank closes: the others may still compute on earlier batches.
+# Longest wait at the end of an epoch, if this rank may close then: other ranks may still compute on earlier batches.
 _WAIT_FOR_SLOWER_S = 60.0
-_LOOK_FOR_SIGNALS_S = 0.2  # in that wait: a Ctrl-C ends it
+_LOOK_FOR_SIGNALS_S = 0.2  # between two tests for a Ctrl-C in that wait
 
 
 class LoaderHost:
     """Runs the pipeline of all ranks of a machine. Owns its thread, the connections and the run until `close`.
 
     A run begins when every rank requests the same position, and ends when every rank has left it. Three threads meet
-    here: the consumer's, which begins and leaves runs; the sharing thread of a run; and the thread that listens to the
-    other ranks. The lock of ``_changed`` guards their shared state.
+    here: the consumer's thread, which begins and leaves runs; a run's sharing thread; and the thread that listens to
+    the other ranks. The lock of ``_changed`` guards their shared state.
 
     Parameters
     ----------
@@ -68,10 +68,10 @@ class LoaderHost:
         self._peers: list[Peer] = []
         self._ring: InterleavedRings | None = None
         self._run: PipelineRun | None = None
-        self._runs = 0  # begun or refused; numbers the run under way
-        self._is_taking_part = False  # this rank, in the run under way
+        self._runs = 0  # number of the last run, begun or refused
+        self._is_taking_part = False  # this rank takes batches of the present run
         self._error: BaseException | None = None  # a rank is gone: the loader is unusable
-        self._is_broken = False  # that rank sent no goodbye
+        self._is_broken = False  # a rank ended without a goodbye
         self._is_closed = False
         self._is_sharing = False  # the run's batches are being handed over
         self._ending = threading.Lock()
@@ -81,7 +81,7 @@ class LoaderHost:
         self._has_begun = False
 
     def refuse(self, error: BaseException) -> None:
-        """Report to the other ranks that this one cannot load, and close."""
+        """Report to the other ranks that this rank cannot load, and close."""
         with uninterrupted():
             for connection in self._connections.values():
                 connection.post(report_of(error, self._ranks[0]))
@@ -93,7 +93,7 @@ class LoaderHost:
         return PeerDevices(self._connections)
 
     def welcome(self, tier: FeatureTier) -> None:
-        """Send the other ranks the facts of ``tier``, which was opened for them, and listen to them from now on."""
+        """Send the other ranks the facts of ``tier``, which serves them too, and start to listen to them."""
         rings = [tier.ring]
         for rank, connection in self._connections.items():
             ring = tier.ring
@@ -111,12 +111,12 @@ class LoaderHost:
 
     @property
     def ranks(self) -> Sequence[int]:
-        """The ranks with interleaved steps; the first of them is this process."""
+        """The ranks that receive batches in turn; the first is this process."""
         return self._ranks
 
     @property
     def ring(self) -> InterleavedRings:
-        """Buffers for the ranks' batches in turn."""
+        """The buffers for the batches of all ranks, which take turns."""
         if self._ring is None:
             raise RankError("the loader of this machine was not opened")
         return self._ring
@@ -124,13 +124,13 @@ class LoaderHost:
     def sharing_thread(
         self, gathered: Channel[HostBatch], own: Channel[HostBatch], failures: Failures
     ) -> StageThread:
-        """Return the thread that deals gathered batches out to the ranks.
+        """Return the thread that gives each gathered batch to its rank.
 
         Parameters
         ----------
-        gathered : batches of all ranks in turn
-        own : receives those of this rank
-        failures : receives an error at once
+        gathered : the batches of all ranks, in turn
+        own : receives this rank's batches
+        failures : receives the thread's error at once
         """
         return StageThread(name="gloader-share", run=lambda: self._share(gathered, own, failures))
 
@@ -140,14 +140,14 @@ class LoaderHost:
             peer.outbox.tell(report_of(error, self._ranks[0], run=self._runs, now=True))
 
     def explain_stall(self, error: BaseException) -> BaseException:
-        """Return ``error``, or one that names the rank that all others wait for."""
+        """Return ``error``, or a RankError that names the rank for which all others wait."""
         turn = self._ring.blocked_on if self._ring is not None else None
         if not turn:
             return error
         return RankError(f"rank {self._ranks[turn]} does not take its batches, and all wait for it: {error}")
 
     def watch(self, watchdog: Watchdog) -> None:
-        """Report the waits of the other ranks to ``watchdog``."""
+        """Let ``watchdog`` see the waits of the other ranks."""
         for peer in self._peers:
             peer.watch(watchdog)
 
@@ -161,11 +161,11 @@ class LoaderHost:
         StateError
             A rank begins at another position.
         RankError
-            A rank is gone, or does not begin.
+            A rank has ended, or does not begin.
         """
         with self._changed.lock:
             self._is_taking_part = False
-        number = self._runs + 1  # every rank counts the same: refused runs are numbered too
+        number = self._runs + 1  # all ranks count alike, so refused runs are numbered too
         self._changed.when(
             lambda: self._error is not None or all(peer.begins == number for peer in self._peers),
             lambda: self._require_all(number, position),
@@ -177,7 +177,7 @@ class LoaderHost:
             for peer in self._peers:
                 peer.outbox.begin(number)
                 peer.outbox.tell(Started(run=number))
-            # Before the run starts: its first batch goes to the ranks that take part by then.
+            # Set before the run starts: its first batch goes only to ranks that already take part.
             self._is_taking_part = self._is_sharing = True
         run = start()
         with self._changed.lock:
@@ -185,7 +185,7 @@ class LoaderHost:
         return run
 
     def leave(self) -> None:
-        """Take no more batches of the run under way; it ends with the last rank that leaves. Idempotent."""
+        """Take no more batches of the present run. The run ends when the last rank has left. Idempotent."""
         with self._changed.lock:
             self._is_taking_part = False
             run = self._run
@@ -194,19 +194,19 @@ class LoaderHost:
             self._end_if_left()
 
     def end_with(self, error: BaseException) -> None:
-        """End the run of all ranks with ``error``, if one is under way."""
+        """End the present run, if any, with ``error`` for all ranks."""
         run = self._run
         if run is not None:
             run.fail(error)
 
     def wait_for_slower_ranks(self, num_taken: int) -> None:
-        """Wait, for a bounded time, until every rank was sent as many batches as this one took."""
+        """Wait until every rank has been sent as many batches as this rank took, for a limited time."""
         deadline = time.monotonic() + min(_WAIT_FOR_SLOWER_S, self._timeout_s or _WAIT_FOR_SLOWER_S)
 
         def is_over() -> bool:
             return not self._is_sharing or not any(peer.is_behind(num_taken) for peer in self._peers)
 
-        # In short waits, since no notification comes if a Ctrl-C is held back while the loader closes.
+        # Short waits, because a Ctrl-C that is held back while the loader closes notifies no waiter.
         while not (is_signal_pending() or time.monotonic() > deadline):
             if self._changed.when(is_over, is_over, _LOOK_FOR_SIGNALS_S):
                 return
@@ -223,7 +223,7 @@ class LoaderHost:
         self._wake.send(b".")
         if self._has_begun:
             self._thread.join()
-        # After the listening thread, which selects on these sockets.
+        # Only after the end of the listening thread, which selects on these sockets.
         for peer in self._peers:
             peer.outbox.close()
         for connection in self._connections.values():
@@ -233,7 +233,7 @@ class LoaderHost:
         return is_whole
 
     def _end_run(self) -> bool:
-        # Held until the run has ended: the thread that begins the next one waits for that.
+        # The lock is held until the run has ended: a thread that begins the next run waits for this.
         with self._ending:
             with self._changed.lock:
                 run, self._run = self._run, None
@@ -248,7 +248,7 @@ class LoaderHost:
             self._end_run()
 
     def _require_all(self, number: int, position: BatchId) -> None:
-        """Raise, and notify the others, unless every rank begins run ``number`` at ``position``."""
+        """Raise, and notify the other ranks, unless every rank begins run ``number`` at ``position``."""
         self._require_alive()
         late = [peer.outbox.rank for peer in self._peers if peer.begins != number]
         error = _late(late, self._timeout_s) if late else self._refusal(position)
@@ -285,7 +285,7 @@ class LoaderHost:
             failures.add(error)
             is_end = isinstance(error, ChannelClosedError)
             if not is_end:
-                # Not at once: an error keeps its place behind the batches before it, on every rank.
+                # Without ``now``: every rank first receives the batches before the error.
                 for peer in self._peers:
                     peer.outbox.tell(report_of(error, self._ranks[0], run=self._runs))
             own.close(None if is_end else error)
@@ -297,7 +297,7 @@ class LoaderHost:
     def _hand_over(self, host: HostBatch, turn: int, own: Channel[HostBatch]) -> None:
         if turn == 0:
             if self._is_taking_part:
-                with suppress(ChannelClosedError):  # this rank left at this moment
+                with suppress(ChannelClosedError):  # this rank has just left
                     own.put(host)
             return
         peer = self._peers[turn - 1]
@@ -321,7 +321,7 @@ class LoaderHost:
                         selector.unregister(key.fileobj)
 
     def _receive(self, peer: Peer) -> bool:
-        """Handle a message of ``peer``; return whether there may be others."""
+        """Handle a message from ``peer``; return whether more may follow."""
         try:
             received = peer.outbox.connection.receive(0.0)
             if received is not None:
@@ -359,12 +359,12 @@ class LoaderHost:
 
     def _note_wait(self, peer: Peer, ping: Ping) -> None:
         if not ping.waits:
-            peer.end_wait()  # it only reads ahead
-        elif ping.run == self._runs:  # otherwise it was sent before this run began
+            peer.end_wait()  # the rank only reads ahead
+        elif ping.run == self._runs:  # otherwise the ping was sent before this run began
             peer.note_wait(BatchId(epoch=ping.epoch, index=ping.index), num_received=ping.received)
 
     def _gone(self, peer: Peer, error: RankError) -> None:
-        """Give up a rank. The others fail with it, unless it sent a goodbye."""
+        """Give up a rank. The other ranks fail too, unless this rank sent a goodbye."""
         if self._is_closed:
             return
         is_needed = not peer.has_closed
@@ -375,7 +375,7 @@ class LoaderHost:
             self._is_broken = self._is_broken or is_needed
             run = self._run
             self._changed.notify_all()
-        # Outside the lock: ending a run joins its threads, and those take it.
+        # Outside the lock, because ending a run joins threads that take the lock.
         peer.outbox.close()
         if is_first:
             logger.error("%s", error)
@@ -403,18 +403,18 @@ def _late(ranks: list[int], timeout_s: float | None) -> RankError:
 
 
 class HostRun:
-    """The batches of this rank, from a run that ``host`` leads.
+    """The host's own batches of a run.
 
     Parameters
     ----------
-    host : serves the other ranks
-    position : the first batch of the run, on every rank
-    start : starts it, after all ranks are there
+    host : begins the run and serves the other ranks
+    position : the run's first batch, the same on every rank
+    start : starts the pipeline after all ranks have requested ``position``
 
     Raises
     ------
     RankError, StateError
-        As of `LoaderHost.begin`.
+        As in `LoaderHost.begin`.
     """
 
     def __init__(self, host: LoaderHost, position: BatchId, start: Callable[[], PipelineRun]) -> None:
@@ -424,7 +424,7 @@ class HostRun:
         self.consumer: Consumer = run.consumer
 
     def close(self, error: BaseException | None = None) -> bool:
-        """Leave the run to the other ranks; it ends with the last of them, or with ``error`` for all. Idempotent."""
+        """Leave the run, which the other ranks may continue. An ``error`` ends the run for all ranks. Idempotent."""
         if error is not None:
             self._host.end_with(error)
         if not self._has_left:

@@ -1,4 +1,4 @@
-"""A survey of the network between the machines of a launch: each setting is tried with its own process group.
+"""A survey of the network between a launch's machines. Each setting is tried in a separate process group.
 
 `measure_links` measures bandwidth and latency with the transfers of an exchange.
 """
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
 
 _PINGS: Final = 20
 _FIRST_BYTES, _LAST_BYTES = 64 * 2**10, 32 * 2**20
-_ENOUGH_S: Final = 0.03  # a transfer of this duration is no burst into buffers
+_ENOUGH_S: Final = 0.03  # shortest transfer that measures the network, and not the buffers before it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """The rates between two machines, both sending at once."""
+    """Bandwidth and latency between two machines that both send at once."""
 
     bytes_per_s: float  # each way
     latency_s: float  # one way
@@ -65,7 +65,7 @@ class MachineLinks:
     """The measurements of one machine."""
 
     pairs: Mapping[int, Link]  # by the number of the other machine
-    together: Link  # to all machines at once: the rate of sending, and the time of an empty transfer
+    together: Link  # with all machines at once: the sending rate, and the time of an empty exchange
 
 
 def measure_links(index: int, size: int, *, seconds: float) -> MachineLinks:
@@ -75,8 +75,8 @@ def measure_links(index: int, size: int, *, seconds: float) -> MachineLinks:
 
     Parameters
     ----------
-    index, size : the number of this machine, and the number of machines: the ranks of the process group
-    seconds : of each measurement
+    index, size : this machine's rank in the process group, and the number of machines
+    seconds : time per measurement
     """
     pairs = {}
     for peer in rounds(index, size):
@@ -89,9 +89,9 @@ def measure_links(index: int, size: int, *, seconds: float) -> MachineLinks:
 
 
 def rounds(index: int, size: int) -> Iterator[int | None]:
-    """Yield the partner of ``index`` in each round, each partner once; None in a round without one. Pure.
+    """Yield the partner of ``index`` in each round; None in a round without a partner. Pure.
 
-    The circle method of tournaments.
+    Each other machine is the partner once, by the circle method of round-robin tournaments.
     """
     num_seats = size + size % 2
     for turn in range(num_seats - 1):
@@ -114,7 +114,7 @@ def _measure_pair(index: int, peer: int, seconds: float) -> Link:
             sending.wait()
 
     def ping() -> None:
-        # One after the other: an answer leaves when the request has arrived.
+        # Sent in turn: an answer leaves after the request has arrived.
         token = torch.zeros(1, dtype=torch.uint8)
         for is_sending in (first, not first):
             distributed.send(token, peer) if is_sending else distributed.recv(token, peer)
@@ -150,7 +150,7 @@ def _typical(act: Callable[[], Any]) -> float:
         began = time.perf_counter()
         act()
         taken.append(time.perf_counter() - began)
-    # The first transfer sets connections up; the slower ones waited for a core, not for the network.
+    # The first transfer sets up connections. The lower quartile counts, because slow transfers waited for a core.
     return sorted(taken[1:])[_PINGS // 4]
 
 
@@ -161,14 +161,14 @@ def _rate(
     count: int,
     seconds: float,
 ) -> float:
-    """Return the bytes per second of ``swap`` with ``count`` equal parts, of one part.
+    """Return the bytes per second for one of the ``count`` equal parts that ``swap`` moves.
 
     Parameters
     ----------
     swap : sends one tensor and fills another; all sides call it
     slowest : returns the longest time of all sides, so that all choose the same sizes
     count : parts of the tensors
-    seconds : of the measurement
+    seconds : time of the measurement
     """
     num_bytes, spent = _FIRST_BYTES, 0.0
     while True:
@@ -182,14 +182,14 @@ def _rate(
             elapsed = slowest(time.perf_counter() - began)
             moved, taken, spent = moved + num_bytes, taken + elapsed, spent + elapsed
             if elapsed < _ENOUGH_S and num_bytes * count < _LAST_BYTES and spent < seconds:
-                break  # larger ones
+                break  # continue with larger tensors
             if spent >= seconds:
                 return moved / max(taken, 1e-9)
         num_bytes *= 4
 
 
 _POLL_S: Final = 0.05
-# Between settings: a rank that tries one ends within the group's time-out, and measures for a while.
+# Longest wait for the trial of a setting, in time-outs: a rank connects within one, and then measures for a while.
 _PATIENCE: Final = 6.0
 _LEAVE_S: Final = 5.0
 
@@ -209,14 +209,14 @@ def survey_network(
 ) -> Survey:
     """Measure the network between the machines of all ranks; collective. The first rank of each machine measures.
 
-    Makes and ends process groups: there must be none.
+    The survey makes and destroys process groups, so none may exist before.
 
     Parameters
     ----------
-    store : used for nothing else; all ranks reach it
-    rank, world_size : of this process
-    timeout_s : after which a setting counts as not connecting
-    seconds : of each measurement
+    store : reached by all ranks, and used for nothing else
+    rank, world_size : the rank of this process, and the number of ranks
+    timeout_s : time after which a setting counts as not connecting
+    seconds : time per measurement
 
     Raises
     ------
@@ -270,12 +270,12 @@ def survey_network(
 def _measured_again(
     trying: _Trying, now: NetworkTrial, others: Sequence[NetworkTrial], best: NetworkTrial
 ) -> tuple[NetworkTrial, list[NetworkTrial]]:
-    """Measure the best setting and its rivals once more, so that the advice does not rest on a lucky measurement.
+    """Measure the best setting and its rivals again, so that the advice does not depend on a lucky measurement.
 
     Returns
     -------
-    The faster measurement of the present setting; then the rivals of the best one: the faster measurement of the same
-    interfaces with one connection, then the slower measurement of the best setting.
+    The faster trial of the present setting, and the other trials to compare: the faster trial of the best setting with
+    only one connection, then the slower trial of the best setting.
     """
     if now.is_connected:
         now = max(now, trying.run(now.setting), key=_speed)
@@ -292,7 +292,7 @@ def _speed(trial: NetworkTrial) -> float:
 
 
 def _more_connections(trying: _Trying, others: Sequence[NetworkTrial]) -> list[NetworkTrial]:
-    """Try several connections through the interfaces that were fastest with one."""
+    """Try several connections per pair through the interfaces that were fastest with one connection."""
     connected = [trial for trial in others if trial.is_connected]
     if not connected:
         return []
@@ -301,14 +301,14 @@ def _more_connections(trying: _Trying, others: Sequence[NetworkTrial]) -> list[N
 
 
 class _StoreExchange:
-    """Exchanges JSON values through a store, which every rank reaches even if gloo fails. Names silent ranks."""
+    """Exchanges JSON values through a store, which every rank reaches even if gloo fails. Errors name silent ranks."""
 
     def __init__(self, store: Store, *, patience_s: float) -> None:
         self.store = store
         self._patience_s = patience_s
 
     def gather(self, name: str, own: Any, rank: int, ranks: Sequence[int]) -> list[Any]:
-        """Return the value of each of ``ranks``; ``own`` is the value of this rank, if it is among them."""
+        """Return the value of each of ``ranks``; ``own`` is this rank's value, if this rank is one of them."""
         if rank in ranks:
             self.store.set(f"{name}/{rank}", json.dumps(own))
         deadline = time.monotonic() + self._patience_s
@@ -326,7 +326,7 @@ class _StoreExchange:
         return [json.loads(self.store.get(f"{name}/{other}")) for other in ranks]
 
     def leave(self, rank: int, world_size: int) -> None:
-        """Note that this rank needs the store no more; the first rank, its possible owner, waits for the others."""
+        """Note that this rank no longer needs the store. The first rank may own the store, and waits for the others."""
         self.store.set(f"left/{rank}", "yes")
         deadline = time.monotonic() + _LEAVE_S
         while rank == 0 and time.monotonic() < deadline:
@@ -363,7 +363,7 @@ class _Trying:
             with _exported(value), self._group(index, size):
                 used = sorted({address for one, address in open_sockets().items() if one not in before})
                 links = measure_links(index, size, seconds=self._seconds)
-        # gloo raises plain RuntimeErrors, for a missing interface as for a time-out.
+        # gloo raises plain RuntimeErrors, both for a missing interface and for a time-out.
         except RuntimeError as error:
             return {"error": " ".join(str(error).split())[:300]}
         return {
@@ -386,7 +386,7 @@ class _Trying:
 
 @contextmanager
 def _exported(value: str | None) -> Iterator[None]:
-    """Set the variable that gloo reads when a group is made, inside the block; None leaves it unchanged."""
+    """Set gloo's interface variable inside the block, where a group is made; None leaves it unchanged."""
     before = os.environ.get(INTERFACE_VARIABLE)
     if value is not None:
         os.environ[INTERFACE_VARIABLE] = value
@@ -400,7 +400,7 @@ def _exported(value: str | None) -> Iterator[None]:
 
 
 def _trial_of(setting: Setting, found: Sequence[dict[str, Any]]) -> NetworkTrial:
-    """Return the trial from the measurements of all machines. Pure."""
+    """Combine the measurements of all machines into the trial of ``setting``. Pure."""
     errors = [one["error"] for one in found if one["error"]]
     if errors:
         return failed(setting, errors[0])
