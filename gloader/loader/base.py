@@ -80,22 +80,19 @@ B = TypeVar("B", ReadyBatch, HeteroReadyBatch, LinkBatch)
 
 # Causes of a loop's waits that other settings may reduce.
 _ADVISED: Final = frozenset({"cpu", "sweep", "sample", "inspect", "stage", "read", "gather", "startup"})
-_MOST_SPENT: Final = 0.01  # share of the time since the loader was opened that advice may take
+_MOST_SPENT: Final = 0.01  # largest share of the loader's lifetime that advice may take
 
 
 @near_attributes
 class BatchLoader(Generic[B]):
-    """A loader of batches of one kind; see `Loader`, `HeteroLoader` and `LinkLoader`.
-
-    They document the parameters and errors.
-    """
+    """The base of `Loader`, `HeteroLoader` and `LinkLoader`. These classes document the parameters and errors."""
 
     def __new__(cls, *_given: Any, **keywords: Any) -> Self:
-        """Refuse an unknown keyword before Python reports a missing one, which it may be a misspelling of."""
+        """Refuse unknown keywords before Python reports a missing one: an unknown keyword may be its misspelling."""
         require_keywords(cls.__name__, keywords, inspect.signature(cls).parameters)
         return super().__new__(cls)
 
-    _seeds_of: ClassVar[Callable[..., NodeSeeds | EdgeSeeds]]  # makes seeds of the constructor's arguments
+    _seeds_of: ClassVar[Callable[..., NodeSeeds | EdgeSeeds]]  # makes seeds from the constructor's arguments
     __signature__: ClassVar[inspect.Signature]
 
     def __init__(
@@ -125,8 +122,8 @@ class BatchLoader(Generic[B]):
         Parameters
         ----------
         dataset : the dataset to sample from
-        settings : everything else; errors as of the constructor
-        device_dry_run, given : the other parameters of the constructor
+        settings : all settings; they raise the same errors as in the constructor
+        device_dry_run, given : the constructor's other arguments
         """
         require_dataset(dataset)
         loader = cls.__new__(cls, **given)
@@ -143,12 +140,12 @@ class BatchLoader(Generic[B]):
         membership: Membership,
         device_dry_run: DryRun | None,
     ) -> None:
-        # Before several threads call torch, see docs/adr/0015-first-square-root.md.
+        # Done before several threads call torch, see docs/adr/0015-first-square-root.md.
         say_compiling()
         settle_vector_math()
         expect_signals_at_exit()
         self._membership = membership
-        # From here on the other ranks wait for this one: they receive its errors.
+        # From here on, the other ranks wait for this rank, and receive its errors.
         with telling_others(membership):
             sampling = replace(settings.sampling, fanouts=checked_fanouts(settings.sampling.fanouts))
             settings = replace(settings, sampling=sampling)
@@ -186,8 +183,8 @@ class BatchLoader(Generic[B]):
             stream=named_facts(dataset, self._order, settings.sampling, facts),
         )
         self._recorded_from: LoaderState | None = None  # position of the first run
-        self._whole_since = 0  # the first epoch whose batches are all made by the run under way
-        self._advice: dict[BottleneckKind, str] = {}  # by the cause of the loop's waits
+        self._whole_since = 0  # the first epoch that the present run makes completely
+        self._advice: dict[BottleneckKind, str] = {}  # by cause of the loop's waits
         self._advised_s, self._opened_s = 0.0, time.perf_counter()
         self._starved_before = 0.0
         self._is_mid_epoch = False  # a break left the epoch unfinished: the next iteration starts another
@@ -200,14 +197,14 @@ class BatchLoader(Generic[B]):
         return self._order.num_batches
 
     def __iter__(self) -> Iterator[B]:
-        """Start an epoch, or continue the one at the position of `load_state_dict`.
+        """Start an epoch, or continue the epoch at the position from `load_state_dict`.
 
         Raises
         ------
         LoaderClosedError, LoaderBusyError, ForkError
             After `close`; while another iterator is alive; in a forked child.
         ConfigError
-            The process has become one of several ranks since the loader was built for all seeds.
+            The loader was built for all seeds, and the process has become one of several ranks since then.
         """
         self._require_open()
         require_same_process(self._pid)
@@ -231,7 +228,7 @@ class BatchLoader(Generic[B]):
         return iterator
 
     def __repr__(self) -> str:
-        """Return the dataset, and the sizes of an epoch and a batch."""
+        """Return the class, the dataset, the fan-outs, and the sizes of a batch and an epoch."""
         cut = self._order.cut
         ranks = f", rank={cut.rank}, world_size={cut.world_size}" if cut.world_size > 1 else ""
         return (
@@ -246,7 +243,7 @@ class BatchLoader(Generic[B]):
 
     @property
     def stats(self) -> EpochStats:
-        """Statistics of the running or the last epoch so far.
+        """Statistics of the running epoch so far, or of the last epoch.
 
         Raises
         ------
@@ -275,7 +272,7 @@ class BatchLoader(Generic[B]):
 
     @property
     def borrowed_bytes(self) -> int:
-        """Bytes of another process's memory that this process maps; the rank that loads for it counts them."""
+        """Mapped bytes of another process's memory. The rank that loads for this process counts them in its budget."""
         tier = self._held.tier
         return tier.borrowed_bytes if isinstance(tier, RemoteTier) else 0
 
@@ -292,7 +289,7 @@ class BatchLoader(Generic[B]):
         return self._feedback.reports
 
     def explain(self) -> str:
-        """Return lines with the tiers, their sizes and reasons, and the superbatches' predictions and measurements.
+        """Return lines on the tiers with their sizes and reasons, and on predicted and measured superbatches.
 
         Raises
         ------
@@ -312,7 +309,7 @@ class BatchLoader(Generic[B]):
     def explain_run(self) -> str:
         """Return lines that compare superbatches and edge passes with their predictions; "" without any.
 
-        They include the exchanges of several machines with their reasons, and the traffic of a dataset at a URL.
+        The lines include the row exchanges between machines, with reasons, and the traffic of a dataset at a URL.
 
         Raises
         ------
@@ -356,11 +353,12 @@ class BatchLoader(Generic[B]):
         return "; ".join(filter(None, [found.sentence, self._advice_for(found), spinning]))
 
     def _advice_for(self, found: Bottleneck) -> str:
-        """Return advice that shortens an epoch; "" if the loop hardly waits, or none is known."""
+        """Return advice for shorter epochs; "" if the loop hardly waits, or no advice is known."""
         if found.kind not in _ADVISED:
             return ""
         began = time.perf_counter()
-        # Called after every epoch: computed once per finding, and again if it costs under a hundredth of the time.
+        # Called after every epoch. Advice is computed once per finding, and again only while it has taken less than
+        # a hundredth of the loader's lifetime.
         if not self._advice.get(found.kind) or self._advised_s < _MOST_SPENT * (began - self._opened_s):
             self._advice[found.kind] = self.advice()
             self._advised_s += time.perf_counter() - began
@@ -369,8 +367,8 @@ class BatchLoader(Generic[B]):
     def advice(self) -> str:
         """Return the best change of settings and its gain, from a replay of the last epoch.
 
-        Other settings within the same budget come first, then hardware or memory to buy. The result is "" for the first
-        epoch of a run, on a GPU, if another process or other machines bring rows, or if a replay explains too little.
+        Settings within the same budget come first, then more hardware or memory. The result is "" for a run's first
+        epoch, on a GPU, if other processes or machines bring rows, or if the replay explains too little of the epoch.
 
         Raises
         ------
@@ -394,13 +392,13 @@ class BatchLoader(Generic[B]):
 
     @property
     def _starved_s(self) -> float:
-        """Seconds that readers have waited for the URL of the dataset."""
+        """Seconds that readers have waited for the dataset's URL."""
         return 0.0 if self._dataset.mirrored is None else self._dataset.mirrored.starved_s
 
     def write_trace(self, path: StrPath) -> None:
         """Write the events of every stage so far as JSON for https://ui.perfetto.dev and `gloader.replay`.
 
-        A rank whose batches another process loads records only its loop, which cannot be replayed.
+        A rank that receives its batches from another process records only its loop, which cannot be replayed.
 
         Raises
         ------
@@ -420,7 +418,7 @@ class BatchLoader(Generic[B]):
         whole.write(Path(path), header=header)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position as JSON: the first batch that was not handed out, and the facts of the stream."""
+        """Return the position as JSON: the next batch to hand out, and the facts that identify the stream."""
         return self._state.to_json()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -444,7 +442,7 @@ class BatchLoader(Generic[B]):
         self._is_mid_epoch = False
 
     def close(self) -> None:
-        """Stop every thread and release the store, the caches and the buffers. Idempotent; not in a forked child."""
+        """Stop all threads; release the store, the caches and the buffers. Idempotent; no effect in a forked child."""
         if os.getpid() != self._pid:
             return
         with uninterrupted():
@@ -468,7 +466,7 @@ class BatchLoader(Generic[B]):
         self.close()
 
     def _by_table(self, values: Iterable[T]) -> dict[str, T]:
-        """Return ``values``, one for each table, by the node type or relation of the table."""
+        """Return ``values``, one per table, as a dict by the table's node type or relation."""
         return dict(zip(self._held.tier.table_names, values, strict=False))
 
     def _running(self) -> EpochIterator[B] | None:
@@ -491,7 +489,7 @@ class BatchLoader(Generic[B]):
         end_epoch = None if epochs is None else max(epochs, position.epoch + 1)
         labels = self._plan.labels
         if isinstance(held.tier, RemoteTier):
-            # The rank that loads makes the batches: here their addresses are enough.
+            # The loading rank makes the batches, so this rank needs only their numbers.
             stream = BatchStream(self._order, position, end_epoch=end_epoch)
             held.run = held.tier.begin(
                 stream=stream, labels=labels, timeline=self._timeline, feedback=self._feedback
@@ -536,7 +534,7 @@ class BatchLoader(Generic[B]):
 
 
 def require_dataset(dataset: object) -> None:
-    """Raise ConfigError if a path is given for a dataset."""
+    """Raise ConfigError if a path is given in place of a dataset."""
     if isinstance(dataset, str | os.PathLike):
         raise ConfigError(
             f"a loader takes a dataset, and {os.fspath(dataset)!r} is the path of one: pass "

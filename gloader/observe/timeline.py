@@ -1,4 +1,4 @@
-"""The timeline: a record of each stage's work, at a microsecond for each piece, written for Perfetto.
+"""The timeline: a record of each stage's work for Perfetto. Recording a piece of work takes a microsecond.
 
 Work becomes events of the Chrome trace format, with a track for each thread and arrows that follow each batch:
 https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. `RecentTimeline` keeps the latest
@@ -56,7 +56,7 @@ _ROWS_AT_ONCE: Final = 4096
 class Used(NamedTuple):
     """Resources that a piece of work used: the last fields in `FIELDS`."""
 
-    cpu_ns: int = 0  # processor time of the thread and its helpers; for "compute", of the process
+    cpu_ns: int = 0  # processor time of the thread and its helpers; of the whole process for "compute"
     requests: int = 0  # reads issued to the SSD
     bytes_read: int = 0  # from the SSD
     bytes_written: int = 0  # to the SSD
@@ -152,7 +152,7 @@ def _slice(row: Sequence[int], notes: Mapping[str, Any], thread: int, origin: in
 def _arrows(tables: Sequence[IdArray], threads: Sequence[int], origin: int) -> Iterator[dict[str, Any]]:
     """Yield each batch's flow through the slices that worked on it.
 
-    A flow ends at the batch's computation: the same batch of another run begins a new one.
+    A flow ends when the batch is computed. The same batch in another run begins a new flow.
     """
     stops = _stops(tables, threads)
     if not len(stops):
@@ -169,14 +169,14 @@ def _arrows(tables: Sequence[IdArray], threads: Sequence[int], origin: int) -> I
             continue  # one slice, nothing to join
         event = {"ph": "s" if begin else "f" if end else "t", "name": "batch", "cat": "batch", "id": flow}
         if end:
-            event["bp"] = "e"  # the arrow ends at the slice around it, not at the next one
+            event["bp"] = "e"  # the arrow ends at the enclosing slice, not at the next one
         yield {**event, "pid": _PROCESS, "tid": thread, "ts": (at - origin) / 1e3}
 
 
 def _stops(tables: Sequence[IdArray], threads: Sequence[int]) -> IdArray:
     """Return (n, 4) int64 [batch key, middle of the slice in ns, track, stage] of every batch in every slice. Pure.
 
-    A slice over several batches names the first one; the others follow it in key order.
+    A slice over several batches names only the first batch; the others are the next known keys.
     """
     columns: list[NDArray[np.int64]] = []
     for table, thread in zip(tables, threads, strict=True):
@@ -214,7 +214,7 @@ def plain(value: object) -> object:
 
 NoteValue: TypeAlias = int | float | str | bool
 
-# 40 MB, and up to 180 MB of notes; an epoch of 1,000 batches has some 8,000.
+# 40 MB of events, and up to 180 MB of notes. An epoch of 1,000 batches has about 8,000 events.
 MAX_EVENTS: Final = 500_000
 _LINES_PER_CHUNK: Final = 4096
 _CODES: Final = {name: code for code, name in enumerate(WORK_NAMES)}
@@ -229,7 +229,7 @@ class _Track:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.events = bytearray()  # records of FIELDS; as bytes, the garbage collector does not walk them
+        self.events = bytearray()  # records of FIELDS, as bytes: the garbage collector does not walk bytes
         self.notes: dict[int, dict[str, NoteValue]] = {}  # offset in `events` -> the notes of that record
         self.dropped = 0
 
@@ -347,7 +347,7 @@ def _record_of(track: _Track) -> TrackRecord:
 
 
 def trace_chunks(events: Iterable[dict[str, Any]], other: dict[str, Any]) -> Iterator[bytes]:
-    """Yield a file of ``events`` and its head in pieces, because a timeline as text is several times larger."""
+    """Yield a trace file in pieces: its head, then ``events``. The whole text would be several times larger."""
     head = {"displayTimeUnit": "ms", "otherData": other}
     yield json.dumps(head, allow_nan=False, default=plain)[:-1].encode() + b', "traceEvents": [\n'
     lines = (json.dumps(event, allow_nan=False) for event in events)
@@ -358,10 +358,10 @@ def trace_chunks(events: Iterable[dict[str, Any]], other: dict[str, Any]) -> Ite
     yield b"\n]}\n"
 
 
-# Recorded batches of an epoch: enough to show its course, in about 2 MB.
+# Recorded batches per epoch: enough to represent the epoch, in about 2 MB.
 MOST_BATCHES: Final = 512
 _EVENTS: Final = 16 * MOST_BATCHES  # per epoch; a batch has about eight events
-_EPOCHS: Final = 3  # the current one and the two before it; the older shows the start of the newer
+_EPOCHS: Final = 3  # the current one and the two before; the replay of an epoch starts in the epoch before
 
 
 class RecentTimeline:
@@ -387,7 +387,7 @@ class RecentTimeline:
         used: Used,
         notes: dict[str, NoteValue] | None = None,
     ) -> None:
-        """Record a piece of the calling thread's work, with the arguments from `TimelineRecorder.record`."""
+        """Record a piece of the calling thread's work; arguments as in `TimelineRecorder.record`."""
         if self.whole is not None:
             self.whole.record(stage, batch, batches, started_ns, ended_ns, used, notes)
         if batch.index < MOST_BATCHES:
@@ -398,7 +398,7 @@ class RecentTimeline:
         self._recorders = (*self._recorders[1 - _EPOCHS :], TimelineRecorder(max_events=_EVENTS))
 
     def recording(self, header: RunHeader) -> Recording:
-        """Return the recording for the epochs from ``header``'s first one on.
+        """Return the recording from the first epoch in ``header`` on.
 
         Parameters
         ----------
@@ -416,7 +416,7 @@ class RecentTimeline:
             for event in timeline_events(records)
             if event["ph"] == "X" and event["args"]["epoch"] >= first_epoch
         ]
-        # Of longer epochs only the first part was recorded; it stands for the whole epoch.
+        # Only the first part of a longer epoch was recorded. This part represents the whole epoch.
         header = replace(header, num_batches=min(header.num_batches, MOST_BATCHES))
         dropped = sum(recorder.num_dropped for recorder in self._recorders)
         other = {HEADER_KEY: header.to_json(), "dropped_events": dropped}

@@ -1,4 +1,4 @@
-"""The tiers of a loader, held for its whole life: topology, sampler, feature source, caches and buffers.
+"""A loader's tiers, which live as long as the loader: topology, sampler, feature sources, caches and buffers.
 
 `open_feature_tier` measures a few batches, divides the memory budget and opens the parts of the plan. `open_ssd` opens
 the parts that read features from the SSD: for each table a host cache, its planner and its reader.
@@ -64,22 +64,22 @@ class SsdTable:
 class FeatureTier:
     """The parts behind a loader, sized by ``plan``. Owns them until `close`.
 
-    Tuples have an entry for each table: each node type or relation with features.
+    Each tuple has one entry per table. A table belongs to a node type or a relation with features.
     """
 
     topology: Topology | HeteroGraph
     order: AnyOrder  # the batches of this rank, and their seeds
     sampler: AnySampler
-    types: tuple[int, ...]  # the number of each table, see `table_rows`
+    types: tuple[int, ...]  # each table's number, see `table_rows`
     sources: tuple[FeatureSource, ...]  # all rows of each table
     ring: BufferRing
     device: Device
     device_tiers: tuple[DeviceTier, ...]
     plan: MemoryPlan
-    spill_bytes: int  # of disk, for packs and for the output of edge passes
+    spill_bytes: int  # disk for packs and for the output of edge passes
     ssd: tuple[SsdTable, ...] | None  # None for features in memory
     sweeps: SweepTier | None  # None if batches are sampled one by one
-    exchange: ExchangeTier | None  # with other machines; None if missing rows are only read locally
+    exchange: ExchangeTier | None  # with other machines; None if this machine reads all missing rows
     sampler_threads: int
     batches_in_flight: int
     facts: TierFacts
@@ -102,7 +102,7 @@ class FeatureTier:
         return "\n".join(filter(None, [self.explain_host(), *(tier.explain() for tier in self.device_tiers)]))
 
     def explain_host(self) -> str:
-        """Return the lines that all served ranks share: all but those of the device."""
+        """Return the lines that all served ranks share: all lines except the device's."""
         text = explain_tiers(self.facts)
         if self.ssd is None:
             return text
@@ -116,7 +116,7 @@ class FeatureTier:
         return "\n".join(lines if self.exchange is None else [*lines, self.exchange.explain()])
 
     def restart(self) -> None:
-        """Reset the planner to the present contents of the slots, after plans that were not fully executed."""
+        """Reset the planners to the present contents of the caches, after plans that were only partly executed."""
         for table in self.ssd or ():
             table.planner.restart(table.slots.resident)
 
@@ -125,10 +125,10 @@ class FeatureTier:
         self.stack.close()
 
 
-# They copy hits; more threads do not pay while a model computes.
+# Threads that copy cache hits. More threads gain nothing while a model computes.
 _COPY_THREADS: Final = 2
 
-# Shares of the disk are counted in millionths, independent of its free space.
+# Shares of the disk are computed in millionths, so that they do not depend on its free space.
 _WHOLE: Final = 10**6
 
 
@@ -142,15 +142,15 @@ def open_ssd(
 ) -> tuple[SsdTable, ...]:
     """Open the host caches of ``plan``, their planners, and the readers that stage and pack missing rows.
 
-    The caches of host and device are filled.
+    The host caches and the device caches are filled.
 
     Parameters
     ----------
-    load : the rows of each table on disk and device, and the topology that determines the rows of a static cache
-    plan : of the memory
-    settings : those of the loader
-    stack : closes the parts
-    exchange : with other machines, whose disks fill the caches too; None if rows are only read here
+    load : the rows of each table on disk and device, and the topology, which decides the rows of a static cache
+    plan : the memory plan
+    settings : the loader's settings
+    stack : closes the opened parts
+    exchange : row exchange with other machines, whose disks fill the caches too; None if rows are only read here
 
     Raises
     ------
@@ -159,7 +159,7 @@ def open_ssd(
     """
     files = load.files
     require_pack_folder(settings, has_folder=files.spill is not None)
-    # Unplanned memory stages missing rows, for two superbatches at a time.
+    # A part of the unplanned memory stages missing rows, for up to two superbatches at a time.
     staging = share_out(idle_part(plan.spare_bytes), plan.missed_bytes)
     spill = spill_shares(plan)
     buffers = None
@@ -239,12 +239,12 @@ def open_planner(
 
     Parameters
     ----------
-    plan : of the memory
-    settings : those of the loader
+    plan : the memory plan
+    settings : the loader's settings
     table : the table
     hot : the rows of a static cache, see `static_rows`
     held : the rows that the device holds
-    number : of the table in ``plan``
+    number : the table's number in ``plan``
     """
     return make_planner(
         settings.memory.policy,
@@ -262,7 +262,7 @@ def static_rows(
 ) -> IdArray:
     """Return the rows of a static host cache of ``table``, without the rows ``held`` by the device."""
     if table.is_of_edges:
-        # The use of edges shows only in batches: before the first one no edge is hotter than another.
+        # Only batches show which edges are used: before the first batch, no edge is hotter than another.
         return np.setdiff1d(np.arange(capacity + len(held)), held)[:capacity]
     degrees = np.zeros(table.rows.num_rows, dtype=np.int64)
     for (source, _, _), edges in HeteroGraph.of(topology).relations.items():
@@ -272,7 +272,7 @@ def static_rows(
     return hottest_by_degree(degrees, capacity)
 
 
-# Buffers of one row each: one for gather, the queue, the sender thread, and one more.
+# Number of one-row buffers if the device serves all rows: for gather, the queue, the sender thread, and one more.
 _EMPTY_BUFFERS: Final = 4
 
 
@@ -292,11 +292,11 @@ def open_feature_tier(
     Parameters
     ----------
     dataset : graph and features
-    seeds : those of the batches of this rank
-    settings : those of the loader
+    seeds : the seeds of this rank's batches
+    settings : the loader's settings
     dry_run : one step of the model, to measure its device memory
     num_ranks : ranks that this loader serves
-    num_loaders : loaders on this host; each takes its part of the budget if none is set
+    num_loaders : loaders on this host; without a memory budget, each takes an equal part of the default budget
     others : the devices of the other ranks that this loader serves; defaults to none
     machines : other machines that open loaders at the same time, and may exchange rows; defaults to none
 
@@ -331,7 +331,7 @@ def open_feature_tier(
             plan, exchange = _join(
                 machines, plan, demand, settings, files, tiers, budget_bytes=budget, num_ranks=num_ranks
             )
-        spill_bytes = files.spill_bytes  # before a part is split off
+        spill_bytes = files.spill_bytes  # before the edge passes take a part
         files = with_edge_spill(files, plan, stack)
         load = replace(load, files=files)
         edge_sweeps = open_sweeps(
@@ -360,7 +360,7 @@ def open_feature_tier(
             sampler_threads=num_sampler_threads(settings, tiers[0]),
             batches_in_flight=in_flight(settings, tiers[0], num_ranks),
             facts=_facts(load, plan, settings),
-            # Not the batches that were measured, which are large.
+            # Without the measured batches, which are large.
             load=replace(load, work=replace(work, probe=[])),
             stack=stack,
         )
@@ -385,7 +385,7 @@ def _facts(load: MeasuredLoad, plan: MemoryPlan, settings: LoaderSettings) -> Ti
 
 
 def _from_ssd(dataset: Dataset, settings: LoaderSettings) -> LoaderSettings:
-    """Return the settings of a loader whose rows come from the SSDs of all machines, by ranges."""
+    """Return the settings for a dataset of which each machine stores a range of rows: features stay on the SSDs."""
     if settings.memory.features == "ram":
         raise ConfigError(
             f"features='ram' would hold all rows, and {dataset.location} has a range of them; use features='ssd', or "
@@ -418,7 +418,7 @@ def _join(
 def _settle_in_memory(
     files: TableFiles, tiers: tuple[DeviceTier, ...], stack: ExitStack, *, others: OtherDevices | None
 ) -> tuple[tuple[FeatureSource, ...], tuple[DeviceTier, ...]]:
-    """Load all rows into memory, which the device reads if all devices can; the disk is no longer used."""
+    """Load all rows into memory, and stop using the disk. The devices read the rows in place if all of them can."""
     sources: list[FeatureSource] = []
     settled: list[DeviceTier] = []
     for number, (store, tier) in enumerate(zip(files.stores, tiers, strict=False)):
@@ -431,7 +431,7 @@ def _settle_in_memory(
         stack.callback(loaded.tier.close)
         sources.append(loaded.source)
         settled.append(loaded.tier)
-    # Nothing will be packed: the folder need not stay on the disk for the whole run.
+    # Without packs, the spill folder is not needed during the run.
     if files.spill is not None:
         files.spill.close()
     return tuple(sources), (*settled, *tiers[len(settled) :])
@@ -446,26 +446,26 @@ def open_ring(
     *,
     num_ranks: int,
 ) -> BufferRing:
-    """Return the buffers of a rank; for tables that the device serves, they only bound the batches under way.
+    """Return a rank's buffers. If the device serves all tables, the buffers only limit the batches in flight.
 
-    Nothing is allocated before a batch is gathered.
+    No memory is allocated before the first gather.
 
     Parameters
     ----------
     demand, files, tiers : the measurements, see `MeasuredLoad`
-    plan : of the memory
-    settings : those of the loader; without a number of buffers, unplanned memory makes more
+    plan : the memory plan
+    settings : the loader's settings; unless they fix the number of buffers, unplanned memory allows more of them
     num_ranks : ranks that this loader serves
     """
-    # For a loop that keeps batches.
+    # Unplanned memory for further buffers, if the loop keeps batches.
     spare = 0 if settings.memory.buffers else idle_part(plan.spare_bytes)
     max_bytes = (plan.ring_bytes + spare) // num_ranks
     tables = list(zip(demand.tables, files.stores, tiers, strict=False))
     if tables and all(tier.brings_all for *_, tier in tables):
         max_bytes = _EMPTY_BUFFERS * sum(table.row_bytes for table, *_ in tables)
-    # The largest gap between the matrices of two tables: negligible for a plan, but without it a buffer is too small.
+    # The largest gap between the matrices of two tables: negligible in a plan, but a buffer needs it.
     padding = ALIGNMENT * (len(tables) - 1) * (plan.num_buffers + _EMPTY_BUFFERS)
-    # With room for batches somewhat larger than the measured ones: a new buffer takes longer than a gather.
+    # Buffers have room for batches somewhat larger than measured, because a new buffer takes longer than a gather.
     return BufferRing(
         forms=[RowForm(dim=store.dim, dtype=tier.staged_dtype) for _, store, tier in tables],
         rows=[1 if tier.brings_all else table.buffer_rows for table, _, tier in tables],
