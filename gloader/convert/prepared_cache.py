@@ -1,4 +1,4 @@
-"""A cache for prepared datasets: training on a source prepares it once, in the user's gloader folder."""
+"""A cache of prepared datasets in the user's gloader folder: a source is prepared at its first use."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 DATASET_MANIFEST = "dataset.json"
-_LOOK_S = 0.5  # between two looks whether another process has finished
-# A dataset holds the same whatever their values, so they do not make it another one.
+_LOOK_S = 0.5  # between two checks whether another process has finished
+# Options that do not change a dataset's contents, and so are not part of its digest.
 _NOT_IN_DIGEST = frozenset({"memory_budget_bytes", "overwrite"})
 
 
 def prepared_path(spec: str, source: SourceOptions, prepare: PrepareOptions) -> Path:
-    """Return the folder for a source that is prepared on the fly: a readable name and a digest.
+    """Return the folder for a prepared source; its name is readable and ends with a digest.
 
-    The digest covers the version, the source, every option that changes the result, and the source files' sizes and
-    times, so that an edited file is prepared anew.
+    The digest covers gloader's version, the source, every option that changes the result, and the source files' sizes
+    and times, so that an edited file is prepared again.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def prepared_path(spec: str, source: SourceOptions, prepare: PrepareOptions) -> 
     stamps = [_stamp(file) for file in files if file.is_file()]
     identity = json.dumps([__version__, with_absolute_path(spec), kept, stamps])
     digest = hashlib.sha256(identity.encode()).hexdigest()[:10]
-    # A slug for people who look into the folder; the digest alone tells datasets apart.
+    # The slug is for readers of the folder; the digest alone distinguishes datasets.
     return home_dir() / "datasets" / f"{file_slug(spec)}-{digest}"
 
 
@@ -66,7 +66,7 @@ def _edge_table_files(prepare: PrepareOptions) -> list[Path]:
 
 def _argument_path(spec: str) -> Path | None:
     argument = spec.partition(":")[2]
-    # What is no path may be none that the system would look at, such as one of a thousand characters.
+    # The argument need not be a path: the system refuses, for example, names of a thousand characters.
     with suppress(OSError, RuntimeError, ValueError):
         path = Path(argument).expanduser()
         return path.resolve() if argument and path.exists() else None
@@ -74,7 +74,7 @@ def _argument_path(spec: str) -> Path | None:
 
 
 def with_absolute_path(spec: str) -> str:
-    """Return the source ``spec`` with the file or folder that it names, if it is there, made absolute."""
+    """Return the source ``spec`` with an absolute path, if it names an existing file or folder."""
     path = _argument_path(spec)
     return spec if path is None else f"{spec.partition(':')[0]}:{path}"
 
@@ -85,7 +85,7 @@ def _stamp(file: Path) -> tuple[str, int, int]:
 
 
 def _make_home(folder: Path) -> None:
-    """Make the folder for prepared sources; a StoreWriteError names the variable that chooses another."""
+    """Make the folder for prepared sources. A StoreWriteError names the variable for another folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         is_writable = os.access(folder, os.W_OK)
@@ -94,7 +94,7 @@ def _make_home(folder: Path) -> None:
     else:
         if is_writable:
             return
-        reason, code = "it may not be written", errno.EACCES
+        reason, code = "it is not writable", errno.EACCES
     text = f"prepared sources are kept here, and that fails ({reason}): set GLOADER_HOME to another folder"
     raise StoreWriteError(code, text, str(home_dir()))
 
@@ -102,19 +102,19 @@ def _make_home(folder: Path) -> None:
 def ensure_dataset(
     spec: str, source: SourceOptions, prepare: PrepareOptions, *, progress: PrepareProgress | None = None
 ) -> Path:
-    """Return the dataset directory that ``spec`` means, preparing a source the first time it is asked for.
+    """Return the dataset directory for ``spec``. A source is prepared at its first use.
 
     Parameters
     ----------
     spec : the path to a prepared dataset, or a source such as ``builtin:digits``
     source : options for the source
     prepare : options for the conversion
-    progress : receives a conversion's steps, unless None
+    progress : receives the steps of the conversion; None means no receiver
 
     Raises
     ------
     ConfigError
-        ``spec`` is neither.
+        ``spec`` is neither a folder nor a source.
     StoreWriteError
         The folder of prepared sources cannot be written.
     GloaderError
@@ -137,11 +137,11 @@ def ensure_dataset(
     if (target / DATASET_MANIFEST).is_file():
         return target
     opened = open_source(spec, source)
-    # Once more: opening may have downloaded the files, which are part of the name.
+    # Computed again: opening may have downloaded files, whose sizes and times are part of the digest.
     target = prepared_path(spec, source, prepare)
     _make_home(target.parent)
     is_waiting = False
-    # Another process may be at the same dataset, or have finished it: it has the same digest, so it is the same.
+    # Another process may be preparing this dataset, or have finished it. Equal digests mean equal datasets.
     while not (target / DATASET_MANIFEST).is_file():
         try:
             with suppress(StoreExistsError):

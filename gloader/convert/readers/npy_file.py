@@ -1,6 +1,6 @@
-"""Arrays in files: one in a ``.npy`` file or in a member of an ``.npz`` archive, read as a stream; never a pickle.
+"""Arrays in files. `NpyFile` is a ``.npy`` file, or a member of an ``.npz`` archive: a stream, never a pickle.
 
-`StoredArray` is an array at any offset of a file, whose values are mapped when they are asked for.
+`StoredArray` is an array at any offset of a file. Its values are mapped on request.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-# Of each element of an array that is read whole, such as a label: as int64, and a copy while it is checked.
+# Memory per element of an array that is read whole, such as labels: an int64, and a copy during the check.
 _MADE_BYTES = 16
-# Taken from a file at a time: what an archive's reader copies and sums up stays in the processor's cache.
+# Bytes read from a file at a time. They stay in the processor's cache while an archive's reader copies and checks them.
 _PIECE_BYTES = 1 << 20
-# Of a .npy header: numpy writes 128 bytes, and no array of numbers needs more than these.
+# Largest accepted .npy header. numpy writes 128 bytes, and no array of numbers needs more than this.
 MAX_HEADER_BYTES: Final = 1 << 16
-# What `numpy.savez` and `numpy.savez_compressed` write. Others unpack a kilobyte to a gigabyte at a single call.
+# The methods of `numpy.savez` and `numpy.savez_compressed`. Others may unpack a kilobyte to a gigabyte in one call.
 _COMPRESSIONS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 _MAGIC = b"\x93NUMPY"
 _CORRUPT = (zipfile.BadZipFile, RuntimeError, *MALFORMED)
@@ -45,7 +45,7 @@ _CORRUPT = (zipfile.BadZipFile, RuntimeError, *MALFORMED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NpyFile:
-    """An array on disk, known by its header. Every reading method opens the file anew, so they may interleave.
+    """An array on disk, described by its header. Each reading method opens the file again, so reads may interleave.
 
     Raises
     ------
@@ -55,14 +55,14 @@ class NpyFile:
 
     path: Path
     member: str | None  # the array's name within an archive
-    shape: tuple[int, ...]  # as it lies on disk, row after row: reversed where ``is_fortran``
+    shape: tuple[int, ...]  # in disk order, row after row; reversed if ``is_fortran``
     dtype: np.dtype[Any]
     is_fortran: bool  # written column after column
     data_offset: int
 
     @classmethod
     def open(cls, path: Path, member: str | None = None) -> NpyFile:
-        """Read the header of the array at ``path``, or of the array ``member`` of the archive there."""
+        """Read the header of the array at ``path``, or of the array ``member`` in the archive at ``path``."""
         where = _name(path, member)
         with raising_source_errors(where), _opened(path, member) as file:
             shape, is_fortran, dtype = _read_header(file, where)
@@ -85,13 +85,13 @@ class NpyFile:
 
     @classmethod
     def raw(cls, path: Path, *, dtype: np.dtype[Any], row_shape: tuple[int, ...] = ()) -> NpyFile:
-        """Open a file of numbers without a header; its size says how many rows it has.
+        """Open a file of numbers without a header. The number of rows follows from the file's size.
 
         Parameters
         ----------
         path : the file
-        dtype : of the numbers, byte order included
-        row_shape : shape of a row; (): a row is one number
+        dtype : the numbers' dtype, with byte order
+        row_shape : shape of a row; () means one number per row
         """
         with raising_source_errors(str(path)):
             held = path.stat().st_size
@@ -120,7 +120,7 @@ class NpyFile:
         return self.size * self.dtype.itemsize
 
     def reader(self, *, start: int = 0) -> NpyReader:
-        """Open the elements from number ``start`` on, in disk order."""
+        """Open a reader of the elements from number ``start`` on, in disk order."""
         return NpyReader(self, start=start)
 
     def flat(self, max_elements: int, *, start: int = 0, stop: int | None = None) -> Iterator[NDArray[Any]]:
@@ -128,9 +128,9 @@ class NpyFile:
 
         Parameters
         ----------
-        max_elements : of an array; only the last is shorter
+        max_elements : length of each array; only the last one may be shorter
         start : number of the first element
-        stop : number behind the last element; None: the end of the file
+        stop : number after the last element; None means the end of the array
         """
         stop = self.size if stop is None else stop
         with self.reader(start=start) as reader:
@@ -138,9 +138,9 @@ class NpyFile:
                 yield reader.take(min(max_elements, stop - at))
 
     def rows(self, max_rows: int) -> Iterator[NDArray[Any]]:
-        """Yield consecutive rows of the array as it lies on disk, at most ``max_rows`` at a time."""
+        """Yield consecutive rows in disk order, at most ``max_rows`` at a time."""
         width = prod(self.shape[1:])
-        # Rows without columns take no bytes: there is nothing to read, however many there are.
+        # Rows without columns have no bytes to read.
         if width == 0:
             return
         for piece in self.flat(max_rows * width):
@@ -151,20 +151,20 @@ class NpyFile:
 
         Parameters
         ----------
-        budget_bytes : memory that it may take, with its copies; None: any
+        budget_bytes : memory for the array and its copies; None means no limit
 
         Raises
         ------
         SourceError
-            As every method.
+            As in every method.
         BudgetError
-            It takes more; says needed and allowed bytes.
+            The array needs more memory; the message names needed and allowed bytes.
         """
         needed = self.num_bytes + self.size * _MADE_BYTES
         if budget_bytes is not None and needed > budget_bytes:
             raise BudgetError(
                 f"{self.where} has shape {self.shape}: reading it takes {format_bytes(needed)}, the memory budget is "
-                f"{format_bytes(budget_bytes)}. Raise --memory-budget, if the file is what it should be"
+                f"{format_bytes(budget_bytes)}. Raise --memory-budget, if the file is the right one"
             )
         pieces = list(self.flat(max(1, self.size)))
         whole = pieces[0] if pieces else np.empty(0, self.dtype)
@@ -177,7 +177,7 @@ class NpyFile:
                 held = archive.getinfo(f"{self.member}.npy").file_size
         else:
             held = self.path.stat().st_size
-        # Asked once at the start: a conversion of hours shall not end at the last bytes of a short download.
+        # Checked at the start, so that a truncated download does not fail only after hours of conversion.
         if held < self.data_offset + self.num_bytes:
             raise SourceError(
                 f"{self.where} is truncated: its header promises {self.num_bytes} bytes of shape {self.shape} and "
@@ -204,7 +204,7 @@ def open_headerless(path: Path, *, dtype: np.dtype[Any], row_shape: tuple[int, .
 
 
 class NpyReader:
-    """The elements of an array, taken in order. Owns the open file until ``close()``; a context manager."""
+    """Reads the elements of an array in order. Owns the open file until ``close()``; a context manager."""
 
     def __init__(self, array: NpyFile, *, start: int) -> None:
         self._where = array.where
@@ -226,12 +226,12 @@ class NpyReader:
         self._stack.close()
 
     def seek(self, start: int) -> None:
-        """Take the elements from number ``start`` on next; for a file that is no member of an archive.
+        """Continue at element number ``start``. Not for members of an archive.
 
         Raises
         ------
         SourceError
-            The system refuses.
+            The system refuses to seek.
         """
         with raising_source_errors(self._where):
             self._file.seek(self._data_offset + start * self._dtype.itemsize)
@@ -242,7 +242,7 @@ class NpyReader:
         Raises
         ------
         SourceError
-            The file ends before, or is corrupt.
+            The file ends too early, or is corrupt.
         """
         piece = np.empty(count, self._dtype)
         with raising_source_errors(self._where):
@@ -253,11 +253,11 @@ class NpyReader:
         if not is_member:
             self._file.seek(offset)
             return
-        # A deflated member cannot be entered in the middle: it is read through.
+        # A compressed member can only be read from its start, so the bytes before ``offset`` are read and dropped.
         while offset:
             skipped = len(self._file.read(min(_PIECE_BYTES, offset)))
             if not skipped:
-                raise EOFError(f"{offset} bytes before the wanted ones are missing")
+                raise EOFError(f"it ends {offset} bytes before the first requested one")
             offset -= skipped
 
     def _read_full(self, buffer: memoryview) -> None:
@@ -276,7 +276,7 @@ def npz_members(path: Path) -> tuple[str, ...]:
     Raises
     ------
     SourceError
-        The archive is missing or is none.
+        The archive is missing, or the file is not an archive.
     """
     with raising_source_errors(str(path)), zipfile.ZipFile(path) as archive:
         return tuple(name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy"))
@@ -288,7 +288,7 @@ def _read_header(file: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, np
         size_bytes = {(1, 0): 2, (2, 0): 4}[version]
         size = file.read(size_bytes)
         length = int.from_bytes(size, "little")
-        # Before it is read: four bytes can promise 4 GiB.
+        # Checked before reading, because four bytes can claim a header of 4 GiB.
         if length > MAX_HEADER_BYTES:
             raise ValueError(f"its header has {length} bytes; at most {MAX_HEADER_BYTES} are read")
         header = io.BytesIO(size + file.read(length))
@@ -296,7 +296,7 @@ def _read_header(file: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, np
             np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         )
         with warnings.catch_warnings():
-            # Headers that Python 2 wrote hold the same array; numpy only says that it took longer to read them.
+            # Headers from Python 2 are valid; numpy only warns that they take longer to read.
             warnings.simplefilter("ignore", UserWarning)
             shape, is_fortran, dtype = read(header, max_header_size=MAX_HEADER_BYTES)
     except MALFORMED as error:
@@ -309,7 +309,7 @@ def _read_header(file: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, np
 
 @contextmanager
 def _streamed(path: Path, member: str | None) -> Iterator[IO[bytes]]:
-    """Open an array that is read from its start to its end: past the page cache, as all of it may not fit there."""
+    """Open an array for reading from start to end, past the page cache, which may be too small for it."""
     with StreamFile(path) as file:
         if member is None:
             yield cast("IO[bytes]", file)
@@ -320,7 +320,7 @@ def _streamed(path: Path, member: str | None) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _opened(path: Path, member: str | None) -> Iterator[IO[bytes]]:
-    if not path.is_file():  # a pipe would be waited for, a device read for ever
+    if not path.is_file():  # a pipe could block, and a device could be endless
         raise FileNotFoundError(path)
     if member is None:
         with path.open("rb", buffering=0) as file:
@@ -356,22 +356,22 @@ def _name(path: Path, member: str | None) -> str:
     return str(path) if member is None else f"{path}[{member}]"
 
 
-_mapped: dict[Path, int] = {}  # files that were ever mapped, with their bytes then
-_former: list[int | None] = []  # the handler of SIGBUS before this one
+_mapped: dict[Path, int] = {}  # all files mapped so far -> their sizes at that time
+_former: list[int | None] = []  # the handler of SIGBUS before ours
 
 
 def tell_where_cut(path: Path) -> None:
-    """From now on, end the process with a message if ``path``, about to be mapped, is cut while it is read.
+    """Prepare for mapping ``path``: if the file is cut while it is read, the process ends with a message.
 
-    The system answers a read beyond the end with SIGBUS, which would end the process without a word. No exception can
-    be raised from there.
+    A read beyond the end of a mapped file raises the signal SIGBUS, which ends a process without a message. A handler
+    of this signal cannot raise an exception.
     """
     _mapped[path] = path.stat().st_size
     _handle_sigbus()
 
 
 def _handle_sigbus() -> None:
-    # Each time: another library, such as faulthandler, may have taken the signal since.
+    # Installed for every file, because another library, such as faulthandler, may have replaced the handler.
     before = _set_handler(signal.SIGBUS, _handler())
     if before != ctypes.cast(_handler(), ctypes.c_void_p).value:
         _former[:] = [before]
@@ -379,14 +379,14 @@ def _handle_sigbus() -> None:
 
 @cache
 def _handler() -> Any:
-    # Python's own handlers run after the instruction that failed, which would be tried again for ever. The system calls
-    # this one, so it has to stay: the cache keeps it.
+    # A handler in Python runs after the failed instruction, which would be repeated for ever. The system calls this C
+    # function directly, so it must not be freed: the cache keeps it.
     return ctypes.CFUNCTYPE(None, ctypes.c_int)(_end)
 
 
 def _set_handler(number: int, handler: Any) -> int | None:
-    """Have C code handle a signal; return the address of the handler before; None: the default."""
-    # A handle of its own: no other code sets the result type of its functions.
+    """Install a C handler for a signal; return the address of the former handler, or None for the default."""
+    # A separate library handle, so that other code cannot change the function's result type.
     set_handler = ctypes.CDLL(None).signal
     set_handler.restype = ctypes.c_void_p
     return cast("int | None", set_handler(number, handler))
@@ -394,7 +394,7 @@ def _set_handler(number: int, handler: Any) -> int | None:
 
 def _end(number: int) -> None:
     cut = [str(path) for path, size in _mapped.items() if not path.exists() or path.stat().st_size < size]
-    if not cut:  # of some other mapping: as if this had not been called
+    if not cut:  # not one of our files: the former handler gets the repeated signal
         _set_handler(number, ctypes.c_void_p(_former[0]))
         return
     os.write(2, f"\nerror: {', '.join(cut)} became shorter while it was read; copy it again\n".encode())
@@ -402,11 +402,11 @@ def _end(number: int) -> None:
 
 
 class MappedFile:
-    """The bytes of a file, mapped once, when the first are asked for.
+    """The bytes of a file. The file is mapped once, at the first request.
 
     Parameters
     ----------
-    path : of the file
+    path : the file
     """
 
     def __init__(self, path: Path) -> None:
@@ -414,17 +414,17 @@ class MappedFile:
         self._bytes: NDArray[np.uint8] | None = None
 
     def part(self, offset: int, num_bytes: int) -> NDArray[np.uint8]:
-        """Return bytes without reading them.
+        """Return ``num_bytes`` bytes from ``offset`` on, without reading them.
 
         Raises
         ------
         SourceError
-            The file cannot be mapped, or no longer has them.
+            The file cannot be mapped, or no longer has these bytes.
         """
         if self._bytes is None:
             with raising_source_errors(str(self._path)):
                 tell_where_cut(self._path)
-                # Read-only: the system refuses writable mappings of more than it has memory.
+                # Read-only, because the system refuses writable mappings that are larger than its memory.
                 self._bytes = np.memmap(self._path, np.uint8, "r").view(np.ndarray)
         part = self._bytes[offset : offset + num_bytes]
         if len(part) < num_bytes:
@@ -434,12 +434,12 @@ class MappedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredArray:
-    """An array in a file, row after row."""
+    """An array at an offset of a file, row after row."""
 
     file: MappedFile
-    offset: int  # of its first byte in the file, at any alignment
+    offset: int  # of the first byte in the file, with any alignment
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]  # of the stored elements: uint16 where they are bfloat16, which numpy does not have
+    dtype: np.dtype[Any]  # of the stored elements; uint16 for bfloat16, which numpy lacks
     is_bfloat16: bool
 
     @property
@@ -449,20 +449,21 @@ class StoredArray:
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes of memory that `values` takes."""
+        """Bytes of memory that `values` allocates."""
         return 2 * self.num_bytes if self._is_loaded else 0
 
     def values(self) -> NDArray[Any]:
-        """Return the values without reading them, in memory that need not be aligned; bfloat16 as float32.
+        """Return the values as a mapping that is not read yet and may be unaligned; bfloat16 becomes float32.
 
-        Single bfloat16 numbers are read and widened at once, rows of them when they are taken.
+        An array with one bfloat16 number per row is read and widened at once. Wider bfloat16 rows are widened when they
+        are indexed.
         """
         if self._is_loaded:
             return self.load()
         return cast("NDArray[Any]", _WidenedRows(self._mapped())) if self.is_bfloat16 else self._mapped()
 
     def load(self) -> NDArray[Any]:
-        """Return the values in memory; bfloat16 as float32."""
+        """Return a copy of the values in memory; bfloat16 becomes float32."""
         return _widened(self._mapped()) if self.is_bfloat16 else self._mapped().copy()
 
     @property
@@ -476,7 +477,7 @@ class StoredArray:
 
 
 class _WidenedRows:
-    """Rows of bfloat16 numbers, given by their bits (N, F), which are float32 numbers where they are taken."""
+    """Rows of bfloat16 numbers, stored as their bits (N, F) uint16. Indexing returns float32 rows."""
 
     def __init__(self, bits: NDArray[Any]) -> None:
         self._bits = bits
