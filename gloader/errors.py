@@ -19,8 +19,8 @@ class ConfigError(GloaderError, ValueError):
 class BudgetError(GloaderError):
     """A memory, spill or disk budget is too small; the message names needed and allowed bytes.
 
-    ``short_bytes`` is the least missing amount, as far as it is known; 0 if more memory may not help. With
-    ``advice`` this amount was tried, and is enough; ``cause`` is the message without the advice.
+    ``short_bytes`` is the smallest known missing amount; 0 if more memory may not help. With ``advice``, this
+    amount was tried and is enough. ``cause`` is the message without the advice.
     """
 
     def __init__(self, message: str = "", *, short_bytes: int = 0, advice: str = "") -> None:
@@ -34,7 +34,7 @@ class MissingDependencyError(GloaderError, ImportError):
 
     @classmethod
     def of_extra(cls, need: str, extra: str) -> "MissingDependencyError":
-        """Return the error with the sentence ``need`` for missing packages of the optional dependencies ``extra``."""
+        """Return an error with the sentence ``need`` and the install command for the dependencies ``extra``."""
         return cls(f"{need}; install it in your clone of gloader with: {install_command(extra)}")
 
 
@@ -44,7 +44,7 @@ class DglFeatureError(GloaderError, AttributeError):
 
 def install_command(extra: str) -> str:
     """Return the command that installs the optional dependencies ``extra``, run in a clone. Pure."""
-    # No package has gloader's name, and without the constraints another torch may be installed.
+    # gloader is not on a package index, and without the constraints another torch may be installed.
     return f"pip install -e '.[{extra}]' -c constraints.txt"
 
 
@@ -64,7 +64,7 @@ class ShapeError(GloaderError, ValueError):
 
 
 class FeatureValueError(GloaderError, ValueError):
-    """A feature value is not finite, or too large for the dtype it is stored in; carries the row."""
+    """A feature value is not finite, or too large for its stored dtype; carries the row."""
 
 
 class SourceError(GloaderError):
@@ -91,7 +91,7 @@ class StoreOpenError(StoreError, OSError):
 
 
 class NotAStoreError(StoreOpenError):
-    """The directory exists and is not a store or dataset of ours."""
+    """The directory exists, but is not a gloader store or dataset."""
 
 
 class IncompleteStoreError(StoreOpenError):
@@ -182,19 +182,19 @@ class RankError(GloaderError):
 
 
 class MachineLeftError(RankError):
-    """The loop of another machine ended before this one's, so it sends no rows any more; the message names it."""
+    """Another machine's loop ended first, so that machine sends no more rows; the message names it."""
 
 
 class RankSettingsError(RankError, ConfigError):
-    """Ranks have different settings, datasets or seeds; the message names the first different one."""
+    """Ranks have different settings, datasets or seeds; the message names the first difference."""
 
 
 class ReplayError(GloaderError):
-    """A recorded run cannot be replayed, or its replay explains too little of it for predictions."""
+    """A recorded run cannot be replayed, or its replay explains too little of the run for predictions."""
 
 
 class DivergedError(GloaderError, ArithmeticError):
-    """A loss, or a network's output for nodes or pairs, is not a number; the message names the batch, or the count."""
+    """A loss is not finite, or outputs for nodes or pairs are NaN; the message names the batch or counts the outputs."""
 
 
 class StallError(GloaderError):

@@ -11,7 +11,7 @@ from gloader.core.malformed import shown
 from gloader.core.units import format_bytes, format_count, format_seconds, parse_bytes
 from gloader.errors import ConfigError
 
-_FORM: Final = "write prices as 0.0004/1000req,0.09/GB: for so many requests, and for so many bytes"
+_FORM: Final = "write prices as 0.0004/1000req,0.09/GB: per number of requests, and per number of bytes"
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*(?:(\d*)\s*req|(\d*(?:\.\d+)?\s*[A-Za-z]+))", re.IGNORECASE)
 
 
@@ -29,7 +29,7 @@ class ObjectPrice:
         for part in text.split(","):
             match = _PART.fullmatch(part.strip())
             if match is None or len(part) > 100:
-                raise ConfigError(f"{shown(text)} is no list of prices; {_FORM}")
+                raise ConfigError(f"{shown(text)} is not a list of prices; {_FORM}")
             amount, requests, size = match.groups()
             name = "per_request" if size is None else "per_byte"
             units = (
@@ -37,7 +37,7 @@ class ObjectPrice:
             )
             price = float(amount) / units if units else math.inf
             if name in found or not math.isfinite(price):
-                raise ConfigError(f"{shown(text)} gives a price twice, or for nothing; {_FORM}")
+                raise ConfigError(f"{shown(text)} gives a price twice, or for zero units; {_FORM}")
             found[name] = price
         return cls(**found)
 
@@ -47,7 +47,7 @@ class ObjectPrice:
 
 
 def format_cost(cost: float) -> str:
-    """Return ``cost`` with three digits, as far as they are not zeros, such as '0.0123'. Pure."""
+    """Return ``cost`` as text: with two decimals from 1 on, below with three digits such as '0.0123'. Pure."""
     return f"{cost:.2f}" if cost >= 1 or cost == 0 else f"{cost:.3g}"
 
 
@@ -58,7 +58,7 @@ class ObjectTraffic:
     requests: int = 0
     num_bytes: int = 0
     retries: int = 0  # repeated requests
-    waited_s: float = 0.0  # time that requests were delayed, by a limit or before a retry
+    waited_s: float = 0.0  # time that requests waited: for the rate limit, or before a retry
 
     def since(self, before: ObjectTraffic) -> Self:
         """Return the traffic after ``before``. Pure."""
@@ -70,7 +70,7 @@ class ObjectTraffic:
         )
 
     def plus(self, other: ObjectTraffic) -> Self:
-        """Return the sums. Pure."""
+        """Return the sum of both. Pure."""
         return type(self)(
             requests=self.requests + other.requests,
             num_bytes=self.num_bytes + other.num_bytes,
@@ -83,7 +83,7 @@ class ObjectTraffic:
         return None if price is None else price.cost(requests=self.requests, num_bytes=self.num_bytes)
 
     def describe(self, price: ObjectPrice | None) -> str:
-        """Return the figures as people read them, in one line. Pure."""
+        """Return one readable line with the figures. Pure."""
         cost = self.cost(price)
         parts = [
             f"{format_bytes(self.num_bytes)} in {format_count(self.requests)} {_requests(self.requests)}",

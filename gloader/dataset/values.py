@@ -1,7 +1,6 @@
-"""Rules for a dataset's arrays and their values. A checksum proves the writer's bytes, not that they are valid.
+"""Rules for a dataset's arrays and their values. A checksum proves that bytes are unchanged, not that values are valid.
 
-Every id is checked before anything is indexed with it: when its array is loaded, when its page is read, and in `gloader
-verify`.
+Every id is checked before its use as an index: when an array is loaded, when a page is read, and in `gloader verify`.
 """
 
 from __future__ import annotations
@@ -21,9 +20,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-# A model has a row of weights for each class: far above what is trained, far below what hurts.
+# A model has one row of weights per class. The limit is far above real numbers of classes, and such a model still fits
+# in memory.
 MAX_CLASSES: Final = 1_000_000
-# The dtypes that the arrays may have on disk.
+# The allowed dtypes of each array on disk.
 DTYPES: Final[dict[str, tuple[str, ...]]] = {
     "indptr": ("int64",),
     "indices": ("int32", "int64"),
@@ -47,17 +47,18 @@ _NODES: Final = ("train", "valid", "test", "original_ids")
 class ValueLimits:
     """Bounds for the array values of a node type or relation."""
 
-    num_nodes: int  # N; a relation's destinations
+    num_nodes: int  # N; of a relation: its destinations
     num_edges: int  # E
     num_classes: int
     num_sources: int  # nodes that edges may come from
 
     def first_wrong(self, name: str, values: NDArray[Any]) -> int:
-        """Return the position of the first invalid value in ``values``, any piece of array ``name``, or -1. Pure.
+        """Return the position of the first invalid value in ``values``, a piece of the array ``name``, or -1. Pure.
 
-        `ValueCheck` checks that `indptr` ascends and that `original_ids` do not repeat. Other arrays may hold anything.
+        The order of `indptr` and repeated `original_ids` are not checked here, but in `ValueCheck`. Arrays without
+        limits may hold any values.
         """
-        # Read-only, as loaded arrays are: to numba another type, to be compiled for again.
+        # Read-only, as loaded arrays are: numba would compile its kernels again for a writable array.
         view = values.view()
         view.flags.writeable = False
         if name == "edge_weight":
@@ -66,7 +67,7 @@ class ValueLimits:
         return -1 if limits is None else int(first_outside(view, *limits))
 
     def describe(self, name: str, position: int, value: object) -> str:
-        """Return a message about ``value``, the wrong element ``position`` of array ``name``. Pure.
+        """Return a message about the invalid ``value`` at ``position`` of the array ``name``. Pure.
 
         Parameters
         ----------
@@ -83,7 +84,7 @@ class ValueLimits:
         return f"{said} is not {noun}: {allowed}"
 
     def _range(self, name: str) -> tuple[int, int] | None:
-        """Return the least and the largest value that array ``name`` may hold."""
+        """Return the smallest and the largest valid value of the array ``name``; None without limits."""
         if name in _NODES:
             return 0, self.num_nodes - 1
         if name == "indices":
@@ -94,7 +95,7 @@ class ValueLimits:
 
 
 class ValueCheck:
-    """The check of a whole array, which comes in order, in pieces.
+    """The check of a whole array, piece by piece in array order.
 
     Parameters
     ----------
@@ -110,7 +111,7 @@ class ValueCheck:
         self._seen: NDArray[np.uint64] | None = None
 
     def wrong(self, values: NDArray[Any]) -> str | None:
-        """Take the next ``values`` (n,); return a message about the first invalid value, or None."""
+        """Check the next ``values`` (n,); return a message about the first invalid value, or None."""
         first, self._count = self._count, self._count + len(values)
         at = self._limits.first_wrong(self._name, values)
         if at >= 0:
@@ -120,7 +121,7 @@ class ValueCheck:
         return self._wrong_order(values, first) if self._name in ("indptr", "original_ids") else None
 
     def wrong_end(self) -> str | None:
-        """Return a message about the array's end, or None; called after the last piece."""
+        """Return a message about an invalid last value, or None. Call it after the last piece."""
         if self._name == "indptr" and self._last != self._limits.num_edges:
             return (
                 f"indptr[{self._count - 1}], its end, is {self._last}; it must be the number of edges, "
@@ -132,8 +133,8 @@ class ValueCheck:
         view = values.view()
         view.flags.writeable = False
         if self._name == "original_ids":
-            # A bit for each node that was seen: the ids are a permutation if there are N of them and none twice. Made
-            # with the first of them: a record may say any number of nodes, and the file of its ids is there by now.
+            # One bit per node: N ids without a repeat are a permutation. The bits are made at the first piece, when the
+            # file of ids is known to exist: a record alone may claim any number of nodes.
             if self._seen is None:
                 self._seen = np.zeros((self._limits.num_nodes + 63) // 64, np.uint64)
             at = int(_first_repeat(view, self._seen))
@@ -153,7 +154,7 @@ class ValueCheck:
 
 
 def check_array(path: Path, name: str, values: NDArray[Any], limits: ValueLimits) -> None:
-    """Check a whole array.
+    """Check a whole array at once.
 
     Parameters
     ----------
@@ -165,7 +166,7 @@ def check_array(path: Path, name: str, values: NDArray[Any], limits: ValueLimits
     Raises
     ------
     GraphError, FormatError
-        As `ValueLimits.check`.
+        A value is invalid: GraphError for arrays of the topology, FormatError for others.
     """
     check = ValueCheck(name, limits)
     message = check.wrong(values) or check.wrong_end()
@@ -174,13 +175,13 @@ def check_array(path: Path, name: str, values: NDArray[Any], limits: ValueLimits
 
 
 def wrong_value(path: Path, name: str, message: str) -> GraphError | FormatError:
-    """Return the error for a wrong value. Pure.
+    """Return the error for an invalid value. Pure.
 
     Parameters
     ----------
     path : the array's file
     name : the array's plain name
-    message : says which value is wrong
+    message : the invalid value and the rule that it breaks
     """
     kind = GraphError if name in _TOPOLOGY else FormatError
     return kind(

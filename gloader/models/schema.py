@@ -1,4 +1,4 @@
-"""The types, widths and relations of a graph that a typed model is built for."""
+"""The schema of a typed model: the types, feature widths and relations of its graph."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ if TYPE_CHECKING:
     from gloader.types import Relation
 
 
+# Names that torch's module dicts refuse as keys, because these are their own attributes.
 _TAKEN: Final = frozenset(dir(nn.ModuleDict)) | frozenset(dir(nn.ParameterDict))
 
 
 def key_of(name: str | Relation) -> str:
-    """Return the key of a type or relation in a dict of modules. Pure.
+    """Return the key of a type or relation in a torch ``ModuleDict``. Pure.
 
-    It is PyG's key if possible: the parts of a relation are joined by two underscores. torch allows no dot and no name
-    of its own methods.
+    The key is PyG's where torch allows it: a relation's parts joined by two underscores. torch refuses keys with a dot
+    and keys that are attribute names of the dict, so these are changed.
     """
     key = name if isinstance(name, str) else "__".join(name)
     return f"<{key}>" if key in _TAKEN else key.replace(".", "#")
@@ -41,19 +42,19 @@ class Schema:
         A target, or a type of a relation, is not among the types; or there is no target.
     """
 
-    num_nodes: Mapping[str, int]  # of each type
-    feature_dims: Mapping[str, int]  # of each type; 0 means that it has no features, and its rows are learned
+    num_nodes: Mapping[str, int]  # by type
+    feature_dims: Mapping[str, int]  # by type; 0 for a type without features, whose rows are learned
     relations: tuple[Relation, ...]
     # Types of the output rows: the classified type, or the types of both ends of links.
     targets: tuple[str, ...]
 
     @classmethod
     def of_one_type(cls, dim: int) -> Schema:
-        """Return the schema of a graph of one type with ``dim`` features; its nodes are not counted. Pure."""
+        """Return the schema of a graph with one type and ``dim`` features; its node count stays 0. Pure."""
         return cls(num_nodes={NODE: 0}, feature_dims={NODE: dim}, relations=(EDGE,), targets=(NODE,))
 
     def __post_init__(self) -> None:
-        """Check that each name is the name of a type."""
+        """Check that every target and every end of a relation is a known type."""
         allowed = ", ".join(map(repr, self.num_nodes))
         ends = [(":".join(relation), end) for relation in self.relations for end in relation[::2]]
         if not self.targets:
@@ -67,15 +68,15 @@ class Schema:
         return tuple(relation for relation in self.relations if relation[2] == node_type)
 
     def reaching(self, num_layers: int) -> tuple[tuple[str, ...], ...]:
-        """Return the types whose rows reach the output: of the inputs, and from each layer. Pure.
+        """Return the types whose rows influence the output: among the inputs, and after each layer. Pure.
 
         Parameters
         ----------
-        num_layers : L
+        num_layers : number of layers L
 
         Returns
         -------
-        L + 1 tuples in the order of the types; the last has only the targets
+        L + 1 tuples, each in the order of the types; the last tuple has only the targets
         """
         needed = set(self.targets)
         found = [needed]
@@ -87,6 +88,6 @@ class Schema:
 
     @property
     def learned_dim(self) -> int | None:
-        """Width of learned rows: that of the features, as in OGB's examples; None if widths differ or are all 0."""
+        """Width of learned rows: the types' common feature width, as in OGB's examples; None without one."""
         widths = {dim for dim in self.feature_dims.values() if dim}
         return widths.pop() if len(widths) == 1 else None
