@@ -1,6 +1,6 @@
-"""A web server on loopback that serves a folder as an object store does: ranges, ETags, uploads, and faults on demand.
+"""A local web server that serves a folder like an object store: with ranges, ETags, uploads, and faults on demand.
 
-`RangeServer` runs in threads of this process, `range_server_process` in a separate process, for measurements::
+`RangeServer` runs in threads of this process. For measurements, `range_server_process` runs in another process::
 
     python -m gloader.testing.range_server FOLDER --port 8000 --latency 0.05 --bytes-per-s 1GB
 """
@@ -42,24 +42,24 @@ if TYPE_CHECKING:
     from gloader.testing.served_folder import FaultKind
 
 
-COUNTS_PATH: Final = "/-/counts"  # answers with the figures so far, as JSON
+COUNTS_PATH: Final = "/-/counts"  # path of the request counts so far, as JSON
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
-_PIECE_BYTES = 1 << 20  # of an upload, or of changed data
+_PIECE_BYTES = 1 << 20  # bytes of an upload, or of flipped data, at a time
 
 
 class RangeHandler(BaseHTTPRequestHandler):
-    """One connection."""
+    """Answers the requests of one connection."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    wbufsize = 1 << 14  # headers leave in one piece
+    wbufsize = 1 << 14  # sends all headers in one piece
     server: ConnectionListener
 
     def log_message(self, *_: object) -> None:
         """Write nothing to stderr."""
 
     def do_GET(self) -> None:
-        """Answer with a file, or the requested range of it."""
+        """Answer with a file, or with the requested range of the file."""
         if self.path == COUNTS_PATH:
             self._answer(HTTPStatus.OK, json.dumps(asdict(self.server.served.counts)).encode())
             return
@@ -70,7 +70,7 @@ class RangeHandler(BaseHTTPRequestHandler):
         self._serve(with_body=False)
 
     def do_PUT(self) -> None:
-        """Take an upload."""
+        """Store an upload."""
         folder, path = self.server.served, self._path()
         length = int(self.headers.get("Content-Length", 0))
         fault = folder.begin("PUT", self._name(path), 0)
@@ -177,7 +177,7 @@ class RangeHandler(BaseHTTPRequestHandler):
             self._hang_up("cut")
 
     def _send_bytes(self, fd: int, name: str, start: int, length: int) -> int:
-        """Return the number of sent bytes: all, or an OSError is raised."""
+        """Send the bytes; return their number, which is smaller if the file shrank or the server closes."""
         folder = self.server.served
         flips = {flip.offset: flip.mask for flip in folder.flips if flip.name == name}
         sent = 0
@@ -227,10 +227,10 @@ class RangeHandler(BaseHTTPRequestHandler):
 
 
 class ConnectionListener(ThreadingHTTPServer):
-    """Accepts connections; each has a thread, which is joined at the end."""
+    """Accepts connections, and serves each in its own thread; `server_close` joins the threads."""
 
     request_queue_size = 512
-    daemon_threads = False  # joined by server_close
+    daemon_threads = False  # so that server_close joins them
 
     def __init__(self, served: ServedFolder, port: int) -> None:
         self.served = served
@@ -268,7 +268,7 @@ def _bounds(asked: re.Match[str] | None, size: int) -> tuple[int, int]:
     if asked is None:
         return 0, size
     first, last = asked[1], asked[2]
-    if not first:  # the last bytes
+    if not first:  # the last bytes of the file
         return max(0, size - int(last or 0)), size
     return int(first), min(size, int(last) + 1) if last else size
 
@@ -299,11 +299,11 @@ def _etag_of(status: os.stat_result) -> str:
 class RangeServer:
     """Serves a folder at `url`. Thread-safe. Owns its threads until `close`; a context manager.
 
-    An ETag is made of a file's inode, size and time, so that a replaced file has another one.
+    A file's inode, size and time make its ETag, so that a replaced file has a new ETag.
 
     Parameters
     ----------
-    folder, latency_s, bytes_per_s, faults, flips : as of `ServedFolder`
+    folder, latency_s, bytes_per_s, faults, flips : as in `ServedFolder`
     port : 0 means any free port
     """
 
@@ -368,7 +368,7 @@ class ServerProcess:
 def range_server_process(
     folder: Path, *, latency_s: float = 0.0, bytes_per_s: int | None = None, faults: Faults = NO_FAULTS
 ) -> Iterator[ServerProcess]:
-    """Serve ``folder`` from another process inside the block: its threads take no time of this interpreter."""
+    """Serve ``folder`` from another process inside the block, so that serving takes no time of this interpreter."""
     words = [sys.executable, "-m", __spec__.name, str(folder), "--latency", str(latency_s)]
     words += ["--fault-rate", str(faults.rate), "--seed", str(faults.seed), "--stall", str(faults.stall_s)]
     words += ["--kinds", ",".join(faults.kinds)]
@@ -389,9 +389,9 @@ def _main() -> None:
     parser.add_argument("--latency", type=float, default=0.0, help="seconds before each answer")
     parser.add_argument("--bytes-per-s", type=parse_bytes, default=None, help="cap over all connections")
     parser.add_argument("--fault-rate", type=float, default=0.0, help="share of GETs that fail")
-    parser.add_argument("--kinds", default=",".join(FAULT_KINDS), help="how they fail")
+    parser.add_argument("--kinds", default=",".join(FAULT_KINDS), help="kinds of faults, separated by commas")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--stall", type=float, default=60.0, help="seconds without an answer")
+    parser.add_argument("--stall", type=float, default=60.0, help="seconds that a stalled answer takes")
     given = parser.parse_args()
     kinds = tuple(kind for kind in FAULT_KINDS if kind in given.kinds.split(","))
     faults = Faults(rate=given.fault_rate, kinds=kinds, seed=given.seed, stall_s=given.stall)
