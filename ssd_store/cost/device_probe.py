@@ -1,6 +1,6 @@
 """Probes of a device: timed reads and writes for one to three seconds, on an existing or a new file.
 
-A load reads or writes until its rate is steady; two loads at once show how reads and writes share the device.
+A load repeats reads or writes until its rate is steady. Two parallel loads show how reads and writes share the device.
 """
 
 from __future__ import annotations
@@ -41,25 +41,26 @@ if TYPE_CHECKING:
 
 
 _MAX_THREADS: Final = 32
-# A device, or its host, may be faster for a moment than in the long run. Phases are repeated until two in a row agree,
-# within a limit. Slower changes are learnt from runs.
+# A device, or its host, may be faster for a moment than in the long run. So a measurement is repeated in phases until
+# two consecutive phases agree, or a limit is reached. Later runs correct the rates for slower changes.
 _MOST_PHASES: Final = 5
-_STEADY: Final = 0.85  # share of the faster of two phases
-_MOST_S: Final = 6.0  # phases; a device that stalls is given up
-_SETTLED: Final = 1 / 8  # least length of a step relative to a phase, so that its start and end matter little
-# Reads of the first step: more would take seconds on a device with hundreds per second.
+_STEADY: Final = 0.85  # two phases agree if the slower one reaches this share of the faster one
+_MOST_S: Final = 6.0  # longest measurement, in phases; ends the probe of a device that stalls
+_SETTLED: Final = 1 / 8  # shortest step, relative to a phase; keeps the effect of its start and end small
+# Most reads in the first step. A device with hundreds of reads per second would take seconds for more.
 _FEW: Final = 32
-# Two loads at most leave each other alone. A larger gain, or a very small one, is a moment of another load.
+# Bounds for the combined rate of two loads: 2 means that neither slows the other down. A result outside the bounds is
+# an effect of other programs.
 _LEAST_TOGETHER, _MOST_TOGETHER = 0.25, 2.0
 
 
 class ReadLoad:
-    """Repeated reads of a file, whose bytes are dropped. Owns a ring or threads until `close`.
+    """Repeated reads of a file; the bytes are dropped. Owns a ring or threads until `close`.
 
     Parameters
     ----------
     fd : the open file
-    extents : the reads, in this order and then from the beginning
+    extents : the reads, made in this order and repeated from the beginning
     memory : (>= depth * length,) uint8, page-aligned; overwritten
     depth : reads in flight
     most : reads per step
@@ -87,13 +88,13 @@ class ReadLoad:
             raise
 
     def settled(self, seconds: float) -> Self:
-        """Return this load with steps long enough for measurements of ``seconds``."""
+        """Lengthen the steps until they suit phases of ``seconds``; return this load."""
         while self.step_seconds() < seconds * _SETTLED and self._batch < self._most:
             self._batch *= 2
         return self
 
     def step_seconds(self) -> float:
-        """Run one step and return its seconds."""
+        """Run one step, and return its duration in seconds."""
         began = perf_counter()
         self.step()
         return perf_counter() - began
@@ -104,7 +105,7 @@ class ReadLoad:
         Raises
         ------
         OSError
-            None of them could be read.
+            None of the started reads succeeded.
         """
         past = min(self._first + self._batch, len(self._extents))
         progress = self._backend.read(self._fd, read_job(self._extents, self._memory, self._first, past), 0)
@@ -127,13 +128,13 @@ class ReadLoad:
 
 
 class WriteLoad:
-    """Writes of one chunk after another into a file.
+    """Repeated writes of a chunk to consecutive offsets of a file.
 
     Parameters
     ----------
     fd : the open file
     chunk : uint8, page-aligned if the file is open with O_DIRECT
-    size : the file's bytes, at which the writes start again at its beginning. None lets the file grow.
+    size : the file's size, after which the writes begin again at offset 0. None lets the file grow.
     os_io : the system calls
     """
 
@@ -142,12 +143,12 @@ class WriteLoad:
         self._size, self._offset = size, 0
 
     def fill(self, *, seconds: float, max_bytes: int) -> tuple[int, float]:
-        """Write for a while, with an fsync; return the bytes and the bytes per second.
+        """Write for a while, then fsync. Return the written bytes and the bytes per second.
 
         Parameters
         ----------
-        seconds : time to write, fsync not counted
-        max_bytes : bytes at which to stop earlier
+        seconds : time to write, without the fsync
+        max_bytes : size at which to stop earlier
 
         Raises
         ------
@@ -157,7 +158,7 @@ class WriteLoad:
         size, start = 0, perf_counter()
         while size < max_bytes and (size == 0 or perf_counter() - start < seconds):
             size += self.step()
-        # Within the measured time, because before the fsync the bytes may not be on the device.
+        # The fsync belongs to the measured time: before it, the bytes may not be on the device.
         self._os_io.fsync(self._fd)
         return size, size / (perf_counter() - start)
 
@@ -184,8 +185,8 @@ def steady_rate(step: Callable[[], int], *, seconds: float) -> float:
 
     Parameters
     ----------
-    step : does some of the load and returns its amount
-    seconds : a phase's least duration
+    step : does a part of the load and returns its amount
+    seconds : shortest duration of a phase
     """
     before, start = math.inf, perf_counter()
     for _ in range(_MOST_PHASES):
@@ -203,11 +204,11 @@ def steady_rate(step: Callable[[], int], *, seconds: float) -> float:
 
 
 def shares_together(one: Callable[[], int], other: Callable[[], int], *, seconds: float) -> float:
-    """Return the device's combined rate under two parallel loads, relative to taking turns: 1 without a gain.
+    """Return the combined rate of two parallel loads, relative to running them in turn; 1 means no gain.
 
     Parameters
     ----------
-    one, other : do some of a load, each in its own thread, and return its amount
+    one, other : do a part of a load, each in its own thread, and return its amount
     seconds : time for each load alone, and for both together
     """
 
@@ -244,22 +245,22 @@ def read_job(extents: Extents, memory: Any, first: int, past: int) -> ReadJob:
     )
 
 
-CHUNK_BYTES: Final = 4 * 2**20  # of a write
-# Reads in flight, the fewest first; the first depth that reaches the next one's rate is deep enough. Reads of 64 KiB
-# and reads in file order keep as many bytes in flight as the reads of batches and sweeps.
+CHUNK_BYTES: Final = 4 * 2**20  # bytes of a write
+# Queue depths to try for 4 KiB reads, in ascending order. The probe takes the first depth that the next one hardly
+# exceeds. The other depths keep as many bytes in flight as the reads of batches and sweeps.
 DEPTHS: Final = (64, 256, 1024)
 WIDE_DEPTH: Final = 64
 _SEQUENTIAL_DEPTH: Final = 16
-_MIXED_DEPTH: Final = 256  # of reads parallel to a sweep
+_MIXED_DEPTH: Final = 256  # random reads in flight during a sweep
 _RANDOM_BATCH, _SEQUENTIAL_BATCH = 8192, 256  # most reads between two clock readings
-_RANDOM_PLACES: Final = 2**17  # more than a phase reads
-_WORTH: Final = 1.05  # a deeper queue must gain 5%, so that noise does not choose among sufficient depths
+_RANDOM_PLACES: Final = 2**17  # more reads than a phase makes
+_WORTH: Final = 1.05  # least gain of a deeper queue, so that noise does not decide between equal depths
 _LONE_READS: Final = 32
-_LONGEST_WAIT_S: Final = 0.01  # of a thread for a core
+_LONGEST_WAIT_S: Final = 0.01  # a thread's longest wait for a core
 
 
 def open_scratch(folder: Path, os_io: OsIO = REAL_OS) -> tuple[int, bool]:
-    """Return the descriptor of a new file without a name, and whether it is open with O_DIRECT.
+    """Return the descriptor of a new unnamed file, and whether it is open with O_DIRECT.
 
     Raises
     ------
@@ -270,7 +271,7 @@ def open_scratch(folder: Path, os_io: OsIO = REAL_OS) -> tuple[int, bool]:
     try:
         fd = os_io.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
-            # The name goes at once, so that no file is left behind after a crash.
+            # Unlinked at once, so that a crash leaves no file behind.
             os_io.unlink(path)
             os_io.set_blocking(fd)
             is_direct = _is_made_direct(fd, os_io)
@@ -284,7 +285,7 @@ def open_scratch(folder: Path, os_io: OsIO = REAL_OS) -> tuple[int, bool]:
 
 
 def _is_made_direct(fd: int, os_io: OsIO) -> bool:
-    # Not at the opening: a refused O_DIRECT could leave the file that O_CREAT made.
+    # Not at the opening: if the system refused O_DIRECT there, the file made by O_CREAT could remain.
     try:
         os_io.set_direct(fd, is_direct=True)
     except OSError as error:
@@ -300,7 +301,7 @@ def open_existing(path: StrPath, os_io: OsIO = REAL_OS) -> tuple[Descriptor, boo
     Raises
     ------
     OSError
-        As `Descriptor`.
+        As in `Descriptor`.
     """
     try:
         return Descriptor(path, os.O_RDONLY | os.O_DIRECT, os_io=os_io), True
@@ -312,7 +313,7 @@ def open_existing(path: StrPath, os_io: OsIO = REAL_OS) -> tuple[Descriptor, boo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbedFile:
-    """A part of an open file whose reads are timed, and the memory for their bytes. Each method raises `OSError`."""
+    """A part of an open file for timed reads, and the memory for their bytes. Every method may raise `OSError`."""
 
     fd: int
     num_bytes: int
@@ -325,14 +326,14 @@ class ProbedFile:
         Parameters
         ----------
         depth : reads in flight
-        seconds : time per phase; there are at least two phases, until the rate is steady
+        seconds : time per phase; at least two phases are run, until the rate is steady
         read_bytes : bytes per read, a multiple of 4096
         """
         with self.random_load(self.memory, read_bytes=read_bytes, depth=depth) as load:
             return steady_rate(load.settled(seconds).step, seconds=seconds)
 
     def best_depth(self, *, seconds: float) -> tuple[float, int]:
-        """Return the sustained 4 KiB reads per second, and their number in flight; ``seconds`` per phase."""
+        """Return the sustained 4 KiB reads per second, and the queue depth for them; ``seconds`` per phase."""
         best_rate, best_depth = 0.0, DEPTHS[0]
         for depth in DEPTHS:
             rate = self.random_reads(depth=depth, seconds=seconds)
@@ -369,9 +370,9 @@ class ProbedFile:
     def random_load(
         self, memory: Any, *, read_bytes: int = ALIGNMENT, depth: int, most: int = _RANDOM_BATCH
     ) -> ReadLoad:
-        """Return reads anywhere in the part; for the parameters see `ReadLoad`.
+        """Return a load of random reads in this part; parameters as in `ReadLoad`.
 
-        The places differ each time, because a cache of the device may hold the last ones.
+        The places differ in each call, because the device's cache may hold those of earlier calls.
         """
         places = self.num_bytes // read_bytes
         chosen = np.random.default_rng().integers(0, places, min(_RANDOM_PLACES, places))
@@ -379,9 +380,9 @@ class ProbedFile:
         return ReadLoad(self.fd, extents, memory, depth=depth, most=most)
 
     def sweep_load(self, memory: Any) -> ReadLoad:
-        """Return reads in file order from a random place on, into ``memory`` (>= 4 MiB,)."""
+        """Return a load of reads in file order, from a random place on, into ``memory`` (>= 4 MiB,)."""
         count = self.num_bytes // SEQUENTIAL_BYTES
-        first = np.random.default_rng().integers(count)  # as above
+        first = np.random.default_rng().integers(count)  # random, as in `random_load`
         offset = self.start + (np.arange(count) + first) % count * SEQUENTIAL_BYTES
         extents = bare_extents(offset, SEQUENTIAL_BYTES)
         return ReadLoad(self.fd, extents, memory, depth=_SEQUENTIAL_DEPTH, most=_SEQUENTIAL_BATCH)
@@ -394,18 +395,18 @@ def bare_extents(offset: IdArray, length: int) -> Extents:
 
 
 def noise(memory: Any) -> Any:
-    """Return a chunk of ``memory``, filled with random bytes: some devices compress, and some drop zeros."""
+    """Fill a chunk of ``memory`` with random bytes and return it: some devices compress data or drop zeros."""
     chunk = memory[:CHUNK_BYTES]
     chunk[:] = np.random.default_rng(0).integers(0, 256, CHUNK_BYTES, dtype=np.uint8)
     return chunk
 
 
 # A phase of 0.2 s predicts the rate of the next five seconds to 7% (median; 19% in one case in ten), on a virtual disk
-# whose rate varies by a third within half a minute; 0.8 s predicts it to 6%. Slower changes are learnt from runs.
+# whose rate varies by a third within half a minute; 0.8 s predicts it to 6%. Later runs correct slower changes.
 PHASE_S: Final = 0.08
 _MIXED_S: Final = 0.06
-_FILE_BYTES: Final = 256 * 2**20  # of a new file
-_BESIDE_BYTES: Final = 64 * 2**20  # of another file, overwritten during a sweep over the first
+_FILE_BYTES: Final = 256 * 2**20  # largest size of a new file
+_BESIDE_BYTES: Final = 64 * 2**20  # largest size of a second file, overwritten during a sweep over the first
 
 
 def probe_file(path: Path, start: int, num_bytes: int, os_io: OsIO) -> DeviceProfile:
@@ -461,7 +462,7 @@ def probe_writes(
     Parameters
     ----------
     folder : the new file's folder
-    swept : another file on the same device, and its byte range for reads parallel to the writes. None without one.
+    swept : another file on the same device, and the byte range to read during the writes. None means no such file.
 
     Raises
     ------
@@ -489,7 +490,7 @@ def _fill(fd: int, memory: Any, os_io: OsIO) -> tuple[int, float]:
 
 
 def _mixed_writes(fd: int, span: tuple[int, int], beside: int, size: int, memory: Any, os_io: OsIO) -> float:
-    """Return the combined rate for a sweep over one file's ``span`` and writes to another, relative to taking turns."""
+    """Return the combined rate of a sweep over one file's ``span`` and writes to another, relative to taking turns."""
     writes = WriteLoad(beside, noise(memory), size=size, os_io=os_io)
     start, past = span
     swept = ProbedFile(fd=fd, num_bytes=past - start, memory=memory[CHUNK_BYTES:], start=start)
@@ -515,6 +516,6 @@ def _measured(fd: int, num_bytes: int, *, start: int, is_direct: bool) -> Device
         mixed_reads=file.mixed_reads(seconds=_MIXED_S),
         measured_at=time.time(),
     )
-    # A burst lasts a second or two and is over by now.
+    # Measured again, because a burst lasts a second or two and is over by now.
     later, in_order = random(depth=depth), file.sequential_reads(seconds=PHASE_S)
     return found.slowed(random_reads_per_s=later, read_bytes_per_s=in_order)

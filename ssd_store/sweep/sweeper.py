@@ -1,8 +1,8 @@
-"""One pass over a store's file that brings the needed rows, batch by batch, to another place.
+"""A sweep: one pass over a store's file that copies the needed rows to each batch's place in files or memory.
 
-The pages with needed rows are read once, in file order, merged over small holes, with many requests in flight. Each row
-is then dealt out to every batch that needs it. A `SweepSource` brings bytes that the file lacks here, in the same
-order.
+Pages with needed rows are read once, in file order. One read may cover several pages and the small holes between them,
+and many reads are in flight. Each row is then dealt out to every batch that needs it. A `SweepSource` brings bytes that
+this machine's file lacks, in the same order.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-EXTENT_BYTES: Final = 128 * 1024  # stays in a core's cache between its checksum and its copies
-_BROUGHT_BYTES: Final = 2**20  # of an extent from a source, because each extent is a Python call
+EXTENT_BYTES: Final = 128 * 1024  # longest extent; stays in a core's cache for checksum and copies
+_BROUGHT_BYTES: Final = 2**20  # longest extent from a source: each extent is a Python call
 MAX_RING_BYTES: Final = 4 * 2**20
 MIN_RING_BYTES: Final = 2**20
-MAX_PIECE_BYTES: Final = 64 * 1024  # larger ones gain nothing
-_STEP_BYTES: Final = 4 * 2**20  # dealt out between two tests of `is_cancelled`: a few milliseconds
-_SPARE_SHARE: Final = 4  # one piece in flight for this many batches
+MAX_PIECE_BYTES: Final = 64 * 1024  # larger pieces gain nothing
+_STEP_BYTES: Final = 4 * 2**20  # bytes dealt out between two tests of `is_cancelled`: a few milliseconds
+_SPARE_SHARE: Final = 4  # batches per spare piece, which is being written
 _MIN_SPARE: Final = 8
 
 
@@ -78,7 +78,7 @@ _MIN_SPARE: Final = 8
 class SweepBuffers:
     """The division of a sweep's memory."""
 
-    ring_bytes: int  # for extents that were read
+    ring_bytes: int  # for the extents in flight, or read and not yet dealt out
     piece_bytes: int
     num_pieces: int
 
@@ -86,15 +86,15 @@ class SweepBuffers:
 def plan_buffers(num_batches: int, memory_bytes: int) -> SweepBuffers:
     """Divide memory among the extents to read and the batches' pieces. Pure.
 
-    Pieces of up to 64 KiB, one for each batch and a quarter more; smaller ones, of at least a page, when there are
-    many batches.
+    There are at least `num_pieces` pieces. A piece has up to 64 KiB; with many batches it is smaller, but at least a
+    page.
 
     Raises
     ------
     BudgetError
         The memory is too small.
     """
-    # Pieces get most of it: they are the writes to the device, and small writes are slow.
+    # Pieces get most of the memory: each is one write to the device, and small writes are slow.
     ring = min(MAX_RING_BYTES, max(MIN_RING_BYTES, memory_bytes // 4))
     wanted = num_pieces(num_batches)
     piece = (memory_bytes - ring) // wanted // ALIGNMENT * ALIGNMENT
@@ -112,7 +112,7 @@ def plan_buffers(num_batches: int, memory_bytes: int) -> SweepBuffers:
 
 
 def num_pieces(num_batches: int) -> int:
-    """Return the number of pieces: an unfilled one per batch, and spare ones that are being written. Pure."""
+    """Return the number of pieces: one per batch to fill, and spare ones for writes in flight. Pure."""
     return num_batches + max(_MIN_SPARE, num_batches // _SPARE_SHARE)
 
 
@@ -120,23 +120,22 @@ def num_pieces(num_batches: int) -> int:
 class SweepCost:
     """The bytes and requests of a sweep."""
 
-    read: ReadStats  # rows: the rows dealt out
+    read: ReadStats  # its ``rows`` counts the rows dealt out
     writes: int  # requests
     bytes_written: int
-    bytes_brought: int = 0  # by a source, in place of reads
+    bytes_brought: int = 0  # bytes that a source brought, in place of reads
 
 
 class Sweeper:
-    """A separate lane on a store's file. Owns a descriptor, a ring or threads until `close`; one sweep at a time.
+    """Runs sweeps over a store's file, one at a time. Owns a separate descriptor, and a ring or threads, until `close`.
 
     Parameters
     ----------
-    stored : the rows' description to sweep
+    stored : the description of the rows to sweep
     memory : page-aligned buffers, which the sweeper keeps
-    file : the open file, which the sweeper then owns. None means that ``stored`` opens it.
-    gap_bytes : longest hole between two needed pages that is bridged; defaults to the value in the device's remembered
-        profile
-    is_real : False if the files are written only through their own system calls, as in tests
+    file : the open file, which the sweeper then owns. None means that ``stored`` opens the file again.
+    gap_bytes : longest hole that a read bridges between two needed pages; defaults to the value in the device's profile
+    is_real : False if the written files have replaced system calls, as in tests
 
     Raises
     ------
@@ -202,15 +201,15 @@ class Sweeper:
         is_cancelled: Callable[[], bool],
         source: SweepSource | ArrivingRows | None = None,
     ) -> SweepCost:
-        """Bring the rows of a single batch, in stored form, into memory.
+        """Copy the rows of a single batch, in stored form, into memory.
 
         Parameters
         ----------
         wanted : the rows of one batch
-        out : uint8, page-aligned and longer than the rows: it is one piece, and a full piece would be written
+        out : uint8, page-aligned and longer than the rows. It is the only piece, and a full piece would be written
         is_cancelled : tested every few milliseconds
-        source : source of the file's pages, or arriving rows in place of the file, with slots in ``wanted``. The caller
-            owns it. None reads the file, through the source of its `OsIO` if there is one.
+        source : brings the file's pages, or arriving rows in place of the file; ``wanted`` then has their slots. The
+            caller owns the source. None reads the file, or takes the pages from `OsIO.source` if there is one.
 
         Raises
         ------
@@ -219,9 +218,9 @@ class Sweeper:
         ChannelClosedError
             ``is_cancelled`` returned true.
         GloaderError
-            The error of the source.
+            The source failed.
         """
-        # One piece that never fills: the rows go to their place, and nothing is written.
+        # One piece that never becomes full: the rows are copied to ``out``, and nothing is written.
         buffers = SweepBuffers(ring_bytes=self._memory.nbytes, piece_bytes=out.nbytes, num_pieces=1)
         nowhere = np.zeros(1, np.int64)
         with self._content(wanted, source) as content:
@@ -252,7 +251,7 @@ class Sweeper:
 
         Parameters
         ----------
-        wanted : the rows of S batches, or of other owners
+        wanted : the rows of S batches, or the positions of S other owners
         targets : (S,) file of each batch, None for a batch without rows
         starts : (S,) offset of each region in its file, in bytes
         sums : receives the checksums of the written pages
@@ -294,7 +293,7 @@ class Sweeper:
         wanted: WantedRows | WantedPositions,
         source: SweepSource | ArrivingRows | None,
     ) -> Iterator[SweepContent]:
-        """Lend the sweep's input for the duration of the block."""
+        """Yield the sweep's input, which is valid inside the block."""
         stored = self._stored
         if self._driver is None:
             raise StoreError(f"{stored.path}: the lane of this sweep is closed")
@@ -335,7 +334,7 @@ class Sweeper:
             checksums=stored.checksums,
             format_version=stored.format_version,
             max_bytes=max_bytes,
-            # A source reads no holes from a device, and another request would take longer than copying the hole.
+            # A source reads no holes from a device, and copying a hole takes less time than another request.
             gap_bytes=gap_bytes if content.source is None else max_bytes,
             ring=ring,
             ring_words=ring.view(np.uint64),
@@ -383,13 +382,13 @@ class Sweeper:
                 if status == READ_CARE and source is not None:
                     bring(source, sweep, is_cancelled)
                 elif status in (READ_CARE, WRITE_CARE):
-                    # A careful request may fall back from O_DIRECT, and so replace a shared descriptor.
+                    # A careful request may give up O_DIRECT, which replaces a descriptor that other requests use.
                     driver.settle(sweep)
                     care = _read_carefully if status == READ_CARE else _write_carefully
                     care(sweep, files, self._stored.os_io)
             supply.require_end(sweep)
         except BaseException:
-            # After any error, no request may be in flight into buffers and files that the caller now takes away.
+            # After an error the caller releases the buffers and files, so no request may be in flight.
             driver.settle(sweep)
             raise
         return _cost(sweep, supply.num_rows, is_brought=source is not None)
@@ -417,7 +416,7 @@ def _write_carefully(sweep: Sweep, files: SweepFiles, os_io: OsIO) -> None:
         doing = f"packing {files.label} {batch}"
         with spill_errors(target.path, doing, needed_bytes=len(data), os_io=os_io):
             target.write_fully(data, offset)
-        files.fds[[other is target for other in files.targets]] = target.fd  # it may have changed
+        files.fds[[other is target for other in files.targets]] = target.fd  # the descriptor may have changed
         give_back(piece, sweep)
 
 
