@@ -194,7 +194,7 @@ class ReplayError(GloaderError):
 
 
 class DivergedError(GloaderError, ArithmeticError):
-    """A loss is not finite, or outputs for nodes or pairs are NaN; the message names the batch or counts the outputs."""
+    """A loss is not finite, or outputs for nodes or pairs are NaN; the message names the batch or their count."""
 
 
 class StallError(GloaderError):
