@@ -188,6 +188,6 @@ def test_another_version_or_a_damaged_file_is_refused(change: dict[str, Any], me
 
 def test_what_is_missing_is_named() -> None:
     body = findings_of_run().to_json()
-    del body["what_if"]
-    with pytest.raises(FormatError, match="field 'what_if' is missing"):
+    del body["replayed_s"]
+    with pytest.raises(FormatError, match="field 'replayed_s' is missing"):
         Findings.from_json(body)
