@@ -25,7 +25,7 @@ def analyze(
     verify: Annotated[bool, SWITCH] = False,
     output: OutputFlags = DEFAULT_OUTPUT,
 ) -> int:
-    """Say where an epoch of a recorded run went, and what it would take if something were different.
+    """Show where the time of a recorded run went, and predict the effect of changes.
 
     Record a run with `gloader train ... --trace --out RUN`. It is replayed from what its threads used, and so are runs
     with changes; whatever changes the reads is sampled and planned again. Nothing is trained. Exits with status 1 where

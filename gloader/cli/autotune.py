@@ -202,17 +202,17 @@ class TuneFlags:
     """Instead of RUN: a prepared folder, the URL of one, or a source of `gloader prepare`; a few batches are recorded
     first, with the settings below."""
     config: Path | None = None
-    """A YAML recipe whose keys are these flags; flags on the command line win over it."""
+    """A YAML recipe with these flags as keys. Flags on the command line take precedence."""
     task: TaskName = "node"
-    """With --dataset: what is predicted, the classes of nodes or edges (link)."""
+    """With --dataset: prediction of node classes (node) or of edges (link)."""
     device: str = "auto"
     """With --dataset: auto, cpu or cuda:0."""
     out: Path = Path("recipe.yaml")
-    """The recipe that is written, for `gloader train --config`."""
+    """The new recipe, for `gloader train --config`."""
     batches: Annotated[Count, Parameter(metavar="N")] = 64
-    """With --dataset: batches that are recorded and measured, about; whole epochs where they are shorter."""
+    """With --dataset: approximate number of recorded and measured batches; shorter epochs are run whole."""
     rounds: Annotated[Count, Parameter(metavar="N")] = 3
-    """Times that the best and the start are measured, in turns."""
+    """Measurements of the best settings and of the first ones, in turns."""
 
 
 _FLAGS = TuneFlags()
@@ -231,7 +231,7 @@ def autotune(  # noqa: PLR0913 - a run, or all that makes one
     objects: ObjectSettings = _OBJECTS,
     output: OutputFlags = DEFAULT_OUTPUT,
 ) -> None:
-    """Find faster settings on the replay of a run, measure them beside those it had, and write a recipe.
+    """Search faster settings on the replay of a run, measure them against the run's own, and write a recipe.
 
     Searched are threads, superbatches, the cache's part of the memory, and the way of reading. No more memory is taken
     than the run had, and the batches stay the same. `gloader train --config recipe.yaml` trains with what was found.

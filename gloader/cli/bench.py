@@ -25,9 +25,9 @@ class SamplerWorkload:
     graph: Literal["rmat", "powerlaw"] = "rmat"
     """Kind of synthetic graph."""
     num_nodes: int = 2_000_000
-    """Its nodes."""
+    """Nodes of the graph."""
     num_edges: int = 60_000_000
-    """Its edges."""
+    """Edges of the graph."""
     fanout: Fanout = (10, 10, 10)
     """Neighbours sampled per node, one number per hop."""
     batch_size: int = 1000
@@ -35,13 +35,13 @@ class SamplerWorkload:
     batches: int = 16
     """Batches per repeat."""
     repeats: int = 7
-    """Repeats, of which the median counts."""
+    """Repeats; the median counts."""
     threads: int = 2
     """Sampling threads, of gloader and of DGL."""
     seed: int = 0
     """Key of the graph and of the sampling."""
     dgl: bool = True
-    """Run DGL's sampler as well, where dgl is installed."""
+    """Also run DGL's sampler, if dgl is installed."""
 
 
 @Parameter(name="*")
@@ -52,9 +52,9 @@ class InspectorWorkload:
     graph: Literal["rmat", "powerlaw"] = "rmat"
     """Kind of synthetic graph."""
     num_nodes: int = 2_000_000
-    """Its nodes."""
+    """Nodes of the graph."""
     num_edges: int = 40_000_000
-    """Its edges."""
+    """Edges of the graph."""
     fanout: Fanout = (10, 10, 10)
     """Neighbours sampled per node, one number per hop."""
     batch_size: int = 1000
@@ -64,13 +64,13 @@ class InspectorWorkload:
     cache_share: float = 0.1
     """Rows in the cache, as a share of the nodes."""
     repeats: int = 7
-    """Repeats, of which the median counts."""
+    """Repeats; the median counts."""
     threads: int = 2
-    """Threads that sample, and that copy."""
+    """Threads that sample and copy."""
     seed: int = 0
     """Key of the graph and of the sampling."""
     policies: bool = True
-    """Evaluate the other policies as well."""
+    """Also evaluate the other policies."""
 
 
 @Parameter(name="*")
@@ -83,9 +83,9 @@ class GatherWorkload:
     rows: int = 100_000
     """Rows of a gather."""
     table: Size = 1 << 31
-    """Size of the table that is gathered from."""
+    """Size of the table of rows."""
     repeats: int = 7
-    """Repeats, of which the median counts."""
+    """Repeats; the median counts."""
 
 
 @Parameter(name="*")
@@ -100,7 +100,7 @@ class EpochWorkload:
     cache_share: float = 0.1
     """Rows in the host cache, as a share of the nodes."""
     epochs: int = 3
-    """Counted epochs, of which the median counts."""
+    """Counted epochs; the median counts."""
     threads: int | None = None
     """Sampling threads. Default: one for each core of this process."""
     seed: int = 0
@@ -128,7 +128,7 @@ def sampler(
     out: Path | None = None,
     output: OutputFlags = DEFAULT_OUTPUT,
 ) -> None:
-    """Measure sampled edges per second, beside DGL's sampler in the same run where dgl is installed.
+    """Measure sampled edges per second, next to DGL's sampler in the same run if dgl is installed.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ def gather(
     out: Path | None = None,
     output: OutputFlags = DEFAULT_OUTPUT,
 ) -> None:
-    """Measure rows gathered from memory per second, beside torch's index_select on one thread.
+    """Measure rows gathered from memory per second, next to torch's index_select on one thread.
 
     Parameters
     ----------
@@ -215,7 +215,7 @@ def epoch(
     out: Path | None = None,
     output: OutputFlags = DEFAULT_OUTPUT,
 ) -> None:
-    """Measure the seconds of an epoch of batches from the SSD, beside the same epoch in memory. Nothing is trained.
+    """Measure the seconds of an epoch of batches from the SSD, next to the same epoch in memory. Nothing is trained.
 
     Parameters
     ----------

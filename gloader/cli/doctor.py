@@ -23,7 +23,7 @@ def doctor(
     network: Annotated[bool, SWITCH] = False,
     output: OutputFlags = DEFAULT_OUTPUT,
 ) -> int:
-    """Show what this machine has and what to fix. The disk is probed for two to three seconds.
+    """Check this machine and list what to fix. The disk is probed for two to three seconds.
 
     What the disk can do is remembered, so that features on it are read accordingly; runs learn the rest.
     Exits with status 1 when something makes gloader unusable.

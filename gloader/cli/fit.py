@@ -64,40 +64,40 @@ class FitFlags:
     """A dataset, or the size of a graph, and what is done with it."""
 
     dataset: str | None = None
-    """A dataset, as `gloader train` takes it. Without one, --nodes, --edges and --features say its size."""
+    """A dataset, as in `gloader train`. Without one, --nodes, --edges and --features give the size."""
     nodes: Whole | None = None
     """Nodes of the graph."""
     edges: Annotated[str | None, Parameter(metavar="NUMBER|TABLE")] = None
-    """Edges as they are stored: with --symmetrize twice those of the source. With --dataset and --task link: the link
-    table that is trained on."""
+    """Stored edges; --symmetrize doubles those of the source. With --dataset and --task link: the link table to train
+    on."""
     features: Annotated[str | None, Parameter(metavar="NUMBER|HOME")] = None
-    """Numbers in a feature row. With --dataset: where the features live, as of `gloader train` (ram, ssd, auto)."""
+    """Numbers in a feature row. With --dataset: place of the features, as in `gloader train` (ram, ssd, auto)."""
     dtype: FeatureDtype | None = None
-    """How the features are stored. Default: float32, or as in the dataset."""
+    """Stored dtype of the features. Default: float32, or the dataset's dtype."""
     train_nodes: Whole | None = None
-    """Nodes that are trained on. Default: a hundredth of all, or those of the dataset."""
+    """Training nodes. Default: a hundredth of all nodes, or the dataset's training nodes."""
     task: TaskName = "node"
-    """What a run on the dataset predicts, as of `gloader train`."""
+    """Task of a run on the dataset, as in `gloader train`."""
     model: ModelName = "graphsage"
-    """Which network; those for several types need --dataset."""
+    """The network; networks for several types need --dataset."""
     hidden: Count = 256
     """Width of the hidden layers."""
     heads: Count = 4
     """Attention heads of gat and rgat."""
     fanout: AnyFanout = (15, 10, 5)
-    """Neighbours sampled per node, as of `gloader train`, the hop next to the seeds first; -1 takes all."""
+    """Neighbours sampled per node, as in `gloader train`: first the hop next to the seeds; -1 takes all."""
     batch_size: Count = 1024
-    """Training nodes per batch, or edges."""
+    """Training nodes, or edges, per batch."""
     sampler: str = "neighbor"
-    """Which sampler, as of `gloader train`."""
+    """The sampler, as in `gloader train`."""
     topology: TopologyHome = "auto"
-    """Where the edges live, as of `gloader train`."""
+    """Place of the edges, as in `gloader train`."""
     cache: SizeOrShare = None
-    """Host cache, as of `gloader train`."""
+    """Host cache, as in `gloader train`."""
     epochs: Count = 10
-    """Of the run on the dataset."""
+    """Key of the run on the dataset."""
     memory_budget: Size = None
-    """Memory of the run. Default: the least that is enough, and doublings of it."""
+    """Memory of the run. Default: the least sufficient memory, and multiples of it."""
 
     @property
     def model_config(self) -> ModelConfig:
@@ -159,7 +159,7 @@ _NOTHING: Final = FitFlags()
 
 
 def fit(*, flags: FitFlags = _NOTHING, output: OutputFlags = DEFAULT_OUTPUT) -> None:
-    """Say whether a graph fits this memory and disk: a dataset as a run would find it, or a graph by its size alone.
+    """Check whether a graph fits this memory and disk, from a dataset or from the size of a graph.
 
     With --dataset the least memory budget is the one that `gloader train` accepts with the same flags; edges and a few
     batches are read, and nothing is trained. By its size alone nothing is read, written or measured: edges are taken to

@@ -51,7 +51,7 @@ def infer(  # noqa: PLR0913 - each a flag
     objects: ObjectSettings = _OBJECTS,
     output: OutputFlags = DEFAULT_OUTPUT,
 ) -> None:
-    """Predict the class of every node with a trained model, from all neighbours; or write what a layer makes of it.
+    """Predict the class of every node with a trained model and all neighbours, or write a layer's embeddings.
 
     Under torchrun, on machines that have a part of the features each, the first rank predicts and the others serve it.
 

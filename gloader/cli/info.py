@@ -27,7 +27,7 @@ _OWN_LINES = frozenset(
 def info(
     dataset: str, /, *, objects: ObjectSettings = _OBJECTS, output: OutputFlags = DEFAULT_OUTPUT
 ) -> None:
-    """Show what a prepared dataset holds. Reads the commit record alone and writes nothing.
+    """Show the content of a prepared dataset. Reads only the commit record and writes nothing.
 
     Parameters
     ----------

@@ -27,22 +27,21 @@ class InspectFlags:
     """Flags for the sampled batches."""
 
     fanout: Fanout = (15, 10, 5)
-    """Neighbours sampled per node, one number per layer, the hop next to the seeds first; -1 takes all."""
+    """Neighbours sampled per node: one number per layer, first the hop next to the seeds; -1 takes all."""
     batch_size: int = 1024
     """Training nodes per batch."""
     batches: int | None = None
     """Batches to sample. Default: a whole epoch, with --topology 64."""
     superbatch: int = 64
-    """Batches that are planned together."""
+    """Batches planned together."""
     seed: int = 0
     """Key of the order and the sampling."""
     threads: int | None = None
     """Sampling threads. Default: one for each core of this process."""
     memory_budget: Size = None
-    """Memory for the traces, and with --topology that of the loader. Default: half of what is free."""
+    """Memory for the traces; with --topology, the loader's memory. Default: half of the free memory."""
     spill_budget: Size = None
-    """With --topology: disk that the loader may take; a quarter of what is free, up to four times the features, when
-    not given."""
+    """With --topology: the loader's disk space. Default: a quarter of the free space, at most 4 x the features."""
 
 
 # Enough for the pages of a batch to be known to a percent; passes for more batches read the whole file.
@@ -189,7 +188,7 @@ def inspect(
     objects: ObjectSettings = _OBJECTS,
     output: OutputFlags = DEFAULT_OUTPUT,
 ) -> None:
-    """Sample an epoch and show what every cache policy would read from the SSD at every cache size.
+    """Sample an epoch and show the SSD reads of every cache policy at every cache size.
 
     For datasets of one node type. Nothing is trained and no feature is read. Sizes are shares of the feature rows;
     every policy starts with an empty cache, except that static sets are in memory already.

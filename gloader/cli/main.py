@@ -38,8 +38,8 @@ from gloader.convert.registry import is_source
 _HELP = """Train graph neural networks on graphs whose features do not fit in memory.
 
 `gloader prepare SOURCE OUT` turns a graph into a dataset directory, `gloader train --dataset OUT` trains on it.
-`gloader train --dataset builtin:digits` does both on a small real graph, and `gloader report RUN ...` shows runs beside
-each other. Whether a graph fits this machine, `gloader fit` says by its size alone.
+`gloader train --dataset builtin:digits` does both on a small real graph. `gloader report RUN ...` compares runs.
+`gloader fit` checks whether a graph fits this machine; it needs only the graph's size.
 """
 
 

@@ -26,7 +26,7 @@ def migrate(
     diff: Annotated[bool, Parameter(negative="")] = False,
     output: OutputFlags = DEFAULT_OUTPUT,
 ) -> int:
-    """Read a script of DGL or PyG, and show what maps, what does not and why, and the changed lines as a diff.
+    """Read a DGL or PyG script; show the calls that map, those that do not and why, and the changed lines as a diff.
 
     The script is not executed, and nothing is written. `gloader migrate SCRIPT --diff | patch SCRIPT` changes it. Exits
     with status 1 when something does not map.

@@ -24,7 +24,7 @@ def plan(
     max_seconds: Annotated[float | None, Parameter(metavar="SECONDS")] = None,
     output: OutputFlags = DEFAULT_OUTPUT,
 ) -> None:
-    """Predict an epoch of a recorded run on other machines, and say which of them are worth it.
+    """Predict an epoch of a recorded run on other machines, and name those that are worth it.
 
     Each machine is tried with several budgets of memory, from the least that works to most of what it has. Shown are
     those that no other one beats in seconds, memory, disk and dollars of an epoch. Machines and prices are those of the

@@ -77,35 +77,38 @@ class PrepareFlags:
     """Flags of the conversion."""
 
     memory_budget: Size = None
-    """Memory that the conversion may use, such as 1GB. Default: half of what is free."""
+    """Memory that the conversion may use, such as 1GB. Default: half of the free memory."""
     dtype: FeatureDtype | None = None
-    """How the features are stored. Default: float32; integers that it rounds and floats that it makes 0 are refused."""
+    """Stored dtype of the features. Default: float32; integers that it would round, and floats that it would turn into
+    0, are refused."""
     edge_dtype: FeatureDtype | None = None
-    """How the features of edges are stored, likewise."""
+    """Stored dtype of edge features; the same rules hold."""
     allow_nan: Annotated[bool, Parameter(negative=())] = False
-    """Let NaN and infinity in features in; they are counted."""
+    """Accept NaN and infinity in features, and count them."""
     order: OrderName = "none"
-    """How rows lie on disk: as given, by falling out-degree, or community by community."""
+    """Order of the rows on disk: as given (none), by falling out-degree, or community by community."""
     symmetrize: Annotated[bool | list[str], REPEATED] = False
-    """Store both directions of every edge, each once; of several types: of those within a type, or of the one named."""
+    """Store both directions of every edge, each once. With several types: for all relations within a type, or for the
+    named relations."""
     add_reverse: Annotated[bool, Parameter(negative=())] = False
-    """Several types: add the reverse of every relation that has none, its name with rev_ before it."""
+    """Several types: add the reverse of every relation without one; its name begins with rev_."""
     self_loops: Annotated[bool, Parameter(negative=())] = False
     """Give every node exactly one self loop."""
     deduplicate: Annotated[bool, Parameter(negative=())] = False
-    """Merge parallel edges; their weights add up."""
+    """Merge parallel edges and add their weights."""
     edge_split: str | None = None
-    """Deal the edges out to link tables train, valid and test, such as 80/10/10; the last two leave the graph."""
+    """Split the edges into link tables train, valid and test, as in 80/10/10; edges of the last two leave the graph."""
     edge_split_by: SplitBy = "random"
-    """By a hash of the pair and --seed, or the earliest edges first."""
+    """Rule of the edge split: by a hash of the pair and --seed (random), or the earliest edges first (time)."""
     edge_split_relation: str | None = None
-    """Several types: the relation whose edges are split, such as author:writes:paper."""
+    """Several types: the relation to split, such as author:writes:paper."""
     reverse: Annotated[list[str], REPEATED] = field(default_factory=list)
-    """Several types: two relations of which each leads the other back, such as buys=bought_by."""
+    """Several types: a pair of relations that are each other's reverse, such as buys=bought_by."""
     edge_table: Annotated[list[str], REPEATED] = field(default_factory=list)
-    """A link table, NAME=FILE or NAME@RELATION=FILE: Parquet or CSV of src, dst, perhaps label and time; or a .npy."""
+    """A link table, NAME=FILE or NAME@RELATION=FILE: a .npy, or Parquet or CSV with columns src, dst and optionally label
+    and time."""
     ranges: str | None = None
-    """This machine's part of the feature rows, such as 0/4, the first of four; the others prepare 1/4 to 3/4."""
+    """This machine's feature rows: 0/4 is the first of four parts; other machines prepare 1/4 to 3/4."""
     overwrite: Annotated[bool, Parameter(negative=())] = False
     """Replace the dataset at OUT, in one step, when the new one is complete."""
 
@@ -143,23 +146,23 @@ class SourceFlags:
     """Flags of the source, besides its name."""
 
     features: Path | None = None
-    """edges: feature rows: a .npy, a .npz of a CSR matrix, or a table, whose rows are joined by its column of ids."""
+    """edges: feature rows, as a .npy, a .npz with a CSR matrix, or a table that is joined by its id column."""
     labels: Path | None = None
-    """edges: labels, a .npy or a table likewise, -1 where unlabelled; may be left out where edges are predicted."""
+    """edges: labels, as a .npy or a table; -1 means no label. Not needed to predict edges."""
     splits: Path | None = None
-    """edges: a .npz file with train, valid and test ids; random 60/20/20 by default."""
+    """edges: a .npz file with train, valid and test ids. Default: random 60/20/20."""
     src: str | None = None
-    """edges: the column of the sources, where its name is not one that is known, such as src, source or from."""
+    """edges: the source column, if its name is not a known one such as src, source or from."""
     dst: str | None = None
-    """edges: the column of the destinations, likewise."""
+    """edges: the destination column, if its name is not a known one such as dst, target or to."""
     edge_time: str | None = None
-    """Where the times of edges are, by which lists are sorted: a column of their table, or an array's name; or none."""
+    """Edge times, by which neighbour lists are sorted: a column of the edge table, an array's name, or none."""
     edge_features: str | None = None
-    """The features of edges: columns such as amount,kind, an array's name, or a file; or none."""
+    """Edge features: columns such as amount,kind, an array's name, a file, or none."""
     root: Path | None = None
-    """ogb: the folder that holds, or will hold, the downloaded data."""
+    """ogb: folder for the downloaded data."""
     seed: int = 0
-    """Key of random splits, of edges too, and of synthetic graphs that name none."""
+    """Key of random splits, and of synthetic graphs without a seed of their own."""
 
     def options(self, memory_budget: int | None, *, needs_labels: bool = True) -> SourceOptions:
         """Return the options of the source; see `SourceOptions`."""

@@ -55,27 +55,27 @@ class RunFlags:
     """A prepared folder, the URL of one (s3://...), or any source of `gloader prepare`, which is then prepared once
     under $GLOADER_HOME."""
     config: Path | None = None
-    """A YAML recipe whose keys are these flags; flags on the command line win over it."""
+    """A YAML recipe with these flags as keys. Flags on the command line take precedence."""
     out: Annotated[Path | None, FIRST] = None
     """Folder of the results. Default: runs/DATASET-MODEL-DATE-TIME."""
     task: TaskName = "node"
-    """What is predicted: the classes of nodes, or edges (link), which --edges and the flags beside it are for."""
+    """Prediction of node classes (node) or of edges (link). The group Links has the flags of the latter."""
     runs: Count = 1
-    """Repetitions with seeds seed, seed+1, ...; the result is their mean and standard deviation."""
+    """Repetitions with seeds seed, seed+1, ...; the result has their mean and standard deviation."""
     resume: Annotated[bool, SWITCH, FIRST] = False
     """Continue the interrupted run in --out."""
     overwrite: Annotated[bool, SWITCH] = False
-    """Replace the run in --out; without this flag, or --resume, a folder that holds a run is refused."""
+    """Replace the run in --out. Without this flag or --resume, a folder with a run is refused."""
     device: str = "auto"
-    """auto, cpu or cuda:0; with several ranks auto gives each its own GPU."""
+    """auto, cpu or cuda:0. With several ranks, auto gives each rank a GPU of its own."""
     tensorboard: bool = False
     """Write TensorBoard events into --out."""
     compare_mlp: bool = False
-    """Train an MLP on the same features as well, to see what the edges are worth."""
+    """Also train an MLP on the same features, to measure the value of the edges."""
     explain: Annotated[bool, SWITCH] = False
-    """Say what is held where and why before training, and what was predicted and measured after it."""
+    """Before training, show the place of all data and why; afterwards, compare predictions with measurements."""
     trace: Annotated[bool, SWITCH] = False
-    """Write what every stage did when to trace.json in the run's folder, for ui.perfetto.dev."""
+    """Record the work of every stage in trace.json in the run's folder, for ui.perfetto.dev."""
 
 
 _MODEL, _OPTIM, _STEP, _LOADER = ModelConfig(), OptimConfig(), StepConfig(), LoaderSettings()
