@@ -1,9 +1,9 @@
 """Calibration of a replay: each kind of work takes as long as it was recorded. Pure.
 
-A record has the processor time of a piece of work and the bytes that it moved. It lacks the number of cores that a
-computation could have used, the disk's own time for the bytes, and the waits of a thread for locks. So one factor for
-each stage is fitted: its work then takes as long in the replay as in the run. The length of the epoch is not fitted.
-It follows from the waits, and shows whether the replay is to be trusted.
+A record has a piece of work's processor time and moved bytes. It lacks three numbers: the cores that a computation
+could have used, the disk's own time for the bytes, and a thread's waits for locks. So one factor per stage is fitted,
+and the stage's work takes as long in the replay as in the run. The epoch's length is not fitted. It follows from the
+waits, and shows whether the replay can be trusted.
 """
 
 from __future__ import annotations
@@ -34,40 +34,40 @@ if TYPE_CHECKING:
     W = TypeVar("W", BatchWork, SuperbatchWork, PassWork)
 
 
-MOST_UNEXPLAINED: Final = 0.10  # of an epoch: a replay with a larger error predicts nothing
-# Share of an epoch: lags are fitted and stay fixed under all changes, so with more lags nothing is predicted.
+MOST_UNEXPLAINED: Final = 0.10  # share of an epoch; a replay with a larger error predicts nothing
+# Share of an epoch. Lags are fitted and stay fixed under all changes, so a replay with more lags predicts nothing.
 MOST_LAGS: Final = 0.5
-# Replays until the numbers hardly change.
+# The most replays. The fit stops earlier if the numbers hardly change.
 _ROUNDS: Final = 8
-_CLOSE: Final = 0.003  # of a stage's seconds
-# Bounds of the disk's factor over the rates that were measured when the run began.
+_CLOSE: Final = 0.003  # share of a stage's seconds
+# Bounds for the disk's factor over the rates that were measured when the run began.
 _MOST_FACTOR: Final = 16.0
-_PART: Final = 0.1  # of a stage's seconds: below this share, the disk does not dominate them
-# Largest delay of a thread per processor second of other threads; missing time beyond it is a fixed lag.
-# In runs of `experiments/bench/replay.py` it was 0.1 to 0.5, and nearly the same under all changes.
+_PART: Final = 0.1  # share of a stage's seconds; with less disk time, the disk's factor is not fitted
+# Largest delay of a thread per processor second of other threads. Missing time beyond it is a fixed lag. In runs of
+# `experiments/bench/replay.py` the delay was 0.1 to 0.5, and nearly the same under all changes.
 _MOST_HELD_UP: Final = {"compute": 0.5, "trace": 0.15, "sample": 0.15}
 _STAGES: Final = ("trace", "sample", "inspect", "stage", "read", "gather", "transfer", "compute", "sweep")
 
 
 class Mean(NamedTuple):
-    """A piece of work of a stage, on average."""
+    """A stage's piece of work, on average."""
 
     seconds: float = 0.0
-    meanwhile_s: float = 0.0  # processor seconds of other threads during the work
-    in_line: float = 0.0  # how often others were at its disk when it came
-    longest_line_s: float = 0.0  # its longest possible wait in line: the duration of the others' disk work
+    meanwhile_s: float = 0.0  # other threads' processor seconds during the work
+    in_line: float = 0.0  # share of pieces that found other work at the disk
+    longest_line_s: float = 0.0  # longest wait in line: the duration of the other disk work
 
 
 class Lag(NamedTuple):
     """The time between a piece of work and the next step of its thread."""
 
-    each_s: float = 0.0  # independent of others
-    held_up: float = 0.0  # seconds per processor second of others
-    in_line_s: float = 0.0  # if others are at the disk when it comes
+    each_s: float = 0.0  # seconds that do not depend on other work
+    held_up: float = 0.0  # seconds per processor second of other threads
+    in_line_s: float = 0.0  # seconds if other work is at the disk when this work arrives
 
     @classmethod
     def of(cls, stage: str, seconds: float, mean: Mean) -> Lag:
-        """Return the lag of so many seconds in a piece of work such as ``mean``."""
+        """Return a lag with ``seconds`` in a piece of work such as ``mean``."""
         held_up_s = min(seconds, _MOST_HELD_UP.get(stage, 0.0) * mean.meanwhile_s)
         in_line_s = min(seconds - held_up_s, mean.in_line * mean.longest_line_s)
         return cls(
@@ -77,7 +77,7 @@ class Lag(NamedTuple):
         )
 
     def seconds(self, mean: Mean) -> float:
-        """Return its seconds in a piece of work such as ``mean``."""
+        """Return the lag's seconds in a piece of work such as ``mean``."""
         return self.each_s + self.held_up * mean.meanwhile_s + self.in_line_s * mean.in_line
 
 
@@ -88,13 +88,13 @@ _NO_LAG: Final = Lag()
 class ReplayFit:
     """The fitted factors from recorded to replayed demands."""
 
-    cores: float  # that the computation keeps busy if no other work needs them
-    # Seconds of the disk over those from its rates, by stage.
+    cores: float  # cores that the computation keeps busy without competition
+    # By stage: the disk's seconds over those from its rates.
     disk: Mapping[str, float] = field(default_factory=dict)
     lag: Mapping[str, Lag] = field(default_factory=dict)  # by stage
 
     def of(self, stage: str, demands: Demands) -> Demands:
-        """Return the replayed demands of a piece of work of ``stage``."""
+        """Return the replayed demands for a piece of work in ``stage``."""
         if not demands.alone_s:
             return demands
         factor, lag = self.disk.get(stage, 1.0), self.lag.get(stage, _NO_LAG)
@@ -131,23 +131,23 @@ class Calibrated:
     fit: ReplayFit
     work: Work  # with replayed demands
     replayed: Replayed
-    # Measured over replayed, less 1, of each stage; "epoch" for the counted epochs.
+    # By stage: measured seconds over replayed seconds, less 1. "epoch" is for the counted epochs.
     unexplained: dict[str, float]
-    # The share of the counted epochs without use of any recorded resource. A device's computation is such a resource.
+    # Share of the counted epochs without use of any recorded resource. A device's computation counts as such a use.
     lags: float
 
     @property
     def doubt(self) -> str:
-        """Return the reason why nothing is to be predicted; "" if the replay is trusted."""
+        """Return the reason against predictions, or "" if the replay is trusted."""
         return doubt_of(self.unexplained, self.lags)
 
 
 def doubt_of(unexplained: Mapping[str, float], lags: float) -> str:
-    """Return the reason against predictions, from a replay's unexplained shares; "" if it is trusted. Pure.
+    """Return the reason against predictions, from a replay's unexplained shares, or "" if it is trusted. Pure.
 
     Parameters
     ----------
-    unexplained, lags : as of `Calibrated`
+    unexplained, lags : see `Calibrated`
     """
     if abs(unexplained["epoch"]) > MOST_UNEXPLAINED:
         of_stages = {name: share for name, share in unexplained.items() if name != "epoch"}
@@ -182,15 +182,15 @@ def calibrate(
     threads: int,
     device: str = "cpu",
 ) -> Calibrated:
-    """Return the fit with which each stage's work takes as long in the replay as in the recording. Pure.
+    """Return a fit in which each stage's work takes as long in the replay as in the recording. Pure.
 
     Parameters
     ----------
     work : the result of `work_of`
-    measured : of the same recording
-    machine, shape : those of the recording
-    threads : upper bound of torch's threads in an operation, and so of a computation's cores
-    device : the compute device; no record has its time, so it is fitted from the computations
+    measured : the recording's measurements
+    machine, shape : the recording's machine and shape
+    threads : most torch threads in an operation, and so most cores for a computation
+    device : the compute device; no record has its time, so computations give it
     """
     fit = ReplayFit(cores=min(1.0, machine.cores))
     has_disk = _bound_by_disk(work, measured)
@@ -220,13 +220,13 @@ def calibrate(
 
 
 def _means(replayed: Replayed, work: Work, counted: Collection[int]) -> dict[str, Mean]:
-    """Return the mean duration of each stage's pieces of work, except empty ones. Pure.
+    """Return each stage's mean duration per piece of work, without empty pieces. Pure.
 
     Parameters
     ----------
     replayed : the replay
     work : the replayed work
-    counted : epochs whose work counts, if a stage worked for any of them
+    counted : epochs whose work counts, if the stage worked for any of these
     """
     of_counted: dict[str, list[Mean]] = defaultdict(list)
     of_all: dict[str, list[Mean]] = defaultdict(list)
@@ -243,7 +243,7 @@ def _means(replayed: Replayed, work: Work, counted: Collection[int]) -> dict[str
     if "read" in means:
         sweep_s = max((means[name].seconds for name in ("stage", "sweep") if name in means), default=0.0)
         means["read"] = means["read"]._replace(longest_line_s=sweep_s)
-    # Ranks sum their gradients within the step: it ends only when all have reached this point.
+    # Ranks sum their gradients within the step, so it ends only when all ranks have reached this point.
     step_s = fmean(replayed.step_s[epoch] for epoch in counted)
     return means | {"compute": means.get("compute", Mean())._replace(seconds=step_s)}
 
@@ -257,7 +257,7 @@ def _better(
     *,
     threads: int,
 ) -> ReplayFit:
-    """Return the fit improved by another comparison of durations; the time of ``own`` stages is a device's."""
+    """Return the fit after one more comparison of durations. The device's stages are in ``own``."""
     disk, lags, cores = dict(fit.disk), dict(fit.lag), fit.cores
     for name in _STAGES:
         mean, wanted, lag = known.get(name, Mean()), measured.stage_s.get(name, 0.0), lags.get(name, _NO_LAG)
@@ -284,7 +284,7 @@ def _is_close(known: Mapping[str, Mean], measured: Measured) -> bool:
 
 
 def _bound_by_disk(work: Work, measured: Measured) -> set[str]:
-    """Return the stages with disk time: there the disk's factor is fitted."""
+    """Return the stages with much disk time, whose disk factor is fitted."""
     counted = measured.counted
     batches = [batch for batch in work.batches if batch.epoch in counted]
     known = {

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gloader.ssd_store.cost.io_rates import IoRates
 
 
-# The knobs, with their meanings for messages.
+# The knobs, with their meanings for error messages.
 _FORMS: Final[Mapping[str, str]] = {
     "disk": "a factor such as 2x, of all reads and writes",
     "disk.random": "a factor such as 2x, of reads at random",
@@ -50,8 +50,8 @@ _FORMS: Final[Mapping[str, str]] = {
 }
 KNOBS: Final = tuple(_FORMS)
 _ALL: Final = ", ".join(f"{knob}=" for knob in KNOBS)
-# Knobs that change the accesses or the plan: the batches are sampled and planned again. The others change only rates
-# or threads.
+# Knobs that change the accesses or the plan. Their batches are sampled and planned again. The other knobs change only
+# rates or threads.
 REPLANNED: Final = frozenset(
     {
         "memory",
@@ -68,7 +68,7 @@ REPLANNED: Final = frozenset(
 )
 _RATIOS: Final = frozenset({"disk", "disk.random", "disk.write", "gpu", "compute"})
 _COUNTS: Final = frozenset({"cores", "threads", "buffers", "ranks"})
-# Keywords of `gloader.Loader` for knobs that are settings of a loader.
+# Keywords of `gloader.Loader`, for knobs that are loader settings.
 KEYWORDS: Final[Mapping[str, str]] = {
     "policy": "policy",
     "strategy": "io_strategy",
@@ -80,11 +80,11 @@ KEYWORDS: Final[Mapping[str, str]] = {
     "superbatch": "superbatch",
 }
 AUTO: Final = "auto"
-# The memory plan chooses these if they are AUTO, which is None, as in `gloader.Loader`.
+# The memory plan chooses these if they are AUTO, which is None in `gloader.Loader`.
 _PLANNED: Final = frozenset({"buffers", "cache", "superbatch"})
 _CHOICES: Final = frozenset({"policy", "strategy", "dtype", "order"})
-_LIMIT: Final = 1000.0  # of a factor: more is a typing error
-_MOST: Final = 10_000  # of small counts: more is a typing error
+_LIMIT: Final = 1000.0  # largest factor; a larger one is a typing error
+_MOST: Final = 10_000  # largest small count; a larger one is a typing error
 _ALIASES: Final[Mapping[str, str]] = {"S": "superbatch", "batch_size": "batch-size", "fanouts": "fanout"}
 _BITS: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])b(?:/s|ps)?")
 _SCALES: Final[Mapping[str, float]] = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
@@ -102,14 +102,14 @@ Value: TypeAlias = "Ratio | int | float | str | tuple[int, ...] | None"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """The differences from the recorded run, and the words of the request."""
+    """The differences from the recorded run, with the request's text."""
 
     values: Mapping[str, Value]
     text: str
 
     @property
     def needs_plan(self) -> bool:
-        """True if batches have to be planned again."""
+        """True if batches must be planned again."""
         return any(name in REPLANNED for name in self.values)
 
     def ratio(self, name: str) -> float:
@@ -127,7 +127,7 @@ def parse_changes(text: str) -> Changes:
     Raises
     ------
     ConfigError
-        There is no such knob, or the value is not allowed; the error names the allowed ones.
+        There is no such knob, or the value is not allowed; the error names the allowed values.
     """
     values: dict[str, Value] = {}
     parts = ["".join(part.split()) for part in text.split(",")]
@@ -144,7 +144,7 @@ def parse_changes(text: str) -> Changes:
 
 
 def _named(part: str) -> tuple[str, str]:
-    """Return the knob and the value of ``part``, such as "S=128"; the knob is "" without a "="."""
+    """Return the knob and value in ``part``, such as "S=128". The knob is "" without a "="."""
     name, equals, value = part.partition("=")
     return (_ALIASES.get(name, name), value) if equals else ("", part)
 
@@ -199,7 +199,7 @@ def _ratio(text: str) -> Ratio:
 
 
 def _bits_per_s(text: str) -> float:
-    """Return the bytes per second of text such as 25Gb/s."""
+    """Return the bytes per second for text such as 25Gb/s."""
     match = _BITS.fullmatch(text)
     rate = 0.0 if match is None else float(match[1]) * _SCALES[match[2]] / 8
     if not 0 < rate < math.inf:
@@ -208,16 +208,16 @@ def _bits_per_s(text: str) -> float:
 
 
 def changed_rates(rates: IoRates, changes: Changes) -> IoRates:
-    """Return the rates of a disk with ``changes``.
+    """Return a disk's rates with ``changes``.
 
-    A first read gets faster by the same factor as random reads; dealing rows out is processor work, and stays the same.
+    A first read gets faster by the same factor as random reads. Dealing rows out is processor work and stays the same.
     """
     both = changes.ratio("disk")
     random, write = both * changes.ratio("disk.random"), both * changes.ratio("disk.write")
     in_order = rates.read_bytes_per_s * both
 
     def reads(per_s: float, size: int) -> float:
-        # No random read is faster than one in file order; rates that were measured so stay unchanged.
+        # No random read is faster than a read in file order. Rates that were measured faster stay unchanged.
         return min(per_s * random, max(in_order / size, per_s * both))
 
     return replace(
@@ -239,7 +239,7 @@ def changed_machine(machine: Machine, changes: Changes) -> Machine:
 
 
 def changed_shape(shape: PipelineShape, changes: Changes) -> PipelineShape:
-    """Return a pipeline shape with ``changes``; ConfigError if it is impossible."""
+    """Return a pipeline shape with ``changes``. Raises ConfigError if it is impossible."""
     ranks = count_of(changes, "ranks", shape.num_ranks)
     threads = count_of(changes, "threads", shape.sampler_threads)
     buffers = count_of(changes, "buffers", shape.num_buffers)
@@ -270,6 +270,6 @@ def changed_compute(work: Work, changes: Changes) -> Work:
 
 
 def count_of(changes: Changes, name: str, before: int) -> int:
-    """Return the number that ``name`` is changed to, or ``before`` if it is unchanged."""
+    """Return the changed number for ``name``, or ``before`` if it is unchanged."""
     value = changes.values.get(name, before)
     return value if isinstance(value, int) else before

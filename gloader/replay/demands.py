@@ -1,4 +1,4 @@
-"""The demands of a recorded run: the resources that each piece of work used, without its waits. Pure."""
+"""A recorded run's demands: the resources that each piece of work used, without its waits. Pure."""
 
 from __future__ import annotations
 
@@ -20,51 +20,51 @@ if TYPE_CHECKING:
     from gloader.replay.recording import RecordedEvent, Recording
     from gloader.ssd_store.cost.io_rates import IoRates
 
-# The loop's own stages; other threads do everything else at the same time.
+# The loop's own stages. Other threads do everything else at the same time.
 _OF_THE_LOOP: Final = ("compute", "wait")
 _PREPARING: Final = ("trace", "sample", "read", "gather", "transfer")
-_SWEEP_READ_BYTES: Final = 256 * 1024  # of a pass over the edges, if its reads were not counted
+_SWEEP_READ_BYTES: Final = 256 * 1024  # assumed read size of a pass, if its reads were not counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """The measurements of a recording for the whole run."""
+    """A recording's measurements for the whole run."""
 
-    # Of each epoch, from the loop's request for its first batch to the end of its last step.
+    # By epoch: seconds from the loop's request for the first batch to the last step's end.
     epoch_s: dict[int, float]
-    # Of a piece of work of each stage, on average; "trace" for sampling ahead.
+    # By stage: mean seconds for a piece of work. The stage "trace" is sampling ahead.
     stage_s: dict[str, float]
-    position_of: dict[tuple[int, int], int]  # of this rank's batches in the stream, by epoch and index
+    position_of: dict[tuple[int, int], int]  # stream positions of this rank's batches, by epoch and index
 
     @property
     def counted(self) -> tuple[int, ...]:
-        """The epochs that predictions are for: those after the first, if there are any."""
+        """The epochs that predictions cover: those after the first, if there are any."""
         return counted_of(self.epoch_s)
 
     @property
     def seconds(self) -> float:
-        """Seconds of an epoch, the mean over the counted ones."""
+        """Mean seconds over the counted epochs."""
         return sum(self.epoch_s[epoch] for epoch in self.counted) / len(self.counted)
 
 
 def counted_of(epochs: Collection[int]) -> tuple[int, ...]:
-    """Return the epochs that predictions are for: the first one begins with nothing prepared. Pure."""
+    """Return the epochs that predictions cover. The first epoch begins with nothing prepared. Pure."""
     found = sorted(epochs)
     return tuple(found[1:] or found)
 
 
 def stage_of(event: RecordedEvent) -> str:
-    """Return the stage of an event; "trace" for a batch that is sampled ahead. Pure."""
+    """Return an event's stage, or "trace" for a batch that is sampled ahead. Pure."""
     return "trace" if event.stage == "sample" and event.notes.get("ahead") else event.stage
 
 
 def measure(recording: Recording) -> Measured:
-    """Return the measurements of a recording. Pure.
+    """Return a recording's measurements. Pure.
 
     Raises
     ------
     ReplayError
-        No batch was computed, or batches are missing: the loop left an epoch before its end, and began another.
+        No batch was computed, or batches are missing because the loop left an epoch before its end.
     """
     computed = sorted(
         (e for e in recording.events if e.stage == "compute"), key=lambda event: event.started_s
@@ -94,13 +94,13 @@ def measure(recording: Recording) -> Measured:
 
 
 def work_of(recording: Recording, measured: Measured, *, rates: IoRates | None = None) -> Work:
-    """Return the work of a recorded run. Pure.
+    """Return a recorded run's work. Pure.
 
     Parameters
     ----------
     recording : the run's recording
-    measured : of the same recording
-    rates : of another disk; None means the recorded disk
+    measured : the recording's measurements
+    rates : another disk's rates; None means the recorded disk
 
     Raises
     ------
@@ -129,7 +129,7 @@ def work_of(recording: Recording, measured: Measured, *, rates: IoRates | None =
                     epoch=epoch,
                     index=index,
                     **{name: demands_of(found.get(name), rates, strategies) for name in _PREPARING},
-                    # No recording has the computation of other ranks: theirs is assumed to equal this one's.
+                    # No recording has other ranks' computation. It is assumed to equal this rank's.
                     compute=Demands(cpu_s=compute_cpu[epoch, index]),
                     pause_s=pauses.get((epoch, index), 0.0),
                 )
@@ -147,13 +147,13 @@ def work_of(recording: Recording, measured: Measured, *, rates: IoRates | None =
 def demands_of(
     event: RecordedEvent | None, rates: IoRates, strategies: Mapping[int, str] | None = None
 ) -> Demands:
-    """Return the demands of an event: its processor time, and the disk time of its reads from the rates. Pure.
+    """Return an event's demands: its processor time, and its reads' disk time from the rates. Pure.
 
     Parameters
     ----------
     event : a piece of work, or None
-    rates : of the disk
-    strategies : read strategy of each superbatch, for events that read one of its batches
+    rates : the disk's rates
+    strategies : each superbatch's read strategy, for events that read one of its batches
     """
     if event is None:
         return NOTHING
@@ -177,15 +177,15 @@ def disk_demands(
     bytes_written: float = 0.0,
     is_pack: bool = False,
 ) -> Demands:
-    """Return the demands of work that reads and writes. Pure.
+    """Return the demands for work that reads and writes. Pure.
 
     Parameters
     ----------
-    rates : of the disk
-    cpu_s : its processor time
+    rates : the disk's rates
+    cpu_s : the work's processor seconds
     requests : number of reads; 0 if unknown
-    bytes_read, bytes_written : bytes that it moves
-    is_pack : whether a region of a pack is read back
+    bytes_read, bytes_written : the moved bytes
+    is_pack : True if the work reads a pack's region
     """
     spilled = bytes_written / rates.write_bytes_per_s
     read = 0.0
@@ -199,7 +199,7 @@ def disk_demands(
 
 
 def _stage_seconds(events: Sequence[RecordedEvent], counted: Collection[int]) -> dict[str, float]:
-    """Return the mean seconds of each stage's pieces of work, over the ``counted`` epochs that it worked for."""
+    """Return each stage's mean seconds, over its work for ``counted`` epochs, or over all its work without any."""
     of_counted: dict[str, list[float]] = defaultdict(list)
     of_all: dict[str, list[float]] = defaultdict(list)
     for event in events:
@@ -212,7 +212,7 @@ def _stage_seconds(events: Sequence[RecordedEvent], counted: Collection[int]) ->
 def _superbatches(
     recording: Recording, measured: Measured, num_batches: int, rates: IoRates
 ) -> tuple[SuperbatchWork, ...]:
-    """Return the superbatches of the first ``num_batches``; those planned before the recording have no demands."""
+    """Return the superbatches for the first ``num_batches``. Those planned before the recording have no demands."""
     staged = {event.notes["superbatch"]: event for event in recording.events if event.stage == "stage"}
     inspected = [
         event
@@ -256,13 +256,13 @@ def _passes(recording: Recording, num_batches: int, rates: IoRates) -> tuple[Pas
 
 
 def _num_known(recording: Recording) -> int:
-    """Return the number of positions that needed no pass: their batches had been made to size the loader."""
+    """Return the number of positions that needed no pass: their batches were made to size the loader."""
     known = {(event.epoch, event.batch) for event in recording.events if event.notes.get("known")}
     return len(known) * recording.header.shape.num_ranks
 
 
 def strategies_of(recording: Recording) -> dict[int, str]:
-    """Return the read strategy of each superbatch, by its number. Pure."""
+    """Return each superbatch's read strategy, by its number. Pure."""
     return {
         event.notes["superbatch"]: event.notes["strategy"].split(",")[0]
         for event in recording.events
@@ -273,7 +273,7 @@ def strategies_of(recording: Recording) -> dict[int, str]:
 def _pauses(events: Sequence[RecordedEvent]) -> dict[tuple[int, int], float]:
     """Return the loop's pauses between two epochs, by the next requested batch. Pure."""
     found, before = {}, None
-    # By their ends: a wait without duration began together with the computation after it.
+    # The order is by ends, because a wait without duration begins together with the computation after it.
     for event in sorted((e for e in events if e.stage in _OF_THE_LOOP), key=lambda event: event.ended_s):
         if event.stage == "wait" and event.batch == 0 and before is not None:
             found[event.epoch, event.batch] = max(event.started_s - before.ended_s, 0.0)
@@ -283,7 +283,7 @@ def _pauses(events: Sequence[RecordedEvent]) -> dict[tuple[int, int], float]:
 
 
 def _compute_cpu(events: Sequence[RecordedEvent]) -> dict[tuple[int, int], float]:
-    """Return the processor seconds of each computation: the process's, less those of other threads. Pure.
+    """Return each computation's processor seconds: the process's seconds less other threads' seconds. Pure.
 
     Other threads are assumed to use the processor evenly while they work.
     """
@@ -300,7 +300,7 @@ def _compute_cpu(events: Sequence[RecordedEvent]) -> dict[tuple[int, int], float
 
 
 def _use_over_time(events: Sequence[RecordedEvent]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return moments (K,), and the processor seconds (K,) that ``events`` used before each. Pure."""
+    """Return moments (K,) and the processor seconds (K,) that ``events`` used before each moment. Pure."""
     if not events:
         return np.zeros(1), np.zeros(1)
     rates = np.array([event.cpu_s / event.seconds for event in events])

@@ -1,8 +1,8 @@
 """A clock for threads that share resources: discrete events, processor sharing. Pure.
 
 A thread is a generator. It yields a `Job` and continues when the job is done, or yields a `Gate` and continues when
-the gate is opened. A `Resource` divides its rate among the jobs that use it: a disk, a link or a network evenly, cores
-among the runnable threads, as the system's scheduler does.
+the gate is opened. A `Resource` divides its rate among its users. A disk, a link or a network is divided evenly. The
+cores are divided among the runnable threads, as the system's scheduler does.
 """
 
 from __future__ import annotations
@@ -25,50 +25,50 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Of a second, or of the clock's time if that is larger: a smaller rest of a demand is a rounding error.
+# Share of a second, or of the clock's time if that is larger. A smaller rest of a demand is a rounding error.
 ROUNDING: Final = 1e-12
 
 
 class Resource(Generic[T]):
-    """A resource with equal shares: every requested unit gets the same service, at most one unit's.
+    """A resource with equal shares: every requested unit gets the same service, at most one unit's service.
 
-    So one number, the service of a permanently used unit, determines the service of every user.
+    So one number, the service that a permanently used unit had, determines every user's service.
 
     Parameters
     ----------
-    capacity : its units, such as cores; infinite if users do not compete
+    capacity : number of units, such as cores; infinite if users do not compete
     """
 
     __slots__ = ("_at_s", "_capacity", "_ends", "_had_s", "_rate", "_units", "_used_s", "due_s")
 
     def __init__(self, capacity: float) -> None:
         self._capacity = capacity
-        self._units = 0.0  # requested at present
-        self._rate = 1.0  # seconds of service per second, for each of them
-        self._had_s = 0.0  # seconds of service of a permanently used unit
-        self._used_s = 0.0  # seconds of service of all units together
+        self._units = 0.0  # units that are requested at present
+        self._rate = 1.0  # seconds of service per second, for each requested unit
+        self._had_s = 0.0  # seconds of service that a permanently used unit had
+        self._used_s = 0.0  # seconds of service over all units
         self._at_s = 0.0  # the time of these values
-        # A heap of the users: the service at which each has enough, and its number of units.
+        # A heap of users: the service at which each user is done, its number, and its units.
         self._ends: list[tuple[float, int, float, T]] = []
-        self.due_s = math.inf  # the time at which the next user has enough
+        self.due_s = math.inf  # the time at which the next user is done
 
     def begin(self, user: T, number: int, seconds: float, units: float, now_s: float) -> None:
-        """Give ``user`` up to ``units`` units until it has ``seconds`` of service in all.
+        """Give ``user`` up to ``units`` units until it has ``seconds`` of service.
 
         Parameters
         ----------
         user : the user
-        number : unique number of the user
-        seconds : of service, over all of its units
-        units : most units at a time
-        now_s : present time
+        number : the user's unique number
+        seconds : seconds of service, summed over the user's units
+        units : most units at the same time
+        now_s : the present time
         """
         self._advance(now_s)
         heappush(self._ends, (self._had_s + seconds / units, number, units, user))
         self._share(self._units + units)
 
     def release(self, now_s: float) -> list[T]:
-        """Remove and return the users with enough service at ``now_s``, the next such time."""
+        """Remove and return the users that are done at ``now_s``, the next due time."""
         self._advance(now_s)
         enough_s = self._had_s + ROUNDING * max(1.0, now_s)
         units, ends, released = self._units, self._ends, []
@@ -81,11 +81,11 @@ class Resource(Generic[T]):
 
     @property
     def is_in_use(self) -> bool:
-        """True if it has a user."""
+        """True if the resource has a user."""
         return bool(self._ends)
 
     def used_s(self, now_s: float) -> float:
-        """Return the seconds of service of all users until ``now_s``, the present time."""
+        """Return the seconds of service over all users until ``now_s``, the present time."""
         return self._used_s + self._units * self._rate * (now_s - self._at_s)
 
     def _advance(self, now_s: float) -> None:
@@ -106,7 +106,7 @@ class Resource(Generic[T]):
 _CPU: Final = 0
 _DISKS: Final = (RESOURCES.index("disk"), RESOURCES.index("spill"))
 _NUM_SHARED: Final = len(RESOURCES)
-_LAG: Final = _NUM_SHARED  # comes after the shared resources: each thread has its own
+_LAG: Final = _NUM_SHARED  # number after the shared resources: each thread has its own lag
 _NUMBER: Final = attrgetter("number")
 
 Thread: TypeAlias = "Generator[Job | Gate, None, None]"
@@ -116,15 +116,15 @@ class Event(NamedTuple):
     """A finished piece of work."""
 
     stage: str
-    thread: int  # number of its thread
-    batch: int  # position of the batch, or of the first of several, in the stream
+    thread: int  # the thread's number
+    batch: int  # stream position of the batch, or of the first batch
     started_s: float
     ended_s: float
     demands: Demands
-    limit: int  # number of its last resource, see `RESOURCES`; their count without any
-    cause: int  # number of the event whose end started it; -1 without one
-    meanwhile_s: float = 0.0  # processor seconds of others while it used resources
-    in_line: bool = False  # whether others were at its disk when it came
+    limit: int  # the last used resource's index in `RESOURCES`; ``len(RESOURCES)`` without any
+    cause: int  # number of the event whose end started this work; -1 without one
+    meanwhile_s: float = 0.0  # other work's processor seconds while this work used resources
+    in_line: bool = False  # True if other work was at the disk when this work arrived
 
     @property
     def in_line_s(self) -> float:
@@ -133,31 +133,31 @@ class Event(NamedTuple):
 
     @property
     def lag_s(self) -> float:
-        """Seconds of its lag outside of the line."""
+        """Seconds of lag outside of the line."""
         return self.demands.lag_s + self.demands.held_up * self.meanwhile_s
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A piece of work; a thread yields it to have it done."""
+    """A piece of work. A thread yields a job to have it done."""
 
     stage: str
     batch: int
     demands: Demands
     left: int = 0  # resources with a remaining demand
-    is_lagging: bool = False  # all demands are met, and its lag passes
+    is_lagging: bool = False  # all demands are met, and the lag passes
     limit: int = _LAG
-    number: int = 0  # in the order of beginnings
+    number: int = 0  # counts jobs in the order of their beginnings
     runner: _Runner = field(init=False)
     started_s: float = 0.0
-    used_s: float = 0.0  # processor seconds of all jobs at its beginning
+    used_s: float = 0.0  # all jobs' processor seconds when this job began
     meanwhile_s: float = 0.0
     in_line: bool = False
     cause: int = -1
 
 
 class Gate:
-    """A condition that threads wait for; they check it again when the gate is opened, as a condition variable."""
+    """A condition that threads wait for. They check it again when the gate is opened, as with a condition variable."""
 
     __slots__ = ("_clock", "_waiters")
 
@@ -166,7 +166,7 @@ class Gate:
         self._waiters: list[_Runner] = []
 
     def open(self) -> None:
-        """Let all waiting threads check again; the last event of the present thread is their cause."""
+        """Let all waiting threads check again. Their cause is the present thread's last event."""
         if self._waiters:
             waiters, self._waiters = self._waiters, []
             self._clock.wake(waiters)
@@ -190,7 +190,7 @@ class Clock:
 
     Parameters
     ----------
-    machine : its cores, and the speeds of its resources
+    machine : the cores and the resources' speeds
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -209,7 +209,7 @@ class Clock:
 
     @property
     def cause(self) -> int:
-        """Number of the event that let the present thread reach its step; -1 without one."""
+        """Number of the event that let the present thread reach its step, or -1."""
         return -1 if self._current is None else self._current.cause
 
     def start(self, thread: Thread) -> None:
@@ -225,7 +225,7 @@ class Clock:
         self._ready.extend(runners)
 
     def run(self, *, awaited: int) -> None:
-        """Run until the first ``awaited`` started threads have ended; the others may be at any step.
+        """Run until the first ``awaited`` threads have ended; other threads may be at any step.
 
         Raises
         ------
@@ -272,7 +272,7 @@ class Clock:
             self._lag(job, demands.lag_s)
 
     def _lag_of(self, job: Job) -> float:
-        """Return the lag of ``job`` after its demands: other jobs may have held it up."""
+        """Return the lag of ``job`` after its demands. Other jobs may have delayed it."""
         demands, cores = job.demands, self._resources[_CPU]
         own_s = demands.cpu_s / self._speeds[_CPU]
         job.meanwhile_s = max(cores.used_s(self.now_s) - job.used_s - own_s, 0.0)
@@ -284,7 +284,7 @@ class Clock:
         self._resources[_LAG].begin(job, job.number, lag_s, 1.0, self.now_s)
 
     def _advance(self) -> None:
-        """Advance to the moment at which a job has met a demand."""
+        """Advance to the next moment at which a job has met a demand."""
         due_s = [resource.due_s for resource in self._resources]
         now_s = self.now_s = min(due_s)
         late_s = now_s + ROUNDING * max(1.0, now_s)
@@ -298,7 +298,7 @@ class Clock:
                     job.limit = number
                 if not job.left:
                     done.append(job)
-        # In the order of their beginnings, for any reason of the wait.
+        # The order is by the jobs' beginnings, for any reason of the wait.
         for job in sorted(done, key=_NUMBER) if len(done) > 1 else done:
             if not job.is_lagging and (lag_s := self._lag_of(job)) > ROUNDING:
                 self._lag(job, lag_s)

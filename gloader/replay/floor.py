@@ -1,6 +1,6 @@
-"""The least time that an epoch takes, in any order of its work and with any mixture of ways to run it. Pure.
+"""An epoch's least time, in any order of its work and with any mixture of ways to run it. Pure.
 
-`needs_of` counts the seconds that an epoch needs of each resource and each thread. The linear programme is Plumber's
+`needs_of` counts the seconds that an epoch needs on each resource and each thread. The linear programme is Plumber's
 (M. Kuchnik et al., "Plumber: Diagnosing and Removing Performance Bottlenecks in Machine Learning Data Pipelines",
 MLSys 2022), with the disk, the links and single threads added to the cores.
 """
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
     from gloader.replay.work import Machine, PipelineShape, Work
 
 
-LOOP: Final = "loop"  # of the first rank, whose epochs are measured
+LOOP: Final = "loop"  # the first rank's loop, whose epochs are measured
 _SAMPLERS: Final = "sample threads"
 
 
 def needs_of(
     work: Work, machine: Machine, shape: PipelineShape, *, epochs: Collection[int] = ()
 ) -> dict[str, float]:
-    """Return the least seconds of work of each resource, and each thread, in an epoch. Pure.
+    """Return an epoch's least seconds of work for each resource and each thread. Pure.
 
-    Work that may be done before an epoch is left out: during earlier epochs, and while the loop paused. So no
-    replay of ``work`` takes less than any of these, on average over ``epochs``.
+    Work that may be done before an epoch does not count: work during earlier epochs, and during the loop's pauses.
+    So no replay of ``work`` takes less than any of these seconds, on average over ``epochs``.
 
     Parameters
     ----------
-    work, machine, shape : as of `gloader.replay.replay.replay`
-    epochs : the counted ones, at the end of the run; defaults to all
+    work, machine, shape : the arguments of `gloader.replay.replay.replay`
+    epochs : the counted epochs, at the end of the run; defaults to all
 
     Raises
     ------
     ReplayError
-        There is no batch, or none of these epochs.
+        There is no batch, or no batch in ``epochs``.
     """
     counted = set(epochs or (batch.epoch for batch in work.batches))
     start = next((number for number, batch in enumerate(work.batches) if batch.epoch in counted), None)
@@ -61,9 +61,9 @@ def needs_of(
 
 
 def without_reads(work: Work) -> Work:
-    """Return ``work`` without reads and planning, with one sampling of each batch. Pure.
+    """Return ``work`` without reads and planning. Each batch is sampled once. Pure.
 
-    No cache, no superbatch and no way of reading makes less work.
+    No cache, superbatch or read strategy makes less work.
     """
     return replace(
         work,
@@ -85,10 +85,10 @@ def without_reads(work: Work) -> Work:
 
 @dataclass(slots=True)
 class _Placed:
-    """The needs of work with the same reach, for a resource or a thread, by the first waiting position."""
+    """Needs of the work with the same reach, on a resource or a thread, by the loop's first position that waits."""
 
     seconds: NDArray[np.float64]  # (n,)
-    reach: int  # positions, from the loop's on, for which such work can be under way
+    reach: int  # such work can be under way for this many positions from the loop's on
 
     def near(self, position: int) -> float:
         """Return the seconds of all work that can be under way while the loop is at ``position``."""
@@ -96,7 +96,7 @@ class _Placed:
 
 
 def _placed(work: Work, machine: Machine, shape: PipelineShape) -> dict[str, list[_Placed]]:
-    """Return the work of each resource, and each thread, in seconds, by its distance ahead of the loop."""
+    """Return the seconds of work on each resource and each thread, by the work's distance ahead of the loop."""
     found: dict[str, dict[int, _Placed]] = {LOOP: {}}
 
     def add(name: str, job: _Job, seconds: float) -> None:
@@ -117,7 +117,7 @@ def _placed(work: Work, machine: Machine, shape: PipelineShape) -> dict[str, lis
 
 
 def _on(machine: Machine, demands: Demands) -> tuple[float, ...]:
-    """Return a machine's seconds for each of `RESOURCES`; for the cores, the seconds of one core."""
+    """Return a machine's seconds for each resource in `RESOURCES`. For the cores, they are one core's seconds."""
     needs = (demands.cpu_s, *demands[2:7])
     return tuple(
         seconds / machine.speed_of(name) if seconds else 0.0
@@ -157,7 +157,7 @@ def _jobs(work: Work, shape: PipelineShape) -> Iterator[_Job]:
 
 
 def _jobs_of_several(work: Work, ahead: _Ahead, *, has_disk: bool) -> Iterator[_Job]:
-    """Yield the work for several batches at a time."""
+    """Yield the work that serves several batches."""
     first = 0
     for superbatch in work.superbatches if has_disk else ():
         yield _Job("inspect thread", first, ahead.staged, superbatch.inspect)
@@ -171,19 +171,19 @@ def _jobs_of_several(work: Work, ahead: _Ahead, *, has_disk: bool) -> Iterator[_
 
 
 class _Ahead(NamedTuple):
-    """The reach of each kind of work."""
+    """The number of positions ahead of the loop for each kind of work."""
 
-    loops: int  # of other ranks
+    loops: int  # other ranks' loops
     sent: int
-    gathered: int  # and read
+    gathered: int  # for reads too
     sampled: int
-    staged: int  # and inspected
+    staged: int  # for inspections too
     traced: int
     swept: int
 
     @classmethod
     def of(cls, work: Work, shape: PipelineShape) -> _Ahead:
-        """Return the reaches in a pipeline, none of them too short; see `gloader.replay.replay`."""
+        """Return a pipeline's reaches, none of them too short; see `gloader.replay.replay`."""
         superbatch = max((one.num_batches for one in work.superbatches), default=0)
         sent = shape.sent_ahead + 2 if shape.is_sending else 0
         gathered = shape.num_ranks * (shape.num_buffers + 1 + sent)
@@ -193,16 +193,16 @@ class _Ahead(NamedTuple):
             sent=shape.num_ranks * sent,
             gathered=gathered,
             sampled=sampled,
-            # A superbatch counts at its first batch: the one that is gathered has been staged.
+            # A superbatch counts at its first batch. A superbatch with gathered batches has been staged.
             staged=gathered + (shape.planned_at_once - 1) * superbatch,
-            # The inspector plans another superbatch after its traces, and those of the next one, are there.
+            # The inspector plans the next superbatch after its traces and the following superbatch's traces are there.
             traced=gathered + (shape.planned_at_once + 2) * superbatch + shape.ahead,
             swept=sampled + max((one.most_waiting for one in work.passes), default=0),
         )
 
 
 def _pauses_between(work: Work, shape: PipelineShape) -> list[tuple[int, float]]:
-    """Return position and seconds of the first rank's pauses between epochs, which count for no epoch."""
+    """Return position and seconds of the first rank's pauses between epochs. They count for no epoch."""
     found, epoch = [], None
     for position in range(0, len(work.batches), shape.num_ranks):
         batch = work.batches[position]
@@ -214,10 +214,10 @@ def _pauses_between(work: Work, shape: PipelineShape) -> list[tuple[int, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floor:
-    """A lower bound of an epoch's time, and its cause."""
+    """A lower bound for an epoch's time, and its cause."""
 
     seconds: float
-    resource: str  # the resource that is never idle then: one of `RESOURCES`, or a thread
+    resource: str  # the resource that is never idle then: a name in `RESOURCES`, or a thread
 
 
 def find_floor(work: Work, machine: Machine, shape: PipelineShape, *, epochs: Collection[int] = ()) -> Floor:
@@ -226,7 +226,7 @@ def find_floor(work: Work, machine: Machine, shape: PipelineShape, *, epochs: Co
 
 
 def floor_of(needs: Mapping[str, float]) -> Floor:
-    """Return the floor of one way to run: the largest need of a resource or a thread. Pure.
+    """Return the floor for one way to run: the largest need of a resource or a thread. Pure.
 
     Parameters
     ----------
@@ -237,14 +237,14 @@ def floor_of(needs: Mapping[str, float]) -> Floor:
 
 
 def floor_of_mixture(ways: Sequence[Mapping[str, float]]) -> Floor:
-    """Return the floor of all mixtures of ways to run, such as one for each superbatch. Pure.
+    """Return the floor for all mixtures of ways to run, such as one way per superbatch. Pure.
 
-    It is the least T with shares x of the ways, which add up to 1, so that no resource exceeds T:
-    the sum over ways c of x_c times the need of c.
+    Each way c has a share x_c, and the shares add up to 1. The floor is the least T at which no resource exceeds T.
+    A resource's use is the sum of x_c times its need in way c.
 
     Parameters
     ----------
-    ways : the result of `needs_of` for each
+    ways : one result of `needs_of` per way
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""The work of a planned run, from the counts of its plan and the costs of a recording. Pure.
+"""A planned run's work, from its plan's counts and a recording's costs. Pure.
 
-`learn_costs` learns the seconds per row and byte. `planned_work` applies these costs to the superbatches of a plan.
-`steady_work` makes the work of a run from the means of a plan.
+`learn_costs` learns the seconds per row and byte. `planned_work` applies these costs to a plan's superbatches.
+`steady_work` makes a run's work from a plan's means.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class _Usual(NamedTuple):
     node: float = 0.0  # per row of the table, used or not
 
 
-# Usual seconds, from runs of `experiments/bench/replay.py` on two cores, with rows of 512 B. They are scaled to the
-# recorded seconds of each kind of work, so that only the proportions of rows, bytes and slots count. A kind of work
-# that the recording lacks takes the mean scale.
+# Usual seconds, from runs of `experiments/bench/replay.py` on two cores, with rows of 512 B. They are scaled to each
+# kind's recorded seconds, so that only the proportions of rows, bytes and slots count. A kind of work that the
+# recording lacks takes the mean scale.
 _USUAL: Final[Mapping[str, _Usual]] = {
     "inspect": _Usual(each=1e-3, row=40e-9, slot=20e-9, node=5e-9),
     "stage direct": _Usual(each=1e-3, row=57e-9),
@@ -53,13 +53,13 @@ _USUAL: Final[Mapping[str, _Usual]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Costs of work on rows, in processor seconds."""
+    """Costs for work on rows, in processor seconds."""
 
     scale: Mapping[str, float]  # recorded over usual seconds, by kind of work
     other: float  # mean scale, for kinds of work that the recording lacks
-    row_bytes: int  # largest stored row of all tables
-    slots: int  # slots of the host cache
-    nodes: int  # rows of all tables
+    row_bytes: int  # largest stored row over all tables
+    slots: int  # slots in the host cache
+    nodes: int  # rows over all tables
 
     def with_slots(self, slots: int) -> Costs:
         """Return the same costs with another number of slots in the host cache."""
@@ -77,7 +77,7 @@ class Costs:
         return self.seconds(f"read {strategy}", batch.misses, num_bytes)
 
     def gather(self, rows: float) -> Demands:
-        """Return the demands to copy rows: cache hits and admissions, or rows of features in memory."""
+        """Return the demands to copy rows: cache hits and admissions, or feature rows in memory."""
         return Demands(cpu_s=self.seconds("gather", rows, rows * self.row_bytes))
 
     def superbatch(self, counts: SuperbatchCounts, rates: IoRates) -> SuperbatchWork:
@@ -105,7 +105,7 @@ class Costs:
         )
 
     def seconds(self, kind: str, rows: float, num_bytes: float) -> float:
-        """Return the processor seconds of a ``kind`` of work on ``rows`` and ``num_bytes``."""
+        """Return the processor seconds for a ``kind`` of work on ``rows`` and ``num_bytes``."""
         usual = _USUAL[kind]
         return self.scale.get(kind, self.other) * (
             usual.each
@@ -117,7 +117,7 @@ class Costs:
 
 
 def learn_costs(recording: Recording) -> Costs:
-    """Return the costs of work in a recording, by kind. Pure."""
+    """Return a recording's costs by kind of work. Pure."""
     tables = recording.header.tables
     usual = Costs(
         scale={},
@@ -141,7 +141,7 @@ def learn_costs(recording: Recording) -> Costs:
 def _rows_of(
     event: RecordedEvent, strategies: Mapping[int, str], row_bytes: int
 ) -> Iterator[tuple[str, float, float]]:
-    """Yield (kind of work, rows, bytes) of an event; nothing for an event without work on rows."""
+    """Yield (kind of work, rows, bytes) for an event, or nothing if it has no work on rows."""
     notes = event.notes
     if event.stage == "inspect":
         yield "inspect", notes["hits"] + notes["misses"], 0
@@ -163,14 +163,14 @@ _SECONDS: Final = tuple(name for name in Demands._fields if name.endswith("_s"))
 class SampleCosts:
     """Mean processor seconds per batch in the sampler threads."""
 
-    trace_s: float  # to sample a batch ahead for its trace; that of `again_s` without recorded traces
+    trace_s: float  # to sample a batch ahead for its trace; equals ``again_s`` without recorded traces
     kept_s: float  # for a batch that is kept from its trace on
     again_s: float  # for a batch that is sampled again
-    kept_share: float = 1.0  # share of kept batches
+    kept_share: float = 1.0  # kept batches' share
 
     @classmethod
     def of(cls, recording: Recording) -> SampleCosts:
-        """Return the costs of sampling in a recording."""
+        """Return a recording's sampling costs."""
         traces: list[float] = []
         kept: list[float] = []
         again: list[float] = []
@@ -212,16 +212,16 @@ def planned_work(
     sampling: SampleCosts,
     rates: IoRates,
 ) -> Work:
-    """Return the work of a run that caches and reads rows according to ``counts``. Pure.
+    """Return the work for a run that caches and reads rows according to ``counts``. Pure.
 
     Parameters
     ----------
-    recorded : the recorded work of the same batches
+    recorded : the same batches' recorded work
     counts : the plan's counts for each superbatch; empty for features in memory
     rows : (batches,) rows gathered on the host
-    costs : costs of work on rows
+    costs : costs for work on rows
     sampling : costs to sample a batch
-    rates : rates of the disk
+    rates : the disk's rates
     """
     if not counts:
         return replace(
@@ -246,7 +246,7 @@ def planned_work(
 
 
 def _in_memory(batch: BatchWork, rows: int, costs: Costs, sampling: SampleCosts) -> BatchWork:
-    """Return the work of a batch that gathers ``rows`` from features in memory."""
+    """Return a batch's work if it gathers ``rows`` from features in memory."""
     return replace(
         batch,
         trace=NOTHING,
@@ -257,9 +257,9 @@ def _in_memory(batch: BatchWork, rows: int, costs: Costs, sampling: SampleCosts)
 
 
 def _cached(batch: BatchWork, position: int, costs: Costs, sampling: SampleCosts, copied: float) -> BatchWork:
-    """Return the work of the batch at ``position`` with features on the SSD, without reads.
+    """Return a batch's work with features on the SSD, without reads.
 
-    ``copied`` counts the rows copied out of the cache and into it.
+    ``copied`` counts the rows copied out of the cache and into it. ``position`` is the batch's stream position.
     """
     return replace(
         batch,
@@ -272,10 +272,10 @@ def _cached(batch: BatchWork, position: int, costs: Costs, sampling: SampleCosts
 def resized_work(
     recorded: Work, batches: Sequence[BatchId], sizes: NDArray[np.float64], *, sampling: float
 ) -> Work:
-    """Return the work of batches that were not recorded, without reads of rows. Pure.
+    """Return the work for batches that were not recorded, without reading rows. Pure.
 
-    Each batch takes the mean work of the recorded batches. Sampling is scaled by ``sampling``, transfer and computation
-    by the batch's size.
+    Each batch takes the recorded batches' mean work. Sampling is scaled by ``sampling``, transfer and computation by
+    the batch's size.
 
     Parameters
     ----------
@@ -308,7 +308,7 @@ def resized_work(
 
 
 def _mean_demands(demands: Sequence[Demands]) -> Demands:
-    """Return the mean of demands of the same kind of work."""
+    """Return the mean demands for the same kind of work."""
     means: dict[str, Any] = {name: fmean(getattr(one, name) for one in demands) for name in _SECONDS}
     return demands[0]._replace(**means)
 
@@ -322,23 +322,23 @@ def _mean(values: list[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-# Superbatches until a run is steady: two are under way at a time, so that the first two still belong to its start.
+# Superbatches until a run is steady. Two are under way at the same time, so the first two still belong to the start.
 _SUPERBATCHES = 4
 _FEWEST, _MOST = 48, 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepNeeds:
-    """The mean needs of a step under a memory plan. No strategy means features in memory."""
+    """A step's mean needs under a memory plan. No strategy means features in memory."""
 
-    superbatch: int  # S
+    superbatch: int  # S, superbatch size
     rows: float  # gathered on the host per batch
     misses: float  # cache misses among the rows
     strategy: str = ""
     ahead_s: float = 0.0  # disk seconds per batch for its superbatch's sweep
     own_s: float = 0.0  # disk seconds for the batch's own reads
     swept_bytes: float = 0.0  # bytes per batch that the sweep reads and writes
-    kept_share: float = 0.0  # share of the batches that are kept from their trace on
+    kept_share: float = 0.0  # share of batches that are kept from their trace on
 
     def corrected(self, *, misses: float, ahead: float, own: float) -> StepNeeds:
         """Return the needs with misses, sweeps (``ahead``) and own reads (``own``) multiplied by these factors."""
@@ -359,13 +359,13 @@ def num_steps(superbatch: int) -> int:
 def steady_work(
     known: Sequence[BatchWork], needs: StepNeeds, costs: Costs, sampling: SampleCosts, *, steps: int
 ) -> Work:
-    """Return the work of two epochs of ``steps`` batches: epoch 0 warms up, and epoch 1 is measured. Pure.
+    """Return the work for two epochs of ``steps`` batches. Epoch 0 warms up, and epoch 1 is measured. Pure.
 
     Parameters
     ----------
     known : recorded batches, used in turn
     needs : the plan's needs per step
-    costs : costs of work on rows
+    costs : costs for work on rows
     sampling : costs to sample a batch
     steps : batches per epoch
     """

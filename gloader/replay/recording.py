@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 
 HEADER_VERSION: Final = 1
 _RECORDS: Final = Records(IoRates=IoRates, PipelineShape=PipelineShape)
-HEADER_KEY: Final = "gloader"  # of the header, in the ``otherData`` of a trace
+HEADER_KEY: Final = "gloader"  # key in a trace's ``otherData``
 
 
 class RecordedEvent(NamedTuple):
-    """A piece of work of a thread."""
+    """A thread's piece of work."""
 
-    stage: str  # of `gloader.observe.epoch_stats.WORK_NAMES`
+    stage: str  # a key of `gloader.observe.epoch_stats.WORK_NAMES`
     thread: int  # number of the thread's track
     epoch: int
-    batch: int  # index in its epoch; of several batches, that of the first
+    batch: int  # index in the epoch; the first index for several batches
     batches: int
-    started_s: float  # from the first event of the recording
+    started_s: float  # seconds after the recording's first event
     ended_s: float
-    # Of the working thread and its helpers; for "compute" of the whole process during the time.
+    # Processor seconds of the thread and its helpers. For "compute", the process's seconds during the computation.
     cpu_s: float
-    requests: int  # reads of the disk
+    requests: int  # disk reads
     bytes_read: int
     bytes_written: int
     notes: Mapping[str, Any]
@@ -50,42 +50,42 @@ class RecordedEvent(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedTable:
-    """The feature rows of a node type, or of a relation's edges."""
+    """A table's rows: a node type's features, or a relation's edge features."""
 
     name: str
     num_rows: int  # N
     row_bytes: int  # R, as stored
-    cache_rows: int  # C, of the host cache
-    device_rows: int = 0  # that the device holds
-    # Longest holes in reads: those of a batch, at first, and of sweeps. None if no rows were read.
+    cache_rows: int  # C, rows in the host cache
+    device_rows: int = 0  # rows in the device's memory
+    # Longest holes that reads include: in a batch's first reads, and in sweeps. None if no rows were read.
     gap_bytes: int | None = None
     sweep_gap_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunHeader:
-    """The circumstances of a recorded run: enough to replay it, and to sample its batches again."""
+    """A recorded run's machine, settings and shape. They suffice to replay the run and sample its batches again."""
 
     cores: int  # available to the process
-    torch_threads: int  # of an operation of torch
+    torch_threads: int  # torch's threads per operation
     device: str
     shape: PipelineShape
-    superbatch: int  # S at most; 1 for features in memory
-    superbatch_unit: int  # superbatch sizes are multiples of it
+    superbatch: int  # largest S; 1 for features in memory
+    superbatch_unit: int  # divides every superbatch size
     sweep_batches: int  # S_t; 0 without passes over the edges
     num_hops: int  # L
     policy: str
-    budget_bytes: int  # of memory
-    spill_bytes: int  # of disk
+    budget_bytes: int  # memory
+    spill_bytes: int  # disk
     staging_bytes: int  # idle memory for missing rows
     tables: tuple[RecordedTable, ...]
-    rates: IoRates  # of the disk
-    state: dict[str, Any]  # of `LoaderState`: the first recorded batch, and the stream
-    num_batches: int  # of an epoch, of one rank
-    dataset: str  # its path or URL
-    fingerprint: str  # of the dataset
-    settings: dict[str, Any] = field(default_factory=dict)  # of the loader, as in config.yaml
-    # Processor seconds to sample a batch, as used in the memory plan; 0 if unknown.
+    rates: IoRates  # the disk's rates
+    state: dict[str, Any]  # a `LoaderState` with the first recorded batch and the stream
+    num_batches: int  # batches per epoch and rank
+    dataset: str  # path or URL
+    fingerprint: str  # the dataset's fingerprint
+    settings: dict[str, Any] = field(default_factory=dict)  # loader settings, as in config.yaml
+    # Processor seconds to sample one batch, from the memory plan; 0 if unknown.
     sample_s: float = 0.0
     version: int = HEADER_VERSION
 
@@ -95,7 +95,7 @@ class RunHeader:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> RunHeader:
-        """Parse a result of `to_json`; ReplayError for another version or a malformed value."""
+        """Parse a result of `to_json`. Raises ReplayError for another version or a malformed value."""
         version = body.get("version") if isinstance(body, dict) else None
         if version != HEADER_VERSION:
             raise ReplayError(
@@ -122,14 +122,14 @@ class RunHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """The events of a run, by start time, and its header."""
+    """A run's events by start time, with the header."""
 
     header: RunHeader
     events: tuple[RecordedEvent, ...]
 
 
 def read_recording(path: Path) -> Recording:
-    """Read a file of `TimelineRecorder.write`.
+    """Read a file that `TimelineRecorder.write` has written.
 
     Raises
     ------
@@ -149,13 +149,13 @@ def read_recording(path: Path) -> Recording:
 
 
 def parse_recording(body: Mapping[str, Any]) -> Recording:
-    """Return the recording in a trace. Pure; ReplayError as of `read_recording`."""
+    """Return the recording in a trace. Pure; raises ReplayError like `read_recording`."""
     try:
         other, slices = body["otherData"], body["traceEvents"]
         header, num_dropped = other.get(HEADER_KEY), index(other.get("dropped_events", 0))
     except MALFORMED as error:
         raise ReplayError(f"this is no recording of gloader: {shown(error)}") from error
-    # Before the events, which are also incomplete in a recording of an earlier version.
+    # The header is checked before the events, because an earlier version also recorded incomplete events.
     if header is None:
         raise ReplayError(
             "the recording has no header: an earlier version wrote it, or a rank whose batches another one loads and "
@@ -178,7 +178,7 @@ def parse_recording(body: Mapping[str, Any]) -> Recording:
 _COLUMNS: Final = ("epoch", "batch", "batches", "cpu_us", "requests", "bytes_read", "bytes_written")
 
 
-# Required notes of each stage; all are counts.
+# Each stage's required notes. All are counts.
 _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "inspect": ("superbatch", "hits", "misses"),
     "stage": ("superbatch",),
@@ -189,7 +189,7 @@ _COUNTS: Final = ("superbatch", "hits", "misses", "admitted", "rows", "completed
 
 
 def _event(event: Mapping[str, Any]) -> RecordedEvent:
-    """Parse a slice; raise one of `MALFORMED` for anything else."""
+    """Parse a slice. Raises an error in `MALFORMED` for anything else."""
     args = event["args"]
     started, took, cpu = event["ts"] / 1e6, event["dur"] / 1e6, args["cpu_us"] / 1e6
     if not (math.isfinite(started) and 0 <= took < math.inf and 0 <= cpu < math.inf):
@@ -248,7 +248,7 @@ def _text(value: object) -> str:
 
 
 def _require_counts(record: DataclassInstance, *, least: int = 0) -> None:
-    """Raise ValueError unless all whole numbers of ``record`` are at least ``least``."""
+    """Raise ValueError unless all integer fields in ``record`` are at least ``least``."""
     for one in fields(record):
         found = getattr(record, one.name)
         if type(found) is int and found < least:

@@ -1,8 +1,8 @@
-"""The replay of a run: the stages of a pipeline on the clock of `engine`. Pure.
+"""A run's replay: the pipeline's stages on the clock of `engine`. Pure.
 
-Threads and channels follow the description of the pipeline, `PipelineShape.links`; the meeting points besides the
-channels are those of `gloader.pipeline`, under the same names. The durations come from `Work`. Channels need no locks
-here: a thread of a replay runs until it works or waits.
+Threads and channels follow the pipeline's description, `PipelineShape.links`. The other meeting points have the same
+names as in `gloader.pipeline`. The durations come from `Work`. Channels need no locks here: a replayed thread runs
+until it works or waits.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class ReplayChannel(Generic[T]):
-    """As `gloader.pipeline.threads.Channel`."""
+    """A bounded queue, like `gloader.pipeline.threads.Channel`."""
 
     def __init__(self, clock: Clock, capacity: float) -> None:
         self._items: deque[T] = deque()
@@ -54,7 +54,7 @@ class ReplayChannel(Generic[T]):
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """One of the two sequences that the sampler pool makes; as in `gloader.pipeline.sample`."""
+    """One of the sampler pool's two sequences, as in `gloader.pipeline.sample`."""
 
     stage: str
     demands: list[Demands]
@@ -64,7 +64,7 @@ class Lane:
 
 
 class Pool:
-    """The sampler threads: batches go first, then traces; each lane is at most ``ahead`` of its consumer."""
+    """The sampler threads. Batches go before traces. Each lane is at most ``ahead`` of its consumer."""
 
     def __init__(self, clock: Clock, work: Work, shape: PipelineShape) -> None:
         self._ahead = shape.ahead
@@ -75,11 +75,11 @@ class Pool:
         )
         self.gate = Gate(clock)
         self.num_ready = work.num_known if work.passes else self._num_batches
-        # Only batches from passes, without those that need none: as `SweptBatches` counts released positions.
+        # This counts only batches from passes, not batches without a need for a pass, like `SweptBatches`.
         self._num_known = self.num_made = work.num_known
 
     def sampler(self) -> Thread:
-        """Return one of the threads."""
+        """Return one sampler thread."""
         while self.batches.started < self._num_batches:
             lane = self._claim()
             if lane is None:
@@ -93,7 +93,7 @@ class Pool:
             self.gate.open()
 
     def take(self, lane: Lane) -> Waits:
-        """Take the next item of ``lane``, waiting for it."""
+        """Take the next item from ``lane``, waiting for it."""
         while lane.taken not in lane.done:
             yield self.gate
         lane.done.remove(lane.taken)
@@ -101,8 +101,8 @@ class Pool:
         self.gate.open()
 
     def _claim(self) -> Lane | None:
-        """Return the next work of a thread, or None if there is none now."""
-        # Not before its trace was taken: then it is known whether the batch was kept.
+        """Return the lane with a thread's next work, or None if there is no work now."""
+        # A batch starts after its trace was taken, because it is then decided whether the batch is kept.
         is_inspected = self.traces is None or self.batches.started < self.traces.taken
         if is_inspected and self._may_start(self.batches):
             return self.batches
@@ -113,11 +113,11 @@ class Pool:
 
 
 class Ring:
-    """Buffers of features of one rank, and whether its loop holds one.
+    """One rank's feature buffers, and whether its loop holds one.
 
-    A loop's variable holds its batch, and so the buffer, until the next batch replaces it, or until the
-    function with the loop returns. With only one buffer, the request for a batch empties the last one,
-    except a batch that another process gathered, as with several ranks.
+    A loop's variable holds its batch, and so the buffer, until the next batch replaces it or the loop's function
+    returns. With only one buffer, the request for a batch empties the last batch's buffer. This excludes batches
+    that another process gathered, as with several ranks.
     """
 
     def __init__(self, clock: Clock, shape: PipelineShape) -> None:
@@ -138,12 +138,12 @@ class Ring:
         self._gate.open()
 
     def lend(self) -> None:
-        """Let the loop have a buffer in place of its last one."""
+        """Give the loop a buffer in place of its last one."""
         self.take_back()
         self._is_lent = True
 
     def ask(self) -> None:
-        """Note that the loop requests a batch."""
+        """Record that the loop requests a batch."""
         if self._is_emptied:
             self.take_back()
 
@@ -155,7 +155,7 @@ class Ring:
 
 
 class StepBarrier:
-    """The barrier of the ranks: they sum their gradients at the end of each step."""
+    """The ranks' barrier: they sum their gradients at each step's end."""
 
     def __init__(self, clock: Clock, num_ranks: int) -> None:
         self._num_ranks = num_ranks
@@ -177,37 +177,37 @@ class StepBarrier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """The result of a replay."""
+    """A replay's result."""
 
-    events: tuple[Event, ...]  # in the order of their ends
-    # Of each epoch: the mean seconds of a computation and the wait for other ranks after it.
+    events: tuple[Event, ...]  # ordered by end
+    # By epoch: mean seconds for a computation and the following wait for other ranks.
     step_s: dict[int, float]
-    epoch_s: dict[int, float]  # of each epoch: from the loop's request for its first batch to its last step
-    last_event: dict[int, int]  # number of the event that ended each epoch
+    epoch_s: dict[int, float]  # by epoch: from the request for the first batch to the last step
+    last_event: dict[int, int]  # by epoch: number of the event that ended it
 
     @property
     def seconds(self) -> float:
-        """Seconds of all epochs."""
+        """Seconds over all epochs."""
         return sum(self.epoch_s.values())
 
     def mean_s(self, epochs: Collection[int]) -> float:
-        """Return the seconds of an epoch, the mean over ``epochs``."""
+        """Return the mean seconds per epoch, over ``epochs``."""
         return sum(self.epoch_s[epoch] for epoch in epochs) / len(epochs)
 
 
 def replay(work: Work, machine: Machine, shape: PipelineShape) -> Replayed:
-    """Return the replay of ``work`` by a machine, in a pipeline of this shape. Pure.
+    """Return the replay of ``work`` on a machine, in a pipeline with this shape. Pure.
 
     Parameters
     ----------
-    work : the work of a run
-    machine : its cores and the speeds of its resources
-    shape : threads, and the bounds between them
+    work : the run's work
+    machine : the cores and the resources' speeds
+    shape : threads and the bounds between them
 
     Raises
     ------
     ReplayError
-        There is no batch, the superbatches are of other batches, ranks have different numbers of batches, or no
+        There is no batch, the superbatches cover other batches, ranks have different numbers of batches, or no
         pipeline can have this shape.
     """
     if not work.batches:
@@ -253,7 +253,7 @@ class _ReplayRun:
 
     def run(self) -> Replayed:
         clock, shape = self._clock, self._shape
-        # The loops first: the other threads serve them.
+        # The loops start first, because the other threads serve them.
         for rank in range(shape.num_ranks):
             clock.start(self._loop(rank))
         for _ in range(shape.sampler_threads):
@@ -288,7 +288,7 @@ class _ReplayRun:
             pool.gate.open()
 
     def _stage(self, link: StageLink) -> Thread:
-        """Work on one item after another, as `gloader.pipeline.threads.stage_thread`."""
+        """Work on one item after another, like `gloader.pipeline.threads.stage_thread`."""
         work, out = self._work, self._channels[link.puts]
         items = work.superbatches if link.is_of_superbatches else work.batches
         positions = self._firsts if link.is_of_superbatches else range(len(items))
@@ -301,7 +301,7 @@ class _ReplayRun:
             yield from out.put(number)
 
     def _waits(self, link: StageLink, number: int) -> list[Generator[Job | Gate, None, object]]:
-        """Return the waits for an item: for its channels, and at the meeting points of `gloader.pipeline.flow`."""
+        """Return an item's waits: for its channels, and at the meeting points of `gloader.pipeline.flow`."""
         waits: list[Generator[Job | Gate, None, object]] = []
         if link.stage == "read" and number == self._num_first:
             waits.append(self._first_read.put(None))
@@ -317,7 +317,7 @@ class _ReplayRun:
         return waits
 
     def _collect(self, number: int) -> Waits:
-        """Wait for the traces of a superbatch and, except for the first, of the next one."""
+        """Wait for a superbatch's traces and, except for the first superbatch, the next one's traces."""
         superbatches, traces = self._work.superbatches, self._pool.traces
         wanted = min(number + 2, len(superbatches)) if number else 1
         while self._collected < wanted and traces is not None:
@@ -343,7 +343,7 @@ class _ReplayRun:
             yield from self._sent[rank].put(position)
 
     def _loop(self, rank: int) -> Thread:
-        """The loop that takes the batches of a rank, and computes."""
+        """The loop that takes a rank's batches and computes."""
         clock, epoch, began_s = self._clock, None, 0.0
         for position in self._positions(rank):
             batch = self._work.batches[position]
@@ -365,7 +365,7 @@ class _ReplayRun:
                 self._last_event[epoch] = clock.cause
 
     def _receive(self, rank: int, position: int) -> Waits:
-        """Wait for a batch; without a sender thread, the loop's own thread sends it to the device."""
+        """Wait for a batch. Without a sender thread, the loop's own thread sends it to the device."""
         if self._shape.is_sending:
             yield from self._sent[rank].get()
             return

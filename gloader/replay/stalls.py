@@ -1,8 +1,8 @@
-"""Stalls and the critical path of a replayed epoch: the work that the end of the epoch waited for. Pure.
+"""Stalls, and a replayed epoch's critical path: the work that the epoch's end waited for. Pure.
 
-J. Mohan et al., "Analyzing and Mitigating Data Stalls in DNN Training", VLDB 2021, measures stalls by runs with
-synthetic batches, with everything cached, and unchanged; A. Sharma et al., "Stash", ICDCS 2023, adds ranks and
-machines. Here each of these runs is a replay.
+J. Mohan et al., "Analyzing and Mitigating Data Stalls in DNN Training", VLDB 2021, measures stalls by three runs: with
+synthetic batches, with everything cached, and unchanged. A. Sharma et al., "Stash", ICDCS 2023, adds ranks and
+machines. Here each run is a replay.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from gloader.replay.work import Machine, PipelineShape, Work
 
 
-# Words for the user, by stage. A stage's own time is its time alone; the additional time, from competition for the
-# cores or from delays by others, is separate.
+# Words for the user, by stage. A stage's own time is its time without other work. Additional time, from competition
+# for the cores or from delays by other work, is separate.
 _NAMES: Final[Mapping[str, str]] = {"stage": "sweep", "trace": "sample"}
 CORES: Final = "waiting for cores"
 START: Final = "start"
@@ -32,15 +32,15 @@ _CPU: Final = RESOURCES.index("cpu")
 
 
 def parts_of_epoch(replayed: Replayed, epoch: int) -> dict[str, float]:
-    """Return the seconds of an epoch by cause, the largest first; they add up to the epoch. Pure.
+    """Return an epoch's seconds by cause, largest first. They add up to the epoch. Pure.
 
-    Follows the critical path back from the end of the epoch: the end of one piece of work started the next
+    Follows the critical path back from the epoch's end: the end of one piece of work started the next piece
     (J. Kelley and M. Walker, "Critical-path planning and scheduling", 1959).
 
     Parameters
     ----------
-    replayed : the run
-    epoch : one of its epochs
+    replayed : the replayed run
+    epoch : the epoch's number
     """
     found: dict[str, float] = defaultdict(float)
     for event, took in _path(replayed, epoch):
@@ -50,7 +50,7 @@ def parts_of_epoch(replayed: Replayed, epoch: int) -> dict[str, float]:
             waited = min(max(event.ended_s - event.started_s - own_s, 0.0), took)
         found[_NAMES.get(event.stage, event.stage)] += took - waited
         found[CORES] += waited
-    # Work may have ended before its successor began: for example, if a thread also waited for a pause.
+    # Work may have ended before its successor began, for example if a thread also waited for a pause.
     found[START] = replayed.epoch_s[epoch] - sum(found.values())
     return {
         name: seconds
@@ -60,7 +60,7 @@ def parts_of_epoch(replayed: Replayed, epoch: int) -> dict[str, float]:
 
 
 def mean_parts(replayed: Replayed, epochs: tuple[int, ...]) -> dict[str, float]:
-    """Return `parts_of_epoch` on average over ``epochs``, the largest first. Pure."""
+    """Return the mean of `parts_of_epoch` over ``epochs``, largest first. Pure."""
     total: dict[str, float] = defaultdict(float)
     for epoch in epochs:
         for name, seconds in parts_of_epoch(replayed, epoch).items():
@@ -69,12 +69,12 @@ def mean_parts(replayed: Replayed, epochs: tuple[int, ...]) -> dict[str, float]:
 
 
 def lag_share(replayed: Replayed, epochs: tuple[int, ...], *, but: Collection[str] = ()) -> float:
-    """Return the share of ``epochs`` that their critical paths spend on lags, without use of a known resource. Pure.
+    """Return the share of ``epochs`` that their critical paths spend on lags, without use of a resource. Pure.
 
     Parameters
     ----------
-    replayed : the run
-    epochs : of the run
+    replayed : the replayed run
+    epochs : the counted epochs
     but : stages whose lags do not count
     """
     lags = (
@@ -87,7 +87,7 @@ def lag_share(replayed: Replayed, epochs: tuple[int, ...], *, but: Collection[st
 
 
 def _path(replayed: Replayed, epoch: int) -> Iterator[tuple[Event, float]]:
-    """Yield the work that the end of an epoch waited for, the last first, and its seconds on the path."""
+    """Yield the work that an epoch's end waited for, last piece first, with its seconds on the path."""
     events, number = replayed.events, replayed.last_event[epoch]
     at = events[number].ended_s
     begin = at - replayed.epoch_s[epoch]
@@ -107,14 +107,14 @@ def find_stalls(
 ) -> dict[str, float]:
     """Return the seconds that each kind of stall adds to an epoch. Pure.
 
-    Preparation is sampling and gathering with everything in memory; fetch is the disk's addition to that. Transfer,
-    interconnect and network are the savings of an epoch without copies to the device, without other ranks, and
-    without other machines.
+    Preparation is sampling and gathering with everything in memory. Fetch is the time that the disk adds. Transfer,
+    interconnect and network are an epoch's savings without copies to the device, without other ranks, and without
+    other machines.
 
     Parameters
     ----------
     work, machine, shape : the run
-    epochs : those whose mean counts
+    epochs : epochs whose mean counts
     """
 
     def seconds(changed: Work, of: Machine = machine, within: PipelineShape = shape) -> float:
@@ -134,7 +134,7 @@ def find_stalls(
 
 
 def _without(work: Work, *stages: str) -> Work:
-    """Return the work without these stages of a batch, and without plans, sweeps and passes."""
+    """Return ``work`` without these batch stages, and without plans, sweeps and passes."""
     left_out: dict[str, Any] = dict.fromkeys(stages, NOTHING)
     return replace(
         work,
