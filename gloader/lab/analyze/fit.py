@@ -1,6 +1,6 @@
-"""The fit of a graph on a machine: memory, disk and time to prepare and train, from the graph's size alone.
+"""A graph's fit on a machine: memory, disk and time to prepare and train, from the graph's size only.
 
-A run's plans are made for a `SizedGraph`, which has the size of the graph and no edges.
+A run's plans are made for a `SizedGraph`, which has the graph's size and no edges.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ if TYPE_CHECKING:
     from gloader.plan.topology_home import TopologyChoice
 
 
-_NUM_BATCHES: Final = 3  # drawn batches, as many as a loader makes before it plans
+_NUM_BATCHES: Final = 3  # drawn batches; a loader makes as many before it plans
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizedGraph:
-    """Nodes of one type, their features and edges, as numbers."""
+    """One node type with its features and edges, as numbers."""
 
     num_nodes: int
-    num_edges: int  # as stored: for an undirected graph twice its number
+    num_edges: int  # stored edges; an undirected edge counts twice
     feature_dim: int
-    dtype: str = "float32"  # of the stored features
-    num_train: int | None = None  # seeds of an epoch; None means a hundredth of the nodes
+    dtype: str = "float32"  # dtype of the stored features
+    num_train: int | None = None  # seeds per epoch; None means a hundredth of the nodes
     num_classes: int = 100
 
     def __post_init__(self) -> None:
@@ -82,7 +82,7 @@ class SizedGraph:
         return max(1, self.num_nodes // 100) if self.num_train is None else self.num_train
 
     def dataset(self) -> Dataset:
-        """Return a dataset whose record has these sizes; no files exist."""
+        """Return a dataset record with these sizes; no files exist."""
         ids = id_dtype(self.num_nodes).name
         arrays = [
             _record("indptr", "int64", self.num_nodes + 1),
@@ -102,8 +102,8 @@ class SizedGraph:
         return Dataset(Path("sized"), manifest)
 
     def source(self) -> Source:
-        """Return a source of these sizes, for the plan of a conversion; it has no data."""
-        ids = np.broadcast_to(np.zeros(1, np.int64), self.num_nodes)  # as long, without memory
+        """Return a source with these sizes and no data, for a conversion's plan."""
+        ids = np.broadcast_to(np.zeros(1, np.int64), self.num_nodes)  # a long array without memory
         return Source(
             name="sized",
             origin="a graph of this size",
@@ -121,10 +121,10 @@ class SizedGraph:
         )
 
     def batches(self, sampling: SamplingSettings) -> list[SampledBatch]:
-        """Return the first batches of a random graph of this size. Pure.
+        """Return the first batches in a random graph with this size. Pure.
 
-        Every node of it has about the same degree, and a batch meets few nodes twice: with hubs, as in most graphs,
-        batches are smaller. Neighbours are drawn uniformly for any sampler.
+        Every node has about the same degree, and a batch meets few nodes twice. Most graphs have hubs, so their batches
+        are smaller. Neighbours are drawn uniformly for any sampler.
         """
         (fanouts,) = resolve_fanouts(sampling.fanouts, tuple(self.dataset().relations))
         random = np.random.default_rng(sampling.seed)
@@ -149,9 +149,9 @@ class SizedGraph:
 
 
 def _without(ids: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the distinct ``ids`` that are not ``known``, ascending. Pure.
+    """Return the distinct ``ids`` that are not in ``known``, ascending. Pure.
 
-    Like `np.setdiff1d`, which hashes: for a million ids that takes a second, and a sort a hundredth of it.
+    `np.setdiff1d` hashes: a million ids take it a second, and a sort takes a hundredth of a second.
     """
     ids, known = np.sort(ids), np.sort(known)
     distinct = ids[np.flatnonzero(np.diff(ids, prepend=-1))]
@@ -160,7 +160,7 @@ def _without(ids: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.int
 
 
 def _block(counts: NDArray[np.int64], num_src: int, random: np.random.Generator) -> Block:
-    """Return a block with so many edges into each destination; the neighbours themselves do not matter here."""
+    """Return a block with these edge counts per destination. Its neighbours are random and do not matter."""
     indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     num_edges = int(indptr[-1])
     return Block(
@@ -185,22 +185,22 @@ def _record(name: str, dtype: str, *shape: int) -> ArrayRecord:
 
 
 def _unread(_count: int) -> Iterator[Any]:
-    """Refuse to read a stream of a plan, which has sizes alone."""
+    """Refuse to read a stream, because a plan's source has only sizes."""
     raise NotImplementedError
 
 
-# A plain NVMe SSD, the default: `gloader doctor` measures this machine's disk.
+# A plain NVMe SSD, the default. `gloader doctor` measures this machine's disk.
 PLAIN_SSD: Final = IoRates(
     random_reads_per_s=100_000, read_bytes_per_s=1.5e9, write_bytes_per_s=1e9, pack_read_bytes_per_s=1.5e9
 )
 
-_BOUNCE_BYTES: Final = 8 << 20  # of a feature store
-_EDGE_BOUNCE_BYTES: Final = 2 << 20  # of edges that are read page by page
-_CHECKSUM_BYTES: Final = 8  # of a page
-_KEPT_SHARE: Final = 1 / 2  # share of such edges' memory that keeps pages
-_FETCHED_EDGE_BYTES: Final = 24  # per edge that is being fetched
-_SPILL_MULTIPLE: Final = 4  # multiple of the read bytes, if the disk has room
-_EDGES_PER_S: Final = 5e7  # per core of sampling
+_BOUNCE_BYTES: Final = 8 << 20  # read buffers of a feature store
+_EDGE_BOUNCE_BYTES: Final = 2 << 20  # read buffers for edges that are read page by page
+_CHECKSUM_BYTES: Final = 8  # bytes per page checksum
+_KEPT_SHARE: Final = 1 / 2  # share of these edges' memory that keeps pages
+_FETCHED_EDGE_BYTES: Final = 24  # bytes per edge in a fetch
+_SPILL_MULTIPLE: Final = 4  # assumed disk for packs and passes, as a multiple of the data
+_EDGES_PER_S: Final = 5e7  # sampled edges per core
 _LEAST_BYTES: Final = 16 << 20
 
 
@@ -211,26 +211,26 @@ class Fit:
     budget: RunBudget
     plan: MemoryPlan
     topology: TopologyChoice
-    num_batches: int  # of an epoch
+    num_batches: int  # batches per epoch
 
     @property
     def holds_features(self) -> bool:
-        """True if features are in memory, or would be unless the SSD was requested."""
+        """True if features are in memory, or would be without a request for the SSD."""
         return self.plan.features == "ram" or self.plan.would_fit
 
     @property
     def loading_s(self) -> float:
-        """Seconds of an epoch with a model that takes no time."""
+        """Seconds per epoch with a model that takes no time."""
         return self.num_batches * self.plan.step.seconds
 
     def words(self, what: Literal["features", "edges"]) -> str:
-        """Return the place of the features or edges in words."""
+        """Return the home of the features or edges in words."""
         if what == "features":
             return "in memory" if self.plan.features == "ram" else "on the SSD"
         return {"ram": "in memory", "sweep": "in sweeps", "direct": "page by page"}[self.topology.home]
 
     def to_json(self) -> dict[str, str | float]:
-        """Return the choices and their figures of an epoch."""
+        """Return the choices, with an epoch's figures."""
         return {
             "memory_budget": self.budget.total_bytes,
             "features": self.plan.features,
@@ -242,14 +242,14 @@ class Fit:
 
 
 class FitQuestion:
-    """Plans for a graph that does not exist. Reads and writes nothing.
+    """Plans for a graph that does not exist. Nothing is read or written.
 
     Parameters
     ----------
-    graph : its size
-    settings : of the loader
+    graph : the graph's size
+    settings : the loader's settings
     model : the trained model
-    rates : of the SSD
+    rates : the SSD's rates
     """
 
     most_shown: Final = 10**12  # the largest budget of `ladder`
@@ -271,7 +271,7 @@ class FitQuestion:
 
     @cached_property
     def batches(self) -> list[SampledBatch]:
-        """A few batches of a graph of this size."""
+        """A few batches from a random graph with this size."""
         return self._graph.batches(self._settings.sampling)
 
     @cached_property
@@ -285,26 +285,26 @@ class FitQuestion:
 
     @property
     def batch_rows(self) -> int:
-        """Rows of a batch, about."""
+        """Mean rows per batch, rounded."""
         return round(sum(len(batch.nodes) for batch in self.batches) / len(self.batches))
 
     @property
     def num_seeds(self) -> int:
-        """Number of training nodes of an epoch."""
+        """Number of training nodes per epoch."""
         return self._graph.num_seeds
 
     @property
     def knows_seeds(self) -> bool:
-        """True if this number was given; otherwise it is a default."""
+        """True if `num_seeds` was given; otherwise it is a default."""
         return self._graph.num_train is not None
 
     @property
     def num_batches(self) -> int:
-        """Batches of an epoch."""
+        """Batches per epoch."""
         return math.ceil(self._graph.num_seeds / self._settings.sampling.batch_size)
 
     def train(self, budget_bytes: int) -> Fit:
-        """Return the division of ``budget_bytes`` by a run; BudgetError if it does not fit."""
+        """Return a run's division of ``budget_bytes``. Raises BudgetError if the run does not fit."""
         ways = share_budget(
             total_bytes=budget_bytes,
             parameter_bytes=parameter_bytes(self._spec),
@@ -318,22 +318,22 @@ class FitQuestion:
         return self._load(ways[-1])
 
     def prepare(self, budget_bytes: int) -> PreparePlan:
-        """Return the division of ``budget_bytes`` by `gloader prepare`, and its disk usage.
+        """Return the division of ``budget_bytes`` by `gloader prepare`, with its disk usage.
 
         Raises
         ------
         BudgetError
-            It does not fit.
+            The conversion does not fit.
         """
         options = PrepareOptions(dtype=self._graph.dtype)
         return plan_prepare(self._graph.source(), options, budget_bytes=budget_bytes)
 
     def least_to_train(self) -> int:
-        """Return the least budget that `train` accepts; BudgetError if there is none."""
+        """Return the least budget that `train` accepts. Raises BudgetError if there is none."""
         return least_planned(self.train, low=_LEAST_BYTES)
 
     def least_to_prepare(self) -> int:
-        """Return the least budget that `prepare` accepts; BudgetError if there is none."""
+        """Return the least budget that `prepare` accepts. Raises BudgetError if there is none."""
         return least_planned(self.prepare, low=_LEAST_BYTES)
 
     def _load(self, budget: RunBudget) -> Fit:
@@ -348,7 +348,7 @@ class FitQuestion:
             return Fit(budget=budget, plan=plan, topology=home, num_batches=self.num_batches)
 
     def _measure(self, num_bytes: int, room_bytes: int) -> tuple[TopologyChoice, Demand, int]:
-        """Return the place of the edges, a loader's memory demand, and its bytes of disk."""
+        """Return the edges' home, a loader's memory demand, and its disk bytes."""
         settings = self._settings
         memory, data = settings.memory, self.dataset.feature_bytes + self.dataset.topology_bytes
         spill = _SPILL_MULTIPLE * data if memory.spill_budget is None else memory.spill_budget
@@ -366,7 +366,7 @@ class FitQuestion:
         )
         demand = self._demand(home)
         if sweeps is not None:
-            # Copies of a batch's pass output while a thread makes the batch: the output, and its lookup table.
+            # A thread holds copies of a batch's pass output while it makes the batch: the output and its lookup table.
             work = replace(
                 demand.work, edges_s=sweeps.pass_seconds(self._rates), edge_bytes=sweeps.read_bytes
             )
@@ -388,7 +388,7 @@ class FitQuestion:
         )
 
     def _demand(self, home: TopologyChoice) -> Demand:
-        """Return the result of `measure_demand` for a dataset of this size."""
+        """Return the same demand as `measure_demand`, for a dataset with this size."""
         settings, graph = self._settings, self._graph
         threads = settings.stages.sampler_threads
         rows = _larger(max(len(batch.nodes) for batch in self.batches))
@@ -433,7 +433,7 @@ class FitQuestion:
         return data_bytes(self._graph.dtype, (self._graph.feature_dim,))
 
     def _paged_bytes(self, home: TopologyChoice) -> int:
-        """Return the memory of edges that are read page by page."""
+        """Return the memory for edges that are read page by page."""
         pages = -(-4 * self._graph.num_edges // PAGE_BYTES)
         kept = int(_KEPT_SHARE * home.max_bytes)
         held = compact_bytes(self._graph.num_nodes) + _CHECKSUM_BYTES * pages
@@ -461,5 +461,5 @@ class FitQuestion:
 
 
 def _larger(count: int) -> int:
-    """Return ``count`` with a loader's reserve for batches larger than the first."""
+    """Return ``count`` with a loader's reserve for batches larger than the first ones."""
     return math.ceil(LARGER_THAN_PROBED * count)

@@ -1,4 +1,4 @@
-"""Counts of the superbatches of a run that is planned again: cache decisions and disk reads, as in the pipeline.
+"""Superbatch counts for a run that is planned again: cache decisions and disk reads, as in the pipeline.
 
 An `Alteration` describes rows on another disk, with another dtype, or in another order.
 """
@@ -48,18 +48,18 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-_SUM_BYTES = 8  # of a page's checksum
-_SCALE_BYTES = 4  # of an int8 row, in memory
+_SUM_BYTES = 8  # bytes per page checksum
+_SCALE_BYTES = 4  # an int8 row's scale, in memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Alteration:
-    """Changes of a run's rows, and recorded facts about them; the default changes nothing."""
+    """Changes to a run's rows, and recorded facts about them. The default changes nothing."""
 
-    recorded: tuple[RecordedTable, ...] = ()  # recorded; other values come from the present profile
-    dtype: str | None = None  # stored dtype of node rows; None means the present one
-    new_ids: IdArray | None = None  # (N,) new number of each row of the only table; None: unchanged
-    rates: IoRates | None = None  # of another disk; None means the recorded one
+    recorded: tuple[RecordedTable, ...] = ()  # recorded tables; missing values come from the present profile
+    dtype: str | None = None  # node rows' stored dtype; None means the present dtype
+    new_ids: IdArray | None = None  # (N,) the only table's new row numbers; None means unchanged
+    rates: IoRates | None = None  # another disk's rates; None means the recorded disk
 
     def rows_on_disk(self, table: FeatureFile) -> RowsOnDisk:
         """Return the layout of ``table``'s rows in their file, with the changes."""
@@ -73,18 +73,18 @@ class Alteration:
             known = self._recorded(table)
             gap = None if known is None else known.sweep_gap_bytes
             return rows if gap is None else replace(rows, sweep_gap_bytes=gap)
-        # As in the profile of such a disk.
+        # The profile of another disk computes its gap in the same way.
         gap = self.rates.times.sweep_gap_bytes(most=MAX_GAP_BYTES)
         return replace(rows, sweep_gap_bytes=max(gap, MIN_GAP_BYTES))
 
     def row_bytes(self, table: FeatureFile) -> int:
-        """Return R."""
+        """Return R, the stored bytes per row."""
         if self.dtype is None or table.is_of_edges:
             return table.store.row_bytes
         return table.store.dim * stored_dtype(self.dtype).itemsize
 
     def gap_bytes(self, table: FeatureFile) -> int:
-        """Return the initial longest hole in a batch's reads."""
+        """Return the longest hole in a batch's reads at first."""
         stored, row_bytes = table.store.stored_rows, self.row_bytes(table)
         if stored.settings.gap_bytes is not None:
             return stored.gap_bytes
@@ -100,8 +100,8 @@ class Alteration:
 
         Parameters
         ----------
-        demand : with the rows as they are
-        load : the load with the measurements
+        demand : the demand with the present rows
+        load : the measured load
         """
         files = load.files.tables
         probes = [self._probed(load, number) for number in load.files.types]
@@ -116,7 +116,7 @@ class Alteration:
         return replace(demand, tables=tuple(tables), work=replace(demand.work, tables=tuple(works)))
 
     def _probed(self, load: MeasuredLoad, number: int) -> list[IdArray]:
-        """Return the rows of each probed batch in a table, ascending."""
+        """Return each probed batch's rows in a table, ascending."""
         rows = [distinct_rows(batch, number) for batch in load.work.probe]
         return rows if self.new_ids is None else [np.sort(self.new_ids[one]) for one in rows]
 
@@ -132,7 +132,7 @@ class Alteration:
             feature_bytes=file.store.num_rows * row_bytes,
             stored_row_bytes=row_bytes,
             store_bytes=demand.store_bytes - before + sums + scale,
-            # A device widens rows itself; the CPU receives float32.
+            # A device widens rows itself. The CPU receives float32.
             row_bytes=row_bytes if is_staged else demand.row_bytes,
         )
 
@@ -159,18 +159,18 @@ _NO_PACKS: Final = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedTable:
-    """The planner, cache and reading facts of a table over the superbatches."""
+    """One table's planner, cache and read facts for counting superbatches."""
 
     rows: RowsOnDisk
     planner: SuperbatchPlanner
     staging_bytes: int  # idle memory for missing rows
-    spill_share: float  # of the disk for packs
-    is_whole: bool  # whether the file is on the disk
+    spill_share: float  # share of the disk for packs
+    is_whole: bool  # True if the disk has the complete file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingRules:
-    """The rules that choose how missing rows are read."""
+    """The rules for choosing how missing rows are read."""
 
     rates: IoRates
     calibration: Calibration
@@ -185,13 +185,13 @@ def superbatch_jobs(
 
     Parameters
     ----------
-    entries : the trace of each batch
-    stream : the addresses of the batches
-    size : S at most
+    entries : each batch's trace
+    stream : the batches' addresses
+    size : largest S
     num_tables : number of tables
-    unit : superbatch sizes are multiples of it
+    unit : divides every superbatch size
     """
-    # With room for all plans: nothing is executed here, so no plan has to wait.
+    # The window has room for all plans: nothing is executed here, so no plan has to wait.
     window = SuperbatchWindow(len(entries) + 1)
     collector = SuperbatchCollector(
         _GivenTraces(entries), stream, window, size=size, num_tables=num_tables, unit=unit
@@ -204,21 +204,21 @@ def superbatch_jobs(
 
 
 class SuperbatchCounter:
-    """Plans and counts superbatches in the order of their execution, as a run from an empty cache.
+    """Plans and counts superbatches in execution order, like a run from an empty cache.
 
     Parameters
     ----------
-    tables : of the rows
-    rules : choose how they are read
+    tables : facts about the tables with rows
+    rules : choose how rows are read
     """
 
     def __init__(self, tables: Sequence[CountedTable], rules: ReadingRules) -> None:
         self._tables = tables
         self._rules = rules
-        self._packed_bytes = 0  # of the previous superbatch, which is executed while this one is staged
+        self._packed_bytes = 0  # the previous superbatch's packs; it is executed while this one is staged
 
     def count(self, job: InspectJob) -> SuperbatchCounts:
-        """Return the counts of the next superbatch.
+        """Return the next superbatch's counts.
 
         Raises
         ------
@@ -250,10 +250,10 @@ class SuperbatchCounter:
         )
 
     def _choose(self, table: CountedTable, misses: MissLists, packed_bytes: int) -> ChosenReads:
-        """Return how a table is read, if earlier tables have packed ``packed_bytes``."""
+        """Return a table's chosen reads, after earlier tables have packed ``packed_bytes``."""
         rules, spill_bytes = self._rules, _NO_PACKS
         if rules.pack_bytes:
-            # The pack of the previous superbatch is complete: its execution begins when this one is staged.
+            # The previous superbatch's pack is complete: its execution begins when this superbatch is staged.
             room = max(rules.pack_bytes - self._packed_bytes - packed_bytes, 0)
             spill_bytes = packable_bytes(
                 forced=rules.forced,
@@ -281,11 +281,11 @@ class _GivenTraces:
         self._taken = 0
 
     def has_trace(self) -> bool:
-        """Return whether there is another trace."""
+        """Return True if there is another trace."""
         return self._taken < len(self._entries)
 
     def next_trace(self) -> TraceEntry:
-        """Return the next trace; ChannelClosedError after the last."""
+        """Return the next trace. Raises ChannelClosedError after the last one."""
         if not self.has_trace():
             raise ChannelClosedError("the stream of batches ended")
         self._taken += 1
@@ -294,7 +294,7 @@ class _GivenTraces:
 
 @dataclass(slots=True, kw_only=True)
 class _Sweeps:
-    """The bytes and requests of staging a superbatch, for all tables together."""
+    """The bytes and requests for staging a superbatch, over all tables."""
 
     requests: int = 0
     num_bytes: int = 0
@@ -302,11 +302,11 @@ class _Sweeps:
     unique_rows: int = 0
 
     def add(self, rows: RowsOnDisk, misses: MissLists, reads: ChosenReads) -> None:
-        """Add the sweep over a table."""
+        """Add one table's sweep."""
         self.unique_rows += reads.counts.unique_rows
         if reads.choice.strategy == "direct":
             return
-        # `MissCounts` counts reads up to a batch's longest extent: those of a sweep are shorter.
+        # `MissCounts` counts reads up to a batch's longest extent. A sweep's reads are shorter.
         by_pages = _sweep_extents(rows, misses)
         self.requests += int(by_pages.sum())
         self.num_bytes += int(by_pages @ np.arange(len(by_pages))) * ALIGNMENT
@@ -315,7 +315,7 @@ class _Sweeps:
 
 
 def _sweep_extents(rows: RowsOnDisk, misses: MissLists) -> IdArray:
-    """Return the number of reads of each size in pages in a sweep over the missing rows."""
+    """Return the number of reads by size in pages, for a sweep over the missing rows."""
     wanted = collect_union(
         misses, num_rows=rows.num_rows, row_bytes=rows.row_bytes, is_cancelled=lambda: False
     )
@@ -325,7 +325,7 @@ def _sweep_extents(rows: RowsOnDisk, misses: MissLists) -> IdArray:
 
 
 def _count_batches(plan: CachePlan, of_batches: NDArray[Any]) -> None:
-    """Add the counts of a plan to each batch."""
+    """Add a plan's counts to each batch."""
     of_batches[:, _ROWS] += plan.hits + plan.misses
     of_batches[:, _HITS] += plan.hits
     of_batches[:, _MISSES] += plan.misses
@@ -333,7 +333,7 @@ def _count_batches(plan: CachePlan, of_batches: NDArray[Any]) -> None:
 
 
 def _count_reads(rows: RowsOnDisk, misses: MissLists, reads: ChosenReads, of_batches: NDArray[Any]) -> None:
-    """Add the reads of each batch itself."""
+    """Add each batch's own reads."""
     if reads.choice.strategy == "staged":
         return
     for batch in range(len(misses)):

@@ -1,6 +1,6 @@
-"""Trials of settings by short runs: the result of a search, measured in turns with the settings of the run.
+"""Trials: short runs that measure the best found settings and the run's settings in turns.
 
-A short run trains a few batches without evaluations, and is timed as a recording is.
+A short run trains a few batches without evaluations, and is timed like a recording.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ if TYPE_CHECKING:
     from gloader.training.train_step import TrainStep
 
 
-_WARM_BATCHES: Final = 2  # in which torch settles and its threads start
+_WARM_BATCHES: Final = 2  # torch settles and starts its threads in these batches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunExtent:
-    """The size of a short run."""
+    """A short run's size."""
 
     num_epochs: int
-    num_batches: int  # of each epoch, at most
-    pause_s: float = 0.0  # between two epochs, the length of an evaluation: the loader continues meanwhile
+    num_batches: int  # most batches per epoch
+    pause_s: float = 0.0  # pause between two epochs, for an evaluation; the loader continues in it
 
     @classmethod
     def of_about(cls, num_batches: int, *, epoch_batches: int) -> RunExtent:
-        """Return about ``num_batches``: part of an epoch of ``epoch_batches``, or several after a first one. Pure."""
+        """Return an extent with about ``num_batches``: part of an epoch, or several epochs after a first one. Pure."""
         if epoch_batches >= num_batches:
             return cls(num_epochs=1, num_batches=num_batches)
         return cls(num_epochs=1 + -(-num_batches // epoch_batches), num_batches=epoch_batches)
 
     @classmethod
     def of_recording(cls, measured: Measured, work: Work) -> RunExtent:
-        """Return the size that measures the same as a recording: a counted epoch after a first one. Pure."""
+        """Return the extent that measures the same as a recording: a counted epoch after a first one. Pure."""
         first = measured.counted[0]
         pauses = [
             batch.pause_s for batch in work.batches if batch.epoch in measured.counted and not batch.index
@@ -74,22 +74,22 @@ class RunExtent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShortRun:
-    """The times of a short run."""
+    """A short run's times."""
 
     epoch_s: tuple[float, ...]  # from the request for the first batch to the end of the last step
-    extent: RunExtent  # of the training
-    epoch_batches: int  # of a whole epoch
+    extent: RunExtent  # the trained batches
+    epoch_batches: int  # batches per epoch
     budget: RunBudget
 
     @property
     def seconds(self) -> float:
-        """Seconds of an epoch, the mean over those after the first, if there are any."""
+        """Mean seconds per epoch, over the epochs after the first, if there are any."""
         counted = self.epoch_s[1:] or self.epoch_s
         return sum(counted) / len(counted)
 
 
 def warm_up(dataset: Dataset, settings: TrainSettings, *, device: torch.device) -> ShortRun:
-    """Train a step or two, to get one-time work of the process done; errors as of `run_short`."""
+    """Train a step or two, so that the process's one-time work is done. Raises the errors of `run_short`."""
     return run_short(
         dataset, settings, device=device, extent=RunExtent(num_epochs=1, num_batches=_WARM_BATCHES)
     )
@@ -109,11 +109,11 @@ def run_short(
     Parameters
     ----------
     dataset : the training data
-    settings : as of `gloader.training.train.fit`; ``optim.epochs`` is ignored
-    device : of the network
-    extent : the size of the run
-    most_s : seconds after which the first epoch stops, and after which no other begins
-    trace : receives the events of every stage; None records nothing
+    settings : see `gloader.training.train.fit`; ``optim.epochs`` is ignored
+    device : the network's device
+    extent : the run's size
+    most_s : seconds after which the first epoch stops and no other epoch begins
+    trace : file for the events of every stage. None records nothing.
 
     Raises
     ------
@@ -160,7 +160,7 @@ def open_alone(
     factory: LoaderFactory,
     is_traced: bool = False,
 ) -> tuple[RunBudget, AnyLoader]:
-    """Return the loader of a run in this process alone, and the division of its budget; errors as of `RunLoader`."""
+    """Return a single-process run's loader and the division of its budget. Raises the errors of `RunLoader`."""
     opening = RunLoader(
         dataset=dataset,
         settings=settings,
@@ -176,7 +176,7 @@ def open_alone(
 def _train_epoch(
     loader: AnyLoader, step: TrainStep, device: torch.device, *, num_batches: int, most_s: float
 ) -> tuple[int, float]:
-    """Train on the first batches of an epoch; return their number, and the seconds."""
+    """Train on an epoch's first batches. Return their number and the seconds."""
     taken, began = 0, time.perf_counter()
     for batch in loader:
         taken += 1
@@ -191,7 +191,7 @@ def _train_epoch(
 
 # Ratio beyond which a measurement contradicts its prediction.
 CONTRADICTS: Final = 0.10
-# Settings that may fail to fit in measurements before the start is kept.
+# Found settings that may fail to fit in measurements. After them, the initial settings are kept.
 _MOST_MISFITS: Final = 3
 
 
@@ -199,19 +199,19 @@ _MOST_MISFITS: Final = 3
 class Trial:
     """Settings with their predicted and measured times."""
 
-    change: str  # in words; empty for the start
+    change: str  # in words; empty for the initial settings
     settings: TrainSettings
     predicted_s: float
-    measured_s: tuple[float, ...]  # of each repetition
+    measured_s: tuple[float, ...]  # for each repetition
 
     @property
     def seconds(self) -> float:
-        """Measured seconds of an epoch, the median."""
+        """Median of the measured seconds per epoch."""
         return median(self.measured_s)
 
     @property
     def error(self) -> float:
-        """The measured time over the predicted one, less 1."""
+        """Measured time over predicted time, less 1."""
         return self.seconds / self.predicted_s - 1
 
     def to_json(self) -> dict[str, Any]:
@@ -233,16 +233,16 @@ class Autotuned:
     best: Trial | None  # None if no settings are predicted to be faster
     tuned: Tuned
     extent: RunExtent
-    misfits: tuple[str, ...] = field(default=())  # settings that did not fit in a measurement
+    misfits: tuple[str, ...] = field(default=())  # settings whose measurement did not fit
 
     @property
     def kept(self) -> Trial:
-        """The faster one by measurement."""
+        """The faster trial by measurement."""
         return self.best if self.best is not None and self.best.seconds < self.start.seconds else self.start
 
     @property
     def contradiction(self) -> str:
-        """Return a sentence on measurements that contradict the predictions; "" if none do."""
+        """Return a sentence about measurements that contradict the predictions, or ""."""
         trials = [one for one in (self.best, self.start) if one is not None]
         found = [
             f"{one.change or 'the start'} took {format_exact_seconds(one.seconds)} instead of "
@@ -253,7 +253,7 @@ class Autotuned:
         if not found:
             return ""
         text = f"the measurement contradicts the prediction: {', '.join(found)}"
-        # The start was recorded: its present time does not depend on settings.
+        # The initial settings were recorded, so another time now has a cause outside of the settings.
         if abs(self.start.error) > CONTRADICTS:
             text += "; something else was at work then, or is now: record the run again while nothing is"
         return text
@@ -293,21 +293,21 @@ def measure_best(
     rounds: int,
     says: Callable[[str], None],
 ) -> Autotuned:
-    """Train with the best found settings and with the initial ones in turns, so that both have the same noise.
+    """Train with the best found settings and the initial settings in turns, so that both have the same noise.
 
     Parameters
     ----------
     tuned : the found settings
     dataset : the training data
-    settings : of the start, with its memory budget
-    device, extent : as of `run_short`
-    rounds : measurements of each
-    says : receives the name of each measurement
+    settings : the initial settings, with their memory budget
+    device, extent : see `run_short`
+    rounds : measurements for each settings
+    says : receives each measurement's name
 
     Raises
     ------
     ConfigError, BudgetError
-        The start itself cannot be trained.
+        The initial settings cannot be trained.
     """
     misfits: list[str] = []
     for candidate in (*tuned.candidates[:_MOST_MISFITS], tuned.searched.start):
@@ -317,7 +317,7 @@ def measure_best(
         took: dict[int, list[float]] = {number: [] for number in range(len(pair))}
         try:
             for turn in range(rounds):
-                # In reverse order in every second turn: the later run finds a warmer machine.
+                # Every second turn has the reverse order, because the later run finds a warmer machine.
                 for number in sorted(took, reverse=bool(turn % 2)):
                     says(f"measuring {candidate.changes.text if number else 'the start'}")
                     took[number].append(

@@ -1,6 +1,6 @@
-"""The reads of a topology on the SSD: page by page, or in sweeps that many batches share.
+"""Reads from a topology on the SSD: page by page, or in sweeps that many batches share.
 
-The pages that a batch touches follow from degrees and hashes. The edges of the last hop are not read for it.
+Degrees and hashes determine the pages that a batch touches, so the last hop's edges are not read.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-_POSITION_BYTES: Final = 16  # of a requested position, besides its value: itself, and its place
+_POSITION_BYTES: Final = 16  # bytes per requested position and its place, without its value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PageMarks:
-    """The pages of edges that each of L hops of K batches needs, among P pages."""
+    """The pages with edges that each of L hops of K batches needs, among P pages."""
 
     bits: NDArray[np.uint64]  # (K, L, P / 64), a bit for each page
-    nodes: IdArray  # (K, L) that draw
-    edges: IdArray  # (K, L) distinct positions taken
+    nodes: IdArray  # (K, L) nodes that draw
+    edges: IdArray  # (K, L) distinct drawn positions
     num_pages: int
-    epoch_batches: int  # batches of the whole epoch
+    epoch_batches: int  # batches per epoch
 
     @property
     def num_batches(self) -> int:
@@ -66,19 +66,18 @@ def mark_pages(
     epoch: int = 0,
     budget_bytes: int | None = None,
 ) -> PageMarks:
-    """Mark the pages of the first batches of ``epoch`` for a loader with this sampler and order.
+    """Mark the pages for the first batches in ``epoch``, for a loader with this sampler and order.
 
-    The last hop's edges follow from its nodes, so only the earlier hops are read: those of many batches
-    together, in file order.
+    Only the earlier hops are read: many batches together, in file order. The last hop's edges follow from its nodes.
 
     Parameters
     ----------
-    sampler : of the loader, without weights
-    order : of the loader's seeds, the training nodes
-    edge_bytes : of a source in the file
-    batches : number of batches, at most
+    sampler : the loader's sampler, without weights
+    order : the order of the loader's seeds, the training nodes
+    edge_bytes : bytes per source in the file
+    batches : largest number of batches
     epoch : 0, 1, ...
-    budget_bytes : half of it for the marks, half for reads; None means no bound
+    budget_bytes : half is for the marks, half for reads. None means no bound.
 
     Raises
     ------
@@ -109,7 +108,7 @@ def mark_pages(
     )
     seeds = order.epoch_seeds(epoch)
     room = None if budget_bytes is None else budget_bytes // 2
-    done, together = 0, 1  # the first batch predicts the size of the others
+    done, together = 0, 1  # the first batch predicts the other batches' size
     while done < num_batches:
         indices = range(done, min(done + together, num_batches))
         frontiers = [
@@ -131,7 +130,7 @@ def _mark_together(
     *,
     per_page: int,
 ) -> int:
-    """Mark all hops of batches from number ``first`` on, one hop of all of them at a time; return the bytes held."""
+    """Mark all hops for the batches from number ``first`` on, hop by hop, and return the held bytes."""
     most = 0
     for hop in range(rule.num_hops):
         counts = rule.counts(frontiers)
@@ -152,7 +151,7 @@ def _mark_together(
 
 
 def _positions(rule: UniformPickRule, frontier: Frontier) -> IdArray:
-    """Return the positions that ``frontier`` takes, ascending."""
+    """Return the positions that ``frontier`` draws, ascending."""
     portions = rule.portions([frontier])
     ids = np.empty((1, 1 << 16), dtype=np.int64)
     taken, ends, has_more = np.zeros(1, np.int64), np.zeros(1, np.int64), np.ones(1, np.bool_)
@@ -165,7 +164,7 @@ def _positions(rule: UniformPickRule, frontier: Frontier) -> IdArray:
 
 
 def _require_room(shape: Sequence[int], budget_bytes: int | None) -> None:
-    """Refuse marks that would not fit, and name the number of batches with marks that would."""
+    """Raise BudgetError for marks that would not fit, with the number of batches that would fit."""
     each = 8 * int(np.prod(shape[1:]))
     needed = each * shape[0]
     if budget_bytes is not None and needed > budget_bytes // 2:
@@ -180,16 +179,16 @@ PASS_SIZES: Final = tuple(2**power for power in range(10))  # 1 to 512 batches
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HopReads:
-    """The reads of one hop of a batch, on average."""
+    """A batch's mean reads in one hop."""
 
-    nodes: float  # that draw
-    edges: float  # distinct
-    pages: float  # with those edges
+    nodes: float  # nodes that draw
+    edges: float  # distinct edges
+    pages: float  # pages with these edges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reads:
-    """Requests to the disk, on average."""
+    """Mean requests to the disk."""
 
     requests: float
     num_bytes: float
@@ -217,11 +216,11 @@ class Reads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassReads:
-    """A pass over the edges for superbatches of ``num_batches``: its last hop, the hop before of the next, ..."""
+    """A pass over the edges: one superbatch's last hop, the next superbatch's hop before it, and so on."""
 
-    num_batches: int  # S_t
-    pages: float | None  # of a pass; None if so many batches were not sampled
-    ways: dict[PassWay, Reads]  # for a batch; the known ones
+    num_batches: int  # S_t, batches per superbatch
+    pages: float | None  # pages per pass; None if too few batches were sampled
+    ways: dict[PassWay, Reads]  # a batch's reads, for each evaluated way
 
     @property
     def fastest(self) -> PassWay:
@@ -231,14 +230,14 @@ class PassReads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadDemand:
-    """The files of a run, and its memory and disk."""
+    """A run's files, memory and disk."""
 
-    edge_bytes: int  # of a source in the file
+    edge_bytes: int  # bytes per source in the file
     num_nodes: int
     num_edges: int
-    home: TopologyChoice  # place of a loader's edges
-    budget_bytes: int  # of memory
-    spill_bytes: int  # of disk; 0 without spilling
+    home: TopologyChoice  # where a loader keeps the edges
+    budget_bytes: int  # memory
+    spill_bytes: int  # disk; 0 without spilling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,33 +250,33 @@ class GapBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepChoice:
-    """A loader's choice of sweeps with this budget, and their cost."""
+    """A loader's choice of sweeps within this budget, with its cost."""
 
     num_batches: int  # S_t
     reason: str
     memory_bytes: int
     spill_bytes: int
-    read_bytes: float  # of a batch: its part of full passes, and twice its written output
-    seconds: float  # of the disk, for a batch
+    read_bytes: float  # per batch: its part of full passes, and twice its written output
+    seconds: float  # disk seconds per batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyReads:
-    """The cost of each way to read edges, for the sampled batches."""
+    """The sampled batches' cost for each way to read edges."""
 
     num_pages: int
     file_bytes: int
     num_batches: int
     epoch_batches: int
     hops: tuple[HopReads, ...]
-    faults: float  # page faults of a batch alone, with a mapped file and no page in memory
-    direct: Reads  # of a batch alone, hop after hop
-    drawn_bytes: float  # written by passes for a batch, and read back twice
+    faults: float  # page faults per batch with a mapped file and no page in memory
+    direct: Reads  # reads for a single batch, hop after hop
+    drawn_bytes: float  # bytes per batch that passes write; the sampler reads them back twice
     passes: tuple[PassReads, ...]
-    home: str  # the place of a loader's edges: "ram", "sweep" or "direct"
-    reason: str  # why
-    sweep: SweepChoice | None  # the sweeps of a loader, or those that it would make
-    refusal: str  # why it cannot sweep; "" if it can
+    home: str  # where a loader keeps the edges: "ram", "sweep" or "direct"
+    reason: str  # reason for the home
+    sweep: SweepChoice | None  # a loader's sweeps, or the sweeps that it would make
+    refusal: str  # reason against sweeps; "" if they are possible
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON values. Pure."""
@@ -287,13 +286,13 @@ class TopologyReads:
 
 
 def inspect_topology(marks: PageMarks, demand: ReadDemand, rates: IoRates, gaps: GapBytes) -> TopologyReads:
-    """Evaluate every way of reading on the pages that batches touch. Pure, but it consumes the marks.
+    """Evaluate every way to read the pages that batches touch. Pure, but it overwrites the marks.
 
     Parameters
     ----------
-    marks : of K batches; passes for more batches are known only if they read the whole file
-    demand : of the run
-    rates : of the disk
+    marks : the marks for K batches. Passes for more batches are evaluated only if they read the whole file.
+    demand : the run's files and budget
+    rates : the disk's rates
     gaps : the longest holes that reads include
     """
     sweep, refusal = _choose(marks, demand, rates)
@@ -326,7 +325,7 @@ def inspect_topology(marks: PageMarks, demand: ReadDemand, rates: IoRates, gaps:
 
 
 def _alone(marks: PageMarks, rates: IoRates, gap_bytes: int) -> tuple[tuple[HopReads, ...], Reads, float]:
-    """Return the cost of batches that are read alone, hop after hop, and their page faults."""
+    """Return the costs for batches that are read one by one, hop after hop, and their page faults."""
     plans = [
         [plan_pass(hop, marks.num_pages, rates, gap_bytes=gap_bytes, written_bytes=0) for hop in batch]
         for batch in marks.bits
@@ -339,14 +338,14 @@ def _alone(marks: PageMarks, rates: IoRates, gap_bytes: int) -> tuple[tuple[HopR
             strict=True,
         )
     )  # fmt: skip
-    # As in `PagedArray`: holes are included if that is faster than a request, but not the whole file.
+    # As in `PagedArray`, a hole is read if that is faster than a request. The whole file is never read.
     direct = Reads.mean([plan.ways["merged"] for batch in plans for plan in batch]).times(len(hops))
     together = [count_bits(np.bitwise_or.reduce(batch)) for batch in marks.bits]
     return hops, direct, float(np.mean(together))
 
 
 def _passes(marks: PageMarks, rates: IoRates, gap_bytes: int) -> Iterator[PassReads]:
-    """Yield the pages of passes, and a batch's part of their reads, for each size up to K."""
+    """Yield the pages per pass, and a batch's part of the reads, for each size up to K."""
     level, size = marks.bits, 1
     while len(level):
         plans = [
@@ -358,16 +357,16 @@ def _passes(marks: PageMarks, rates: IoRates, gap_bytes: int) -> Iterator[PassRe
         }
         pages = float(np.mean([plan.pages_wanted for plan in plans]))
         yield PassReads(num_batches=size, pages=pages, ways=ways)
-        # Two superbatches make one of twice the size; a single remaining one is not counted.
+        # Two superbatches make one superbatch with twice the size. A single remaining one is not counted.
         pairs = len(level) // 2
         level[: 2 * pairs : 2] |= level[1 : 2 * pairs : 2]
         level, size = level[: 2 * pairs : 2], 2 * size
 
 
 def _wanted(level: NDArray[np.uint64]) -> Iterator[NDArray[np.uint64]]:
-    """Yield the pages of each pass: the last hop of a superbatch, the hop before it of the next one, and so on.
+    """Yield the pages for each pass: a superbatch's last hop, the next one's hop before it, and so on.
 
-    The last superbatch is followed by the first: all are alike.
+    The first superbatch follows the last one, because all are alike.
     """
     num_superbatches, num_hops, _ = level.shape
     for first in range(num_superbatches):
@@ -378,8 +377,8 @@ def _wanted(level: NDArray[np.uint64]) -> Iterator[NDArray[np.uint64]]:
 
 
 def _choose(marks: PageMarks, demand: ReadDemand, rates: IoRates) -> tuple[SweepChoice | None, str]:
-    """Return the number of batches for which a loader would make a pass, or why it cannot make one."""
-    # As in a loader's `sweep_demand`, which measures a few batches.
+    """Return the sweeps that a loader would choose, or the reason why it cannot sweep."""
+    # A loader's `sweep_demand` measures a few batches in the same way.
     nodes, edges = (
         [math.ceil(LARGER_THAN_PROBED * most) for most in counts.max(axis=0)]
         for counts in (marks.nodes, marks.edges)

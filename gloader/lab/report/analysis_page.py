@@ -1,4 +1,4 @@
-"""Sections and charts of an analysis: gains of changes, three batches and their replay, memory, misses. Pure."""
+"""An analysis's sections and charts: gains from changes, three batches with their replay, memory, misses. Pure."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from gloader.lab.report.svg import Chart
 
 
-# Styles of charts.
+# Chart styles.
 _CHANGED, _FLOOR, _BASE, _MEASURED, _SAVED = 0, 4, 6, 7, NUM_STYLES
 _OF_BATCHES: Final = (0, 4, 2)
 _SEVERAL, _OTHERS = 7, NUM_STYLES
 
 
 def draw_what_if(findings: Findings, name: str) -> Chart | None:
-    """Return bars: the epoch as it was, the rest of it with each change, and the floor below all of them."""
+    """Return bars for the epoch as it was, the epoch with each change, and the floor below all of them."""
     base = findings.replayed_s
     bars = [
         Bar(label="measured", parts=(findings.measured_s, 0.0, 0.0, 0.0)),
@@ -60,7 +60,7 @@ def draw_what_if(findings: Findings, name: str) -> Chart | None:
 
 
 def draw_course(course: Course, name: str) -> Chart | None:
-    """Return the work of each lane while some batches passed, measured above and replayed below."""
+    """Return each lane's work while some batches passed, measured above and replayed below."""
     lanes = sorted({one.lane for one in (*course.measured, *course.replayed)}, key=lane_order)
     groups = [
         Lanes(
@@ -84,13 +84,13 @@ def draw_course(course: Course, name: str) -> Chart | None:
 
 
 def draw_memory(findings: Findings, names: Sequence[str], name: str) -> Chart | None:
-    """Return seconds of an epoch against memory, of the run and of each change, numbered as in the table.
+    """Return seconds per epoch against memory, for the run and each change, numbered as in the table.
 
     Parameters
     ----------
-    findings : of a run with known sizes
-    names : a label for each point of `memory_points`
-    name : of the run
+    findings : findings with sizes in bytes
+    names : a label for each point in `memory_points`
+    name : the run's name
     """
     points = memory_points(findings)
     factor, unit = byte_unit(max(size for size, _ in points))
@@ -132,7 +132,7 @@ def draw_memory(findings: Findings, names: Sequence[str], name: str) -> Chart | 
 
 
 def draw_curve(findings: Findings, name: str) -> Chart | None:
-    """Return misses of a host cache against its size, with the knee marked."""
+    """Return a host cache's misses against its size, with the knee marked."""
     factor, unit = byte_unit(max(point.cache_bytes for point in findings.curve))
     points = [(point.cache_bytes / factor, point.miss_rate) for point in findings.curve]
     knee = findings.knee_bytes
@@ -150,14 +150,14 @@ def draw_curve(findings: Findings, name: str) -> Chart | None:
 
 
 def memory_points(findings: Findings) -> list[tuple[int, float]]:
-    """Return memory and seconds of the run, then of each change with known memory. Pure."""
+    """Return memory and seconds for the run, then for each change whose memory was computed. Pure."""
     found = [(findings.memory_bytes, findings.replayed_s)]
     found += [(one.memory_bytes, one.replayed_s) for one in findings.what_if]
     return [(size, seconds) for size, seconds in found if size is not None]
 
 
 def best_points(points: Sequence[tuple[int, float]]) -> set[tuple[int, float]]:
-    """Return those of ``points`` that no other beats in one of both, at least as good in the other. Pure."""
+    """Return the ``points`` that no other point beats in one value and matches in the other. Pure."""
     return {points[number] for number in non_dominated(points)}
 
 
@@ -180,17 +180,17 @@ def _style(one: Slice, course: Course) -> int:
     return _SEVERAL if is_among else _OTHERS
 
 
-_LEAST_POINTS = 2  # of a picture of time against memory
+_LEAST_POINTS = 2  # fewest points for a chart of time against memory
 
 
 def analysis_sections(findings: Findings, *, source: str, name: str) -> list[Section]:
-    """Return the sections of ``findings``.
+    """Return the report's sections for ``findings``.
 
     Parameters
     ----------
     findings : the findings
-    source : the file that they were read from
-    name : of the run
+    source : the file with the findings
+    name : the run's name
     """
     sections = [_what_if(findings, name, source), _parts(findings, name), _course(findings, name)]
     sections += [_memory(findings, name), _curve(findings, name)]

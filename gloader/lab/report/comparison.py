@@ -50,25 +50,25 @@ class Row:
     """One contender. Figures that were not measured are None."""
 
     name: str
-    features: str  # their place: "memory", "ssd" or "memmap"
+    features: str  # the features' home: "memory", "ssd" or "memmap"
     is_limited: bool
-    outcome: str  # "done", or the reason of another end
-    settings: str  # the chosen ones among those tried, in words
+    outcome: str  # "done", or the reason why the contender ended early
+    settings: str  # the chosen settings, in words
     first_epoch_s: Spread | None
     later_epoch_s: Spread | None
-    is_extrapolated: bool  # the figures of epochs are in proportion to a part of one
+    is_extrapolated: bool  # epoch figures are extrapolated from a part of an epoch
     sample_s: float | None
     gather_s: float | None
     compute_s: float | None
     wait_s: float | None
     bytes_read: float | None
-    peak_bytes: int | None  # resident; file pages shared with others are counted
-    group_peak_bytes: int | None  # of the control group: the bytes that a limit counts, page cache included
+    peak_bytes: int | None  # resident bytes, with shared file pages
+    group_peak_bytes: int | None  # the control group's bytes, with page cache: a limit counts these
     seconds_to_target: Spread | None
 
     @property
     def shown_epoch_s(self) -> Spread | None:
-        """A later epoch, or the first if there is no other."""
+        """A later epoch's seconds, or the first epoch's if there is no other."""
         return self.later_epoch_s or self.first_epoch_s
 
 
@@ -76,18 +76,18 @@ class Row:
 class Comparison:
     """Contenders on one graph."""
 
-    kind: str  # of the graph
+    kind: str  # the graph's kind
     heading: str
     rows: tuple[Row, ...]
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Comparison:
-        """Read one element of ``comparisons``.
+        """Read one element from ``comparisons``.
 
         Raises
         ------
         FormatError
-            Something is missing or of the wrong type.
+            A value is missing or has the wrong type.
         """
         try:
             return cls(
@@ -101,11 +101,11 @@ class Comparison:
             ) from error
 
     def table(self) -> TextTable:
-        """Return a row for each contender."""
+        """Return a table with a row for each contender."""
         return TextTable(header=_HEADER, rows=tuple(_cells(row) for row in self.rows))
 
     def notes(self) -> tuple[str, ...]:
-        """Return a line for each contender with another end than planned, or with chosen settings."""
+        """Return a line for each contender that ended early or has chosen settings."""
         return tuple(
             f"{row.name}: "
             + "; ".join(filter(None, (row.settings, "" if row.outcome == "done" else row.outcome)))
@@ -190,7 +190,7 @@ _PARTS: Final = (("sample", 0), ("gather", 3), ("compute", 2), ("wait", 7))
 
 
 def comparison_charts(comparison: Comparison) -> list[Chart]:
-    """Return the charts of a comparison: seconds of an epoch, their parts, bytes, memory, and time to the target."""
+    """Return a comparison's charts: seconds per epoch, their parts, bytes, memory, and time to the target."""
     kind, rows = comparison.kind, comparison.rows
     parts = [
         Bar(label=row.name, parts=shares, end=" ") for row in rows if sum(shares := _part_shares(row)) > 0
@@ -243,7 +243,7 @@ def _bars(
     label: str,
     written: Callable[[float], str],
 ) -> Chart | None:
-    """Return a bar for each contender; one without a value has its outcome."""
+    """Return a chart with a bar for each contender. Without a value, the bar shows the outcome."""
     bars = []
     for row, value in values:
         found = value.median if isinstance(value, Spread) else value
@@ -259,7 +259,7 @@ def _bars(
 
 
 def _part_shares(row: Row) -> tuple[float, ...]:
-    """Return the share of each of `_PARTS`; zeros if none is known."""
+    """Return the share of each part in `_PARTS`, or zeros if no part was measured."""
     values = [max(value or 0.0, 0.0) for value in (row.sample_s, row.gather_s, row.compute_s, row.wait_s)]
     return tuple(value / (sum(values) or 1.0) for value in values)
 
