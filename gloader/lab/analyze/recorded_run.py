@@ -1,7 +1,7 @@
-"""The dataset, the stream of batches and the loader settings of a recorded run.
+"""A recorded run's dataset, batch stream and loader settings.
 
 The dataset and the stream are opened again and checked against the recording. The settings are returned as recorded,
-or with the changes of a what-if.
+or with a what-if's changes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CONFIG = "config.yaml"
 
 
 def read_config(run: Path | None) -> Mapping[str, Any]:
-    """Return the config.yaml of a run folder; empty without a folder or a file.
+    """Return a run folder's config.yaml. The result is empty without a folder or a file.
 
     Raises
     ------
@@ -48,12 +48,12 @@ def read_config(run: Path | None) -> Mapping[str, Any]:
 
 
 def open_recorded_dataset(header: RunHeader, config: Mapping[str, Any]) -> Dataset:
-    """Open the dataset of a recorded run.
+    """Open a recorded run's dataset.
 
     Parameters
     ----------
-    header : of the recording
-    config : the run's config.yaml, with the mirror settings of a dataset at a URL
+    header : the recording's header
+    config : the run's config.yaml; it has the mirror settings for a dataset at a URL
 
     Raises
     ------
@@ -74,13 +74,13 @@ def open_recorded_dataset(header: RunHeader, config: Mapping[str, Any]) -> Datas
 
 
 def plan_recorded_seeds(dataset: Dataset, settings: LoaderSettings, header: RunHeader) -> SeedPlan:
-    """Return the seeds of a loader with ``settings`` for the task of the recorded run.
+    """Return a loader's seeds with ``settings``, for the recorded run's task.
 
     Parameters
     ----------
     dataset : the dataset with the nodes or links
-    settings : those of the run, or with changes
-    header : of the recording; its state names the task
+    settings : the run's settings, possibly with changes
+    header : the recording's header, whose state names the task
 
     Raises
     ------
@@ -92,7 +92,7 @@ def plan_recorded_seeds(dataset: Dataset, settings: LoaderSettings, header: RunH
         return plan_training_seeds(
             dataset,
             settings.sampling,
-            # With one relation a batch of several types is that of one type.
+            # With one relation, a batch with several types equals a batch with one type.
             is_typed=dataset.kind == "hetero" or not isinstance(settings.sampling.fanouts, tuple),
             links=_links_of(dataset, stream) if "links" in stream else None,
             rank=ranks.rank or 0,
@@ -125,7 +125,7 @@ def require_same_stream(
 
 
 def with_recorded_device(settings: LoaderSettings, header: RunHeader, dataset: Dataset) -> LoaderSettings:
-    """Return ``settings`` with the recorded number of device rows; the device's free memory may differ now."""
+    """Return ``settings`` with the recorded number of device rows. The device's free memory may differ now."""
     if settings.device.device_cache != "auto":
         return settings
     num_bytes = 0
@@ -173,22 +173,22 @@ def _links_of(dataset: Dataset, stream: Mapping[str, Any]) -> LinkTask:
 
 
 _NAMES: Final = {recorded: name for name, recorded in RECORDED_AS.items()}
-# Settings that a state names, since no flag has them.
+# Settings that a state names, because they have no flag.
 _OF_STATE: Final = ("shuffle", "drop_last")
 
 
 def recorded_settings(header: RunHeader) -> LoaderSettings:
-    """Return the settings of a run, within the budget that its loader had.
+    """Return a run's settings, within its loader's budget.
 
     Raises
     ------
     ReplayError
-        The settings are not those of a loader of this version.
+        A loader in this version cannot have these settings.
     """
     values: dict[str, Any] = {_NAMES.get(name, name): value for name, value in header.settings.items()}
     stream = header.state["stream"]
     values |= {name: stream[name] for name in _OF_STATE if name in stream}
-    values.setdefault("rank", 0)  # the first rank writes the recording of several
+    values.setdefault("rank", 0)  # with several ranks, the first one writes the recording
     values |= {
         "memory_budget": header.budget_bytes,
         "device": header.device,
@@ -208,13 +208,13 @@ def recorded_settings(header: RunHeader) -> LoaderSettings:
 
 
 def changed_keywords(settings: LoaderSettings, header: RunHeader, changes: Changes) -> dict[str, Any]:
-    """Return the keywords of `gloader.Loader` for ``changes``; changes of rates and threads have none.
+    """Return the keywords of `gloader.Loader` for ``changes``. Changes to rates and threads have none.
 
     Parameters
     ----------
-    settings : of the run as it was
-    header : of its recording
-    changes : the request
+    settings : the unchanged run's settings
+    header : the recording's header
+    changes : the requested changes
 
     Raises
     ------
@@ -238,7 +238,7 @@ def changed_keywords(settings: LoaderSettings, header: RunHeader, changes: Chang
 
 
 def _cache(value: Value, settings: LoaderSettings, header: RunHeader, changes: Changes) -> int | float | None:
-    """Return a host cache in bytes, or as a share of the features; None means the memory plan's choice."""
+    """Return a host cache in bytes, or as a share of the features. None means the memory plan's choice."""
     if changes.values.get("policy", settings.memory.policy) == "none":
         raise ConfigError(
             "with policy=none nothing is cached: name another one beside cache=, such as policy=belady"

@@ -1,4 +1,4 @@
-"""A recorded run planned again: batches are sampled anew; memory, cache and reads are planned as in a run.
+"""A recorded run planned again. Batches are sampled anew; memory, cache and reads are planned as in a run.
 
 No features are read, and nothing is written.
 """
@@ -51,44 +51,44 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A run with some changes, as far as they need a plan."""
+    """A run with some changes, limited to the changes that need a plan."""
 
     settings: LoaderSettings
-    keywords: dict[str, Any]  # of `gloader.Loader`, for the change
+    keywords: dict[str, Any]  # keywords of `gloader.Loader`, for the changes
     alteration: Alteration
-    order: str | None  # of the rows; None means the present order
+    order: str | None  # the rows' order; None means the present order
     rates: IoRates
     note: str  # further remarks on the change, for the user
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replanned:
-    """The plan of a run with some changes, for the batches that were sampled again."""
+    """A changed run's plan, for the batches that were sampled again."""
 
     plan: MemoryPlan
-    shape: PipelineShape  # with the planned buffers and place of the features
+    shape: PipelineShape  # with the planned number of buffers and home of the features
     tables: tuple[RecordedTable, ...]
     batches: tuple[BatchId, ...]  # in stream order, with all ranks interleaved
-    superbatches: tuple[SuperbatchCounts, ...]  # of these batches; empty if features end up in memory
-    rows: IdArray  # (batches,) gathered on the host
-    edges: IdArray  # (batches,)
-    sample_s: float  # processor seconds to sample a batch, here
+    superbatches: tuple[SuperbatchCounts, ...]  # counts for these batches; empty if features are in memory
+    rows: IdArray  # (batches,) rows gathered on the host
+    edges: IdArray  # (batches,) sampled edges
+    sample_s: float  # processor seconds to sample a batch on this machine
     kept_share: float  # share of the batches that are kept from their trace to their execution
-    settings: dict[str, Any]  # keywords of `gloader.Loader` for the change
+    settings: dict[str, Any]  # keywords of `gloader.Loader` for the changes
     note: str = ""  # further remarks for the user
 
 
 class Replanner:
-    """Samples the batches of a recorded run again, bit for bit, and plans them with changed settings.
+    """Samples a recorded run's batches again, bit for bit, and plans them with changed settings.
 
-    Every plan is made with the code of a run: `plan_memory`, the planners, `choose_strategy`. Owns the dataset, its
-    edges and the feature files until `close`. Not thread-safe.
+    Plans are made by a run's code: `plan_memory`, the planners, `choose_strategy`. Owns the dataset, its edges and the
+    feature files until `close`. Not thread-safe.
 
     Parameters
     ----------
-    header : of the recording
-    loads : of the run, and of changes to it
-    sample_s : processor seconds to sample a batch in the run; None means that they are measured here
+    header : the recording's header
+    loads : the run's load, and loads with changed settings
+    sample_s : the run's processor seconds to sample a batch. None means that they are measured here.
     """
 
     def __init__(self, header: RunHeader, loads: RecordedLoads, *, sample_s: float | None = None) -> None:
@@ -100,14 +100,14 @@ class Replanner:
 
     @classmethod
     def open(cls, header: RunHeader, *, run: Path | None = None, sample_s: float | None = None) -> Self:
-        """Open the dataset of a recorded run, and check that its batches are the same.
+        """Open a recorded run's dataset, and check that the batches are the same.
 
         Parameters
         ----------
-        header : of the recording
+        header : the recording's header
         run : the run folder, or None
-        sample_s : processor seconds to sample a batch in the run. The memory plan depends on them: only these values
-            reproduce the run's plan
+        sample_s : the run's processor seconds to sample a batch. The memory plan depends on them: only this value
+            reproduces the run's plan.
 
         Raises
         ------
@@ -117,29 +117,29 @@ class Replanner:
         return cls(header, RecordedLoads.open(header, run=run), sample_s=sample_s)
 
     def plan(self, changes: Changes = NO_CHANGES, *, rates: IoRates | None = None) -> MemoryPlan:
-        """Return the memory plan of the run with ``changes``, within the same budget unless it is changed.
+        """Return the run's memory plan with ``changes``, within the same budget unless it is changed.
 
         Parameters
         ----------
-        changes : those that need no plan are ignored, except the sampling threads
-        rates : of the disk; None means the recorded ones
+        changes : changes to the run. Those that need no plan are ignored, except the sampling threads.
+        rates : the disk's rates; None means the recorded rates
 
         Raises
         ------
         ConfigError, BudgetError
             No run can have these changes.
         ReplayError
-            It cannot be planned here.
+            The run cannot be planned here.
         """
         case = self._case(changes, rates)
         return self._plan(case, self._loads.get(case.settings))
 
     def epoch_batches(self, changes: Changes = NO_CHANGES) -> int:
-        """Return the batches of an epoch with ``changes``, of one rank; errors as `plan`."""
+        """Return the batches per epoch and rank with ``changes``. Raises the errors of `plan`."""
         return self._loads.seeds(self._case(changes, None).settings).order.num_batches
 
     def traces(self, *, num_batches: int) -> tuple[Trace, ...]:
-        """Return the traces of the first batches of the run as it was, for each table; errors as `plan`."""
+        """Return each table's trace for the unchanged run's first batches. Raises the errors of `plan`."""
         stream = self._loads.base.stream
         return stream.traces(stream.sample(num_batches))
 
@@ -151,18 +151,18 @@ class Replanner:
         rates: IoRates | None = None,
         calibration: Calibration | None = None,
     ) -> Replanned:
-        """Return the counts of the run's first batches with ``changes``, as of a run that ends with them.
+        """Return the counts for the first batches with ``changes``, as in a run that ends after them.
 
         Parameters
         ----------
-        changes, rates : as of `plan`
-        num_batches : from the first recorded one on, across epochs, of all ranks
-        calibration : corrections of the cost model's seconds; None means no correction
+        changes, rates : see `plan`
+        num_batches : number of batches from the first recorded one on, across epochs, over all ranks
+        calibration : corrections to the cost model's seconds. None means no correction.
 
         Raises
         ------
         ConfigError, BudgetError, ReplayError
-            As `plan`.
+            See `plan`.
         """
         case = self._case(changes, rates)
         load = self._loads.get(case.settings)
@@ -235,13 +235,13 @@ class Replanner:
         )
 
     def _numbers(self, order: str) -> IdArray | None:
-        """Return the numbers of the rows in another order; computed once."""
+        """Return the rows' numbers in another order. They are computed once."""
         if order not in self._new_ids:
             self._new_ids[order] = self._loads.reordered_rows(order)
         return self._new_ids[order]
 
     def _plan(self, case: Case, load: RecordedLoad) -> MemoryPlan:
-        """Return the division of the memory, as the opening of a loader makes it."""
+        """Return the memory's division, as an opening loader makes it."""
         require_pack_folder(case.settings, has_folder=self._header.spill_bytes > 0)
         budget = case.settings.memory.memory_budget
         return plan_tiers(
@@ -253,14 +253,14 @@ class Replanner:
         )
 
     def _pack_bytes(self, plan: MemoryPlan) -> int:
-        """Return the disk bytes for packs: the rest after edge passes; 0 without packs."""
+        """Return the disk bytes for packs: the rest after edge passes. 0 without packs."""
         if not plan.pack_buffer_bytes:
             return 0
         swept = 0 if plan.sweeps is None else plan.sweeps.spill_bytes
         return max(self._header.spill_bytes - swept, 0)
 
     def _demand(self, case: Case, load: RecordedLoad) -> Demand:
-        """Return the run's memory demand; measured once for settings with equal demands."""
+        """Return the run's memory demand. It is measured once for settings with equal demands."""
         settings, alteration = case.settings, case.alteration
         key = (
             load_key(settings),
@@ -288,7 +288,7 @@ class Replanner:
         return self._demands[key]
 
     def _probe_s(self, load: RecordedLoad) -> float:
-        """Return the seconds to sample a batch that the plan uses: those of the run, if they are known."""
+        """Return the seconds to sample a batch that the plan uses: the run's seconds, if they were given."""
         own, base = load.measured.work.probe_s, self._loads.base.measured.work.probe_s
         if self._sample_s is None:
             return own

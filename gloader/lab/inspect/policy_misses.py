@@ -1,4 +1,4 @@
-"""The misses of every cache policy at every cache size, on the sampled trace of an epoch.
+"""Every cache policy's misses at every cache size, on an epoch's sampled trace.
 
 A trace holds the unique nodes of each batch.
 """
@@ -42,16 +42,16 @@ if TYPE_CHECKING:
 
 
 _PROBE_BATCHES = 2
-_BYTES_PER_COUNT = 8  # of a pair of batches, see `next_use_counts`
+_BYTES_PER_COUNT = 8  # bytes per pair of batches, see `next_use_counts`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AccessTrace:
-    """The accesses of the first batches of an epoch."""
+    """The accesses in an epoch's first batches."""
 
-    accesses: tuple[NDArray[np.integer], ...]  # unique ids of each batch, int32 if N fits
+    accesses: tuple[NDArray[np.integer], ...]  # each batch's unique ids, int32 if N fits
     num_nodes: int
-    epoch_batches: int  # batches of the whole epoch
+    epoch_batches: int  # batches per epoch
 
     @property
     def num_accesses(self) -> int:
@@ -68,16 +68,16 @@ def sample_trace(
     threads: int = 1,
     budget_bytes: int | None = None,
 ) -> AccessTrace:
-    """Sample the batches of ``epoch`` for a loader with this sampler and order, or the first of them.
+    """Sample the first batches in ``epoch``, or all of them, for a loader with this sampler and order.
 
     Parameters
     ----------
-    sampler : of the loader; thread-safe
-    order : of the loader's seeds, the training nodes
+    sampler : the loader's sampler; thread-safe
+    order : the order of the loader's seeds, the training nodes
     epoch : 0, 1, ...
-    batches : how many; None means the whole epoch
+    batches : number of batches. None means the whole epoch.
     threads : parallel sampling threads
-    budget_bytes : bound of the trace and the counts between its batches; None means no bound
+    budget_bytes : bound for the trace and the counts between its batches. None means no bound.
 
     Raises
     ------
@@ -100,7 +100,7 @@ def sample_trace(
         batch = sampler.sample(BatchId(epoch=epoch, index=index), order.batch_seeds(ordered, index))
         return batch.nodes.astype(dtype)
 
-    # The first few predict the size of all, before memory is used.
+    # The first few batches predict the trace's size, before memory is used.
     first = [nodes_of(index) for index in range(min(_PROBE_BATCHES, num_batches))]
     _require_room(first, num_batches, budget_bytes)
     tasks = [partial(nodes_of, index) for index in range(len(first), num_batches)]
@@ -109,11 +109,11 @@ def sample_trace(
 
 
 def _require_room(probe: Sequence[NDArray[np.integer]], num_batches: int, budget_bytes: int | None) -> None:
-    """Refuse a trace that would not fit, with the number of batches that would."""
+    """Raise BudgetError for a trace that would not fit, with the number of batches that would fit."""
     per_batch = max(nodes.nbytes for nodes in probe)
     needed = num_batches * per_batch + _BYTES_PER_COUNT * num_batches**2
     if budget_bytes is not None and needed > budget_bytes:
-        # Half of the budget for the rows and half for the counts, which grow with the square of the batches.
+        # Half of the budget is for rows and half for counts, which grow with the square of the batches.
         fitting = max(int(min(budget_bytes / per_batch / 2, (budget_bytes / _BYTES_PER_COUNT / 2) ** 0.5)), 1)
         raise BudgetError(
             f"the trace of {num_batches:,} batches takes about {format_bytes(needed)}; allowed are "
@@ -122,8 +122,8 @@ def _require_room(probe: Sequence[NDArray[np.integer]], num_batches: int, budget
 
 
 SHARES = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)
-# LRU's curve has a closed form, `lru_curve`. FIFO and CLOCK are left out: each would take a run over the trace for
-# every size, and LRU stands for them. Every other online policy is run once for each size.
+# LRU's curve has a closed form, `lru_curve`. FIFO and CLOCK are left out: each would need a run over the trace for
+# every size, and LRU stands for them. Every other online policy runs once for each size.
 _NOT_SIMULATED = ("lru", "fifo", "clock")
 _SIMULATED: tuple[OnlineName, ...] = tuple(
     name for name in get_args(OnlineName) if name not in _NOT_SIMULATED
@@ -132,9 +132,9 @@ _SIMULATED: tuple[OnlineName, ...] = tuple(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Inspection:
-    """The reads of each policy at each size of the host cache, over the trace from an empty cache.
+    """Each policy's reads at each size of the host cache, over the trace from an empty cache.
 
-    Static sets are in memory from the start. `belady` sees the whole trace: of all policies that start empty, none
+    Static sets are in memory from the start. `belady` sees the complete trace, so no other policy that starts empty
     reads less.
     """
 
@@ -145,8 +145,8 @@ class Inspection:
     num_batches: int
     epoch_batches: int
     slots: tuple[int, ...]
-    misses: dict[str, tuple[int, ...]]  # by policy, one for each of ``slots``
-    knee_slots: int  # the knee of the curve of `belady`
+    misses: dict[str, tuple[int, ...]]  # by policy, one number for each entry in ``slots``
+    knee_slots: int  # the knee in the curve of `belady`
 
     @property
     def knee_bytes(self) -> int:
@@ -154,7 +154,7 @@ class Inspection:
         return self.knee_slots * self.row_bytes
 
     def memory_bytes(self) -> list[int]:
-        """Return the memory of each size. Pure."""
+        """Return each size's memory. Pure."""
         return [slots * self.row_bytes for slots in self.slots]
 
     def ratios(self, policy: str) -> list[float]:
@@ -162,7 +162,7 @@ class Inspection:
         return [misses / max(self.num_accesses, 1) for misses in self.misses[policy]]
 
     def epoch_bytes(self, policy: str) -> list[int]:
-        """Return the bytes of the rows read in a whole epoch at each size, in proportion to the batches. Pure."""
+        """Return the bytes that rows read in an epoch take at each size, extrapolated from the batches. Pure."""
         factor = self.row_bytes * self.epoch_batches / max(self.num_batches, 1)
         return [round(misses * factor) for misses in self.misses[policy]]
 
@@ -206,10 +206,10 @@ def inspect_trace(
 
     Parameters
     ----------
-    trace : of the first batches of an epoch, or of all
-    presampled : of another epoch; hot sets are counted in it
-    sampler, order : of the traces: the analytic hot set follows from the graph, the fan-outs, the
-        seeds and the batch size
+    trace : trace of an epoch's first batches, or of all batches
+    presampled : another epoch's trace, in which hot sets are counted
+    sampler, order : the traces' sampler and order. The analytic hot set follows from the graph, the fan-outs, the
+        seeds and the batch size.
     row_bytes : R
     superbatch : S, batches that a run plans together
     shares : cache sizes, as shares of the N rows
@@ -262,15 +262,15 @@ def inspect_trace(
 
 
 def superbatch_misses(trace: AccessTrace, slots: Sequence[int] | IdArray, superbatch: int) -> tuple[int, ...]:
-    """Return the misses of a run's planner, for each number of slots. Pure.
+    """Return the misses that a run's planner has, for each number of slots. Pure.
 
-    It plans superbatch by superbatch and sees the next one. The batches are sorted, as in a run: the order
-    decides between rows without a known next use.
+    The planner plans one superbatch after another and sees the next one. The batches are sorted, as in a run. The order
+    decides between rows whose next use is outside of the look-ahead.
 
     Parameters
     ----------
-    trace : of the first batches of an epoch, or of all
-    slots : (K,) sizes of the cache
+    trace : trace of an epoch's first batches, or of all batches
+    slots : (K,) cache sizes
     superbatch : S
     """
     parts = [
@@ -285,7 +285,7 @@ def knee(curve: MissCurve) -> int:
 
     V. Satopaa et al., "Finding a Kneedle in a haystack", 2011. Only a corner can be the farthest point.
     """
-    # Both axes from 0 to 1, or the chord would follow from the units.
+    # Both axes go from 0 to 1; otherwise the units would determine the chord.
     capacities, misses = curve.capacities.astype(np.float64), curve.misses.astype(np.float64)
     width, height = capacities[-1] - capacities[0], misses[0] - misses[-1]
     if width <= 0 or height <= 0:
@@ -295,11 +295,11 @@ def knee(curve: MissCurve) -> int:
 
 
 def _reset_curve(trace: AccessTrace, counts: IdArray, superbatch: int) -> MissCurve:
-    """Return Belady's curve if every superbatch starts with an empty cache and without look-ahead (Ginex)."""
+    """Return Belady's curve with an empty cache and no look-ahead for every superbatch (Ginex)."""
     curves = []
     for start in range(0, len(trace.accesses), superbatch):
         end = min(start + superbatch, len(trace.accesses))
-        # The counts within a superbatch are a block on the diagonal of the whole trace's counts.
+        # The counts within a superbatch are a diagonal block in the trace's counts.
         own = np.ascontiguousarray(counts[start:end, start:end])
         curves.append(belady_curve(own, sum(len(nodes) for nodes in trace.accesses[start:end])))
     return add_curves(curves)
@@ -307,7 +307,7 @@ def _reset_curve(trace: AccessTrace, counts: IdArray, superbatch: int) -> MissCu
 
 def _planned_misses(parts: Sequence[Trace], num_nodes: int, capacity: int) -> int:
     planner = make_planner("belady", num_nodes=num_nodes, capacity=capacity)
-    # As in a run, in which the last superbatch has no look-ahead.
+    # The last superbatch has no look-ahead, as in a run.
     beyond = [*parts[1:], ()]
     return sum(planner.plan(part, ahead).num_misses for part, ahead in zip(parts, beyond, strict=True))
 
@@ -318,6 +318,6 @@ def _simulated_misses(trace: AccessTrace, name: OnlineName, capacity: int) -> in
 
 
 def _ordered(misses: dict[str, tuple[int, ...]]) -> list[str]:
-    """Return the policies in the order of `Policy`: Belady's first, then static sets, then online ones. Pure."""
+    """Return the policies in the order of `Policy`: Belady first, then static sets, then online policies. Pure."""
     ranks = get_args(Policy)
     return sorted(misses, key=lambda name: (ranks.index(name.split(",")[0]), "reset" in name))

@@ -1,4 +1,4 @@
-"""Inspections as charts and as a section: reads from the SSD against memory, or against batches that share a pass."""
+"""Inspections as charts and a section: SSD reads against memory, or against batches that share a pass."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _GREY = NUM_STYLES - 1
 
 
 def draw_inspection(inspection: Inspection, name: str) -> Chart | None:
-    """Return a curve per policy, with the knee marked; None if nothing can be drawn.
+    """Return a curve per policy, with the knee marked. None if nothing can be drawn.
 
     Parameters
     ----------
-    inspection : the data of the curves
-    name : of the chart
+    inspection : the curves' data
+    name : the chart's name
     """
     factor, unit = byte_unit(max(inspection.memory_bytes()))
     series = [
@@ -61,12 +61,12 @@ def draw_inspection(inspection: Inspection, name: str) -> Chart | None:
 
 
 def draw_topology(reads: TopologyReads, name: str) -> Chart | None:
-    """Return a curve per way of reading edges, with the size of a pass that a loader would choose.
+    """Return a curve per way to read edges, with a loader's choice of batches per pass.
 
     Parameters
     ----------
-    reads : the data of the curves
-    name : of the chart
+    reads : the curves' data
+    name : the chart's name
     """
     series = [
         Series(
@@ -102,19 +102,19 @@ def draw_topology(reads: TopologyReads, name: str) -> Chart | None:
 
 
 def byte_unit(num_bytes: float) -> tuple[float, str]:
-    """Return the unit in which an axis up to ``num_bytes`` reads well. Pure."""
+    """Return the unit for a readable axis up to ``num_bytes``. Pure."""
     return next(
         ((factor, name) for factor, name in ((1e9, "GB"), (1e6, "MB")) if num_bytes >= factor), (1e3, "KB")
     )
 
 
 def inspection_section(values: Mapping[str, Any], *, source: str) -> Section:
-    """Return the section of an ``inspect.json``; FormatError if it is none.
+    """Return the section for an ``inspect.json``. Raises FormatError if the file is no inspection.
 
     Parameters
     ----------
-    values : its content
-    source : its path
+    values : the file's content
+    source : the file's path
     """
     try:
         found = Inspection(

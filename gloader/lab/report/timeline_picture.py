@@ -1,4 +1,4 @@
-"""The picture of a timeline: the work of all stages, a lane for each stage and thread. Pure."""
+"""A timeline's picture: the work in all stages, with a lane for each stage and thread. Pure."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 def draw_timeline(name: str, caption: str, timeline: Mapping[str, Any], *, epoch: int) -> Chart | None:
-    """Return the work on the batches of an epoch, time from left to right; None if no time is to be drawn.
+    """Return the work on an epoch's batches over time, from left to right. None if there is no time to draw.
 
-    Superbatches alternate between a stage's two shades, or batches, if the timeline names no superbatch.
+    A stage's two shades alternate between superbatches, or between batches if the timeline names no superbatch.
 
     Parameters
     ----------
-    name, caption : of the chart
-    timeline : the content of a file of `TimelineRecorder.write`
-    epoch : the drawn one
+    name, caption : the chart's name and caption
+    timeline : the content of a file that `TimelineRecorder.write` has written
+    epoch : the drawn epoch
 
     Raises
     ------
@@ -37,7 +37,7 @@ def draw_timeline(name: str, caption: str, timeline: Mapping[str, Any], *, epoch
     ]
     if not events:
         raise ConfigError(f"the timeline holds no work of epoch {epoch}; choose another")
-    # Sampling and sending record no superbatch: their spans take the shade of their batch's superbatch.
+    # Sampling and sending record no superbatch. Their spans take the shade of their batch's superbatch.
     superbatch = {e["args"]["batch"]: e["args"]["superbatch"] for e in events if "superbatch" in e["args"]}
     origin = min(event["ts"] for event in events)
     lanes: dict[tuple[int, int], list[Span]] = {}
@@ -53,7 +53,7 @@ def draw_timeline(name: str, caption: str, timeline: Mapping[str, Any], *, epoch
                 told=f"{event['name']}, batch {args['batch']}",
             )
         )
-    # In the order in which a batch passes the stages.
+    # The rows are in the order in which a batch passes the stages.
     rows = sorted(lanes)
     labels = _labels([WORK_NAMES[stage] for stage, _ in rows])
     named = [(label, lanes[row]) for label, row in zip(labels, rows, strict=True)]
@@ -61,7 +61,7 @@ def draw_timeline(name: str, caption: str, timeline: Mapping[str, Any], *, epoch
 
 
 def _labels(stages: Sequence[str]) -> list[str]:
-    """Return the stage of each row, numbered if it has several. Pure."""
+    """Return each row's stage, numbered if several rows have it. Pure."""
     return [
         f"{stage} {stages[:i].count(stage) + 1}" if stages.count(stage) > 1 else stage
         for i, stage in enumerate(stages)

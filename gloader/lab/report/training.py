@@ -1,4 +1,4 @@
-"""A run of `gloader train` as the values of a report: settings, epochs, and the seconds of an epoch by cause."""
+"""A `gloader train` run as report values: settings, epochs, and each epoch's seconds by cause."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 _SEED: Final = "loader seed"
 _BUDGET: Final = "loader memory_budget_bytes"
-# The run's number, the number of runs, and the dataset's path are no settings.
+# The run's number, the number of runs and the dataset's path are not settings.
 _NO_SETTINGS: Final = ("run id", "runs", "dataset path", _SEED)
 _FINGERPRINT: Final = "dataset fingerprint"
-_FINGERPRINT_SHOWN: Final = 12  # characters that distinguish datasets of one name
+_FINGERPRINT_SHOWN: Final = 12  # characters that distinguish datasets with the same name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """The settings of a run."""
+    """A run's settings."""
 
     named: Mapping[str, str]  # without the seed
     seed: str  # empty if unknown
@@ -34,12 +34,12 @@ class RunSettings:
 
 
 def read_settings(path: Path) -> RunSettings:
-    """Read the settings of a run; the result is empty without a file.
+    """Read a run's settings. The result is empty without a file.
 
     Raises
     ------
     FormatError
-        It is not YAML, or a value does not occur in a run.
+        The file is not YAML, or a value does not occur in a run.
     """
     content = (
         read_yaml_mapping(
@@ -55,7 +55,7 @@ def read_settings(path: Path) -> RunSettings:
 
 
 def _settings_of(config: Mapping[str, Any]) -> RunSettings:
-    """Return the settings of a run; raise one of `MALFORMED` for a value that does not occur in a run."""
+    """Return a run's settings. Raises an error in `MALFORMED` for a value that does not occur in a run."""
     named: dict[str, str] = {}
     for name, value in config.items():
         short = _short_name(name)
@@ -79,7 +79,7 @@ def _flat(prefix: str, content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _short_name(name: str) -> str:
-    """Return "memory budget" of "loader memory_budget_bytes", and "model" of "model name"."""
+    """Return "memory budget" for "loader memory_budget_bytes", and "model" for "model name"."""
     part, _, rest = name.partition(" ")
     short = part if rest == "name" else rest or part
     return short.removesuffix("_bytes").replace("_", " ")
@@ -99,16 +99,16 @@ _COMPUTE: Final = "the model's step"
 _OTHER_WAIT: Final = "waiting for the loader"
 _REST: Final = "the rest of the loop"
 _EVALUATION: Final = "evaluation"
-# Words of a bottleneck's sentence (`gloader.observe.bottleneck`), and the name of its epoch's wait. The wait is
-# one measurement: all of it goes to the cause that the epoch named.
+# Words in a bottleneck's sentence (`gloader.observe.bottleneck`), and the name of its epoch's wait. The wait is one
+# measurement, so all of it goes to the epoch's named cause.
 _CAUSES: Final = (
     ("waits for the SSD", "waiting for the SSD"),
     ("the object store", "waiting for the object store"),
-    ("the samplers", "waiting for samplers"),  # including their own waits, for passes over the edges
+    ("the samplers", "waiting for samplers"),  # includes the samplers' own waits for passes over the edges
     ("the CPU cores", "waiting for a core"),
     ("kernels are compiled", "compiling kernels"),
 )
-# In drawing order, with the styles of their colours.
+# The parts in drawing order, with their colours' styles.
 PARTS: Final[tuple[tuple[str, int], ...]] = (
     (_COMPUTE, 0),
     ("waiting for the SSD", 1),
@@ -123,7 +123,7 @@ PARTS: Final[tuple[tuple[str, int], ...]] = (
 
 
 def cause_of(sentence: str) -> str:
-    """Return the name of an epoch's wait from its ``sentence``."""
+    """Return the name of an epoch's wait, from its ``sentence``."""
     said = sentence.partition(";")[0]  # the advice follows the semicolon
     return next((cause for words, cause in _CAUSES if words in said), _OTHER_WAIT)
 
@@ -131,12 +131,12 @@ def cause_of(sentence: str) -> str:
 def split_seconds(
     seconds: float, evaluate_seconds: float, stage_seconds: Mapping[str, float], sentence: str
 ) -> tuple[float, ...]:
-    """Return the seconds of an epoch and its evaluation in the order of `PARTS`.
+    """Return an epoch's seconds, with its evaluation, in the order of `PARTS`.
 
     Parameters
     ----------
-    seconds, evaluate_seconds : of the training and of the evaluation after it
-    stage_seconds : "compute" and "wait" are the loop's own; the other stages run at the same time
+    seconds, evaluate_seconds : the training's seconds, and the following evaluation's seconds
+    stage_seconds : seconds by stage; "compute" and "wait" are the loop's, other stages run at the same time
     sentence : the epoch's bottleneck
     """
     compute, wait = stage_seconds["compute"], stage_seconds["wait"]
@@ -145,14 +145,14 @@ def split_seconds(
     return tuple(parts.get(name, 0.0) for name, _ in PARTS)
 
 
-_ERRORS: Final = ("rmse",)  # metrics whose smaller values are better
+_ERRORS: Final = ("rmse",)  # metrics that are better if smaller
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
     """One line of ``metrics.jsonl``."""
 
-    number: int  # from 1, as on the screen; the file counts from 0
+    number: int  # starts at 1, as on the screen; the file starts at 0
     seconds: float
     evaluate_seconds: float
     loss: float
@@ -160,35 +160,35 @@ class Epoch:
     valid: float | None
     rows: int
     hit_rate: float
-    bytes_read: int  # those of passes over the edges too
+    bytes_read: int  # includes passes over the edges
     bytes_written: int
     bottleneck: str
-    wait_s: float | None  # wait of the loop for the loader; None if an earlier version did not record it
-    parts: tuple[float, ...]  # its seconds as of `gloader.lab.report.training.PARTS`; empty if not recorded
-    memory_bytes: tuple[int, ...]  # peaks in equal parts of its time; empty if not recorded
+    wait_s: float | None  # the loop's wait for the loader; None if an earlier version did not record it
+    parts: tuple[float, ...]  # seconds by part, as in `PARTS`; empty if not recorded
+    memory_bytes: tuple[int, ...]  # peaks in equal parts of the epoch's time; empty if not recorded
 
     @property
     def all_seconds(self) -> float:
-        """Seconds with its evaluation."""
+        """The epoch's seconds, with its evaluation."""
         return self.seconds + self.evaluate_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """A run of `gloader train`, finished or not."""
+    """A `gloader train` run, finished or not."""
 
     name: str
     source: str
     epochs: tuple[Epoch, ...]
-    metric: str  # of validation and test: acc, or for links hits@K, mrr, auc
-    settings: Mapping[str, str]  # of config.yaml; empty without one
+    metric: str  # validation and test metric: acc, or for links hits@K, mrr, auc
+    settings: Mapping[str, str]  # settings in config.yaml; empty without the file
     seed: str
-    budget_bytes: int | None  # of memory; None if not recorded
-    result: Mapping[str, Any]  # empty until it is finished
+    budget_bytes: int | None  # memory budget; None if not recorded
+    result: Mapping[str, Any]  # empty until the run is finished
 
     @property
     def test(self) -> float | None:
-        """The test figure; None before the test, or without test data."""
+        """The test figure. None before the test, or without test data."""
         value = self.result.get(f"test_{self.metric}")
         return None if value is None else float(value)
 
@@ -200,19 +200,19 @@ class Training:
 
     @property
     def epoch_s(self) -> float | None:
-        """The median of the seconds of an epoch, without its evaluation."""
+        """Median seconds per epoch, without its evaluation."""
         return median(epoch.seconds for epoch in self.epochs) if self.epochs else None
 
     @property
     def waiting(self) -> float | None:
-        """Share of the epochs' seconds that the loop waited for the loader; None if not recorded."""
+        """Share of the epochs' seconds in which the loop waited for the loader. None if not recorded."""
         known = [epoch for epoch in self.epochs if epoch.wait_s is not None]
         total = sum(epoch.seconds for epoch in known)
         return sum(epoch.wait_s or 0.0 for epoch in known) / total if total > 0 else None
 
     @property
     def total_seconds(self) -> float:
-        """Seconds of the whole run, or of its epochs so far if it is unfinished."""
+        """Seconds for the whole run, or for its epochs so far."""
         return float(self.result.get("total_seconds", sum(epoch.all_seconds for epoch in self.epochs)))
 
     @property
@@ -233,7 +233,7 @@ class Training:
 
     @property
     def peak_bytes(self) -> int | None:
-        """Peak of anonymous memory, as the budget counts it; None if not recorded."""
+        """Peak anonymous memory, as the budget counts it. None if not recorded."""
         seen = max((most for epoch in self.epochs for most in epoch.memory_bytes), default=None)
         known = self.result.get("peak_anonymous_bytes", seen)
         return None if known is None else int(known)
