@@ -1,4 +1,4 @@
-"""The load of a recorded run, opened again: edges, files of feature rows, and the sampled batches.
+"""A recorded run's load, opened again: edges, files with feature rows, and the sampled batches.
 
 `SampledStream` samples the recorded batches again and keeps their traces coded.
 """
@@ -57,14 +57,14 @@ if TYPE_CHECKING:
 
 
 def _order_of(dataset: Dataset) -> str:
-    """Return the order in which a dataset was prepared; one that another program wrote has none."""
+    """Return the order in which a dataset was prepared, or "none" if another program wrote it."""
     options = dataset.metadata.get("options")
     return str(options.get("order", "none")) if isinstance(options, dict) else "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _HeldLists:
-    """The in-neighbours of a graph in memory, as `order_of_communities` reads them."""
+    """A graph's in-neighbours in memory, in the form that `order_of_communities` reads."""
 
     graph: CscGraph
 
@@ -76,30 +76,30 @@ class _HeldLists:
         yield CscPiece(first=0, indptr=self.graph.indptr, indices=self.graph.indices)
 
 
-MOST_BATCHES: Final = 4000  # sampled again: enough to show the effect of a change
+MOST_BATCHES: Final = 4000  # most batches sampled again: enough to show a change's effect
 _SHARE_OF_MEMORY: Final = 4  # traces take at most a quarter of the free memory
-_PER_THREAD: Final = 16  # batches between two checks of the memory
+_PER_THREAD: Final = 16  # batches per thread between two checks of the memory
 
 
 class _Sampled(NamedTuple):
-    """The kept facts of a sampled batch."""
+    """Facts that are kept about a sampled batch."""
 
     entry: TraceEntry
-    places: tuple[int, ...]  # rows of each table, repeats included
+    places: tuple[int, ...]  # rows in each table, repeats included
     edges: int
-    seconds: float  # of processor time
+    seconds: float  # processor seconds
 
 
 class SampledStream:
-    """Samples the batches of a stream from its first one on, on demand, each once.
+    """Samples a stream's batches from its first one on, on demand, each once.
 
-    Takes about a byte of memory per access. Not thread-safe; samples in its own threads.
+    Uses about a byte of memory per access. Not thread-safe; samples in its own threads.
 
     Parameters
     ----------
     sampler : draws the neighbours; thread-safe
-    stream : the addresses and seeds of the batches
-    types : the number of each table, see `table_rows`
+    stream : the batches' addresses and seeds
+    types : each table's number, see `table_rows`
     """
 
     def __init__(self, sampler: AnySampler, stream: BatchStream, types: Sequence[int]) -> None:
@@ -111,7 +111,7 @@ class SampledStream:
         self._is_full = False
 
     def sample(self, num_batches: int) -> int:
-        """Sample the first batches; return their number, which is smaller if the stream or the memory ends.
+        """Sample the first batches. Return their number, which is smaller if the stream or the memory ends.
 
         Raises
         ------
@@ -138,18 +138,18 @@ class SampledStream:
         return min(wanted, len(self._sampled))
 
     def entries(self, num_batches: int, new_ids: IdArray | None = None) -> list[TraceEntry]:
-        """Return the traces of the first batches.
+        """Return the first batches' traces.
 
         Parameters
         ----------
-        num_batches : of the sampled ones
-        new_ids : (N,) other numbers of the rows, of the only table; None means the present ones
+        num_batches : number of sampled batches
+        new_ids : (N,) the only table's new row numbers. None means the present numbers.
         """
         entries = [one.entry for one in self._sampled[:num_batches]]
         return entries if new_ids is None else [_renumbered(entry, new_ids) for entry in entries]
 
     def traces(self, num_batches: int) -> tuple[Trace, ...]:
-        """Return the traces of the first batches, of each table."""
+        """Return each table's trace over the first batches."""
         traces = tuple(Trace() for _ in self._types)
         for entry in self.entries(num_batches):
             for trace, rows in zip(traces, entry, strict=True):
@@ -157,16 +157,16 @@ class SampledStream:
         return traces
 
     def places(self, num_batches: int) -> IdArray:
-        """Return (batches,) the number of rows of each batch in all tables, repeats included."""
+        """Return (batches,) each batch's number of rows over all tables, repeats included."""
         return np.array([sum(one.places) for one in self._sampled[:num_batches]], np.int64)
 
     def edges(self, num_batches: int) -> IdArray:
-        """Return (batches,) the number of edges of each batch."""
+        """Return (batches,) each batch's number of edges."""
         return np.array([one.edges for one in self._sampled[:num_batches]], np.int64)
 
     @property
     def sample_s(self) -> float:
-        """Processor seconds to sample a batch; the median, as some had to compile or to read."""
+        """Median processor seconds to sample a batch: some batches include compilation or reads."""
         return median([one.seconds for one in self._sampled]) if self._sampled else 0.0
 
     def _sample(self, position: int) -> _Sampled:
@@ -187,26 +187,26 @@ def _renumbered(entry: TraceEntry, new_ids: IdArray) -> TraceEntry:
 
 
 def load_key(settings: LoaderSettings) -> tuple[tuple[Fanouts, int], int | None]:
-    """Return the settings that determine the batches, and the budget, which determines the opened files too."""
+    """Return the settings that determine the batches, and the budget, which also determines the opened files."""
     sampling = settings.sampling
     return (sampling.fanouts, sampling.batch_size), settings.memory.memory_budget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedLoad:
-    """The load of a loader with some settings, and its batches."""
+    """A loader's measured load with some settings, and its batches."""
 
     measured: MeasuredLoad
     stream: SampledStream
 
     @property
     def held(self) -> tuple[IdArray, ...]:
-        """The rows of each table that the device holds."""
+        """Each table's rows on the device."""
         tiers = self.measured.tiers[: len(self.measured.files.tables)]
         return tuple(NO_ROWS if tier.cache is None else tier.cache.plan.rows for tier in tiers)
 
     def files(self, rates: IoRates) -> TableFiles:
-        """Return the files of the rows, on a disk of ``rates``."""
+        """Return the row files, on a disk with ``rates``."""
         return replace(self.measured.files, rates=rates)
 
     def rows_in_memory(self, num_batches: int) -> IdArray:
@@ -221,13 +221,13 @@ class RecordedLoad:
 
 
 class RecordedLoads:
-    """The load of a recorded run, and the last one with changes. Owns dataset and opened files until `close`.
+    """A recorded run's load, and the last load with changes. Owns dataset and opened files until `close`.
 
     Parameters
     ----------
-    header : of the recording
-    dataset : of the run
-    settings : of its loader
+    header : the recording's header
+    dataset : the run's dataset
+    settings : the run's loader settings
     """
 
     def __init__(self, header: RunHeader, dataset: Dataset, settings: LoaderSettings) -> None:
@@ -250,11 +250,11 @@ class RecordedLoads:
 
     @classmethod
     def open(cls, header: RunHeader, *, run: Path | None) -> Self:
-        """Open the load of a recorded run, and check that its batches are the same; ReplayError if they differ.
+        """Open a recorded run's load, and check that the batches are the same. Raises ReplayError if they differ.
 
         Parameters
         ----------
-        header : of the recording
+        header : the recording's header
         run : the run folder, or None
         """
         try:
@@ -276,7 +276,7 @@ class RecordedLoads:
         return cls(header, dataset, settings)
 
     def get(self, settings: LoaderSettings) -> RecordedLoad:
-        """Return the load of ``settings``, which is valid until the next call with other settings.
+        """Return the load for ``settings``. It is valid until the next call with other settings.
 
         Raises
         ------
@@ -298,18 +298,18 @@ class RecordedLoads:
         return self._changed[1]
 
     def seeds(self, settings: LoaderSettings) -> SeedPlan:
-        """Return the seeds of a loader with ``settings``; ReplayError if there are none."""
+        """Return a loader's seeds with ``settings``. Raises ReplayError if there are none."""
         return plan_recorded_seeds(self._dataset, settings, self._header)
 
     def reordered_rows(self, name: str) -> IdArray | None:
-        """Return the new number (N,) of each row, as of `gloader prepare --order`; None for the present order.
+        """Return each row's new number (N,), as `gloader prepare --order` computes it. None for the present order.
 
-        Nodes of equal degree keep their present order. Batches are sampled as before: two orders are comparable only
-        with batches of the same nodes.
+        Nodes with equal degree keep their present order. Batches are sampled as before, because two orders are
+        comparable only on batches with the same nodes.
 
         Parameters
         ----------
-        name : of the order
+        name : the order's name
 
         Raises
         ------
@@ -366,7 +366,7 @@ class RecordedLoads:
     def _held_topology(self, measured: MeasuredLoad) -> Topology | HeteroGraph:
         """Return the edges, in memory if they fit, even if the run read them from the SSD.
 
-        Batches do not depend on the place of the edges, and no feature cache needs the memory here.
+        Batches do not depend on where the edges are, and no feature cache needs the memory here.
         """
         work, home = measured.work, measured.home
         if home.home == "ram" or home.topology_bytes > default_budget_bytes():
@@ -384,11 +384,11 @@ class RecordedLoads:
         )
 
     def _new_stream(self, settings: LoaderSettings, measured: MeasuredLoad) -> SampledStream:
-        """Return the stream of ``settings``, from the first recorded batch on."""
+        """Return the stream for ``settings``, from the first recorded batch on."""
         order, num_ranks = measured.work.order, self._header.shape.num_ranks
         first, size = self._first, settings.sampling.batch_size
         if size != self.settings.sampling.batch_size:
-            # The same part of the epoch, in other batches.
+            # The stream starts at the same part of the epoch, in other batches.
             seen = first.index * self.settings.sampling.batch_size
             first = replace(first, index=min(seen // size, max(order.num_batches - 1, 0)))
         epochs = settings.stages.epochs

@@ -1,6 +1,6 @@
-"""Charts as SVG text in a page: lines, points, bars, columns, and lanes of work over time. Pure.
+"""Charts as SVG text in a page: lines, points, bars, columns, and lanes with work over time. Pure.
 
-They are sharp in print, take the colours of the reader's screen, and need no script.
+They are sharp in print, take the reader's screen colours, and need no script.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from gloader.core.units import format_exact_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-# An axis around its values, from 0 on, of whole numbers such as epochs, or logarithmic.
+# An axis fits its values, starts at 0, has whole numbers such as epochs, or is logarithmic.
 AxisKind: TypeAlias = Literal["fit", "zero", "whole", "log"]
 
 
 _STEPS: Final = (1.0, 2.0, 5.0, 10.0)
 _MARGIN: Final = 0.05
-# Damaged files and diverged runs have such values: differences of larger ones overflow, and a smaller range has no
-# parts, since its step rounds to 0.
+# Damaged files and diverged runs have such values. Differences between larger ones overflow. A smaller range has no
+# parts, because its step rounds to 0.
 _MOST: Final = 1e100
 _LEAST_RANGE: Final = 1e-100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """A range of values, laid over a range of pixels."""
+    """A range of values, mapped to a range of pixels."""
 
     low: float
     high: float
@@ -47,7 +47,7 @@ class Axis:
 
 
 def can_be_drawn(value: float | None) -> bool:
-    """Return whether ``value`` has a place on an axis; values of a diverged run may have none."""
+    """Return True if ``value`` has a place on an axis. A diverged run's values may have none."""
     return value is not None and abs(value) < _MOST
 
 
@@ -60,14 +60,14 @@ def fit_axis(
     most_ticks: int = 5,
     written: Callable[[float], str] = "{:g}".format,
 ) -> Axis:
-    """Return the axis for ``values``, all of which `can_be_drawn`; a logarithmic one needs values above 0.
+    """Return the axis for ``values``, all of which `can_be_drawn`. A logarithmic axis needs values above 0.
 
     Parameters
     ----------
-    values : the values on it; 0 to 1 if there are none
-    start, end : pixels of its ends
-    kind : its kind
-    most_ticks : upper bound of the ticks
+    values : the axis's values; 0 to 1 if empty
+    start, end : pixels at the axis's ends
+    kind : the axis's kind
+    most_ticks : upper bound for the ticks
     written : returns a value as text
     """
     is_log, is_whole, from_zero = kind == "log", kind == "whole", kind == "zero"
@@ -75,7 +75,7 @@ def fit_axis(
     low, high = min(found), max(found)
     margin = 0.0 if is_whole else _MARGIN * (high - low)
     low, high = (0.0 if from_zero else low - margin), high + margin
-    if high - low < _LEAST_RANGE:  # all are alike
+    if high - low < _LEAST_RANGE:  # all values are alike
         around = max(abs(low), 1.0) * _MARGIN
         low, high = (0.0 if from_zero else low - around), high + around
     step = _step((high - low) / most_ticks)
@@ -95,13 +95,13 @@ def fit_axis(
 
 
 def _step(least: float) -> float:
-    """Return the least of 1, 2, 5, 10, 20, ... that is not below ``least``."""
+    """Return the least number among 1, 2, 5, 10, 20, ... that is not below ``least``."""
     magnitude = 10.0 ** math.floor(math.log10(least))
     return next(step * magnitude for step in _STEPS if step * magnitude >= least * (1 - 1e-9))
 
 
-# Of M. Okabe and K. Ito, "Color Universal Design", 2008, except the last two, which replace yellow and black: on
-# a white or black page those would vanish. The colours for dark screens are lighter.
+# The colours are from M. Okabe and K. Ito, "Color Universal Design", 2008, except the last two. These replace yellow
+# and black, which would vanish on a white or black page. The colours for dark screens are lighter.
 _LIGHT: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5c3e", "#777777")
 _DARK: Final = ("#4ba3d9", "#f0803c", "#2fc79a", "#e0a3c6", "#f0b840", "#8fd0f5", "#b8977a", "#a8a8a8")
 NUM_STYLES: Final = len(_LIGHT)
@@ -111,7 +111,7 @@ _MARKS: Final = ("circle", "square", "diamond", "triangle", "cross", "ring", "ba
 WIDTH: Final = 520
 PLOT_HEIGHT: Final = 220
 LEFT, RIGHT, BOTTOM, _TOP = 64, 14, 42, 8
-_CHARACTER: Final = 6.6  # about the width of one, at the size of the text
+_CHARACTER: Final = 6.6  # about a character's width
 LINE: Final = 18
 SWATCH: Final = 30
 _MOST_CHARACTERS: Final = 34
@@ -125,7 +125,7 @@ def _variables(colors: Sequence[str], *, text: str, grid: str, paper: str) -> st
 
 LIGHT: Final = _variables(_LIGHT, text="#333", grid="#ddd", paper="#fff")
 DARK: Final = _variables(_DARK, text="#ccc", grid="#444", paper="#17191c")
-# A chart in its own file has these; a page has them once for all.
+# A separate chart file contains these rules. A page contains them once for all charts.
 RULES: Final = "\n".join(
     [
         "svg.chart text{font:12px system-ui,sans-serif;fill:var(--text)}",
@@ -151,10 +151,10 @@ RULES: Final = "\n".join(
 class Chart:
     """A drawing with its caption."""
 
-    name: str  # of the file, without ".svg"
+    name: str  # file name without ".svg"
     caption: str
     svg: str
-    is_wide: bool = False  # takes the width of the page
+    is_wide: bool = False  # takes the page's width
 
     def as_file(self) -> bytes:
         """Return the chart as a separate file, on white paper."""
@@ -165,7 +165,7 @@ class Chart:
 
 
 def mark(style: int, x: float, y: float, *, title: str = "") -> str:
-    """Return the mark of a style, with the text that appears under the pointer."""
+    """Return a style's mark, with the text that appears under the pointer."""
     kind = _MARKS[style % NUM_STYLES]
     fill = f'class="f{style}"'
     hollow = f'class="s{style} hollow"'
@@ -185,7 +185,7 @@ def mark(style: int, x: float, y: float, *, title: str = "") -> str:
 
 
 def grid_lines(y: Axis) -> list[str]:
-    """Return lines at the ticks of a vertical axis, and their values."""
+    """Return lines and values at a vertical axis's ticks."""
     parts = []
     for tick in y.ticks:
         place = y.place(tick)
@@ -202,12 +202,12 @@ def axis_below(x: Axis, bottom: float, label: str, *, width: int = WIDTH) -> lis
 
 
 def legend_of(entries: Sequence[tuple[str, str]], *, width: int = WIDTH) -> tuple[list[str], float]:
-    """Return the legend, in as many lines as it needs, and the top of the plot below it.
+    """Return the legend, with as many lines as it needs, and the top of the plot below it.
 
     Parameters
     ----------
-    entries : label and swatch of each, the swatch drawn at (0, 0)
-    width : pixels of the chart
+    entries : each entry's label and swatch; the swatch is drawn at (0, 0)
+    width : the chart's pixels
     """
     parts, left, line = [], 4.0, _TOP + 10.0
     for label, swatch in entries:
@@ -236,17 +236,17 @@ def straight(style: str, x1: float, y1: float, x2: float, y2: float) -> str:
 
 
 def text_at(x: float, y: float, text: str, *, anchor: str = "start") -> str:
-    """Return a text; any character of it may come from data."""
+    """Return a text element. ``text`` may have any characters, because it may come from data."""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{safe(text)}</text>'
 
 
 def joined(places: Sequence[tuple[float, float]]) -> str:
-    """Return places as SVG lists them."""
+    """Return places in SVG's list form."""
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
 
 
 def shortened(text: str) -> str:
-    """Return ``text``, shortened to fit: names of runs often differ only at their ends."""
+    """Return ``text``, shortened to fit. The end is kept, because run names often differ only at their ends."""
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:_HEAD]}…{text[_HEAD + 1 - _MOST_CHARACTERS :]}"
 
 
@@ -256,10 +256,10 @@ def safe(text: str) -> str:
 
 
 _BAR: Final = 16
-_LEAST_SHARE: Final = 0.003  # of the longest bar: one pixel or two
+_LEAST_SHARE: Final = 0.003  # share of the longest bar: one or two pixels
 _MOST_MARKS: Final = 12
 _MOST_POINTS: Final = 400
-_PARTS_OF_AXIS: Final = 40  # names of points in one part would overlap
+_PARTS_OF_AXIS: Final = 40  # names of points in the same part would overlap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,11 +273,11 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """A bar of parts, one behind the other."""
+    """A bar made of consecutive parts."""
 
     label: str
     parts: Sequence[float]
-    end: str = ""  # text at its end; empty for the sum of its parts
+    end: str = ""  # text at the bar's end; empty means the sum of the parts
 
 
 def draw_bars(
@@ -290,15 +290,15 @@ def draw_bars(
     levels: Sequence[Level] = (),
     written: Callable[[float], str] = format_exact_seconds,
 ) -> Chart | None:
-    """Return bars below each other, each with the same parts; None if they are empty.
+    """Return bars below each other, each with the same parts. None if they are empty.
 
     Parameters
     ----------
-    name, caption : of the chart
-    parts : names of the parts, and their styles; those too short to be seen in any bar are left out
-    bars : of one part each for every name
-    x_label : the label of their lengths
-    levels : lines up and down
+    name, caption : the chart's name and caption
+    parts : names and styles of the parts. A part that is too short in every bar is left out.
+    bars : bars with one part for each name
+    x_label : the label for the lengths
+    levels : vertical lines
     written : returns a length as text
     """
     shown = _shown(bars)
@@ -314,7 +314,7 @@ def draw_bars(
     body += [straight("grid", x.place(tick), top, x.place(tick), bottom) for tick in x.ticks]
     for place, (bar, end_text) in enumerate(zip(bars, ends, strict=True)):
         above = top + place * (_BAR + LINE + 4) + LINE
-        # Above its bar: at its side, a long name would leave the bar no room on a narrow screen.
+        # The label is above its bar. At the side, a long name would leave no room for the bar on a narrow screen.
         body.append(text_at(RIGHT, above - 5, shortened(bar.label)))
         left = 0.0
         for i in shown:
@@ -330,7 +330,7 @@ def draw_bars(
 def draw_columns(
     name: str, caption: str, parts: Sequence[tuple[str, int]], bars: Sequence[Bar], *, x_label: str
 ) -> Chart | None:
-    """Return columns side by side; parameters as of `draw_bars`, of which this is the upright form."""
+    """Return columns side by side, the upright form of `draw_bars` with the same parameters."""
     shown = _shown(bars)
     if not shown:
         return None
@@ -356,7 +356,7 @@ def draw_columns(
 
 
 def _shown(bars: Sequence[Bar]) -> list[int]:
-    """Return the visible parts; none if a bar has no place on an axis."""
+    """Return the visible parts, or no part if a bar has no place on an axis."""
     if not bars or not all(can_be_drawn(part) for bar in bars for part in bar.parts):
         return []
     least = _LEAST_SHARE * max(sum(bar.parts) for bar in bars)
@@ -364,7 +364,7 @@ def _shown(bars: Sequence[Bar]) -> list[int]:
 
 
 def _part(style: str, x: float, y: float, width: float, height: float, told: str) -> str:
-    """Return a rectangle, with the text that appears under the pointer; nothing without an area."""
+    """Return a rectangle with the text that appears under the pointer, or "" without an area."""
     if width <= 0 or height <= 0:
         return ""
     return (
@@ -392,16 +392,16 @@ class Span(NamedTuple):
 
     started_s: float
     ended_s: float
-    style: str  # class of its colour: "f0", or "f0 pale"
+    style: str  # the colour's class: "f0", or "f0 pale"
     told: str = ""  # text under the pointer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lanes:
-    """Lanes of work below each other, under a heading."""
+    """Lanes with work below each other, under a heading."""
 
     title: str
-    lanes: Sequence[tuple[str, Sequence[Span]]]  # each with its label
+    lanes: Sequence[tuple[str, Sequence[Span]]]  # label and spans of each lane
 
 
 _WIDE: Final = 1000
@@ -412,13 +412,13 @@ _LABEL: Final = 110  # pixels for the labels of lanes
 def draw_lanes(
     name: str, caption: str, groups: Sequence[Lanes], *, x_label: str, parts: Sequence[tuple[str, int]] = ()
 ) -> Chart | None:
-    """Return lanes of work over seconds, in groups below each other; None if there is nothing to draw.
+    """Return lanes with work over seconds, in groups below each other. None if there is nothing to draw.
 
     Parameters
     ----------
-    name, caption : of the chart
+    name, caption : the chart's name and caption
     groups : the lanes
-    x_label : the label of the horizontal axis
+    x_label : the horizontal axis's label
     parts : names and styles in the legend
     """
     spans = [span for group in groups for _, lane in group.lanes for span in lane]
@@ -446,15 +446,15 @@ def draw_lanes(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """A line, or points."""
+    """A line, or separate points."""
 
-    label: str  # in the legend; empty for none
+    label: str  # label in the legend; empty means no entry
     style: int
     points: Sequence[tuple[float, float]]
-    spread: Sequence[float] = ()  # to either side of each point
-    names: Sequence[str] = ()  # of points that no line joins
+    spread: Sequence[float] = ()  # band to either side of each point
+    names: Sequence[str] = ()  # names for points that no line joins
     is_dotted: bool = False
-    has_marks: bool = True  # marks show their values under the pointer; a dotted line has none
+    has_marks: bool = True  # a mark shows its value under the pointer; a dotted line has no marks
 
 
 def draw_lines(
@@ -468,16 +468,16 @@ def draw_lines(
     uprights: Sequence[Level] = (),
     written: Callable[[float], str] = "{:g}".format,
 ) -> Chart | None:
-    """Return lines over a common axis; None if no line has a point to draw.
+    """Return lines over a common axis. None if no line has a point to draw.
 
     Parameters
     ----------
-    name, caption : of the chart
+    name, caption : the chart's name and caption
     series : the lines
-    x : label and kind of the horizontal axis
-    y : kind of the vertical axis
-    levels, uprights : lines across, and up and down
-    written : returns a value of the vertical axis as text
+    x : the horizontal axis's label and kind
+    y : the vertical axis's kind
+    levels, uprights : horizontal lines, and vertical lines
+    written : returns a value on the vertical axis as text
     """
     drawn = [kept for each in series if (kept := _kept(each, x[1], y)).points]
     if not drawn:
@@ -507,7 +507,7 @@ def draw_lines(
 
 
 def _kept(series: Series, x: AxisKind, y: AxisKind) -> Series:
-    """Return the drawable points of a line, and of a long one at most one per pixel."""
+    """Return a line's drawable points, reduced to at most `_MOST_POINTS` on a long line."""
     spread = series.spread or [0.0] * len(series.points)
     names = series.names or [""] * len(series.points)
     kept = [
@@ -551,7 +551,7 @@ def _line(series: Series, x: Axis, y: Axis) -> list[str]:
 
 
 def _named(series: Series, x: Axis, y: Axis) -> Iterator[tuple[str, tuple[float, float]]]:
-    """Yield the names of points and their places; names that would overlap are joined at the first point."""
+    """Yield the points' names and places. Names that would overlap are joined at the first point."""
     found: dict[tuple[int, int], tuple[tuple[float, float], list[str]]] = {}
     for name, (across, up) in zip(series.names, series.points, strict=False):
         place = x.place(across), y.place(up)
