@@ -1,4 +1,4 @@
-"""Tools for the study of runs: analysis, what-ifs, reports, miss curves of policies, benchmarks.
+"""Tools for studying runs: analysis, what-ifs, reports, policies' miss curves, benchmarks.
 
 No other room below imports the lab.
 """

@@ -1,1 +1,1 @@
-"""Records of the stages' work: totals per epoch, timeline, watchdog and explanations."""
+"""Records about the stages' work: totals per epoch, timeline, watchdog and explanations."""

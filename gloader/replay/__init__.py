@@ -1,1 +1,1 @@
-"""The replay of a recorded run: demands and a machine in, predicted seconds out. Pure."""
+"""A recorded run's replay: demands and a machine in, predicted seconds out. Pure."""

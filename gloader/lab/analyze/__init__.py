@@ -1,1 +1,1 @@
-"""Analysis of a recorded run, and predictions of the run under changes."""
+"""Analysis and predictions for a recorded run."""

@@ -1,8 +1,8 @@
-"""The analysis of a recorded run: the path of an epoch, its stalls, and the changes that would help.
+"""A recorded run's analysis: an epoch's path, its stalls, and the changes that would help.
 
 `verify_stalls` checks the replayed stalls by the differential runs of DS-Analyzer and Stash (J. Mohan et al.,
-"Analyzing and Mitigating Data Stalls in DNN Training", VLDB 2021): an epoch on batches that stay in memory, one with
-everything in memory, and one as it is. A stall is the difference between one of them and the one before it.
+"Analyzing and Mitigating Data Stalls in DNN Training", VLDB 2021): an epoch on batches that stay in memory, an epoch
+with everything in memory, and an unchanged epoch. A stall is the difference between two consecutive runs.
 """
 
 from __future__ import annotations
@@ -51,24 +51,24 @@ if TYPE_CHECKING:
     from gloader.types import AnyReadyBatch, Delivered, DeviceBlock
 
 
-MOST_BATCHES: Final = 200  # of a timed stretch; fewer if an epoch has fewer
+MOST_BATCHES: Final = 200  # most batches in a timed stretch, at most one epoch
 REPEATS: Final = 3  # timed stretches, after an uncounted one
-# The batches that are reused: several, as their sizes differ, within this share of memory.
+# Several batches are reused, because their sizes differ, within this memory.
 _MOST_KEPT: Final = 4
 _KEPT_BYTES: Final = 256 << 20
-_OF_FREE_MEMORY: Final = 0.8  # for the run with everything in memory
+_OF_FREE_MEMORY: Final = 0.8  # share of free memory for the run with everything in memory
 
 
 def verify_stalls(run: Path, header: RunHeader) -> dict[str, float]:
-    """Train on batches that stay in memory, with everything in memory, and as recorded; return seconds of an epoch.
+    """Train on batches that stay in memory, with everything in memory, and as recorded. Return seconds per epoch.
 
-    Each is the median of `REPEATS` stretches of at most `MOST_BATCHES` batches, in proportion to an epoch. The model is
-    a new one, and nothing is written.
+    Each figure is the median over `REPEATS` stretches with at most `MOST_BATCHES` batches, scaled to an epoch. The
+    model is new, and nothing is written.
 
     Parameters
     ----------
-    run : the folder of the run
-    header : of its recording
+    run : the run's folder
+    header : the recording's header
 
     Returns
     -------
@@ -80,14 +80,14 @@ def verify_stalls(run: Path, header: RunHeader) -> dict[str, float]:
     ConfigError
         There is no run folder with settings, or the run had several ranks.
     ReplayError
-        Its dataset is missing, or has changed.
+        The dataset is missing or has changed.
     """
     if not run.is_dir():
         raise ConfigError(
             f"to verify, the run is trained again, and {run} is a trace alone; give the folder of the run"
         )
     settings = read_train_settings(run)
-    # Ranks that have a loader each record one of one rank.
+    # If each rank has its own loader, the recording is one rank's.
     parts = header.state["global_batch_size"] // settings.loader.sampling.batch_size
     ranks = max(header.shape.num_ranks, parts)
     if ranks > 1:
@@ -115,7 +115,7 @@ class _StallRuns:
         self._metrics = RunningMetrics(device, objective=self._task.objective)
 
     def measure(self) -> dict[str, float]:
-        """Return the seconds of an epoch of each, and the stalls."""
+        """Return each run's seconds per epoch, and the stalls."""
         as_recorded = self._settings.loader
         budget = self._header.budget_bytes
         # Rows in device memory would leave no room for kept batches.
@@ -134,7 +134,7 @@ class _StallRuns:
             with self._open(in_memory) as loader:
                 found["warm_s"] = self._timed(_stream(loader))
         except BudgetError:
-            pass  # the dataset is larger than the memory: its time there is unknown
+            pass  # the dataset is larger than the memory, so there is no such time
         with self._open(as_recorded, loader_bytes=budget) as loader:
             found["cold_s"] = self._timed(_stream(loader))
         if "warm_s" in found:
@@ -143,8 +143,8 @@ class _StallRuns:
         return found
 
     def _open(self, loader: LoaderSettings, *, loader_bytes: int | None = None) -> AnyLoader:
-        """Return a loader with these settings, within the memory of the recorded one, or the rest of a budget."""
-        # One epoch more than is timed: the stages work ahead to the last batch, as between two epochs of a run.
+        """Return a loader with these settings, within ``loader_bytes`` or the rest of the settings' budget."""
+        # One more epoch than timed, because the stages work ahead up to the last batch, as between a run's epochs.
         epochs = -(-(1 + REPEATS) * self._num_batches // self._header.num_batches) + 1
         of_epochs = replace(self._settings, loader=loader, optim=replace(self._settings.optim, epochs=epochs))
 
@@ -158,7 +158,7 @@ class _StallRuns:
         return open_alone(self._dataset, of_epochs, self._task, self._device, factory=within_bytes)[1]
 
     def _timed(self, batches: Iterator[Delivered]) -> float:
-        """Return the seconds of an epoch on ``batches``; each is one step."""
+        """Return the seconds per epoch on ``batches``. Each batch is one step."""
         device = open_device(self._device)
         seconds = []
         for _ in range(1 + REPEATS):
@@ -172,7 +172,7 @@ class _StallRuns:
 
 
 def keep_batches(batches: Iterable[Delivered]) -> list[Delivered]:
-    """Return the first few of ``batches``, with copies of their features: the loader can reuse its memory."""
+    """Return the first few ``batches`` with copies of their features, because the loader reuses its memory."""
     kept: list[Delivered] = []
     held = 0
     for batch in batches:
@@ -185,7 +185,7 @@ def keep_batches(batches: Iterable[Delivered]) -> list[Delivered]:
 
 
 def _stream(loader: AnyLoader) -> Iterator[Delivered]:
-    """Yield the batches of consecutive epochs."""
+    """Yield the batches in consecutive epochs."""
     while True:
         yield from loader
 
@@ -214,7 +214,7 @@ def _own_block(block: DeviceBlock) -> DeviceBlock:
     return block if block.edge_x is None else replace(block, edge_x=block.edge_x.clone())
 
 
-# The default what-ifs: possible purchases, and possible settings.
+# The default what-ifs: machines to buy, and settings to try.
 _IN_GENERAL: Final = (
     "cache=2x",
     "memory=2x",
@@ -224,7 +224,7 @@ _IN_GENERAL: Final = (
     "disk=2x",
     "dtype=float16",
 )
-# Share of a run's batches whose next uses determine the miss curve: two superbatches of the largest.
+# Most batches whose next uses determine the miss curve: two of the largest superbatches.
 _MOST_OF_CURVE: Final = 512
 _NUM_POINTS: Final = 24
 # Beyond the knee, a byte of cache saves less than this share of a first byte's savings.
@@ -236,16 +236,16 @@ def analyse(predictor: Predictor, run: Path, *, what_if: Sequence[Changes] = ())
 
     Parameters
     ----------
-    predictor : of the run
-    run : its folder, or the trace
-    what_if : requested changes; empty for the default ones
+    predictor : the run's predictor
+    run : the run's folder, or the trace
+    what_if : requested changes; empty means the default changes
 
     Raises
     ------
     ConfigError, BudgetError
         The run cannot have a requested change.
     ReplayError
-        The same, or its batches cannot be sampled again.
+        The run cannot have a requested change, or its batches cannot be sampled again.
     """
     found = measured_findings(predictor, str(run))
     was_asked = bool(what_if)
@@ -290,7 +290,7 @@ def _useful(predictor: Predictor) -> list[Prediction]:
 
 
 def _curve(predictor: Predictor) -> tuple[CurvePoint, ...]:
-    """Return the misses of a host cache against its size, with Belady's policy; empty if no rows are read."""
+    """Return a host cache's misses against its size, with Belady's policy. Empty if no rows are read."""
     header = predictor.recording.header
     if header.shape.features != "ssd" or len(header.tables) != 1:
         return ()

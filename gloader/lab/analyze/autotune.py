@@ -1,6 +1,6 @@
-"""The search for the best settings of a run, on its replay.
+"""The search for a run's best settings, on its replay.
 
-The search changes one knob after another, until none of them helps.
+The search changes one knob after another, until no change helps.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # Ratio to the floor at which a search ends.
 CLOSE: Final = 0.03
-# Least gain over the best so far that a measurement could show.
+# Least gain over the best settings so far that a measurement could show.
 _GAIN: Final = 0.002
 NOTHING_ELSE: Final[Mapping[str, str]] = MappingProxyType({})
 _NOT_POSSIBLE: Final = (BudgetError, ConfigError, ReplayError)
@@ -38,27 +38,27 @@ _NOT_POSSIBLE: Final = (BudgetError, ConfigError, ReplayError)
 class SearchedKnob:
     """A setting and its candidate values."""
 
-    name: str  # of `gloader.replay.changes.KNOBS`
-    values: tuple[str, ...]  # in the form of a what-if; the present value is tried as well
+    name: str  # a name in `gloader.replay.changes.KNOBS`
+    values: tuple[str, ...]  # in a what-if's form; the present value is also tried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """One tried combination of settings."""
+    """A combination of settings with its prediction."""
 
     changes: Changes
-    seconds: float  # of an epoch; infinite if impossible
-    reason: str = ""  # why it is impossible
+    seconds: float  # predicted seconds per epoch; infinite if impossible
+    reason: str = ""  # reason why the combination is impossible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Searched:
-    """The result of a search."""
+    """A search's result."""
 
     start: Tried
     best: Tried
-    tried: tuple[Tried, ...]  # in order, each once
-    is_at_floor: bool  # whether the search ended close to the floor
+    tried: tuple[Tried, ...]  # each combination once, in the search's order
+    is_at_floor: bool  # True if the search ended close to the floor
 
 
 def search(
@@ -70,26 +70,26 @@ def search(
     together: Collection[str] = (),
     also: Mapping[str, str] = NOTHING_ELSE,
 ) -> Searched:
-    """Return the best changes that coordinate search finds. Pure if its arguments are.
+    """Return the best changes that coordinate search finds. Pure if its arguments are pure.
 
-    Begins at no change, or at ``also`` if that is faster. Takes each knob in turn, tries all of its values with the
-    best known values of the others, and keeps the fastest; a value that gains less than a five-hundredth is not taken.
-    When no single knob helps any more, the knobs of ``together`` are tried in all combinations. Ends when these do not
-    help either, or as soon as the best is within ``close`` of the floor. Each combination is predicted once.
+    Begins without changes, or at ``also`` if that is faster. Takes each knob in turn, tries all of its values with the
+    other knobs' best values, and keeps the fastest. A value that gains less than a five-hundredth is not taken. When no
+    single knob helps any more, the knobs in ``together`` are tried in all combinations. The search ends when these do
+    not help either, or as soon as the best is within ``close`` of the floor. Each combination is predicted once.
 
     Parameters
     ----------
-    knobs : the knobs in the order of the search
-    predict : returns the seconds of an epoch with some changes, or raises if they are impossible
-    floor : returns a lower bound of the seconds with any changes, as far as it is known
+    knobs : the knobs in the search's order
+    predict : returns the seconds per epoch with some changes, or raises an error if they are impossible
+    floor : returns the best lower bound so far for the seconds with any changes
     close : ratio to the floor
-    together : names of knobs that limit each other's room
-    also : knob values of a second starting point
+    together : names of knobs that limit each other
+    also : knob values for a second starting point
 
     Raises
     ------
     ReplayError, ConfigError, BudgetError
-        The error of ``predict`` for no changes at all.
+        ``predict`` raised it for no changes.
     """
     walk = _Walk(knobs, predict)
     seconds = predict(NO_CHANGES)
@@ -123,7 +123,7 @@ def search(
 
 
 class _Walk:
-    """The combinations tried so far."""
+    """The combinations that were tried so far."""
 
     def __init__(self, knobs: Sequence[SearchedKnob], predict: Callable[[Changes], float]) -> None:
         self._names = [knob.name for knob in knobs]
@@ -131,7 +131,7 @@ class _Walk:
         self.known: dict[tuple[str, ...], Tried] = {}
 
     def try_out(self, wanted: Mapping[str, str]) -> Tried:
-        """Return the result of these knob values for an epoch."""
+        """Return the result with these knob values."""
         words = tuple(f"{name}={wanted[name]}" for name in self._names if name in wanted)
         if words not in self.known:
             self.known[words] = self._try(words)
@@ -145,7 +145,7 @@ class _Walk:
             return Tried(changes=changes, seconds=math.inf, reason=str(error))
 
 
-# Shares of the memory budget for a tried cache; the rest is for staging, kept batches and buffers.
+# Shares of the memory budget for a tried cache. The rest is for staging, kept batches and buffers.
 _CACHE_SHARES: Final = (0, 1 / 16, 1 / 8, *(number / 16 for number in range(4, 14)))
 _MOST_SUPERBATCH: Final = 512
 _THREADS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -159,22 +159,22 @@ class Tuned:
     """The result of the search on the replay."""
 
     searched: Searched
-    floor: Floor  # of all mixtures of the tried settings
+    floor: Floor  # floor for all mixtures of the tried settings
 
     @property
     def candidates(self) -> tuple[Tried, ...]:
-        """Settings that are predicted to be faster than the start, the fastest first."""
+        """Settings that are predicted to be faster than the initial ones, fastest first."""
         start = self.searched.start
         found = [one for one in self.searched.tried if one.seconds < start.seconds]
-        # The best is first, even if others gain too little to replace it.
+        # The best settings are first, even if other settings gain too little to replace them.
         found.sort(key=lambda one: (one is not self.searched.best, one.seconds))
         return () if self.searched.best is start else tuple(found)
 
 
 def knobs_of(header: RunHeader) -> tuple[SearchedKnob, ...]:
-    """Return the knobs of a run, the most effective first. Pure.
+    """Return a run's knobs, the most effective first. Pure.
 
-    The superbatch size comes before the cache, which gets the remaining memory until it is searched itself.
+    The superbatch size comes before the cache. The cache gets the remaining memory until its own turn.
     """
     threads = sorted({*(one for one in _THREADS if one < header.cores), header.cores})
     found = []
@@ -189,12 +189,12 @@ def knobs_of(header: RunHeader) -> tuple[SearchedKnob, ...]:
 
 
 def keywords_of(changes: Changes) -> dict[str, Any]:
-    """Return the keywords of `gloader.Loader` for changes of the knobs of `knobs_of`. Pure."""
+    """Return the keywords of `gloader.Loader` for changes to the knobs in `knobs_of`. Pure."""
     return {KEYWORDS[name]: value for name, value in changes.values.items()}
 
 
 def tune(predictor: Predictor) -> Tuned:
-    """Search the fastest settings on the replay of a run, within its memory.
+    """Search the fastest settings on a run's replay, within the run's memory.
 
     Raises
     ------
@@ -209,14 +209,14 @@ def tune(predictor: Predictor) -> Tuned:
     counted = predictor.measured.counted
 
     def needs(prediction: Prediction) -> dict[str, float]:
-        # Threads are a knob: the floor is for the most threads that will be tried.
+        # The floor is for the most threads that will be tried, because threads are a knob.
         shape = replace(prediction.shape, sampler_threads=max(prediction.shape.sampler_threads, most_threads))
         took = fmean(prediction.replayed.epoch_s[epoch] for epoch in counted)
         scale = prediction.replayed_s / took if took else 1.0
         found = needs_of(prediction.work, prediction.machine, shape, epochs=counted)
         return {name: scale * seconds for name, seconds in found.items()}
 
-    # The work that remains without any reads: a lower bound for all settings.
+    # The work that remains without any reads is a lower bound for all settings.
     ideal = needs(replace(base, work=without_reads(base.work)))
     ways: list[dict[str, float]] = []
 
@@ -235,7 +235,7 @@ def tune(predictor: Predictor) -> Tuned:
         predict,
         floor=lambda: floor_of_mixture([ideal, *ways]).seconds,
         together=_TOGETHER,
-        # The default choice of the memory plan.
+        # These values are the memory plan's default choice.
         also={knob.name: AUTO for knob in knobs if knob.name != "threads"},
     )
     return Tuned(searched=searched, floor=floor_of_mixture(ways))
@@ -251,7 +251,7 @@ def _superbatches(header: RunHeader) -> tuple[str, ...]:
 
 
 def _caches(header: RunHeader) -> tuple[str, ...]:
-    """Return cache sizes that the budget might hold and all rows fill. Pure."""
+    """Return cache sizes within the budget, at most the size of all rows. Pure."""
     rows_bytes = sum(table.num_rows * table.row_bytes for table in header.tables)
     sizes = [int(share * header.budget_bytes) for share in _CACHE_SHARES]
     sizes = [min(size, rows_bytes) for size in sizes]

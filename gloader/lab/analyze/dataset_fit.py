@@ -1,4 +1,4 @@
-"""The fit of a prepared dataset on a machine: a run's plans are made without training."""
+"""A prepared dataset's fit on a machine: a run's plans are made without training."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class DatasetQuestion:
 
     Parameters
     ----------
-    dataset : a prepared one
-    settings : of the run, on a CPU; their budget is ignored
+    dataset : a prepared dataset
+    settings : a run's settings, on a CPU; their budget is ignored
 
     Raises
     ------
@@ -46,7 +46,7 @@ class DatasetQuestion:
     """
 
     def __init__(self, dataset: Dataset, settings: TrainSettings) -> None:
-        first_bytes()  # before a batch is made, as in a run
+        first_bytes()  # called before a batch is made, as in a run
         self.dataset = dataset
         self._settings = resolved_settings(settings, dataset)
         self._task = task_of(self._settings, dataset)
@@ -57,32 +57,32 @@ class DatasetQuestion:
 
     @property
     def num_batches(self) -> int:
-        """Batches of an epoch."""
+        """Batches per epoch."""
         return self._seeds.order.num_batches
 
     @property
     def num_seeds(self) -> int:
-        """Nodes, or edges, trained in an epoch."""
+        """Training nodes or edges per epoch."""
         return self._seeds.order.num_items
 
     @cached_property
     def batch_rows(self) -> int:
-        """Nodes of a batch, about."""
+        """Mean nodes per batch, rounded."""
         batches = probe(self.dataset, self._seeds, self._settings.loader)
         return round(sum(sum(map(len, batch.node_arrays)) for batch in batches) / max(len(batches), 1))
 
     @property
     def most_shown(self) -> int:
-        """Bytes of free memory: no run here can have a larger budget."""
+        """Bytes of free memory. No run on this machine can have a larger budget."""
         return available_memory_bytes()
 
     @property
     def learned_share(self) -> float:
-        """The share of learned node rows in the weights, for types without features."""
+        """Share of learned node rows in the weights, for types without features."""
         return learned_row_bytes(self._task.spec) / max(parameter_bytes(self._task.spec), 1)
 
     def least_share(self) -> RunBudget:
-        """Return the division of the least budget, in three digits, that `gloader train` accepts.
+        """Return the division of the least budget that `gloader train` accepts, rounded to three digits.
 
         Raises
         ------
@@ -96,7 +96,7 @@ class DatasetQuestion:
         return self.least_share().total_bytes
 
     def train(self, budget_bytes: int) -> Fit:
-        """Return the division of ``budget_bytes`` by a run; BudgetError, with the least budget, if it is too small."""
+        """Return a run's division of ``budget_bytes``. Raises BudgetError with the least budget if it is too small."""
         budget, opened = self._opening.open(budget_bytes)
         with cast("PlannedLoader", opened) as planned:
             return Fit(
@@ -122,7 +122,7 @@ class DatasetQuestion:
     def _plan(
         self, dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None
     ) -> AnyLoader:
-        """Return the plan of a loader in place of a loader."""
+        """Return a loader's plan in place of a loader."""
         measure = partial(
             measure_load,
             dataset,
@@ -143,7 +143,7 @@ class DatasetQuestion:
 
 
 def ladder(question: FitQuestion | DatasetQuestion) -> tuple[Fit, ...]:
-    """Return the plan for the least budget and its doublings, until features are held or memory ends.
+    """Return the plan for the least budget and its doublings, until memory holds the features or ends.
 
     Raises
     ------
@@ -160,7 +160,7 @@ def ladder(question: FitQuestion | DatasetQuestion) -> tuple[Fit, ...]:
 
 @dataclass(frozen=True, slots=True)
 class PlannedLoader:
-    """The graph, features and plan that a loader would have; owns the opened files until it is left."""
+    """A loader's graph, features and plan. Owns the opened files until its context ends."""
 
     load: MeasuredLoad
     memory_plan: MemoryPlan
@@ -173,12 +173,12 @@ class PlannedLoader:
 
     @property
     def features(self) -> dict[str, FeatureStore]:
-        """The rows of each table, by its name."""
+        """Each table's rows, by the table's name."""
         return dict(zip(self.load.files.names, self.load.files.stores, strict=True))
 
     @property
     def device_tiers(self) -> dict[str, Any]:
-        """None: there is no device."""
+        """Always empty, because there is no device."""
         return {}
 
     def __enter__(self) -> Self:

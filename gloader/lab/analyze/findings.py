@@ -1,4 +1,4 @@
-"""The findings of an analysis, as one value and as text.
+"""An analysis's findings, as one value and as text.
 
 The screen, the report page and `analysis.json` show the same `Findings`.
 """
@@ -48,7 +48,7 @@ class WhatIf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """The work in each lane on a few batches, from sampling to computation. Times count from their first sampling."""
+    """The work in each lane on a few batches, from sampling to computation. Times start at the first sampling."""
 
     epoch: int
     batches: tuple[int, ...]  # indices
@@ -58,7 +58,7 @@ class Course:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvePoint:
-    """The miss rate of a host cache of one size."""
+    """A host cache's miss rate at one size."""
 
     cache_bytes: int
     miss_rate: float  # share of the rows gathered on the host
@@ -66,21 +66,21 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """The parts of an epoch and the changes that would help, for files and for the screen."""
+    """An epoch's parts and the changes that would help, for files and the screen."""
 
     run: str
-    measured_s: float  # of an epoch
+    measured_s: float  # per epoch
     replayed_s: float
-    unexplained: dict[str, float]  # measured over replayed, minus 1, by stage; "epoch" for all
-    lags: float  # the share of an epoch without use of any recorded resource
-    refused: str  # why nothing is predicted; empty if the replay is trusted
-    memory_bytes: int | None  # planned by the recorded run; None if its batches cannot be sampled again
+    unexplained: dict[str, float]  # by stage: measured over replayed, minus 1; "epoch" is for the whole epoch
+    lags: float  # share of an epoch without use of any recorded resource
+    refused: str  # reason against predictions; empty if the replay is trusted
+    memory_bytes: int | None  # the run's planned memory; None if its batches cannot be sampled again
     spill_bytes: int | None  # disk for its packs; None in the same case
     course: Course
-    # All further fields are empty or None if nothing is predicted.
-    parts: dict[str, float] = field(default_factory=dict)  # seconds of an epoch, by cause
-    stalls: dict[str, float] = field(default_factory=dict)  # seconds in DS-Analyzer's and Stash's terms
-    floor_s: float | None = None  # lower bound of an epoch: the same work in any order takes at least this
+    # Without predictions, all further fields are empty or None.
+    parts: dict[str, float] = field(default_factory=dict)  # seconds per epoch, by cause
+    stalls: dict[str, float] = field(default_factory=dict)  # seconds by DS-Analyzer's and Stash's stalls
+    floor_s: float | None = None  # lower bound: the same work in any order takes at least these seconds
     floor_of: str = ""  # the resource that gives the lower bound
     was_asked: bool = False  # True if the user requested the changes in ``what_if``
     what_if: tuple[WhatIf, ...] = ()  # the fastest first
@@ -95,7 +95,7 @@ class Findings:
 
     @property
     def shown(self) -> tuple[WhatIf, ...]:
-        """The requested changes, or those that help, the fastest first."""
+        """The requested changes, or the changes that help, fastest first."""
         if self.was_asked:
             return self.what_if
         return tuple(sorted((one for one in self.what_if if one.helps), key=lambda one: one.replayed_s))
@@ -119,7 +119,7 @@ class Findings:
         Raises
         ------
         FormatError
-            It is of another version, or malformed.
+            The analysis has another version, or is malformed.
         """
         try:
             values = dict(body)
@@ -139,7 +139,7 @@ class Findings:
 
 
 def measured_findings(predictor: Predictor, run: str) -> Findings:
-    """Return the measurements of a run and of its replay, without predictions.
+    """Return a run's measurements and its replay's, without predictions.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ def measured_findings(predictor: Predictor, run: str) -> Findings:
 
 
 def what_if_of(prediction: Prediction, predictor: Predictor) -> WhatIf:
-    """Return a prediction of ``predictor`` as a finding."""
+    """Return a prediction by ``predictor`` as a finding."""
     memory_bytes, spill_bytes = _sizes(predictor, prediction)
     return WhatIf(
         change=prediction.change,
@@ -190,7 +190,7 @@ def bound_of(prediction: Prediction) -> str:
 
 
 def _sizes(predictor: Predictor, prediction: Prediction) -> tuple[int | None, int | None]:
-    """Return a predicted loader's bytes of memory and of disk; None if the batches cannot be sampled again."""
+    """Return a predicted loader's memory and disk bytes, or None if the batches cannot be sampled again."""
     try:
         return predictor.memory_bytes(prediction), predictor.spill_bytes(prediction)
     except GloaderError:
@@ -199,7 +199,7 @@ def _sizes(predictor: Predictor, prediction: Prediction) -> tuple[int | None, in
 
 # The differential runs: each run's key in ``verified``, and its name.
 VERIFYING_RUNS: Final = {"compute_s": "computing alone", "warm_s": "all in memory", "cold_s": "as recorded"}
-# Share of an epoch. Smaller parts are left out of the lines; tables have them all.
+# Share of an epoch. The lines leave out smaller parts, and the tables have all parts.
 _LEAST_SHARE: Final = 0.005
 _LEAST_UNEXPLAINED: Final = 0.01
 _LEAST_LAGS: Final = 0.02
@@ -227,7 +227,7 @@ _RESOURCES: Final = {
 
 
 def lines_of(findings: Findings) -> dict[str, str]:
-    """Return the findings without what-ifs: one line of text by heading."""
+    """Return the findings without what-ifs, as one line of text for each heading."""
     epoch = findings.replayed_s
     lines = {
         "measured": f"{format_exact_seconds(findings.measured_s)} an epoch",
@@ -260,7 +260,7 @@ def no_help_words(findings: Findings) -> str:
 
 
 def unexplained_words(unexplained: Mapping[str, float]) -> str:
-    """Return the text for the differences between measured and replayed stages, the largest first."""
+    """Return the text for the differences between measured and replayed stages, largest first."""
     found = sorted(
         (item for item in unexplained.items() if item[0] != EPOCH and abs(item[1]) >= _LEAST_UNEXPLAINED),
         key=lambda item: -abs(item[1]),
@@ -271,7 +271,7 @@ def unexplained_words(unexplained: Mapping[str, float]) -> str:
 
 
 def lag_words(lags: float) -> str:
-    """Return the text for the share of an epoch without use of any recorded resource; "" if it is small."""
+    """Return the text for an epoch's share without use of any recorded resource, or "" if it is small."""
     if lags < _LEAST_LAGS:
         return ""
     return (
@@ -280,17 +280,17 @@ def lag_words(lags: float) -> str:
 
 
 def bound_words(part: str) -> str:
-    """Return the text for a part of an epoch."""
+    """Return the text for an epoch's part."""
     return _BOUNDS.get(part, part)
 
 
 def resource_words(resource: str) -> str:
-    """Return the text for a resource of the machine."""
+    """Return the text for a machine's resource."""
     return _RESOURCES.get(resource, f"the {resource}")
 
 
 def verified_words(verified: Mapping[str, float]) -> str:
-    """Return the text for the stalls that differential runs measured, with the seconds of these runs."""
+    """Return the text for the stalls that differential runs measured, with these runs' seconds."""
     took = ", ".join(
         f"{name} {format_exact_seconds(verified[key])}"
         for key, name in VERIFYING_RUNS.items()
@@ -310,7 +310,7 @@ def verified_words(verified: Mapping[str, float]) -> str:
 
 
 def signed(share: float, *, digits: int = 0) -> str:
-    """Return a change as a percentage with its sign; zero has no sign."""
+    """Return a change as a percentage with its sign. Zero has no sign."""
     text = f"{share:+.{digits}%}"
     return text if float(text[:-1]) else text[1:]
 

@@ -1,6 +1,6 @@
-"""Lanes of work, one for each thread, measured and replayed under the same names.
+"""Lanes with work, one for each thread, measured and replayed under the same names.
 
-`write_replay` writes both into a file for https://ui.perfetto.dev, as two processes. The format:
+`write_replay` writes both sets of lanes into a file for https://ui.perfetto.dev, as two processes. The format:
 https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
 """
 
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
 
 _AROUND = 3  # batches in the shown course
-# Stages of a batch after sampling; work on a superbatch covers many batches, and lies earlier.
+# A batch's stages after sampling ahead. Work on a superbatch covers many batches and lies earlier.
 _OF_A_BATCH = ("sample", "read", "gather", "transfer", "compute")
-_AHEAD = "trace"  # the replay's name of sampling for a trace only: the same threads do it
+_AHEAD = "trace"  # the replay's name for sampling for a trace; the same threads do it
 _SHOWN = {_AHEAD: "sample"}
 
 
 class Slice(NamedTuple):
-    """A piece of work in the lane of a thread."""
+    """A piece of work in a thread's lane."""
 
-    lane: str  # its stage, numbered if several threads work on it
+    lane: str  # the stage, numbered if several threads work on it
     stage: str
     epoch: int
-    batch: int  # index in its epoch; of several batches, that of the first
+    batch: int  # index in the epoch; the first index for several batches
     batches: int
-    is_ahead: bool  # a batch that is sampled only for its trace
+    is_ahead: bool  # True if a batch is sampled only for its trace
     started_s: float
     ended_s: float
     notes: Mapping[str, Any] = MappingProxyType({})  # further facts, as JSON values
@@ -50,12 +50,12 @@ class Slice(NamedTuple):
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Slice:
-        """Return the slice from a result of `to_json`; TypeError for anything else."""
+        """Return the slice from a result of `to_json`. Raises TypeError for anything else."""
         return cls(**body)
 
 
 def measured_slices(recording: Recording) -> list[Slice]:
-    """Return the work of a recorded run's threads, with the recording's times. Pure."""
+    """Return the work in a recorded run's threads, with the recording's times. Pure."""
     events = recording.events
     names = _lane_names((event.stage, event.thread) for event in events)
     return [
@@ -81,7 +81,7 @@ def measured_slices(recording: Recording) -> list[Slice]:
 
 
 def replayed_slices(prediction: Prediction) -> list[Slice]:
-    """Return the work of a replay's threads, by its start, from the first moment on. Pure.
+    """Return the work in a replay's threads, by start time, from the replay's first moment on. Pure.
 
     Work without duration, such as a sweep that a superbatch does not need, is left out.
     """
@@ -111,19 +111,19 @@ def replayed_slices(prediction: Prediction) -> list[Slice]:
 
 
 def lane_order(lane: str) -> tuple[int, str]:
-    """Return the sort key of a lane: lanes are in the order in which a batch passes the stages. Pure."""
+    """Return a lane's sort key. Lanes are in the order in which a batch passes the stages. Pure."""
     stage = lane.partition(" ")[0]
     names: Sequence[str] = WORK_NAMES
     return names.index(stage) if stage in names else len(names), lane
 
 
 def middle_batches(recording: Recording) -> tuple[int, tuple[int, ...]]:
-    """Return an epoch, and the indices of up to three batches in its middle, among the counted ones. Pure.
+    """Return a counted epoch, and the indices of up to three batches in its middle. Pure.
 
     Raises
     ------
     ReplayError
-        As of `gloader.replay.demands.measure`.
+        See `gloader.replay.demands.measure`.
     """
     measured = measure(recording)
     epoch = measured.counted[len(measured.counted) // 2]
@@ -133,14 +133,14 @@ def middle_batches(recording: Recording) -> tuple[int, tuple[int, ...]]:
 
 
 def course_of(slices: Sequence[Slice], epoch: int, indices: Sequence[int]) -> list[Slice]:
-    """Return the work from the sampling of the first of these batches to the computation of the last. Pure.
+    """Return the work from the first batch's sampling to the last batch's computation. Pure.
 
-    Times count from the start; work across an end is cut, and waits are left out.
+    Times count from the start. Work across an end is cut, and waits are left out.
 
     Parameters
     ----------
-    slices : of a run
-    epoch, indices : the batches, in order; the result is empty if they are not among ``slices``
+    slices : a run's slices
+    epoch, indices : the batches, in order. The result is empty if ``slices`` lacks them.
     """
     own = [
         one
@@ -162,7 +162,7 @@ def course_of(slices: Sequence[Slice], epoch: int, indices: Sequence[int]) -> li
 
 
 def _lane_names(rows: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
-    """Return the name of each stage and thread: the stage, numbered if it has several threads. Pure."""
+    """Return each stage's and thread's name: the stage, numbered if it has several threads. Pure."""
     threads: dict[str, set[int]] = {}
     for stage, thread in rows:
         threads.setdefault(stage, set()).add(thread)
@@ -174,7 +174,7 @@ def _lane_names(rows: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
 
 
 def _superbatch_sizes(prediction: Prediction) -> Mapping[int, int]:
-    """Return the number of batches in each superbatch, by the position of its first."""
+    """Return each superbatch's number of batches, by its first batch's position."""
     sizes, first = {}, 0
     for superbatch in prediction.work.superbatches:
         sizes[first] = superbatch.num_batches
@@ -182,18 +182,18 @@ def _superbatch_sizes(prediction: Prediction) -> Mapping[int, int]:
     return sizes
 
 
-MEASURED: Final = 1  # process
+MEASURED: Final = 1  # process number in the file
 REPLAYED: Final = 2
 
 
 def write_replay(path: Path, recording: Recording, prediction: Prediction, *, os_io: OsIO = REAL_OS) -> None:
-    """Replace ``path`` by the measured and the replayed lanes, or leave it unchanged.
+    """Replace ``path`` with the measured and the replayed lanes, or leave it unchanged.
 
     Parameters
     ----------
-    path : the file, in a folder that exists
-    recording : of a run
-    prediction : the replay of the same run, as it was or with changes
+    path : the file, in an existing folder
+    recording : the run's recording
+    prediction : the same run's replay, with or without changes
     os_io : system calls
 
     Raises
@@ -208,7 +208,7 @@ def write_replay(path: Path, recording: Recording, prediction: Prediction, *, os
 
 
 def replay_events(recording: Recording, prediction: Prediction) -> Iterator[dict[str, Any]]:
-    """Yield the events of both, each from its first moment; times in microseconds. Pure."""
+    """Yield the events in both processes. Times are in microseconds from each one's first moment. Pure."""
     measured, replayed = measured_slices(recording), replayed_slices(prediction)
     lanes = sorted({one.lane for one in (*measured, *replayed)}, key=lane_order)
     tracks = {lane: number for number, lane in enumerate(lanes, start=1)}
@@ -220,7 +220,7 @@ def replay_events(recording: Recording, prediction: Prediction) -> Iterator[dict
 def _process(
     number: int, name: str, slices: Sequence[Slice], tracks: dict[str, int]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the names of a process and its lanes, then the work in them."""
+    """Yield a process's name and its lanes' names, then the work in the lanes."""
     yield {"ph": "M", "name": "process_name", "pid": number, "args": {"name": name}}
     yield {"ph": "M", "name": "process_sort_index", "pid": number, "args": {"sort_index": number}}
     for lane in sorted({one.lane for one in slices}, key=lane_order):

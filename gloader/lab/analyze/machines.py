@@ -1,4 +1,4 @@
-"""Candidate machines for a run: their types and prices, from a file, and the predicted epoch on each machine."""
+"""Candidate machines for a run: types and prices from a file, and the predicted epoch on each machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def non_dominated(points: Sequence[Sequence[float]]) -> tuple[int, ...]:
-    """Return the numbers of the points that no other point dominates, in their order. Pure.
+    """Return the numbers of the points that no other point dominates, in order. Pure.
 
     A point dominates another one if no value is larger and at least one is smaller. Equal points do not dominate
     each other.
@@ -55,7 +55,7 @@ _EXAMPLE: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskType:
-    """The rates of a disk, in the terms of `gloader.ssd_store.cost.io_rates.IoRates`."""
+    """A disk's rates, as defined in `gloader.ssd_store.cost.io_rates.IoRates`."""
 
     random_reads_per_s: float
     read_bytes_per_s: float
@@ -76,7 +76,7 @@ class MachineType:
     network: str | None = None  # a factor, or a rate such as "25Gb/s"
 
     def changes(self, header: RunHeader, *, loader_bytes: int | None) -> Changes:
-        """Return the differences between this machine and that of the recording. Pure.
+        """Return the differences between this machine and the recorded machine. Pure.
 
         Parameters
         ----------
@@ -121,7 +121,7 @@ def _disk_words(disk: DiskType | str | None, rates: IoRates) -> list[str]:
         return []
     if isinstance(disk, str):
         return [f"disk={disk}"]
-    # The factors of random reads and of writes count on top of the factor of the whole disk.
+    # The factors for random reads and writes are on top of the whole disk's factor.
     both = disk.read_bytes_per_s / rates.read_bytes_per_s
     random = disk.random_reads_per_s / rates.random_reads_per_s
     write = disk.write_bytes_per_s / rates.write_bytes_per_s
@@ -159,7 +159,7 @@ def _disk(content: object, where: str) -> DiskType:
 def _checked_keys(
     content: object, where: str, required: Sequence[str], allowed: Sequence[str]
 ) -> Mapping[str, Any]:
-    """Return ``content``, a mapping with these keys; ConfigError for anything else."""
+    """Return ``content`` as a mapping with these keys. Raises ConfigError for anything else."""
     if not isinstance(content, dict):
         raise ConfigError(f"{where} is a {type(content).__name__}, not a mapping with {', '.join(required)}")
     for key in content:
@@ -183,7 +183,7 @@ def _size(value: Any, name: str, where: str) -> int:
 
 
 def _rate(value: Any, name: str, where: str) -> float:
-    """Return a rate per second; for bytes it may be a text such as 3GB/s."""
+    """Return a rate per second. For bytes it may be a text such as 3GB/s."""
     if isinstance(value, str) and "bytes" in name:
         return float(_size(value.removesuffix("/s"), name, where))
     return _number(value, name, where)
@@ -198,7 +198,7 @@ def _number(value: Any, name: str, where: str, *, may_be_zero: bool = False) -> 
 
 
 def _word(value: object, name: str, where: str) -> str | None:
-    """Return a factor such as 2x, or another what-if value of ``name``."""
+    """Return a factor such as 2x, or another what-if value for ``name``."""
     if value is None:
         return None
     if not isinstance(value, str) or "," in value:
@@ -213,7 +213,7 @@ def _word(value: object, name: str, where: str) -> str | None:
 _RESULT: Final = "result.json"
 # Share of a run's memory for its evaluations; see `gloader.training.run_budget.share_budget`.
 _EVALUATIONS: Final = 4
-# Number of memory budgets tried on a machine, and the largest one as a share of its memory. The system and the page
+# Number of memory budgets to try on a machine, and the largest one as a share of its memory. The system and the page
 # cache take the rest.
 _NUM_BUDGETS: Final = 6
 _OF_MEMORY: Final = 0.8
@@ -226,12 +226,12 @@ _SECONDS_PER_HOUR: Final = 3600
 class RunMemory:
     """The division of a run's memory between its loader and everything else."""
 
-    total_bytes: int  # of the recorded run
-    loader_bytes: int  # its loader's part
+    total_bytes: int  # the recorded run's memory
+    loader_bytes: int  # the loader's part
 
     @classmethod
     def of_run(cls, run: Path, header: RunHeader) -> RunMemory:
-        """Return the division of the run in a folder. If there is only a trace, the loader has all memory."""
+        """Return the division for the run in a folder. With only a trace, the loader has all memory."""
         try:
             total = int(json.loads((run / _RESULT).read_bytes())["memory_budget_bytes"])
         except (OSError, *MALFORMED):
@@ -254,13 +254,13 @@ class MachineOffer:
 
     machine: MachineType
     budget_bytes: int  # for the whole run
-    seconds: float  # of an epoch
-    ssd_bytes: int  # of the dataset, and of packs
-    dollars: float  # of an epoch
+    seconds: float  # per epoch
+    ssd_bytes: int  # disk for the dataset and packs
+    dollars: float  # per epoch
 
     @property
     def costs(self) -> tuple[float, ...]:
-        """The values to be minimised."""
+        """The values to minimise."""
         return (self.seconds, self.budget_bytes, self.ssd_bytes, self.dollars)
 
     def to_json(self) -> dict[str, Any]:
@@ -276,11 +276,11 @@ class MachineOffer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offers:
-    """The predictions of a run on all machines."""
+    """A run's predictions on all machines."""
 
-    best: tuple[MachineOffer, ...]  # the undominated offers, the fastest first
+    best: tuple[MachineOffer, ...]  # the undominated offers, fastest first
     num_predicted: int
-    left_out: Mapping[str, str]  # by machine name, the reason why the run is impossible there
+    left_out: Mapping[str, str]  # by machine name: the reason why the run is impossible on it
 
     def choose(
         self, *, most_dollars: float | None = None, most_seconds: float | None = None
@@ -318,7 +318,7 @@ def find_offers(
     predictor : predicts the run
     machines : the machines on offer
     memory : the division of the run's memory
-    says : receives the name of each tried machine
+    says : receives each tried machine's name
 
     Raises
     ------
@@ -350,7 +350,7 @@ def find_offers(
 
 
 def stored_bytes(header: RunHeader) -> int:
-    """Return the disk bytes of a run's dataset, or of its feature rows alone if the dataset is missing here."""
+    """Return the disk bytes for a run's dataset, or for its feature rows if the dataset is not on this machine."""
     root = Path(header.dataset)
     if root.is_dir():
         return sum(
@@ -366,7 +366,7 @@ def _offer(
     memory: RunMemory,
     dataset_bytes: int,
 ) -> MachineOffer:
-    """Return the offer for ``machine``; BudgetError if its disk is too small."""
+    """Return the offer for ``machine``. Raises BudgetError if its disk is too small."""
     loader_bytes = None if budget_bytes is None else memory.of_loader(budget_bytes)
     prediction = predictor.predict(machine.changes(predictor.recording.header, loader_bytes=loader_bytes))
     ssd_bytes = dataset_bytes + predictor.spill_bytes(prediction)
@@ -417,7 +417,7 @@ def _most_memory(memory_bytes: int) -> int:
 
 
 def _budgets(machine: MachineType, least: int | None, memory: RunMemory) -> tuple[int | None, ...]:
-    """Return the budgets to try on a machine, in geometric steps; None stands for the recorded budget. Pure."""
+    """Return the budgets to try on a machine, in geometric steps. None stands for the recorded budget. Pure."""
     most = _most_memory(machine.memory_bytes)
     if least is None:
         return (None,) if memory.total_bytes <= most else ()

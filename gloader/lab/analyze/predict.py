@@ -1,4 +1,4 @@
-"""Predictions of a recorded run: `open_run` reads the run, and a `Predictor` replays it under changes."""
+"""Predictions for a recorded run: `open_run` reads the run, and a `Predictor` replays it under changes."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ _OF_THE_DISK: Final = ("disk", "disk.random", "disk.write")
 class Prediction:
     """A run with some changes, replayed."""
 
-    change: str  # as requested; empty for the run as it was
-    replayed_s: float  # of an epoch, the mean over the counted ones
+    change: str  # the requested changes as text; empty without changes
+    replayed_s: float  # mean seconds per epoch, over the counted epochs
     replayed: Replayed
     work: Work
     machine: Machine
     shape: PipelineShape
-    plan: MemoryPlan | None = None  # if the memory was planned anew
-    pack_bytes: int = 0  # of disk at a time, likewise
-    # Keywords of `gloader.Loader` for the change.
+    plan: MemoryPlan | None = None  # the new memory plan, if there is one
+    pack_bytes: int = 0  # most disk for packs, if there is a new memory plan
+    # Keywords of `gloader.Loader` for the changes.
     settings: dict[str, Any] = field(default_factory=dict)
     note: str = ""  # further remarks for the user
 
@@ -56,7 +56,7 @@ def open_run(run: Path) -> Predictor:
 
     Parameters
     ----------
-    run : the folder of `gloader train ... --trace`, or a file of `Loader.write_trace`
+    run : the folder of `gloader train ... --trace`, or a file that `Loader.write_trace` has written
 
     Raises
     ------
@@ -68,12 +68,12 @@ def open_run(run: Path) -> Predictor:
 
 
 class Predictor:
-    """Replays a recorded run, as it was and with changes. Owns its newly sampled batches until `close`.
+    """Replays a recorded run, with and without changes. Owns its newly sampled batches until `close`.
 
     Parameters
     ----------
-    recording : of the run
-    folder : of the run, with its config.yaml, or None
+    recording : the run's recording
+    folder : the run's folder with its config.yaml, or None
 
     Raises
     ------
@@ -131,7 +131,7 @@ class Predictor:
         planned = self._planned(changes)
         work = changed_compute(self._fit.apply(self._work_of(planned, changes)), changes)
         found = self._replayed(changes.text, work, machine, changed_shape(planned.shape, changes))
-        # Counts and costs reproduce the run as it was with a small error; the prediction has the same one.
+        # Counts and costs reproduce the unchanged run with a small error. The prediction has the same error.
         return replace(
             found,
             replayed_s=found.replayed_s * self._correction,
@@ -142,7 +142,7 @@ class Predictor:
 
     @property
     def doubt(self) -> str:
-        """The reason why nothing is predicted; "" if the replay is trusted."""
+        """The reason against predictions, or "" if the replay is trusted."""
         return doubt_of(self.unexplained, self.lags)
 
     def require_trust(self) -> None:
@@ -151,17 +151,17 @@ class Predictor:
             raise ReplayError(f"{self.doubt}; record the run again while the machine does nothing else")
 
     def memory_bytes(self, prediction: Prediction) -> int:
-        """Return the bytes of memory that the loader of a prediction plans for."""
+        """Return the memory bytes in a prediction's loader plan."""
         plan = prediction.plan or self._base_plan.plan
         return plan.total_bytes
 
     def spill_bytes(self, prediction: Prediction) -> int:
-        """Return the disk bytes that the packs of a prediction take at a time."""
+        """Return the most disk bytes that a prediction's packs take."""
         return prediction.pack_bytes if prediction.plan else _pack_bytes(self._base_plan)
 
     @cached_property
     def replanner(self) -> Replanner:
-        """Samples and plans the batches of the run again."""
+        """Samples and plans the run's batches again."""
         header = self.recording.header
         return self._stack.enter_context(
             Replanner.open(header, run=self._folder, sample_s=header.sample_s or None)
@@ -193,7 +193,7 @@ class Predictor:
 
     @cached_property
     def _base_plan(self) -> Replanned:
-        """The run as it was, planned again."""
+        """The unchanged run, planned again."""
         return self._planned(NO_CHANGES)
 
     @cached_property
@@ -221,20 +221,20 @@ class Predictor:
             changes,
             num_batches=count,
             rates=changed_rates(self._rates, changes),
-            # A run chooses its read methods by it, as soon as it is measured.
+            # A run chooses its read methods with this calibration as soon as it is measured.
             calibration=Calibration(hidden_s=self._hidden_s),
         )
 
     @cached_property
     def _hidden_s(self) -> float:
-        """Return the computation seconds that hide a batch's reads; 0 if none are recorded."""
+        """Return the computation seconds that hide a batch's reads, or 0 if none are recorded."""
         header = self.recording.header
         seconds = [event.seconds for event in self.recording.events if event.stage == "compute"]
         tables = max(1, len(header.tables))
         return sum(seconds) / len(seconds) / (header.shape.num_ranks * tables) if seconds else 0.0
 
     def _work_of(self, planned: Replanned, changes: Changes) -> Work:
-        """Return the work of a plan."""
+        """Return a plan's work."""
         rates, sampling = changed_rates(self._rates, changes), 1.0
         recorded = work_of(self.recording, self.measured, rates=rates)
         if _has_other_batches(changes):
@@ -264,10 +264,10 @@ class Predictor:
 
 
 def _has_other_batches(changes: Changes) -> bool:
-    """Return whether batches differ from the recorded ones."""
+    """Return True if batches differ from the recorded ones."""
     return not _OF_BATCHES.isdisjoint(changes.values)
 
 
 def _pack_bytes(planned: Replanned) -> int:
-    """Return the bytes of the packs on the disk at a time: one that is read, and one that is written."""
+    """Return the disk bytes for two packs: one is read while one is written."""
     return 2 * max((one.written_bytes for one in planned.superbatches), default=0)

@@ -1,4 +1,4 @@
-"""The versions and the machine of a measurement."""
+"""A measurement's versions and machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ROOT: Final = Path(__file__).resolve().parents[3]
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of packages that influence figures."""
+    """Return the versions of Python and of the packages that influence figures."""
     versions = {"python": platform.python_version()}
     for name in ("numpy", "numba", "torch", "dgl"):
         try:
@@ -25,12 +25,12 @@ def versions() -> dict[str, str]:
 
 
 def provenance() -> dict[str, Any]:
-    """Return the origin for a file of figures: command, commit, versions and machine."""
+    """Return a figure file's origin: command, commit, versions and machine."""
     return {"command": command(), "commit": commit(), "versions": versions(), "machine": machine()}
 
 
 def command() -> str:
-    """Return the running command, with the folders of this machine as "DIR"."""
+    """Return the running command, with this machine's folders as "DIR"."""
     program, *words = sys.argv
     path = Path(program)
     if path.name == "__main__.py" or path.suffix != ".py":
@@ -41,7 +41,7 @@ def command() -> str:
 
 
 def commit() -> str | None:
-    """Return the commit of the checked-out code, with "-dirty" if it was changed; None outside a checkout."""
+    """Return the checked-out commit, with "-dirty" if the code was changed. None outside a checkout."""
     words = ["git", "-C", str(_ROOT), "describe", "--always", "--dirty", "--exclude=*"]
     try:
         return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()

@@ -1,7 +1,7 @@
-"""Benchmarks of feature rows: gathered from memory, and in an epoch with features on the SSD.
+"""Benchmarks for feature rows: gathered from memory, and in an epoch with features on the SSD.
 
-Rows per second are compared with `torch.index_select` on one thread, seconds of an epoch with those of the same epoch
-with features in memory.
+Rows per second are compared with `torch.index_select` on one thread. An epoch's seconds are compared with the same
+epoch with features in memory.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def bench_gather(
 ) -> dict[str, Any]:
     """Gather the same random float32 rows into the same warm buffer by both contenders, in turns.
 
-    A ratio is the median of the ratios of the repeats: a change in the machine's load meets both.
+    A ratio is the median over the repeats' ratios: a change in the machine's load affects both contenders.
 
     Parameters
     ----------
-    dims : widths of a row, one measurement each
-    rows : rows of one gather
-    table_bytes : size of the source table; larger than the processor's caches
+    dims : row widths, each with its own measurement
+    rows : rows per gather
+    table_bytes : source table's size; larger than the processor's caches
     repeats : rounds; the median counts
 
     Returns
@@ -70,7 +70,7 @@ def _measure(dim: int, num_rows: int, table_bytes: int, repeats: int) -> dict[st
     table = np.empty((table_bytes // (4 * dim), dim), np.float32)
     table[:] = np.arange(len(table), dtype=np.float32)[:, None]
     rows = rng.integers(len(table), size=num_rows)
-    # Written once, so that no round includes the first touch of a page.
+    # The buffer is written once, so that no round includes a page's first touch.
     out = np.ones((num_rows, dim), np.float32)
     source, tensor = RamFeatures(table), torch.from_numpy(table)
     ids, buffer = torch.from_numpy(rows), torch.from_numpy(out)
@@ -92,8 +92,8 @@ def _measure(dim: int, num_rows: int, table_bytes: int, repeats: int) -> dict[st
 def in_turns(
     contenders: dict[str, Callable[[], object]], repeats: int, *, num_calls: int
 ) -> dict[str, list[float]]:
-    """Return the seconds of a call in each round; every second round runs in reverse order."""
-    # The first call of each compiles or loads its kernel, and is not counted.
+    """Return the seconds per call in each round. Every second round runs in reverse order."""
+    # Each contender's first call compiles or loads its kernel and does not count.
     for gather in contenders.values():
         gather()
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
@@ -116,24 +116,24 @@ def bench_epoch(
     threads: int | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Run epochs of a loader without computation, from the SSD and then in memory.
+    """Run a loader's epochs without computation, from the SSD and then in memory.
 
-    The first epoch of each compiles kernels and fills the cache, and is not counted.
+    Each loader's first epoch compiles kernels and fills the cache, and does not count.
 
     Parameters
     ----------
     dataset : a prepared dataset; its training nodes are the seeds
     fanouts : neighbours sampled per node, one number per hop, the hop next to the seeds first
     batch_size : seeds per batch
-    cache_share : host cache rows of the SSD loader, as a share of the nodes
-    epochs : counted epochs of each
-    threads : sampling threads; None means one for each core of the process
-    seed : key of the order and the sampling
+    cache_share : the SSD loader's host cache rows, as a share of the nodes
+    epochs : counted epochs per loader
+    threads : sampling threads. None means one for each of the process's cores.
+    seed : key for the order and the sampling
 
     Returns
     -------
     A JSON-like dict with `seconds_per_epoch`, `ram_seconds_per_epoch`, `ratio_to_ram` (medians, and their ratio),
-    the traffic of an SSD epoch, every run, the workload, the versions and the machine.
+    the traffic per SSD epoch, every run, the workload, the versions and the machine.
 
     Raises
     ------
@@ -155,7 +155,7 @@ def bench_epoch(
         "seeds_per_second": stats[-1].seeds / ssd,
         "rows_per_second": stats[-1].rows_gathered / ssd,
         "hit_rate": hit_rate(stats),
-        # A superbatch may be read in the epoch before its use: only the mean is sure to include every byte.
+        # A superbatch may be read in the epoch before its use, so only the mean includes every byte.
         "bytes_read_per_epoch": sum(epoch.bytes_read for epoch in stats) / len(stats),
         "bytes_written_per_epoch": sum(epoch.bytes_written for epoch in stats) / len(stats),
         "runs_seconds": {"ssd": ssd_seconds, "ram": ram_seconds},
@@ -173,9 +173,9 @@ def bench_epoch(
 
 
 def _run(dataset: Dataset, epochs: int, **keywords: Any) -> tuple[list[float], list[EpochStats]]:
-    """Return the seconds of every counted epoch, and the sums of every epoch."""
+    """Return the seconds for every counted epoch, and the statistics for every epoch."""
     seconds, stats = [], []
-    # The loader has the number of epochs: otherwise it would sample the next one while the last is measured.
+    # The loader has the number of epochs; otherwise it would sample the next epoch while the last is measured.
     opened = HeteroLoader if dataset.kind == "hetero" else Loader
     with opened(dataset, epochs=epochs + 1, **keywords) as loader:
         for _ in range(epochs + 1):

@@ -1,4 +1,4 @@
-"""Synthetic topologies of realistic skew, made in memory; equal arguments, equal graph."""
+"""Synthetic topologies with realistic skew, made in memory. Equal arguments make equal graphs."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _LOW_16, _SIXTEEN = np.uint64(0xFFFF), np.uint64(16)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphSpec:
-    """The graph of a benchmark, as the numbers that generate it."""
+    """A benchmark's graph, as the numbers that generate it."""
 
     kind: GraphKind = "rmat"
     num_nodes: int
     num_edges: int
-    seed: int = 0  # key of the graph, and of its samples
+    seed: int = 0  # key for the graph and its samples
 
     def make(self) -> CscGraph:
         """Return the graph; see `synthetic_graph`."""
         return synthetic_graph(self.kind, num_nodes=self.num_nodes, num_edges=self.num_edges, seed=self.seed)
 
     def to_json(self) -> dict[str, str | int]:
-        """Return the numbers under their names in a report."""
+        """Return the numbers under their report names."""
         return {
             "graph": self.kind,
             "num_nodes": self.num_nodes,
@@ -49,7 +49,7 @@ class GraphSpec:
 
 
 def synthetic_graph(kind: GraphKind, *, num_nodes: int, num_edges: int, seed: int = 0) -> CscGraph:
-    """Return a directed graph with parallel edges and self loops; node ids carry no order of degree. Pure.
+    """Return a directed graph with parallel edges and self loops. Node ids have no order by degree. Pure.
 
     "rmat" is Graph500's R-MAT (Chakrabarti et al., SDM'04); "powerlaw" draws both ends of an edge from one
     heavy-tailed distribution.
@@ -58,8 +58,8 @@ def synthetic_graph(kind: GraphKind, *, num_nodes: int, num_edges: int, seed: in
     ----------
     kind : "rmat" or "powerlaw"
     num_nodes : 1 to 2**31 - 1
-    num_edges : counted with their repeats
-    seed : key of the random numbers
+    num_edges : number of edges, with parallel edges
+    seed : key for the random numbers
 
     Raises
     ------
@@ -94,7 +94,7 @@ def _hashes(key: np.uint64, count: int) -> NDArray[np.uint64]:
 
 @njit(cache=True, nogil=True)
 def _edge(key: np.uint64, levels: int, edge: int, num_nodes: int) -> tuple[int, int]:
-    """Return source and destination of an edge, before renaming. Pure."""
+    """Return an edge's source and destination, before renaming. Pure."""
     here = mix64(key ^ np.uint64(edge))
     if levels == 0:
         return (

@@ -1,4 +1,4 @@
-"""Benchmark of planning: accesses planned per second, misses of each policy, and the speed of copying hits."""
+"""Planning benchmark: accesses planned per second, each policy's misses, and the speed of copying hits."""
 
 from __future__ import annotations
 
@@ -51,28 +51,27 @@ def bench_inspector(
     threads: int = 2,
     policies: bool = True,
 ) -> dict[str, Any]:
-    """Plan a superbatch that follows another and sees the next, on one thread, repeatedly.
+    """Plan a superbatch after another one and before the next one, on one thread, repeatedly.
 
-    The same is done with the ids spread over 25 times as many nodes, which enlarges only the table; and
-    with both traces sorted and coded, as a loader plans them, including the decoding.
-    `accesses_per_second` counts the accesses of the planned superbatch only, though those of the look-ahead are
-    walked as well; it is the median over the repeats, `best_accesses_per_second` the run that other programs
-    disturbed least.
+    The benchmark is repeated with the ids spread over 25 times as many nodes, which enlarges only the table. It is also
+    repeated with both traces sorted and coded, as a loader plans them, decoding included.
+    `accesses_per_second` counts only the planned superbatch's accesses, though the look-ahead is walked too. It is the
+    median over the repeats. `best_accesses_per_second` is the run that other programs disturbed least.
 
     Parameters
     ----------
     graph : the sampled graph
     fanouts : neighbours sampled per node, one number per hop, the hop next to the seeds first
-    batch_size : seeds of a batch
+    batch_size : seeds per batch
     superbatch : batches planned together
-    cache_share : slots of the cache, as a share of the nodes
-    repeats : the median counts
-    threads : sampling threads, and copying threads
+    cache_share : the cache's slots, as a share of the nodes
+    repeats : number of repeats; the median counts
+    threads : number of sampling threads, and number of copying threads
     policies : also evaluate every policy at ``cache_share`` of the rows
 
     Returns
     -------
-    A JSON-like dict with the speeds, bytes per access, misses of the policies, the workload, the versions and the
+    A JSON-like dict with the speeds, bytes per access, the policies' misses, the workload, the versions and the
     machine.
 
     Raises
@@ -92,7 +91,7 @@ def bench_inspector(
             f"{len(seeds)} seeds give {len(trace.accesses)} batches; lower superbatch or batch_size"
         )
     capacity = round(cache_share * graph.num_nodes)
-    # The same accesses among more nodes: only the table differs, and no longer fits in the processor's caches.
+    # The same accesses among more nodes differ only in the table, which no longer fits in the processor's caches.
     spread = _spread(trace)
     report = {
         "benchmark": "inspector",
@@ -105,7 +104,7 @@ def bench_inspector(
     }
     report["copy"] = _copying(repeats, threads)
     if policies:
-        # Another epoch than the measured one: a static cache must not be chosen by the accesses that judge it.
+        # A static cache must not be chosen by the accesses that judge it, so another epoch is sampled.
         presampled = sample_trace(sampler, order, batches=len(trace.accesses), epoch=1, threads=threads)
         report["policies"] = _policies(trace, presampled, sampler, order, superbatch, cache_share)
     report["workload"] = {
@@ -121,7 +120,7 @@ def bench_inspector(
 
 
 def _spread(trace: AccessTrace) -> AccessTrace:
-    """Return the same trace on a graph of 25 times the nodes, its ids scattered over all of them. Pure."""
+    """Return the same trace on a graph with 25 times the nodes, its ids scattered over all nodes. Pure."""
     accesses = tuple(
         (_SPREAD * nodes.astype(np.int64) + nodes % _SPREAD).astype(nodes.dtype) for nodes in trace.accesses
     )
@@ -131,7 +130,7 @@ def _spread(trace: AccessTrace) -> AccessTrace:
 
 
 def _coded_planning(trace: AccessTrace, capacity: int, superbatch: int, repeats: int) -> dict[str, Any]:
-    """Return the figures of planning the same batches from their sorted, coded ids."""
+    """Return the figures for planning the same batches from their sorted, coded ids."""
     batches = [np.sort(nodes) for nodes in trace.accesses]
     coded = Trace(batches)
     encoding = _seconds(lambda: [encode_ids(ids) for ids in batches], repeats)
@@ -180,7 +179,7 @@ def _planning(
 
 
 def _copying(repeats: int, threads: int) -> dict[str, Any]:
-    """Return bytes/s of copying hits, by one thread and by ``threads``, and by numpy.take on the same rows."""
+    """Return bytes/s for copying hits: by one thread, by ``threads``, and by numpy.take on the same rows."""
     rng = np.random.default_rng(0)
     nothing = np.empty(0, dtype=np.int64)
     slots: IdArray = rng.permutation(4 * _COPY_ROWS)[:_COPY_ROWS]
@@ -192,7 +191,7 @@ def _copying(repeats: int, threads: int) -> dict[str, Any]:
         admit_pos=nothing,
         admit_slot=nothing,
     )
-    # Filled, not empty: an untouched page is mapped at its first read, which would be measured.
+    # The rows are filled, because an untouched page is mapped at its first read, which would be measured.
     rows = np.full((4 * _COPY_ROWS, _COPY_DIM), _PREFAULT, dtype=np.float32)
     outs = [np.full((_COPY_ROWS, _COPY_DIM), _PREFAULT, dtype=np.float32) for _ in range(3)]
     with (

@@ -1,4 +1,4 @@
-"""Sampling benchmark: edges per second of our sampler, and of DGL's sampler in the same run if DGL is installed."""
+"""Sampling benchmark: our sampler's edges per second, and DGL's in the same run if DGL is installed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gloader.samplers import CscGraph, NeighborSampler
 from gloader.types import BatchId, IdArray
 
 Run = Callable[[Sequence[IdArray]], int]  # samples the batches, returns the number of edges
-Rates = dict[str, list[float]]  # edges per second of each contender, one for each repeat
+Rates = dict[str, list[float]]  # by contender: edges per second in each repeat
 _ONE = ", 1 thread"
 _GRAPH = GraphSpec(num_nodes=2_000_000, num_edges=60_000_000)
 
@@ -35,7 +35,7 @@ def bench_sampler(
     repeats: int = 7,
     with_dgl: bool = True,
 ) -> dict[str, Any]:
-    """Return edges/s of `NeighborSampler` on a synthetic graph, and its ratio to DGL's best setting.
+    """Return the edges/s of `NeighborSampler` on a synthetic graph, and its ratio to DGL's best setting.
 
     Each repeat runs the same batches through all contenders in turn, so that a change in the machine's load affects
     all of them. Results are medians over the repeats. DGL runs without workers, with one and with ``threads`` OpenMP
@@ -48,7 +48,7 @@ def bench_sampler(
     graph : the sampled graph
     fanouts : neighbours sampled per node, one number per hop, the hop next to the seeds first
     batch_size : seeds per batch
-    threads : sampling threads, of gloader and of DGL
+    threads : number of sampling threads, for gloader and DGL
     batches : batches per repeat
     repeats : measured repeats; the results are their medians
     with_dgl : also run DGL's sampler, if dgl is installed
@@ -91,7 +91,7 @@ def _seed_batches(topology: CscGraph, batch_size: int, batches: int, seed: int) 
     if len(connected) < batch_size:
         raise ConfigError(f"batch_size {batch_size} exceeds the {len(connected)} nodes that have a neighbour")
     order = np.random.default_rng(seed).permutation(connected)
-    # Whole batches only, so that every batch is the same amount of work.
+    # Only full batches are taken, so that every batch is the same amount of work.
     starts = range(0, len(order) - batch_size + 1, batch_size)
     return [order[start : start + batch_size] for start in starts][:batches]
 
@@ -121,7 +121,7 @@ def _has_dgl() -> bool:
 
 
 def _dgl(topology: CscGraph, fanouts: Sequence[int], threads: int) -> dict[str, Run]:
-    """Return DGL's sampler in each of its settings, called as its data loader calls it, in this thread."""
+    """Return DGL's sampler in each setting, called as its data loader calls it, in this thread."""
     os.environ.setdefault("DGLBACKEND", "pytorch")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -144,7 +144,7 @@ def _dgl_run(sampler: Any, graph: Any, ids: Any, threads: int) -> Run:
     import torch
 
     def run(batches: Sequence[IdArray]) -> int:
-        # Set in every run, because contenders with other numbers of threads run in between.
+        # The number is set in every run, because contenders with other numbers of threads run in between.
         torch.set_num_threads(threads)  # sets the OpenMP threads, which DGL uses too
         edges = 0
         for batch in batches:
@@ -190,7 +190,7 @@ def _report(wall: Rates, cpu: Rates) -> dict[str, Any]:
 
 
 def _medians(rates: Rates, ours: str) -> tuple[float, float | None, str | None]:
-    """Return the median of ``ours``, the best median of DGL's settings, and that setting. Pure."""
+    """Return the median for ``ours``, the best median among DGL's settings, and that setting. Pure."""
     medians = {name: statistics.median(runs) for name, runs in rates.items()}
     theirs = {name: median for name, median in medians.items() if name.startswith("dgl")}
     setting = max(theirs, key=lambda name: theirs[name], default=None)

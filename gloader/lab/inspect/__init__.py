@@ -1,4 +1,4 @@
-"""Predicted reads of a run: misses of a cache of any size, and pages of edges."""
+"""A run's predicted reads: misses at any cache size, and pages with edges."""
 
 from gloader.lab.inspect.policy_misses import AccessTrace, Inspection, inspect_trace, sample_trace
 from gloader.lab.inspect.topology_reads import (

@@ -1,4 +1,4 @@
-"""A report page, built from folders of runs, files of figures and timelines, and written as one file."""
+"""A report page, built from run folders, figure files and timelines, and written as one file."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 METRICS: Final = "metrics.jsonl"
 CONFIG: Final = "config.yaml"
 _RESULT: Final = "result.json"
-MLP: Final = "mlp"  # of `--compare-mlp`
-PART: Final = "run-"  # followed by a number: the folder of one of several runs
+MLP: Final = "mlp"  # folder for `--compare-mlp`
+PART: Final = "run-"  # prefix of a run's folder among several runs; a number follows
 _ACCURACY = "acc"
 
 
 def read_training(folder: Path) -> Training:
-    """Read the figures of a run.
+    """Read a run's figures.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def read_training(folder: Path) -> Training:
             budget_bytes=result.get("memory_budget_bytes") or settings.budget_bytes,
             result=dict(result),
         )
-        # Malformed values in the last of them are found now, with their names.
+        # Malformed values in the result are found here, with their names.
         facts_of(found), circumstances_of(found), table_of(found)
     except MALFORMED as error:
         raise FormatError(f"{path} is not what `gloader train` writes: {shown(error)}") from error
@@ -71,13 +71,13 @@ def read_training(folder: Path) -> Training:
 
 
 def _run_name(folder: Path) -> str:
-    """Return the name of a run; for one of several, the common name and its own."""
+    """Return a run's name. Among several runs, it follows the common name."""
     is_part = folder.name == MLP or folder.name.startswith(PART)
     return f"{_run_name(folder.parent)}/{folder.name}" if is_part else folder.name
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    """Return the lines; the last may be torn if the run was killed while it wrote."""
+    """Return the lines. The last line may be incomplete if the run was killed while it wrote."""
     whole, _, torn = path.read_text().rpartition("\n") if path.is_file() else ("", "", "")
     lines = [json.loads(line) for line in whole.splitlines()]
     try:
@@ -87,13 +87,13 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _config_of(folder: Path) -> Path:
-    """Return the file with a run's settings; one of several runs shares it with the others."""
+    """Return the file with a run's settings. Several runs share one file."""
     is_part = folder.name.startswith(PART) and not (folder / CONFIG).is_file()
     return (folder.parent if is_part else folder) / CONFIG
 
 
 def _metric_of(lines: list[dict[str, Any]]) -> str:
-    """Return the validation metric, by its name in the lines."""
+    """Return the validation metric, from its name in the lines."""
     names = (name.removeprefix("valid_") for line in lines for name in line if name.startswith("valid_"))
     return next(names, _ACCURACY)
 
@@ -135,14 +135,14 @@ _ACCEPTED = (
 
 
 def read_sections(path: Path) -> list[Section]:
-    """Return the sections of ``path``: of a folder's content, or of one file.
+    """Return the sections for ``path``, a folder or a file.
 
     Raises
     ------
     ConfigError
         There is nothing at ``path``, or nothing that can be shown.
     FormatError
-        A file is not as its writer writes it.
+        A file has another content than its writer writes.
     """
     try:
         if path.is_dir():
@@ -162,7 +162,7 @@ def read_sections(path: Path) -> list[Section]:
 
 
 def _why_not(folder: Path) -> str:
-    """Return why nothing in a folder can be shown."""
+    """Return the reason why nothing in a folder can be shown."""
     if (folder / _DATASET).is_file():
         return "is a dataset, which `gloader info` tells of"
     runs = sorted(path.parent.name for path in folder.glob(f"*/{METRICS}"))
@@ -173,14 +173,14 @@ def _why_not(folder: Path) -> str:
 
 
 def _folder_sections(folder: Path) -> Iterator[Section]:
-    # Several runs of one command have a folder each, and so does the compared MLP.
+    # Several runs by one command have a folder each, and so has the compared MLP.
     runs = [
         run
         for home in (folder, folder / MLP)
         for run in (home, *sorted(home.glob(f"{PART}*"), key=lambda path: (len(path.name), path.name)))
         if (run / METRICS).is_file()
     ]
-    # A run that was ended in its first epoch has only its settings.
+    # A run that ended in its first epoch has only its settings.
     if not runs and (folder / CONFIG).is_file():
         runs = [folder]
     for run in runs:
@@ -197,7 +197,7 @@ def _file_sections(path: Path) -> list[Section]:
         raise FormatError(f"{path} is not JSON: {shown(error)}; give {_ACCEPTED}") from error
     if not isinstance(values, dict):
         raise FormatError(f"{path} holds no JSON object; give {_ACCEPTED}")
-    # By content, not by name: a user may have renamed the file.
+    # The content decides, not the name, because a user may have renamed the file.
     if values.get("benchmark") == "compare":
         return _comparison_sections(path, values)
     if "traceEvents" in values:
@@ -235,7 +235,7 @@ def _comparison_sections(path: Path, values: dict[str, Any]) -> list[Section]:
 
 
 def _tried_table(part: dict[str, Any]) -> TextTable:
-    """Return the settings that were tried for each contender, and their outcomes."""
+    """Return each contender's tried settings and their outcomes."""
     rows = [
         (
             row["name"],
@@ -256,7 +256,7 @@ def _trace_section(path: Path, values: dict[str, Any]) -> Section:
         epochs = {e["args"]["epoch"] for e in values["traceEvents"] if e["ph"] == "X" and e["cat"] == "stage"}
     except MALFORMED as error:
         raise FormatError(f"{path} is no trace of gloader: {shown(error)}") from error
-    epoch = min(1, max(epochs, default=0))  # the second is the first in the steady state
+    epoch = min(1, max(epochs, default=0))  # the second epoch is the first one in the steady state
     name = _name_of(path)
     caption = f"Epoch {epoch + 1}: what each stage did while the others worked. Shades alternate between superbatches."
     return Section(
@@ -267,7 +267,7 @@ def _trace_section(path: Path, values: dict[str, Any]) -> Section:
 
 
 def _name_of(path: Path) -> str:
-    """Return the folder of a file with a fixed name, or the file's own name."""
+    """Return the folder's name for a file with a fixed name, or the file's own name."""
     return path.resolve().parent.name if path.name in _FILES else path.stem
 
 
@@ -288,14 +288,14 @@ def make_report(
     Parameters
     ----------
     runs : folders and files, see `gloader.lab.report.build_page.read_sections`
-    out : the page; replaced as a whole, or left unchanged
-    png : folder for the charts, as SVG files of their own; None for none
-    title : heading of the page; empty means the names of the runs
+    out : the page's file; replaced atomically, or left unchanged
+    png : folder for the charts as separate SVG files. None means no files.
+    title : the page's heading; empty means the runs' names
 
     Raises
     ------
     ConfigError, FormatError
-        There are no runs, or one of them cannot be shown.
+        There are no runs, or a run cannot be shown.
     StoreExistsError
         A file to write exists and is not a regular file: a folder, a link, a device.
     StoreWriteError
@@ -322,7 +322,7 @@ def make_report(
 
 
 def name_pictures(sections: Sequence[Section]) -> dict[str, bytes]:
-    """Return the charts by the names of their files; a repeated name gets a number. Pure."""
+    """Return the charts by file name. A repeated name gets a number. Pure."""
     named: dict[str, bytes] = {}
     for chart in (chart for section in sections for chart in section.charts):
         base, number = slug(chart.name), 2

@@ -1,4 +1,4 @@
-"""One HTML page of sections, tables and charts that needs no other file.
+"""One HTML page with sections, tables and charts that needs no other file.
 
 A `TextTable` is shown as HTML or as markdown.
 """
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextTable:
-    """A header and rows of the same length; the first column names the row, the others align right."""
+    """A header and rows with the same length. The first column names the row, the other columns align right."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
     def columns(self, *places: int) -> TextTable:
-        """Return the table of some of its columns."""
+        """Return a table with some of the columns."""
         header, *rows = (tuple(line[place] for place in places) for line in (self.header, *self.rows))
         return TextTable(header=header, rows=tuple(rows))
 
@@ -47,7 +47,7 @@ def unbroken(text: str) -> str:
 
 
 def as_html(table: TextTable) -> str:
-    """Return the table as an HTML element; every text is escaped."""
+    """Return the table as an HTML element with every text escaped."""
     head = "".join(f"<th>{escape(cell)}</th>" for cell in table.header)
     body = "\n".join(
         f"<tr><th>{escape(name)}</th>"
@@ -89,32 +89,32 @@ dl {{ display: grid; grid-template-columns: max-content auto; gap: .1rem 1rem; f
 dt {{ color: var(--soft); }} dd {{ margin: 0; overflow-wrap: anywhere; }}
 @media (max-width: 30rem) {{ dl {{ grid-template-columns: auto; gap: 0; }} dd {{ margin: 0 0 .4rem; }} }}
 """.strip()
-_MOST_ROWS: Final = 12  # rows of an initially open table
+_MOST_ROWS: Final = 12  # most rows in an initially open table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """The part of a page for one run, or for several."""
+    """A page's part for one run, or for several runs."""
 
     title: str
-    source: str  # the path that it was read from
-    run: Training | None = None  # for comparison with others
+    source: str  # path of the section's data
+    run: Training | None = None  # the run, for comparison with other runs
     facts: tuple[tuple[str, str], ...] = ()
     charts: tuple[Chart, ...] = ()
     tables: tuple[TextTable, ...] = ()
-    named_tables: tuple[tuple[str, TextTable], ...] = ()  # with a heading each
-    folded_tables: tuple[tuple[str, TextTable], ...] = ()  # shown behind a heading, for long ones
+    named_tables: tuple[tuple[str, TextTable], ...] = ()  # tables with headings
+    folded_tables: tuple[tuple[str, TextTable], ...] = ()  # long tables, folded behind a heading
     notes: tuple[str, ...] = ()  # text as it was printed
 
 
 def render_page(title: str, sections: Sequence[Section], *, made: str = "") -> str:
-    """Return the page; it refers to nothing outside itself, and runs no script.
+    """Return the page. It refers to nothing outside itself and runs no script.
 
     Parameters
     ----------
-    title : its heading
-    sections : the content of the page
-    made : time and command of its making, for the line below the heading; empty for none
+    title : the page's heading
+    sections : the page's content
+    made : time and command, for the line below the heading; empty means no line
     """
     body = "\n".join(map(_section, sections))
     return (

@@ -1,4 +1,4 @@
-"""Tables of training runs: facts of one run, groups of runs that differ only in their seed, a row for each. Pure."""
+"""Tables for training runs: one run's facts, groups whose runs differ only in the seed, and a row for each. Pure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _HEADER: Final = (
 
 
 def metric_words(metric: str) -> str:
-    """Return the usual name of a metric."""
+    """Return a metric's usual name."""
     return "accuracy" if metric == "acc" else metric
 
 
@@ -46,7 +46,7 @@ def epochs_of(run: Training) -> str:
 
 
 def facts_of(run: Training) -> tuple[tuple[str, str], ...]:
-    """Return the figures of the run, the same for every run."""
+    """Return the run's figures. Every run has the same ones."""
     words = metric_words(run.metric)
     state = [] if run.result else [("state", "not finished")]
     return (
@@ -67,7 +67,7 @@ def facts_of(run: Training) -> tuple[tuple[str, str], ...]:
 
 
 def circumstances_of(run: Training) -> tuple[tuple[str, str], ...]:
-    """Return the recorded circumstances of the figures."""
+    """Return the recorded circumstances: dataset, model, features, versions and machine."""
     versions, machine = run.result.get("versions", {}), run.result.get("machine", {})
     known = [
         ("dataset", run.settings.get("dataset", "")),
@@ -80,12 +80,12 @@ def circumstances_of(run: Training) -> tuple[tuple[str, str], ...]:
 
 
 def table_of(run: Training) -> TextTable:
-    """Return a row for each epoch."""
+    """Return a table with a row for each epoch."""
     return TextTable(header=_HEADER, rows=tuple(_cells(epoch) for epoch in run.epochs))
 
 
 def waits_of(run: Training) -> tuple[str, ...]:
-    """Return the distinct sentences on the epochs' bottlenecks, each behind the numbers of its epochs."""
+    """Return the distinct sentences about the epochs' bottlenecks, each after its epoch numbers."""
     epochs_of: dict[str, list[int]] = {}
     for epoch in run.epochs:
         epochs_of.setdefault(epoch.bottleneck, []).append(epoch.number)
@@ -121,7 +121,7 @@ def _memory(run: Training) -> str:
     resident = (
         f"{format_bytes(run.result['peak_rss_bytes'])} resident" if "peak_rss_bytes" in run.result else ""
     )
-    if run.peak_bytes is None:  # a run of an earlier version
+    if run.peak_bytes is None:  # an earlier version wrote the run
         return resident or "-"
     peak, budget = format_bytes(run.peak_bytes), ""
     if run.budget_bytes is not None:
@@ -177,15 +177,15 @@ _MOST_CHARACTERS: Final = 80
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunGroup:
-    """Runs of the same settings, with different seeds; or one run."""
+    """Runs with the same settings and different seeds, or a single run."""
 
     name: str
-    style: int  # of its lines
+    style: int  # style of the group's lines
     runs: tuple[Training, ...]
 
 
 def with_own_names(runs: Sequence[Training]) -> list[Training]:
-    """Return ``runs`` with distinct names: as much of their paths as that takes."""
+    """Return ``runs`` with distinct names, made from the ends of their paths."""
     named = list(runs)
     for parts in range(2, 5):
         count = Counter(run.name for run in named)
@@ -194,18 +194,18 @@ def with_own_names(runs: Sequence[Training]) -> list[Training]:
             for run in named
         ]
     count = Counter(run.name for run in named)
-    # The same run twice, for whatever reason.
+    # The same run may be listed twice.
     return [run.named(f"{run.name} ({i + 1})") if count[run.name] > 1 else run for i, run in enumerate(named)]
 
 
 def grouped(runs: Sequence[Training]) -> list[RunGroup]:
-    """Return the groups of ``runs``, in the order of their first run; runs without settings stand alone."""
+    """Return the groups in ``runs``, ordered by their first run. A run without settings has a group of its own."""
     members: dict[object, list[Training]] = {}
     for place, run in enumerate(runs):
         known = {"metric": run.metric, **run.settings, **_surroundings(run)}
         key = frozenset(known.items())
-        # A second run with the same seed is a repetition, and no further draw; and a run without
-        # settings has no known seed.
+        # A second run with the same seed is a repetition, not another draw. A run without settings has no
+        # recorded seed.
         seeds = {other.seed for other in members.get(key, [])}
         members.setdefault((key, place) if run.seed in seeds else key, []).append(run)
     return [
@@ -215,9 +215,9 @@ def grouped(runs: Sequence[Training]) -> list[RunGroup]:
 
 
 def differing_settings(groups: Sequence[RunGroup]) -> list[dict[str, str]]:
-    """Return the settings of each group in which ``groups`` differ, and their metrics if those differ.
+    """Return each group's settings in which ``groups`` differ, with its metric if the metrics differ.
 
-    A run without ``config.yaml`` has no known settings, and differs in none.
+    A run without ``config.yaml`` has no recorded settings and differs in none.
     """
     columns = [
         {**group.runs[0].settings, "metric": group.runs[0].metric} if group.runs[0].settings else {}
@@ -229,14 +229,14 @@ def differing_settings(groups: Sequence[RunGroup]) -> list[dict[str, str]]:
 
 
 def differences(groups: Sequence[RunGroup]) -> TextTable | None:
-    """Return a row for each setting, version and machine in which ``groups`` differ; None without differences.
+    """Return a row for each setting, version and machine in which ``groups`` differ. None without differences.
 
-    The machine of an unfinished run is unknown, and differs in nothing.
+    An unfinished run has no recorded machine and differs in none.
     """
     told = differing_settings(groups)
     ran_on = [_surroundings(group.runs[0]) for group in groups]
     seeds = [{"seed": ", ".join(run.seed for run in group.runs)} for group in groups]
-    # The absence of a setting is a difference too.
+    # A missing setting is a difference too.
     names = [(name, told) for name in _all_names(told)]
     names += [
         (name, columns)
@@ -266,7 +266,7 @@ def _group_name(runs: Sequence[Training]) -> str:
 
 
 def _surroundings(run: Training) -> dict[str, str]:
-    """Return the versions and the machine of a run, as far as they are known."""
+    """Return a run's recorded versions and machine."""
     versions = {f"version of {name}": str(text) for name, text in run.result.get("versions", {}).items()}
     return {**versions, **{name: text for name, text in circumstances_of(run) if name == "machine"}}
 
@@ -279,7 +279,7 @@ _UNBROKEN: Final = "\u00a0"
 
 
 def overview(groups: Sequence[RunGroup]) -> TextTable:
-    """Return a row for each group: the figures of one run, or the means and standard deviations of several."""
+    """Return a row for each group: a single run's figures, or the seeds' means and standard deviations."""
     settings = differing_settings(groups)
     rows = [
         (group.name, _description(group, differing), *_figures(group.runs))
@@ -289,7 +289,7 @@ def overview(groups: Sequence[RunGroup]) -> TextTable:
 
 
 def each_seed(groups: Sequence[RunGroup]) -> TextTable | None:
-    """Return a row for each run in the groups of several seeds; None without such groups."""
+    """Return a row for each run in the groups with several seeds. None without such groups."""
     several = [group for group in groups if len(group.runs) > 1]
     rows = [
         (run.name, f"seed{_UNBROKEN}{run.seed}", *_figures([run])) for group in several for run in group.runs
@@ -299,13 +299,13 @@ def each_seed(groups: Sequence[RunGroup]) -> TextTable | None:
 
 def _header(groups: Sequence[RunGroup]) -> tuple[str, ...]:
     metrics = {group.runs[0].metric for group in groups}
-    # With several metrics, the run's description names its own.
+    # With several metrics, each run's description names its metric.
     words = f" {metric_words(*metrics)}" if len(metrics) == 1 else ""
     return ("run", "what it is", f"test{words}", f"best validation{words}", *_COLUMNS)
 
 
 def _description(group: RunGroup, differing: Mapping[str, str]) -> str:
-    """Return the model, and the settings without a column of their own."""
+    """Return the model, and the settings that have no column."""
     model = group.runs[0].settings.get("model", "")
     told = [f"{name} {text}" for name, text in differing.items() if name not in _ELSEWHERE]
     # A cell is as narrow as its longest setting, and breaks between settings.
@@ -328,7 +328,7 @@ def _figures(runs: Sequence[Training]) -> tuple[str, ...]:
 
 
 def _mean(values: Iterable[float | None], written: Callable[[float], str]) -> str:
-    """Return "mean ± standard deviation" of the known values; equal values have no deviation."""
+    """Return "mean ± standard deviation" for the recorded values. Equal values have no deviation."""
     known = [value for value in values if value is not None]
     if not known:
         return "-"

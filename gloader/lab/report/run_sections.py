@@ -1,6 +1,6 @@
-"""Sections and charts of training runs: one run alone, or several together. Pure.
+"""Sections and charts for training runs: a single run, or several together. Pure.
 
-A chart shows all runs of its section, over epochs or over seconds.
+A chart shows all runs in its section, over epochs or seconds.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 
 _MOST_COLUMNS: Final = 40
-_MOST_PIECES: Final = 400  # of a line of memory
+_MOST_PIECES: Final = 400  # most pieces in a run's memory line
 _SHARED: Final = NUM_STYLES - 1
 _BAND: Final = "Bands: one standard deviation over seeds."
 
 
 def charts_of(groups: Sequence[RunGroup]) -> list[Chart]:
-    """Return the charts of the runs' known values; a chart without data is left out."""
+    """Return charts for the runs' recorded values. A chart without data is left out."""
     runs = [run for group in groups for run in group.runs]
     found = [
         _curve("loss", "Training loss over epochs.", groups, "loss"),
@@ -60,7 +60,7 @@ def charts_of(groups: Sequence[RunGroup]) -> list[Chart]:
 
 
 def epoch_parts(run: Training) -> Chart | None:
-    """Return the seconds of each epoch of a run, by cause; None if they are not recorded."""
+    """Return each epoch's seconds in a run, by cause. None if they are not recorded."""
     epochs = [epoch for epoch in run.epochs if epoch.parts]
     if not epochs:
         return None
@@ -76,7 +76,7 @@ def epoch_parts(run: Training) -> Chart | None:
 
 
 def _of_metric(metric: str, groups: Sequence[RunGroup]) -> list[Chart | None]:
-    """Return the charts of the runs that measured ``metric``."""
+    """Return the charts for runs that measured ``metric``."""
     own, words = [group for group in groups if group.runs[0].metric == metric], metric_words(metric)
     trained = [series for group in own for series in _lines(group, "train_acc", label="", is_dotted=True)]
     is_same = metric == "acc"  # the training accuracy is not comparable with metrics of link ranks
@@ -119,7 +119,7 @@ def _lines(
     over_seconds: bool = False,
     is_dotted: bool = False,
 ) -> list[Series]:
-    """Return the line of a group: one run as it is, several as their mean over the common epochs."""
+    """Return a group's line: a single run's values, or the seeds' mean over the common epochs."""
     courses = [_course(run, value, over_seconds=over_seconds) for run in group.runs]
     shared = [number for number in courses[0] if all(number in course for course in courses)]
     points, spread = [], []
@@ -139,7 +139,7 @@ def _lines(
 
 
 def _course(run: Training, value: str, *, over_seconds: bool) -> dict[int, tuple[float, float]]:
-    """Return the point of each epoch of a run, by its number; ``value`` is a field of `Epoch`."""
+    """Return each epoch's point in a run, by the epoch's number. ``value`` is a field in `Epoch`."""
     ends = accumulate(epoch.all_seconds for epoch in run.epochs)
     found = {}
     for epoch, end in zip(run.epochs, ends, strict=True):
@@ -166,7 +166,7 @@ def _mean_of_parts(epochs: Sequence[Epoch]) -> list[float]:
 
 
 def _memory(groups: Sequence[RunGroup]) -> Chart | None:
-    """Return the memory of each run over its seconds; of runs that differ in their seed, of each."""
+    """Return each run's memory over its seconds, also for runs that differ only in the seed."""
     runs = [(group, run) for group in groups for run in group.runs]
     lines: list[Series] = []
     levels: dict[int, Level] = {}
@@ -222,7 +222,7 @@ def _memory_points(run: Training) -> list[tuple[float, float]]:
 
 
 def _bytes(groups: Sequence[RunGroup]) -> Chart | None:
-    """Return the bytes that each epoch read and wrote; None if all are zero."""
+    """Return the bytes that each epoch read and wrote. None if all are zero."""
     runs = [run for group in groups for run in group.runs]
     if not any(run.bytes_read or run.bytes_written for run in runs):
         return None
@@ -244,7 +244,7 @@ def _bytes(groups: Sequence[RunGroup]) -> Chart | None:
 
 
 def _from_memory(groups: Sequence[RunGroup]) -> Chart | None:
-    """Return the share of rows from memory; None if all are."""
+    """Return the share of rows from memory. None if all rows came from memory."""
     if all(epoch.hit_rate == 1 for group in groups for run in group.runs for epoch in run.epochs):
         return None
     return draw_lines(
@@ -257,7 +257,7 @@ def _from_memory(groups: Sequence[RunGroup]) -> Chart | None:
 
 
 def _unknown(runs: Sequence[Training], value: str) -> str:
-    """Return a sentence that names the runs without a recorded ``value`` of an epoch."""
+    """Return a sentence that names the runs whose epochs have no recorded ``value``."""
     names = [run.name for run in runs if run.epochs and not any(getattr(one, value) for one in run.epochs)]
     return f" Not recorded, by an earlier version: {', '.join(names)}." if names else ""
 
@@ -266,18 +266,18 @@ _NOTHING: Final = "nothing: settings, versions and machine are the same"
 
 
 def run_section(run: Training) -> Section:
-    """Return the section of a single run."""
+    """Return a single run's section."""
     section = _own_section(run, said=())
     return replace(section, charts=(*section.charts, *charts_of(grouped([run]))))
 
 
 def beside(sections: Sequence[Section]) -> list[Section]:
-    """Return ``sections`` after a first one that shows their runs together; a single run is unchanged."""
+    """Return ``sections`` after a first section that compares their runs. A single run is unchanged."""
     runs = with_own_names([section.run for section in sections if section.run is not None])
     if len(runs) < 2:
         return list(sections)
     together, own = _together(runs), iter(runs)
-    # Once is enough: the common charts are left out of the runs' own sections.
+    # The runs' own sections leave out the common charts, because the first section shows them.
     return [
         together,
         *(
@@ -306,7 +306,7 @@ def _together(runs: Sequence[Training]) -> Section:
 
 
 def _notes(groups: Sequence[RunGroup], *, has_differences: bool) -> tuple[str, ...]:
-    """Return notes for a reader who compares the runs."""
+    """Return notes for comparing the runs."""
     runs = [run for group in groups for run in group.runs]
     notes = [
         f"without a config.yaml, so that its settings are not known: {run.name}"
