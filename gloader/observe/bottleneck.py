@@ -26,16 +26,16 @@ BottleneckKind: TypeAlias = Literal[
     "startup",
 ]
 
-# The consumer's share of waiting from which the loader is a concern. Below it, a loader that took no time at all would
-# shorten the epoch by less than a tenth.
+# The loader is a concern from this share of waiting on. Below it, a loader that took no time would shorten the epoch by
+# less than a tenth.
 _HIDDEN: Final = 0.10
 _LEAST_SHOWN: Final = 0.005  # a smaller share would show as 0%
 # From this share of the cores' time on, no core is free for another thread.
 _SATURATED: Final = 0.90
-# From this share of its threads' time on, a stage holds the others up. Even the slowest stage does not reach 1: it
-# starts late, and waits for a hand-over with each batch.
+# From this share of its threads' time on, a stage delays the other stages. Even the slowest stage does not reach 1,
+# because it starts late and waits for a hand-over with each batch.
 _BUSY: Final = 0.60
-# From this number of threads per core on, a machine is crowded. A loader and its model alone make one or two.
+# From this number of threads per core on, a machine is crowded. A loader and its model make one or two.
 _CROWDED: Final = 2.0
 _ON_THE_CPU: Final = ("sweep", "sample", "inspect", "stage", "gather", "compute")
 _ON_THE_DISK: Final[tuple[BottleneckKind, ...]] = ("read", "stage", "sweep")
@@ -43,10 +43,10 @@ _ON_THE_DISK: Final[tuple[BottleneckKind, ...]] = ("read", "stage", "sweep")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bottleneck:
-    """The resource that held an epoch up."""
+    """The resource that delayed an epoch most."""
 
     kind: BottleneckKind
-    share: float  # of the step: the consumer's wait, or the time of "compute" or "transfer"
+    share: float  # share of the step: the consumer's wait, or the "compute" or "transfer" time
     sentence: str  # for the epoch's line
 
 
@@ -60,9 +60,9 @@ def find_bottleneck(
     """Find an epoch's slowest resource: the model, the CPU, the SSD, the store behind a URL, or a stage. Pure.
 
     A consumer that hardly waits means the model. If kernels were compiled during most of the wait, as in the first run
-    on a machine, compilation is the bottleneck. If a reader waited for the store during most of the epoch, the store
-    is. Otherwise it is the CPU if all cores are busy, else the busy stage. If no stage is busy, as at the start of a
-    short epoch, there is no single cause.
+    on a machine, compilation is the bottleneck. The store is the bottleneck if a reader waited for it during most of
+    the epoch. Otherwise the bottleneck is the CPU if all cores are busy, else the busy stage. If no stage is busy, as
+    at the start of a short epoch, there is no single cause.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def find_bottleneck(
     if store_s > _BUSY * stats.seconds:
         return _slow_store(exposed, store_s / stats.seconds)
     # The order of the tests matters. A stage that is busy while all cores are busy is slow because of the cores.
-    # Reading, staging and sweeping share one disk: together they can fill it although none of them does.
+    # Reading, staging and sweeping share one disk, so together they can fill it although no single one does.
     busy = _stage_shares(stats, sampler_threads=sampler_threads)
     slowest = max(busy, key=lambda kind: busy[kind])
     if busy[slowest] < _BUSY <= sum(busy[kind] for kind in _ON_THE_DISK):
@@ -103,10 +103,10 @@ def is_exposed(stats: EpochStats) -> bool:
 
 
 def spinning_advice(kind: BottleneckKind, *, load: float, cores: int, wait_policy: str | None) -> str:
-    """Return advice against spinning threads on a crowded machine; an empty text if there is none. Pure.
+    """Return advice against spinning threads on a crowded machine, or "" without advice. Pure.
 
-    OpenMP's threads spin while they wait for each other. Without a core for each thread, each of a typed model's many
-    small steps takes as long as the scheduler runs another program.
+    OpenMP's threads spin while they wait for each other. Without a core for each thread, every small step in a typed
+    model takes as long as the scheduler runs another program.
 
     Parameters
     ----------
@@ -185,7 +185,7 @@ def _starved_cpu(stats: EpochStats, exposed: float, cores: int) -> Bottleneck:
 
 
 def _read_most(stats: EpochStats) -> str:
-    """Return the table with most of the read bytes, and its share; an empty text with a single table. Pure."""
+    """Return the table with most of the read bytes, and its share, or "" with a single table. Pure."""
     read = {name: counts["bytes_read"] for name, counts in stats.tables.items()}
     if not stats.bytes_read or not read:
         return ""
@@ -194,7 +194,7 @@ def _read_most(stats: EpochStats) -> str:
 
 
 def _moved(stats: EpochStats) -> str:
-    """Return the bytes that sweeps moved; an empty text without sweeps. Pure."""
+    """Return the bytes that sweeps moved as text, or "" without sweeps. Pure."""
     if not stats.bytes_written:
         return ""
     return f"sweeps write {format_bytes(stats.bytes_written)} of {format_bytes(stats.bytes_read)} read"

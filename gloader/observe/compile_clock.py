@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("gloader")
 
-_WARN_AFTER_S = 0.5  # of compiling; one or two kernels that an earlier run did not need cause no wait
+_WARN_AFTER_S = 0.5  # compile seconds; one or two new kernels cause no notable wait
 
 
 class _CompileClock(Listener):
     """Total time for kernel compilations. Numba compiles one kernel at a time and calls this under its lock."""
 
     def __init__(self) -> None:
-        # (seconds of finished compilations, start of the current one). One tuple, replaced as a whole: other threads
-        # read it without a lock. With two assignments they could count a kernel twice or not at all.
+        # (seconds in finished compilations, start of the current one). The tuple is replaced in one assignment, because
+        # other threads read it without a lock. With two assignments they could count a kernel twice or not at all.
         self._state: tuple[float, float | None] = (0.0, None)
-        self._depth = 0  # nested compilations: a kernel compiles the kernels it calls
+        self._depth = 0  # nested compilations: a kernel compiles the kernels that it calls
         self.reported_from_s = math.inf  # compile seconds before the first loader, whose user waits
         self.has_warned = False
 
     def on_start(self, event: Event) -> None:
-        """Note that a compilation starts. Loading a kernel from numba's cache is not one."""
+        """Record that a compilation starts. Loading a kernel from numba's cache does not count."""
         if (
             not self.has_warned
             and self.read() - self.reported_from_s > _WARN_AFTER_S
@@ -43,14 +43,14 @@ class _CompileClock(Listener):
         self._depth += 1
 
     def on_end(self, event: Event) -> None:
-        """Note that a compilation ends."""
+        """Record that a compilation ends."""
         del event
         self._depth -= 1
         if self._depth == 0:
             self._state = (self.read(), None)
 
     def read(self) -> float:
-        """Return the seconds so far, with the current compilation's."""
+        """Return the seconds so far, including the current compilation."""
         seconds, began = self._state
         return seconds if began is None else seconds + time.perf_counter() - began
 

@@ -16,7 +16,7 @@ WorkName: TypeAlias = Literal[
     "sweep", "sample", "inspect", "stage", "read", "gather", "transfer", "compute", "wait"
 ]
 WORK_NAMES: tuple[WorkName, ...] = get_args(WorkName)
-# The thread that reads ahead of the gather has its own timeline track. Its time counts as "gather" in the sums.
+# The thread that reads before the gather has its own timeline track. In the sums, its time counts as "gather".
 STAGES: tuple[WorkName, ...] = tuple(name for name in WORK_NAMES if name != "read")
 
 # Counts that are kept for each table.
@@ -39,10 +39,11 @@ class EpochStats:
     batches: int = 0
     seeds: int = 0
     rows_gathered: int = 0  # rows put into batches
-    device_hits: int = 0  # of these, rows on the device
-    cache_hits: int = 0  # of these, rows from host memory
-    rows_read: int = 0  # of these, rows from the SSD
-    # Counted when they are issued, for sweeps and for batches. `Choice` holds the cost model's predictions.
+    # These three add up to the gathered rows.
+    device_hits: int = 0  # rows on the device
+    cache_hits: int = 0  # rows from host memory
+    rows_read: int = 0  # rows from the SSD
+    # Sweeps' and batches' reads count when they are issued. `Choice` holds the cost model's predictions.
     requests: int = 0  # reads issued to the device
     bytes_read: int = 0
     bytes_written: int = 0
@@ -50,23 +51,22 @@ class EpochStats:
     edge_passes: int = 0
     edge_bytes_read: int = 0
     edge_bytes_written: int = 0
-    # For a dataset at a URL: traffic since the last epoch's report, with that of opening and evaluating.
+    # Traffic for a dataset at a URL since the last epoch's report. It includes opening and evaluating.
     object_requests: int = 0
     object_bytes: int = 0
     object_retries: int = 0  # repeated requests
     object_wait_s: float = 0.0  # time that requests were delayed, by a limit or before a retry
-    seconds: float = 0.0  # wall time of the epoch
-    cpu_seconds: float = 0.0  # of all the process's threads, in that time
-    compile_seconds: float = 0.0  # part of it with a compilation; later runs load the kernels
+    seconds: float = 0.0  # the epoch's wall time
+    cpu_seconds: float = 0.0  # processor time for all of the process's threads
+    compile_seconds: float = 0.0  # part of the wall time with a compilation; later runs load the kernels
     retrieval_s: float = 0.0  # the part of stage_seconds["gather"] that read misses from the SSD
-    stage_seconds: dict[str, float] = field(
-        default_factory=lambda: dict.fromkeys(STAGES, 0.0)
-    )  # thread-seconds
-    # `OF_TABLES` of each table by name. Empty with a single table.
+    # Thread-seconds by stage.
+    stage_seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
+    # By table name: the counts in `OF_TABLES`. Empty with a single table.
     tables: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def of_table(self, name: str) -> EpochStats:
-        """Return the same epoch with one table's counts; all counts if there is a single table. Pure."""
+        """Return the same epoch with one table's counts. With a single table, all counts stay. Pure."""
         if not self.tables:
             return self
         counts: dict[str, Any] = dict.fromkeys(OF_TABLES, 0) | self.tables.get(name, {})
@@ -74,18 +74,18 @@ class EpochStats:
 
     @property
     def hit_rate(self) -> float:
-        """The epoch's `hit_rate`: the share of gathered rows from memory."""
+        """The share of gathered rows from memory, see `hit_rate`."""
         return hit_rate([self])
 
 
 def hit_rate(epochs: Sequence[EpochStats]) -> float:
-    """Return the share of gathered rows from memory, the device's or the host's; 0 without rows. Pure."""
+    """Return the share of gathered rows from the device's or host's memory. 0 without rows. Pure."""
     rows = sum(epoch.rows_gathered for epoch in epochs)
     return sum(epoch.device_hits + epoch.cache_hits for epoch in epochs) / rows if rows else 0.0
 
 
 def hits_by_table(epochs: Sequence[EpochStats]) -> dict[str, float]:
-    """Return each table's `hit_rate`; empty with a single table. Pure."""
+    """Return each table's `hit_rate`. Empty with a single table. Pure."""
     names = dict.fromkeys(name for epoch in epochs for name in epoch.tables)
     return {
         name: hit_rate([epoch.of_table(name) for epoch in epochs if name in epoch.tables]) for name in names
@@ -104,7 +104,7 @@ def add_tables(parts: Iterable[Mapping[str, Mapping[str, int]]]) -> dict[str, di
 
 
 def memory_by_table(epochs: Sequence[EpochStats]) -> str:
-    """Return each table's share of rows from memory as text; empty with a single table. Pure."""
+    """Return each table's share of rows from memory as text. Empty with a single table. Pure."""
     found = ", ".join(f"{name} {share:.0%}" for name, share in hits_by_table(epochs).items())
     return f"from memory: {found}" if found else ""
 
@@ -112,8 +112,8 @@ def memory_by_table(epochs: Sequence[EpochStats]) -> str:
 class StatsRecorder:
     """Adds up one epoch. Thread-safe.
 
-    Work for an epoch may begin before its consumer does, so the sums and the clock are apart: the wall time runs
-    from `start` (from the construction, without it) to `stop`.
+    Work for an epoch may begin before its consumer does, so the clock is separate from the sums. The wall time runs
+    from `start`, or from the construction without `start`, to `stop`.
     """
 
     def __init__(self, epoch: int) -> None:
@@ -134,7 +134,7 @@ class StatsRecorder:
             self._started = _clocks()
 
     def stop(self) -> None:
-        """Stop the clock when the consumer's epoch is over. Idempotent: the first end counts."""
+        """Stop the clock when the consumer's epoch is over. Idempotent: the first call counts."""
         with self._lock:
             self._stopped = self._stopped or _clocks()
 
@@ -153,7 +153,7 @@ class StatsRecorder:
 
         Parameters
         ----------
-        rows : U, all rows of the batch
+        rows : U, all rows in the batch
         hits : rows from host memory
         read : cost for reading the missing rows from the SSD. None means that no row was missing.
         device_hits : rows that the device holds
@@ -174,7 +174,7 @@ class StatsRecorder:
 
         Parameters
         ----------
-        bytes_read, bytes_written : from and to the SSD
+        bytes_read, bytes_written : bytes read from and written to the SSD
         requests : reads issued to the disk
         table : the rows' table, if there are several tables
         """
@@ -189,7 +189,7 @@ class StatsRecorder:
 
         Parameters
         ----------
-        bytes_read, bytes_written : from and to the SSD
+        bytes_read, bytes_written : bytes read from and written to the SSD
         """
         with self._lock:
             self._counts["edge_passes"] += 1
@@ -226,7 +226,7 @@ class StatsRecorder:
 
 def _clocks() -> tuple[float, float, float]:
     """Return this process's wall, CPU and compilation seconds."""
-    # Here, because it imports numba: the command line uses the stage names, and starts without numba.
+    # The import is here because it loads numba. The command line uses the stage names and starts without numba.
     from gloader.observe.compile_clock import compile_seconds
 
     return time.perf_counter(), time.process_time(), compile_seconds()

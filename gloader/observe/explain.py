@@ -1,4 +1,4 @@
-"""A loader's explanations as text: the home of each part, the chosen reads with reasons, the results.
+"""A loader's explanations as text: each part's home, the chosen reads with reasons, the results.
 
 `explain_passes` compares passes over the edges with their prediction.
 """
@@ -79,13 +79,13 @@ class SuperbatchReport:
 
     number: int
     num_batches: int
-    rows: int  # gathered
+    rows: int  # gathered rows
     misses: int  # rows read from the disk
     choice: Choice
     predicted_step_s: float | None  # per batch; None without an earlier measurement
-    measured_retrieval_s: float  # of all batches together
+    measured_retrieval_s: float  # over all batches
     measured_step_s: float  # per batch, on average
-    measured_bytes: int = 0  # disk reads of all batches together
+    measured_bytes: int = 0  # disk reads over all batches
     table: str = ""  # name of the rows' table, if there are several tables, each with its own report
 
     @property
@@ -97,17 +97,17 @@ class SuperbatchReport:
 def predict_step(*, cpu_s: float, retrieval_s: float, compute_s: float, cores: int) -> float:
     """Return the seconds for a step whose parts overlap: the busiest resource's time. Pure.
 
-    The resources are the cores, which share all processor seconds; the disk; and the computation, whose steps follow
-    one another. All arguments are for one batch, or all for one superbatch.
+    The resources are the cores, which share all processor seconds, the disk, and the computation, whose steps follow
+    one another. Either all arguments are for one batch, or all are for one superbatch.
 
     Parameters
     ----------
     cpu_s : processor seconds for sampling, inspection, gathering and the computation
     retrieval_s : seconds that the disk is busy
-    compute_s : wall seconds for the computation, or for any other consumer
+    compute_s : wall seconds for the computation or another consumer
     cores : cores that all parts share
     """
-    # The largest, not the sum: sampling, reading and computing work on different batches at the same time.
+    # The result is the largest and not the sum, because the parts work on different batches at the same time.
     return max(cpu_s / cores, retrieval_s, compute_s)
 
 
@@ -201,10 +201,10 @@ def explain_io(facts: IoFacts) -> str:
 
 
 def explain_run(reports: Sequence[SuperbatchReport]) -> str:
-    """Return a table of predicted against measured seconds, a line for each kind of superbatch.
+    """Return a table with predicted and measured seconds. It has a line for each kind of superbatch.
 
-    Superbatches of one kind have the same number of batches and were read in the same way. The figures are medians,
-    and an error is that of the two medians before it.
+    Superbatches of the same kind have the same number of batches and were read in the same way. The figures are
+    medians, and an error compares the two medians before it.
     """
     if not reports:
         return "no superbatch was finished"
@@ -220,7 +220,7 @@ def explain_run(reports: Sequence[SuperbatchReport]) -> str:
 
 
 def _explain_tables(reports: Sequence[SuperbatchReport]) -> list[str]:
-    """Return each table's share of cached rows and its reads; nothing with a single table."""
+    """Return each table's share of cached rows and its reads. Empty with a single table."""
     tables: dict[str, list[SuperbatchReport]] = defaultdict(list)
     for report in reports:
         if report.table:
@@ -251,7 +251,7 @@ def _bytes_text(reports: Sequence[SuperbatchReport]) -> str:
 
 
 def aligned(table: Sequence[Sequence[str]]) -> list[str]:
-    """Return ``table`` as lines: the first column left-aligned as text, numbers right-aligned. Pure."""
+    """Return ``table`` as lines. The first column is left-aligned, numbers are right-aligned. Pure."""
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
     return [
         "  " + "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in table
@@ -282,7 +282,7 @@ def step_error(reports: Iterable[SuperbatchReport]) -> float | None:
 def median_error(pairs: Iterable[tuple[float, float]]) -> float | None:
     """Return the median |predicted / measured - 1| over ``pairs``, or None without measurements. Pure."""
     errors = [abs(predicted / measured - 1) for predicted, measured in pairs if measured > 0]
-    # The median, because a superbatch may be far off while the machine does something else.
+    # The median is used, because a superbatch may be far off while the machine does something else.
     return median(errors) if errors else None
 
 
@@ -309,7 +309,7 @@ def _cells(kind: list[SuperbatchReport]) -> list[str]:
         str(len(kind)),
         format_count(_median(kind, "misses")),
         *map(format_seconds, retrieval),
-        # The error of the two medians in this row. The median error of all rows stands below the table.
+        # This error compares the two medians in this row. The median error over all rows is below the table.
         format_error(
             median_error([(retrieval[0], retrieval[1])] if any(report.misses for report in kind) else [])
         ),
@@ -324,7 +324,7 @@ def _median(kind: list[SuperbatchReport], value: str) -> float:
 
 
 def format_error(error: float | None) -> str:
-    """Return ``error`` as a percentage, "-" for None."""
+    """Return ``error`` as a percentage, or "-" for None."""
     return "-" if error is None else f"{error:.0%}"
 
 
@@ -354,15 +354,15 @@ class MeasuredPass:
     """One completed pass over the edges."""
 
     report: PassReport
-    num_batches: int  # batches whose last hop it brought, which can now be built
+    num_batches: int  # batches that can be built now, because the pass brought their last hop
     measured_s: float  # time on the disk; concurrent users share the disk's time
     cpu_s: float  # processor time of its thread for picks, verification and distribution
 
 
 def explain_passes(passes: Sequence[MeasuredPass]) -> str:
-    """Return a table of predicted and measured disk seconds, medians for each kind of pass.
+    """Return a table with predicted and measured disk seconds, as medians for each kind of pass.
 
-    Passes of one kind completed the same number of batches and read in the same way.
+    Passes of the same kind completed the same number of batches and read in the same way.
     """
     kinds: dict[tuple[str, int], list[MeasuredPass]] = defaultdict(list)
     for one in passes:
@@ -394,7 +394,7 @@ def pass_error(passes: Sequence[MeasuredPass]) -> float | None:
 
 
 def edges_moved(stats: EpochStats) -> str:
-    """Return the bytes that an epoch's passes over the edges moved; an empty text without passes. Pure."""
+    """Return the bytes that an epoch's passes over the edges moved as text, or "" without passes. Pure."""
     if not stats.edge_passes:
         return ""
     times = "pass" if stats.edge_passes == 1 else "passes"

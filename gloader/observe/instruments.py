@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from gloader.observe.watchdog import Watchdog
     from gloader.types import BatchId
 
-# Work without a time limit: a slow model is no stall of the loader.
+# Work without a time limit, because a slow model is no stall in the loader.
 _NO_STALL = frozenset({"compute"})
-# The consumer's own work. An error that passes through it happened elsewhere, and already has a note.
+# The consumer's own work. An error that passes through it happened in another stage and already has a note.
 _OF_THE_CONSUMER = frozenset({"compute", "wait"})
 
 
 class Instruments:
-    """Measures one loader's stages, which share it. Thread-safe.
+    """Measures the stages in one loader, which share it. Thread-safe.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class Instruments:
 
     def recorder(self, epoch: int) -> StatsRecorder:
         """Return ``epoch``'s sums, created at zero by the first call."""
-        # Called for each piece of work: one atomic lookup first, and the lock only for a new epoch.
+        # This is called for each piece of work: one atomic lookup comes first, and only a new epoch takes the lock.
         recorder = self._recorders.get(epoch)
         if recorder is None:
             with self._lock:
@@ -58,7 +58,7 @@ class Instruments:
         return recorder
 
     def forget_before(self, epoch: int) -> None:
-        """Drop the sums for all epochs before ``epoch``, which begins. Work for them that still runs is not counted."""
+        """Drop the sums before ``epoch``, which begins. Work that still runs for earlier epochs is not counted."""
         if isinstance(self.timeline, RecentTimeline):
             self.timeline.begin_epoch()
         with self._lock:
@@ -66,14 +66,14 @@ class Instruments:
                 del self._recorders[old]
 
     def working(self, stage: WorkName, batch: BatchId, *, batches: int = 1, is_counted: bool = True) -> Work:
-        """Return a context for a stage's work. An exception that leaves it gets a note with stage and batch.
+        """Return a context for a stage's work. An exception that leaves the context gets a note with stage and batch.
 
         Parameters
         ----------
         stage : the stage
         batch : the batch, or the first one; the time counts for its epoch
         batches : number of batches
-        is_counted : add the work's time to the epoch's sums; false if another clock measures it
+        is_counted : add the work's time to the epoch's sums. False if another clock measures it.
         """
         return Work(self, stage, batch, batches, is_counted=is_counted)
 
@@ -84,11 +84,11 @@ class Work:
     Parameters
     ----------
     instruments : instruments that count the work
-    stage, batch, batches, is_counted : as in `Instruments.working`
+    stage, batch, batches, is_counted : see `Instruments.working`
     """
 
-    # Written by hand: a context manager from a generator would cost as much as the measurement. It has no finalizer:
-    # one object is dropped with each batch, and Python swallows a Ctrl-C that arrives inside a finalizer.
+    # This is a class, because a context manager from a generator would cost as much as the measurement. It has no
+    # finalizer: each batch drops one object, and Python swallows a Ctrl-C that arrives inside a finalizer.
 
     __slots__ = (
         "_bytes_read",
@@ -137,7 +137,7 @@ class Work:
     def end(self, error: BaseException | None = None) -> None:
         """Stop the clock. An ``error`` that ended the work early gets a note with stage and batch."""
         instruments = self._instruments
-        # Read before the clock stops, so that processor time never exceeds wall time.
+        # Processor time is read before the clock stops, so that it never exceeds wall time.
         cpu_ns = 0 if instruments.timeline is None else self._cpu_ns() - self._cpu_began_ns
         ended_ns = perf_counter_ns()
         if instruments.watchdog is not None:
@@ -165,7 +165,7 @@ class Work:
 
         Parameters
         ----------
-        read, written : bytes
+        read, written : bytes read from and written to the SSD
         requests : reads issued to the disk
         """
         self._bytes_read += read
@@ -191,8 +191,8 @@ class Work:
         self.end(error)
 
     def _cpu_ns(self) -> int:
-        """Return this thread's processor time so far; for a computation, the process's."""
-        # The model's own threads are unknown here.
+        """Return this thread's processor time so far, or the process's for a computation."""
+        # The model's own threads are unknown here, so the process's time counts for a computation.
         return process_time_ns() if self.stage == "compute" else thread_ns()
 
     def _note_on(self, error: BaseException) -> None:
@@ -207,7 +207,7 @@ def note_where(error: BaseException, stage: WorkName, batch: BatchId, batches: i
 
     Parameters
     ----------
-    error : error raised by a stage
+    error : the error that a stage raised
     stage : the stage
     batch, batches : the batch, or the first one and their number
     """

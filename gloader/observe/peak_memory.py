@@ -27,7 +27,7 @@ _FIRST_SLOT_S: Final = 0.02
 class MemoryCourse:
     """The most bytes in equal time slots since the start. Not thread-safe.
 
-    Readings fill slots of equal length. When the slots run out, each two become one of twice the length.
+    Readings fill slots with equal lengths. When the slots run out, every two slots become one with twice the length.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class MemoryCourse:
         self._last = num_bytes
 
     def parts(self) -> tuple[int, ...]:
-        """Return the most bytes in each of `NUM_PARTS` equal parts; empty without a reading."""
+        """Return the most bytes in each of `NUM_PARTS` equal parts. Empty without a reading."""
         count = len(self._slots)
         if not count:
             return ()
@@ -64,20 +64,21 @@ class MemoryCourse:
 
 
 _STATUS = Path("/proc/self/status")
-# Shared memory without a file counts too: rings and rows that ranks share. Mapped files do not; the system frees them.
+# Shared memory without a file also counts, such as rings and rows that ranks share. Mapped files do not count, because
+# the system frees them.
 _COUNTED = ("RssAnon:", "RssShmem:")
 _EVERY_S = 0.02  # a reading takes 50 us
-_EVERY_NEAR_S = 0.004  # close to the bound, because a step could pass it between two readings
+_EVERY_NEAR_S = 0.004  # interval near the bound, because a step could exceed it between two readings
 _NEAR = 3 / 4  # share of the bound from which readings are frequent
-# Distance from the bound at which freed memory is returned: a step takes up to 15 MB between two readings.
+# Distance from the bound at which freed memory is returned. A step takes up to 15 MB between two readings.
 _ROOM_SHARE, _MIN_ROOM_BYTES = 16, 16 << 20
 _LEAST_RELEASED = 64  # share of the bound by which memory must grow before the next return
-# An interpreter with numpy, which is already loaded when torch is imported here.
+# An interpreter with numpy, both of which are loaded before torch is imported here.
 _INTERPRETER_BYTES = 14_000_000
 
 
 def anonymous_bytes(status: Path | None = None) -> int:
-    """Return a process's anonymous memory in bytes, by default this process's; 0 if the system does not report it."""
+    """Return a process's anonymous bytes, by default this process's. 0 if the system does not report them."""
     try:
         lines = (status or _STATUS).read_text("ascii", errors="replace").splitlines()
     except OSError:
@@ -88,7 +89,7 @@ def anonymous_bytes(status: Path | None = None) -> int:
 def peak_rss_bytes() -> int:
     """Return the process's peak resident memory in bytes, with mapped files and libraries.
 
-    `getrusage` alone would also count the parent process's memory at the fork.
+    `getrusage` would also count the parent process's memory at the fork.
     """
     try:
         status = _STATUS.read_text("ascii")
@@ -99,10 +100,10 @@ def peak_rss_bytes() -> int:
 
 
 def release_freed_memory() -> None:
-    """Return freed blocks' pages to the system. Without glibc it does nothing.
+    """Return freed blocks' pages to the system. Without glibc nothing happens.
 
-    The C library keeps freed blocks for later ones. With sizes that change from step to step it fragments: after some
-    steps of a typed network it holds twice the memory in use.
+    The C library keeps freed blocks for later ones. If sizes change from step to step, its heap fragments: after some
+    steps with a typed network it holds twice the memory in use.
     """
     # Other C libraries have no such function.
     trim = getattr(_libc(), "malloc_trim", None)
@@ -116,19 +117,20 @@ def _libc() -> ctypes.CDLL:
 
 
 def bare_bytes() -> int:
-    """Return an interpreter's anonymous memory with torch in bytes, measured by the first call.
+    """Return an interpreter's anonymous bytes with torch, measured by the first call.
 
-    The call imports torch to measure it. If the program imported torch before, all memory at that time counts as bare.
+    The call imports torch to measure its size. If the program imported torch before, all memory at that time counts as
+    bare.
     """
     return _bare()[0]
 
 
 @cache
 def _bare() -> tuple[int, bool]:
-    """Return `bare_bytes`' bytes, and True if they belong to torch's import alone."""
+    """Return `bare_bytes`' bytes, and True if they belong only to torch's import."""
     if "torch" in sys.modules:
         return anonymous_bytes(), False
-    # Otherwise torch would reuse memory freed before, as after preparing a dataset, and its size would not show.
+    # Otherwise torch would reuse memory that was freed before, such as after preparing a dataset.
     release_freed_memory()
     before = anonymous_bytes()
     import torch  # noqa: F401 - for what it takes
@@ -140,7 +142,7 @@ def _bare() -> tuple[int, bool]:
 def first_bytes() -> int:
     """Return the process's bytes above a bare ``import torch``, measured by the first call.
 
-    The result is 0 if the program imported torch before: all memory at that time counts as bare.
+    The result is 0 if the program imported torch before, because all memory at that time counts as bare.
     """
     if not _bare()[1]:
         return 0
@@ -169,7 +171,7 @@ class PeakMemory:
 
     @property
     def peak_bytes(self) -> int:
-        """Most bytes so far, above a bare ``import torch``; never negative."""
+        """Most bytes so far, above a bare ``import torch``. Never negative."""
         self._look()
         return max(0, self._most - self._bare)
 
@@ -193,18 +195,18 @@ class PeakMemory:
             self._release_at = _release_at(bound_bytes)
 
     def require_below(self) -> None:
-        """Return freed memory near the bound, before a step. Raise BudgetError if more than the bound was in use."""
+        """Return freed memory near the bound, before a step. Raises BudgetError if more than the bound was in use."""
         bound, budget_bytes = self._bound, self._budget
         if bound is None:
             return
         if self._is_near:
             # On a busy machine the thread may read too late.
             self._relieve(self._look() - self._other_bytes)
-            # An unexpected compilation takes 250 MB here. The next run does not need it, so this run goes on; the last
-            # table shows the peak.
+            # An unexpected compilation takes 250 MB here. The next run does not need these, so this run goes on. The
+            # last table shows the peak.
         if self._passed <= bound or _compile_seconds() > self._compiled_s:
             return
-        # Every rank needs as much more as this one.
+        # Every rank needs the same additional share as this rank.
         enough = rounded_up(
             budget_bytes * self._passed // bound + max(budget_bytes // _ROOM_SHARE, _MIN_ROOM_BYTES)
         )
@@ -215,8 +217,8 @@ class PeakMemory:
         )
 
     def begin_course(self) -> None:
-        """Begin `course`'s time span. The peak stays."""
-        # One assignment for both, because of the watching thread.
+        """Begin the time span of `course`. The peak stays."""
+        # One assignment sets both, because the watching thread reads them.
         self._course = (time.perf_counter(), MemoryCourse())
 
     def course(self) -> tuple[int, ...]:
@@ -257,7 +259,7 @@ class PeakMemory:
     def _look(self) -> int:
         """Read the process's memory in bytes, record it and return it."""
         now = anonymous_bytes()
-        # Of two threads that read, the first may record last.
+        # If two threads read at the same time, the first one may record last.
         with self._turn:
             self._most = max(self._most, now)
             began, course = self._course

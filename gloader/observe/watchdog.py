@@ -1,4 +1,4 @@
-"""Detection of a hanging pipeline, with the stage, the batch and the stacks of all threads."""
+"""Detection of a hanging pipeline, with the stage, the batch and all threads' stacks."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class Activity(Protocol):
 class Watchdog:
     """Calls ``on_stall`` when a stage does not return, or when the consumer waits and no stage works.
 
-    A consumer that computes is no stall, and a stage that waits for input or output is none: `enter` receives neither.
-    Thread-safe. Owns its thread between `start` and `close`; both may be repeated.
+    Neither a computing consumer nor a stage that waits for input or output is a stall. `enter` receives neither.
+    Thread-safe. Owns its thread between `start` and `close`. Both may be repeated.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ class Watchdog:
             self._thread = thread  # started, so that `close` can join it
 
     def close(self) -> None:
-        """Stop watching and join the thread. Idempotent; `on_stall` may call it."""
+        """Stop watching and join the thread. Idempotent. `on_stall` may call it."""
         with uninterrupted():
             self._close()
 
@@ -121,13 +121,13 @@ class Watchdog:
                 return
             now_ns = time.perf_counter_ns()
             if now_ns - due_ns > self._timeout_ns // 2:
-                # This thread stood still too: the process was stopped, not one of its stages.
+                # This thread was also delayed, so the process was stopped, not one of its stages.
                 floor_ns = now_ns
             next_ns = self._look(now_ns, floor_ns, reported)
             nap_s = max((next_ns - now_ns) / 1e9, min(_SHORTEST_NAP_S, self._timeout_s))
 
     def _look(self, now_ns: int, floor_ns: int, reported: set[Activity]) -> int:
-        """Report new stalls, with clocks that start at ``floor_ns`` or later. Return the next look in ns."""
+        """Report new stalls, with clocks that start at ``floor_ns`` or later. Return the next look's time in ns."""
         running = list(self._running)
         reported &= set(running)
         next_ns = now_ns + self._timeout_ns  # work that begins later is not due before
@@ -143,7 +143,7 @@ class Watchdog:
         return next_ns
 
     def _clocks_of(self, running: list[Activity]) -> list[tuple[Activity, int]]:
-        """Return the work that can stall, each with its clock's start: the stages' work, else a waiting consumer's."""
+        """Return the work that can stall, with its clock's start: the stages' work, else a waiting consumer's."""
         # The consumer's wait is normal while a stage works. Its clock starts again when the last piece of work ends.
         working = [(activity, activity.since_ns) for activity in running if activity.stage != "wait"]
         return working or [(wait, max(wait.since_ns, self._last_end_ns)) for wait in running]
@@ -158,7 +158,7 @@ class Watchdog:
 
 
 def _describe(activity: Activity, seconds: float, timeout_s: float) -> str:
-    """Return a stall's text: stage, duration and advice. Pure but for the thread's name."""
+    """Return a stall's text: stage, duration and advice. Pure except for the thread's name."""
     place = f"epoch {activity.batch.epoch}, batch {activity.batch.index}"
     allowed = (
         f"stall_timeout_s is {timeout_s:g}; raise it where the work is only slow, 0 turns the watchdog off"
