@@ -17,7 +17,7 @@ _CGROUP_MOUNT = Path("/sys/fs/cgroup")
 def available_memory_bytes() -> int:
     """Return the bytes that can be allocated without swapping or breaking a control-group limit.
 
-    It is the least among the system's available memory and the room below each memory limit (cgroup v1 or v2)
+    The result is the least of the system's available memory and the room below each memory limit (cgroup v1 or v2)
     on the path from the process's group to the root. Reclaimable file pages count as room.
     """
     return max(0, min([_system_bytes(_MEMINFO), *cgroup_rooms(_SELF_CGROUP, _CGROUP_MOUNT)]))

@@ -1,4 +1,4 @@
-"""Demand for host memory, measured before a run starts, and the bytes of each part in a memory plan. Pure."""
+"""Demand for host memory, measured before a run starts, and each part's bytes in a memory plan. Pure."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
     from gloader.plan.sweep_plan import SweepPlan
 
 
-# Reads in flight, checksums under verification and allocator slack. They come on top of the parts below.
+# Reads in flight, checksums under verification and allocator slack. They are additional to the parts below.
 FIXED_BYTES: Final = 24 << 20
-_FIXED_SHARE: Final = 1 / 16  # share of the budget, if that is more: measured as peak minus plan
+_FIXED_SHARE: Final = 1 / 16  # share of the budget, if that is more; measured as peak minus plan
 
-# Per access of one superbatch: two coded traces that wait or serve as look-ahead, two plans of 4 bytes, and the missing
-# rows while they are counted and staged.
+# Bytes per access in one superbatch: two coded traces that wait or serve as look-ahead, two plans with 4 bytes each,
+# and the missing rows while they are counted and staged.
 _TRACE_BYTES_PER_ACCESS: Final = 12.0
 
-# Bytes of a sampled batch. Per row: its id, id and position in ascending order, the pair of both during the sort (8
-# bytes each), its degree (4), and entries of indptr (8). Per edge: its local source (4), its position in the graph (8)
+# Bytes in a sampled batch. Per row: its id, id and position in ascending order, the pair of both during the sort (8
+# bytes each), its degree (4), and entries in indptr (8). Per edge: its local source (4), its position in the graph (8)
 # and its weight (4).
 _SAMPLED_ROW_BYTES: Final = 44
 _SAMPLED_EDGE_BYTES: Final = 16
 
-# Bytes per seed: its id, its label, and its place in the orders of three epochs (8 bytes each).
+# Bytes per seed: its id, its label, and its place in three epochs' orders (8 bytes each).
 _SEED_BYTES: Final = 40
 
-# A rank's loop runs in another process. It holds one batch while it waits for the next, and cannot return it.
+# A rank's loop runs in another process. While it waits for the next batch, it holds one batch that it cannot return.
 _FEWEST_BUFFERS_OF_RANKS: Final = 2
 
 
@@ -49,12 +49,12 @@ class TableDemand:
     batch_rows: int  # unique rows in a large batch
     store_bytes: int  # checksums and read buffers of the SSD store
     stored_row_bytes: int  # R, one row on the SSD or in the host cache
-    reuse: ReuseProfile  # reuse statistics of the first batches
+    reuse: ReuseProfile  # the first batches' reuse statistics
     repeated_rows: int = 0  # places in a large batch whose row also stands in another place
 
     @property
     def buffer_rows(self) -> int:
-        """Rows of a large batch's buffer."""
+        """Rows in a large batch's buffer."""
         return self.batch_rows + self.repeated_rows
 
     def cache_bytes(self, rows: int) -> int:
@@ -80,21 +80,21 @@ class TableDemand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """The host memory that a run would use at best, measured before it starts."""
+    """A run's largest useful host memory, measured before the run starts."""
 
     tables: tuple[TableDemand, ...]  # one for each type with features; may be empty
-    topology_bytes: int  # all of the topology, or its part in memory if the edges are on the SSD
+    topology_bytes: int  # the topology, or its part in memory if the edges are on the SSD
     policy: PlannerName
     batch_rows: int  # unique nodes in a large batch over all types, with or without features
     batch_edges: int  # sampled edges in a large batch
     batches_in_flight: int  # sampled batches that wait to be gathered
     sampler_threads: int
-    sampler_map_bytes: int  # lookup table of one sampling thread
-    work: StepWork  # work of one step, measured on the first batches and on the disk
-    num_batches: int | None  # in the whole run, if known
+    sampler_map_bytes: int  # one sampling thread's lookup table
+    work: StepWork  # one step's work, measured on the first batches and on the disk
+    num_batches: int | None  # batches in the run, if known
     beside_bytes: int = 0  # a large batch's bytes besides rows and edges: link pairs, node trees
     sampler_call_bytes: int = 0  # a sampling thread's working memory for one large batch
-    num_seeds: int = 0  # in the whole epoch
+    num_seeds: int = 0  # seeds per epoch
     num_ranks: int = 1  # ranks that this process gathers for; each has its own feature buffers
     is_reset: bool = False  # superbatches start from an empty cache
     sweeps: SweepPlan | None = None  # None if edges are not swept
@@ -131,12 +131,12 @@ class Demand:
         return sum(table.cache_bytes(rows) for table, rows in zip(self.tables, cache_rows, strict=True))
 
     def planning_bytes(self, num_batches: int) -> int:
-        """Return the bytes for traces, plans and lookup tables of all tables; see `TableDemand`. Pure."""
+        """Return the bytes for all tables' traces, plans and lookup tables; see `TableDemand`. Pure."""
         return sum(table.planning_bytes(self.policy, num_batches) for table in self.tables)
 
     def packing_bytes(self, num_batches: int, *, room: int) -> int:
         """Return the buffer bytes for packing superbatches of ``num_batches``. Pure."""
-        # One table's buffers suffice: a superbatch's packs are written one after another.
+        # One table's buffers suffice, because a superbatch's packs are written one after another.
         return packer_memory_bytes(num_batches, room=max(room, 0)) if self.tables else 0
 
     def workspace_bytes(self, budget_bytes: int) -> int:
@@ -148,6 +148,6 @@ class Demand:
 
 
 def topology_share(budget_bytes: int) -> int:
-    """Return the most bytes that a topology may take in memory by default. A larger one stays on the SSD. Pure."""
+    """Return the most bytes that a topology takes in memory by default. A larger topology stays on the SSD. Pure."""
     # If the topology had more than half of the budget, too little would be left for the features.
     return budget_bytes // 2

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from gloader.plan.sweep_plan import SweepPlan
 
 
-# Part of the memory for missing rows that is divided evenly: the first batches miss rows that a full cache holds later.
-# It is smaller than a plan's margin over the predicted rows, so the rest still holds those rows.
+# Part of the memory for missing rows that is divided evenly, because the first batches miss rows that a full cache
+# holds later. The part is smaller than a plan's margin over the predicted rows, so the rest still holds these rows.
 _EVEN_SHARE: Final = 1 / 16
 
 
@@ -48,13 +48,13 @@ class _Stretch(NamedTuple):
 
     table: int
     num_rows: int
-    saved: float  # bytes of reading, of a batch, by a byte of the cache
+    saved: float  # saved reading bytes per batch and cache byte
 
 
 def divide_cache(
     num_bytes: int, tables: Sequence[CachedTable], curves: Sequence[CacheOutlook]
 ) -> tuple[int, ...]:
-    """Return the cached rows per table that save the most bytes of reading. Pure.
+    """Return the cached rows per table that save the most reading bytes. Pure.
 
     A curve that falls slowly first and steeply later is replaced by its lower convex hull. Bytes that save nothing
     go to the tables in turn, because unseen rows may still be used again. More bytes never give a table fewer rows.
@@ -62,7 +62,7 @@ def divide_cache(
 
     Parameters
     ----------
-    num_bytes : the whole cache, at least 0
+    num_bytes : the cache's bytes, at least 0
     tables : the tables that share the cache
     curves : one hit curve for each table
     """
@@ -93,7 +93,7 @@ def share_out(num_bytes: int, missed_bytes: Sequence[int]) -> tuple[int, ...]:
     return tuple(even + rest * missed // max(total, 1) for missed in missed_bytes)
 
 
-@lru_cache(maxsize=16)  # plans try many sizes of the cache for one size of superbatches
+@lru_cache(maxsize=16)  # plans try many cache sizes for one superbatch size
 def _stretches(tables: tuple[CachedTable, ...], curves: tuple[CacheOutlook, ...]) -> tuple[_Stretch, ...]:
     """Return all tables' stretches, largest saving first. Equal savings keep the table order."""
     found = [
@@ -106,7 +106,7 @@ def _stretches(tables: tuple[CachedTable, ...], curves: tuple[CacheOutlook, ...]
 
 def _of_table(number: int, table: CachedTable, curve: CacheOutlook) -> list[_Stretch]:
     """Return one table's stretches, largest saving first."""
-    # A curve is straight between two corners. Only whole rows are cached, so each corner is rounded down and up.
+    # A curve is straight between two corners. Only complete rows are cached, so each corner is rounded down and up.
     corners = np.concatenate([np.floor(curve.capacities), np.ceil(curve.capacities), [0, table.num_rows]])
     rows = np.unique(np.clip(corners, 0, table.num_rows))
     hits = np.interp(rows, curve.capacities, curve.hits)
@@ -123,7 +123,7 @@ def _of_table(number: int, table: CachedTable, curve: CacheOutlook) -> list[_Str
 
 
 def _concave_corners(x: NDArray[np.float64], y: NDArray[np.float64]) -> list[int]:
-    """Return the corners of (x, y)'s smallest concave upper bound, x ascending. Pure."""
+    """Return the corners of the smallest concave upper bound on (x, y), with x ascending. Pure."""
     kept: list[int] = []
     for point in range(len(x)):
         while len(kept) > 1:
@@ -136,22 +136,22 @@ def _concave_corners(x: NDArray[np.float64], y: NDArray[np.float64]) -> list[int
     return kept
 
 
-# Most feature buffers that are tried. Of three, one is filled, one waits and one is computed on; more buffers even out
-# slow batches. With fewer, the stages and the loop wait for each other. `Demand.fewest_buffers` is the lower bound.
+# Most feature buffers to try. With three, one is filled, one waits and one is computed on. More buffers even out slow
+# batches. With fewer, the stages and the loop wait for each other. `Demand.fewest_buffers` is the lower bound.
 _MOST_BUFFERS = 5
 
-# Superbatches that are sampled, planned or executed at the same time. No more are kept.
+# Most kept superbatches: one is sampled, one is planned and one is executed at the same time.
 _KEPT_SUPERBATCHES = 3
 
-# Kept shares of those superbatches that are tried. A batch that is not kept is sampled again. After passes over the
-# edges no batch is kept: the disk holds the parts of each batch.
+# Shares of these superbatches' batches to keep. A batch that is not kept is sampled again. After passes over the edges
+# no batch is kept, because the disk holds each batch's parts.
 _KEPT_SHARES = (0.0, 1 / 16, 1 / 4, 1.0)
 _KEPT_OF_SWEPT = (0.0,)
 
 # Idle memory has three uses: staged rows, the next superbatch's staged rows, and buffers.
 _IDLE_PARTS = 3
 
-# Candidates in the report: the chosen one and the next best.
+# Candidates in the report: the chosen candidate and the next best ones.
 _REPORTED = 3
 
 
@@ -192,28 +192,28 @@ class MemoryPlan:
     features: Features  # "ram" or "ssd"
     num_buffers: int  # feature buffers per rank; spare memory adds more
     ring_bytes: int
-    cache_rows: tuple[int, ...]  # for each table
-    superbatch: SuperbatchSize  # S, and the reason
-    planned_accesses: tuple[int, ...]  # approximate, for each table, of one superbatch with its look-ahead
-    missed_bytes: tuple[int, ...]  # for each table, distinct rows that a superbatch misses; for `share_out`
-    keep_bytes: int  # sampled batches, kept from trace to execution
+    cache_rows: tuple[int, ...]  # cached rows for each table
+    superbatch: SuperbatchSize  # S with the reason
+    planned_accesses: tuple[int, ...]  # for each table: approximate, of a superbatch and its look-ahead
+    missed_bytes: tuple[int, ...]  # for each table: distinct rows that a superbatch misses
+    keep_bytes: int  # sampled batches that are kept from trace to execution
     pack_buffer_bytes: int  # for writing and reading all tables' packs; 0 without packs
-    parts: tuple[tuple[str, int], ...]  # names and bytes of all parts, for the report
-    predicted_step_s: float  # weighed step time, which counts packs longer than they take
-    candidates: tuple[str, ...]  # the chosen candidate and the next best, for the report
+    parts: tuple[tuple[str, int], ...]  # all parts' names and bytes, for the report
+    predicted_step_s: float  # weighed step time, in which packs count more than their seconds
+    candidates: tuple[str, ...]  # the chosen candidate and the next best ones, for the report
     step: StepSeconds  # prediction for the chosen candidate
     would_fit: bool  # features are read from the SSD, but features='auto' would hold all of them in memory
     sweeps: SweepPlan | None = None  # None if edges are not swept
-    kept_share: float = 0.0  # share of the batches sampled ahead that ``keep_bytes`` hold
+    kept_share: float = 0.0  # share of the batches sampled ahead that ``keep_bytes`` holds
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all parts."""
+        """Bytes over all parts."""
         return sum(size for _, size in self.parts)
 
     @property
     def spare_bytes(self) -> int:
-        """Bytes of the budget without a planned use."""
+        """Budget bytes without a planned use."""
         return self.budget_bytes - self.total_bytes
 
 
@@ -237,11 +237,11 @@ def plan_memory(
 
     Parameters
     ----------
-    demand : memory that the run would use at best
+    demand : the run's largest useful memory
     budget_bytes : memory for everything
     spill_bytes : disk for packs; larger superbatches need more
     features : requested home for the features
-    cache_bytes : requested host cache over all tables. None means all that is left.
+    cache_bytes : requested host cache over all tables. None means all remaining memory.
     superbatch : largest superbatch S. None means the fastest.
     must_pack : packs were requested, even if their buffers take more than usual
     num_buffers : requested number of feature buffers. None means the fastest.
@@ -249,9 +249,9 @@ def plan_memory(
     Raises
     ------
     BudgetError
-        A single batch, or an explicit request, does not fit; the message gives needed and allowed bytes.
+        A single batch, or an explicit request, does not fit. The message gives needed and allowed bytes.
     ConfigError
-        ``cache_bytes`` is negative, or ``num_buffers`` are too few.
+        ``cache_bytes`` is negative, or ``num_buffers`` is too small.
     """
     if cache_bytes is not None and cache_bytes < 0:
         raise ConfigError(f"the host cache cannot have {cache_bytes} bytes; use 0 for none")
@@ -326,7 +326,7 @@ def _plan_of(
         candidates=tuple(dict.fromkeys(one.text for one in ranked)),  # texts omit some differences
         step=best.step,
         would_fit=best.features == "ssd"
-        and not demand.work.is_exchanged  # rows of other machines are not held
+        and not demand.work.is_exchanged  # other machines' rows are not held
         and demand.feature_bytes <= spare + demand.caches_bytes(shares.cache_rows),
         sweeps=demand.sweeps,
         kept_share=shares.kept_share,
@@ -334,7 +334,7 @@ def _plan_of(
 
 
 def _buffer_counts(demand: Demand, asked: int | None) -> Sequence[int]:
-    """Return the numbers of feature buffers to try, the most first. Pure."""
+    """Return the numbers of feature buffers to try, largest first. Pure."""
     if asked is None:
         return range(_MOST_BUFFERS, demand.fewest_buffers - 1, -1)
     if asked < demand.fewest_buffers:
@@ -373,7 +373,7 @@ def _why(num_batches: int, asked: int | None) -> str:
 
 
 def _ranked(found: list[Candidate]) -> tuple[Candidate, ...]:
-    """Return the fastest candidates, one for each choice of home, buffers, S and packs. The first wins a tie. Pure."""
+    """Return the fastest candidates, one per combination of home, buffers, S and packs. The first wins a tie. Pure."""
     best: dict[tuple[str, int, int, bool], Candidate] = {}
     for candidate in sorted(found, key=lambda one: one.step.weighed_s):
         shares = candidate.shares
@@ -450,7 +450,7 @@ def _outlooks(demand: Demand, num_batches: int) -> tuple[CacheOutlook, ...]:
 
 
 def _sizes(demand: Demand, superbatch: int | None) -> tuple[int, ...]:
-    """Return the superbatch sizes to try, at most half of the batches that one edge sweep serves. Pure."""
+    """Return the superbatch sizes to try, at most half of an edge sweep's batches. Pure."""
     sizes = superbatch_sizes(demand.num_batches) if superbatch is None else (superbatch,)
     if demand.sweeps is None:
         return sizes
@@ -493,5 +493,5 @@ def _cached_tables(demand: Demand, *, with_slots: bool) -> tuple[CachedTable, ..
 
 
 def idle_part(idle_bytes: int) -> int:
-    """Return a third: idle memory serves staged rows, the next superbatch's rows and buffers. Pure."""
+    """Return a third, because staged rows, the next superbatch's rows and buffers share idle memory. Pure."""
     return max(idle_bytes, 0) // _IDLE_PARTS

@@ -1,6 +1,6 @@
 """Prediction of a step's seconds for one division of the memory, before anything is opened. Pure.
 
-`predict_step` is the seam: a better model of a run replaces this one function.
+`predict_step` is the seam: a better model for a run replaces this one function.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
     from gloader.cache.curve import CacheOutlook
 
 # These two rates cannot be measured before the loop runs. The loop passes over a batch's features at the first rate
-# (GraphSAGE over rows of 6.5 KB on two cores, forward and backward). Rows are gathered at the second.
+# (GraphSAGE over rows with 6.5 KB on two cores, forward and backward). Rows are gathered at the second rate.
 _LOOP_BYTES_PER_S: Final = 2e9
 _COPY_BYTES_PER_S: Final = 4e9
 
-# A core verifies and copies rows at this rate: 1.6 to 2.3 GB/s were measured for direct, packed and read-back rows.
+# A core verifies and copies rows at this rate. 1.6 to 2.3 GB/s were measured for direct, packed and read-back rows.
 _CHECKED_BYTES_PER_S: Final = 2e9
 
-# Busy resources slow each other down: steps took 1.14 to 1.43 of the busiest one's time. In this norm, two equally busy
-# resources take 1.26, and a hardly busy one adds nothing.
+# Busy resources slow each other down: steps took 1.14 to 1.43 times the busiest resource's time. In this norm, two
+# equally busy resources take 1.26 times as long, and a hardly busy one adds nothing.
 _NORM: Final = 3
 
-# Share of a step that a slow batch delays if no other batch is ready. It is divided by the number of buffers.
+# Share of a step by which a slow batch delays the loop if no other batch is ready. It is divided by the buffers.
 _JITTER: Final = 0.1
 
 _STAGED_MARGIN: Final = 1.1  # a superbatch may miss more rows than predicted; 4% more were measured once
-# Samplings of a swept batch: its hops are picked to mark pages and to distribute, and twice more to build the batch.
+# Samplings per swept batch: its hops are picked to mark pages, to distribute, and twice more to build the batch.
 _SWEPT_SAMPLINGS: Final = 4.0
-_PASS_SAMPLINGS: Final = 2.0  # the part that the pass thread does
-_PACKS_ALIVE: Final = 2  # one is read back while the next is written
+_PASS_SAMPLINGS: Final = 2.0  # the pass thread's part of these samplings
+_PACKS_ALIVE: Final = 2  # packs on the disk: one is read back while the next is written
 _LONGEST_READ: Final = 128 * 1024
 _TABLE_ROWS: Final = 257
 
@@ -52,10 +52,10 @@ _TABLE_ROWS: Final = 257
 class TableWork:
     """One table's rows that a step needs, measured on the first batches."""
 
-    rows: float  # of a batch
-    row_bytes: int  # in a batch
+    rows: float  # rows per batch
+    row_bytes: int  # bytes per row in a batch
     stored_row_bytes: int
-    file_rows: float  # rows of the file over which a batch spreads; N unless its rows lie together
+    file_rows: float  # rows in the file over which a batch spreads; N unless its rows lie together
     gap_bytes: int  # longest hole that a batch's reads bridge
 
 
@@ -68,14 +68,14 @@ class StepWork:
     sweep_gap_bytes: int
     sample_s: float  # per batch, in one thread
     cores: int
-    strategy: str = "auto"  # or the requested strategy
+    strategy: str = "auto"  # requested read strategy, or "auto"
     edges_s: float = 0.0  # disk time for one batch's edges, if they are swept
     edge_bytes: float = 0.0  # edge bytes read per batch, in the long run
     is_exchanged: bool = False  # other machines send missing rows, one superbatch at a time
 
     @property
     def is_swept(self) -> bool:
-        """Edges come in sweeps."""
+        """True if edges come in sweeps."""
         return self.edge_bytes > 0
 
     @property
@@ -96,7 +96,7 @@ class StepShares:
     num_buffers: int
     num_batches: int  # S
     cache_rows: tuple[int, ...]  # for each table
-    kept_share: float = 0.0  # share of the batches sampled ahead; the others are sampled twice
+    kept_share: float = 0.0  # kept share of the batches that are sampled ahead; the others are sampled twice
     staging_bytes: int = 0  # idle memory for missing rows
     spill_bytes: int = 0  # disk for packs; 0 without packs
 
@@ -106,22 +106,22 @@ class StepSeconds:
     """The prediction for one step."""
 
     seconds: float
-    weighed_s: float  # for comparing candidates: packs wear the disk, so their seconds weigh more
+    weighed_s: float  # for comparing candidates; seconds with packs weigh more, because packs wear the disk
     disk_s: float  # disk time
     miss_rate: float
     strategy: Strategy | None  # None if features are in memory
     edges_s: float = 0.0  # disk time for edges, in addition to ``disk_s``
     missed_bytes: tuple[int, ...] = ()  # for each table, memory for a superbatch's missing rows
-    ahead_s: float = 0.0  # part of ``disk_s`` before the batch's turn: its share of a sweep
-    misses: tuple[float, ...] = ()  # for each table, rows per batch
-    swept_bytes: float = 0.0  # a batch's share of the sweep, read and written
+    ahead_s: float = 0.0  # part of ``disk_s`` before the batch's turn: its share in a sweep
+    misses: tuple[float, ...] = ()  # for each table, missing rows per batch
+    swept_bytes: float = 0.0  # bytes read and written for a batch's share in the sweep
 
 
 def predict_step(work: StepWork, shares: StepShares, outlooks: Sequence[CacheOutlook] | None) -> StepSeconds:
-    """Return the predicted seconds of a step in the long run. More memory or disk never gives a longer step. Pure.
+    """Return a step's predicted seconds in the long run. More memory or disk never gives a longer step. Pure.
 
-    All tables' missing rows are assumed to be read by the same strategy: memory and disk for them are divided by
-    missed bytes, so they suffice for all tables or for none.
+    All tables' missing rows are assumed to be read by the same strategy. Their memory and disk are divided by missed
+    bytes, so they suffice either for all tables or for none.
 
     Parameters
     ----------
@@ -193,14 +193,14 @@ def _step(work: StepWork, shares: StepShares, disk: _DiskWork, *, samplings: flo
 
 
 class _Reads(NamedTuple):
-    """One table's reads that a cache leaves."""
+    """One table's reads that remain with a cache."""
 
     misses: float  # rows per batch
-    missed_bytes: float  # per batch
-    staged_bytes: int  # memory for the distinct missing rows of a superbatch
-    direct_s: float  # per batch, read alone
-    sweep_s: float  # per batch, its share of one pass over the superbatch's rows
-    sweep_bytes: float  # per batch, its share of the pass
+    missed_bytes: float  # missed bytes per batch
+    staged_bytes: int  # memory for a superbatch's distinct missing rows
+    direct_s: float  # seconds per batch with its own reads
+    sweep_s: float  # seconds per batch for its share in one pass over the superbatch's rows
+    sweep_bytes: float  # bytes per batch for its share in the pass
 
 
 @lru_cache(maxsize=128)  # candidates often share a cache size
@@ -228,9 +228,9 @@ def _reads(
 
 
 def staged_by_name_bytes(work: StepWork, outlooks: Sequence[CacheOutlook], num_batches: int) -> int:
-    """Return the staging memory that a requested ``staged`` strategy must have, 0 for other strategies. Pure.
+    """Return the staging memory that an explicitly requested ``staged`` strategy must have, or 0. Pure.
 
-    The cache is empty at first. The first superbatch then misses all of its rows, and must still be staged.
+    The cache is empty at first, so the first superbatch misses all of its rows. They must still be staged.
     """
     if work.strategy != "staged":
         return 0
@@ -257,7 +257,7 @@ def _disk_work(work: StepWork, shares: StepShares, reads: list[_Reads]) -> dict[
     if 0 < _PACKS_ALIVE * shares.num_batches * num_bytes <= shares.spill_bytes:
         write = num_bytes / rates.write_bytes_per_s
         packing = sweep_s + write if rates.is_one_device else max(sweep_s, write)
-        # Written and read back.
+        # Each byte is written and read back.
         found["packed"] = _DiskWork(
             packing, num_bytes / rates.pack_read_bytes_per_s, 2 * num_bytes, swept + num_bytes
         )
@@ -268,16 +268,16 @@ def _disk_work(work: StepWork, shares: StepShares, reads: list[_Reads]) -> dict[
 
 
 def _read_seconds(rates: IoRates, of: TableWork, rows: float, *gaps: int) -> float:
-    """Return the seconds to read ``rows`` with the best of ``gaps``."""
+    """Return the seconds to read ``rows`` with the best gap in ``gaps``."""
     table = _read_table(rates, of.file_rows, of.stored_row_bytes, gaps)
     return float(np.interp(rows, table[0], table[1]))
 
 
-@lru_cache(maxsize=64)  # two per table
+@lru_cache(maxsize=64)  # two entries per table
 def _read_table(
     rates: IoRates, file_rows: float, row_bytes: int, gaps: tuple[int, ...]
 ) -> NDArray[np.float64]:
-    """Return (2, K): row counts, and the least seconds in which at least that many rows can be read."""
+    """Return (2, K): row counts, and the least seconds for reading at least that many rows."""
     rows = np.linspace(0, 1, _TABLE_ROWS) ** 2 * file_rows
     seconds = [
         min(
@@ -288,7 +288,7 @@ def _read_table(
         )
         for count in rows
     ]
-    # Reads of nearly all rows merge, so more rows may take less time. A read of fewer rows can use the larger read.
+    # Reads for nearly all rows merge, so more rows may take less time. Then fewer rows can use the larger read.
     return np.stack([rows, np.minimum.accumulate(seconds[::-1])[::-1]])
 
 
@@ -305,7 +305,7 @@ def expected_reads(rows: float, *, file_rows: float, row_bytes: int, gap_bytes: 
     if rows <= 0:
         return 0.0, 0.0
     share = min(rows / max(file_rows, 1.0), 1.0)
-    # Rows that begin or end in a page, and rows between two requested rows whose pages are within the gap.
+    # Pages are read if rows begin or end in them, or if they lie between two requested rows within the gap.
     per_page = mean_extent_bytes(row_bytes) / row_bytes
     between = (gap_bytes + ALIGNMENT) // row_bytes
     lone = (1 - share) ** between
@@ -316,7 +316,7 @@ def expected_reads(rows: float, *, file_rows: float, row_bytes: int, gap_bytes: 
 
 
 def spread_of(pages: float, rows: float, *, num_rows: int, row_bytes: int) -> float:
-    """Return the file's rows over which a batch's rows spread, given the ``pages`` that hold them. Pure.
+    """Return the number of file rows over which a batch's rows spread, from the ``pages`` that hold them. Pure.
 
     Parameters
     ----------

@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 # Share of the memory budget for frontiers between passes. Once a pass serves hundreds of batches, one more byte here
 # saves less disk time than one more byte of the host cache.
 _FRONTIER_SHARE: Final = 1 / 10
-_SPILL_SHARE: Final = 1 / 2  # of the disk for packs; the features use the rest
+_SPILL_SHARE: Final = 1 / 2  # share of the disk for packs; the features use the rest
 
-_BUFFER_SHARE: Final = 1 / 10  # for a pass's buffers, if they cannot have their full size
-# Per frontier in a pass: the piece being written, and a quarter of another one.
+_BUFFER_SHARE: Final = 1 / 10  # share of the budget for a pass's buffers, if they cannot have their full size
+# Bytes per frontier in a pass: the piece being written, and a quarter of another piece.
 _PIECE_BYTES: Final = 16 * 2**10 * 5 // 4
-# Smallest buffers of a pass: twice the fixed part, and twice the least of each frontier.
+# A pass's smallest buffers: twice the fixed part, and twice each frontier's least part.
 _LEAST_BYTES, _LEAST_PIECE_BYTES = 2 * 2**20, 2 * 8 * 2**10
-# Per page of the file: its checksum and one bit.
+# Bytes per page in the file: its checksum and one bit.
 _PAGE_HELD_BYTES: Final = 8 + 1 / 8
 
-_READ_BACK: Final = 2  # for the next hop's trace or nodes, and to build the batch
+_READ_BACK: Final = 2  # reads of written edges: for the next hop's trace or nodes, and to build the batch
 
-# Completely drawn superbatches that are not executed yet, with the one of the current pass: twice S_t + S batches,
-# and S is at most half of S_t.
+# Completely drawn superbatches that are not executed yet, including the current pass's superbatch: twice S_t + S
+# batches, and S is at most half of S_t.
 _SUPERBATCHES_ALIVE: Final = 3
 
 
@@ -52,18 +52,18 @@ _SUPERBATCHES_ALIVE: Final = 3
 class SweepDemand:
     """The first batches' measured sizes, from which edge sweeps are planned."""
 
-    file_bytes: int  # all that a pass may read: edges, and weights if the sampler uses them
+    file_bytes: int  # bytes that a pass may read: edges, and weights if the sampler uses them
     node_bytes: int  # one node id in a frontier
-    hop_nodes: tuple[int, ...]  # (L,) ids of a large batch that waits for hop 0, 1, ...
+    hop_nodes: tuple[int, ...]  # (L,) ids in a large batch that waits for hop 0, 1, ...
     hop_bytes: tuple[int, ...]  # (L,) bytes that the passes bring a large batch for hop 0, 1, ...
-    touched_pages: int  # most pages of the file that a batch's edges touch
-    num_batches: int | None = None  # in the whole run, if known
+    touched_pages: int  # most pages in the file that a batch's edges touch
+    num_batches: int | None = None  # batches in the run, if known
     kept_bytes: int = 0  # a pass's buffer bytes per frontier, in addition to its pieces
     num_files: int = 1  # relations; a pass reads their files one after another, with separate buffers
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of a batch's frontiers, one per hop, because that many superbatches are in progress."""
+        """Bytes for a batch's frontiers, one per hop, because L superbatches are in progress."""
         return self.node_bytes * sum(self.hop_nodes)
 
     @property
@@ -73,7 +73,7 @@ class SweepDemand:
 
     @property
     def alive_bytes(self) -> int:
-        """Disk bytes per batch in a superbatch: edges that passes brought and batches still hold."""
+        """Disk bytes per batch in a superbatch: edges that passes brought and unfinished batches need."""
         # Besides the completely drawn superbatches, L - 1 more have only their first hops.
         begun = sum(num_bytes * later for later, num_bytes in enumerate(reversed(self.hop_bytes)))
         return _SUPERBATCHES_ALIVE * sum(self.hop_bytes) + begun
@@ -83,38 +83,38 @@ class SweepDemand:
 class SweepPlan:
     """The topology superbatch S_t with its memory, disk and reason."""
 
-    num_batches: int  # S_t, a power of two of at least 2
+    num_batches: int  # S_t, a power of two, at least 2
     reason: str
     buffer_bytes: int  # memory for one pass
     checksum_bytes: int  # memory for the file's checksums and page marks
     frontier_bytes: int  # memory between passes
-    spill_bytes: int  # disk that packs of features must not use
+    spill_bytes: int  # disk for edges, which feature packs must not use
     file_bytes: int
     touched_bytes: int  # bytes of the file that one batch touches
-    drawn_bytes: int  # approximate, per batch
+    drawn_bytes: int  # approximate edge bytes per batch
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes in memory in total."""
+        """Memory bytes in total."""
         return self.buffer_bytes + self.checksum_bytes + self.frontier_bytes
 
     @property
     def largest_superbatch(self) -> int:
-        """The largest S: at most half of S_t batches are planned together, see `alive_bytes`."""
+        """The largest S. At most half of S_t batches are planned together, see `alive_bytes`."""
         return self.num_batches // 2
 
     @property
     def part_bytes(self) -> float:
-        """File bytes read per batch: its share in a full pass, or only its own pages."""
+        """File bytes read per batch: its share in a full pass, or only its own pages if they are fewer."""
         return min(self.file_bytes / self.num_batches, self.touched_bytes)
 
     @property
     def read_bytes(self) -> float:
-        """Bytes read per batch: `part_bytes`, and twice the bytes that were written for it."""
+        """Bytes read per batch: `part_bytes`, and twice the batch's written bytes."""
         return self.part_bytes + _READ_BACK * self.drawn_bytes
 
     def pass_seconds(self, rates: IoRates) -> float:
-        """Return the disk's seconds for a batch's share in the passes, and for writing and reading back its edges."""
+        """Return a batch's disk seconds: its share in the passes, and writing and reading back its edges."""
         file_s = min(
             self.file_bytes / self.num_batches / rates.read_bytes_per_s,
             self.touched_bytes / PAGE_BYTES / rates.random_reads_per_s,
@@ -141,7 +141,7 @@ def plan_sweeps(
     Raises
     ------
     BudgetError
-        The disk or the memory has no room for the fewest batches; the message gives needed and allowed bytes.
+        The disk or memory has no room for the fewest batches. The message gives needed and allowed bytes.
     """
     least = SMALLEST * demand.alive_bytes
     if least > spill_bytes:
@@ -188,7 +188,7 @@ def plan_sweeps(
 
 
 def _buffer_bytes(num_owners: int, kept_bytes: int, budget_bytes: int) -> int:
-    """Return a pass's buffer bytes for ``num_owners`` frontiers: a tenth of a small budget, if that is enough. Pure."""
+    """Return a pass's buffer bytes for ``num_owners`` frontiers: a tenth of a small budget, if it suffices. Pure."""
     least = max(MIN_PASS_BYTES, _LEAST_BYTES + num_owners * _LEAST_PIECE_BYTES * 5 // 4)
     buffers = min(pass_memory_bytes(num_owners), max(int(_BUFFER_SHARE * budget_bytes), least))
     # A quarter of all buffers is for reading.
@@ -210,26 +210,26 @@ logger = logging.getLogger("gloader")
 # Only a quarter of the free disk is used, because other programs use it too.
 _FREE_SHARE = 4
 
-# Default size relative to the data read: features, for which larger superbatches gain little, and swept edges.
+# Default size relative to the data read, features and swept edges. For features, larger superbatches gain little.
 _MULTIPLE = 4
 
 _IN_MEMORY = ("tmpfs", "ramfs")
 
 _MOUNTS = Path("/proc/self/mounts")
-_ESCAPED = re.compile(r"\\([0-7]{3})")  # blanks in the names of folders
+_ESCAPED = re.compile(r"\\([0-7]{3})")  # escaped characters in folder names, such as blanks
 
 
 def open_spill(
     parent: StrPath | None, budget_bytes: int | None, *, data_bytes: int, num_loaders: int = 1
 ) -> SpillFolder | None:
-    """Open a spill folder. Return None if the default folder cannot be used and no budget was given.
+    """Open a spill folder. Returns None if the default folder cannot be used and no budget was given.
 
     Parameters
     ----------
     parent : folder for the spill folder. None means the default in `SpillFolder`.
-    budget_bytes : most bytes on the disk, 0 for no spill folder. None means a share of the free disk.
-    data_bytes : bytes for features and swept edges; the default budget is a multiple
-    num_loaders : loaders on this host; they share the disk, and each gets ``budget_bytes``
+    budget_bytes : most bytes on the disk. 0 means no spill folder, None means a share of the free disk.
+    data_bytes : bytes of features and swept edges. The default budget is a multiple.
+    num_loaders : loaders on this host. They share the free disk. An explicit ``budget_bytes`` is for each loader.
 
     Raises
     ------
@@ -256,7 +256,7 @@ def open_spill(
 
 
 def _default_bytes(folder: Path, data_bytes: int, num_loaders: int = 1) -> int:
-    """Return the default spill budget in bytes: 0 if the temporary folder is in memory."""
+    """Return the default spill budget in bytes. 0 if the spill folder would be in memory."""
     if _file_system(folder) in _IN_MEMORY:
         return 0
     try:
@@ -267,12 +267,12 @@ def _default_bytes(folder: Path, data_bytes: int, num_loaders: int = 1) -> int:
 
 
 def _file_system(folder: Path) -> str:
-    """Return the type of ``folder``'s file system, or an empty text if it is unknown."""
+    """Return the type of ``folder``'s file system, or "" if it is unknown."""
     try:
         lines = _MOUNTS.read_text(errors="surrogateescape").splitlines()
     except OSError:
         return ""
-    # A later mount covers an earlier one of the same folder.
+    # A later mount covers an earlier mount on the same folder.
     mounts = {
         Path(_ESCAPED.sub(lambda found: chr(int(found[1], 8)), words[1])): words[2]
         for words in map(str.split, lines)

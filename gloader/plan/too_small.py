@@ -1,4 +1,4 @@
-"""Errors of a memory budget that is too small, with the bytes needed and the budget that suffices. Pure."""
+"""Errors for a memory budget that is too small, with the needed bytes and a sufficient budget. Pure."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from gloader.plan.demand import Demand
 
 
-# Budgets tried in the search for one that suffices. Each adds the missing bytes, or at least a part of itself.
+# Budgets tried in the search for a sufficient one. Each adds the missing bytes, or at least a part of itself.
 _MOST_TRIES: Final = 24
 _LEAST_STEP: Final = 64
-# Bounds and relative tolerance of the search for a plan's least budget.
+# Bounds and relative tolerance for the search for a plan's least budget.
 _LEAST_BYTES: Final = 1 << 20
 _MOST_BYTES: Final = 1 << 44
 _TOLERANCE: Final = 0.005
@@ -29,13 +29,13 @@ Planned = TypeVar("Planned")
 
 
 def advice(num_bytes: int, *, keyword: str = "memory_budget") -> str:
-    """Return the advice to give a budget of ``num_bytes``. The command line replaces the keyword by its flag. Pure."""
+    """Return advice to give a budget of ``num_bytes``. The command line replaces the keyword by its flag. Pure."""
     given = num_bytes if keyword.endswith("_bytes") else f'"{format_bytes(num_bytes).replace(" ", "")}"'
     return f"Give {keyword}={given} or more"
 
 
 def rounded_up(num_bytes: int) -> int:
-    """Round ``num_bytes`` up to three digits, or two if that is close, so that it is easy to type. Pure."""
+    """Round ``num_bytes`` up to three digits, or two if that is close, so that the budget is easy to type. Pure."""
     unit = 10 ** max(len(str(num_bytes)) - 3, 0)
     return -(-num_bytes // unit) * unit
 
@@ -48,12 +48,12 @@ def naming_enough(
     first: int,
     keyword: str = "memory_budget",
 ) -> BudgetError:
-    """Return ``error`` with a budget that suffices. If none is found, return ``error`` unchanged.
+    """Return ``error`` with a sufficient budget. If none is found, return ``error`` unchanged.
 
     Parameters
     ----------
     error : the error that ``attempt`` raises with ``budget_bytes``
-    attempt, first : as in `least_enough`
+    attempt, first : see `least_enough`
     budget_bytes : the budget that was too small
     keyword : the setting's name
     """
@@ -62,10 +62,10 @@ def naming_enough(
 
 
 def least_enough(attempt: Callable[[int], object], *, first: int) -> int:
-    """Return a budget, slightly above the least, with which ``attempt`` raises no BudgetError; 0 if none is found.
+    """Return a budget slightly above the least at which ``attempt`` raises no BudgetError, or 0 if none is found.
 
-    The result does not depend on the budget that was too small: the search begins at ``first`` and rises by the
-    missing bytes.
+    The result does not depend on the budget that was too small. The search begins at ``first`` and rises by the missing
+    bytes.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def least_enough(attempt: Callable[[int], object], *, first: int) -> int:
         lacking = _lacking(attempt, high)
         if lacking is None:
             break
-        if not lacking:  # it lacks something other than memory
+        if not lacking:  # the attempt lacks something other than memory
             return 0
         low, high = high, rounded_up(high + max(lacking, high // _LEAST_STEP))
     else:
@@ -89,7 +89,7 @@ def least_enough(attempt: Callable[[int], object], *, first: int) -> int:
 
 
 def least_planned(plan: Callable[[int], object], *, low: int = _LEAST_BYTES) -> int:
-    """Return ``plan``'s least budget within half a percent. Raise its BudgetError if no budget suffices."""
+    """Return ``plan``'s least budget within half a percent. Raises its BudgetError if no budget suffices."""
     high = _MOST_BYTES
     plan(high)
     while high > (1 + _TOLERANCE) * low:
@@ -99,7 +99,7 @@ def least_planned(plan: Callable[[int], object], *, low: int = _LEAST_BYTES) -> 
 
 
 def planned_within(plan: Callable[[int], Planned], budget_bytes: int) -> Planned:
-    """Return ``plan``'s result for a budget. A small budget's BudgetError names one that suffices."""
+    """Return ``plan``'s result for a budget. If the budget is too small, the BudgetError names a sufficient one."""
     try:
         return plan(budget_bytes)
     except BudgetError as error:
@@ -109,7 +109,7 @@ def planned_within(plan: Callable[[int], Planned], budget_bytes: int) -> Planned
 def _naming(
     error: BudgetError, enough: int, budget_bytes: int, keyword: str = "memory_budget"
 ) -> BudgetError:
-    """Return ``error`` with a budget that suffices, in place of its advice to raise the budget."""
+    """Return ``error`` with a sufficient budget, in place of its advice to raise the budget."""
     cause = error.cause
     for words in _RAISE:
         cause = cause.removesuffix(words)
@@ -117,7 +117,7 @@ def _naming(
 
 
 def _lacking(attempt: Callable[[int], object], budget_bytes: int) -> int | None:
-    """Return the bytes that ``attempt`` lacks: None if it succeeds, 0 if the amount is unknown."""
+    """Return the bytes that ``attempt`` lacks. None means success, and 0 means an unknown amount."""
     try:
         attempt(budget_bytes)
     except BudgetError as error:
@@ -139,7 +139,7 @@ def does_not_fit(
     planned = demand.planning_bytes(num_batches)
     packing = demand.packing_bytes(num_batches, room=room) if must_pack and spill_bytes else 0
     if planned + packing <= room and cache_bytes is not None:
-        # A requested size counts rows only; the policy's bytes for each row come on top.
+        # A requested size counts only rows. The policy's bytes for each row are additional.
         share = min(
             table.stored_row_bytes / (table.stored_row_bytes + table.slot_bytes) for table in demand.tables
         )
@@ -157,7 +157,7 @@ def does_not_fit(
 
 
 def require_batch(parts: Sequence[tuple[str, int]], allowed: int, demand: Demand) -> None:
-    """Raise BudgetError if the fewest batches that a loop needs do not fit next to the named ``parts``. Pure."""
+    """Raise BudgetError if the loop's fewest batches do not fit next to the named ``parts``. Pure."""
     count = demand.fewest_buffers * demand.num_ranks
     buffers = f"the features of {'a batch' if count == 1 else f'{count} batches'} ({_rows_text(demand)})"
     named = [*parts, (buffers, demand.fewest_buffers * demand.buffer_bytes)]

@@ -43,7 +43,7 @@ class TopologyChoice:
 
     home: Literal["ram", "sweep", "direct"]
     topology_bytes: int  # offsets, edges and weights
-    max_bytes: int  # most that `open_topology` may take
+    max_bytes: int  # most bytes that `open_topology` may take
     reason: str  # text in brackets after "edges: on the SSD, read in sweeps"
 
 
@@ -59,16 +59,16 @@ def choose_home(
 
     Parameters
     ----------
-    asked : the setting
+    asked : the requested home
     topology_bytes : offsets, edges and weights
     budget_bytes : memory for everything
     obstacle : reason against sweeps. None means that edges can be swept.
-    room_bytes : memory that the choice counts with, 0 for the least memory. None means the whole budget.
+    room_bytes : memory for the choice. 0 means the least memory, None means the whole budget.
 
     Raises
     ------
     BudgetError
-        "ram" was requested and does not fit; the message gives needed and allowed bytes.
+        "ram" was requested and does not fit. The message gives needed and allowed bytes.
     ConfigError
         "sweep" was requested and is not possible.
     """
