@@ -1,4 +1,4 @@
-"""The host cache of feature rows: plans made from traces, and the executors of a plan. Import ``gloader.cache``."""
+"""The feature rows' host cache: plans made from traces, and their executors. Import ``gloader.cache``."""
 
 if __name__ != "gloader.cache":
     raise ImportError("import this package as gloader.cache")

@@ -1,4 +1,4 @@
-"""Actions: the host cache's treatment of an access in four bytes, and the step that a batch's actions mean."""
+"""Actions: the host cache's treatment of an access in four bytes, and the step that a batch's actions encode."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Actions = NDArray[np.int32]
 BYPASS: Final = -1
 ADMIT: Final = -2
 ON_DEVICE: Final = -(2**31)
-MAX_CAPACITY: Final = 2**31 - 4  # the largest slot with an ADMIT code other than ON_DEVICE
+MAX_CAPACITY: Final = 2**31 - 4  # the largest slot whose ADMIT code differs from ON_DEVICE
 
 _IDENTITY: Final = np.empty(0, dtype=np.int64)  # an order without effect
 
@@ -40,10 +40,10 @@ def batch_step(
     Parameters
     ----------
     actions : (U,) int32, the codes above
-    nodes : (U,) in the actions' order: the batch's own, or ascending if the plan is for a `Trace`
-    order : (U,) int32 or int64, ``argsort`` of the batch's nodes if the nodes were sorted: the action of ``nodes[p]``
-        concerns position ``order[p]``. Positions are ascending without it, ``miss_row`` with it.
-    num_places : the batch's places; more than U if a node has several places, one of which stands in ``order``
+    nodes : (U,) in the actions' order: the batch's own order, or ascending if the plan is for a `Trace`
+    order : (U,) int32 or int64, ``argsort`` of the batch's nodes if the nodes were sorted. The action for ``nodes[p]``
+        concerns position ``order[p]``. Without ``order``, positions are ascending; with it, ``miss_row`` is.
+    num_places : the batch's places. More than U if a node has several places; one of them is in ``order``.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def batch_step(
             + ("" if order is None else f" in an order of {len(mapped)}")
             + ": the plan belongs to another batch"
         )
-    # One array for all six, because their lengths are known only after the pass.
+    # One array holds all six, because their lengths are known only after the pass.
     out = np.empty((6, num), dtype=np.int64)
     places = num if num_places is None else num_places
     hits, misses, admits = _expand(np.ascontiguousarray(nodes), actions, mapped, places, out)
@@ -83,9 +83,9 @@ def _expand(
     num_places: int,
     out: NDArray[np.int64],
 ) -> tuple[int, int, int]:
-    """Write the step's six arrays to ``out`` (6, U); return hits, misses and admissions.
+    """Write the step's six arrays to ``out`` (6, U). Return hits, misses and admissions.
 
-    The first is -1 if ``order`` leaves the batch.
+    The number of hits is -1 if ``order`` leaves the batch.
     """
     hit_pos, hit_slot, miss_pos, miss_row, admit_pos, admit_slot = (
         out[0],
@@ -122,12 +122,12 @@ def _expand(
 
 @njit(cache=True, nogil=True)
 def select_misses(nodes: NDArray[np.integer], actions: Actions, rows: IdArray) -> int:
-    """Write the nodes to read into ``rows``, and return their number. At most ``len(rows)`` are written."""
+    """Write the rows to read into ``rows``, at most ``len(rows)``, and return the number of misses."""
     misses = 0
     for place in range(actions.shape[0]):
         action = actions[place]
         if action < 0 and action != ON_DEVICE:
-            # Counting goes on beyond the room, so that the caller detects a plan of another batch.
+            # Counting goes on beyond the room, so that the caller detects another batch's plan.
             if misses < rows.shape[0]:
                 rows[misses] = nodes[place]
             misses += 1
@@ -136,7 +136,7 @@ def select_misses(nodes: NDArray[np.integer], actions: Actions, rows: IdArray) -
 
 @njit(cache=True, nogil=True)
 def count_actions(actions: Actions) -> tuple[int, int, int]:
-    """Return the numbers for hits, misses and admissions. Pure."""
+    """Return the numbers of hits, misses and admissions. Pure."""
     hits, misses, admits = 0, 0, 0
     for place in range(actions.shape[0]):
         action = actions[place]

@@ -1,7 +1,7 @@
-"""Cache policies without knowledge of the future, online and static, and the online ones' loops.
+"""Cache policies without knowledge of the future, online and static, and the online policies' loops.
 
 A loop turns one batch's nodes into actions and updates its queues. The caller fills ``actions`` with BYPASS and checks
-the ids; the capacity is at least 1. A row that enters stays until the next batch, because its batch may still be
+the ids. The capacity is at least 1. A row that enters stays until the next batch, because its batch may still be
 reading it. When every slot has been filled in this step, the remaining misses bypass the cache.
 """
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 STEP, HAND, GHOSTS = 0, 1, 2  # places in the cursor
 HEAD, TAIL, LENGTH = 0, 1, 2  # places in a row of the ends
-FIRST_GHOST: Final = 1 << 40  # so far from 0, which means never, that no ghost queue reaches back to 0
-# As in the S3-FIFO paper: visits are counted in two bits, and the small queue has a tenth of the slots.
+FIRST_GHOST: Final = 1 << 40  # far from 0, which means never, so that no ghost queue reaches back to 0
+# As in the S3-FIFO paper, visits are counted in two bits, and the small queue has a tenth of the slots.
 _MAX_MARKS: Final = 3
 _SMALL, _MAIN = 0, 1  # places in the ends
 _SMALL_SHARE: Final = 10
@@ -48,7 +48,7 @@ class QueueState(NamedTuple):
     stamps: IdArray  # (C,) the step in which the row entered
     ends: IdArray  # (2, 3) head, tail and length of each queue
     cursor: IdArray  # (3,) step, hand or slots used, ghosts so far
-    ghosts: IdArray  # (N,) time of the row's eviction after one visit; only for policies with ghosts
+    ghosts: IdArray  # (N,) time of the row's eviction after at most one visit; only for policies with ghosts
 
 
 @njit(cache=True, nogil=True)
@@ -104,7 +104,7 @@ def _mark_hits(nodes: Nodes, actions: Actions, state: QueueState, most: int) -> 
 
 @njit(cache=True, nogil=True)
 def fifo(nodes: Nodes, actions: Actions, state: QueueState) -> None:
-    """First in, first out: the slots are a ring."""
+    """First in, first out. The slots are a ring."""
     capacity = state.content.shape[0]
     _mark_hits(nodes, actions, state, 0)
     entered = 0
@@ -128,7 +128,7 @@ def clock(nodes: Nodes, actions: Actions, state: QueueState) -> None:
         while True:
             slot = state.cursor[HAND]
             state.cursor[HAND] = (slot + 1) % capacity
-            # Rows of this step must stay. At least one slot holds an earlier row, so the hand finds a place.
+            # Rows from this step must stay. At least one slot holds an earlier row, so the hand finds a place.
             if state.stamps[slot] == state.cursor[STEP]:
                 continue
             if state.marks[slot] == 0:
@@ -143,7 +143,7 @@ def lru(nodes: Nodes, actions: Actions, state: QueueState) -> None:
     """Keep the C most recently used rows, ordered within a batch by position."""
     capacity = state.content.shape[0]
     ends = state.ends[0]
-    # In a batch with more rows than slots, the last C are the most recent.
+    # In a batch with more rows than slots, the last C rows are the most recent.
     first_kept = max(nodes.shape[0] - capacity, 0)
     for position in range(nodes.shape[0]):
         slot = state.slot_of[nodes[position]]
@@ -151,7 +151,7 @@ def lru(nodes: Nodes, actions: Actions, state: QueueState) -> None:
             actions[position] = slot
             _unlink(state.links, ends, slot)
             if position < first_kept:
-                # Freed in this step: the slot moves to the end of the queue as an empty one.
+                # The slot is freed in this step, so it moves to the end of the queue as an empty slot.
                 state.slot_of[nodes[position]] = -1
                 state.content[slot] = -1
                 _push_tail(state.links, ends, slot)
@@ -183,7 +183,7 @@ def _push_tail(links: NDArray[np.int32], ends: IdArray, slot: int) -> None:
 
 @njit(cache=True, nogil=True)
 def sieve(nodes: Nodes, actions: Actions, state: QueueState) -> None:
-    """One queue in order of entry. A hand sweeps from tail to head, spares visited rows and takes the first other."""
+    """Keep one queue in entry order. A hand sweeps to the head, spares visited rows and takes the first other row."""
     capacity = state.content.shape[0]
     ends = state.ends[0]
     _mark_hits(nodes, actions, state, 1)
@@ -194,7 +194,7 @@ def sieve(nodes: Nodes, actions: Actions, state: QueueState) -> None:
         if ends[LENGTH] < capacity:
             slot = ends[LENGTH]
         else:
-            # The cursor holds the hand's slot + 1, 0 standing for the tail.
+            # The cursor holds the hand's slot + 1. The value 0 stands for the tail.
             slot = state.cursor[HAND] - 1
             while True:
                 if slot < 0:
@@ -213,7 +213,7 @@ def sieve(nodes: Nodes, actions: Actions, state: QueueState) -> None:
 
 @njit(cache=True, nogil=True)
 def s3fifo(nodes: Nodes, actions: Actions, state: QueueState) -> None:
-    """Admit rows to a small queue, a tenth of the slots. The main queue takes those visited twice or soon missed."""
+    """Admit rows to a small queue, a tenth of the slots. The main queue takes rows visited twice or soon missed."""
     capacity = state.content.shape[0]
     num_ghosts = capacity - max(capacity // _SMALL_SHARE, 1)
     _mark_hits(nodes, actions, state, _MAX_MARKS)
@@ -228,7 +228,7 @@ def s3fifo(nodes: Nodes, actions: Actions, state: QueueState) -> None:
         else:
             slot = _evict_s3fifo(state, entered_small, entered_main)
         if state.ghosts[node] > state.cursor[GHOSTS] - num_ghosts:
-            # Evicted among the last ``num_ghosts``: one number per node replaces the queue of ghosts.
+            # The row was evicted among the last ``num_ghosts``. One number per node replaces the queue of ghosts.
             state.ghosts[node] = 0
             _push_head(state.links, state.ends[_MAIN], slot)
             entered_main += 1
@@ -246,7 +246,7 @@ def _evict_s3fifo(state: QueueState, entered_small: int, entered_main: int) -> i
     while True:
         has_small, has_main = small[LENGTH] > entered_small, main[LENGTH] > entered_main
         if has_small and (small[LENGTH] >= target or not has_main):
-            # A row of this step is never at this tail: rows enter at the head, and older rows remain.
+            # A row from this step is never at this tail, because rows enter at the head and older rows remain.
             slot = small[TAIL]
             _unlink(state.links, small, slot)
             if state.marks[slot] <= 1:
@@ -272,7 +272,7 @@ class OnlineKernel(NamedTuple):
     has_ghosts: bool = False  # remembers rows after their eviction, 8 bytes per node
 
 
-# A new online policy is a kernel above and a line here; its name joins `gloader.config.OnlineName`.
+# A new online policy is a kernel above and a line here. Its name joins `gloader.config.OnlineName`.
 ONLINE_KERNELS: Final[dict[str, OnlineKernel]] = {
     "lru": OnlineKernel(lru),
     "fifo": OnlineKernel(fifo),
@@ -294,23 +294,23 @@ class Policy(Protocol):
         ...
 
     def step(self, nodes: NDArray[np.integer], /) -> CacheStep:
-        """Return the cache's step for a batch with unique ids (U,). The policy assumes that it is executed."""
+        """Return the cache's step for a batch with unique ids (U,). The policy assumes that the step is executed."""
         ...
 
     def decide(self, nodes: NDArray[np.integer], actions: Actions, /) -> None:
-        """Write the step as actions (U,), as in a plan."""
+        """Write the step as actions (U,), like a plan."""
         ...
 
     def restart(self) -> None:
-        """Undo every step: `resident` is again the initial content."""
+        """Undo every step, so that `resident` is the initial content again."""
         ...
 
 
 class OnlinePolicy:
     """LRU, FIFO, CLOCK, SIEVE or S3-FIFO over slots. Costs 4 bytes per node and 30 per slot (S3-FIFO: 12 and 30).
 
-    A batch's hits are decided before any of its rows enters. A row that enters stays at least until the next
-    step; once every slot has been filled in this step, the remaining misses bypass the cache.
+    A batch's hits are decided before any of its rows enters. A row that enters stays at least until the next step. When
+    every slot has been filled in this step, the remaining misses bypass the cache.
 
     Parameters
     ----------
@@ -349,7 +349,7 @@ class OnlinePolicy:
         return self._state.content.copy()
 
     def step(self, nodes: NDArray[np.integer], /) -> CacheStep:
-        """Return the cache's step for a batch with unique ids (U,). The policy assumes that it is executed.
+        """Return the cache's step for a batch with unique ids (U,). The policy assumes that the step is executed.
 
         Raises
         ------
@@ -361,7 +361,7 @@ class OnlinePolicy:
         return batch_step(actions, nodes)
 
     def decide(self, nodes: NDArray[np.integer], actions: Actions, /) -> None:
-        """Write the step as actions (U,), as in a plan.
+        """Write the step as actions (U,), like a plan.
 
         Raises
         ------
@@ -382,13 +382,13 @@ class OnlinePolicy:
             nothing.fill(-1)
         for zero in (state.marks, state.stamps, state.ghosts):
             zero.fill(0)
-        # Empty queues, no step taken, the hand at the first slot.
+        # The queues are empty, no step was taken, and the hand is at the first slot.
         state.ends[:] = (-1, -1, 0)
         state.cursor[:] = (0, 0, FIRST_GHOST)
 
 
 class StaticPolicy:
-    """The same rows for the whole run: slot i holds ``hot[i]``. Costs 4 bytes a node. Thread-safe.
+    """The same rows for the whole run: slot i holds ``hot[i]``. Costs 4 bytes per node. Thread-safe.
 
     Raises
     ------
@@ -428,7 +428,7 @@ def make_policy(name: PolicyName, *, num_nodes: int, capacity: int, hot: IdArray
     name : a `PolicyName`
     num_nodes : N
     capacity : C
-    hot : a static cache's rows, the hottest first; it keeps the first C
+    hot : a static cache's rows, hottest first; the first C are kept
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """The inspector: Belady's MIN with bypass, batch by batch, in time proportional to the accesses.
 
-L. A. Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal 5(2), 1966;
-for superbatches of sampled mini-batches: Y. Park et al., "Ginex", VLDB'22, section 4.
+L. A. Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal 5(2), 1966.
+For superbatches with sampled mini-batches: Y. Park et al., "Ginex", VLDB'22, section 4.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ def plan_belady(
     device_resident: IdArray = NO_ROWS,
     table: PlannerTable | None = None,
 ) -> CachePlan:
-    """Plan the host cache for ``accesses`` with the fewest misses possible over them and the look-ahead.
+    """Plan the host cache with the fewest possible misses over ``accesses`` and the look-ahead.
 
     A batch needs all of its rows at the same time, and a row that is read need not be kept. After each batch the cache
-    keeps the C rows with the nearest next use, out of those it held and read. Rows without a known next use come last,
-    and the coldest of them leave first. A row that would be evicted before its next use never enters.
+    keeps C rows with the nearest next use, among the rows that it held and read. Rows without a known next use leave
+    first, the coldest ones before the others. A row that would be evicted before its next use never enters.
 
-    Takes O(A + C) time for A accesses. Takes 4 bytes per access, 12 bytes per slot, 24 bytes per access of the largest
+    Takes O(A + C) time for A accesses. Takes 4 bytes per access, 12 bytes per slot, 24 bytes per access in the largest
     batch, and a `PlannerTable`. A `Trace` is decoded batch by batch, again in each pass. Pure, apart from ``table``.
 
     Parameters
     ----------
-    accesses : a `Trace`, or S arrays of unique node ids, int32 or int64, in the order of execution; the ranks of
-        several GPUs that share a host cache are interleaved in that order
-    capacity : C, slots of the cache; 0 caches nothing
+    accesses : a `Trace`, or S arrays of unique node ids, int32 or int64, in execution order. If several GPUs' ranks
+        share a host cache, their batches are interleaved in this order.
+    capacity : C, the cache's slots; 0 caches nothing
     resident : (<= C,) row in each slot, -1 if empty: the last plan's `CachePlan.resident_after`
-    lookahead : the next superbatch's trace; its uses are known
+    lookahead : the next superbatch's trace, whose uses are known
     hotness : (N,) uint8 from `hotness_levels`, which ranks rows without a known next use. None means equal ranks.
     device_resident : ids on the device; they are neither hits nor misses
     table : workspace to use again for traces on the same graph. None makes a new one.
@@ -63,8 +63,8 @@ def plan_belady(
     Raises
     ------
     PlanError
-        An id is negative or not below the table's number of nodes, repeats within a batch or within ``resident``, or an
-        argument has the wrong shape, dtype or range. ``resident``, or an argument has the wrong shape, dtype or range.
+        An id is negative or not below the table's number of nodes, or repeats within a batch or within ``resident``. An
+        argument has the wrong shape, dtype or range.
     """
     if not 0 <= capacity <= MAX_CAPACITY:
         raise PlanError(f"capacity is {capacity}; it must be in 0..{MAX_CAPACITY} slots")
@@ -93,8 +93,8 @@ def hotness_levels(counts: NDArray[np.integer] | NDArray[np.floating]) -> NDArra
 class _Planner:
     """The state during one `plan_belady` call.
 
-    Every access is pushed on the bucket of its next use. When more than C are live, the furthest bucket drops its
-    oldest entry. A bucket therefore drops a prefix of its entries, so counts alone determine the kept rows, and no
+    Every access is pushed on its next use's bucket. When more than C entries are live, the furthest bucket drops its
+    oldest entry. A bucket therefore drops a prefix of its entries, so counts suffice to determine the kept rows, and no
     bucket is stored.
     """
 
@@ -126,8 +126,8 @@ class _Planner:
         offsets = np.concatenate([[0], np.cumsum(window.lengths)])
         actions = np.empty(int(offsets[-1]), dtype=np.int32)
         parts = [actions[start:stop] for start, stop in pairwise(offsets)]
-        # Backwards over the look-ahead and then the window: at each access, the table holds its node's next use. Rows
-        # on the device are marked first, so that no access links them.
+        # The pass goes backwards over the look-ahead and then the window: at each access, the table holds its node's
+        # next use. Rows on the device are marked first, so that no access links them.
         self._table.begin(self._horizon)
         self._table.put(device, DEVICE)
         for batch in reversed(range(len(beyond))):
@@ -202,10 +202,10 @@ class _Planner:
         hits: IdArray,
         lengths: IdArray,
     ) -> tuple[IdArray, IdArray]:
-        """Turn buckets into actions in place; return each batch's misses and admissions."""
+        """Turn buckets into actions in place. Return each batch's misses and admissions."""
         table = self._table
-        # The counts of live entries are no longer needed. The array now counts each bucket's visited entries, of which
-        # the first ``_dropped`` are dropped.
+        # The counts of live entries are no longer needed. The array now counts each bucket's visited entries. The first
+        # ``_dropped`` visited entries are dropped.
         ranks = self._live
         ranks[:] = 0
         free = np.empty(len(self._content), dtype=np.int32)

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 NO_ACTIONS: Final = np.empty(0, dtype=np.int32)
 _TOP_LEVEL: Final = 255
-_AHEAD: Final = 24  # accesses; otherwise branches that depend on a random load wait for each load alone
+_AHEAD: Final = 24  # accesses; without prefetches, branches that depend on a random load wait for each load
 
 
 @njit(cache=True, nogil=True)
 def _bucket(value: int, node: int, base: int, horizon: int, levels: NDArray[np.uint8]) -> int:
-    """Return the bucket for a table entry: its batch, or beyond the horizon by coldness. Pure."""
+    """Return a table entry's bucket: its batch, or a bucket beyond the horizon by coldness. Pure."""
     batch = base - value
     if 0 <= batch < horizon:
         return batch
@@ -45,9 +45,9 @@ def link(
     levels: NDArray[np.uint8],
     buckets: NDArray[np.int32],
 ) -> tuple[int, int]:
-    """Walk one batch in the backward pass; return new keys and the first bad position, or -1.
+    """Walk one batch in the backward pass. Return new keys and the first bad position, or -1.
 
-    Bad is an id out of range or one that occurs twice.
+    An id is bad if it is out of range or occurs twice.
     """
     here = to_int(base) - batch
     is_hashed = keys.shape[0] > 0
@@ -63,7 +63,7 @@ def link(
         if is_hashed and keys[place] == -1:
             keys[place] = node
             added += 1
-        # The node was already linked to this batch, so the batch contains it twice.
+        # If the node is already linked to this batch, the batch contains it twice.
         value = to_int(values[place])
         if value == here:
             return added, position
@@ -122,8 +122,8 @@ def push_and_drop(
 ) -> tuple[int, int, int]:
     """Push a batch's accesses, then drop from the furthest buckets down to ``capacity``.
 
-    No bucket between ``far`` and the horizon is occupied, so the search for the furthest starts at ``far`` and not at
-    the end of a long trace. Returns the new ``far``, the number of live accesses, and the batch's host accesses.
+    No bucket between ``far`` and the horizon is occupied, so the search for the furthest bucket starts at ``far``
+    instead of the end of a long trace. Returns the new ``far``, the live accesses, and the batch's host accesses.
     """
     pushed = 0
     for position in range(buckets.shape[0]):
@@ -161,8 +161,8 @@ def keep_resident(
     dropped: IdArray,
     free: NDArray[np.int32],
 ) -> int:
-    """Assign the remaining resident rows their slots, and push all other slots on ``free``; return their number."""
-    # From the last slot down, so that the first slots lie on top of the free list and are used first.
+    """Assign the remaining resident rows their slots, and push all other slots on ``free``. Return their number."""
+    # Slots are visited from the last one down, so that the first slots are on top of the free list and are used first.
     num_free = 0
     for slot in range(content.shape[0] - 1, -1, -1):
         node = content[slot]
@@ -199,10 +199,10 @@ def assign(
     content: IdArray,
     hits: NDArray[np.int32],
 ) -> tuple[int, int, int]:
-    """Turn one batch's buckets into actions; return hits, admissions and free slots (-1: too few).
+    """Turn one batch's buckets into actions. Return hits, admissions and free slots (-1 if too few).
 
-    Within a bucket the first entries are dropped first, so misses come before hits: a row that already has a slot costs
-    no copy. Slots freed by hits are available to misses, because hits are copied out before rows enter.
+    Within a bucket the first entries are dropped first. Misses come before hits, because keeping a row that already has
+    a slot costs no copy. Slots freed by hits are available to misses, because hits are copied out before rows enter.
     ``hits`` (2, U) is scratch.
     """
     num_hits, waiting = 0, 0
@@ -233,7 +233,7 @@ def assign(
             free[num_free] = slot
             num_free += 1
         ranks[bucket] += 1
-    # Admissions come last, when every slot freed by a hit is available.
+    # Admissions come last, because then every slot that a hit freed is available.
     if waiting > num_free:
         return num_hits, waiting, -1
     if waiting:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class CachePlan:
     """The host cache's actions for each batch in a superbatch. Holds a reference to the trace, no copy.
 
-    `step` expands one batch's plan into a `CacheStep`; ``actions`` takes 4 bytes per access. When a batch executes, its
-    nodes are known again. `without_trace` is then enough, with `batch_actions` and `batch_step`.
+    `step` expands one batch's plan into a `CacheStep`. ``actions`` takes 4 bytes per access. When a batch executes, its
+    nodes are available again, so `without_trace` suffices, with `batch_actions` and `batch_step`.
     """
 
     capacity: int  # C
@@ -50,7 +50,7 @@ class CachePlan:
 
     @property
     def steps(self) -> tuple[CacheStep, ...]:
-        """All batches' steps, expanded; `step` expands one alone."""
+        """All batches' steps, expanded. `step` expands a single one."""
         return tuple(map(self.step, range(self.num_batches)))
 
     @property
@@ -66,7 +66,7 @@ class CachePlan:
 
     @property
     def has_trace(self) -> bool:
-        """The plan still holds its batches' nodes."""
+        """True if the plan still holds its batches' nodes."""
         return len(self.accesses) == self.num_batches
 
     def without_trace(self) -> CachePlan:
@@ -88,7 +88,7 @@ class CachePlan:
         return batch_step(self.batch_actions(batch), self._nodes(batch), order)
 
     def miss_rows(self, batch: int) -> IdArray:
-        """Return the rows (M,) that ``batch`` reads, in its trace's order: ascending if that is sorted.
+        """Return the rows (M,) that ``batch`` reads, in the trace's order: ascending if the trace is sorted.
 
         Raises
         ------
@@ -108,7 +108,7 @@ class CachePlan:
         return np.ascontiguousarray(self.accesses[batch])
 
     def validate(self, resident: IdArray, accesses: Sequence[NDArray[np.integer]] | None = None) -> None:
-        """Replay the plan on slot contents alone and check its every promise. O(A + C).
+        """Replay the plan on slot contents only, and check its every promise. O(A + C).
 
         Parameters
         ----------
@@ -129,7 +129,7 @@ class CachePlan:
                 f"{len(lengths)} batches and {sum(lengths)} accesses"
             )
         content = initial_content(resident, self.capacity)
-        # The number of the step that wrote each slot last. It shows a double write, and needs no clearing.
+        # The number of the step that last wrote each slot. It shows a double write and needs no clearing.
         written = np.full(self.capacity, -1, dtype=np.int64)
         counts = np.zeros(3, dtype=np.int64)
         for batch, nodes in enumerate(trace):
@@ -157,7 +157,7 @@ class CachePlan:
         return f"{where}: enters slot {slot}, which another row enters in the same step"
 
     def _check_end(self, content: IdArray) -> None:
-        # Only slots that the next plan uses are checked: the others may hold rows without a further use.
+        # Only slots that the next plan uses are checked. The other slots may hold rows without a further use.
         kept = self.resident_after >= 0
         wrong = np.flatnonzero(kept & (content != self.resident_after))
         if len(wrong):
@@ -201,8 +201,8 @@ def _replay(
     written: IdArray,
     counts: IdArray,
 ) -> int:
-    """Apply one step to ``content``; return the first position that contradicts it, or -1."""
-    # Hits first, because the executor copies them out before it admits rows: an admission may take a hit's slot.
+    """Apply one step to ``content``. Return the first position that contradicts it, or -1."""
+    # Hits come first, because the executor copies them out before it admits rows: an admission may take a hit's slot.
     capacity = content.shape[0]
     for position in range(actions.shape[0]):
         slot = np.int64(actions[position])

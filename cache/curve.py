@@ -42,8 +42,8 @@ _NO_LEVELS = np.empty(0, dtype=np.uint8)
 class MissCurve:
     """The misses at every capacity, exact for whole numbers of slots and linear between two corners."""
 
-    capacities: IdArray  # (K,) ascending, the first is 0
-    misses: IdArray  # (K,) at these capacities; the last holds for every larger one
+    capacities: IdArray  # (K,) ascending; the first capacity is 0
+    misses: IdArray  # (K,) at these capacities; the last value holds for every larger capacity
     num_accesses: int
 
     def misses_at(self, capacities: IdArray) -> IdArray:
@@ -75,7 +75,7 @@ def next_use_counts(accesses: Sequence[NDArray[np.integer]], num_nodes: int) -> 
         An id is out of range or repeats within a batch.
     """
     num_batches = len(accesses)
-    # The smallest table, because a few batches of a large graph do not justify an array of all nodes.
+    # The smallest table is used, because a few batches in a large graph do not justify an array for all nodes.
     table = PlannerTable.smallest(num_nodes, BatchReader(accesses, "accesses").num_accesses)
     table.begin(num_batches)
     counts = np.zeros((num_batches, num_batches), dtype=np.int64)
@@ -101,10 +101,10 @@ def next_use_counts(accesses: Sequence[NDArray[np.integer]], num_nodes: int) -> 
 def belady_curve(counts: IdArray, num_accesses: int) -> MissCurve:
     """Return MIN's misses with bypass at every capacity, from an empty cache. Pure.
 
-    An interval lasts from one use of a row to the next. The hits of C slots are the largest number of intervals of
-    which at most C overlap: the value of a flow of C units (Carlisle and Lloyd, "On the k-coloring of intervals",
-    1995). The value is concave in C. One more slot gains at most one hit per batch, so the curve has at most T corners.
-    Each takes a few evaluations of O(T^2), found as in Eisner and Severance (JACM 23(4), 1976).
+    An interval lasts from one use of a row to the next. With C slots, the hits are the largest number of intervals of
+    which at most C overlap. This number is the value of a flow with C units (Carlisle and Lloyd, "On the k-coloring of
+    intervals", 1995). The value is concave in C. One more slot gains at most one hit per batch, so the curve has at
+    most T corners. Each corner takes a few evaluations in O(T^2), found as in Eisner and Severance (JACM 23(4), 1976).
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ def belady_curve(counts: IdArray, num_accesses: int) -> MissCurve:
 
 
 def add_curves(curves: Sequence[MissCurve]) -> MissCurve:
-    """Return the curve for traces that run one after another, each from an empty cache. Pure."""
+    """Return the curve for traces that run one after another. Each starts from an empty cache. Pure."""
     capacities = np.unique(np.concatenate([[0], *(curve.capacities for curve in curves)])).astype(np.int64)
     misses = sum((curve.misses_at(capacities) for curve in curves), np.zeros(len(capacities), dtype=np.int64))
     return _without_straight_corners(capacities, misses, sum(curve.num_accesses for curve in curves))
@@ -148,8 +148,8 @@ def add_curves(curves: Sequence[MissCurve]) -> MissCurve:
 def lru_curve(accesses: Sequence[NDArray[np.integer]], num_nodes: int) -> MissCurve:
     """Return LRU's misses at every capacity by stack distances. O(A + T A / 256). Pure.
 
-    R. L. Mattson et al., "Evaluation techniques for storage hierarchies", IBM Systems Journal 9(2), 1970. A
-    batch's hits are decided before any of its rows enters; its rows are then the most recent, in their order.
+    R. L. Mattson et al., "Evaluation techniques for storage hierarchies", IBM Systems Journal 9(2), 1970. A batch's
+    hits are decided before any of its rows enters. Its rows are then the most recent ones, in their order.
 
     Parameters
     ----------
@@ -180,7 +180,7 @@ def static_curve(order: IdArray, frequencies: IdArray) -> MissCurve:
 
     Parameters
     ----------
-    order : (K,) distinct node ids, the first to be cached first
+    order : (K,) distinct node ids in caching order
     frequencies : (N,) each node's accesses in the trace
     """
     return _curve_of_gains(frequencies[order], int(frequencies.sum()))
@@ -194,8 +194,8 @@ def _curve_of_gains(gains: IdArray, num_accesses: int) -> MissCurve:
 
 def _without_straight_corners(capacities: IdArray, misses: IdArray, num_accesses: int) -> MissCurve:
     run, fall = np.diff(capacities), np.diff(misses)
-    # Cross products instead of slopes, because they need no rounding. The last corner stays: the curve is flat beyond
-    # it.
+    # Cross products replace slopes, because they need no rounding. The last corner stays, because the curve is flat
+    # beyond it.
     is_straight = fall[:-1] * run[1:] == fall[1:] * run[:-1]
     kept = np.concatenate([[True], ~is_straight, [True]])[: len(capacities)]
     return MissCurve(capacities=capacities[kept], misses=misses[kept], num_accesses=num_accesses)
@@ -203,7 +203,7 @@ def _without_straight_corners(capacities: IdArray, misses: IdArray, num_accesses
 
 @njit(cache=True, nogil=True)
 def _count_hits(counts: IdArray, capacity: int) -> int:
-    """Run MIN with bypass on the counts alone."""
+    """Run MIN with bypass on the counts."""
     num_batches = counts.shape[0]
     live = np.zeros(num_batches, dtype=np.int64)
     total, hits = 0, 0
@@ -215,7 +215,7 @@ def _count_hits(counts: IdArray, capacity: int) -> int:
             live[later] += counts[batch, later]
             total += counts[batch, later]
         far = num_batches - 1
-        # As in the planner, but on counts, because rows with the same next use are interchangeable.
+        # This works like the planner, but on counts, because rows with the same next use are interchangeable.
         while total > capacity:
             while live[far] == 0:
                 far -= 1
@@ -254,8 +254,8 @@ def _stack_distances(
 ) -> None:
     """Add the stack distances for the batch at ``start`` in the trace, and make its rows the most recent.
 
-    ``newest`` has a bit for each access so far that is still the last of its node; ``last`` is that access. All
-    distances of a batch are taken before a bit changes, so prefix sums over blocks of 256 bits serve them all.
+    ``newest`` has a bit for each access so far that is its node's last one; ``last`` is this access. All distances in a
+    batch are taken before a bit changes, so the same prefix sums over blocks with 256 bits serve all of them.
     """
     num_blocks = (start >> _BLOCK_BITS) + 1
     before = np.empty(num_blocks, dtype=np.int64)
@@ -288,9 +288,9 @@ def _stack_distances(
         newest[at >> _WORD_BITS] |= _ONE << np.uint64(at & 63)
 
 
-# most batches of look-ahead: a superbatch and a half of 512, and some more
+# Most batches in a look-ahead: a superbatch and a half with 512 batches, and some more.
 _HORIZON: Final = 1024
-_MOST: Final = 1.0 - 1e-6  # of a probability
+_MOST: Final = 1.0 - 1e-6  # largest probability
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -299,19 +299,18 @@ class ReuseProfile:
 
     rows: float  # U, per batch
     num_nodes: int  # N
-    next_uses: NDArray[
-        np.float64
-    ]  # (D,) rows whose next use is 1, 2, ... D batches later; the others' is beyond
+    # (D,) rows whose next use is 1, 2, ... D batches later. The other rows' next use is later or never.
+    next_uses: NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CacheOutlook:
-    """A batch's misses in the long run, for every cache size. They never rise with the size."""
+    """A batch's misses in the long run, for every cache size. A larger cache never has more misses."""
 
     profile: ReuseProfile
     capacities: NDArray[np.float64]  # (K,) slots, ascending
     hits: NDArray[np.float64]  # (K,) hits per batch at these capacities
-    distances: NDArray[np.float64]  # (K,) rows with a nearer next use are hits
+    distances: NDArray[np.float64]  # (K,) batches to the next use; rows with a nearer next use are hits
 
     def misses(self, capacity: int) -> float:
         """Return a batch's rows that ``capacity`` slots miss. Pure."""
@@ -322,7 +321,7 @@ class CacheOutlook:
         later = self.profile.next_uses[: num_batches - 1]
         distance = np.arange(1, len(later) + 1)
         nearest = float(np.interp(capacity, self.capacities, self.distances))
-        # A row that is missed again within the superbatch counts only with its last miss.
+        # A row with several misses in the superbatch counts only once, with its last miss.
         missed = np.clip(distance - nearest, 0.0, 1.0)
         again = float(((num_batches - distance) * missed * later).sum())
         each = self.misses(capacity)
@@ -330,12 +329,12 @@ class CacheOutlook:
 
 
 def measure_reuse(batches: Sequence[IdArray], num_nodes: int) -> ReuseProfile:
-    """Measure row reuse in a few consecutive ``batches``, and extrapolate it to later ones. Pure.
+    """Measure row reuse in a few consecutive ``batches``, and extrapolate it to later batches. Pure.
 
     In the model, each node is in a batch with its own probability, independently for each batch. Three batches give
-    three moments of these probabilities: the rows of one batch, the rows that two share, and the rows that three share.
-    A beta distribution with these moments gives the number of rows used next after any number of batches. On R-MAT it
-    is off by a few percent.
+    three moments of these probabilities: one batch's rows, the rows that two batches share, and the rows that three
+    share. A beta distribution with these moments gives the number of rows whose next use is after any number of
+    batches. On R-MAT its error is a few percent.
 
     Parameters
     ----------
@@ -354,16 +353,16 @@ def measure_reuse(batches: Sequence[IdArray], num_nodes: int) -> ReuseProfile:
     found[: len(measured)] = measured
     if rows > 0 and measured and measured[0] > 0:
         _carry_on(found, rows, measured)
-    # The estimates for later batches may exceed the rows that are left, so they are bounded.
+    # The estimates for later batches may exceed the remaining rows, so they are bounded.
     room = np.maximum(rows - np.concatenate([[0.0], np.cumsum(found)[:-1]]), 0.0)
     return ReuseProfile(rows=rows, num_nodes=num_nodes, next_uses=np.minimum(found, room))
 
 
 def _carry_on(found: NDArray[np.float64], rows: float, measured: list[float]) -> None:
     """Extrapolate from the ``measured`` distances."""
-    first = min(measured[0] / rows, _MOST)  # share of a batch's rows that the next one has too
+    first = min(measured[0] / rows, _MOST)  # share of a batch's rows that are also in the next batch
     second = min(max(1 - measured[1] / measured[0], first), _MOST) if len(measured) > 1 else first
-    # A beta distribution with these moments. If all nodes are alike it is narrow, and the ratio is constant.
+    # A beta distribution with these moments. If all nodes are alike, the distribution is narrow and the ratio constant.
     spread = second - first
     total = max(1 + first - 2 * second, 0.0) / spread if spread > 1e-9 else 0.0
     other = total - (first * (total + 1) - 1)
@@ -377,8 +376,8 @@ def cache_outlook(
 ) -> CacheOutlook:
     """Return the misses for every cache size in the long run. Pure.
 
-    Belady's policy keeps the rows with the nearest next use: all below some distance, each for that many batches. It
-    sees its superbatch and the next one. The other policies are modelled as LRU, which keeps each row until as many
+    Belady's policy keeps the rows with the nearest next use: all rows below some distance, each for that many batches.
+    It sees its superbatch and the next one. The other policies are modelled as LRU. LRU keeps each row until as many
     different rows as the cache holds have been used.
 
     Parameters
@@ -386,7 +385,7 @@ def cache_outlook(
     profile : the batches' reuse profile
     policy : the cache's policy
     num_batches : S
-    is_reset : each superbatch starts from an empty cache, and has no look-ahead
+    is_reset : each superbatch starts from an empty cache and has no look-ahead
     """
     distances = np.arange(1, len(profile.next_uses) + 1, dtype=np.float64)
     uses = profile.next_uses
@@ -395,7 +394,7 @@ def cache_outlook(
     elif is_reset:
         uses = uses * np.maximum(1 - distances / num_batches, 0.0)
     elif policy == "belady":
-        # From the middle of its superbatch to the end of the next one.
+        # The look-ahead lasts from the middle of the superbatch to the end of the next one.
         uses = uses * np.clip(1.5 * num_batches + 0.5 - distances, 0.0, 1.0)
     hits = np.concatenate([[0.0], np.cumsum(uses)])
     if policy == "belady":
@@ -403,8 +402,8 @@ def cache_outlook(
     else:
         held = np.concatenate([[0.0], np.cumsum(profile.rows - hits[:-1])])
     inside = (held < profile.num_nodes) & (np.concatenate([[1.0], np.diff(held)]) > 0)
-    # Spare slots hold rows without a known use. With a slot for each node there are no misses.
-    # A table without nodes has no smaller cache size.
+    # Spare slots hold rows without a known use. With a slot for each node there are no misses. A table without nodes
+    # has no smaller cache size.
     is_blind = (is_reset or policy == "none") and bool(inside.any())
     last = hits[inside][-1] if is_blind else profile.rows
     return CacheOutlook(

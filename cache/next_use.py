@@ -23,7 +23,7 @@ _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _MAX_LOAD: Final = 0.5
 _DIRECT_BYTES: Final = 4
 _CELL_BYTES: Final = 12
-_HASH_BYTES_PER_ACCESS: Final = 24  # with every access to another node: half of the cells are empty
+_HASH_BYTES_PER_ACCESS: Final = 24  # if every access is to another node; half of the cells are empty
 
 
 def table_bytes(num_nodes: int, num_accesses: int) -> int:
@@ -41,9 +41,9 @@ def _hash_bytes(num_accesses: int) -> int:
 class PlannerTable:
     """One int32 per node: a slot (>= 0), a batch in the current plan, or nothing. Not thread-safe.
 
-    Direct, with 4 bytes a node, if the number of nodes is given, else a hash table that grows with the nodes seen.
-    A batch t is stored as ``base - t``, and each plan takes a lower ``base``: entries of earlier plans become
-    void without being cleared.
+    With a given number of nodes, the table is direct, with 4 bytes per node. Otherwise it is a hash table that grows
+    with its nodes. A batch t is stored as ``base - t``, and each plan takes a lower ``base``, so earlier plans' entries
+    become void without being cleared.
     """
 
     def __init__(self, num_nodes: int | None = None) -> None:
@@ -63,7 +63,7 @@ class PlannerTable:
 
     @classmethod
     def smallest(cls, num_nodes: int, num_accesses: int) -> PlannerTable:
-        """Return the kind of table with the smaller peak, at most 4 bytes per node; it may be slower."""
+        """Return the kind of table with the smaller peak, at most 4 bytes per node. It may be slower."""
         return cls(num_nodes if _DIRECT_BYTES * num_nodes <= _hash_bytes(num_accesses) else None)
 
     @property
@@ -76,21 +76,21 @@ class PlannerTable:
         if self.num_nodes is None:
             self.keys[:] = -1
             self.num_keys = 0
-        # An interrupted plan left batches behind that this one would mistake for its own. The batches' values, which
-        # fall from plan to plan, must not reach the device mark.
+        # An interrupted plan left batches behind that this plan would mistake for its own. The batches' values fall
+        # from plan to plan and must not reach the device mark.
         if not self._is_clean or self.num_nodes is None or self.base - 2 * horizon <= DEVICE + 1:
             self.values[:] = NOTHING
             self.base = _FIRST_BASE
         self._is_clean = False
 
     def end(self, horizon: int) -> None:
-        """End a plan: its entries become void, except slots for a plan that names their nodes."""
+        """End a plan. Its entries become void, except slots for a plan that names their nodes."""
         # The next plan's batches have values below this plan's, so the old values become meaningless.
         self.base -= horizon
         self._is_clean = True
 
     def reserve(self, more: int) -> None:
-        """Make room for ``more`` new nodes; no effect on a direct table."""
+        """Make room for ``more`` new nodes. No effect on a direct table."""
         needed = self.num_keys + more
         if self.num_nodes is not None or needed <= _MAX_LOAD * len(self.keys):
             return

@@ -1,4 +1,4 @@
-"""Planners for consecutive superbatches: Belady's, and every other policy in the same form."""
+"""Planners for consecutive superbatches: Belady's planner, and every other policy in the same form."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 PlannerName = Literal["belady", PolicyName]
 
-# Bytes of a slot besides its feature row. Every policy: a tag. Belady: the row's id in the current plan and in the next
-# one, and a place on the free list. An online policy: the id in two plans and in the queues, links, a mark and a stamp.
-# Bytes of a node: its slot and, for S3-FIFO, the time of its eviction.
+# Bytes per slot besides its feature row. Every policy: a tag. Belady: the row's id in the current plan and the next
+# one, and a place on the free list. An online policy: the id in two plans and the queues, links, a mark and a stamp.
+# Bytes per node: its slot and, for S3-FIFO, the time of its eviction.
 _TAG_BYTES: Final = 8
 _BELADY_BYTES: Final = 8 + 8 + 4
 _QUEUE_BYTES: Final = 8 + 8 + 8 + 8 + 1 + 8
@@ -38,7 +38,7 @@ _GHOST_BYTES: Final = 8
 
 
 class SuperbatchPlanner(Protocol):
-    """Plans superbatches in their order of execution. Not thread-safe."""
+    """Plans superbatches in execution order. Not thread-safe."""
 
     @property
     def resident(self) -> IdArray:
@@ -56,17 +56,17 @@ class SuperbatchPlanner(Protocol):
         ...
 
     def restart(self, resident: IdArray) -> None:
-        """Start anew after plans that were not executed to their end.
+        """Start anew after plans that were not executed completely.
 
         Parameters
         ----------
-        resident : (C,) `SlotCache.resident`, the row that each slot holds
+        resident : (C,) `SlotCache.resident`, the row in each slot
         """
         ...
 
 
 class BeladyPlanner:
-    """Belady's MIN: each plan begins with the content that the last one left, and looks ahead.
+    """Belady's MIN: each plan begins with the last plan's final content and looks ahead.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class BeladyPlanner:
     resident : (<= C,) row in each slot, -1 if empty
     reset : every superbatch starts from an empty cache without look-ahead (Park et al., "Ginex", VLDB'22)
     device_resident : ids on the device
-    expected_accesses : accesses of a superbatch and its look-ahead. The table is hashed if that makes it smaller. None
+    expected_accesses : accesses in a superbatch and its look-ahead. The table is hashed if that makes it smaller. None
         means a direct table.
 
     Raises
@@ -126,13 +126,13 @@ class BeladyPlanner:
             device_resident=self._device_resident,
             table=self._table,
         )
-        # The next plan starts from this plan's final content, long before this one is executed.
+        # The next plan starts from this plan's final content, long before this plan is executed.
         if not self._reset:
             self._resident = plan.resident_after
         return plan
 
     def restart(self, resident: IdArray) -> None:
-        """Continue from ``resident`` (<= C,). If a row is in two slots, one of them freed, the first counts.
+        """Continue from ``resident`` (<= C,). If a row is in two slots, because one was freed, the first counts.
 
         Raises
         ------
@@ -140,7 +140,7 @@ class BeladyPlanner:
             There are more rows than slots, or an entry is below -1.
         """
         self._resident = initial_content(NO_ROWS if self._reset else resident, self._capacity)
-        # A freed slot keeps its row until another row enters. The row may have been admitted again meanwhile.
+        # A freed slot keeps its row until another row enters. Meanwhile the row may have been admitted again.
         filled = np.flatnonzero(self._resident >= 0)
         _, first = np.unique(self._resident[filled], return_index=True)
         again = np.ones(len(filled), dtype=np.bool_)
@@ -149,7 +149,7 @@ class BeladyPlanner:
 
 
 class PolicyPlanner:
-    """A policy without look-ahead, run over the trace. The cut into superbatches does not change its steps.
+    """A policy without look-ahead, run over the trace. Superbatch boundaries do not change its steps.
 
     Parameters
     ----------
@@ -167,12 +167,12 @@ class PolicyPlanner:
         return self._policy.resident
 
     def plan(self, accesses: Accesses, lookahead: Accesses = ()) -> CachePlan:  # noqa: ARG002  SuperbatchPlanner's
-        """Let the policy decide ``accesses``, batch by batch. It does not use ``lookahead``.
+        """Let the policy decide ``accesses``, batch by batch. ``lookahead`` is not used.
 
         Raises
         ------
         PlanError
-            An id is out of range; `restart` then.
+            An id is out of range; call `restart` then.
         """
         reader = BatchReader(accesses, "accesses")
         offsets = np.concatenate([[0], np.cumsum(reader.lengths)])
@@ -197,7 +197,7 @@ class PolicyPlanner:
     def restart(self, resident: IdArray) -> None:  # noqa: ARG002  SuperbatchPlanner's
         """Start from the policy's initial content, which is still in its slots: no rows, or rows that never change.
 
-        An online policy starts with empty slots, so ``resident`` rows are simply overwritten.
+        An online policy starts with empty slots, so ``resident`` rows are overwritten.
         """
         self._policy.restart()
 
@@ -223,16 +223,16 @@ def make_planner(
     device_resident: IdArray = NO_ROWS,
     expected_accesses: int | None = None,
 ) -> SuperbatchPlanner:
-    """Return the planner ``name``: Belady's, or the policy of this name as a planner.
+    """Return the planner ``name``: Belady's planner, or the policy with this name as a planner.
 
     Parameters
     ----------
     name : a `PlannerName`
     num_nodes : N
     capacity : C
-    hot : a static cache's rows, the hottest first; other policies ignore it
+    hot : a static cache's rows, hottest first; other policies ignore them
     device_resident : ids on the device
-    reset, expected_accesses : as in `BeladyPlanner`; other policies ignore them
+    reset, expected_accesses : see `BeladyPlanner`; other policies ignore them
 
     Raises
     ------
@@ -251,7 +251,7 @@ def make_planner(
         )
     if name not in get_args(PolicyName):
         raise ConfigError(f"policy {name!r} is not one of belady, {', '.join(get_args(PolicyName))}")
-    # A mask and not a list, because each access looks it up.
+    # A mask replaces the list, because each access looks it up.
     on_device = None
     if len(device_resident):
         on_device = np.zeros(num_nodes, dtype=np.bool_)
@@ -271,6 +271,6 @@ def slot_bytes(name: PlannerName) -> int:
 
 
 def node_bytes(name: PlannerName) -> int:
-    """Return the planner's bytes per graph node; Belady's may take less: `table_bytes`. Pure."""
+    """Return the planner's bytes per graph node. Belady's planner may need less, see `table_bytes`. Pure."""
     kernel = ONLINE_KERNELS.get(name)
     return _MAP_BYTES + (_GHOST_BYTES if kernel and kernel.has_ghosts else 0)

@@ -1,4 +1,4 @@
-"""The host cache itself: it executes a plan's or policy's steps on a preallocated row buffer."""
+"""The host cache: it executes the steps from a plan or policy on a preallocated row buffer."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
     from gloader.types import CacheStep, FeatureSource, IdArray, ReadStats
 
-_PARALLEL_BYTES: Final = 1 << 20  # a smaller part is copied sooner than a thread wakes
+_PARALLEL_BYTES: Final = 1 << 20  # a smaller part is copied before a thread wakes
 
 
 class SlotCache:
     """C rows in memory, each tagged with its node id. Owns its copy threads until `close`.
 
-    Nothing is allocated per batch. One gather at a time executes steps; another thread may `copy_held` rows. If a hit's
-    slot holds another row, the hit raises.
+    Nothing is allocated per batch. Only one gather executes steps at a time, while another thread may `copy_held` rows.
+    If a hit's slot holds another row, the hit raises an error.
 
     Parameters
     ----------
     capacity : C
     dim : F
-    dtype : dtype of the held rows and of the batch buffers. The buffers may be float32 if the rows are float16,
-        bfloat16 or int8 with a scale; rows are then converted without a loss.
+    dtype : the held rows' and batch buffers' dtype. The buffers may be float32 if the rows are float16, bfloat16 or
+        int8 with a scale. Rows are then converted without a loss.
     is_bfloat16 : uint16 elements are bfloat16
     scale : (N,) float32, int8 rows' factors. None for other dtypes.
     threads : number of threads that copy hits, if a batch has enough hits
@@ -57,22 +57,22 @@ class SlotCache:
                 f"a cache of {capacity} rows of {dim} elements and {threads} threads cannot be made; needs "
                 "capacity >= 0, dim >= 1 and threads >= 1"
             )
-        # On a page, so that a row of whole cache lines touches no other line. Its pages are touched as rows are
-        # admitted: touching all of them here would delay the first batch by a second per GB.
+        # The buffer starts on a page, so that a row made of complete cache lines touches no other line. Its pages are
+        # touched when rows are admitted: touching all of them here would delay the first batch by a second per GB.
         rows = aligned_bytes(capacity * dim * np.dtype(dtype).itemsize)
         self._rows: NDArray[Any] = rows.view(dtype).reshape(capacity, dim)
         self._form = RowFormat(dtype=self._rows.dtype, dim=dim, is_bfloat16=is_bfloat16, scale=scale)
         self._way = self._form.way
         self._scale = np.empty(0, dtype=np.float32) if scale is None else np.ascontiguousarray(scale)
-        # The same memory as bytes, as halves and as words, because a kernel takes arrays of one dtype.
+        # These views show the same memory as bytes, halves and words, because a kernel takes arrays with one dtype.
         self._octets = self._rows.reshape(-1).view(np.uint8)
         self._halves = self._octets[: self._octets.size // 2 * 2].view(np.uint16)
         self._words = _words(self._rows)
         self._width = max(self._rows.itemsize * dim // self._words.itemsize, 1)
         self._tags = np.full(capacity, -1, dtype=np.int64)
-        # A row during its replacement is invalid. This lock makes `copy_held` and an admission wait for each other.
+        # A row is invalid during its replacement. This lock makes `copy_held` and an admission wait for each other.
         self._changing = threading.Lock()
-        # One thread fewer than requested, because the gathering thread copies too.
+        # The pool has one thread fewer than requested, because the gathering thread copies too.
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads - 1, "gloader-copy") if threads > 1 else None
 
@@ -105,7 +105,7 @@ class SlotCache:
         self.clear()
         for start in range(0, len(rows), chunk_rows):
             part = rows[start : start + chunk_rows]
-            # The tags come after the rows, so that the slots stay empty if the read fails.
+            # The tags are written after the rows, so that the slots stay empty if the read fails.
             source.read_into(part, self._rows[start : start + len(part)])
             self._tags[start : start + len(part)] = part
 
@@ -114,12 +114,12 @@ class SlotCache:
         self._tags[:] = -1
 
     def copy_held(self, wanted: IdArray, out: NDArray[np.uint8], /) -> NDArray[np.bool_]:
-        """Copy the cached rows among ``wanted`` in their stored form; return their mask (M,). Thread-safe.
+        """Copy the cached rows among ``wanted`` in stored form. Return their mask (M,). Thread-safe.
 
         Parameters
         ----------
         wanted : (M,) row ids, ascending
-        out : (M, R) the rows' bytes; entries for other rows are left unchanged
+        out : (M, R) the rows' bytes. Other rows' entries stay unchanged.
 
         Raises
         ------
@@ -135,7 +135,7 @@ class SlotCache:
         is_held = np.zeros(len(wanted), np.bool_)
         if not len(wanted):
             return is_held
-        # This finds candidate slots while they may change. The kernel below checks their tags again.
+        # This finds candidate slots while they may change. The kernel checks their tags again.
         slots = np.flatnonzero((self._tags >= wanted[0]) & (self._tags <= wanted[-1]))
         rows = self._tags[slots]
         order = np.argsort(rows)
@@ -161,7 +161,7 @@ class SlotCache:
         ----------
         step : the batch's step, from the plan or the policy
         nodes : (U,) int64, the batch's node ids
-        out : (>= U, F) C-contiguous, of the cache's dtype or float32
+        out : (>= U, F) C-contiguous, with the cache's dtype or float32
         source : the missing rows' source
 
         Raises
@@ -169,7 +169,7 @@ class SlotCache:
         PlanError
             A slot or position is out of range, or a hit's slot holds another row.
         """
-        # In this order, because an admitted row may take the slot of a hit in the same step.
+        # The order matters, because an admitted row may take a hit's slot in the same step.
         self.copy_hits(step, nodes, out)
         read = source.read_into(step.miss_row, out, at=step.miss_pos)
         self.admit(step, nodes, out)
@@ -180,14 +180,14 @@ class SlotCache:
 
         Parameters
         ----------
-        step, nodes, out : as in `execute`
+        step, nodes, out : see `execute`
 
         Raises
         ------
         PlanError
             A slot or position is out of range, or a hit's slot holds another row.
         ShapeError
-            ``out`` is not such a buffer.
+            ``out`` has another shape or dtype.
         """
         self._check(nodes, out)
         hits = len(step.hit_pos)
@@ -199,8 +199,8 @@ class SlotCache:
                 for part in range(1, parts)
                 if self._pool is not None
             ]
-        # This thread copies the first part while the pool copies the others. All have ended when the list is complete,
-        # so no thread writes to ``out`` after this call, even if it raises.
+        # This thread copies the first part while the pool copies the other parts. All parts have ended when the list is
+        # complete, so no thread writes to ``out`` after this call, even if it raises.
         bad = [self._copy(step, nodes, out, bounds[0], bounds[1]), *(part.result() for part in pending)]
         for index in bad:
             if index >= 0:
@@ -211,7 +211,7 @@ class SlotCache:
 
         Parameters
         ----------
-        step, nodes, out : as in `execute`; ``out`` now holds the batch's rows
+        step, nodes, out : see `execute`; ``out`` now holds the batch's rows
 
         Raises
         ------
@@ -304,7 +304,7 @@ def _words(rows: NDArray[Any]) -> NDArray[Any]:
     """Return ``rows`` (n, F) as a flat byte view with the widest integers that divide a row."""
     row_bytes = rows.itemsize * rows.shape[1]
     flat = rows.reshape(-1).view(np.uint8)
-    # The widest word that divides a row lets the kernels copy eight bytes at once.
+    # With the widest word that divides a row, the kernels copy up to eight bytes at once.
     for word in (np.uint64, np.uint32, np.uint16):
         if row_bytes % np.dtype(word).itemsize == 0:
             return flat.view(word)

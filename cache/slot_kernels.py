@@ -1,6 +1,7 @@
-"""The slot cache's loops, which copy rows from their slots and into them, byte by byte or converted.
+"""The slot cache's loops, which copy rows from and to their slots, unchanged or converted.
 
-Each loop checks its arguments and stops at the first contradiction: positions and slots in range, tags as planned.
+Each loop checks its arguments and stops at the first contradiction. Positions and slots must be in range, and tags must
+be as planned.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
     from gloader.types import IdArray
 
-# Slots of hits lie at random, so the first cache lines of a row are prefetched eight rows early. The hardware
-# prefetches the rest of a row by itself.
+# Hits' slots lie at random, so a row's first cache lines are prefetched eight rows early. The hardware prefetches the
+# rest of the row.
 _AHEAD: Final = 8
 _LINES: Final = 8
 _LINE_BYTES: Final = 64
@@ -44,7 +45,7 @@ def copy_hits(
     start: int,
     stop: int,
 ) -> int:
-    """Copy hits ``start:stop``; return the first that is out of range or in a slot with another row, or -1."""
+    """Copy hits ``start:stop``. Return the first hit that is out of range or in a slot with another row, or -1."""
     line = _LINE_BYTES // rows.itemsize
     lines = min(_LINES, (width + line - 1) // line)
     for i in range(start, stop):
@@ -73,9 +74,9 @@ def copy_held(
     out: NDArray[np.uint8],
     is_held: NDArray[np.bool_],
 ) -> int:
-    """Copy the wanted rows that their slots still hold, and return their number.
+    """Copy the ``wanted`` rows that their slots still hold, and return their number.
 
-    ``rows`` and ``wanted`` are ascending; ``slots`` holds each row's slot at the time of the listing.
+    ``rows`` and ``wanted`` are ascending. ``slots`` holds each row's slot at the time of the listing.
     """
     count, at = 0, 0
     for i in range(wanted.shape[0]):
@@ -99,7 +100,7 @@ def admit(
     admit_slot: IdArray,
     out: NDArray[Any],
 ) -> int:
-    """Copy rows into their slots; return the first that is out of range, or -1."""
+    """Copy rows into their slots. Return the first row that is out of range, or -1."""
     for i in range(admit_pos.shape[0]):
         position, slot = admit_pos[i], admit_slot[i]
         if not (0 <= position < nodes.shape[0] and 0 <= slot < tags.shape[0]):
@@ -125,7 +126,7 @@ def widen_hits(
     start: int,
     stop: int,
 ) -> int:
-    """Copy hits as `copy_hits` does, converted to float32. ``halves`` and ``octets`` view the same rows."""
+    """Copy hits like `copy_hits`, converted to float32. ``halves`` and ``octets`` are views on the same rows."""
     fetched = min(row_bytes, _LINES * _LINE_BYTES)
     for i in range(start, stop):
         if i + _AHEAD < stop:
@@ -137,7 +138,7 @@ def widen_hits(
             return i
         if tags[slot] != nodes[position]:
             return i
-        # One branch for each way, and not a function for all of them: the loops are vectorized here alone.
+        # Each way has its own branch instead of one function for all, because only then the loops are vectorized.
         if way == BRAIN:
             widen_bfloat16(out, position * dim, halves, slot * dim, dim)
         elif way == HALF:
@@ -161,17 +162,17 @@ def narrow_admissions(
     out: NDArray[np.float32],
     bits: NDArray[np.uint32],
 ) -> tuple[int, bool]:
-    """Admit rows as `admit` does, converted from float32. ``bits`` is a view on ``out``.
+    """Admit rows like `admit`, converted from float32. ``bits`` is a view on ``out``.
 
     Returns a position in the step, or -1, and a flag. The position is the first one out of range, with False, or the
-    first one with a row that has no exact stored form, with True. The slot of such a row is left empty.
+    first one whose row has no exact stored form, with True. This row's slot is left empty.
     """
     for i in range(admit_pos.shape[0]):
         position, slot = admit_pos[i], admit_slot[i]
         if not (0 <= position < nodes.shape[0] and 0 <= slot < tags.shape[0]):
             return i, False
         node = nodes[position]
-        # Empty until the whole row is stored, because an inexact row would be stored in part.
+        # The slot stays empty until the complete row is stored, because an inexact row would be stored in part.
         tags[slot] = -1
         if way == BRAIN:
             is_exact = narrow_to_bfloat16(halves, slot * dim, bits, position * dim, dim)

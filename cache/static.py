@@ -1,8 +1,8 @@
 """Static caches, which hold the same rows for a whole run: hot sets, inclusion probabilities, device plans.
 
-Hot sets rank nodes by degree or by accesses. A node's inclusion probability in a batch follows from the graph alone. A
+Hot sets rank nodes by degree or accesses. A node's inclusion probability in a batch follows from the graph only. A
 device plan holds the number of rows that fit, the chosen rows and their slots. `divide_device_bytes` divides the
-device's room over the tables of several node types so that it saves the most bytes over the link.
+device's room over several node types' tables so that it saves the most bytes over the link.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _count_occurrences(ids: NDArray[np.integer], counts: IdArray) -> None:
 
 
 def hottest_by_degree(degrees: IdArray, num_rows: int) -> IdArray:
-    """Return the ``num_rows`` nodes of largest out-degree (PaGraph, SoCC'20, section 4.2), ascending. Pure.
+    """Return the ``num_rows`` nodes with the largest out-degree (PaGraph, SoCC'20, section 4.2), ascending. Pure.
 
     A node that is many nodes' in-neighbour is sampled often. Nodes without an out-edge are left out even if there is
     room. The smaller id wins a tie.
@@ -52,7 +52,7 @@ def hottest_by_degree(degrees: IdArray, num_rows: int) -> IdArray:
 
 
 def hottest_first(scores: NDArray[np.integer] | NDArray[np.floating], num_rows: int | None = None) -> IdArray:
-    """Return the ``num_rows`` nodes of largest score above zero, or all of these, the hottest first. Pure.
+    """Return the ``num_rows`` nodes with the largest scores above zero, or all of them, hottest first. Pure.
 
     Ties go to the smaller id. Scores are out-degrees (PaGraph), presampled access counts (GNNLab, EuroSys'22,
     section 6.3) or inclusion probabilities (SALIENT++, MLSys'23).
@@ -81,9 +81,9 @@ def access_counts(accesses: Iterable[NDArray[np.integer]], num_nodes: int) -> Id
 
 
 class SlotMap:
-    """The nodes of a static host cache: slot i holds the row of ``cached[i]``. Thread-safe.
+    """The nodes in a static host cache: slot i holds the row of ``cached[i]``. Thread-safe.
 
-    Costs 4 bytes a node.
+    Costs 4 bytes per node.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ class SlotMap:
         return self._slot_of
 
     def look_up(self, nodes: NDArray[np.integer], slots: NDArray[np.int32]) -> None:
-        """Write each node's slot for ``nodes`` (U,), ids in range, -1 without a slot."""
+        """Write the slots of ``nodes`` (U,), with ids in range, to ``slots``: -1 without a slot."""
         np.take(self._slot_of, nodes, out=slots, mode="clip")  # this mode writes without a buffer
 
     def split(self, nodes: IdArray) -> CacheStep:
@@ -138,7 +138,7 @@ class SlotMap:
             admit_pos=NO_ROWS,
             admit_slot=NO_ROWS,
         )
-        # The map and the list of rows are two arrays; a hit is believed only if they agree.
+        # The map and the list of rows are two arrays. A hit is accepted only if they agree.
         if not np.array_equal(self._cached[step.hit_slot], nodes[step.hit_pos]):
             raise PlanError("a hit's slot holds another node: the slot map is corrupted")
         return step
@@ -169,7 +169,7 @@ def _split(
 
 
 _TINY: Final = 1e-300  # stands for zero in logarithms
-_OWN: Final = np.empty(0, dtype=np.int64)  # instead of degrees: the relation's own degrees
+_OWN: Final = np.empty(0, dtype=np.int64)  # replaces degrees: the relation's own degrees count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,11 +191,11 @@ def inclusion_probabilities(
     batch_size: int,
     fanouts: Sequence[int],
 ) -> NDArray[np.float64]:
-    """Return each node's probability to be in a batch, from the graph alone. O(E L). Pure.
+    """Return each node's probability to be in a batch, from the graph only. O(E L). Pure.
 
     Vertex inclusion probability analysis (Kaler et al., "SALIENT++", MLSys'23, section 4): if u is in the batch, a node
     is reached from u with probability min(1, f / deg(u)). The in-edges are treated as independent. As in
-    `NeighborSampler.sample`, every node of the batch so far samples again in each hop.
+    `NeighborSampler.sample`, every node in the batch so far samples again in each hop.
 
     Parameters
     ----------
@@ -222,7 +222,7 @@ def inclusion_by_type(
     batch_size: int,
     is_collective: bool = False,
 ) -> tuple[NDArray[np.float64], ...]:
-    """Return each node's probability to be in a batch, for several types, as `inclusion_probabilities` does. Pure.
+    """Return each node's probability to be in a batch, for several types, like `inclusion_probabilities`. Pure.
 
     Parameters
     ----------
@@ -241,7 +241,7 @@ def inclusion_by_type(
         mine[ids] = 1 - min(batch_size / max(sum(map(len, seeds)), 1), 1.0)
     degrees = _degrees_of_all(num_nodes, relations) if is_collective else [_OWN] * len(num_nodes)
     for hop in range(max((len(edges.fanouts) for edges in relations), default=0)):
-        # A node is absent if no out-edge draws it: a product over its out-edges, computed as a sum of logarithms.
+        # A node is absent if no out-edge draws it. This is a product over its out-edges, computed as a logarithms' sum.
         logarithms = [np.log(np.maximum(mine, _TINY)) for mine in absent]
         for edges in relations:
             node = first = 0
@@ -280,7 +280,7 @@ def _reach(
     absent: NDArray[np.float64],
     log_absent: NDArray[np.float64],
 ) -> int:
-    """Multiply each source's probability to be absent by that of one hop, in logarithms.
+    """Multiply each source's absence probability by its absence probability in one hop, in logarithms.
 
     ``piece`` holds the edges from ``first`` on, which begin with those of ``node``. Returns the node to continue with.
     A node draws from ``degrees`` (N,) edges, or from its own edges if ``degrees`` is empty.
@@ -295,26 +295,26 @@ def _reach(
             missed = np.log(max(1.0 - drawn, _TINY))
             for edge in range(max(begin, first), min(end, last)):
                 log_absent[piece[edge - first]] += missed
-        # The rest of its edges is in the next piece.
+        # The rest of this node's edges is in the next piece.
         if end > last:
             break
         node += 1
     return node
 
 
-_MAP_BYTES: Final = 4  # a node's entry of the slot map
-_SCALE_BYTES: Final = 4  # a row's factor, of int8 features
-_STEP_MARGIN: Final = 1.2  # batches may be larger than the one of the trial step
-# Share of the free memory without a trial step: a guess that leaves the other half to the model.
+_MAP_BYTES: Final = 4  # a node's entry in the slot map
+_SCALE_BYTES: Final = 4  # an int8 row's factor
+_STEP_MARGIN: Final = 1.2  # batches may be larger than the trial step's batch
+# Share of the free memory without a trial step. It is a guess that leaves the other half to the model.
 _UNTRIED_SHARE: Final = 0.5
 _SLACK_BYTES: Final = 512 << 20  # library workspaces, fragmentation
-# With several ranks, NCCL takes 0.5 to 1.6 GB, a part of it only at the first transfer.
+# With several ranks, NCCL takes 0.5 to 1.6 GB, partly only at the first transfer.
 _SLACK_OF_RANKS_BYTES: Final = 2 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeviceCachePlan:
-    """The rows of a static device cache: slot i holds the row of ``rows[i]``."""
+    """The rows in a static device cache: slot i holds the row of ``rows[i]``."""
 
     num_nodes: int  # N
     rows: IdArray  # (D,) distinct node ids, ascending
@@ -322,7 +322,7 @@ class DeviceCachePlan:
 
     @property
     def holds_all(self) -> bool:
-        """Every row is on the device, so that no other stage gathers any."""
+        """True if every row is on the device, so that no other stage gathers rows."""
         return 0 < self.num_nodes == len(self.rows)
 
     def slot_map(self) -> NDArray[np.int32]:
@@ -344,11 +344,11 @@ class DeviceCachePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeviceShare:
-    """A batch's rows that the device serves itself, for the stages that gather the others."""
+    """A batch's rows that the device serves itself, for the stages that gather the other rows."""
 
-    # The device reads its missing rows from host memory itself, so nothing is gathered for it.
+    # True if the device reads its missing rows from host memory itself, so that nothing is gathered for it.
     reaches_all: bool = False
-    held: NDArray[np.bool_] | None = None  # (N,) mask of held rows; None for no rows, or with `holds_all`
+    held: NDArray[np.bool_] | None = None  # (N,) mask of held rows; None if there are no rows, or with ``holds_all``
     holds_all: bool = False
 
     def num_held(self, nodes: IdArray) -> int:
@@ -358,14 +358,14 @@ class DeviceShare:
         return 0 if self.held is None else int(np.count_nonzero(self.held[nodes]))
 
     def positions_left(self, nodes: IdArray) -> IdArray | None:
-        """Return the positions (M,) of ``nodes`` (U,) whose rows the host gathers, or None for all positions."""
+        """Return the positions (M,) in ``nodes`` (U,) whose rows the host gathers, or None for all positions."""
         return None if self.held is None else np.flatnonzero(~self.held[nodes])
 
 
 def rows_that_fit(
     num_bytes: int, *, num_nodes: int, row_bytes: int, has_scale: bool = False, has_all_scales: bool = False
 ) -> int:
-    """Return the number of rows in a device cache of ``num_bytes``: all N, or what fits next to the slot map. Pure.
+    """Return the rows in a device cache of ``num_bytes``: all N, or as many as fit next to the slot map. Pure.
 
     Parameters
     ----------
@@ -373,7 +373,7 @@ def rows_that_fit(
     num_nodes : N
     row_bytes : R, as stored, because rows are widened during the gather
     has_scale : rows are int8, each with a float32 factor
-    has_all_scales : the device holds the factors of all N rows, for rows that the host gathers in stored form
+    has_all_scales : the device holds all N rows' factors, for rows that the host gathers in stored form
     """
     each = row_bytes + (_SCALE_BYTES if has_scale else 0)
     if each * num_nodes <= num_bytes:
@@ -385,15 +385,15 @@ def rows_that_fit(
 def cache_bytes(
     num_rows: int, *, num_nodes: int, row_bytes: int, has_scale: bool = False, has_all_scales: bool = False
 ) -> int:
-    """Return the bytes of a device cache with its map. Pure.
+    """Return a device cache's bytes, with its map. Pure.
 
     Parameters
     ----------
     num_rows : rows in the cache
-    num_nodes : N; a cache of all N rows has no map
+    num_nodes : N; a cache with all N rows has no map
     row_bytes : R, as stored
     has_scale : rows are int8, each with a float32 factor
-    has_all_scales : the device holds the factors of all N rows, for rows that the host gathers in stored form
+    has_all_scales : the device holds all N rows' factors, for rows that the host gathers in stored form
     """
     each_node = _MAP_BYTES + (_SCALE_BYTES if has_all_scales else 0)
     per_node = each_node * num_nodes if 0 < num_rows < num_nodes else 0
@@ -410,8 +410,8 @@ def automatic_bytes(
 ) -> int:
     """Return the device bytes that a cache may take. Pure.
 
-    This is the free memory, less the peak of one trial step of the model, the other batches on the device, and a slack.
-    Without a trial step it is half of the free memory, less the batches.
+    The result is the free memory less three parts: the model's peak in one trial step, the other batches on the device,
+    and a slack. Without a trial step it is half of the free memory, less the batches.
 
     Parameters
     ----------
@@ -419,7 +419,7 @@ def automatic_bytes(
     step_bytes : a step's peak, with its batch, above the memory before it. None without a trial step.
     batch_bytes : one batch's features and blocks
     batches_ahead : batches on the device besides the step's own
-    has_other_ranks : the device communicates with those of other ranks
+    has_other_ranks : the device communicates with other ranks' devices
     """
     slack = _SLACK_OF_RANKS_BYTES if has_other_ranks else _SLACK_BYTES
     ahead = batches_ahead * batch_bytes
@@ -440,8 +440,8 @@ def plan_device_cache(
     Parameters
     ----------
     scores : (N,) accesses counted in presampled batches, inclusion probabilities or out-degrees
-    num_rows : rows to hold; N or more for all
-    tail : (N,) ranks for nodes without a score, which fill the rest. None leaves them out.
+    num_rows : rows to hold; N or more means all rows
+    tail : (N,) ranks for nodes without a score, which fill the rest. None leaves these nodes out.
     accesses : (N,) counts for the expected hit rate. None if unknown.
     """
     num_nodes = len(scores)
@@ -488,7 +488,7 @@ def parse_hotness(name: str) -> DeviceHotness:
 # Rows with nearly equal scores are counted together: sixteen steps per factor of two, down to 2**-64 of the maximum.
 _STEPS: Final = 16
 _OCTAVES: Final = 64
-# Value of an access to a row without a counted access, relative to the least counted one.
+# A row without a counted access has this share of the least counted row's value.
 _UNSEEN: Final = 1e-6
 _BISECTIONS: Final = 100
 
@@ -497,13 +497,12 @@ _BISECTIONS: Final = 100
 class DeviceShelf:
     """A table's measures for the device's division."""
 
-    scores: (
-        NDArray[np.integer] | NDArray[np.floating]
-    )  # (N,) accesses or chances, the same unit in all tables
+    # (N,) accesses or chances, in the same unit for all tables
+    scores: NDArray[np.integer] | NDArray[np.floating]
     row_bytes: int  # R, as stored
-    saved_bytes: int  # over the link, for each access to a cached row
+    saved_bytes: int  # bytes saved over the link, for each access to a cached row
     has_scale: bool = False  # rows are int8, each with a float32 factor
-    has_all_scales: bool = False  # the device holds the factors of all N rows
+    has_all_scales: bool = False  # the device holds all N rows' factors
     levels: _Levels = field(init=False)
 
     def __post_init__(self) -> None:
@@ -533,7 +532,7 @@ class DeviceShelf:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Levels:
-    """Row counts by score, the hottest first. Rows without a score come last."""
+    """Row counts by score, hottest first. Rows without a score come last."""
 
     scores: NDArray[np.float64]  # (V,) score per row, descending
     counts: NDArray[np.int64]  # (V,) rows with that score
@@ -543,9 +542,9 @@ class _Levels:
         most = float(scores.max()) if len(scores) else 0.0
         if most <= 0:
             return cls(scores=np.zeros(1), counts=np.array([len(scores)]))
-        # Wide enough that equal scores are in one level, narrow enough that small counts of accesses have one each.
+        # The levels are wide enough for equal scores, and narrow enough that small access counts have one level each.
         edges = most * 2.0 ** (np.arange(-_OCTAVES * _STEPS, 2) / _STEPS - 0.5 / _STEPS)
-        # In pieces, as `np.histogram` counts: a table has no second array of all its rows.
+        # `np.histogram` counts in pieces, so a table has no second array with all its rows.
         counts, _ = np.histogram(scores, bins=edges)
         sums, _ = np.histogram(scores, bins=edges, weights=scores)
         found = np.flatnonzero(counts)[::-1]
@@ -555,10 +554,10 @@ class _Levels:
 
 
 def divide_device_bytes(num_bytes: int, shelves: Sequence[DeviceShelf]) -> tuple[int, ...]:
-    """Divide a device's bytes over the tables; `rows_that_fit` turns the result into rows. Pure.
+    """Divide a device's bytes over the tables. `rows_that_fit` turns the result into rows. Pure.
 
     A byte has the same price for all tables, and each table caches the rows that save more than they cost. The price is
-    the lowest at which all fit. A table that is not cached completely also pays for its slot map, or caches nothing.
+    the lowest at which all chosen rows fit. A partly cached table also pays for its slot map, or caches nothing.
 
     Parameters
     ----------
@@ -584,7 +583,7 @@ def divide_device_bytes(num_bytes: int, shelves: Sequence[DeviceShelf]) -> tuple
 
 
 def _spend(left: int, held: list[int], tables: Sequence[_TableSavings]) -> None:
-    """Spend the bytes that no price reaches on the largest savings, a level or a map at a time. Changes ``held``."""
+    """Spend the bytes that no price reaches on the largest savings, one level or map after another. Changes ``held``."""
     for _ in range(2 * len(tables)):
         options = [table.most_within(mine + left) for table, mine in zip(tables, held, strict=True)]
         gains = [
@@ -619,7 +618,7 @@ class _TableSavings:
         return max(options, key=lambda num_bytes: (self.saved(num_bytes) - price * num_bytes, -num_bytes))
 
     def most_within(self, num_bytes: int) -> int:
-        """Return the most bytes for whole rows within ``num_bytes``."""
+        """Return the most bytes for complete rows within ``num_bytes``."""
         if num_bytes >= self.whole_bytes:
             return self.whole_bytes
         rows = max(num_bytes - self._shelf.map_cost, 0) // max(self._shelf.row_cost, 1)

@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     Code = NDArray[np.uint8]
 
 
-# The code of a batch is its width, then for each id the number of ids skipped before it, in one or two bytes. The
-# largest value means that the rest follows, seven bits a byte and the lowest first (LEB128). The whole batch has one
+# A batch's code is its width, and then for each id the number of skipped ids before it, in one or two bytes. The
+# largest value means that the rest follows, seven bits per byte and the lowest first (LEB128). The batch has a single
 # width, because a decoder that tests each byte for its meaning waits for the result: four times slower at gaps of
 # about 128.
 _WIDE_ONE: Final = 255
 _WIDE_TWO: Final = 65535
 _FEW: Final = 8  # one wide gap in eight costs less, in time and space, than a second byte for every gap
 _MORE: Final = 128  # set in every byte of a rest except the last
-_TOP_SHIFT: Final = 56  # of the ninth byte; ids have 63 bits
+_TOP_SHIFT: Final = 56  # shift of the ninth byte; ids have 63 bits
 
 
 def encode_ids(sorted_ids: NDArray[np.integer]) -> Code:
     """Return the code for strictly ascending ids (U,) as (num_bytes,) uint8. Pure.
 
-    It takes about 1 byte per id if U is above a hundredth of the nodes, and 2 if above some hundred-thousandths.
+    The code takes about 1 byte per id if U is above a hundredth of the nodes, and 2 if above some hundred-thousandths.
 
     Raises
     ------
@@ -160,7 +160,7 @@ def _encode_rest(rest: int, code: Code, at: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _decode(code: Code, out: IdArray) -> int:
-    """Fill ``out``; return the code bytes used, or -1 if the code ends too early."""
+    """Fill ``out``. Return the used code bytes, or -1 if the code ends too early."""
     size = code.shape[0]
     if size == 0 or not 1 <= code[0] <= 2:
         return -1
@@ -171,7 +171,7 @@ def _decode(code: Code, out: IdArray) -> int:
 
 @njit(cache=True, nogil=True, inline="always")
 def _decode_ones(code: Code, out: IdArray) -> int:
-    # Unsigned places, here and below: signed ones are compared with zero at every access.
+    # Places are unsigned here and below, because signed ones are compared with zero at every access.
     at, one, size = np.uint64(1), np.uint64(1), np.uint64(code.shape[0])
     last = np.int64(-1)
     for position in range(np.uint64(out.shape[0])):
@@ -185,7 +185,7 @@ def _decode_ones(code: Code, out: IdArray) -> int:
                 return -1
             gap += rest
             at += np.uint64(used)
-        last = (last + 1) + gap  # in this order, as ids have 63 bits
+        last = (last + 1) + gap  # the order matters, because ids have 63 bits
         out[position] = last
     return to_int(at)
 
@@ -205,7 +205,7 @@ def _decode_twos(code: Code, out: IdArray) -> int:
                 return -1
             gap += rest
             at += np.uint64(used)
-        last = (last + 1) + gap  # in this order, as ids have 63 bits
+        last = (last + 1) + gap  # the order matters, because ids have 63 bits
         out[position] = last
     return to_int(at)
 
@@ -245,7 +245,7 @@ class Trace(Sequence[NDArray[np.int64]]):
             self.append(sorted_ids)
 
     def append(self, sorted_ids: NDArray[np.integer]) -> None:
-        """Add a batch with strictly ascending ids (U,), none negative.
+        """Add a batch with strictly ascending, non-negative ids (U,).
 
         Raises
         ------
@@ -272,7 +272,7 @@ class Trace(Sequence[NDArray[np.int64]]):
     def __getitem__(self, batch: int | slice) -> IdArray | Trace:
         """Return the ids (U,) int64 of ``batch`` as a new array, or a slice's trace."""
         if isinstance(batch, slice):
-            # Codes never change, so that a slice may share them while this trace grows.
+            # Codes never change, so a slice may share them while this trace grows.
             part = Trace()
             part._codes, part._lengths = self._codes[batch], self._lengths[batch]
             return part
@@ -281,7 +281,7 @@ class Trace(Sequence[NDArray[np.int64]]):
         return decode_ids(self._codes[batch], self._lengths[batch])
 
     def read(self, batch: int, scratch: IdArray) -> IdArray:
-        """Return ``batch``'s ids in the first elements of ``scratch``, which has room for them."""
+        """Return ``batch``'s ids in the first elements of ``scratch``, which must have enough room."""
         ids = scratch[: self._lengths[batch]]
         decode_into(self._codes[batch], ids)
         return ids
@@ -293,7 +293,7 @@ class Trace(Sequence[NDArray[np.int64]]):
 
     @property
     def num_accesses(self) -> int:
-        """A, over all batches."""
+        """A, the accesses over all batches."""
         return sum(self._lengths)
 
     @property
@@ -321,7 +321,7 @@ class BatchReader:
     def __init__(self, batches: Sequence[NDArray[np.integer]], name: str) -> None:
         self.batches = kept(batches, name)
         self.lengths = lengths_of(self.batches)
-        # Decoding needs a place for the ids of one batch at a time; arrays are handed out as they are.
+        # Decoding needs room for one batch's ids. Arrays are returned as they are.
         longest = int(self.lengths.max(initial=0)) if isinstance(self.batches, Trace) else 0
         self._scratch = np.empty(longest, dtype=np.int64)
 
@@ -331,7 +331,7 @@ class BatchReader:
 
     @property
     def num_accesses(self) -> int:
-        """A, over all batches."""
+        """A, the accesses over all batches."""
         return int(self.lengths.sum())
 
     def read(self, batch: int) -> NDArray[np.integer]:
@@ -348,7 +348,7 @@ class BatchReader:
 def kept(
     batches: Sequence[NDArray[np.integer]], name: str = "accesses"
 ) -> Trace | tuple[NDArray[np.integer], ...]:
-    """Return ``batches`` as something that does not change when they grow. Copies no codes and few arrays. Pure.
+    """Return an unchanging copy of ``batches`` that shares codes and, if possible, arrays. Pure.
 
     Raises
     ------
