@@ -348,7 +348,7 @@ class DeviceShare:
 
     # True if the device reads its missing rows from host memory itself, so that nothing is gathered for it.
     reaches_all: bool = False
-    held: NDArray[np.bool_] | None = None  # (N,) mask of held rows; None if there are no rows, or with ``holds_all``
+    held: NDArray[np.bool_] | None = None  # (N,) mask of held rows; None without rows, or with ``holds_all``
     holds_all: bool = False
 
     def num_held(self, nodes: IdArray) -> int:
@@ -583,7 +583,7 @@ def divide_device_bytes(num_bytes: int, shelves: Sequence[DeviceShelf]) -> tuple
 
 
 def _spend(left: int, held: list[int], tables: Sequence[_TableSavings]) -> None:
-    """Spend the bytes that no price reaches on the largest savings, one level or map after another. Changes ``held``."""
+    """Spend the bytes that no price reaches on the largest savings, a level or map per turn. Changes ``held``."""
     for _ in range(2 * len(tables)):
         options = [table.most_within(mine + left) for table, mine in zip(tables, held, strict=True)]
         gains = [
