@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Actions = NDArray[np.int32]
 
-# An action is a slot s >= 0 (a hit, read from s), BYPASS (a miss that is not kept), ADMIT - s (a miss that enters
+# An action is a slot s >= 0 (a hit in slot s), BYPASS (a miss that is not kept), ADMIT - s (a miss that enters
 # slot s) or ON_DEVICE (a row on the device, ignored by the host cache).
 BYPASS: Final = -1
 ADMIT: Final = -2

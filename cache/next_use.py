@@ -23,7 +23,7 @@ _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _MAX_LOAD: Final = 0.5
 _DIRECT_BYTES: Final = 4
 _CELL_BYTES: Final = 12
-_HASH_BYTES_PER_ACCESS: Final = 24  # if every access is to another node; half of the cells are empty
+_HASH_BYTES_PER_ACCESS: Final = 24  # most bytes, if all accesses differ; half of the cells are empty
 
 
 def table_bytes(num_nodes: int, num_accesses: int) -> int:

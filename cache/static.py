@@ -606,7 +606,7 @@ class _TableSavings:
         self._rows = np.concatenate([[0], np.cumsum(levels.counts)])
         per_row = levels.scores * shelf.saved_bytes
         self._saved = np.concatenate([[0.0], np.cumsum(per_row * levels.counts)])
-        self._gains = per_row / max(shelf.row_cost, 1)  # per byte, descending
+        self._gains = per_row / max(shelf.row_cost, 1)  # savings per byte, descending
         self.most_gain = float(self._gains[0])
         self.whole_bytes = shelf.num_bytes(len(shelf.scores))
 

@@ -47,7 +47,7 @@ class Bottleneck:
 
     kind: BottleneckKind
     share: float  # share of the step: the consumer's wait, or the "compute" or "transfer" time
-    sentence: str  # for the epoch's line
+    sentence: str  # sentence for the epoch's line
 
 
 def find_bottleneck(

@@ -43,14 +43,14 @@ class TableFacts:
 
     name: str
     num_nodes: int
-    row_bytes: int  # as stored
+    row_bytes: int  # stored bytes per row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierFacts:
     """Homes and sizes for a loader's data."""
 
-    tables: tuple[TableFacts, ...]  # in the plan's order
+    tables: tuple[TableFacts, ...]  # tables in the plan's order
     plan: MemoryPlan
     policy: str
     topology: TopologyChoice
@@ -82,9 +82,9 @@ class SuperbatchReport:
     rows: int  # gathered rows
     misses: int  # rows read from the disk
     choice: Choice
-    predicted_step_s: float | None  # per batch; None without an earlier measurement
-    measured_retrieval_s: float  # over all batches
-    measured_step_s: float  # per batch, on average
+    predicted_step_s: float | None  # seconds per batch; None without an earlier measurement
+    measured_retrieval_s: float  # seconds over all batches
+    measured_step_s: float  # mean seconds per batch
     measured_bytes: int = 0  # disk reads over all batches
     table: str = ""  # name of the rows' table, if there are several tables, each with its own report
 

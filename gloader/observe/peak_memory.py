@@ -202,8 +202,8 @@ class PeakMemory:
         if self._is_near:
             # On a busy machine the thread may read too late.
             self._relieve(self._look() - self._other_bytes)
-            # An unexpected compilation takes 250 MB here. The next run does not compile, so this run continues. The last
-            # table shows the peak.
+            # An unexpected compilation takes 250 MB here. The next run does not compile, so this run continues.
+            # The last table shows the peak.
         if self._passed <= bound or _compile_seconds() > self._compiled_s:
             return
         # Every rank needs the same additional share as this rank.

@@ -194,10 +194,10 @@ class MemoryPlan:
     ring_bytes: int
     cache_rows: tuple[int, ...]  # cached rows for each table
     superbatch: SuperbatchSize  # S with the reason
-    planned_accesses: tuple[int, ...]  # for each table: approximate, of a superbatch and its look-ahead
-    missed_bytes: tuple[int, ...]  # for each table: distinct rows that a superbatch misses
+    planned_accesses: tuple[int, ...]  # for each table: approximate accesses, with the look-ahead
+    missed_bytes: tuple[int, ...]  # for each table: bytes of a superbatch's distinct missing rows
     keep_bytes: int  # sampled batches that are kept from trace to execution
-    pack_buffer_bytes: int  # for writing and reading all tables' packs; 0 without packs
+    pack_buffer_bytes: int  # buffers for writing and reading all tables' packs; 0 without packs
     parts: tuple[tuple[str, int], ...]  # all parts' names and bytes, for the report
     predicted_step_s: float  # weighed step time, in which packs count more than their seconds
     candidates: tuple[str, ...]  # the chosen candidate and the next best ones, for the report

@@ -36,7 +36,8 @@ _CHECKED_BYTES_PER_S: Final = 2e9
 # equally busy resources take 1.26 times as long, and a hardly busy one adds nothing.
 _NORM: Final = 3
 
-# Share of a step by which a slow batch delays the loop if no other batch is ready. It is divided by the buffers.
+# Share of a step by which a slow batch delays the loop if no other batch is ready. It is divided by the number of
+# buffers.
 _JITTER: Final = 0.1
 
 _STAGED_MARGIN: Final = 1.1  # a superbatch may miss more rows than predicted; 4% more were measured once
@@ -66,7 +67,7 @@ class StepWork:
     tables: tuple[TableWork, ...]  # one for each type with features, in the order of `Demand.tables`
     rates: IoRates
     sweep_gap_bytes: int
-    sample_s: float  # per batch, in one thread
+    sample_s: float  # sampling seconds per batch, in one thread
     cores: int
     strategy: str = "auto"  # requested read strategy, or "auto"
     edges_s: float = 0.0  # disk time for one batch's edges, if they are swept
@@ -95,7 +96,7 @@ class StepShares:
 
     num_buffers: int
     num_batches: int  # S
-    cache_rows: tuple[int, ...]  # for each table
+    cache_rows: tuple[int, ...]  # cached rows for each table
     kept_share: float = 0.0  # kept share of the batches that are sampled ahead; the others are sampled twice
     staging_bytes: int = 0  # idle memory for missing rows
     spill_bytes: int = 0  # disk for packs; 0 without packs
@@ -106,14 +107,14 @@ class StepSeconds:
     """The prediction for one step."""
 
     seconds: float
-    weighed_s: float  # for comparing candidates; seconds with packs weigh more, because packs wear the disk
+    weighed_s: float  # comparison value: seconds with packs weigh more, because packs wear the disk
     disk_s: float  # disk time
     miss_rate: float
     strategy: Strategy | None  # None if features are in memory
     edges_s: float = 0.0  # disk time for edges, in addition to ``disk_s``
-    missed_bytes: tuple[int, ...] = ()  # for each table, memory for a superbatch's missing rows
+    missed_bytes: tuple[int, ...] = ()  # memory for a superbatch's missing rows, for each table
     ahead_s: float = 0.0  # part of ``disk_s`` before the batch's turn: its share in a sweep
-    misses: tuple[float, ...] = ()  # for each table, missing rows per batch
+    misses: tuple[float, ...] = ()  # missing rows per batch, for each table
     swept_bytes: float = 0.0  # bytes read and written for a batch's share in the sweep
 
 

@@ -106,8 +106,8 @@ def less_room(error: BudgetError, choice: TopologyChoice, demand: Demand, *, roo
     """Return a smaller room for the edges after a plan that did not fit. The last room is 0. Pure.
 
     The first plan is made before the rest of the run is measured: edges get the memory they need, and sweeps as many
-    batches as fit. If too little is left, the edges get less. Otherwise a larger budget could fail where a smaller one
-    works.
+    batches as fit. If too little is left, the edges get less. Otherwise a larger budget could fail although a
+    smaller budget works.
 
     Parameters
     ----------

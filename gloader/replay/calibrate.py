@@ -91,7 +91,7 @@ class ReplayFit:
     cores: float  # cores that the computation keeps busy without competition
     # By stage: the disk's seconds over those from its rates.
     disk: Mapping[str, float] = field(default_factory=dict)
-    lag: Mapping[str, Lag] = field(default_factory=dict)  # by stage
+    lag: Mapping[str, Lag] = field(default_factory=dict)  # lags by stage
 
     def of(self, stage: str, demands: Demands) -> Demands:
         """Return the replayed demands for a piece of work in ``stage``."""
@@ -129,7 +129,7 @@ class Calibrated:
     """A recorded run with its fit."""
 
     fit: ReplayFit
-    work: Work  # with replayed demands
+    work: Work  # the work with replayed demands
     replayed: Replayed
     # By stage: measured seconds over replayed seconds, less 1. "epoch" is for the counted epochs.
     unexplained: dict[str, float]

@@ -85,10 +85,10 @@ def without_reads(work: Work) -> Work:
 
 @dataclass(slots=True)
 class _Placed:
-    """Needs of the work with the same reach, on a resource or a thread, by the loop's first position that waits."""
+    """Needs on a resource or a thread, for work with the same reach, by the first position that waits."""
 
-    seconds: NDArray[np.float64]  # (n,)
-    reach: int  # such work can be under way for this many positions from the loop's on
+    seconds: NDArray[np.float64]  # (n,) seconds by position
+    reach: int  # number of positions, from the loop's on, whose work can be under way
 
     def near(self, position: int) -> float:
         """Return the seconds of all work that can be under way while the loop is at ``position``."""
@@ -96,7 +96,7 @@ class _Placed:
 
 
 def _placed(work: Work, machine: Machine, shape: PipelineShape) -> dict[str, list[_Placed]]:
-    """Return the seconds of work on each resource and each thread, by the work's distance ahead of the loop."""
+    """Return the work's seconds on each resource and each thread, by the distance ahead of the loop."""
     found: dict[str, dict[int, _Placed]] = {LOOP: {}}
 
     def add(name: str, job: _Job, seconds: float) -> None:
@@ -171,13 +171,13 @@ def _jobs_of_several(work: Work, ahead: _Ahead, *, has_disk: bool) -> Iterator[_
 
 
 class _Ahead(NamedTuple):
-    """The number of positions ahead of the loop for each kind of work."""
+    """The reach for each kind of work."""
 
     loops: int  # other ranks' loops
     sent: int
-    gathered: int  # for reads too
+    gathered: int  # also the reach for reads
     sampled: int
-    staged: int  # for inspections too
+    staged: int  # also the reach for inspections
     traced: int
     swept: int
 
@@ -202,7 +202,7 @@ class _Ahead(NamedTuple):
 
 
 def _pauses_between(work: Work, shape: PipelineShape) -> list[tuple[int, float]]:
-    """Return position and seconds of the first rank's pauses between epochs. They count for no epoch."""
+    """Return position and seconds for the first rank's pauses between epochs. They count for no epoch."""
     found, epoch = [], None
     for position in range(0, len(work.batches), shape.num_ranks):
         batch = work.batches[position]
@@ -237,7 +237,7 @@ def floor_of(needs: Mapping[str, float]) -> Floor:
 
 
 def floor_of_mixture(ways: Sequence[Mapping[str, float]]) -> Floor:
-    """Return the floor for all mixtures of ways to run, such as one way per superbatch. Pure.
+    """Return the floor for all mixtures of several ways to run, such as one way per superbatch. Pure.
 
     Each way c has a share x_c, and the shares add up to 1. The floor is the least T at which no resource exceeds T.
     A resource's use is the sum of x_c times its need in way c.
@@ -272,7 +272,7 @@ def floor_of_mixture(ways: Sequence[Mapping[str, float]]) -> Floor:
     )
     if found.x is None:
         raise ReplayError(f"the floor of {len(ways)} settings was not found: {found.message}")
-    # The resource with the largest shadow price: a small reduction of its needs lowers T most.
+    # This resource has the largest shadow price: a small reduction of its needs lowers T most.
     tight = int(np.argmin(found.ineqlin.marginals))
     return Floor(seconds=float(found.x[-1]), resource=names[tight])
 

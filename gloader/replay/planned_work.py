@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 class _Usual(NamedTuple):
     """Processor seconds of a kind of work."""
 
-    each: float  # per piece of work
-    row: float  # per row
-    byte: float = 0.0  # per byte
-    slot: float = 0.0  # per slot of the host cache
-    node: float = 0.0  # per row of the table, used or not
+    each: float  # seconds per piece of work
+    row: float  # seconds per row
+    byte: float = 0.0  # seconds per byte
+    slot: float = 0.0  # seconds per slot in the host cache
+    node: float = 0.0  # seconds per row in the table, used or not
 
 
 # Usual seconds, from runs of `experiments/bench/replay.py` on two cores, with rows of 512 B. They are scaled to each
@@ -163,9 +163,9 @@ _SECONDS: Final = tuple(name for name in Demands._fields if name.endswith("_s"))
 class SampleCosts:
     """Mean processor seconds per batch in the sampler threads."""
 
-    trace_s: float  # to sample a batch ahead for its trace; equals ``again_s`` without recorded traces
-    kept_s: float  # for a batch that is kept from its trace on
-    again_s: float  # for a batch that is sampled again
+    trace_s: float  # seconds to sample a batch for its trace; ``again_s`` without recorded traces
+    kept_s: float  # seconds for a batch that is kept from its trace on
+    again_s: float  # seconds for a batch that is sampled again
     kept_share: float = 1.0  # kept batches' share
 
     @classmethod

@@ -120,7 +120,7 @@ class PassWork:
 class Work:
     """A run's complete work."""
 
-    batches: tuple[BatchWork, ...]  # in order, with all ranks interleaved
+    batches: tuple[BatchWork, ...]  # batches in the loop's order, with all ranks interleaved
     superbatches: tuple[SuperbatchWork, ...] = ()  # empty for features in memory
     passes: tuple[PassWork, ...] = ()  # empty for edges in memory, or read page by page
     num_known: int = 0  # stream positions that can be sampled before the first pass

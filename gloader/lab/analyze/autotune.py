@@ -39,7 +39,7 @@ class SearchedKnob:
     """A setting and its candidate values."""
 
     name: str  # a name in `gloader.replay.changes.KNOBS`
-    values: tuple[str, ...]  # in a what-if's form; the present value is also tried
+    values: tuple[str, ...]  # candidates in a what-if's form; the present value is also tried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ def search(
     Raises
     ------
     ReplayError, ConfigError, BudgetError
-        ``predict`` raised it for no changes.
+        ``predict`` raised the error without changes.
     """
     walk = _Walk(knobs, predict)
     seconds = predict(NO_CHANGES)

@@ -69,7 +69,7 @@ class Findings:
     """An epoch's parts and the changes that would help, for files and the screen."""
 
     run: str
-    measured_s: float  # per epoch
+    measured_s: float  # seconds per epoch
     replayed_s: float
     unexplained: dict[str, float]  # by stage: measured over replayed, minus 1; "epoch" is for the whole epoch
     lags: float  # share of an epoch without use of any recorded resource
@@ -79,7 +79,7 @@ class Findings:
     course: Course
     # Without predictions, all further fields are empty or None.
     parts: dict[str, float] = field(default_factory=dict)  # seconds per epoch, by cause
-    stalls: dict[str, float] = field(default_factory=dict)  # seconds by DS-Analyzer's and Stash's stalls
+    stalls: dict[str, float] = field(default_factory=dict)  # seconds by stall, see `gloader.replay.stalls`
     floor_s: float | None = None  # lower bound: the same work in any order takes at least these seconds
     floor_of: str = ""  # the resource that gives the lower bound
     was_asked: bool = False  # True if the user requested the changes in ``what_if``
@@ -139,7 +139,7 @@ class Findings:
 
 
 def measured_findings(predictor: Predictor, run: str) -> Findings:
-    """Return a run's measurements and its replay's, without predictions.
+    """Return the findings from a run's measurements and its replay, without predictions.
 
     Parameters
     ----------

@@ -151,7 +151,7 @@ class SizedGraph:
 def _without(ids: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the distinct ``ids`` that are not in ``known``, ascending. Pure.
 
-    `np.setdiff1d` hashes: a million ids take it a second, and a sort takes a hundredth of a second.
+    `np.setdiff1d` hashes, which takes a second for a million ids. Sorting takes a hundredth of a second.
     """
     ids, known = np.sort(ids), np.sort(known)
     distinct = ids[np.flatnonzero(np.diff(ids, prepend=-1))]
@@ -200,7 +200,7 @@ _CHECKSUM_BYTES: Final = 8  # bytes per page checksum
 _KEPT_SHARE: Final = 1 / 2  # share of these edges' memory that keeps pages
 _FETCHED_EDGE_BYTES: Final = 24  # bytes per edge in a fetch
 _SPILL_MULTIPLE: Final = 4  # assumed disk for packs and passes, as a multiple of the data
-_EDGES_PER_S: Final = 5e7  # sampled edges per core
+_EDGES_PER_S: Final = 5e7  # sampled edges per second and core
 _LEAST_BYTES: Final = 16 << 20
 
 
@@ -318,7 +318,7 @@ class FitQuestion:
         return self._load(ways[-1])
 
     def prepare(self, budget_bytes: int) -> PreparePlan:
-        """Return the division of ``budget_bytes`` by `gloader prepare`, with its disk usage.
+        """Return `gloader prepare`'s division of ``budget_bytes``, with its disk usage.
 
         Raises
         ------

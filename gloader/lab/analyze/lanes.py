@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _AROUND = 3  # batches in the shown course
 # A batch's stages after sampling ahead. Work on a superbatch covers many batches and lies earlier.
 _OF_A_BATCH = ("sample", "read", "gather", "transfer", "compute")
-_AHEAD = "trace"  # the replay's name for sampling for a trace; the same threads do it
+_AHEAD = "trace"  # the replay's name for sampling ahead, in the same threads
 _SHOWN = {_AHEAD: "sample"}
 
 

@@ -71,7 +71,7 @@ class MachineType:
     memory_bytes: int
     ssd_bytes: int
     dollars_per_hour: float
-    disk: DiskType | str | None = None  # or a factor such as "2x"; None means the recorded disk
+    disk: DiskType | str | None = None  # rates, or a factor such as "2x"; None means the recorded disk
     gpu: str | None = None  # a factor such as "4x"
     network: str | None = None  # a factor, or a rate such as "25Gb/s"
 
@@ -253,10 +253,10 @@ class MachineOffer:
     """A machine with a memory budget, and its predicted epoch."""
 
     machine: MachineType
-    budget_bytes: int  # for the whole run
-    seconds: float  # per epoch
+    budget_bytes: int  # the run's memory
+    seconds: float  # seconds per epoch
     ssd_bytes: int  # disk for the dataset and packs
-    dollars: float  # per epoch
+    dollars: float  # dollars per epoch
 
     @property
     def costs(self) -> tuple[float, ...]:

@@ -91,7 +91,7 @@ class _Sampled(NamedTuple):
 
 
 class SampledStream:
-    """Samples a stream's batches from its first one on, on demand, each once.
+    """Samples a stream's batches on demand, each once, from the first batch on.
 
     Uses about a byte of memory per access. Not thread-safe; samples in its own threads.
 
@@ -166,7 +166,7 @@ class SampledStream:
 
     @property
     def sample_s(self) -> float:
-        """Median processor seconds to sample a batch: some batches include compilation or reads."""
+        """Median processor seconds to sample a batch, because some batches include compilation or reads."""
         return median([one.seconds for one in self._sampled]) if self._sampled else 0.0
 
     def _sample(self, position: int) -> _Sampled:

@@ -66,9 +66,9 @@ class Replanned:
     """A changed run's plan, for the batches that were sampled again."""
 
     plan: MemoryPlan
-    shape: PipelineShape  # with the planned number of buffers and home of the features
+    shape: PipelineShape  # the planned shape, with its buffers and the features' home
     tables: tuple[RecordedTable, ...]
-    batches: tuple[BatchId, ...]  # in stream order, with all ranks interleaved
+    batches: tuple[BatchId, ...]  # batches in stream order, with all ranks interleaved
     superbatches: tuple[SuperbatchCounts, ...]  # counts for these batches; empty if features are in memory
     rows: IdArray  # (batches,) rows gathered on the host
     edges: IdArray  # (batches,) sampled edges

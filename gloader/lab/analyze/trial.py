@@ -76,7 +76,7 @@ class RunExtent:
 class ShortRun:
     """A short run's times."""
 
-    epoch_s: tuple[float, ...]  # from the request for the first batch to the end of the last step
+    epoch_s: tuple[float, ...]  # seconds from the first batch's request to the last step's end
     extent: RunExtent  # the trained batches
     epoch_batches: int  # batches per epoch
     budget: RunBudget
@@ -199,10 +199,10 @@ _MOST_MISFITS: Final = 3
 class Trial:
     """Settings with their predicted and measured times."""
 
-    change: str  # in words; empty for the initial settings
+    change: str  # the changes in words; empty for the initial settings
     settings: TrainSettings
     predicted_s: float
-    measured_s: tuple[float, ...]  # for each repetition
+    measured_s: tuple[float, ...]  # seconds per epoch in each repetition
 
     @property
     def seconds(self) -> float:

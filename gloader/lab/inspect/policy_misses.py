@@ -145,7 +145,7 @@ class Inspection:
     num_batches: int
     epoch_batches: int
     slots: tuple[int, ...]
-    misses: dict[str, tuple[int, ...]]  # by policy, one number for each entry in ``slots``
+    misses: dict[str, tuple[int, ...]]  # misses by policy, one number for each entry in ``slots``
     knee_slots: int  # the knee in the curve of `belady`
 
     @property

@@ -244,7 +244,7 @@ class ReadDemand:
 class GapBytes:
     """The longest holes between needed pages that reads include."""
 
-    alone: int  # in a batch's own reads
+    alone: int  # longest hole in a batch's own reads
     of_passes: int
 
 
@@ -256,7 +256,7 @@ class SweepChoice:
     reason: str
     memory_bytes: int
     spill_bytes: int
-    read_bytes: float  # per batch: its part of full passes, and twice its written output
+    read_bytes: float  # bytes per batch: its part of full passes, and twice its written output
     seconds: float  # disk seconds per batch
 
 

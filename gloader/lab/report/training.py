@@ -28,7 +28,7 @@ _FINGERPRINT_SHOWN: Final = 12  # characters that distinguish datasets with the 
 class RunSettings:
     """A run's settings."""
 
-    named: Mapping[str, str]  # without the seed
+    named: Mapping[str, str]  # settings by name, without the seed
     seed: str  # empty if unknown
     budget_bytes: int | None
 
