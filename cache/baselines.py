@@ -315,8 +315,8 @@ class OnlinePolicy:
     Parameters
     ----------
     name : FIFO; CLOCK (Corbato 1968); LRU; SIEVE (Zhang et al., NSDI'24); S3-FIFO (Yang et al., SOSP'23)
-    num_nodes : N
-    capacity : C
+    num_nodes : N, the number of nodes
+    capacity : C, the number of slots
 
     Raises
     ------
@@ -426,8 +426,8 @@ def make_policy(name: PolicyName, *, num_nodes: int, capacity: int, hot: IdArray
     Parameters
     ----------
     name : a `PolicyName`
-    num_nodes : N
-    capacity : C
+    num_nodes : N, the number of nodes
+    capacity : C, the number of slots
     hot : a static cache's rows, hottest first; the first C are kept
 
     Raises

@@ -29,13 +29,13 @@ class CachePlan:
     nodes are available again, so `without_trace` suffices, with `batch_actions` and `batch_step`.
     """
 
-    capacity: int  # C
+    capacity: int  # C, the cache's slots
     accesses: Sequence[NDArray[np.integer]]  # S arrays of unique ids, the trace; empty without it
     offsets: IdArray  # (S + 1,) start of each batch in `actions`
-    actions: Actions  # (A,) codes of `gloader.cache.actions`
-    hits: IdArray  # (S,)
-    misses: IdArray  # (S,)
-    admissions: IdArray  # (S,)
+    actions: Actions  # (A,) codes from `gloader.cache.actions`
+    hits: IdArray  # (S,) hits per batch
+    misses: IdArray  # (S,) misses per batch
+    admissions: IdArray  # (S,) admitted rows per batch
     resident_after: IdArray  # (C,) row in each slot at the end, -1 if empty
 
     @property
@@ -61,7 +61,7 @@ class CachePlan:
 
     @property
     def num_batches(self) -> int:
-        """S."""
+        """S, the number of batches."""
         return len(self.offsets) - 1
 
     @property

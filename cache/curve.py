@@ -339,7 +339,7 @@ def measure_reuse(batches: Sequence[IdArray], num_nodes: int) -> ReuseProfile:
     Parameters
     ----------
     batches : each batch's unique ids, at least one batch
-    num_nodes : N
+    num_nodes : N, the number of nodes
 
     Raises
     ------
@@ -384,7 +384,7 @@ def cache_outlook(
     ----------
     profile : the batches' reuse profile
     policy : the cache's policy
-    num_batches : S
+    num_batches : S, batches per superbatch
     is_reset : each superbatch starts from an empty cache and has no look-ahead
     """
     distances = np.arange(1, len(profile.next_uses) + 1, dtype=np.float64)

@@ -70,8 +70,8 @@ class BeladyPlanner:
 
     Parameters
     ----------
-    num_nodes : N
-    capacity : C
+    num_nodes : N, the number of nodes
+    capacity : C, the number of slots
     resident : (<= C,) row in each slot, -1 if empty
     reset : every superbatch starts from an empty cache without look-ahead (Park et al., "Ginex", VLDB'22)
     device_resident : ids on the device
@@ -228,8 +228,8 @@ def make_planner(
     Parameters
     ----------
     name : a `PlannerName`
-    num_nodes : N
-    capacity : C
+    num_nodes : N, the number of nodes
+    capacity : C, the number of slots
     hot : a static cache's rows, hottest first; other policies ignore them
     device_resident : ids on the device
     reset, expected_accesses : see `BeladyPlanner`; other policies ignore them

@@ -33,8 +33,8 @@ class SlotCache:
 
     Parameters
     ----------
-    capacity : C
-    dim : F
+    capacity : C, the number of slots
+    dim : F, elements per row
     dtype : the held rows' and batch buffers' dtype. The buffers may be float32 if the rows are float16, bfloat16 or
         int8 with a scale. Rows are then converted without a loss.
     is_bfloat16 : uint16 elements are bfloat16

@@ -87,7 +87,7 @@ class SlotMap:
 
     Parameters
     ----------
-    num_nodes : N
+    num_nodes : N, the number of nodes
     cached : (C,) unique node ids
 
     Raises
@@ -107,7 +107,7 @@ class SlotMap:
 
     @property
     def num_nodes(self) -> int:
-        """N."""
+        """N, the number of nodes."""
         return len(self._slot_of)
 
     @property
@@ -370,7 +370,7 @@ def rows_that_fit(
     Parameters
     ----------
     num_bytes : device memory
-    num_nodes : N
+    num_nodes : N, the number of nodes
     row_bytes : R, as stored, because rows are widened during the gather
     has_scale : rows are int8, each with a float32 factor
     has_all_scales : the device holds all N rows' factors, for rows that the host gathers in stored form

@@ -260,7 +260,7 @@ class Trace(Sequence[NDArray[np.int64]]):
         self._lengths.append(count)
 
     def __len__(self) -> int:
-        """Return S."""
+        """Return S, the number of batches."""
         return len(self._codes)
 
     @overload
@@ -326,7 +326,7 @@ class BatchReader:
         self._scratch = np.empty(longest, dtype=np.int64)
 
     def __len__(self) -> int:
-        """Return S."""
+        """Return S, the number of batches."""
         return len(self.lengths)
 
     @property

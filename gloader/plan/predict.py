@@ -95,7 +95,7 @@ class StepShares:
     """The parts of a memory plan that change a step's duration."""
 
     num_buffers: int
-    num_batches: int  # S
+    num_batches: int  # S, batches per superbatch
     cache_rows: tuple[int, ...]  # cached rows for each table
     kept_share: float = 0.0  # kept share of the batches that are sampled ahead; the others are sampled twice
     staging_bytes: int = 0  # idle memory for missing rows
@@ -300,7 +300,7 @@ def expected_reads(rows: float, *, file_rows: float, row_bytes: int, gap_bytes: 
     ----------
     rows : rows to read
     file_rows : the file's rows over which they are spread
-    row_bytes : R
+    row_bytes : R, bytes per row
     gap_bytes : longest hole that a read bridges
     """
     if rows <= 0:

@@ -68,7 +68,7 @@ class SweepDemand:
 
     @property
     def num_hops(self) -> int:
-        """L."""
+        """L, the number of hops."""
         return len(self.hop_nodes)
 
     @property

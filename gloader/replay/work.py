@@ -34,7 +34,7 @@ class SuperbatchCounts:
 
     @property
     def num_batches(self) -> int:
-        """S."""
+        """S, the number of batches."""
         return len(self.batches)
 
     @property
@@ -59,13 +59,13 @@ class Demands(NamedTuple):
     and latencies that a record cannot explain.
     """
 
-    cpu_s: float = 0.0  # processor seconds over all of its threads
-    cores: float = 1.0  # cores that it keeps busy without competition
-    disk_s: float = 0.0  # disk with the features and edges
-    spill_s: float = 0.0  # disk with the spill folder, if it is a second disk
-    link_s: float = 0.0  # link between host and device
-    device_s: float = 0.0  # device
-    network_s: float = 0.0  # network between machines
+    cpu_s: float = 0.0  # processor seconds over all threads in the work
+    cores: float = 1.0  # cores that the work keeps busy without competition
+    disk_s: float = 0.0  # seconds on the disk with the features and edges
+    spill_s: float = 0.0  # seconds on the disk with the spill folder, if it is a second disk
+    link_s: float = 0.0  # seconds on the link between host and device
+    device_s: float = 0.0  # seconds on the device
+    network_s: float = 0.0  # seconds on the network between machines
     lag_s: float = 0.0
     # More lag for each processor second of other threads during the work: they hold the interpreter's lock and fill
     # the caches.
@@ -84,7 +84,7 @@ NOTHING: Final = Demands()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchWork:
-    """One batch of the stream, in the order of the loop."""
+    """One batch in the stream, in the loop's order."""
 
     epoch: int
     index: int
@@ -121,8 +121,8 @@ class Work:
     """A run's complete work."""
 
     batches: tuple[BatchWork, ...]  # batches in the loop's order, with all ranks interleaved
-    superbatches: tuple[SuperbatchWork, ...] = ()  # empty for features in memory
-    passes: tuple[PassWork, ...] = ()  # empty for edges in memory, or read page by page
+    superbatches: tuple[SuperbatchWork, ...] = ()  # empty if features are in memory
+    passes: tuple[PassWork, ...] = ()  # empty if edges are in memory or read page by page
     num_known: int = 0  # stream positions that can be sampled before the first pass
 
     @property
@@ -150,7 +150,7 @@ class StageLink(NamedTuple):
     stage: str
     takes: tuple[str, ...]  # "traces" and "sampled" are the samplers' sequences
     puts: str
-    is_of_superbatches: bool = False  # an item is a superbatch, else a batch
+    is_of_superbatches: bool = False  # True if an item is a superbatch, False if it is a batch
 
 
 # The stages from the samplers to the ranks, in a batch's order. A replay runs the same stages as
@@ -172,14 +172,14 @@ class PipelineShape:
     sampler_threads: int = 1
     ahead: int = 3  # most sampled batches that wait for execution, and most traces that wait for inspection
     num_buffers: int = 3  # feature buffers per rank
-    planned_at_once: int = 2  # superbatches with plans
-    waiting: int = 1  # items that wait between two stages
+    planned_at_once: int = 2  # most superbatches with plans
+    waiting: int = 1  # most items that wait between two stages
     # Batches that are read before superbatch 1 gets the disk: a step's batches, which machines share.
     unit: int = 1
     num_ranks: int = 1  # ranks that this loader serves in turn
-    is_synchronous: bool = True  # ranks wait for each other at the end of each step
-    is_sending: bool = False  # a thread sends batches to an asynchronous device
-    sent_ahead: int = 2  # batches on the device before the one in computation
+    is_synchronous: bool = True  # True if ranks wait for each other at each step's end
+    is_sending: bool = False  # True if a thread sends batches to an asynchronous device
+    sent_ahead: int = 2  # most batches on the device that wait for their computation
 
     @property
     def links(self) -> tuple[StageLink, ...]:

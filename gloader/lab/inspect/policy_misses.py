@@ -210,7 +210,7 @@ def inspect_trace(
     presampled : another epoch's trace, in which hot sets are counted
     sampler, order : the traces' sampler and order. The analytic hot set follows from the graph, the fan-outs, the
         seeds and the batch size.
-    row_bytes : R
+    row_bytes : R, bytes per row
     superbatch : S, batches that a run plans together
     shares : cache sizes, as shares of the N rows
 
@@ -271,7 +271,7 @@ def superbatch_misses(trace: AccessTrace, slots: Sequence[int] | IdArray, superb
     ----------
     trace : trace of an epoch's first batches, or of all batches
     slots : (K,) cache sizes
-    superbatch : S
+    superbatch : S, batches per superbatch
     """
     parts = [
         Trace([np.sort(nodes) for nodes in trace.accesses[start : start + superbatch]])

@@ -53,7 +53,7 @@ class PageMarks:
 
     @property
     def num_batches(self) -> int:
-        """K."""
+        """K, the number of sampled batches."""
         return self.bits.shape[0]
 
 

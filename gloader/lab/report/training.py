@@ -194,7 +194,7 @@ class Training:
 
     @property
     def best(self) -> float | None:
-        """The best validation figure; NaN does not count."""
+        """The best validation figure. NaN does not count."""
         known = [each.valid for each in self.epochs if each.valid is not None and not isnan(each.valid)]
         return (min if self.metric in _ERRORS else max)(known) if known else None
 
