@@ -105,8 +105,8 @@ class PrepareFlags:
     reverse: Annotated[list[str], REPEATED] = field(default_factory=list)
     """Several types: a pair of relations that are each other's reverse, such as buys=bought_by."""
     edge_table: Annotated[list[str], REPEATED] = field(default_factory=list)
-    """A link table, NAME=FILE or NAME@RELATION=FILE: a .npy, or Parquet or CSV with columns src, dst and optionally label
-    and time."""
+    """A link table, NAME=FILE or NAME@RELATION=FILE: a .npy, or Parquet or CSV with columns src, dst and, optionally,
+    label and time."""
     ranges: str | None = None
     """This machine's feature rows: 0/4 is the first of four parts; other machines prepare 1/4 to 3/4."""
     overwrite: Annotated[bool, Parameter(negative=())] = False
