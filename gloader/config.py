@@ -69,7 +69,7 @@ Autocast = Literal["none", "bf16"]
 GradCompress = Literal["none", "bf16", "powersgd"]
 
 
-# The ten flags that most runs need stand first in --help.
+# --help lists these ten flags first: most runs need them.
 FIRST: Final = Parameter(group=Group("Start with these", sort_key=-1))
 Budget = Annotated[Size, FIRST]
 
@@ -238,7 +238,7 @@ class ReadingSettings:
 class DeviceSettings:
     """The device that receives the batches, and its rows."""
 
-    # Not the flag --device, which is a network's training device: that may be "auto", and is each rank's own GPU.
+    # The flag --device differs: it sets the network's training device, may be "auto", and is each rank's own GPU.
     device: Annotated[str, NOT_A_FLAG] = "cpu"
     """Device that receives the batches."""
     device_cache: SizeOrAuto = "auto"
@@ -477,7 +477,7 @@ class LoaderSettings:
 
 _GROUPS: Final[Mapping[str, Any]] = {part.name: part.default for part in fields(LoaderSettings)}
 
-# Keys of config.yaml that differ from the keywords: files of earlier versions have them, and are resumed.
+# Keys of config.yaml that differ from the keywords. Earlier versions wrote these keys, and their runs can be resumed.
 RECORDED_AS: Final[Mapping[str, str]] = {
     "memory_budget": "memory_budget_bytes",
     "cache": "cache_bytes",
@@ -555,7 +555,7 @@ class TrainSettings:
     loader: LoaderSettings = LoaderSettings()
     task: TaskName = "node"
     links: LinkConfig = LinkConfig()
-    runs: int = 1  # networks that differ in their seed alone: run k uses the loader's seed + k
+    runs: int = 1  # networks that differ only in their seed: run k uses the loader's seed + k
 
 
 @cache
@@ -599,7 +599,7 @@ def _read(name: str, value: Any) -> Any:
     if hint == SizeOrAuto:
         return parse_size_or_auto(value)
     if name == "fanouts":
-        # Lists are checked by the samplers.
+        # The samplers check lists.
         return checked_fanouts(value) if isinstance(value, str | Mapping) else _held_fanouts(value)
     if name == "spill_dir":
         return Path(value)

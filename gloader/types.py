@@ -1,4 +1,4 @@
-"""Values that flow through gloader, and the protocols between its parts.
+"""The values that gloader's parts exchange, and the protocols between the parts.
 
 Shape legend, used in every docstring of the project:
 N nodes, E edges, F feature dimension, B seeds of a batch, U unique nodes of a batch, H hits, M misses,
@@ -27,23 +27,24 @@ _MAX_SHOWN: Final = 2  # items of a mapping; a graph may have hundreds of relati
 
 
 class ByShapes:
-    """A dataclass, made with ``repr=False``, that prints the shapes of its fields, without those that are None."""
+    """A dataclass, made with ``repr=False``, that prints the shapes of its fields and omits fields that are None."""
 
     __slots__ = ()
 
-    if not TYPE_CHECKING:  # a misspelling is an error of mypy
+    if not TYPE_CHECKING:  # mypy reports a misspelled name by itself
 
         def __getattr__(self, name: str) -> Any:
-            if hasattr(type(self), name):  # a property that raised this error: once more, for its own words
+            # A property raised this error: the second read raises the property's own message.
+            if hasattr(type(self), name):
                 return object.__getattribute__(self, name)
             raise AttributeError(f"a {type(self).__name__} has no {name!r}" + _advice(name, self))
 
     def __repr__(self) -> str:
-        """Return one line; a field that is computed at its first read is not computed for it."""
-        held = getattr(self, "__dict__", None)  # the place of such fields
+        """Return one line; a field that is computed at its first read is shown without computing it."""
+        held = getattr(self, "__dict__", None)  # fields that are computed at their first read are here
         parts = {
             each.name: getattr(self, each.name) if held is None else held[each.name]
-            for each in fields(self)  # type: ignore[arg-type]  # of a dataclass
+            for each in fields(self)  # type: ignore[arg-type]  # the subclass is a dataclass
         }
         shown = [
             f"{name}={_short(part)}"
@@ -54,9 +55,9 @@ class ByShapes:
 
 
 def _advice(name: str, value: ByShapes) -> str:
-    if name.startswith("_"):  # of a protocol
+    if name.startswith("_"):  # protocols such as copy look for these names
         return ""
-    there = {each.name for each in fields(value)} | {each for each in dir(type(value)) if each[0] != "_"}  # type: ignore[arg-type]  # of a dataclass
+    there = {each.name for each in fields(value)} | {each for each in dir(type(value)) if each[0] != "_"}  # type: ignore[arg-type]  # the subclass is a dataclass
     near = get_close_matches(name, there, n=1, cutoff=0.7)
     return f"; did you mean {near[0]!r}?" if near else f"; it has {', '.join(sorted(there))}"
 
@@ -83,12 +84,12 @@ IdArray: TypeAlias = NDArray[np.int64]
 LocalArray: TypeAlias = NDArray[np.int32]
 Relation: TypeAlias = tuple[str, str, str]  # source type, name, destination type
 
-NO_EDGE: Final = -1  # in place of a position or of a row: there is none
+NO_EDGE: Final = -1  # marks a missing edge, in place of its position or row
 
-ANY_RELATION: Final = "*"  # stands for every relation that has no fan-outs of its own
+ANY_RELATION: Final = "*"  # stands for every relation without its own fan-outs
 
 NODE: Final = "node"  # the node type of a graph of one type
-EDGE: Final[Relation] = (NODE, "to", NODE)  # and its relation
+EDGE: Final[Relation] = (NODE, "to", NODE)  # the relation of such a graph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -101,7 +102,7 @@ class BatchId:
 
 @dataclass(frozen=True, slots=True)
 class RelationFanouts:
-    """Fan-outs that differ by relation: neighbours per node, relation and hop, the hop next to the seeds first.
+    """Fan-outs that differ by relation: neighbours per node, relation and hop; the first hop is next to the seeds.
 
     ``len()`` is the number of hops.
     """
@@ -113,7 +114,7 @@ class RelationFanouts:
         return len(self.by_relation[0][1])
 
     def __str__(self) -> str:
-        """Return the form of the command line, such as "author:writes:paper=25,20;*=10,5"."""
+        """Return the command line's form, such as "author:writes:paper=25,20;*=10,5"."""
         names = (name if isinstance(name, str) else ":".join(name) for name, _ in self.by_relation)
         hops = (",".join(map(str, fanouts)) for _, fanouts in self.by_relation)
         return ";".join(f"{name}={hop}" for name, hop in zip(names, hops, strict=True))
@@ -121,23 +122,23 @@ class RelationFanouts:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveFanouts:
-    """Fan-outs over all relations together: per hop, a node draws among its in-edges of every relation.
+    """Fan-outs over all relations together: in each hop, a node draws among its in-edges of every relation.
 
-    This is the draw of OGB's scripts, which merge all types into one graph. ``len()`` is the number of hops.
+    OGB's scripts draw in this way, as they merge all types into one graph. ``len()`` is the number of hops.
     """
 
-    fanouts: tuple[int, ...]  # hop next to the seeds first
+    fanouts: tuple[int, ...]  # the first hop is next to the seeds
 
     def __len__(self) -> int:
         """Return L."""
         return len(self.fanouts)
 
     def __str__(self) -> str:
-        """Return the form of the command line, such as "collective:25,20"."""
+        """Return the command line's form, such as "collective:25,20"."""
         return "collective:" + ",".join(map(str, self.fanouts))
 
 
-# Neighbours per node and hop, the hop next to the seeds first; a tuple has them for each relation.
+# Neighbours per node and hop; the first hop is next to the seeds. A tuple applies to every relation.
 Fanouts: TypeAlias = tuple[int, ...] | RelationFanouts | CollectiveFanouts
 
 
@@ -147,16 +148,16 @@ class LinkRows(ByShapes):
 
     sources: IdArray  # (n,) ids within the source type
     destinations: IdArray  # (n,) ids within the destination type
-    positions: IdArray  # (n,) of the edge in its relation's ``indices``; `NO_EDGE` if it is not in the graph
-    # (n,) of the reverse edge, in the ``indices`` of the table's reverse relation; `NO_EDGE` without one
+    positions: IdArray  # (n,) each edge's position in its relation's ``indices``; `NO_EDGE` for edges not in the graph
+    # (n,) each reverse edge's position in the ``indices`` of the reverse relation; `NO_EDGE` without a reverse edge
     reverses: IdArray
     labels: NDArray[Any] | None = None  # (n,) int64 or float32
     times: IdArray | None = None  # (n,) int64 seconds
-    negatives: IdArray | None = None  # (n, k) given negative destinations of each row
+    negatives: IdArray | None = None  # (n, k) each row's given negative destinations
 
 
 class LinkReader(Protocol):
-    """A link table that is open for reading. Thread-safe."""
+    """An open link table. Thread-safe."""
 
     @property
     def num_rows(self) -> int:
@@ -165,7 +166,7 @@ class LinkReader(Protocol):
 
     @property
     def relation(self) -> Relation:
-        """The relation of the edges, whether they are in the graph or not."""
+        """The edges' relation; the graph may lack it."""
         ...
 
     @property
@@ -180,25 +181,24 @@ class LinkReader(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Links(ByShapes):
-    """The pairs of a batch of links: positives first, then the drawn negatives."""
+    """A batch's pairs of nodes: positives first, then the drawn negatives."""
 
-    # (P, 2) source and destination: positions among the batch's seeds, of the source and of the destination type
+    # (P, 2) positions of source and destination among the batch's seeds of their types
     pairs: LocalArray
-    labels: NDArray[Any]  # (P,) float32 1 and 0; without negatives the table's own
+    labels: NDArray[Any]  # (P,) float32 1 and 0; without negatives the table's labels
     edge_ids: IdArray  # (P,) rows of the link table; `NO_EDGE` for negatives
     num_positives: int
-    # (num_positives,) int64 seconds, the query time of each positive and its negatives; None means that edges of all
-    # times are taken
+    # (num_positives,) int64 seconds, the query time of a positive and its negatives; None allows edges of all times
     times: IdArray | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class BatchSeeds(ByShapes):
-    """The seeds of a batch, with their excluded edges, query times and links."""
+    """A batch's seeds, with their excluded edges, query times and links."""
 
-    nodes: IdArray  # (B,) distinct, or with ``times`` any; with several types in one numbering
-    excluded: tuple[IdArray, ...] = ()  # of each relation (X,) ascending positions; () without exclusion
-    times: IdArray | None = None  # (B,) int64 seconds; None means that edges of all times are taken
+    nodes: IdArray  # (B,) distinct, unless ``times`` is given; several types share one numbering
+    excluded: tuple[IdArray, ...] = ()  # (X,) ascending positions for each relation; () without exclusion
+    times: IdArray | None = None  # (B,) int64 seconds; None allows edges of all times
     links: Links | None = None  # the links to predict; None if the seeds' own labels are predicted
 
 
@@ -214,8 +214,8 @@ def seed_nodes(seeds: AnySeeds) -> IdArray:
 class Block(ByShapes):
     """One hop of a sampled batch: a bipartite CSC graph from source to destination nodes, in local ids.
 
-    The sources and the destinations of a block are prefixes of ``SampledBatch.nodes``; the destinations
-    are a prefix of the sources. In a `HeteroBatch` they are prefixes of their types' nodes.
+    A block's sources and destinations are prefixes of ``SampledBatch.nodes``; the destinations are a prefix of the
+    sources. In a `HeteroBatch` they are prefixes of their types' nodes.
     """
 
     indptr: LocalArray  # (num_dst + 1,)
@@ -223,9 +223,8 @@ class Block(ByShapes):
     edge_ids: IdArray  # (num_edges,) positions in the graph's ``indices``
     num_src: int
     num_dst: int
-    edge_weight: NDArray[np.float32] | None = (
-        None  # (num_edges,) number of full-graph edges that each represents; None: all alike
-    )
+    # (num_edges,) number of full-graph edges that each sampled edge represents; None if all represent the same number
+    edge_weight: NDArray[np.float32] | None = None
 
     @property
     def num_edges(self) -> int:
@@ -235,39 +234,39 @@ class Block(ByShapes):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SampledBatch(ByShapes):
-    """The topology of one mini-batch. ``blocks[0]`` is next to the input features, ``blocks[-1]`` to the seeds."""
+    """The topology of one mini-batch. ``blocks[0]`` is next to the input features, ``blocks[-1]`` next to the seeds."""
 
     id: BatchId
-    # (U,) global ids, in first-seen order; nodes[:num_seeds] are the seeds. Unique, except for seeds with query times:
-    # each of these has its own nodes.
+    # (U,) global ids, in first-seen order; nodes[:num_seeds] are the seeds. Ids are unique, except with query times:
+    # then each seed has its own nodes.
     nodes: IdArray
     num_seeds: int
     blocks: tuple[Block, ...]  # L blocks; empty if the batch was sampled on the compute device
-    on_device: SampledOnDevice | None = None  # holds them there
+    on_device: SampledOnDevice | None = None  # the topology, if it was sampled on the compute device
     links: Links | None = None  # the links to predict, if any
-    # (U,) int32 the seed of each node, if each seed has its own nodes; None if seeds share nodes
+    # (U,) int32 each node's seed, if each seed has its own nodes; None if seeds share nodes
     trees: LocalArray | None = None
-    # (U,) number of in-edges that hops may take: before the seed's time, not excluded; None means all in-edges
+    # (U,) number of in-edges that hops may take: before the seed's time, not excluded. None means all in-edges.
     in_degrees: NDArray[np.float32] | None = None
 
     @property
     def node_arrays(self) -> tuple[IdArray, ...]:
-        """The nodes of each type: of the only one."""
+        """The nodes of each type; this batch has one type."""
         return (self.nodes,)
 
     @property
     def seed_counts(self) -> tuple[int, ...]:
-        """The seeds of each type: of the only one."""
+        """The number of seeds of each type; this batch has one type."""
         return (self.num_seeds,)
 
     @property
     def hops(self) -> tuple[tuple[Block, ...], ...]:
-        """The blocks of each hop and relation, in the order of ``blocks``: of the only relation."""
+        """The blocks of each hop and relation, in the order of ``blocks``; this batch has one relation."""
         return tuple((block,) for block in self.blocks)
 
     @property
     def tree_arrays(self) -> tuple[LocalArray, ...]:
-        """The trees of each type's nodes, of the only one; () if seeds share nodes."""
+        """The trees of each type's nodes; this batch has one type. () if seeds share nodes."""
         return () if self.trees is None else (self.trees,)
 
     @property
@@ -275,8 +274,8 @@ class SampledBatch(ByShapes):
         """Every block."""
         return self.blocks
 
-    def edges_of(self, relation: int) -> tuple[Block, ...]:  # noqa: ARG002 - as of `HeteroBatch`
-        """Return the blocks of a relation, by its number: of the only one."""
+    def edges_of(self, relation: int) -> tuple[Block, ...]:  # noqa: ARG002 - the parameter of `HeteroBatch`
+        """Return a relation's blocks; this batch has one relation."""
         return self.blocks
 
     @property
@@ -287,19 +286,19 @@ class SampledBatch(ByShapes):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class HeteroBatch(ByShapes):
-    """The topology of one mini-batch over several types: every type and relation is present, perhaps empty.
+    """The topology of one mini-batch with several types. Every type and relation is present, perhaps empty.
 
-    Types and relations are in the order of the dataset's record. ``blocks[-1]`` is next to the seeds. In a block
-    ``num_dst`` counts the nodes of the destination type known before the hop, ``num_src`` those of the source
-    type known after it: they are the same for all relations of that type.
+    Types and relations are in the order of the dataset's record. ``blocks[-1]`` is next to the seeds. In a block,
+    ``num_dst`` counts the destination type's nodes before the hop, and ``num_src`` the source type's nodes after the
+    hop. All relations with the same type have the same count.
     """
 
     id: BatchId
     nodes: Mapping[str, IdArray]  # (U_t,) ids within the type, unique, in first-seen order; seeds first
-    num_seeds: Mapping[str, int]  # of each type
-    blocks: tuple[Mapping[Relation, Block], ...]  # L, of every relation
-    links: Links | None = None  # as of `SampledBatch`
-    trees: Mapping[str, LocalArray] | None = None  # as of `SampledBatch`, of each type
+    num_seeds: Mapping[str, int]  # seeds per type
+    blocks: tuple[Mapping[Relation, Block], ...]  # L hops, each with all relations
+    links: Links | None = None  # see `SampledBatch`
+    trees: Mapping[str, LocalArray] | None = None  # by type, see `SampledBatch`
 
     @property
     def node_arrays(self) -> tuple[IdArray, ...]:
@@ -308,7 +307,7 @@ class HeteroBatch(ByShapes):
 
     @property
     def seed_counts(self) -> tuple[int, ...]:
-        """The seeds of each type."""
+        """The number of seeds of each type."""
         return tuple(self.num_seeds.values())
 
     @property
@@ -323,16 +322,16 @@ class HeteroBatch(ByShapes):
 
     @property
     def in_degrees(self) -> None:
-        """None: batches of several types carry no degrees."""
+        """None: batches with several types carry no degrees."""
         return None
 
     @property
     def all_blocks(self) -> tuple[Block, ...]:
-        """Every block: hop after hop as in ``blocks``, relation after relation."""
+        """Every block: hops in the order of ``blocks``, and the relations of each hop."""
         return tuple(chain.from_iterable(hop.values() for hop in self.blocks))
 
     def edges_of(self, relation: int) -> tuple[Block, ...]:
-        """Return the blocks of a relation, by its number, in the order of ``blocks``."""
+        """Return the blocks of the relation with this number, in the order of ``blocks``."""
         return tuple(next(islice(hop.values(), relation, None)) for hop in self.blocks)
 
     @property
@@ -342,7 +341,7 @@ class HeteroBatch(ByShapes):
 
     @property
     def on_device(self) -> None:
-        """None: batches of several types are sampled on the host."""
+        """None: batches with several types are sampled on the host."""
         return None
 
 
@@ -353,7 +352,7 @@ AnyBatch: TypeAlias = SampledBatch | HeteroBatch
 class BatchTypes:
     """The node types and relations of a loader's batches, in the order of the dataset's record.
 
-    A graph of one type is a graph of one type and one relation, which its batches do not name.
+    A graph without types counts as one node type and one relation, which its batches do not name.
     """
 
     nodes: tuple[str, ...] = (NODE,)  # T
@@ -370,15 +369,15 @@ class BatchTypes:
         links: Links | None,
         trees: Sequence[LocalArray],
     ) -> AnyBatch:
-        """Return the batch of these parts.
+        """Return the batch with these parts.
 
         Parameters
         ----------
-        batch_id : the address of the batch
-        nodes, num_seeds : (T,) of each type
+        batch_id : the batch's address
+        nodes, num_seeds : (T,) nodes and number of seeds of each type
         hops : (L, K) the blocks of each hop and relation, in the order of ``SampledBatch.blocks``
         links : the links to predict, if any
-        trees : (T,) of each type's nodes; () if seeds share nodes
+        trees : (T,) the trees of each type's nodes; () if seeds share nodes
         """
         if not self.are_named:
             return SampledBatch(
@@ -400,18 +399,18 @@ class BatchTypes:
 
 
 class Sampler(Protocol):
-    """Turns the seeds of a batch into its topology. Pure and thread-safe: equal arguments, equal batch."""
+    """Samples a batch's topology from its seeds. Pure and thread-safe: equal arguments give equal batches."""
 
     def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> SampledBatch:
-        """Sample the neighbourhood of ``seeds`` (B,); a sampler for node loaders only need not take `BatchSeeds`."""
+        """Sample the neighbourhood of ``seeds`` (B,); a sampler for node loaders may refuse `BatchSeeds`."""
         ...
 
 
 class HeteroSampler(Protocol):
-    """Turns the seeds of a batch into its topology, of several types. Pure and thread-safe."""
+    """Samples a batch's topology with several types from its seeds. Pure and thread-safe."""
 
     def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> HeteroBatch:
-        """Sample the neighbourhood of ``seeds`` (B,), numbered over all types: first number of their type + id."""
+        """Sample the neighbourhood of ``seeds`` (B,). A seed's number is the first number of its type plus its id."""
         ...
 
 
@@ -419,20 +418,20 @@ AnySampler: TypeAlias = Sampler | HeteroSampler
 
 
 class IdPortions(Protocol):
-    """The ascending positions that O owners need from a long array, passed from a sampler to a sweep. For one thread.
+    """The ascending positions that O owners read from a long array, passed from a sampler to a sweep. For one thread.
 
-    They come in portions, as there are too many to hold.
+    The positions come in portions, as memory cannot hold all of them.
     """
 
     def fill(self, ids: IdArray, taken: IdArray, ends: IdArray, has_more: NDArray[np.bool_]) -> None:
-        """Move the rest of every owner's portion to the front of its row, and write its next positions after it.
+        """Move the rest of every owner's portion to the front of its row, and append its next positions.
 
         Parameters
         ----------
-        ids : (O, W) int64, W of at least 1; the rest of owner o is ``ids[o, taken[o] : ends[o]]``; written
+        ids : (O, W) int64 with W >= 1; the rest of owner o is ``ids[o, taken[o] : ends[o]]``; written
         taken : (O,) int64, number of used columns; set to 0
-        ends : (O,) int64, number of filled columns; set anew
-        has_more : (O,) bool, whether further positions had no room; set anew
+        ends : (O,) int64, number of filled columns; written
+        has_more : (O,) bool, whether further positions had no room; written
         """
         ...
 
@@ -441,12 +440,12 @@ class IdPortions(Protocol):
 class ReadStats:
     """The cost of one call of ``read_into``."""
 
-    rows: int  # rows delivered
-    requests: int  # reads issued to the device
-    bytes_read: int  # bytes those reads moved, alignment and gaps included
+    rows: int  # delivered rows
+    requests: int  # read requests to the device
+    bytes_read: int  # bytes of these requests, with alignment and gaps
 
     def __add__(self, other: ReadStats) -> ReadStats:
-        """Return the cost of both calls. Pure."""
+        """Return the sum of both costs. Pure."""
         return ReadStats(
             rows=self.rows + other.rows,
             requests=self.requests + other.requests,
@@ -475,20 +474,20 @@ class FeatureSource(Protocol):
     def read_into(
         self, rows: IdArray, out: NDArray[np.generic], /, *, at: IdArray | None = None
     ) -> ReadStats:
-        """Read ``rows`` into ``out``; all of them, or raise.
+        """Read ``rows`` into ``out``: all of them, or an error is raised.
 
         Parameters
         ----------
         rows : (M,) ids in 0..N-1, in any order, repeats allowed
-        out : (M, F), or (K, F) with ``at``; C-contiguous, of the stored dtype or float32, to which rows are converted
-        at : (M,) row of ``out`` for each of ``rows``; None means that row i goes to ``out[i]``
+        out : (M, F), or (K, F) with ``at``; C-contiguous. Its dtype is the stored dtype, or float32 for converted rows
+        at : (M,) the place in ``out`` of each row; None means that row i goes to ``out[i]``
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheStep:
-    """The work of the host cache for one batch: copies out of slots, misses to read, rows to admit.
+    """The host cache's work for one batch: copies out of slots, misses to read, rows to admit.
 
     Positions count within ``SampledBatch.nodes``; every position is either a hit or a miss.
     """
@@ -502,14 +501,14 @@ class CacheStep:
 
 
 class OnDemand:
-    """A field that takes a tensor, or a function that returns one at the first read."""
+    """A field that holds a tensor, or a function that returns the tensor at the first read."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
     def __get__(self, instance: object | None, owner: type) -> torch.Tensor:
         if instance is None:
-            raise AttributeError(self._name)  # shows a dataclass that the field has no default
+            raise AttributeError(self._name)  # so that a dataclass finds no default for the field
         held = instance.__dict__
         found = held[self._name]
         if callable(found):
@@ -526,24 +525,23 @@ class DeviceBlock(ByShapes):
 
     indptr: torch.Tensor  # (num_dst + 1,) int32
     indices: torch.Tensor  # (num_edges,) int32, sources
-    # (num_edges,) int64, positions in the graph's ``indices``. Few models use them, and they would be half of a batch's
-    # transfer without its rows: they stay on the host, and are copied to the device at the first read.
+    # (num_edges,) int64, positions in the graph's ``indices``. They stay on the host until the first read copies them:
+    # few models use them, and they would be half of a batch's transfer, not counting feature rows.
     edge_ids: OnDemand = OnDemand()
-    # (num_src,) float32, in-degree of each source in the full graph, without edges that no hop may take, see
-    # `SampledBatch.in_degrees`; (0,) in a block of a relation, whose sources have no degrees
+    # (num_src,) float32, each source's in-degree in the full graph, without edges that no hop may take, see
+    # `SampledBatch.in_degrees`; (0,) in a relation's block, whose sources have no degrees
     src_degree: torch.Tensor
     num_src: int
     num_dst: int
-    edge_weight: torch.Tensor | None = (
-        None  # (num_edges,) float32, full-graph edges that each represents; None: all alike
-    )
+    # (num_edges,) float32, full-graph edges that each sampled edge represents; None if all represent the same number
+    edge_weight: torch.Tensor | None = None
     edge_x: torch.Tensor | None = None  # (num_edges, F_e) float32; None without edge features
 
     @property
     def edge_index(self) -> torch.Tensor:
         """Source and destination of each edge, (2, num_edges) int64, in the form of PyG's layers."""
         num_edges = self.indices.shape[0]
-        # Made of the block's own tensors, so that all of it stays on their device.
+        # All tensors are derived from the block's own tensors, so that they are on the same device.
         indptr = self.indptr.long()
         dst = indptr.new_ones(self.num_dst).cumsum(0) - 1
         pair = indptr.new_empty((2, num_edges))
@@ -556,48 +554,48 @@ class Made(Protocol):
     """A point in a device's work; see `gloader.device.seam.Mark`."""
 
     def wait(self) -> None:
-        """Wait until the device reached it."""
+        """Wait until the device has reached this point."""
         ...
 
     def precede(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Order this thread's later computations on the device after it, and keep the memory of ``tensors``."""
+        """Order this thread's later device work after this point, and keep the memory of ``tensors`` until then."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledOnDevice:
-    """The topology of a batch that was sampled on the compute device, and stays there."""
+    """A batch's topology that was sampled on the compute device and stays there."""
 
     nodes: torch.Tensor  # (U,) int64
     src_degree: torch.Tensor  # (U,) float32, full-graph in-degree
     blocks: tuple[DeviceBlock, ...]  # L blocks
-    made: Made  # after all of it
+    made: Made  # the point after all of this work
 
     def tensors(self) -> tuple[torch.Tensor, ...]:
-        """Return all of its tensors."""
+        """Return all tensors of the topology."""
         arrays = ((block.indptr, block.indices, block.edge_ids) for block in self.blocks)
         return (self.nodes, self.src_degree, *chain.from_iterable(arrays))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ReadyBatch(ByShapes):
-    """A mini-batch that is ready to compute on, on the compute device.
+    """A mini-batch on the compute device, ready for computation.
 
-    ``x`` lives in a buffer of the loader's ring and keeps it as long as ``x`` or a view of it is alive. If the
+    ``x`` lies in a buffer of the loader's ring. The buffer is kept while ``x`` or a view of ``x`` is alive. If the
     memory budget has room for only one buffer, the request for the next batch empties ``x``.
     """
 
     id: BatchId
     x: torch.Tensor  # (U, F) float32
-    y: torch.Tensor  # (B,) labels of the seeds
+    y: torch.Tensor  # (B,) the seeds' labels
     blocks: tuple[DeviceBlock, ...]
     nodes: IdArray  # (U,) global ids
     num_seeds: int
-    trees: LocalArray | None = None  # (U,) as of `SampledBatch`
+    trees: LocalArray | None = None  # (U,) see `SampledBatch`
 
     @property
     def typed(self) -> HeteroReadyBatch:
-        """The same batch as one of one type and one relation; shares its tensors."""
+        """The same batch with one named type and one named relation; shares its tensors."""
         return HeteroReadyBatch(
             id=self.id,
             x={NODE: self.x},
@@ -611,18 +609,18 @@ class ReadyBatch(ByShapes):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class HeteroReadyBatch(ByShapes):
-    """A mini-batch of a graph of several types, ready to compute on; every type and relation is present, perhaps empty.
+    """A mini-batch with several types, ready for computation. Every type and relation is present, perhaps empty.
 
-    The tensors of ``x`` lie in one buffer of the loader's ring, and keep it while one of them is alive.
+    The tensors of ``x`` lie in one buffer of the loader's ring. The buffer is kept while one of them is alive.
     """
 
     id: BatchId
-    x: Mapping[str, torch.Tensor]  # (U_t, F_t) float32; (U_t, 0) of a type without features
-    y: torch.Tensor  # (B,) labels of the seeds of the labelled type, in their order
+    x: Mapping[str, torch.Tensor]  # (U_t, F_t) float32; (U_t, 0) for a type without features
+    y: torch.Tensor  # (B,) labels of the labelled type's seeds, in seed order
     blocks: tuple[Mapping[Relation, DeviceBlock], ...]
     nodes: Mapping[str, IdArray]  # (U_t,) ids within the type
     num_seeds: Mapping[str, int]
-    trees: Mapping[str, LocalArray] | None = None  # (U_t,) as of `HeteroBatch`
+    trees: Mapping[str, LocalArray] | None = None  # (U_t,) see `HeteroBatch`
 
     @property
     def typed(self) -> HeteroReadyBatch:
@@ -632,24 +630,24 @@ class HeteroReadyBatch(ByShapes):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LinkBatch(ByShapes):
-    """A mini-batch of links, ready to compute on: its seeds are the ends of edges."""
+    """A mini-batch of links, ready for computation; its seeds are the ends of the links."""
 
     batch: ReadyBatch | HeteroReadyBatch  # its ``y`` is ``labels``
-    # (P, 2) int64 source and destination: rows of the model's output for the seeds, of their types
+    # (P, 2) int64 source and destination: rows of the model's output for the seeds of their types
     pairs: torch.Tensor
-    labels: torch.Tensor  # (P,) float32 1 and 0; without negatives the table's own, int64 or float32
-    edge_ids: IdArray  # (P,) rows of the link table; `NO_EDGE` of negatives
-    num_positives: int  # the first of the pairs
-    times: IdArray | None = None  # (num_positives,) as of `Links`
+    labels: torch.Tensor  # (P,) float32 1 and 0; without negatives the table's labels, int64 or float32
+    edge_ids: IdArray  # (P,) rows of the link table; `NO_EDGE` for negatives
+    num_positives: int  # the first pairs are positives
+    times: IdArray | None = None  # (num_positives,) see `Links`
 
     @property
     def id(self) -> BatchId:
-        """The address of the batch."""
+        """The batch's address."""
         return self.batch.id
 
     @property
     def typed(self) -> HeteroReadyBatch:
-        """Its nodes, features and edges by type and relation."""
+        """The nodes, features and edges by type and relation."""
         return self.batch.typed
 
 

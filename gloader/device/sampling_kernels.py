@@ -1,10 +1,11 @@
-"""Kernels for neighbour sampling on a device: the draws of `gloader.samplers`, bit for bit, one edge or node per lane.
+"""Kernels for neighbour sampling on a device: the same draws as `gloader.samplers`, bit for bit, one item per lane.
 
-No result depends on the order in which lanes run. A draw is a function of its address. Floyd's rule replaces it
-depending on earlier draws, which another kernel has written. A node is first seen at the least of its edges.
+No result depends on the order in which lanes run. A draw is a function of its address. Floyd's rule may replace a
+draw, depending on earlier draws that another kernel has written. A node is first seen at its edge with the least
+number.
 
-The counts of nodes and edges stay on the device, see `Sampling`: an array has room for the most that are possible, and
-a lane beyond the count does nothing.
+The counts of nodes and edges stay on the device, see `Sampling`: each array has room for the maximum, and lanes beyond
+the count do nothing.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from gloader.core import hashing
 if TYPE_CHECKING:
     from gloader.device.tier import DeviceTopology
 
-# An entry of `labels` is one of three: the node's label less `_KNOWN`, which is negative; the first edge of the hop
-# that found the node; or `UNSEEN`.
+# An entry of `labels` is the node's label minus `_KNOWN`, which is negative; or else the hop's first edge that found
+# the node; or else `UNSEEN`.
 UNSEEN: Final = 2**31 - 1
 _KNOWN = tl.constexpr(2**31)
 
@@ -31,14 +32,14 @@ _MUL_1, _MUL_2 = tl.constexpr(int(hashing.MUL_1)), tl.constexpr(int(hashing.MUL_
 _LOW_32 = tl.constexpr(0xFFFFFFFF)
 _RETRY = tl.constexpr(1 << 40)
 
-_LANES: Final = 256  # per program: two for each of its 128 threads
-# Sizes differ between batches, so one compiled kernel must serve all of them.
+_LANES: Final = 256  # lanes per program: two for each of its 128 threads
+# These sizes differ between batches, and one compiled kernel must serve all batches.
 _SIZES: Final = ("capacity", "fanout", "hop", "num_rows", "num_lanes")
 
 
 @triton.jit
 def mix64(x):  # type: ignore[no-untyped-def]
-    """Return the same as `gloader.core.hashing.mix64`."""
+    """Compute `gloader.core.hashing.mix64`."""
     x = (x ^ (x >> 30)) * _MUL_1
     x = (x ^ (x >> 27)) * _MUL_2
     return x ^ (x >> 31)
@@ -46,19 +47,19 @@ def mix64(x):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def node_key(key, node):  # type: ignore[no-untyped-def]
-    """Return the same as `gloader.samplers.rng.node_key`."""
+    """Compute `gloader.samplers.rng.node_key`."""
     return mix64(key ^ (node.to(tl.uint64) * _GOLDEN + 1))
 
 
 @triton.jit
 def word(key, index):  # type: ignore[no-untyped-def]
-    """Return the same as `gloader.samplers.rng.word`."""
+    """Compute `gloader.samplers.rng.word`."""
     return mix64(key + (index + 1) * _GOLDEN)
 
 
 @triton.jit
 def bounded_64(bits, bound):  # type: ignore[no-untyped-def]
-    """Return the same as `gloader.samplers.rng.bounded_64`."""
+    """Compute `gloader.samplers.rng.bounded_64`."""
     low = (bits & _LOW_32) * (bound & _LOW_32)
     mid_1 = (bits >> 32) * (bound & _LOW_32) + (low >> 32)
     mid_2 = (bits & _LOW_32) * (bound >> 32) + (mid_1 & _LOW_32)
@@ -67,7 +68,7 @@ def bounded_64(bits, bound):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def bounded(key, draw, bound, is_drawn):  # type: ignore[no-untyped-def]
-    """Return the same as `gloader.samplers.rng.bounded`, as uint64; undefined in lanes without a draw."""
+    """Compute `gloader.samplers.rng.bounded`, as uint64; undefined in lanes without a draw."""
     bits = word(key, draw >> 1)
     product = tl.where(draw & 1 != 0, bits >> 32, bits & _LOW_32) * bound
     found = product >> 32
@@ -101,7 +102,7 @@ def _count_kernel(  # type: ignore[no-untyped-def]
     IS_REPLACED: tl.constexpr,
     LANES: tl.constexpr,
 ):
-    """One destination per lane: write its label and the number of its sampled in-edges; 0 after the last node."""
+    """One destination per lane: write its label and the number of its sampled in-edges; 0 beyond the last node."""
     row = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
     label = row + (tl.load(ends + hop) if IS_MERGED else 0)
     is_row = row < capacity
@@ -135,7 +136,7 @@ def _draw_kernel(  # type: ignore[no-untyped-def]
     IS_REPLACED: tl.constexpr,
     LANES: tl.constexpr,
 ):
-    """One edge per lane: write its draw before Floyd's rule, or its place if the destination takes all in order."""
+    """One edge per lane: write its draw before Floyd's rule, or its place if the destination takes all in-edges."""
     edge = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
     num_edges = tl.load(offsets + num_rows)
     is_edge = edge < num_edges
@@ -168,7 +169,7 @@ def _repeat_kernel(  # type: ignore[no-untyped-def]
     num_rows,
     LANES: tl.constexpr,
 ):
-    """One edge per lane: write True if an earlier draw of its destination was equal."""
+    """One edge per lane: write True if its destination had an equal earlier draw."""
     edge = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
     num_edges = tl.load(offsets + num_rows)
     is_edge = edge < num_edges
@@ -202,11 +203,11 @@ def _find_kernel(  # type: ignore[no-untyped-def]
     IS_REPLACED: tl.constexpr,
     LANES: tl.constexpr,
 ):
-    """One edge per lane: write its position in the graph and its source; the first edge to a new node finds the node.
+    """One edge per lane: write its position in the graph and its source; a new node takes the least edge number.
 
-    If an earlier draw took the same position, the draw is replaced by the last position in its bound, its top. An
-    earlier draw may have taken the position directly or as its own top. Position p is the top of draw p - (degree -
-    count) only, so only that draw is tested.
+    If an earlier draw took the same position, Floyd's rule replaces the draw by the last position in its bound, its
+    top. The earlier draw took the position directly, or as its own top. Position p is the top of one draw only, number
+    p - (degree - count), so that only this draw is tested.
     """
     edge = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
     num_edges = tl.load(offsets + num_rows)
@@ -233,7 +234,7 @@ def _find_kernel(  # type: ignore[no-untyped-def]
     source = tl.load(graph_indices + edge_id, mask=is_edge, other=0)
     tl.store(edge_ids + edge, edge_id, mask=is_edge)
     tl.store(sources + edge, source, mask=is_edge)
-    # A known label is negative, and stays.
+    # The label of a seen node is negative, so that it stays.
     tl.atomic_min(labels + source, edge.to(tl.int32), mask=is_edge, sem="relaxed")
 
 
@@ -247,7 +248,7 @@ def _first_kernel(  # type: ignore[no-untyped-def]
     num_lanes,
     LANES: tl.constexpr,
 ):
-    """One edge per lane: write True if it is the first to find its source."""
+    """One edge per lane: write True if the edge is the first to find its source."""
     edge = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
     num_edges = tl.load(offsets + num_rows)
     is_edge = edge < num_edges
@@ -278,7 +279,7 @@ def _label_kernel(  # type: ignore[no-untyped-def]
     source = tl.load(sources + edge, mask=is_edge, other=0)
     found = tl.load(labels + source, mask=is_edge, other=-1)
     is_new = is_edge & (found >= 0)
-    # Number of first edges up to the one that found this node.
+    # The rank counts the first edges, up to the edge that found this node.
     rank = tl.load(num_first + found, mask=is_new, other=1).to(tl.int64)
     last = tl.load(ends + hop + 1)
     label = tl.where(is_new, last + rank - 1, found.to(tl.int64) + _KNOWN)
@@ -291,14 +292,14 @@ def _label_kernel(  # type: ignore[no-untyped-def]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """The state of a batch while it is sampled: topology, keys, labels and counts."""
+    """The state of a batch during sampling: topology, keys, labels and counts."""
 
     graph: DeviceTopology
     labels: torch.Tensor  # (N,) int32, see `UNSEEN`
     ends: torch.Tensor  # (L + 2,) int64: 0, the number of seeds, and the number of nodes after each hop
-    totals: torch.Tensor  # (L,) int64, edges of each hop; 0 before they are counted
+    totals: torch.Tensor  # (L,) int64, edges per hop; 0 before the hop
     keys: torch.Tensor  # (L,) int64
-    is_merged: bool  # a hop's destinations are the last hop's new nodes, else all nodes
+    is_merged: bool  # a hop's destinations are the nodes of the last hop, and otherwise all nodes
     is_replaced: bool  # draws are with replacement
 
 
@@ -306,9 +307,9 @@ class Sampling:
 class Destinations:
     """A hop's destinations and their numbers of edges. Entries beyond the count have no edges."""
 
-    starts: torch.Tensor  # (D,) int64, where each one's in-edges begin in the graph
+    starts: torch.Tensor  # (D,) int64, start of each destination's in-edges in the graph
     degrees: torch.Tensor  # (D,) int64
-    offsets: torch.Tensor  # (D + 1,) int64, where its edges begin in the hop
+    offsets: torch.Tensor  # (D + 1,) int64, start of each destination's edges in the hop
 
     def cut(self, count: int) -> Destinations:
         """Return the first ``count`` destinations. Pure."""
@@ -318,14 +319,14 @@ class Destinations:
 
 
 def launch_count(of: Sampling, nodes: torch.Tensor, *, hop: int, fanout: int, capacity: int) -> Destinations:
-    """Label a hop's destinations, and count their sampled edges. Waits for nothing.
+    """Label a hop's destinations, and count their sampled edges. Does not wait for the device.
 
     Parameters
     ----------
     of : the batch
     nodes : int64, the nodes so far
     hop, fanout : this hop's number and fan-out
-    capacity : most possible destinations
+    capacity : maximum number of destinations
     """
     starts, degrees, taken = (nodes.new_empty(capacity) for _ in range(3))
     offsets = nodes.new_zeros(capacity + 1)
@@ -352,23 +353,23 @@ def launch_count(of: Sampling, nodes: torch.Tensor, *, hop: int, fanout: int, ca
 def launch_pick(
     of: Sampling, nodes: torch.Tensor, to: Destinations, edge_ids: torch.Tensor, *, hop: int, is_drawn: bool
 ) -> torch.Tensor:
-    """Write the edges that destinations take to ``edge_ids``, and return their sources. Waits for nothing.
+    """Write the destinations' sampled edges to ``edge_ids``, and return their sources. Does not wait for the device.
 
     Parameters
     ----------
-    of : the batch; a source without a label gets the first edge that found it
+    of : the batch; a source without a label gets the number of the first edge that found it
     nodes : int64, the nodes so far
     to : the destinations
     edge_ids : (M,) int64, at least one entry: room for the edges
     hop : this hop's number
-    is_drawn : a destination may take fewer than all of its in-edges
+    is_drawn : whether a destination may take fewer edges than its in-degree
     """
     num_rows, grid = len(to.starts), _grid(len(edge_ids))
-    # Each edge's destination. Lanes beyond the last edge ignore their entry.
+    # `rows` is each edge's destination. Lanes beyond the last edge ignore their entry.
     places = torch.arange(len(edge_ids), device=edge_ids.device)
     rows = torch.searchsorted(to.offsets[1:], places, right=True, out_int32=True)
     sources = of.graph.indices.new_empty(len(edge_ids))
-    # Without draws, pointers that are never read stand for the missing arrays.
+    # Without draws, these pointers are passed and never read.
     draws, repeats = edge_ids, edge_ids
     if is_drawn:
         draws = torch.empty_like(edge_ids)
@@ -417,16 +418,16 @@ def launch_relabel(
     *,
     hop: int,
 ) -> None:
-    """Write the labels of ``sources``, append new nodes, and count both. Waits for nothing.
+    """Write the labels of ``sources``, append new nodes, and count both. Does not wait for the device.
 
     Parameters
     ----------
     of : the batch; its counts are written
-    nodes : int64, the nodes so far, with room for all possible new ones
+    nodes : int64, the nodes so far, with room for all possible new nodes
     to : the destinations
-    sources : (M,) sources of the hop's edges, as in `launch_pick`
+    sources : (M,) sources of the hop's edges, see `launch_pick`
     indices : (M,) int32, written
-    hop : number of this hop
+    hop : this hop's number
     """
     num_rows, num_lanes, grid = len(to.starts), len(sources), _grid(len(sources))
     is_first = torch.empty_like(indices)

@@ -1,7 +1,6 @@
 """The start of a loader on several ranks: their membership, their GPUs, and their equal settings.
 
-Ranks of the process group exchange tensors of bytes by collectives, never pickles. Each rank must have its own
-GPU.
+The ranks of the process group exchange byte tensors by collectives, never pickles. Each rank must have its own GPU.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-# The size of DDP's first bucket of gradients.
+# The size of DDP's first gradient bucket.
 _FIRST_BYTES: Final = 1 << 20
 
 
 def backend_of(device_type: str) -> str | None:
-    """Return the backend of the process group for tensors on such devices, or None."""
+    """Return the process group's backend for tensors on such devices, or None."""
     # The group may have been started as "nccl", "cuda:nccl" or "cpu:gloo,cuda:nccl"; this form always has pairs.
     pairs = (pair.split(":") for pair in distributed.get_backend_config().split(",") if ":" in pair)
     return {kind: name for kind, name in pairs}.get(device_type)  # noqa: C416 - lists of two are no pairs to mypy
 
 
 def collective_device() -> torch.device:
-    """Return the device for tensors of a collective: the CPU, if the process group supports it."""
+    """Return the device for a collective's tensors: the CPU, if the process group supports it."""
     return (
         torch.device("cuda", torch.cuda.current_device())
         if backend_of("cpu") is None
@@ -53,7 +52,7 @@ def gpu_of(place: torch.device) -> str | None:
         return None
     index = place.index if ":" in str(place) else torch.cuda.current_device()
     if index >= torch.cuda.device_count():
-        return None  # opening it raises the error
+        return None  # opening the device raises the error
     return str(torch.cuda.get_device_properties(index).uuid)
 
 
@@ -62,8 +61,8 @@ def require_own_gpus(gpus: Mapping[int, str | None], *, may_share: bool) -> None
 
     Parameters
     ----------
-    gpus : by rank, each as of `gpu_of`
-    may_share : whether every rank requested its GPU by number; NCCL refuses shared GPUs all the same
+    gpus : by rank, see `gpu_of`
+    may_share : whether every rank requested its GPU by number; NCCL refuses shared GPUs in any case
     """
     if may_share and backend_of("cuda") != "nccl":
         return
@@ -79,9 +78,9 @@ def require_own_gpus(gpus: Mapping[int, str | None], *, may_share: bool) -> None
 
 
 def connect(place: torch.device) -> None:
-    """Send a message between the devices of the ranks; collective, on devices of one type.
+    """Send a message between the ranks' devices; collective, on devices of one type.
 
-    NCCL allocates hundreds of MB at the first message. It does so now, before free memory is measured.
+    NCCL allocates hundreds of MB at the first message. This call makes it do so before free memory is measured.
     """
     if backend_of(place.type) is None:
         return
@@ -90,7 +89,7 @@ def connect(place: torch.device) -> None:
         torch.cuda.synchronize(place)
 
 
-# Two containers of one machine may share the boot id but not the network: their ranks cannot reach each other.
+# Two containers of one machine may have the same boot id and different networks: their ranks cannot connect.
 _NETWORK = "/proc/self/ns/net"
 _PROCESSES = "/proc/self/ns/pid"
 
@@ -116,11 +115,11 @@ class Membership:
     rank: int
     world_size: int
     is_collective: bool  # every rank of the process group builds this loader now
-    is_shared: bool  # the ranks of a machine have one loader
-    is_assumed: bool = False  # without a given rank and a group of ranks: the process was alone
+    is_shared: bool  # the ranks of a machine share one loader
+    is_assumed: bool = False  # no rank was given, and the process was the only one
 
     def require_own_part(self) -> None:
-        """Refuse batches of all seeds in a process that has become one of several ranks.
+        """Refuse to load all seeds in a process that has become one of several ranks.
 
         A framework may start the process group after the loader was built: Lightning does so in ``fit``.
 
@@ -139,22 +138,21 @@ class Membership:
 
 
 def find_membership(sharing: Sharing, rank: int | None, world_size: int | None) -> Membership:
-    """Return the requested membership, or that of this process in the process group.
+    """Return the requested membership, or this process's membership in the process group.
 
-    A loader with the rank and the world size of the process group, given or not, is built by all ranks together. A
-    loader with another given rank (0 of 1: all seeds) belongs to this process only.
+    If the rank and the world size are the process group's, given or not, all ranks build the loader together. With
+    another rank or world size (rank 0 of 1 takes all seeds), the loader belongs to this process only.
 
     Parameters
     ----------
-    sharing : "shared" requires one loader for the ranks of a machine, "auto" has one if possible, "private" has none
-    rank, world_size : both given, or both None for those of the process group
+    sharing : "shared" requires one loader per machine, "auto" shares if possible, "private" never shares
+    rank, world_size : both given, or both None for the process group's values
 
     Raises
     ------
     ConfigError
-        ``sharing`` is unknown, only one of ``rank`` and ``world_size`` was given, or "shared" was given without a
-        process group; or neither was given to a process that torchrun started as one of several without a process
-        group.
+        ``sharing`` is unknown. Only one of ``rank`` and ``world_size`` was given. "shared" was given without a process
+        group. Or neither was given, and torchrun started several processes without a process group.
     """
     require_choice("sharing", sharing, get_args(Sharing))
     if (rank is None) != (world_size is None):
@@ -180,7 +178,7 @@ def find_membership(sharing: Sharing, rank: int | None, world_size: int | None) 
 
 
 def _require_no_launch() -> None:
-    """Raise ConfigError if torchrun started this process as one of several without a process group.
+    """Raise ConfigError if torchrun started this process as one of several and there is no process group.
 
     torch's own rendezvous reads ``RANK``. Slurm's variables do not count: ``sbatch -n 4`` sets them for a single
     script, and ``srun`` also starts independent runs.
@@ -196,7 +194,7 @@ def _require_no_launch() -> None:
 
 
 def _group() -> tuple[int, int]:
-    """Return rank and world size of the process group; without one, those of a single process."""
+    """Return rank and world size of the process group; (0, 1) without a process group."""
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     return 0, 1
@@ -207,28 +205,27 @@ class Facts:
     """The settings that must be equal on all ranks, by name."""
 
     batches: Mapping[str, Any]  # JSON values that determine the batches; the same on every rank
-    machine: Mapping[str, Any]  # of the loader itself; the same on the ranks that share it
-    place: torch.device  # of this rank
-    is_cache_sized: bool  # whether the cache's size was set by the user
-    part: tuple[int, int] | None = (
-        None  # range of this machine's rows: its number, of how many; None means all rows
-    )
+    machine: Mapping[str, Any]  # the loader's own settings; the same on the ranks that share it
+    place: torch.device  # this rank's device
+    is_cache_sized: bool  # whether the user set the cache's size
+    # This machine's row range: its number and the number of ranges. None means all rows.
+    part: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Team:
-    """The ranks that share a loader, in ascending order; the first of them hosts it."""
+    """The ranks that share a loader, in ascending order; the first rank hosts it."""
 
     ranks: tuple[int, ...]
     rank: int
-    address: str  # of the host's socket
-    token: str  # shows the host that a rank belongs to its team
-    num_loaders: int  # on this host, sharing its memory: of its ranks, or of machines rehearsed on it
-    listener: Listener | None  # of the host
+    address: str  # the host's socket address
+    token: str  # proves to the host that a rank belongs to its team
+    num_loaders: int  # loaders that share this host's memory, from several ranks or rehearsed machines
+    listener: Listener | None  # the host's listener
     hosts: tuple[int, ...]  # the first rank of each machine, ascending
-    machines: tuple[str, ...]  # the name of each of these machines; no two are alike
-    parts: tuple[tuple[int, int] | None, ...]  # range of rows of each machine
-    launch: str  # a name of this loader on all ranks, unlike any other
+    machines: tuple[str, ...]  # distinct machine names, in the order of hosts
+    parts: tuple[tuple[int, int] | None, ...]  # row range of each machine
+    launch: str  # unique name of this loader, the same on all ranks
 
     @property
     def is_host(self) -> bool:
@@ -248,7 +245,7 @@ class Team:
 
 
 def refuse(membership: Membership, error: BaseException) -> None:
-    """Take part in `assemble` only to report to the other ranks why this one cannot load; collective."""
+    """Take part in `assemble` only to report why this rank cannot load; collective."""
     _gather_cards({"rank": membership.rank, "error": f"{type(error).__name__}: {error}"})
 
 
@@ -258,11 +255,11 @@ def assemble(membership: Membership, facts: Facts) -> Team:
     Raises
     ------
     RankSettingsError
-        Ranks differ in a required setting; raised on every rank, naming the first one.
+        Ranks differ in a required setting; raised on every rank, and naming the first such setting.
     RankError
         Another rank cannot load.
     """
-    # Before the collective: it sends this address to the others, which connect at once.
+    # The listener comes before the collective, which sends its address to ranks that connect at once.
     listener = Listener()
     try:
         cards = _gather_cards(_card_or_refusal(membership, facts, listener))
@@ -277,7 +274,7 @@ def assemble(membership: Membership, facts: Facts) -> Team:
     except BaseException:
         listener.close()
         raise
-    # Every rank opened a listener before the host was known; the others close theirs.
+    # Every rank opened a listener before the host was determined; the other ranks close theirs.
     host = local[0]
     if host["rank"] != membership.rank:
         listener.close()
@@ -299,7 +296,7 @@ def assemble(membership: Membership, facts: Facts) -> Team:
 def _first_ranks(cards: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
     """Return the first rank of each machine, ascending. Pure."""
     first: dict[str, int] = {}
-    for card in cards:  # in the order of ranks
+    for card in cards:  # in rank order
         first.setdefault(card["machine_id"], card["rank"])
     return tuple(first.values())
 
@@ -311,7 +308,7 @@ def _count_loaders(cards: Sequence[Mapping[str, Any]], own: Mapping[str, Any], *
 
 
 def _card_or_refusal(membership: Membership, facts: Facts, listener: Listener) -> dict[str, Any]:
-    """Return the card of this rank; without one, notify the others and raise the reason."""
+    """Return this rank's card; if that fails, report the reason to the other ranks and raise it."""
     try:
         return _own_card(membership, facts, listener)
     except BaseException as error:
@@ -342,18 +339,18 @@ def _own_card(membership: Membership, facts: Facts, listener: Listener) -> dict[
 
 
 def _meet_devices(cards: Sequence[Mapping[str, Any]], place: torch.device) -> None:
-    """Let the device of each rank exchange a message with another rank's; collective."""
+    """Exchange a message between the devices of all ranks; collective."""
     devices = {card["rank"]: card["device"] for card in cards}
     gpus = {rank: device["gpu"] for rank, device in devices.items()}
     require_own_gpus(gpus, may_share=all(device["is_cache_sized"] for device in devices.values()))
-    # A missing device is refused when it is opened; no rank may wait for it here.
+    # Opening a missing device raises the error later; no rank may wait for it here.
     kinds = {(device["type"], device["gpu"] is not None) for device in devices.values()}
     if kinds in ({("cpu", False)}, {("cuda", True)}):
         connect(place)
 
 
 def network_id() -> int:
-    """Return an id of this process's network, unlike those of other containers on its host."""
+    """Return an id of this process's network; other containers on the host have other ids."""
     return _inode(_NETWORK)
 
 
@@ -365,7 +362,7 @@ def _inode(path: str) -> int:
 
 
 def own_process() -> dict[str, Any]:
-    """Return the identity of this process for `is_gone`, as JSON."""
+    """Return this process's identity for `is_gone`, as JSON."""
     return {
         "owner": SpillOwner.this_process().to_json(),
         "namespace": _inode(_PROCESSES),
@@ -376,9 +373,9 @@ def own_process() -> dict[str, Any]:
 def is_gone(process: Mapping[str, Any]) -> bool:
     """Return whether the process of an `own_process` record has certainly ended.
 
-    For a process on another machine, or in another container, the result is False.
+    The result is False for a process on another machine or in another container.
     """
-    # A process number is valid only where both see the same processes; rehearsed machines are not compared.
+    # A process number is valid only within one process namespace; rehearsed machines are not compared.
     if process["namespace"] != _inode(_PROCESSES) or process["machine"] != named_machine():
         return False
     owner = SpillOwner.parse(process["owner"])
@@ -406,11 +403,11 @@ def _require_equal(cards: Sequence[Mapping[str, Any]], part: str, where: str) ->
 
 
 def gather_bytes(own: bytes) -> list[bytes]:
-    """Return the bytes of every rank, in rank order; collective. Shorter ones are padded with spaces."""
+    """Return every rank's bytes, in rank order; collective. Shorter entries are padded with spaces."""
     device, count = collective_device(), distributed.get_world_size()
     sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(count)]
     distributed.all_gather(sizes, torch.tensor([len(own)], device=device))
-    # A collective moves tensors of one size: first the sizes, then all bytes in tensors of the largest size.
+    # A collective needs tensors of one size: the sizes come first, then all bytes in tensors of the largest size.
     longest = max(int(size) for size in sizes)
     sent = torch.frombuffer(bytearray(own.ljust(longest)), dtype=torch.uint8).to(device)
     found = [torch.empty_like(sent) for _ in range(count)]
@@ -419,7 +416,7 @@ def gather_bytes(own: bytes) -> list[bytes]:
 
 
 def require_equal(facts: Mapping[int, Mapping[str, Any]], where: str) -> None:
-    """Compare the facts of each rank with those of the first. Pure.
+    """Compare each rank's facts with the first rank's facts. Pure.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Agreement on the rows that all devices of a machine's ranks hold and reach, while a loader opens."""
+"""Agreement of a machine's ranks on the rows that all of their devices hold and reach, while a loader opens."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class PeerDevices:
 
     Parameters
     ----------
-    connections : to the other ranks, by rank
+    connections : the connections to the other ranks, by rank
     """
 
     def __init__(self, connections: Mapping[int, Connection]) -> None:
@@ -56,12 +56,12 @@ class PeerDevices:
 
     @property
     def are_asynchronous(self) -> bool:
-        """True if all devices are asynchronous; known after `agree_on_cache_bytes`."""
+        """True if all devices are asynchronous; set after `trying_step`."""
         return all(answer.is_asynchronous for answer in self._answers)
 
     @contextmanager
     def trying_step(self, largest: AnyBatch | None) -> Iterator[list[int]]:
-        """Return a list of the bytes that each device has for cached rows; the block adds those of this rank.
+        """Return a list of each device's room for cached rows, in bytes; the block adds this rank's room.
 
         Parameters
         ----------
@@ -73,11 +73,11 @@ class PeerDevices:
             Another rank cannot open its device, failed in the step, or is gone.
         """
         self._answers.clear()
-        # Requests go out first, answers are read last: all ranks, this one too, try their step at the same time.
+        # All ranks try their step at the same time, this one too: requests go out first, and answers are read last.
         if largest is None:
             self._tell(TryStep(shape=None))
         else:
-            degrees = np.empty(0, dtype=np.float32)  # a trial step has its own
+            degrees = np.empty(0, dtype=np.float32)  # a trial step has its own degrees
             shape = shape_of(largest, degrees)
             with _segment(shape.num_bytes) as (descriptor, memory):
                 write_batch(largest, degrees, shape, memory)
@@ -88,23 +88,23 @@ class PeerDevices:
 
     @contextmanager
     def holding(self, plan: DeviceCachePlan, *, as_stored: bool, table: int) -> Iterator[None]:
-        """Make every device hold the rows of ``plan``; the block does so on this rank.
+        """Make every other device hold the rows of ``plan``; the block does so on this rank.
 
         Parameters
         ----------
         plan : the rows; each rank reads them from its own copy of the dataset
-        as_stored : the host sends the other rows as stored, and the devices widen them
+        as_stored : whether the host sends the other rows in their storage format, for the devices to widen
         table : number of the table
 
         Raises
         ------
         RankError
-            Another rank cannot hold them, or is gone.
+            Another rank cannot hold the rows, or is gone.
         """
         message = HoldRows(
             count=len(plan.rows), hit_rate=plan.expected_hit_rate, as_stored=as_stored, table=table
         )
-        # All rows or none: the count is enough, and no ids are sent.
+        # For all rows or none, the count is enough, and no ids are sent.
         if plan.holds_all or not len(plan.rows):
             self._tell(message)
         else:
@@ -117,12 +117,12 @@ class PeerDevices:
 
     @contextmanager
     def sharing_features(self, device: Device, num_bytes: int, *, table: int) -> Iterator[SharedFeatures]:
-        """Share memory for features that every device then reads in place; all devices do, or none does.
+        """Share memory for features, which every device then reads in place; all devices do, or none does.
 
         Parameters
         ----------
-        device : of this rank
-        num_bytes : of all rows as stored
+        device : this rank's device
+        num_bytes : size of all rows in their storage format
         table : number of the table
 
         Raises
@@ -130,14 +130,14 @@ class PeerDevices:
         RankError
             Another rank is gone.
         """
-        # If batches are not sent, the cores that compute also gather rows into the buffers of every rank.
+        # Without transfers to a device, the computing cores also gather rows into every rank's buffers.
         if not device.is_asynchronous:
             shared = SharedFeatures()
             yield shared
             shared.is_reached = False
             return
         with _segment(num_bytes, is_touched=False) as (descriptor, memory):
-            # Announced first: the others pin the memory while it is filled.
+            # The announcement comes first: the other ranks pin the memory while it is filled.
             self._tell(ReachFeatures(table=table), descriptor)
             shared = SharedFeatures(memory=memory)
             yield shared
@@ -162,13 +162,13 @@ class PeerDevices:
 
 
 class FollowerDevice:
-    """The device of a client; follows the host's `PeerDevices`. For one thread; owns its tiers until `close`.
+    """A client's device; follows the host's `PeerDevices`. For one thread; owns its tiers until `close`.
 
     Parameters
     ----------
-    settings : those of the loader: the device, the size of its rows, and the reads that fill them
-    tables : the feature rows of the dataset, in order
-    types : those of the loader's batches
+    settings : the loader's settings: the device, the memory for its rows, and the reads that fill them
+    tables : the dataset's feature rows, in order
+    types : the batches' types
     dry_run : one step of the model, to measure its device memory
     """
 
@@ -189,22 +189,22 @@ class FollowerDevice:
 
     @property
     def dims(self) -> tuple[int, ...]:
-        """F of each table."""
+        """F per table."""
         return tuple(table.feature_dim for table in self._tables)
 
     @cached_property
     def _device(self) -> Device:
-        # Opened at the host's request, not in `__init__`: its errors then reach the other ranks.
+        # The device is opened at the host's request, not in `__init__`, so that errors reach the other ranks.
         return open_device(torch.device(self._settings.device))
 
     @property
     def tiers(self) -> tuple[DeviceTier, ...]:
-        """The device with its rows of each table, after the host has named them.
+        """The device with its rows of each table, after the host has selected them.
 
         Raises
         ------
         RankError
-            The host did not name them.
+            The host did not select the rows.
         """
         if len(self._tiers) != len(self._tables):
             raise RankError(
@@ -234,8 +234,8 @@ class FollowerDevice:
         return None
 
     def pin(self, memory: NDArray[np.uint8]) -> Pinned | None:
-        """Pin a batch's features in place; None if the device copies from ``memory`` as it is."""
-        # The opened device has a number: the sending thread has a current device of its own.
+        """Pin a batch's features in place; None if the device copies from ``memory`` without pinning."""
+        # The opened device has an explicit number, as the sending thread's current device may differ.
         return pin_segment(memory, self._device.place)
 
     def close(self) -> None:
@@ -279,7 +279,7 @@ class FollowerDevice:
 
     def _reach(self, number: int, descriptor: int) -> bool:
         """Make the device reach the rows in the host's memory, if possible; return whether it does."""
-        # Writable, as the rings are: some drivers do not pin memory that is mapped read-only.
+        # The memory is writable, as the rings are: some drivers do not pin memory that is mapped read-only.
         memory = take_segment(descriptor, is_touched=False)
         table = self._table(number)
         with open_store(table, self._reading) as store:
@@ -292,7 +292,7 @@ class FollowerDevice:
 
 @contextmanager
 def _segment(num_bytes: int, *, is_touched: bool = True) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-    """Return the result of `create_segment`, whose descriptor the end of the block closes."""
+    """Return the result of `create_segment`; the end of the block closes the descriptor."""
     descriptor, memory = create_segment(num_bytes, is_touched=is_touched)
     try:
         yield descriptor, memory
@@ -302,7 +302,7 @@ def _segment(num_bytes: int, *, is_touched: bool = True) -> Iterator[tuple[int, 
 
 def _answer_of(rank: int, connection: Connection) -> Answer:
     try:
-        # Without a limit: a step may compile for minutes. A rank that dies ends its connection.
+        # There is no time limit, as a step may compile for minutes. If a rank dies, its connection ends.
         received = connection.receive(None)
     except EOFError as error:
         raise _lost(rank) from error

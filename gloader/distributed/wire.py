@@ -1,7 +1,7 @@
 """Messages between the ranks of a machine, and the connections that carry them.
 
-Each kind of message is a frozen dataclass; `parse` checks the arriving JSON. A message arrives whole, with a file
-descriptor if it needs one. The host is the rank that loads; the clients are the ranks that it loads for.
+Each kind of message is a frozen dataclass; `parse` checks the arriving JSON. A message arrives complete, with a file
+descriptor if it needs one. The host is the rank that loads; the clients are the ranks that it serves.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gloader.plan.memory_plan import MemoryPlan
 from gloader.plan.sweep_plan import SweepPlan
 from gloader.ssd_store.cost.io_rates import Strategy
 
-RowDtype: TypeAlias = str  # numpy's name of the stored elements of features
+RowDtype: TypeAlias = str  # numpy's name of the dtype in which features are stored
 _ROW_DTYPES: Final = {STORED_DTYPES[name].stored.name for name in FEATURE_DTYPES}
 
 
@@ -40,36 +40,36 @@ class Hello:
     """A client introduces itself."""
 
     rank: int
-    token: str  # shows that the client belongs to the host
+    token: str  # proves that the client belongs to the host's team
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TryStep:
-    """A request of the host for the bytes of the client's device rows; the trial batch comes in shared memory."""
+    """The host's request for a client's device memory for rows; the trial batch comes in shared memory."""
 
-    shape: BatchShape | None  # None without a batch
+    shape: BatchShape | None  # None without a trial batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldRows:
-    """A request of the host to hold rows on the client's device; ids come in shared memory, unless all or none."""
+    """The host's request to hold rows on a client's device; ids come in shared memory, except for all rows or none."""
 
     count: int
-    hit_rate: float | None  # expected; None if unknown
-    as_stored: bool = False  # whether the host sends the other rows as stored, else as float32
+    hit_rate: float | None  # expected hit rate; None if unknown
+    as_stored: bool = False  # whether the host sends the other rows in their storage format instead of float32
     table: int = 0  # number of the table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReachFeatures:
-    """A request of the host to reach all rows in place, in the shared memory of this message."""
+    """The host's request to reach all rows in place, in the shared memory of this message."""
 
     table: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettleFeatures:
-    """The host's decision whether every device reaches the rows; if not, none reads them in place."""
+    """The host's decision whether all devices read the rows in place, or none does."""
 
     by_all: bool
     table: int = 0
@@ -77,24 +77,24 @@ class SettleFeatures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A client's answer to a request to its device."""
+    """A client's answer to a device request."""
 
-    room: int | None = None  # bytes, in answer to `TryStep`
-    reaches: bool = False  # in answer to `ReachFeatures`
-    is_asynchronous: bool = False  # the device, in answer to the same
+    room: int | None = None  # answer to `TryStep`: bytes for rows
+    reaches: bool = False  # answer to `ReachFeatures`
+    is_asynchronous: bool = False  # answer to `TryStep`: whether the device is asynchronous
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
-    """The host has opened its tiers, and serves from now on."""
+    """The host has opened its tiers and serves from now on."""
 
     plan: MemoryPlan
     text: str  # explains the tiers, for the user
-    # of each table's features in shared memory, as stored
+    # Each table's stored dtype, in which its features come through shared memory.
     row_dtypes: tuple[RowDtype, ...] = ("float32",)
 
     def __post_init__(self) -> None:
-        """Refuse other row dtypes; ValueError."""
+        """Raise ValueError for other row dtypes."""
         if unknown := set(self.row_dtypes) - _ROW_DTYPES:
             raise ValueError(
                 f"field 'row_dtypes' is {min(unknown)!r:.80}, not one of {', '.join(sorted(_ROW_DTYPES))}"
@@ -106,7 +106,7 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
-    """A client's request for run ``run``, from a batch on."""
+    """A client's request to begin run ``run`` at a given batch."""
 
     run: int
     epoch: int
@@ -115,25 +115,25 @@ class Begin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """Every rank has requested run ``run``: it began."""
+    """Run ``run`` has begun: every rank has requested it."""
 
     run: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A new buffer of the host in shared memory; its descriptor comes with this message."""
+    """A new shared-memory buffer of the host; its descriptor comes with this message."""
 
     segment: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """A batch of the client in two segments, lent until the client releases them."""
+    """A client's batch in two segments, lent until the client releases them."""
 
     run: int
-    segments: tuple[int, int]  # of the features, of the topology
-    rows: tuple[int, ...]  # of the features of each table: 0 if the client's device serves the whole table
+    segments: tuple[int, int]  # the features' segment and the topology's segment
+    rows: tuple[int, ...]  # feature rows of each table; 0 if the client's device serves the full table
     shape: BatchShape
 
 
@@ -156,9 +156,9 @@ class Ping:
     """A client without a batch reports its progress, and requests a sign of life."""
 
     run: int
-    waits: bool  # whether its consumer waits, or only a thread that reads ahead
-    received: int  # batches of the run
-    epoch: int  # of the batch that it waits for
+    waits: bool  # whether the consumer waits, or only a thread that reads ahead
+    received: int  # batches received in this run
+    epoch: int  # epoch of the next batch
     index: int
 
 
@@ -176,7 +176,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """The host sends no more batches of run ``run``; follows the last one."""
+    """The host sends no more batches of run ``run``; comes after the last batch."""
 
     run: int
 
@@ -193,12 +193,12 @@ class Failed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorReport:
-    """An error that ends a run, or everything, from the host."""
+    """The host's error that ends a run or the loader."""
 
     text: str
     notes: tuple[str, ...]
     run: int | None = None  # None if the loader is unusable
-    now: bool = False  # at once; False: after the earlier batches of the run
+    now: bool = False  # whether the error is raised at once, or after the run's earlier batches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,13 +229,13 @@ Message: TypeAlias = (
     | Bye
 )
 
-# By name, because the modules of the plan import some for type checkers only.
+# Types are listed by name, because the plan's modules import some of them for type checkers only.
 _RECORDS: Final = Records(BatchShape=BatchShape, Features=Features, Strategy=Strategy, SweepPlan=SweepPlan)
 _KINDS: Final[dict[str, type[Message]]] = {kind.__name__: kind for kind in get_args(Message)}
 
 
 def to_json(message: Message) -> dict[str, Any]:
-    """Return ``message`` as a JSON object: its kind as "op", and the fields with other than default values. Pure."""
+    """Return ``message`` as a JSON object: its kind as "op", and its fields without default values. Pure."""
     found: dict[str, Any] = {"op": type(message).__name__}
     for one in fields(message):
         value = getattr(message, one.name)
@@ -245,12 +245,12 @@ def to_json(message: Message) -> dict[str, Any]:
 
 
 def parse(document: object) -> Message:
-    """Return the message from its `to_json` form ``document``. Pure.
+    """Return the message whose `to_json` form is ``document``. Pure.
 
     Raises
     ------
     RankError
-        It is not a message; the error names the wrong kind, field or value.
+        ``document`` is not a message; the error names the wrong kind, field or value.
     """
     op = document.get("op") if isinstance(document, dict) else None
     kind = _KINDS.get(op) if isinstance(op, str) else None
@@ -267,9 +267,9 @@ def _refusal(what: str) -> RankError:
     return RankError(f"another rank sent {what}; use one version of gloader on all ranks")
 
 
-# Bytes of a message. The longest one explains the host's tiers; a batch of a few blocks takes some hundred.
+# Maximum bytes of a message. The longest message explains the host's tiers; a batch takes some hundred bytes.
 _LONGEST = 1 << 17
-# From the agreement of all ranks to their connections: a loaded machine takes seconds to schedule a process.
+# Time between the agreement of all ranks and their connections: a loaded machine takes seconds to schedule a process.
 CONNECT_S: Final = 30.0
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
@@ -282,14 +282,14 @@ class Received:
     descriptor: int | None
 
 
-# Every socket of this process, for a child that is forked from it.
+# Every socket of this process; a forked child closes them.
 _OPEN: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
 def _close_in_child() -> None:
     """Close the sockets that a forked child inherited.
 
-    Its finalizers must not release objects of its parent, and it must not keep the connection of a dead parent
+    The child's finalizers must not release its parent's objects. The child must not keep a dead parent's connection
     open.
     """
     for inherited in list(_OPEN):
@@ -300,7 +300,7 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 
 class Connection:
-    """One end of a connection. Any thread may send, without a lock, since a send is atomic; one at a time receives.
+    """One end of a connection. Any thread may send without a lock, as a send is atomic; only one thread receives.
 
     Owns the socket until `close`.
     """
@@ -320,7 +320,7 @@ class Connection:
         RankError
             The listener is gone.
         """
-        # SEQPACKET keeps the borders of messages and sends each at once or not at all: no lock, no framing.
+        # SEQPACKET keeps message borders, and sends a message completely or not at all: no lock, no framing.
         peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             peer.settimeout(timeout_s)
@@ -335,12 +335,12 @@ class Connection:
         return self._socket.fileno()
 
     def send(self, message: Message, *, descriptor: int | None = None) -> None:
-        """Send ``message``, and give the other side a copy of ``descriptor``.
+        """Send ``message``, and give the peer a copy of ``descriptor``.
 
         Raises
         ------
         EOFError
-            The other side is gone.
+            The peer is gone.
         """
         data = _framed(message)
         try:
@@ -352,13 +352,13 @@ class Connection:
             raise EOFError(f"the connection is closed: {error}") from error
 
     def post(self, message: Message) -> None:
-        """Send ``message`` without waiting, if the other side is there; safe inside a weakref callback."""
-        # Queued first: a finalizer may interrupt a thread inside `flush`, and must not wait for it.
+        """Send ``message`` without waiting, if the peer is there; safe inside a weakref callback."""
+        # The message is queued first: a finalizer may interrupt a thread inside `flush`, and must not wait for it.
         self._posted.append(_framed(message))
         self.flush()
 
     def flush(self) -> None:
-        """Send posted messages that did not fit into the socket before."""
+        """Send the posted messages that the socket had no room for."""
         with contextlib.suppress(OSError, IndexError):
             while self._posted:
                 data = self._posted.popleft()
@@ -374,7 +374,7 @@ class Connection:
         Raises
         ------
         EOFError
-            The other side is gone, and everything that it sent was received.
+            The peer is gone, and all of its messages were received.
         RankError
             The received bytes are not a message.
         """
@@ -395,20 +395,20 @@ class Connection:
         return Received(message=message, descriptor=descriptors[0] if descriptors else None)
 
     def peer_user(self) -> int:
-        """Return the user id of the other side."""
+        """Return the peer's user id."""
         raw = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         return int(_CREDENTIALS.unpack(raw)[1])
 
     def close(self) -> None:
-        """Close the socket; the other side still receives messages that were sent. Idempotent."""
+        """Close the socket; the peer still receives the messages sent before. Idempotent."""
         self._socket.close()
 
     def _receive_whole(self) -> tuple[bytes, list[int], int, Any]:
         try:
             return socket.recv_fds(self._socket, _LONGEST, 1)
         except ConnectionResetError:
-            # The other side closed with unread messages. Linux reports this once, before it hands out the messages
-            # that the other side had sent (unix_release_sock, sock_error).
+            # The peer closed with unread messages. Linux reports this once, before it hands out the messages that the
+            # peer had sent (unix_release_sock, sock_error).
             return socket.recv_fds(self._socket, _LONGEST, 1)
 
     def _is_readable(self, timeout_s: float | None) -> bool:
@@ -432,7 +432,7 @@ def _decoded(data: bytes, *, is_whole: bool) -> Message:
 
 
 class Listener:
-    """The address at which a machine's ranks reach their host; in no file system, gone with the process.
+    """The address at which a machine's ranks reach their host; not in a file system, and gone with the process.
 
     Owns the socket until `close`.
     """
@@ -445,7 +445,7 @@ class Listener:
         _OPEN.add(self._socket)
 
     def accept(self, timeout_s: float) -> Connection | None:
-        """Return the next connection of this user's processes, or None if none came in ``timeout_s``."""
+        """Return the next connection from one of this user's processes, or None if none came in ``timeout_s``."""
         self._socket.settimeout(max(timeout_s, 0.001))
         try:
             peer, _ = self._socket.accept()

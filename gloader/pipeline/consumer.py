@@ -1,6 +1,6 @@
 """The consumer's end of a run: batches in order on the compute device, epoch by epoch.
 
-`StepTimes` measures the steps of the training loop with the clock of a device that works behind the host.
+`StepTimes` measures the steps of the training loop with the device's clock, as the device works behind the host.
 """
 
 from __future__ import annotations
@@ -37,24 +37,25 @@ if TYPE_CHECKING:
 class _LoopStep:
     """One batch and the marks around its computation."""
 
-    recorder: StatsRecorder  # of its epoch
+    recorder: StatsRecorder  # the epoch's recorder
     superbatch: int
     ends_superbatch: bool
-    asked: Mark  # after the step before it
-    begun: Mark  # after the work that moves the batch to the device
-    ended: Mark | None = None  # after the work that the loop launched for it
+    asked: Mark  # after the previous step
+    begun: Mark  # after the batch's transfer to the device
+    ended: Mark | None = None  # after the work that the loop launched for the batch
 
     def marks(self) -> tuple[Mark, ...]:
         """Return all three marks, or none while the loop has the batch."""
-        # A loop may continue in another thread, on another stream: then the last mark is reached before the others.
+        # A loop may continue in another thread, on another stream, so that the last mark may be reached first.
         return () if self.ended is None else (self.asked, self.begun, self.ended)
 
 
 class StepTimes:
     """Measures device computation and the idle time before it. For the consumer's thread.
 
-    The host's clock shows only the launch time, and the sender's pace makes a wait for a batch look like a wait for
-    the model. So marks are put between the steps, and read when the device has passed them. No thread waits for it.
+    The host's clock shows only the launch time. At the sender's pace, a wait for a batch would also look like a wait
+    for the model. So marks are set between the steps, and read after the device has passed them. No thread waits for
+    a mark.
 
     Parameters
     ----------
@@ -75,8 +76,8 @@ class StepTimes:
         self._report()
 
     def begin(self, sent: SentBatch, recorder: StatsRecorder) -> Mark:
-        """Return the mark before the computation of ``sent``, which begins now; ``recorder`` belongs to its epoch."""
-        assert self._asked is not None  # noqa: S101 - by `ask`
+        """Return the mark before the computation of ``sent``, which begins now; ``recorder`` is for its epoch."""
+        assert self._asked is not None  # noqa: S101 - `ask` has set it
         begun = self._device.mark_computing()
         self._steps.append(
             _LoopStep(
@@ -91,7 +92,7 @@ class StepTimes:
         return begun
 
     def end(self) -> None:
-        """Note that the loop launches nothing more for its last batch. Idempotent."""
+        """Note that the loop has launched all work for its last batch. Idempotent."""
         if self._steps and self._steps[-1].ended is None:
             self._asked = self._steps[-1].ended = self._device.mark_computing()
 
@@ -100,7 +101,7 @@ class StepTimes:
         for mark in self._steps[-1].marks() if self._steps else ():
             mark.wait()
         self._report()
-        self._asked = None  # what comes before the next epoch is no wait for a batch
+        self._asked = None  # the time before the next epoch is no wait for a batch
 
     def _report(self) -> None:
         while self._steps and (marks := self._steps[0].marks()) and all(mark.is_reached() for mark in marks):
@@ -114,13 +115,13 @@ class StepTimes:
 
 B = TypeVar("B", ReadyBatch, HeteroReadyBatch, LinkBatch)
 
-# Batches between the sender thread and the loop: as many as `Pace` allows, so that the sender never waits here,
-# holding host memory that the device has already read.
+# Batches between the sender thread and the loop. `Pace` allows the same number, so that the sender never waits here
+# with host memory that the device has already read.
 SENT_AHEAD: Final = BATCHES_AHEAD
 
 
 class WaitObserver(Protocol):
-    """Observes the consumer's waits: a ring of buffers, or the connection to the rank that loads."""
+    """Observes the consumer's waits: a ring of buffers, or the connection to the loading rank."""
 
     def consumer_waits(self) -> AbstractContextManager[None]:
         """Mark the time during which the consumer waits for a batch."""
@@ -128,17 +129,17 @@ class WaitObserver(Protocol):
 
 
 class Consumer:
-    """Takes the batches of one rank in order, each on the compute device; measures waits and computation.
+    """Delivers one rank's batches in order, each on the compute device; measures waits and computation.
 
     For the thread of the user's loop.
 
     Parameters
     ----------
-    source : the run's last channel, of sent batches or of gathered ones, which are then sent here
-    stream : the batches of this rank
+    source : the run's last channel, with sent batches or with gathered batches, which are then sent here
+    stream : this rank's batches
     send : moves gathered batches to the device
     observer : marks the time of each wait
-    failures : its other errors become notes of the raised one
+    failures : its other errors become notes of the raised error
     instruments : measure the consumer
     feedback : receives every wait and computation
     ring : the ring whose buffers the loop receives directly; None if the loop receives copies
@@ -165,7 +166,7 @@ class Consumer:
         self._instruments = instruments
         self._feedback = feedback
         self._computing: Work | None = None
-        # None if the host is the device, which shares its clock.
+        # None if the host is the device, so that both have one clock.
         self._times = StepTimes(send.device, feedback) if send.device.is_asynchronous else None
         self.num_taken = 0  # batches handed out
 
@@ -179,12 +180,12 @@ class Consumer:
         return self._stream.has(self.num_taken)
 
     def begin_epoch(self, epoch: int) -> StatsRecorder:
-        """Start an epoch and return its sums; the sums of earlier epochs are dropped."""
+        """Start an epoch and return its recorder; the sums of earlier epochs are dropped."""
         self._instruments.forget_before(epoch)
         return self._instruments.recorder(epoch)
 
     def next_batch(self) -> Delivered:
-        """Return the next batch on the compute device, waiting for it.
+        """Wait for the next batch, and return it on the compute device.
 
         Raises
         ------
@@ -201,7 +202,7 @@ class Consumer:
             times.ask()
         with self._instruments.working("wait", batch_id, is_counted=times is None) as waiting:
             found = self._take()
-        # Without a sender thread the host is the device: no transfer could be hidden behind the computation.
+        # Without a sender thread the host is the device: no transfer can overlap with the computation.
         sent = found if isinstance(found, SentBatch) else self._send.process(found)
         ready = sent.receive()
         if self._ring is not None:
@@ -231,7 +232,7 @@ class Consumer:
             self._computing = None
 
     def settle(self) -> None:
-        """Complete the figures of a finished epoch: wait for the device's outstanding work."""
+        """Complete a finished epoch's figures: wait for the device's outstanding work."""
         if self._times is not None:
             self._times.settle()
 
@@ -247,24 +248,24 @@ class Consumer:
 
 
 class Run(Protocol):
-    """Threads that prepare the batches of a rank, across epochs."""
+    """Threads that prepare a rank's batches, across epochs."""
 
     @property
     def consumer(self) -> Consumer:
-        """The end of the pipeline that batches are taken from."""
+        """The consumer's end of the pipeline."""
         ...
 
     def close(self, error: BaseException | None = None) -> bool:
         """End the run for this rank; return whether all threads ended. Idempotent.
 
-        Other ranks that take part in the run receive the ``error`` with which the loop ends.
+        If the loop ends with ``error``, the other ranks of the run receive it.
         """
         ...
 
 
 def require_same_process(pid: int) -> None:
     """Raise ForkError unless this process is ``pid``, which built the loader."""
-    # A child would wait for threads and locks of its parent.
+    # A child would wait for its parent's threads and locks.
     if os.getpid() != pid:
         raise ForkError(
             "this loader belongs to the process that built it; start workers with 'spawn' and build it there"
@@ -275,19 +276,19 @@ class OnEnd(Protocol):
     """Called once, when an epoch has ended."""
 
     def __call__(self, stats: EpochStats, *, is_complete: bool) -> None:
-        """Take the statistics, and whether every batch was handed out."""
+        """Receive the statistics, and whether every batch was handed out."""
 
 
 class EpochIterator(Iterator[B], Generic[B]):
     """The iterator of ``iter(loader)``: the rest of one epoch, from the run's current position.
 
-    At the end of the epoch the run continues in the background. It ends when a stage fails, or when the iterator is
-    dropped before the end. Thread-safe: threads that share the iterator take turns, and each batch goes to one of them.
+    At the end of the epoch the run continues in the background. The run ends if a stage fails, or if the iterator is
+    dropped before the end. Thread-safe: threads that share the iterator take turns, and each batch goes to one thread.
     An error is raised in one thread, and ends the epoch for the others. Not for a forked child.
 
     Parameters
     ----------
-    run : its consumer delivers the batches
+    run : the run whose consumer delivers the batches
     epoch : number of the epoch
     num_left : remaining batches of the epoch
     on_batch, on_end : called for every batch handed out, and at the end
@@ -316,7 +317,7 @@ class EpochIterator(Iterator[B], Generic[B]):
 
     @property
     def stats(self) -> EpochStats:
-        """Statistics of the epoch so far."""
+        """The epoch's statistics so far."""
         return self._recorder.snapshot()
 
     def __next__(self) -> B:
@@ -331,14 +332,14 @@ class EpochIterator(Iterator[B], Generic[B]):
         """
         require_same_process(self._pid)
         with self._turn:
-            return cast("B", self._next())  # a loader's run delivers batches of its kind only
+            return cast("B", self._next())  # one loader's run delivers one kind of batch
 
     def _next(self) -> Delivered:
-        # Read once: another thread may call `close`.
+        # The attribute is read once, as another thread may call `close`.
         if (current := self._open) is None:
             raise StopIteration
         consumer = current.run.consumer
-        # Otherwise an epoch that ends below is dropped only at the return, when signals are no longer kept back.
+        # This reference would drop an ended epoch only at the return, when signals are no longer kept back.
         del current
         batch = None
         try:
@@ -348,7 +349,7 @@ class EpochIterator(Iterator[B], Generic[B]):
             else:
                 consumer.settle()
         except BaseException as error:
-            # Another thread closed it: the error names the closed loader, not the channel.
+            # Another thread closed the epoch: the error names the closed loader instead of the channel.
             if self._open is None and isinstance(error, ChannelClosedError):
                 raise LoaderClosedError(
                     "the loader, or this epoch, was closed while a batch was waited for"
@@ -372,7 +373,7 @@ class EpochIterator(Iterator[B], Generic[B]):
             self._end(is_complete=is_complete, error=error)
 
     def _end(self, *, is_complete: bool, error: BaseException | None) -> None:
-        # Apart from `_finish`, so that the last reference is dropped while signals are still kept back.
+        # This is separate from `_finish`, so that the last reference is dropped while signals are kept back.
         ended, self._open = self._open, None
         if ended is not None:
             ended.end(is_complete=is_complete, error=error)
@@ -387,11 +388,11 @@ def _num_predicted(batch: Delivered) -> int:
 
 
 class _OpenEpoch:
-    """An epoch under way; dropping it ends it. Starts the clock."""
+    """An epoch under way; dropping this object ends the epoch. Starts the clock."""
 
-    # Apart from its iterator, which has no finalizer. A Python finalizer would run whenever a loop drops its iterator,
-    # and a Ctrl-C inside of it is printed and lost. This object is freed earlier, while signals are kept back, unless
-    # the loop left its iterator in the middle.
+    # The iterator has no finalizer: Python would run it whenever a loop drops its iterator, and would print and lose a
+    # Ctrl-C inside it. This separate object is freed earlier, while signals are kept back, unless the loop left its
+    # iterator in the middle.
 
     def __init__(self, run: Run, recorder: StatsRecorder, on_end: OnEnd) -> None:
         self.run = run
@@ -402,7 +403,7 @@ class _OpenEpoch:
         recorder.start()
 
     def end(self, *, is_complete: bool, error: BaseException | None = None) -> None:
-        """Stop the clock, and an incomplete run; report the end. Idempotent; does nothing in a child."""
+        """Stop the clock and an incomplete run, and report the end. Idempotent; does nothing in a child."""
         if self._is_over or os.getpid() != self._pid:
             return
         self._is_over = True
@@ -413,6 +414,6 @@ class _OpenEpoch:
         self._on_end(self._recorder.snapshot(), is_complete=is_complete)
 
     def __del__(self) -> None:
-        # At the exit of Python the loader has already closed its parts, and the statistics are of no use.
+        # At Python's exit the loader has already closed its parts, and the statistics are of no use.
         if not getattr(self, "_is_over", True) and not sys.is_finalizing():
             close_in_finalizer(lambda: self.end(is_complete=False))

@@ -1,7 +1,7 @@
 """Sweeps: passes over the edges on the SSD, each for hops of many batches.
 
-A wave moves through the batches, one hop with each pass: `edge_passes` plans it, `SweepEdges` makes a pass, and
-`SweptBatches` keeps the edges until all hops of a batch are known. `EdgeSweeps` joins these parts for one run.
+A wave moves through the batches, one hop per pass. `edge_passes` plans the passes, and `SweepEdges` makes them.
+`SweptBatches` keeps the edges until all hops of a batch are drawn. `EdgeSweeps` joins these parts for one run.
 """
 
 from __future__ import annotations
@@ -37,42 +37,41 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgePass:
-    """One pass over the edges, and the stream positions of the batches that it serves."""
+    """One pass over the edges, and the stream positions of its batches."""
 
-    number: int  # counts from the start of the pipeline
-    served: tuple[
-        range, ...
-    ]  # (L,) one range per hop: ``served[0]`` are the batches at hop L - 1, ``served[-1]`` those at hop 0
+    number: int  # counted from the start of the pipeline
+    # (L,) one range per hop: ``served[0]`` are the batches at hop L - 1, ``served[-1]`` the batches at hop 0
+    served: tuple[range, ...]
 
     @property
     def completed(self) -> range:
-        """The batches that receive their last hop: none while the wave fills."""
+        """The batches that receive their last hop; empty while the wave fills."""
         return self.served[0]
 
     @property
     def begun(self) -> range:
-        """The batches that receive hop 0: none past the end of the stream."""
+        """The batches that receive hop 0; empty after the end of the stream."""
         return self.served[-1]
 
     @property
     def positions(self) -> range:
-        """All served batches."""
+        """All batches of the pass."""
         return range(self.completed.start, self.begun.stop)
 
 
 def edge_passes(stream: BatchStream, size: int, *, num_hops: int, start: int = 0) -> Iterator[EdgePass]:
-    """Yield every pass that the stream needs, and none without a batch to serve. Pure.
+    """Yield every pass that the stream needs, each with at least one batch. Pure.
 
-    Batches form topology superbatches: first of 1, 2, 4, ... batches, one for each hop, so that the first batch does
-    not wait for passes over the whole file, then of ``size``. Pass t serves the last hop of superbatch t - L + 1, the
-    hop before it of superbatch t - L + 2, ... and hop 0 of superbatch t.
+    Batches form topology superbatches. The first superbatches, one for each hop, have 1, 2, 4, ... batches, so that
+    the first batch does not wait for a large pass; the others have ``size``. Pass t serves the last hop of superbatch
+    t - L + 1, the hop before it of superbatch t - L + 2, ... and hop 0 of superbatch t.
 
     Parameters
     ----------
     stream : the batches
-    size : S_t, batches of a superbatch
+    size : S_t, batches per superbatch
     num_hops : L
-    start : the first position to be swept
+    start : the first position to sweep
 
     Raises
     ------
@@ -83,21 +82,21 @@ def edge_passes(stream: BatchStream, size: int, *, num_hops: int, start: int = 0
 
 
 def batches_swept(size: int, planned: int) -> int:
-    """Return the most batches that may be fully drawn and not yet made, including the pass under way.
+    """Return the maximum number of batches that are drawn and not yet made, with those of the current pass. Pure.
 
-    The pass that completes a superbatch waits until so few batches are left. During the pass the batches of the
-    superbatch before it are executed, behind up to ``planned`` batches with traces taken ahead of them. Pure.
+    The pass that completes a superbatch waits until at most this many batches are left. During that pass the batches
+    of the previous superbatch are executed, and traces are taken up to ``planned`` batches ahead.
 
-    This cannot deadlock. Assume that a pass waits: with the ``size`` batches or fewer that it would complete
-    there were more than 2 S_t + 2 S, so more than 2 S are complete and not made. The next batch to be made is of a
-    superbatch j of features. Plans j and j + 1 end at most 2 S batches behind that batch. So their traces can be taken,
-    plan j needs nothing else (`SuperbatchCollector`), and the batches before j free its room as they are executed.
-    So that batch is made, and the next, until there is room for the pass.
+    This cannot deadlock. Assume that a pass waits. It would complete at most ``size`` batches, and more than
+    2 S_t + 2 S would then be drawn and not made, so that more than 2 S are so already. The next batch to be made
+    belongs to a feature superbatch j. Plans j and j + 1 end at most 2 S batches after it, so that their traces can be
+    taken. Plan j needs nothing else (`SuperbatchCollector`), and the batches before j free its memory as they are
+    executed. So this batch is made, and then further batches, until there is room for the pass.
 
     Parameters
     ----------
     size : S_t
-    planned : S, batches with features that are planned together; 1 for features in memory
+    planned : S, batches whose features are planned together; 1 for features in memory
     """
     return 2 * (size + planned)
 
@@ -111,7 +110,7 @@ def _edge_passes(stream: BatchStream, sizes: Iterator[int], num_hops: int, start
         while stop < most and stream.has(stop):
             stop += 1
         wave.append(range(begin, stop))
-        if wave[0].start == stop:  # all ranges are empty: the stream ended, and so did the last batches' hops
+        if wave[0].start == stop:  # all ranges are empty: every batch of the stream has all of its hops
             return
         yield EdgePass(number=number, served=tuple(wave))
         number += 1
@@ -119,7 +118,7 @@ def _edge_passes(stream: BatchStream, sizes: Iterator[int], num_hops: int, start
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweptPass:
-    """A finished pass. Its holder owns ``hops``."""
+    """A finished pass. Its user owns ``hops``."""
 
     edges: EdgePass
     hops: SweptHops
@@ -128,20 +127,20 @@ class SweptPass:
 class SweptBatches:
     """The swept hops of each stream position, until its batch is made. Thread-safe.
 
-    The positions before `num_ready` have all of their hops. No sampler thread waits here for another position: it
-    would keep other threads from making batches, which the next pass waits for. After a failed pass the
-    position behind them is ready too, and holds the error. Owns the swept hops until `release_all`.
+    Positions before `num_ready` have all of their hops. No sampler thread waits here for another position: the thread
+    would be missing for batches that the next pass waits for. After a failed pass, the next position counts as ready
+    too, and holds the error. Owns the swept hops until `release_all`.
 
     Parameters
     ----------
-    most : largest number of ready and unreleased positions, including those that the pass under way completes
-    start : the first swept position; earlier ones are ready, and are neither read nor released
+    most : maximum number of ready and unreleased positions, including positions that the current pass completes
+    start : the first swept position; earlier positions are ready, and are neither read nor released
     """
 
     def __init__(self, most: int, *, start: int = 0) -> None:
-        self.changed = SignalSafeCondition()  # shared with the sampler threads: one lock for both
+        self.changed = SignalSafeCondition()  # shared with the sampler threads, so that both use one lock
         self._most = most
-        self._hops: dict[int, list[tuple[SweptHops, int]]] = {}  # of each position: hops and owner number
+        self._hops: dict[int, list[tuple[SweptHops, int]]] = {}  # hops and owner number, by position
         self._num_swept = start
         self._num_released = start
         self._error: BaseException | None = None
@@ -149,18 +148,18 @@ class SweptBatches:
 
     @property
     def num_ready(self) -> int:
-        """Number of ready positions, from the first on. Hold the lock of ``changed`` to read it."""
+        """Number of ready positions, from position 0 on. Hold the lock of ``changed`` to read it."""
         return self._num_swept + (self._error is not None)
 
     def wait_for_room(self, edges: EdgePass) -> None:
-        """Wait until enough batches are made that ``edges`` may be swept.
+        """Wait until enough batches are made for ``edges`` to be swept.
 
         Raises
         ------
         ChannelClosedError
             The object was cancelled.
         """
-        # A pass that completes no batch is small, and no batch could be made yet.
+        # A pass that completes no batch is small, and it may come before any batch can be made.
         is_free = not edges.completed
         self.changed.when(
             lambda: is_free or self._is_closed or edges.completed.stop - self._num_released <= self._most,
@@ -168,7 +167,7 @@ class SweptBatches:
         )
 
     def put(self, swept: SweptPass) -> None:
-        """Store the hops of a pass, and release the batches that it completed for making."""
+        """Store a pass's hops; the batches that it completed can then be made."""
         with self.changed.lock:
             for owner, position in enumerate(swept.edges.positions):
                 self._hops.setdefault(position, []).append((swept.hops, owner))
@@ -176,18 +175,18 @@ class SweptBatches:
             self.changed.notify_all()
 
     def close(self, error: BaseException | None = None) -> None:
-        """Note that no more passes come: the stream is over, or ended with ``error``."""
+        """Note that there are no further passes: the stream is over, or ended with ``error``."""
         with self.changed.lock:
             self._error = error
             self.changed.notify_all()
 
     def read(self, position: int) -> list[Any]:
-        """Return the drawn edges of each hop of the batch at ``position``, a ready one; see `HopRule`.
+        """Return the drawn edges of each hop for the batch at ``position``, which is ready; see `HopRule`.
 
         Raises
         ------
         ChecksumError, SpillError
-            As of `SweptHops.read`.
+            See `SweptHops.read`.
         BaseException
             The error that ended the passes before this batch.
         """
@@ -199,23 +198,23 @@ class SweptBatches:
         return [swept.read(owner) for swept, owner in hops]
 
     def release(self, position: int) -> None:
-        """Release the hops of ``position`` after its batch was made."""
+        """Release the hops of ``position`` after its batch is made."""
         with self.changed.lock:
             hops = self._hops.pop(position, [])
-        for swept, owner in hops:  # before the count: the next pass may need the room
+        for swept, owner in hops:  # before the count is raised: the next pass may need the room
             swept.release(owner)
         with self.changed.lock:
             self._num_released += 1
             self.changed.notify_all()
 
     def cancel(self) -> None:
-        """End every wait. Idempotent."""
+        """End all waits. Idempotent."""
         with self.changed.lock:
             self._is_closed = True
             self.changed.notify_all()
 
     def release_all(self) -> None:
-        """Release everything, once every thread has ended. Idempotent.
+        """Release everything after all threads have ended. Idempotent.
 
         Raises
         ------
@@ -224,7 +223,7 @@ class SweptBatches:
         """
         with self.changed.lock:
             left, self._hops = self._hops, {}
-        with ExitStack() as stack:  # one failure does not keep the others open
+        with ExitStack() as stack:  # closes all hops even if one fails
             for swept in {id(swept): swept for hops in left.values() for swept, _ in hops}.values():
                 stack.callback(swept.close)
 
@@ -234,7 +233,7 @@ class SweptBatches:
 
 
 class PassFeed:
-    """The passes that a stream needs, one after another, each when there is room for its hops. For one thread.
+    """The passes that a stream needs, in order, each when there is room for its hops. For one thread.
 
     Parameters
     ----------
@@ -242,7 +241,7 @@ class PassFeed:
     swept : counts the batches that are still to be made
     size : S_t
     num_hops : L
-    start : the first position to be swept
+    start : the first position to sweep
     """
 
     def __init__(
@@ -261,14 +260,14 @@ class PassFeed:
 
 
 class SweepEdges:
-    """Makes one pass over the edges after another, and computes the frontiers of the next one.
+    """Makes the passes over the edges in order, and computes the frontiers of each next pass.
 
     Parameters
     ----------
     passes : read the edges
-    rule : the hops of the sampler
-    stream : the seeds and address of each position
-    feedback : receives the time of disk use
+    rule : the sampler's hops
+    stream : the seeds and the address of each position
+    feedback : receives the disk times
     instruments : measure the passes
     """
 
@@ -288,11 +287,11 @@ class SweepEdges:
         self._stream = stream
         self._feedback = feedback
         self._instruments = instruments
-        self._drawn: dict[int, _Drawn] = {}  # frontiers of the positions that the next pass continues
+        self._drawn: dict[int, _Drawn] = {}  # frontiers that the next pass extends, by position
         self._is_cancelled = False
 
     def process(self, edges: EdgePass) -> SweptPass:
-        """Return ``edges`` and their hops; errors as of `EdgePasses` and `HopRule`."""
+        """Return ``edges`` and their hops; errors as in `EdgePasses` and `HopRule`."""
         first = self._stream.id_of(edges.positions.start)
         with self._instruments.working("sweep", first, batches=len(edges.positions)) as work:
             frontiers = [self._frontier(position, work) for position in edges.positions]
@@ -308,13 +307,13 @@ class SweepEdges:
             work.note(
                 superbatch=edges.number,
                 way=report.way,
-                # The first position of the run that cannot be sampled yet, and the number that this pass made ready.
+                # The run's first position that cannot be sampled yet, and the number of batches completed by this pass.
                 completed=edges.completed.stop,
                 num_batches=len(edges.completed),
             )
         self._instruments.recorder(first.epoch).add_sweep(bytes_read=read, bytes_written=written)
         self._feedback.add_pass(report, num_batches=len(edges.completed), measured_s=use.seconds, cpu_s=cpu_s)
-        # Frontiers are computed at the start of the next pass, so that completed batches can be made at once.
+        # The frontiers are computed at the start of the next pass, so that completed batches can be made at once.
         self._drawn = {
             position: _Drawn(frontiers[owner], hops, owner)
             for owner, position in enumerate(edges.positions)
@@ -323,7 +322,7 @@ class SweepEdges:
         return SweptPass(edges=edges, hops=hops)
 
     def cancel(self) -> None:
-        """End the pass under way, and every later one. Idempotent."""
+        """End the current pass and all later ones. Idempotent."""
         self._is_cancelled = True
 
     def _frontier(self, position: int, work: Work) -> Any:
@@ -336,15 +335,15 @@ class SweepEdges:
         return self._rule.extend(drawn.frontier, drawn.hops.read(drawn.owner))
 
     def _has_to_end(self, work: Work) -> bool:
-        """Return whether a pass has to end; each call also reports progress."""
+        """Return whether a pass must end; each call also reports progress."""
         work.beat()
         return self._is_cancelled
 
 
 class _Drawn(NamedTuple):
-    """A frontier, and its place in the hops of the last pass."""
+    """A frontier, and its place in the last pass's hops."""
 
-    frontier: Any  # as of the rule
+    frontier: Any  # in the rule's own type
     hops: SweptHops
     owner: int
 
@@ -355,17 +354,17 @@ def _label(first: BatchId, edges: EdgePass) -> str:
 
 
 class EdgeSweeps:
-    """Sweeps the edges for ``stream`` from its begin on. Owns the swept hops until `release_all`.
+    """Sweeps the edges for ``stream`` from its first position on. Owns the swept hops until `release_all`.
 
-    The loader was sized by sampling the first batches of a run. In a run from its begin these batches are ready, and
-    the wave fills behind them. So the first batch waits for no pass.
+    The loader sampled the first batches of a run to measure their sizes. A run from the beginning reuses these batches,
+    so that its first batch waits for no pass.
 
     Parameters
     ----------
     tier : makes passes, and batches from their hops
     stream : the batches
-    planned : S, batches with features that are planned together; 1 for features in memory
-    feedback : receives the time of disk use
+    planned : S, batches whose features are planned together; 1 for features in memory
+    feedback : receives the disk times
     instruments : measure the sweeps
     failures : receives an error at once
     """
@@ -398,25 +397,25 @@ class EdgeSweeps:
         return self.instruments.working("sample", self.stream.id_of(position))
 
     def read(self, position: int) -> list[Any]:
-        """Return the drawn edges of each hop of the batch at ``position``; errors as `SweptBatches.read`."""
+        """Return the drawn edges of each hop for the batch at ``position``; errors as in `SweptBatches.read`."""
         with self._feedback.device.using():
             return self.swept.read(position)
 
     def cancel(self) -> None:
-        """End the pass under way, and every wait. Idempotent."""
+        """End the current pass and all waits. Idempotent."""
         self._sweep.cancel()
         self.swept.cancel()
 
     def release_all(self) -> None:
-        """Release the swept hops, once every thread has ended. Idempotent."""
+        """Release the swept hops after all threads have ended. Idempotent."""
         self.swept.release_all()
 
 
 def _first_known(probed: list[AnyBatch], stream: BatchStream, type_starts: IdArray) -> dict[int, AnyBatch]:
-    """Empty ``probed``, and return the batches with which ``stream`` begins, by position."""
+    """Empty ``probed``, and return its batches at the beginning of ``stream``, by position."""
     known: dict[int, AnyBatch] = {}
     taken = probed[:]
-    probed.clear()  # for one run only: they are not kept for another run that may never come
+    probed.clear()  # one run takes them; they are not kept for a later run
     for position, batch in enumerate(taken):
         if not stream.has(position) or stream.id_of(position) != batch.id:
             break
@@ -426,15 +425,15 @@ def _first_known(probed: list[AnyBatch], stream: BatchStream, type_starts: IdArr
             note_where(error, "sample", batch.id)
             raise
         if not _is_of(batch, own, type_starts):
-            break  # of another rank
+            break  # the batch is another rank's
         known[position] = batch
     return known
 
 
 def _is_of(batch: AnyBatch, seeds: AnySeeds, type_starts: IdArray) -> bool:
-    """Return whether ``batch`` was sampled for ``seeds`` of its address. Pure."""
+    """Return whether ``batch`` was sampled for ``seeds``. Pure."""
     links = seeds.links if isinstance(seeds, BatchSeeds) else None
-    if links is not None and batch.links is not None:  # other rows may have the same ends
+    if links is not None and batch.links is not None:  # other table rows may have the same nodes
         return np.array_equal(links.edge_ids, batch.links.edge_ids)
     own = split_seeds(seed_nodes(seeds), type_starts)
     found = zip(batch.node_arrays, batch.seed_counts, strict=True)
@@ -451,5 +450,5 @@ class SweepTier:
     passes: EdgePasses
     sampler: SweptSampler
     num_batches: int  # S_t
-    probed: list[AnyBatch]  # the first batches of epoch 0, until a run has taken them
+    probed: list[AnyBatch]  # the first batches of epoch 0, until a run takes them
     type_starts: IdArray  # (T + 1,) first number of each type's seeds

@@ -1,4 +1,4 @@
-"""The task of a link loader: a link table, the negatives drawn for its edges, and the edges to exclude."""
+"""A link loader's task: a link table, the negatives drawn for its edges, and the edges to exclude."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from gloader.dataset.link_table import LinkTable
     from gloader.samplers import HeteroGraph, Topology
 
-# Share of the budget up to which link tables are held in memory: reading one directly costs a page per row.
+# Link tables up to this share of the budget are held in memory: a direct read costs one page per row.
 _HELD_SHARE = 1 / 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundLinks:
-    """The order of a link table's rows, which become seeds, and its memory."""
+    """A row order whose rows of a link table become seeds, and the memory for the tables."""
 
     order: RowOrder
     held_bytes: int
@@ -42,9 +42,9 @@ class LinkTask:
 
     table: LinkTable
     negatives: Negatives | None
-    negative_table: LinkTable | None  # of `Table` negatives
+    negative_table: LinkTable | None  # the table of `Table` negatives
     exclude: Exclude
-    duplicates: bool  # whether edges parallel to an excluded one are excluded too
+    duplicates: bool  # whether edges parallel to an excluded edge are excluded too
 
     @classmethod
     def of(
@@ -61,7 +61,7 @@ class LinkTask:
         Raises
         ------
         ConfigError
-            The dataset has no such table, ``exclude`` is not one of its values, or ``negatives`` is of another type.
+            The dataset has no such table, ``exclude`` is not a valid value, or ``negatives`` has a wrong type.
         """
         require_choice("exclude", exclude, get_args(Exclude))
         negatives = checked_negatives(negatives)
@@ -77,12 +77,12 @@ class LinkTask:
 
     @property
     def seed_types(self) -> tuple[str, ...]:
-        """The node types of the seeds."""
+        """The seeds' node types."""
         source, _, destination = self.table.relation
         return tuple(dict.fromkeys((source, destination)))
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts that determine the batches, apart from the dataset, as JSON values by name."""
+        """Return the facts that determine the batches, without the dataset, as JSON values by name."""
         return {
             "links": self.table.name,
             "negatives": str(self.negatives),
@@ -103,16 +103,16 @@ class LinkTask:
 
         Parameters
         ----------
-        order : of the table's rows
+        order : the order of the table's rows
         topology : the graph, for strict negatives and duplicates
-        settings : those of the loader
-        stack : closes the tables at its end
-        budget_bytes : the whole memory budget
+        settings : the loader's settings
+        stack : closes the tables
+        budget_bytes : the full memory budget
 
         Raises
         ------
         ConfigError
-            The table has nothing to predict or to exclude, or negatives are of an empty type.
+            The table has nothing to predict or to exclude, or the negatives' node type is empty.
         ChecksumError, StoreOpenError, StoreReadError, TruncatedStoreError, FormatError
             A table cannot be read.
         """
@@ -151,13 +151,13 @@ class LinkTask:
 
 
 def require_labels(table: LinkTable, negatives: Negatives | None, *, instead: str) -> None:
-    """Raise ConfigError if neither labels nor negatives separate the right pairs of ``table`` from wrong ones.
+    """Raise ConfigError if neither labels nor negatives separate the right pairs of ``table`` from wrong pairs.
 
     Parameters
     ----------
     table : the table of predicted edges
-    negatives : negatives drawn for them, if any
-    instead : the keyword for drawn negatives, as the caller names it
+    negatives : negatives drawn for these edges, if any
+    instead : the caller's keyword for drawn negatives, for the message
     """
     if negatives is None and not table.has_labels:
         raise ConfigError(

@@ -1,6 +1,6 @@
-"""Protocols towards other ranks: the devices of one machine, and the disks of other machines.
+"""Protocols for other ranks: the devices on this machine, and the disks of other machines.
 
-`OtherDevices` stands for the devices of the ranks that a rank loads for. `OtherMachines` stands for the machines that
+`OtherDevices` stands for the devices of the ranks that this rank serves. `OtherMachines` stands for the machines that
 send missing rows; `gloader.distributed.exchange` implements it.
 """
 
@@ -40,32 +40,32 @@ class LoadedFeatures:
         return self.tier.features is not None
 
     def out_of_reach(self) -> LoadedFeatures:
-        """Return the same features, no longer read in place by the device."""
+        """Return the same features, which the device no longer reads in place."""
         return LoadedFeatures(source=self.source, tier=self.tier.out_of_reach())
 
 
 class OtherDevices(Protocol):
-    """The devices of the ranks that this one loads for; all of them hold the same rows; see `gloader.distributed`.
+    """The devices of the ranks that this rank serves; all of them hold the same rows; see `gloader.distributed`.
 
-    Each method is a ``with`` block, in which this rank's device does what the others do at the same time.
+    Each method returns a ``with`` block: this rank's device does its part inside, at the same time as the others.
     """
 
     @property
     def are_asynchronous(self) -> bool:
-        """True if all devices are asynchronous, so that rows are sent as stored; set after `trying_step`."""
+        """True if all devices are asynchronous, so that rows keep their storage format; set after `trying_step`."""
         ...
 
     def trying_step(self, largest: AnyBatch | None) -> AbstractContextManager[list[int]]:
-        """Return a list of the bytes that each device has for rows; the block adds those of this rank's device."""
+        """Return a list of each device's room for rows, in bytes; the block adds the room of this rank's device."""
         ...
 
     def holding(self, plan: DeviceCachePlan, *, as_stored: bool, table: int) -> AbstractContextManager[None]:
-        """Make every device hold the rows of ``plan``; the block does so on this rank.
+        """Make every other device hold the rows of ``plan``; the block does so on this rank.
 
         Parameters
         ----------
         plan : the rows
-        as_stored : the host sends the other rows as stored, and the devices widen them
+        as_stored : whether the host sends the other rows in their storage format, for the devices to widen
         table : number of the table
         """
         ...
@@ -73,12 +73,12 @@ class OtherDevices(Protocol):
     def sharing_features(
         self, device: Device, num_bytes: int, *, table: int
     ) -> AbstractContextManager[SharedFeatures]:
-        """Share memory for all features; the block fills it, or memory of its own, and says if ``device`` reaches it.
+        """Share memory for all features. The block fills it, or its own memory, and sets ``is_reached`` for ``device``.
 
         Parameters
         ----------
-        device : of this rank
-        num_bytes : of the features
+        device : this rank's device
+        num_bytes : size of the features
         table : number of the table
         """
         ...
@@ -86,29 +86,29 @@ class OtherDevices(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class SharedFeatures:
-    """Memory for features that several devices read in place: all of them, or none."""
+    """Memory for features that all devices read in place, or none does."""
 
-    memory: NDArray[np.uint8] | None = None  # None: each rank has memory of its own
-    is_reached: bool = True  # by this rank's device, and after the block by all
+    memory: NDArray[np.uint8] | None = None  # None means that each rank has its own memory
+    is_reached: bool = True  # whether this rank's device reads it; after the block, whether all devices do
 
 
 class NoOtherDevices:
     """A rank that loads for itself only."""
 
-    are_asynchronous = True  # vacuously: there is no other device
+    are_asynchronous = True  # there is no other device
 
     @contextmanager
-    def trying_step(self, largest: AnyBatch | None) -> Iterator[list[int]]:  # noqa: ARG002 - the seam's
+    def trying_step(self, largest: AnyBatch | None) -> Iterator[list[int]]:  # noqa: ARG002 - the protocol's parameter
         """Return an empty list."""
         yield []
 
     @contextmanager
-    def holding(self, plan: DeviceCachePlan, *, as_stored: bool, table: int) -> Iterator[None]:  # noqa: ARG002 - the seam's
+    def holding(self, plan: DeviceCachePlan, *, as_stored: bool, table: int) -> Iterator[None]:  # noqa: ARG002 - the protocol's parameters
         """Do nothing."""
         yield
 
     @contextmanager
-    def sharing_features(self, device: Device, num_bytes: int, *, table: int) -> Iterator[SharedFeatures]:  # noqa: ARG002 - the seam's
+    def sharing_features(self, device: Device, num_bytes: int, *, table: int) -> Iterator[SharedFeatures]:  # noqa: ARG002 - the protocol's parameters
         """Return no memory."""
         yield SharedFeatures()
 
@@ -119,32 +119,32 @@ class Offer:
 
     counts: MissCounts
     own: Choice
-    forced: str  # a strategy requested by name, or "auto"
+    forced: str  # a requested strategy, or "auto"
     sweep_gap_bytes: int  # the longest hole that a sweep reads through
     rates: IoRates
     calibration: Calibration
-    staging_bytes: int  # room in memory and disk for the missing rows
-    spill_bytes: int
+    staging_bytes: int  # memory for the missing rows
+    spill_bytes: int  # disk space for the missing rows
 
 
 class RowExchange(Protocol):
-    """A run's part in the exchanges of all machines, one for each superbatch. For the thread that stages."""
+    """A run's part in the exchanges of all machines, one exchange per superbatch. For the staging thread."""
 
     def choose(
         self, superbatch: int, offers: Sequence[Offer], *, is_cancelled: Callable[[], bool]
     ) -> tuple[Choice, ...]:
-        """Return the choice for each table; all machines agree on whether rows are exchanged.
+        """Return the choice for each table; all machines agree whether rows are exchanged.
 
         Parameters
         ----------
-        superbatch : its number in the run, the same on all machines
+        superbatch : the superbatch's number in the run, the same on all machines
         offers : this machine's offer for each table
         is_cancelled : polled during waits; true ends the wait
 
         Raises
         ------
         RankError
-            A machine is gone, does not answer, or is at another superbatch; names its rank.
+            A machine is gone, does not respond, or is at another superbatch; the error names its rank.
         BudgetError
             Rows must come from other machines, and neither memory nor disk has room for them.
         ChannelClosedError
@@ -159,16 +159,16 @@ class RowExchange(Protocol):
 
         Parameters
         ----------
-        table : its number
+        table : number of the table
         rows : (K,) rows that this machine needs, ascending; may be empty
         is_cancelled : polled during waits; true ends the wait
 
         Raises
         ------
         MachineLeftError
-            The loop of another machine has ended. Unless `is_needed`, rows are read locally from then on.
+            Another machine's loop has ended. Unless `is_needed`, rows are read locally from then on.
         RankError
-            A machine is gone, does not answer or failed; names its rank.
+            A machine is gone, does not respond or failed; the error names its rank.
         ChannelClosedError
             ``is_cancelled`` returned true.
         """
@@ -176,7 +176,7 @@ class RowExchange(Protocol):
 
     @property
     def is_needed(self) -> bool:
-        """True if this machine lacks rows, so that it cannot read alone."""
+        """True if this machine lacks rows and cannot read without the others."""
         ...
 
     @property
@@ -185,7 +185,7 @@ class RowExchange(Protocol):
         ...
 
     def close(self, error: BaseException | None = None) -> None:
-        """Leave the exchange and notify the other machines, with ``error`` if there is one. Idempotent."""
+        """Leave the exchange and notify the other machines, with ``error`` if given. Idempotent."""
         ...
 
 
@@ -198,22 +198,22 @@ class ExchangeTier(Protocol):
         Parameters
         ----------
         position : the run's first batch, the same on all machines
-        caches : of each table: rows in them need not be read from the disk
+        caches : each table's cache; rows in it need not be read from the disk
         """
         ...
 
     def filling(self, table: int, store: FeatureStore) -> AbstractContextManager[FeatureSource]:
-        """Return the source from which a table's caches are filled, on all machines at once.
+        """Return the source that fills a table's caches; all machines call this at once.
 
         Parameters
         ----------
-        table : its number
+        table : number of the table
         store : the rows on this machine
         """
         ...
 
     def explain(self) -> str:
-        """Return lines with the machines and their ranges of rows."""
+        """Return lines with the machines and their row ranges."""
         ...
 
     def explain_run(self) -> str:
@@ -222,34 +222,34 @@ class ExchangeTier(Protocol):
 
 
 class OtherMachines(Protocol):
-    """The machines of a launch; each of them opens a loader at the same time."""
+    """The machines of a launch; each machine opens a loader at the same time."""
 
     @property
     def must_exchange(self) -> bool:
-        """True if no machine can read alone."""
+        """True if machines store different rows or an exchange is required."""
         ...
 
     def memory_bytes(self, budget_bytes: int) -> int:
-        """Return the part of the budget that exchanges take, in bytes."""
+        """Return the part of the budget for exchanges, in bytes."""
         ...
 
     def agree_on_superbatch(self, plan: MemoryPlan, *, num_ranks: int) -> int:
-        """Return the superbatch size, in batches, with as many steps as fit on every machine; 0 without an exchange.
+        """Return the superbatch size in batches: as many steps as fit on every machine; 0 without an exchange.
 
         Collective.
 
         Parameters
         ----------
-        plan : this machine's plan
-        num_ranks : of this machine; each has one batch in a step
+        plan : this machine's memory plan
+        num_ranks : this machine's ranks; each has one batch in a step
 
         Raises
         ------
         ConfigError
-            Rows must be exchanged, and a machine does not read them from the SSD.
+            Rows must be exchanged, and a machine does not read its rows from the SSD.
         """
         ...
 
     def exchange(self, stores: Sequence[FeatureStore]) -> ExchangeTier:
-        """Return the exchange of the rows of ``stores``, one for each table."""
+        """Return the exchange of the rows in ``stores``, one store per table."""
         ...

@@ -1,8 +1,7 @@
-"""Sample: the batch at a position of the stream, for its trace or for execution.
+"""Sample: the batch at a stream position, for its trace or for execution.
 
-A table is the feature rows of a node type or a relation. Tables are numbered: node types first,
-then relations. `SamplerPool` runs the sampler threads:
-traces far ahead, batches just in time.
+A table is the feature rows of a node type or a relation. Tables are numbered: node types first, then relations.
+`SamplerPool` runs the sampler threads: they sample traces far ahead, and batches just in time.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ _LOW_BITS = 32
 
 
 def is_of_edges(batch: AnyBatch, number: int) -> bool:
-    """Return whether table ``number`` is of edges. Pure."""
+    """Return whether table ``number`` holds edge features. Pure."""
     return number >= len(batch.node_arrays)
 
 
 def rows_of(batch: AnyBatch, number: int) -> IdArray:
-    """Return the rows (U,) of a batch in table ``number``. Pure.
+    """Return a batch's rows (U,) in table ``number``. Pure.
 
-    Edge rows are positions, block after block, as `AnyBatch.edges_of` returns them; they may repeat.
+    Edge rows are edge positions, in the block order of `AnyBatch.edges_of`; they may repeat.
     """
     nodes = batch.node_arrays
     if number < len(nodes):
@@ -56,7 +55,7 @@ def rows_of(batch: AnyBatch, number: int) -> IdArray:
 
 
 def count_rows(batch: AnyBatch, number: int) -> int:
-    """Return U, how many rows `rows_of` returns. Pure."""
+    """Return U, the number of rows that `rows_of` returns. Pure."""
     nodes = batch.node_arrays
     if number < len(nodes):
         return len(nodes[number])
@@ -64,17 +63,17 @@ def count_rows(batch: AnyBatch, number: int) -> int:
 
 
 def distinct_rows(batch: AnyBatch, number: int) -> IdArray:
-    """Return the rows (V,) of a batch in table ``number``, ascending, each once. Pure."""
+    """Return a batch's distinct rows (V,) in table ``number``, ascending. Pure."""
     ascending = np.sort(rows_of(batch, number))
     return ascending[_is_first(ascending)] if _may_repeat(batch, number) else ascending
 
 
 def ordered_rows(batch: AnyBatch, number: int, places: LocalArray | None = None) -> OrderedRows:
-    """Return the rows of a batch in table ``number`` in ascending order. Pure.
+    """Return a batch's rows in table ``number`` in ascending order. Pure.
 
     Parameters
     ----------
-    batch, number : as of `rows_of`
+    batch, number : see `rows_of`
     places : (U,) the place of each ascending row, if the rows were sorted before
     """
     rows = rows_of(batch, number)
@@ -84,7 +83,7 @@ def ordered_rows(batch: AnyBatch, number: int, places: LocalArray | None = None)
     if _may_repeat(batch, number):
         is_first = _is_first(ascending)
         if not is_first.all():
-            # Of equal rows the first place comes first: the sort is by both.
+            # The sort is by row and place, so that the first place of equal rows comes first.
             first = order[is_first]
             owners = np.cumsum(is_first) - 1
             again = ~is_first
@@ -104,7 +103,7 @@ def _is_first(ascending: IdArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
 
 
 def _ascending(rows: IdArray) -> tuple[IdArray, IdArray]:
-    """Return ``rows`` in ascending order, and the place of each; equal rows keep the order of their places. Pure."""
+    """Return ``rows`` in ascending order, and the place of each; equal rows stay in place order. Pure."""
     count = len(rows)
     if count and int(rows.max()) < 2 ** (63 - _LOW_BITS):
         # One sort of (row, place) pairs in one word is several times faster than an indirect sort.
@@ -120,18 +119,18 @@ _NO_DEGREES: Final = np.empty(0, dtype=np.float32)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodedRows:
-    """The ascending rows of a batch in one table, compressed."""
+    """A batch's ascending rows in one table, compressed."""
 
     code: NDArray[np.uint8]
     count: int  # V
 
     @classmethod
     def of(cls, ascending: IdArray) -> CodedRows:
-        """Return ``ascending`` (V,), unique rows, compressed."""
+        """Compress ``ascending`` (V,), which are unique rows."""
         return cls(code=encode_ids(ascending), count=len(ascending))
 
 
-TraceEntry: TypeAlias = tuple[CodedRows, ...]  # of one batch, for each table
+TraceEntry: TypeAlias = tuple[CodedRows, ...]  # one batch's rows in each table
 
 
 class SampleBatch:
@@ -140,7 +139,7 @@ class SampleBatch:
     Parameters
     ----------
     sampler : draws the neighbours
-    stream : the seeds and address of each position
+    stream : the seeds and the address of each position
     instruments : measure the sampling
     """
 
@@ -155,7 +154,7 @@ class SampleBatch:
 
     def make(self, position: int, work: Work) -> AnyBatch:
         """Return the batch at ``position`` of the stream."""
-        # Measured too: a link table's rows are read and looked up to get the seeds.
+        # The measured time includes the lookup of a link table's rows, which gives the seeds.
         return self._sampler.sample(work.batch, self._stream.seeds_at(position))
 
 
@@ -185,12 +184,12 @@ BatchSource: TypeAlias = SampleBatch | ReplayBatch
 
 
 class ReplayTrace:
-    """Derives the nodes of a batch from its swept hops: sets of nodes, and blocks for edge tables only. Thread-safe.
+    """Derives a batch's nodes from its swept hops; makes blocks only for edge tables. Thread-safe.
 
     Parameters
     ----------
     sweeps : hold the swept hops
-    types : the number of each table, see `table_rows`
+    types : each table's number, see `table_rows`
     """
 
     name: Final = "sample"
@@ -216,13 +215,13 @@ class ReplayTrace:
 
 
 class SampleTrace:
-    """Samples a batch for its trace, and keeps it for `SampleOrdered` if ``kept`` has room. Thread-safe.
+    """Samples a batch for its trace; keeps the batch for `SampleOrdered` if ``kept`` has room. Thread-safe.
 
     Parameters
     ----------
     sample : makes the batch of a position
     kept : stores the batch
-    types : the number of each table, see `table_rows`
+    types : each table's number, see `table_rows`
     """
 
     name: Final = "sample"
@@ -243,17 +242,17 @@ class SampleTrace:
 
 
 class SampleOrdered:
-    """Returns a batch that is executed next: the kept one, or the same one sampled again. Thread-safe.
+    """Returns the next batch to be executed: the kept batch, or the same batch sampled again. Thread-safe.
 
-    Sampling is a pure function of the batch's address, and costs less than writing the blocks to a disk and
-    reading them back. The sampling threads look the degrees up, since there are several of them; the one thread that
-    gathers is busy.
+    Sampling is a pure function of the batch's address. Sampling again costs less than writing the blocks to a disk and
+    reading them back. The sampling threads also look up the degrees, as they are several, while only one thread
+    gathers and is busy.
 
     Parameters
     ----------
     sample : makes the batch of a position
-    kept : the batches that were kept after their traces
-    topology : the in-degrees, which batches of several types do not need
+    kept : batches that were kept after their traces
+    topology : the in-degrees, which batches with several types do not need
     types : the number of each table with rows on the SSD, see `table_rows`
     """
 
@@ -272,7 +271,7 @@ class SampleOrdered:
         self._types = types
 
     def process(self, position: int) -> OrderedBatch:
-        """Return the batch at ``position`` of the stream, and the order and degrees of its nodes."""
+        """Return the batch at ``position`` of the stream, with its nodes' order and degrees."""
         with self._sample.working(position) as work:
             kept = self._kept.take(position)
             if kept is None:
@@ -287,11 +286,11 @@ class SampleOrdered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptBatch:
-    """A batch between its trace and its execution, whose rows need not be sorted again."""
+    """A batch between its trace and its execution; its rows need not be sorted again."""
 
     batch: AnyBatch
-    places: tuple[LocalArray | None, ...]  # of each table, as of `ordered_rows`; None if rows repeat
-    num_bytes: int  # of memory, places included
+    places: tuple[LocalArray | None, ...]  # each table's places, see `ordered_rows`; None if rows repeat
+    num_bytes: int  # memory, including the places
 
 
 class KeptBatches:
@@ -299,7 +298,7 @@ class KeptBatches:
 
     Parameters
     ----------
-    max_bytes : bound of all kept batches together; 0 keeps none
+    max_bytes : maximum memory of all kept batches; 0 keeps none
     """
 
     def __init__(self, max_bytes: int = 0) -> None:
@@ -311,13 +310,13 @@ class KeptBatches:
     def offer(self, position: int, batch: AnyBatch, tables: Sequence[OrderedRows]) -> None:
         """Keep ``batch``, with the order of its rows in ``tables``, if there is room.
 
-        A batch on the device is not kept: the device has no room for so many.
+        A batch on the device is not kept: the device's memory is too small for so many batches.
         """
         if batch.on_device is not None:
             return
         num_bytes = _num_bytes(batch) + sum(4 * len(rows.order) for rows in tables if rows.repeats is None)
         with self._lock:
-            # First come, first kept: the choice makes no difference, since every batch is executed once.
+            # The first batches are kept: every batch is executed once, so that the choice makes no difference.
             if num_bytes <= self._left_bytes:
                 places = (
                     None if rows.repeats is not None else rows.order.astype(np.int32) for rows in tables
@@ -326,7 +325,7 @@ class KeptBatches:
                 self._left_bytes -= num_bytes
 
     def take(self, position: int) -> KeptBatch | None:
-        """Return the batch at ``position`` and forget it; None if it was not kept."""
+        """Remove and return the batch at ``position``; None if it was not kept."""
         with self._lock:
             kept = self._batches.pop(position, None)
             if kept is not None:
@@ -334,9 +333,9 @@ class KeptBatches:
         return kept
 
     def cancel(self) -> None:
-        """Drop everything and keep nothing more. Idempotent."""
+        """Drop all batches and keep no further ones. Idempotent."""
         with self._lock:
-            # Zero room, permanently: no later batch can be kept.
+            # Negative room refuses every later batch.
             self._left_bytes = -1
             self._batches.clear()
 
@@ -347,20 +346,20 @@ def trace_entry(batch: AnyBatch, types: Sequence[int]) -> TraceEntry:
 
 
 def ordered(batch: AnyBatch, src_degree: NDArray[np.float32], types: Sequence[int] = (0,)) -> OrderedBatch:
-    """Return ``batch`` with the order of its rows and the degrees of its nodes. Pure.
+    """Return ``batch`` with its rows' order and its nodes' degrees. Pure.
 
     Parameters
     ----------
-    batch : as sampled
-    src_degree : as of `OrderedBatch`
-    types : the number of each table, see `table_rows`
+    batch : the sampled batch
+    src_degree : see `OrderedBatch`
+    types : each table's number, see `table_rows`
     """
     tables = tuple(ordered_rows(batch, number) for number in types)
     return OrderedBatch(sampled=batch, src_degree=src_degree, tables=tables)
 
 
 def _degrees(batch: AnyBatch, topology: Topology | HeteroGraph) -> NDArray[np.float32]:
-    """Return the degrees (U,) of the batch's nodes; empty if the device has them, or for several types."""
+    """Return the degrees (U,) of the batch's nodes; empty if the device has them, or with several types."""
     if batch.in_degrees is not None:
         return batch.in_degrees
     if batch.on_device is not None or isinstance(topology, HeteroGraph):
@@ -369,7 +368,7 @@ def _degrees(batch: AnyBatch, topology: Topology | HeteroGraph) -> NDArray[np.fl
 
 
 def beside_bytes(batch: AnyBatch) -> int:
-    """Return the bytes of a batch besides its nodes and edges: links, trees and node degrees. Pure."""
+    """Return the bytes of a batch's links, trees and node degrees, without nodes and edges. Pure."""
     links = batch.links
     of_links = () if links is None else (links.pairs, links.labels, links.edge_ids)
     degrees = () if batch.in_degrees is None else (batch.in_degrees,)
@@ -386,7 +385,7 @@ def _num_bytes(batch: AnyBatch) -> int:
 B = TypeVar("B")
 T = TypeVar("T")
 
-_NO_END = 2**62  # a position that no stream reaches
+_NO_END = 2**62  # a position beyond every stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,20 +394,20 @@ class _Failure:
 
 
 class SamplerPool(Generic[B]):
-    """Threads that sample the stream twice: once for the trace, far ahead, and once for the batch itself.
+    """Threads that sample the stream twice: far ahead for the traces, and again for the batches.
 
-    Batches to be executed go first. Both sequences keep the order of the stream; an error keeps its batch's place.
-    Its threads end after `cancel`.
+    Batches to be executed go first. Both sequences keep the stream's order; an error takes its batch's place. The
+    threads end after `cancel`.
 
     Parameters
     ----------
     stream : the batches
     sample : makes a batch to be executed; called from several threads
     sample_trace : makes a trace; None if no traces are needed
-    failures : receives an error at once, before its turn comes
-    num_threads : sampler threads
-    ahead : sampled batches that may wait to be executed, and traces that may wait to be inspected
-    ready : counts the positions whose edges are swept; None means that all positions can be sampled
+    failures : receives an error at once, before the error's turn
+    num_threads : number of sampler threads
+    ahead : maximum number of sampled batches that wait for execution, and of traces that wait for inspection
+    ready : counts the positions with swept edges; None means that all positions can be sampled
     """
 
     def __init__(
@@ -426,8 +425,8 @@ class SamplerPool(Generic[B]):
         self._failures = failures
         self._num_threads = num_threads
         self._ready = ready
-        # A thread never waits for a position that it has claimed. Otherwise threads that wait for far traces would keep
-        # batches from being made, and the next sweep needs their room. So sweeps share this condition.
+        # A thread never waits for a claimed position. Otherwise, threads that wait for far traces would be missing for
+        # the batches whose memory the next sweep needs. For this reason sweeps share this condition.
         self._changed = SignalSafeCondition() if ready is None else ready.changed
         self._batches: _Lane[B] = _Lane(sample, ahead=ahead)
         self._traces = None if sample_trace is None else _Lane(sample_trace, ahead=ahead)
@@ -447,19 +446,19 @@ class SamplerPool(Generic[B]):
         )
 
     def next_trace(self) -> TraceEntry:
-        """Return the nodes of the next batch of the stream, waiting for them.
+        """Wait for the next batch of the stream, and return its nodes.
 
         Raises
         ------
         ChannelClosedError
             The stream ended, or the pool is closed.
         BaseException
-            The error of sampling; every later call raises it again.
+            The error of the sampling; every later call raises it again.
         """
         return self._take(self._require_traces())
 
     def get(self) -> B:
-        """Return the next batch to be executed, waiting for it; errors as `next_trace`."""
+        """Wait for the next batch to be executed, and return it; errors as in `next_trace`."""
         return self._take(self._batches)
 
     def cancel(self) -> None:
@@ -485,7 +484,7 @@ class SamplerPool(Generic[B]):
             raise ChannelClosedError("the stream of batches ended")
         item = lane.done[lane.taken]
         if isinstance(item, _Failure):
-            raise item.error  # the item stays: later calls raise the same error
+            raise item.error  # the item stays, so that later calls raise the same error
         del lane.done[lane.taken]
         lane.taken += 1
         self._changed.notify_all()
@@ -500,7 +499,7 @@ class SamplerPool(Generic[B]):
         return self._is_closed or self._may_sample_batch() or self._may_sample_trace()
 
     def _claim(self) -> tuple[_Lane[B] | _Lane[TraceEntry], int] | None:
-        """Return the next work for a thread, claimed for it alone; None if nothing is left."""
+        """Claim the next work for the calling thread, and return it; None if there is none."""
         if self._is_closed:
             return None
         lane: _Lane[B] | _Lane[TraceEntry] = self._batches
@@ -511,7 +510,7 @@ class SamplerPool(Generic[B]):
         return lane, lane.started - 1
 
     def _may_sample_batch(self) -> bool:
-        # Not before its trace was taken: then it is certain whether the batch was kept or must be sampled again.
+        # A batch waits for its trace to be taken: only then is it certain whether the batch was kept.
         is_inspected = self._traces is None or self._batches.started < self._traces.taken
         return is_inspected and self._may_start(self._batches)
 
@@ -523,23 +522,23 @@ class SamplerPool(Generic[B]):
 
 
 class _Lane(Generic[T]):
-    """One of the two sequences that the pool delivers; its numbers are guarded by the pool's lock."""
+    """One of the pool's two sequences; the pool's lock guards its numbers."""
 
     def __init__(self, stage: Stage[int, T], *, ahead: int) -> None:
         self.stage = stage
         self.ahead = ahead
         self.started = 0  # positions handed to threads
         self.taken = 0  # positions handed to the consumer
-        self.end = _NO_END  # nothing at or behind it is started: sampling failed before it
+        self.end = _NO_END  # positions from here on are not started, as sampling failed before
         self.done: dict[int, T | _Failure] = {}
 
     def may_start(self, stream: BatchStream, num_ready: int) -> bool:
-        """Return whether another position may be handed to a thread, of the first ``num_ready``."""
+        """Return whether another position, among the first ``num_ready``, may be handed to a thread."""
         most = min(self.taken + self.ahead, self.end, num_ready)
         return self.started < most and stream.has(self.started)
 
     def is_next_good(self) -> bool:
-        """Return whether the next item is there and no error."""
+        """Return whether the next item is there and is not an error."""
         return self.taken in self.done and not isinstance(self.done[self.taken], _Failure)
 
     def sample(self, position: int, changed: SignalSafeCondition, failures: Failures) -> None:

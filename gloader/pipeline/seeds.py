@@ -1,7 +1,7 @@
-"""The seeds of a loader: their order, their labels, and the stream of batches that they form.
+"""A loader's seeds: their order, their labels, and the stream of batches.
 
-The stream runs from epoch to epoch; every batch in it has a position. Seeds of several node types share one
-numbering, so that an epoch's order is independent of types. `stream_facts` names the facts that equal streams share.
+The stream runs from epoch to epoch, and every batch in it has a position. Seeds of several node types share one
+numbering, so that an epoch's order is independent of types. Equal `stream_facts` identify equal streams.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ DEFAULT_NEGATIVES: Final = Uniform(1)
 class BatchStream:
     """The batches from ``first`` on, across epochs; position 0 is ``first``. Thread-safe.
 
-    The steps of L ranks are interleaved: position t is step t // L of rank number t % L.
+    The steps of L ranks are interleaved: position t is step t // L of the rank with number t % L.
 
     Parameters
     ----------
     order : the batches of each epoch
     first : the first batch of the stream
     end_epoch : the stream ends before this epoch; None means that it never ends
-    ranks : the ranks of the batches; defaults to the rank of ``order`` alone
+    ranks : the batches' ranks; defaults to the rank of ``order``
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class BatchStream:
         )
 
     def of_ranks(self, ranks: Sequence[int]) -> BatchStream:
-        """Return the same steps, the batches of ``ranks`` interleaved."""
+        """Return the stream of the same steps for ``ranks``, interleaved."""
         return BatchStream(self._order, self._first, end_epoch=self._end_epoch, ranks=ranks)
 
     def has(self, position: int) -> bool:
@@ -84,20 +84,20 @@ class BatchStream:
 
     def seeds_at(self, position: int) -> Any:  # AnySeeds
         """Return the seeds (B,) of the batch at ``position``."""
-        # Every rank can compute every rank's seeds: the order covers all ranks, and each takes its part of a step.
+        # Every rank can compute every rank's seeds: the order covers all ranks, and each rank takes a part of a step.
         return self._order.seeds_of(self.id_of(position), rank=self._ranks[position % len(self._ranks)])
 
 
 @dataclass(frozen=True, slots=True)
 class SeedLabels:
-    """The labels of an epoch's seeds, cut into the batches of this rank. Thread-safe."""
+    """The labels of an epoch's seeds, cut into this rank's batches. Thread-safe."""
 
     order: EpochOrder
-    labels: IdArray  # (n,) int64, in the order's own order
-    has_label: NDArray[np.bool_] | None = None  # (n,) of the labelled type; None: all
+    labels: IdArray  # (n,) int64, one per seed of ``order``
+    has_label: NDArray[np.bool_] | None = None  # (n,) whether a seed has the labelled type; None means all seeds
 
     def of(self, batch: BatchId) -> IdArray:
-        """Return the labels (B,) of those seeds of ``batch`` that are of the labelled type."""
+        """Return the labels (B,) of the seeds in ``batch`` that have the labelled type."""
         positions = self.order.batch_positions(batch)
         return self.labels[positions if self.has_label is None else positions[self.has_label[positions]]]
 
@@ -107,9 +107,9 @@ class SeedPlan:
     """The seeds of every epoch, with their labels and their task."""
 
     order: AnyOrder
-    labels: SeedLabels | None  # None: the targets come with the batches
-    types: BatchTypes  # those of the batches
-    links: LinkTask | None = None  # the link task, if the order is of a link table's rows
+    labels: SeedLabels | None  # None if the targets come with the batches
+    types: BatchTypes  # the batches' types
+    links: LinkTask | None = None  # the link task, if the order contains a link table's rows
 
     @property
     def is_typed(self) -> bool:
@@ -118,7 +118,7 @@ class SeedPlan:
 
 
 def types_of(dataset: Dataset, *, are_named: bool) -> BatchTypes:
-    """Return the types of batches of ``dataset``, which name them or not."""
+    """Return the types of batches of ``dataset``, named or not."""
     return BatchTypes(nodes=dataset.node_types, relations=dataset.relations, are_named=are_named)
 
 
@@ -132,13 +132,13 @@ def order_seeds(
     rank: int,
     world_size: int,
 ) -> EpochOrder:
-    """Return the order of the seeds of every epoch for one rank.
+    """Return one rank's seed order for every epoch.
 
     Parameters
     ----------
     dataset : the dataset with the seeds
     sampling : batch size, seed and shuffling
-    seeds : (n,) node ids; of several types in one numbering
+    seeds : (n,) node ids; several types share one numbering
     times : (n,) query time of each seed; None means that edges of all times are sampled
     drawn : an epoch's draw of seeds with repeats; None means that each seed comes once
     rank, world_size : select this rank's part of each step
@@ -165,11 +165,11 @@ def order_seeds(
 
 
 def order_rows(num_rows: int, sampling: SamplingSettings, *, rank: int, world_size: int) -> RowOrder:
-    """Return the order of a link table's rows in every epoch for one rank.
+    """Return one rank's order of a link table's rows for every epoch.
 
     Parameters
     ----------
-    num_rows : rows of the table
+    num_rows : number of rows in the table
     sampling : batch size, seed and shuffling
     rank, world_size : select this rank's part of each step
 
@@ -191,7 +191,7 @@ def order_rows(num_rows: int, sampling: SamplingSettings, *, rank: int, world_si
 
 
 def _checked_times(times: IdArray, num_seeds: int) -> IdArray:
-    """Return ``times`` (n,) as int64, one for each seed; raise SeedError if they do not match the seeds."""
+    """Return ``times`` (n,) as int64, one for each seed; raise SeedError if their number differs."""
     checked = as_ids(np.array(times), noun="times", error=SeedError)
     if len(checked) != num_seeds:
         raise SeedError(
@@ -201,12 +201,12 @@ def _checked_times(times: IdArray, num_seeds: int) -> IdArray:
 
 
 def stream_facts(dataset: Dataset, order: AnyOrder, sampling: SamplingSettings) -> dict[str, Any]:
-    """Return the facts that determine the batches, except the seeds and the facts that a state names.
+    """Return the facts that determine the batches, except the seeds and the facts that a saved state has already.
 
     Parameters
     ----------
     dataset : the sampled dataset
-    order : the batches of a rank
+    order : one rank's batches
     sampling : the sampling settings
     """
     return {
@@ -218,7 +218,7 @@ def stream_facts(dataset: Dataset, order: AnyOrder, sampling: SamplingSettings) 
         "sampler": sampling.sampler,
         "layout": sampling.layout,
         "num_seeds": order.num_items,
-        # Only other values than the defaults are listed, so that older states without these settings stay valid.
+        # Default values are omitted, so that older states without these settings stay valid.
         **{
             name: value
             for name in ("time_strategy", "time_bound", "time_window")
@@ -261,7 +261,7 @@ def stream_fingerprint(
     digest = hashlib.sha256()
     # The order of the facts is fixed: another order would invalidate saved states.
     for name, value in {**stream_facts(dataset, order, sampling), **(links or {})}.items():
-        # Omitted for layered blocks, so that older states without this setting stay valid.
+        # Layered blocks are omitted, so that older states without this setting stay valid.
         if (name, value) != ("layout", "layered"):
             digest.update(repr(value).encode())
     for array in _seed_arrays(order):
@@ -270,7 +270,7 @@ def stream_fingerprint(
 
 
 def _seed_arrays(order: AnyOrder) -> list[NDArray[Any]]:
-    """Return the arrays that identify the seeds; for a table's rows, its name and the dataset identify them."""
+    """Return the arrays that identify the seeds; a table's rows are identified by its name and the dataset."""
     if isinstance(order, RowOrder):
         return []
     weights = None if order.draws is None else order.draws.weights
@@ -278,7 +278,7 @@ def _seed_arrays(order: AnyOrder) -> list[NDArray[Any]]:
 
 
 def checked_seeds(seeds: ArrayLike, num_nodes: int) -> IdArray:
-    """Return ``seeds`` (n,) as an int64 copy, or the True places of a mask (N,); `EpochOrder` checks values."""
+    """Return ``seeds`` (n,) as an int64 copy, or the True places of a mask (N,); `EpochOrder` checks their values."""
     if isinstance(seeds, str):
         raise SeedError(
             f"seeds={seeds!r} are no ids; of a split give dataset.train, dataset.valid or dataset.test"
@@ -286,31 +286,29 @@ def checked_seeds(seeds: ArrayLike, num_nodes: int) -> IdArray:
     return as_ids(seeds, noun="seeds", error=SeedError, masked=num_nodes).copy()
 
 
-SeedsLike: TypeAlias = (
-    "ArrayLike | Mapping[str, ArrayLike]"  # ids, or ids by node type, or a pair (type, ids)
-)
+# Ids, or ids by node type, or a pair (type, ids).
+SeedsLike: TypeAlias = "ArrayLike | Mapping[str, ArrayLike]"
 
 
 def number_seeds(dataset: Dataset, seeds: SeedsLike | None) -> IdArray:
-    """Return the seeds (n,) in the numbering of all types: the first number of their type, plus their id.
+    """Return the seeds (n,) in the numbering of all types: the first number of a seed's type, plus its id.
 
     Parameters
     ----------
     dataset : the dataset with the seeds
-    seeds : (n,) ids of the labelled type, ids by type, or a type and its ids. A mask of all nodes of a type may replace
-        ids. None means the training nodes
+    seeds : (n,) ids of the labelled type, ids by type, or a pair (type, ids). A mask of all nodes of a type may replace
+        the ids. None means the training nodes
 
     Raises
     ------
     SeedError
-        A type is unknown, or ids are not integers or exceed the nodes of their type.
+        A type is unknown, or ids are not integers or not below the number of nodes.
     """
     labelled = dataset.labelled
     if seeds is None:
         seeds = labelled.train
-    if (
-        isinstance(seeds, tuple) and len(seeds) == 2 and isinstance(seeds[0], str)
-    ):  # the form of PyG's loaders
+    # PyG's loaders accept a pair (type, ids).
+    if isinstance(seeds, tuple) and len(seeds) == 2 and isinstance(seeds[0], str):
         seeds = {seeds[0]: seeds[1]}
     by_type = seeds if isinstance(seeds, Mapping) else {labelled.name: seeds}
     starts = dataset.type_starts
@@ -331,7 +329,7 @@ def number_seeds(dataset: Dataset, seeds: SeedsLike | None) -> IdArray:
 
 
 def _labels_of(dataset: Dataset, order: EpochOrder) -> SeedLabels:
-    """Return the labels of the seeds of ``order``; only those of the labelled type have one."""
+    """Return the labels of the seeds of ``order``; only seeds of the labelled type have a label."""
     table, seeds = dataset.labelled, order.seeds
     first = dataset.type_starts[table.number]
     has_label = (seeds >= first) & (seeds < first + table.num_nodes)
@@ -344,7 +342,7 @@ def _labels_of(dataset: Dataset, order: EpochOrder) -> SeedLabels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSeeds:
-    """The seeds that a user gives a loader of nodes, before they are checked."""
+    """The seeds that a user passes to a node loader, before they are checked."""
 
     seeds: SeedsLike | DrawnSeeds | None = None  # None means the training nodes
     times: IdArray | None = None  # (n,) int64 seconds, the query time of each seed
@@ -356,7 +354,7 @@ class NodeSeeds:
         Parameters
         ----------
         dataset : the dataset with the seeds
-        settings : those of the loader
+        settings : the loader's settings
         rank, world_size : select this rank's part of each step
 
         Raises
@@ -389,7 +387,7 @@ class NodeSeeds:
             rank=rank,
             world_size=world_size,
         )
-        # Both take long for many seeds, and they are independent.
+        # Both tasks take long for many seeds, and they are independent.
         tasks: list[Callable[[], Any]] = [
             lambda: _labels_of(dataset, order),
             lambda: order.epoch_positions(0),
@@ -419,16 +417,16 @@ def _check_times(sampling: SamplingSettings, *, has_times: bool) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeSeeds:
-    """The edges that a user gives a loader of links, before they are checked."""
+    """The edges that a user passes to a link loader, before they are checked."""
 
     edges: str = "train"  # name of the link table
     negatives: Negatives | str | None = DEFAULT_NEGATIVES
     exclude: Exclude = "none"
     exclude_duplicates: bool = False
-    typed: bool | None = None  # whether batches name their types; None: if the dataset has several
+    typed: bool | None = None  # whether batches name their types; None means if the dataset has several
 
     def plan(self, dataset: Dataset, settings: LoaderSettings, *, rank: int, world_size: int) -> SeedPlan:
-        """Return the edges of every epoch, as rows of their table; parameters and errors as of `NodeSeeds.plan`."""
+        """Return the edges of every epoch, as rows of their table; parameters and errors as in `NodeSeeds.plan`."""
         sampling, is_of_types = settings.sampling, dataset.kind == "hetero"
         have_types = is_of_types if self.typed is None else self.typed
         if have_types:
@@ -463,12 +461,12 @@ def plan_training_seeds(
     rank: int = 0,
     world_size: int = 1,
 ) -> SeedPlan:
-    """Return the seeds of a loader that is only planned, and hands out no batch: they have no labels.
+    """Return the seeds of a loader that is only planned: they have no labels, as no batch is handed out.
 
     Parameters
     ----------
     dataset : the dataset with the training nodes
-    sampling : of the loader
+    sampling : the loader's sampling settings
     is_typed : whether batches have several types
     links : the link task, if the seeds are edges; None if they are nodes
     rank, world_size : select this rank's part of each step

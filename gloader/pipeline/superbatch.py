@@ -1,8 +1,8 @@
 """The states of a superbatch: sampled, planned, staged, executed batch by batch, and measured.
 
 A table is the feature rows of a node type or of a relation; a graph of one type without edge features has one table.
-Tuples hold an entry for each table, in the order of the types. `RunFeedback` compares the predictions of executed
-superbatches with their measurements and corrects those of the next ones.
+Tuples hold an entry for each table, in the order of the types. `RunFeedback` compares a superbatch's predictions with
+its measurements, and corrects later predictions.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderedRows:
-    """The rows of a batch in a table in ascending order, as plans and stores count them."""
+    """A batch's rows in one table, in ascending order, as plans and stores count them."""
 
-    rows: IdArray  # (U,) in the order of the batch
-    ascending: IdArray  # (V,) the same rows, each once
+    rows: IdArray  # (U,) in batch order
+    ascending: IdArray  # (V,) the distinct rows
     order: IdArray  # (V,) the first place of each ascending row in ``rows``
-    repeats: IdArray | None = None  # (2, U - V) repeated places in ``rows`` and their rows' first places
+    # (2, U - V) repeated places in ``rows``, and the first places of their rows
+    repeats: IdArray | None = None
 
     def copy_repeats(self, x: RowMatrix) -> None:
-        """Copy rows of ``x`` (U, F) that were read once to their other places."""
+        """Copy each row of ``x`` (U, F) from its first place to its repeated places."""
         if self.repeats is not None:
             again, first = self.repeats
             x[again] = x[first]
@@ -51,20 +52,20 @@ class OrderedRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderedBatch:
-    """A sampled batch, the degrees of its nodes, and its rows of each table in ascending order."""
+    """A sampled batch, its nodes' degrees, and its rows of each table in ascending order."""
 
     sampled: AnyBatch
-    # (U,) in-degree, see `SampledBatch.in_degrees`; (0,) for a batch on the device or of several types
+    # (U,) in-degree, see `SampledBatch.in_degrees`; (0,) for a batch on the device or with several types
     src_degree: NDArray[np.float32]
-    tables: tuple[OrderedRows, ...]  # () for features in memory, which are read in the order of the batch
+    tables: tuple[OrderedRows, ...]  # () for features in memory, which are read in batch order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledSuperbatch:
-    """S consecutive batches with known nodes."""
+    """S consecutive sampled batches."""
 
-    number: int  # counts from the start of the pipeline
-    first: BatchId  # its first batch
+    number: int  # counted from the start of the pipeline
+    first: BatchId
     traces: tuple[Trace, ...]
 
     @property
@@ -75,15 +76,15 @@ class SampledSuperbatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectJob:
-    """A superbatch to be planned, and the traces that follow it."""
+    """A superbatch to be planned, and the traces after it."""
 
     superbatch: SampledSuperbatch
-    lookaheads: tuple[Trace, ...]  # of the next superbatch; empty if unknown
+    lookaheads: tuple[Trace, ...]  # traces of the next superbatch; empty if unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedSuperbatch:
-    """A superbatch with decided hits, misses and admissions."""
+    """A superbatch with its planned hits, misses and admissions."""
 
     number: int
     first: BatchId
@@ -100,8 +101,8 @@ class StagedTable:
     """A superbatch's missing rows of a table, fetched batch by batch. Owns ``misses`` until `close`."""
 
     plan: CachePlan  # without its trace
-    misses: MissSource
-    choice: Choice  # its seconds are predicted; `misses.cost` counts the staging itself
+    misses: MissSource  # `misses.cost` counts the staging
+    choice: Choice  # with the predicted seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +120,7 @@ class StagedSuperbatch:
 
     def close(self) -> None:
         """Release the staged rows. Idempotent."""
-        with ExitStack() as stack:  # one failure does not keep the others open
+        with ExitStack() as stack:  # closes all tables even if one fails
             for table in self.tables:
                 stack.callback(table.misses.close)
 
@@ -129,12 +130,12 @@ class BatchJob:
     """One batch of a staged superbatch, ready to be executed."""
 
     superbatch: StagedSuperbatch
-    index: int  # of the batch in its superbatch
+    index: int  # the batch's index in its superbatch
     batch: OrderedBatch
 
     @property
     def is_last(self) -> bool:
-        """True if it is the last batch of its superbatch."""
+        """True for the last batch of a superbatch."""
         return self.index + 1 == self.superbatch.num_batches
 
 
@@ -144,12 +145,12 @@ class FilledBatch:
 
     job: BatchJob
     steps: tuple[CacheStep, ...]
-    # (U, F) of each table, in a buffer of the ring; (0, F) if the device serves all rows
+    # (U, F) rows of each table, in a buffer of the ring; (0, F) if the device serves all rows
     x: tuple[RowMatrix, ...]
 
 
 class MissLists(Sequence["IdArray"]):
-    """The ascending missing rows (M,) of each batch of a plan, computed on access."""
+    """The ascending missing rows (M,) of each batch in a plan, computed on access."""
 
     def __init__(self, plan: CachePlan) -> None:
         self._plan = plan
@@ -166,7 +167,7 @@ class MissLists(Sequence["IdArray"]):
 
     def __getitem__(self, batch: int | slice) -> IdArray | Sequence[IdArray]:
         """Return the missing rows of ``batch``."""
-        # Computed each time: stored for all batches they would take 8 bytes a miss; the plan takes 4 an access.
+        # Stored lists would take 8 bytes per miss for all batches; the plan takes 4 bytes per access.
         if isinstance(batch, slice):
             return [self._plan.miss_rows(b) for b in range(*batch.indices(len(self)))]
         if not -len(self) <= batch < len(self):
@@ -174,20 +175,20 @@ class MissLists(Sequence["IdArray"]):
         return self._plan.miss_rows(batch % len(self))
 
 
-# Reports kept for `explain`: a longer run drops the oldest.
+# Maximum number of reports kept for `explain`: a longer run drops the oldest reports.
 _REMEMBERED = 4096
 
 
 @dataclass(slots=True, kw_only=True)
 class _Sums:
-    """The sums of one superbatch during its execution."""
+    """One superbatch's sums during its execution."""
 
     staged: StagedSuperbatch
     predicted_step_s: float | None
     step_factor: float  # the factor of the prediction
-    stage_s: tuple[float, ...]  # of each table, before the first batch
-    retrieval_s: list[float]  # of each table, in all
-    read_bytes: list[int]  # of each table, from the disk
+    stage_s: tuple[float, ...]  # seconds before the first batch, per table
+    retrieval_s: list[float]  # seconds in total, per table
+    read_bytes: list[int]  # bytes from the disk, per table
     step_s: float = 0.0
     compute_s: float = 0.0
     cpu_since: float = field(default_factory=time.process_time)
@@ -195,9 +196,9 @@ class _Sums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """The times of a batch in the last superbatch, in seconds."""
+    """Seconds per step in the last superbatch."""
 
-    cpu_s: float  # of the whole process
+    cpu_s: float  # processor time of the process
     compute_s: float
 
 
@@ -206,9 +207,9 @@ class RunFeedback:
 
     Parameters
     ----------
-    num_ranks : ranks that share a superbatch's batches; each step takes one batch of each
-    table_names : of the tables; used if there are several
-    learner : receives the disk's times; None if there is nothing to learn
+    num_ranks : ranks that share a superbatch; each step takes one batch per rank
+    table_names : the tables' names; used if there are several tables
+    learner : receives the disk times, or None
     """
 
     def __init__(
@@ -228,7 +229,7 @@ class RunFeedback:
         self._device = DeviceClock()
         self._done: deque[SuperbatchReport] = deque(maxlen=_REMEMBERED)
         self._passes: deque[MeasuredPass] = deque(maxlen=_REMEMBERED)
-        self._edges_s = 0.0  # of the disk, for the edges of a batch
+        self._edges_s = 0.0  # disk time for one batch's edges
 
     @property
     def reports(self) -> tuple[SuperbatchReport, ...]:
@@ -244,31 +245,31 @@ class RunFeedback:
 
     @property
     def device(self) -> DeviceClock:
-        """Tracks the users of the disk and their times: a sweep and concurrent reads share it."""
+        """The clock of the disk's users and times: a sweep and concurrent reads share the disk."""
         return self._device
 
     @property
     def calibration(self) -> Calibration:
-        """The corrections of the disk's predictions, and the part of its work that the loop hides."""
+        """The corrections of the disk's predictions, and the part of the disk time that the loop hides."""
         known = self._known
         if known is None:
             return self._calibration
-        # Tables share the disk, as do the batches of all ranks.
+        # The tables share the disk, and so do the batches of all ranks.
         hidden_s = known.compute_s / (self._num_ranks * max(1, len(self._table_names)))
         return replace(self._calibration, hidden_s=hidden_s)
 
     def name_of(self, table: int) -> str:
-        """Return the name under which rows of ``table`` are counted; "" if there is one table."""
+        """Return the table's name in reports; "" if there is only one table."""
         return self._table_names[table] if len(self._table_names) > 1 else ""
 
     def restart(self) -> None:
-        """Drop the superbatches under way: their pipeline was closed."""
+        """Drop the unfinished superbatches after their pipeline was closed."""
         with self._lock:
             self._sums.clear()
             self._current = None
 
     def begin(self, staged: StagedSuperbatch, *, stage_s: Sequence[float]) -> None:
-        """Predict the steps of a superbatch; ``stage_s`` is the disk time of each table's staging."""
+        """Predict the step time of a superbatch; ``stage_s`` is each table's disk time for staging."""
         with self._lock:
             self._sums[staged.number] = _Sums(
                 staged=staged,
@@ -284,10 +285,10 @@ class RunFeedback:
 
         Parameters
         ----------
-        report : its prediction, and its bytes
+        report : the pass's prediction and bytes
         num_batches : batches that received their last hop
         measured_s : disk time
-        cpu_s : processor time of its thread
+        cpu_s : processor time of the pass's thread
         """
         with self._lock:
             self._passes.append(
@@ -297,11 +298,11 @@ class RunFeedback:
                 self._edges_s = measured_s / num_batches
 
     def add_read(self, number: int, seconds: float, *, table: int = 0, num_bytes: int = 0) -> None:
-        """Count the reading of one batch.
+        """Count one batch's read.
 
         Parameters
         ----------
-        number : of its superbatch
+        number : the superbatch's number
         seconds : disk time
         table : number of the table
         num_bytes : bytes read from the disk
@@ -315,17 +316,17 @@ class RunFeedback:
 
         Parameters
         ----------
-        superbatch : its number
-        ends_superbatch : whether it is the superbatch's last batch
+        superbatch : the superbatch's number
+        ends_superbatch : whether the batch is the superbatch's last one
         wait_s : seconds
         """
         with self._lock:
             sums = self._sums.get(superbatch)
-            # Features in memory have no superbatches, and a closed run has dropped its own.
+            # Features in memory have no superbatches, and a closed run has dropped its sums.
             if sums is None:
                 return
             if self._current != superbatch:
-                # Here rather than with its last batch, which may belong to another rank.
+                # The previous superbatch ends here, as its last batch may have gone to another rank.
                 self._finish_before(superbatch)
                 self._current = superbatch
                 sums.cpu_since = time.process_time()
@@ -333,7 +334,7 @@ class RunFeedback:
             self._is_last_of_current = ends_superbatch
 
     def computed(self, seconds: float) -> None:
-        """Count the consumer's time for the last delivered batch; a superbatch ends with its last batch."""
+        """Count the consumer's time for the last delivered batch; the last batch ends its superbatch."""
         with self._lock:
             sums = None if self._current is None else self._sums.get(self._current)
             if sums is None or self._current is None:
@@ -345,7 +346,7 @@ class RunFeedback:
                 self._finish(sums)
 
     def _finish_before(self, number: int) -> None:
-        """Finish the superbatches before ``number`` whose last batch went to another rank."""
+        """Finish earlier superbatches whose last batch went to another rank."""
         for earlier in sorted(known for known in self._sums if known < number):
             self._finish(self._sums.pop(earlier))
 
@@ -370,8 +371,7 @@ class RunFeedback:
             )
         self._teach(sums)
         step_s = sums.step_s / batches
-        # Learned with the factor of the prediction: two superbatches are under way, so the factor may
-        # have changed since.
+        # The prediction's own factor is used: two superbatches are under way, and the factor may have changed.
         if sums.predicted_step_s is not None:
             self._step_factor = learn_factor(
                 self._step_factor,
@@ -396,7 +396,7 @@ class RunFeedback:
             )
 
     def _teach(self, sums: _Sums) -> None:
-        """Report a superbatch's disk times to the learner of its rates."""
+        """Report a superbatch's disk times to the rate learner."""
         if self._learner is None:
             return
         for table, stage_s, retrieval_s in zip(
@@ -409,12 +409,12 @@ class RunFeedback:
                 )
 
     def _predicted_step(self, staged: StagedSuperbatch) -> float | None:
-        """Return the seconds of a step: with the cores as busy as before, and the disk as modelled."""
+        """Return the seconds of a step, for the measured processor time and the modelled disk time."""
         if self._known is None:
             return None
         return self._step_factor * predict_step(
             cpu_s=self._known.cpu_s,
-            # The disk also reads edges, for the batches of all ranks.
+            # The disk also reads edges for the batches of all ranks.
             retrieval_s=sum(table.choice.predicted_s for table in staged.tables) / self._steps(staged)
             + self._edges_s * self._num_ranks,
             compute_s=self._known.compute_s,

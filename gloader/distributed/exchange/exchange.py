@@ -1,4 +1,4 @@
-"""A run's exchanges with the other machines: agreed numbers, and rows from each machine's disk."""
+"""A run's exchanges with the other machines: agreed numbers, and rows from every machine's disk."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from gloader.distributed.exchange.transport import Transport
     from gloader.ssd_store.cost.exchange_cost import NetworkRates
 
-_VERSION: Final = 1  # of the protocol between hosts
+_VERSION: Final = 1  # version of the protocol between hosts
 _RATES_S: Final = 0.2
-_AGREE: Final = -1  # the next collective is `agree`; other values are the number of a fetched table
+# Hosts announce a call of `agree` with this number, and a fetch with the table's number.
+_AGREE: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,26 +39,26 @@ class ExchangeStats:
 
     fetches: int = 0
     rounds: int = 0
-    rows: int = 0  # requested by this host
-    bytes_sent: int = 0  # to other machines
+    rows: int = 0  # rows that this host requested
+    bytes_sent: int = 0  # bytes to other machines
     bytes_received: int = 0
-    bytes_read: int = 0  # from this machine's disk, for all machines
-    seconds: float = 0.0  # in collectives
-    exposed_s: float = 0.0  # waiting time of sweeps for rows
+    bytes_read: int = 0  # bytes from this machine's disk, for all machines
+    seconds: float = 0.0  # time in collectives
+    exposed_s: float = 0.0  # time in which sweeps waited for rows
 
 
 class Exchange:
-    """Exchanges of one run, one at a time. Owns ``transport`` until `close`.
+    """The exchanges of one run, one after another. Owns ``transport`` until `close`.
 
     All hosts make the same calls in the same order; the first call connects them. After an error no call is valid.
 
     Parameters
     ----------
-    transport : to the other hosts
+    transport : the connection to the other hosts
     tables : the exchanged tables, the same on all hosts
-    memory_bytes : of all buffers; the smallest value of all hosts applies to each
-    verify : whether arriving pages are compared with checksums; if one host does so, all hosts send them
-    rates_s : seconds for the measurement of the network at the start
+    memory_bytes : memory for all buffers; every host uses the smallest value of all hosts
+    verify : whether arriving pages are compared with checksums; if one host compares them, all hosts send checksums
+    rates_s : duration of the network's measurement at the start, in seconds
     """
 
     def __init__(
@@ -83,20 +84,20 @@ class Exchange:
     def agree(
         self, numbers: NDArray[Any], *, is_cancelled: Callable[[], bool], same: Sequence[str] = ()
     ) -> NDArray[np.float64]:
-        """Return (W, n) the numbers of every host, in host order; collective.
+        """Return (W, n) the numbers of all hosts, in host order; collective.
 
         Parameters
         ----------
-        numbers : (n,) float64, as many on all hosts
+        numbers : (n,) float64, the same n on all hosts
         is_cancelled : polled during waits; true ends this host's part in all exchanges
         same : names of the first numbers, which must be equal on all hosts
 
         Raises
         ------
         MachineLeftError
-            The loop of another machine has ended; a host with a copy of all rows may continue alone.
+            Another machine's loop has ended; a host with all rows may continue without exchanges.
         RankError
-            A host is gone, does not answer, failed, or makes another call; the error names it.
+            A host is gone, does not respond, failed, or makes another call; the error names it.
         ChannelClosedError
             ``is_cancelled`` returned true.
         """
@@ -109,27 +110,27 @@ class Exchange:
     def fetch(
         self, table: int, rows: NDArray[Any], *, is_cancelled: Callable[[], bool]
     ) -> Iterator[ArrivingRows]:
-        """Exchange the rows of a table; inside the block they arrive, and this host serves others. Collective.
+        """Exchange a table's rows: inside the block they arrive, and this host serves the others. Collective.
 
-        The block must read all pages. It ends when every host has its rows, and early with an error, which is
-        reported to the other hosts.
+        The block must read all pages. It ends when every host has its rows. An error ends it early and is reported to
+        the other hosts.
 
         Parameters
         ----------
         table : number of the table
         rows : (K,) rows that this host needs, ascending and unique; may be empty
-        is_cancelled : as of `agree`
+        is_cancelled : see `agree`
 
         Raises
         ------
         ShapeError
-            Rows are out of range or do not ascend.
+            A row is out of range, or the rows do not ascend.
         StoreError
             This machine's rows cannot be read, or are damaged.
         ChecksumError
-            Bytes from another host were damaged on their way; the error names it.
+            Bytes from another host were damaged in transfer; the error names the host.
         MachineLeftError, RankError, ChannelClosedError
-            As `agree`.
+            See `agree`.
         """
         owned = self._tables[table]
         ids = np.ascontiguousarray(rows)
@@ -146,7 +147,7 @@ class Exchange:
                 yield ArrivingRows(layout=plan.layout, source=fetch.arrivals)
                 fetch.wait(is_cancelled=is_cancelled)
             except BaseException as error:
-                # Before the thread ends: the others receive this error, and not the cancellation.
+                # This comes before the thread ends: the others receive this error instead of the cancellation.
                 self._end(error)
                 raise
             finally:
@@ -158,12 +159,12 @@ class Exchange:
         return self._rates
 
     def close(self, error: BaseException | None = None) -> None:
-        """Leave the exchanges and notify the others, with ``error`` if there is one. Idempotent."""
+        """Leave the exchanges and notify the others, with ``error`` if given. Idempotent."""
         self._transport.close(error)
 
     @contextmanager
     def _taking_part(self, what: int, size: int, is_cancelled: Callable[[], bool]) -> Iterator[None]:
-        """Check that all hosts make the same call, and leave them if it fails."""
+        """Check that all hosts make the same call; leave the exchanges if the call fails."""
         if not self._turn.acquire(blocking=False):
             raise RankError("rows are being exchanged: one exchange at a time")
         try:
@@ -192,7 +193,7 @@ class Exchange:
             )
 
     def _end(self, error: BaseException) -> None:
-        # A cancelled or interrupted host is done; any other cause raises its own error.
+        # A cancelled or interrupted host ends normally; every other cause is reported as an error.
         is_failure = isinstance(error, Exception) and not isinstance(error, ChannelClosedError)
         self._transport.close(error if is_failure else None)
 
@@ -219,7 +220,7 @@ class Exchange:
                 num_hosts=len(self._transport.names),
                 row_bytes=one.store.row_bytes,
                 id_bytes=id_dtype(one.store.num_rows).itemsize,
-                # A bit for each row of the largest range, and for each page of the file.
+                # One bit for each row of the largest range, and one for each page of the file.
                 bit_bytes=(
                     int(np.diff(one.bounds).max()) + one.store.num_rows * one.store.row_bytes // PAGE_BYTES
                 )

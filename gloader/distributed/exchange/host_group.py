@@ -1,6 +1,6 @@
-"""The first ranks of the machines of a launch, as one gloo group with bounded waits.
+"""The first rank of each machine in a launch, as one gloo group with bounded waits.
 
-`Launch` describes the machines: the loading rank, the rows and the connection of each.
+`Launch` describes the machines: each machine's loading rank, rows and connection.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ _MOST_TEXT: Final = 200
 
 
 class HostGroup:
-    """A `Transport` over gloo: the first rank of each machine. Connects at the first use. For one thread.
+    """A `Transport` over gloo between the first ranks of the machines. Connects at the first use. For one thread.
 
-    Owns a thread from the start, which sends signs of life: the others wait for late hosts, not for silent ones.
-    It is not a group of `new_group`. Such a group, made by some of the ranks, cannot be made twice for the same ranks:
-    the second finds the first one's addresses in the store. This group has its own part of the store.
+    Owns a thread from the start. It sends signs of life, so that the others wait for late hosts, but not for silent
+    ones. `new_group` is not used: a group of some ranks cannot be made twice with the same ranks, as the second group
+    finds the first group's addresses in the store. This group has its own part of the store.
 
     Parameters
     ----------
     ranks : (W,) ranks of the process group, in any order, the same everywhere
-    machines : (W,) their names, for errors
-    rank : of this process, one of ``ranks``
-    name : of the group: the same everywhere, and never used before
-    timeout_s : longest silence of another host, and longest wait when all are there; 0 means for ever
-    store : a store that all hosts reach; by default that of the process group
+    machines : (W,) the machines' names, for errors
+    rank : this process's rank, one of ``ranks``
+    name : the group's name: the same everywhere, and never used before
+    timeout_s : maximum silence of another host, and maximum wait after all have arrived; 0 means no limit
+    store : a store that all hosts reach; by default the process group's store
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class HostGroup:
         self._group: Any = None  # ProcessGroupGloo; torch has no types for its collectives
         self._is_cut = False  # the connections are unusable
         self._num_calls = 0
-        self._notes: StoreNotes | None = None  # None if closed, or alone
+        self._notes: StoreNotes | None = None  # None if closed, or with one host only
         if len(ranks) > 1:
             self._store = PrefixStore(f"gloader/hosts/{name}", store or group_store())
             self._notes = StoreNotes(
@@ -99,7 +99,7 @@ class HostGroup:
         *,
         is_cancelled: Callable[[], bool],
     ) -> None:
-        """Send each host its part of ``data`` and fill ``out``, as `Transport.all_to_all`."""
+        """Send each host its part of ``data`` and fill ``out``, see `Transport.all_to_all`."""
         if len(self.names) == 1:
             out[:] = data
             return
@@ -112,17 +112,17 @@ class HostGroup:
             raise self._explained(cause, is_cancelled)
 
     def close(self, error: BaseException | None = None) -> None:
-        """Announce this host's end to the others, with ``error`` or as done, and close the connections. Idempotent."""
+        """Report this host's end to the others, normal or with ``error``, and close the connections. Idempotent."""
         with self._lock:
             notes, self._notes = self._notes, None
         if notes is not None:
-            # Before the connections end: a host that notices the end reads the reason.
+            # The note comes before the end of the connections: a host that notices the end reads the reason.
             notes.write(note_of(error))
             self._cut()
             notes.close()
 
     def leave(self) -> None:
-        """Close at the end of the process, and wait until no thread is inside torch: it would abort there."""
+        """Close at the end of the process, and wait for the thread inside torch, which would abort the process."""
         self.close()
         if self._in_torch.acquire(timeout=_LEAVE_S):
             self._in_torch.release()
@@ -138,8 +138,8 @@ class HostGroup:
     ) -> str:
         """Run a collective; return the failure as text, `_CANCELLED` if this host closed, or "".
 
-        It never raises: a traceback would keep torch's objects. A thread that drops them while the process ends
-        aborts it.
+        This method never raises, as a traceback would keep torch's objects. A thread that drops such objects while the
+        process ends aborts it.
         """
         with self._lock:
             group = self._group
@@ -154,16 +154,16 @@ class HostGroup:
             while not work.is_completed():
                 if not reason and is_cancelled():
                     reason = _CANCELLED
-                    self.close()  # which ends the work
-                with contextlib.suppress(RuntimeError):  # of a wait that is over; raised again below
+                    self.close()  # ends the work
+                with contextlib.suppress(RuntimeError):  # a finished wait raises again below
                     work.wait(timedelta(seconds=_POLL_S))
                 if not reason and time.monotonic() > next_look:
                     reason = patience.end(notes.read(), time.monotonic()) or ""
                     next_look = time.monotonic() + _LOOK_S
                     if reason:
-                        self._cut()  # which ends the work
+                        self._cut()  # ends the work
             work.wait()
-        except RuntimeError as error:  # gloo raises no other class; its text names source files, and no rank
+        except RuntimeError as error:  # gloo raises only this class; its text names source files, and no rank
             return reason or str(error)
         return ""
 
@@ -196,7 +196,7 @@ class HostGroup:
         return notes
 
     def _connect(self) -> str:
-        """Connect with all hosts, which are present: this takes milliseconds. Return the failure, as `_move`."""
+        """Connect with all hosts, which takes milliseconds as all are present. Return the failure, see `_move`."""
         try:
             group: Any = distributed.ProcessGroupGloo(
                 PrefixStore("gloo", self._store),
@@ -206,10 +206,10 @@ class HostGroup:
             )
         except RuntimeError as error:
             return str(error)
-        # From now on others may be late; `Patience` limits the wait.
+        # From now on other hosts may be late; `Patience` limits the wait.
         group._set_default_timeout(_FOR_EVER)  # noqa: SLF001 - `set_timeout` is newer than the oldest torch
         with self._lock:
-            self._group = None if self._notes is None else group  # it may have closed meanwhile
+            self._group = None if self._notes is None else group  # this object may be closed by now
         return ""
 
     def _meet(self, notes: StoreNotes, is_cancelled: Callable[[], bool]) -> None:
@@ -242,7 +242,7 @@ class HostGroup:
         )
 
     def _cut(self) -> None:
-        """Close the connections, which ends operations in progress here and on other hosts. Idempotent."""
+        """Close the connections, which ends running operations here and on other hosts. Idempotent."""
         with self._lock:
             group, self._group, self._is_cut = self._group, None, True
         if group is not None:
@@ -250,14 +250,14 @@ class HostGroup:
 
 
 def cut_connections(group: Any) -> None:
-    """Close the connections of a ``ProcessGroupGloo``, which ends operations in progress, here and elsewhere.
+    """Close the connections of a ``ProcessGroupGloo``, which ends running operations here and on other hosts.
 
     gloo has no call for this. A receive that times out closes all connections of its context. So this function
     waits for a message that never comes.
     """
-    # A host whose connection has already ended fails a receive at once, which closes no other: the next one is tried.
+    # If a connection has already ended, its receive fails at once and closes no other: the next connection is tried.
     others = [rank for rank in range(group.size()) if rank != group.rank()]
-    # A context for each named interface, and messages take turns by their tags.
+    # There is one context for each named interface; messages alternate between contexts by their tags.
     tags = range(len(os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")))
     for other, tag in itertools.product(others, tags):
         with contextlib.suppress(RuntimeError):
@@ -265,7 +265,7 @@ def cut_connections(group: Any) -> None:
 
 
 def group_store() -> Store:
-    """Return the store of the process group; RankError without a group."""
+    """Return the process group's store; RankError without a process group."""
     if distributed.group.WORLD is None:
         raise RankError("the process group has ended; close loaders before it")
     return distributed.group.WORLD.get_group_store()
@@ -276,37 +276,37 @@ _OPEN: weakref.WeakSet[HostGroup] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    # A group that ends with its process would wait for operations in progress.
+    # If a group ended together with its process, it would wait for running operations.
     for group in list(_OPEN):
         group.leave()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """The machines of a launch: the loading rank and the rows of each."""
+    """The machines of a launch, each with its loading rank and its rows."""
 
     hosts: tuple[int, ...]  # the ranks that load, in the order of their rows
-    names: tuple[str, ...]  # of their machines
-    rank: int  # of this process, one of the hosts
-    key: str  # of this loader, the same on all machines
+    names: tuple[str, ...]  # the hosts' machine names
+    rank: int  # this process's rank, one of the hosts
+    key: str  # this loader's key, the same on all machines
     mode: ExchangeMode
-    parts: tuple[RowRanges, ...]  # range of rows of each machine; empty if each has all rows
-    timeout_s: float  # longest silence; 0 means for ever
+    parts: tuple[RowRanges, ...]  # each machine's row range; empty if each machine has all rows
+    timeout_s: float  # maximum silence; 0 means no limit
     verify: bool  # whether rows are compared with their checksums
-    groups: Iterator[int] = field(default_factory=itertools.count)  # equal on all machines
+    groups: Iterator[int] = field(default_factory=itertools.count)  # the group counter, equal on all machines
 
     @property
     def index(self) -> int:
-        """The number of this machine."""
+        """This machine's number."""
         return self.hosts.index(self.rank)
 
     @property
     def must_exchange(self) -> bool:
-        """True if no machine can read alone."""
+        """True if machines store different rows or an exchange is required."""
         return bool(self.parts) or self.mode == "always"
 
     def connect(self) -> HostGroup:
-        """Return a group of the hosts, which connects at its first use: all of them make one now."""
+        """Return a group of the hosts, which connects at its first use; all hosts make one now."""
         return HostGroup(
             self.hosts,
             self.names,

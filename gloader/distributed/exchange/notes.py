@@ -1,4 +1,4 @@
-"""Notes of hosts in the store of the process group, and the error that names the host that ended an exchange."""
+"""The hosts' notes in the process group's store, and the error that names the host that ended an exchange."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
 
-HERE: Final = "here"  # takes part; then its count of signs of life, and its last collective
-LOST: Final = "lost"  # an exchange failed for a reason that this host has not found
-END: Final = "end"  # ended normally; or "end after" and the name of a host that ended earlier
-STOPPED: Final = "stopped"  # by a signal
-ERROR: Final = "error: "  # followed by the error's text
-PATIENCE_S: Final = 4.0  # wait for the notes of others; active hosts read them every half second
+HERE: Final = "here"  # the host takes part; its number of signs of life and its last collective follow
+LOST: Final = "lost"  # an exchange failed, and this host does not know the reason
+END: Final = "end"  # the host ended normally; or "end after" and the name of a host that ended earlier
+STOPPED: Final = "stopped"  # a signal ended the host
+ERROR: Final = "error: "  # the error's text follows
+PATIENCE_S: Final = 4.0  # maximum wait for the others' notes; active hosts read the notes every half second
 _ASK_S: Final = 0.05
 _AGAIN: Final = "then start all ranks again from the last checkpoint"
 
@@ -37,19 +37,19 @@ def has_come(note: str | None, call: int) -> bool:
 
 
 class Notes(Protocol):
-    """The hosts' notes to each other. A note other than `HERE` and `END` alarms all of them."""
+    """The hosts' notes to each other. A note other than `HERE` and `END` alarms all hosts."""
 
     def write(self, text: str) -> None:
         """Replace `HERE` by a final note; later calls change nothing."""
         ...
 
     def read(self) -> Sequence[str | None] | None:
-        """Return (W,) the note of each host, None for a host without one; None if the store does not answer."""
+        """Return (W,) the note of each host, or None without a note. Returns None if the store does not respond."""
         ...
 
 
 def note_of(error: BaseException | None) -> str:
-    """Return the note of a host that ends with ``error``, or is done. Pure."""
+    """Return the note of a host that ends with ``error``, or normally. Pure."""
     return END if error is None else f"{ERROR}{type(error).__name__}: {error}"
 
 
@@ -66,16 +66,16 @@ def explain(
 
     Parameters
     ----------
-    notes : of all hosts
-    index : number of this host
+    notes : all hosts' notes
+    index : this host's number
     names : (W,) the hosts' names
     keeper : the host of the store
     cause : the failure on this host
-    is_cancelled : polled during the wait; true ends it
+    is_cancelled : polled during the wait; true ends the wait
     """
     found = notes.read()
     teller = _teller(found, index)
-    # A machine that is done is no reason for alarm: others may still finish collectives with it.
+    # A machine that ended normally is no reason for an alarm: others may still finish collectives with it.
     left = _leaver(found, teller, names)
     notes.write(f"{END} after {left}" if left else LOST)
     deadline = time.monotonic() + PATIENCE_S
@@ -111,7 +111,7 @@ def explain(
 
 
 def _teller(found: Sequence[str | None] | None, index: int) -> int:
-    """Return the host whose note has a reason, rather a failed one than one that is done; -1 without any."""
+    """Return the host whose note has a reason: one with an error first, then one that ended; -1 without any."""
     others = [(host, note) for host, note in enumerate(found or ()) if note is not None and host != index]
     failed = [host for host, note in others if note.startswith(ERROR)]
     done = [host for host, note in others if note == END]
@@ -120,7 +120,7 @@ def _teller(found: Sequence[str | None] | None, index: int) -> int:
 
 
 def _leaver(found: Sequence[str | None] | None, teller: int, names: Sequence[str]) -> str:
-    """Return the name of the host that left first, from the note of ``teller``; "" if none left."""
+    """Return the name of the host that left first, from the note of ``teller``; "" if no host left."""
     note = str(found[teller]) if found and teller >= 0 else ""
     return (
         names[teller] if note == END else note.removeprefix(f"{END} after ") if note.startswith(END) else ""
@@ -128,23 +128,23 @@ def _leaver(found: Sequence[str | None] | None, teller: int, names: Sequence[str
 
 
 def _silent(found: Sequence[str | None] | None, index: int) -> list[int] | None:
-    """Return the hosts without a final note; None if the store does not answer."""
+    """Return the hosts without a final note; None if the store does not respond."""
     if found is None:
         return None
     return [host for host, note in enumerate(found) if host != index and is_here(note)]
 
 
 class Patience:
-    """Bounds a host's wait in a collective: the silence of another host, or the time since all are there.
+    """Bounds a host's wait in a collective: by the other hosts' silence, or by the time since all have arrived.
 
-    A host may be late for any time, for example during an evaluation, while it sends signs of life. Pure except
-    for its memory of past notes.
+    A host that sends signs of life may be late by any time, for example during an evaluation. Pure, except for the
+    stored past notes.
 
     Parameters
     ----------
-    index, num_hosts : of this host, and W
+    index, num_hosts : this host's number, and W
     call : number of the collective
-    timeout_s : longest silence; 0 means for ever
+    timeout_s : maximum silence; 0 means no limit
     now : seconds of a clock
     """
 
@@ -152,17 +152,16 @@ class Patience:
         self._index = index
         self._call = call
         self._timeout_s = timeout_s
-        self._last: list[tuple[str | None, float]] = [
-            (None, now)
-        ] * num_hosts  # notes, and the times of their last change
+        # Each host's note, and the time of its last change.
+        self._last: list[tuple[str | None, float]] = [(None, now)] * num_hosts
         self._missed = now  # the last time at which a host was absent
 
     def end(self, found: Sequence[str | None] | None, now: float) -> str | None:
-        """Return why the wait is over; None if it is not.
+        """Return the reason to end the wait, or None.
 
         Parameters
         ----------
-        found : the notes of all hosts; None if the store does not answer
+        found : the notes of all hosts; None if the store does not respond
         now : seconds of the same clock
         """
         for host, note in enumerate(found or ()):
@@ -180,20 +179,20 @@ class Patience:
         return None
 
 
-_LOOK_S: Final = 0.5  # between two reads of the notes, each with a sign of life
-_ANSWER_S: Final = 1.0  # a store that takes longer counts as gone
+_LOOK_S: Final = 0.5  # interval of reads of the notes, each with a sign of life
+_ANSWER_S: Final = 1.0  # a slower store counts as gone
 _ALARM: Final = "alarm"
 
 
 class StoreNotes:
     """Reads and writes the notes of W hosts, and renews this host's sign of life twice a second. Thread-safe.
 
-    Owns a thread until `close`: only that thread uses the store, which may be gone, or hang for any time.
+    Owns a thread until `close`. Only that thread uses the store, as the store may be gone or hang.
 
     Parameters
     ----------
     store : an unused part of a store
-    index, num_hosts : which of the hosts this is, and W
+    index, num_hosts : this host's number, and W
     alarm : called from the thread when another host is `LOST` or failed
     call : number of this host's current collective
     """
@@ -214,11 +213,11 @@ class StoreNotes:
         self._thread.start()
 
     def enter(self, call: int) -> None:
-        """Note that this host has reached its collective ``call``; others read it within half a second."""
+        """Note that this host has reached its collective ``call``; the others see it within half a second."""
         self._call = call
 
     def write(self, text: str) -> None:
-        """Replace `HERE` by a final note; later calls change nothing. Waits up to a second until it is written."""
+        """Replace `HERE` by a final note; later calls change nothing. Waits up to a second until the note is stored."""
         with self._changed:
             if self._own == HERE:
                 self._own = text
@@ -226,9 +225,9 @@ class StoreNotes:
             self._wait_for(lambda: self._written == self._own)
 
     def read(self) -> Sequence[str | None] | None:
-        """Return (W,) the note of each host, None for a host without one; None if the store is silent."""
+        """Return (W,) the note of each host, or None without a note. Returns None if the store is silent."""
         with self._changed:
-            # A pending answer was requested earlier: it may miss notes that were written since.
+            # A pending response may lack later notes, so that this call waits for a new one.
             wanted = self._num_asked = self._num_asked + 1
             self._changed.notify_all()
             return list(self._found) if self._wait_for(lambda: self._num_answers >= wanted) else None
@@ -241,20 +240,20 @@ class StoreNotes:
         self._thread.join(0 if self._is_silent else _ANSWER_S)
 
     def _wait_for(self, is_done: Callable[[], bool]) -> bool:
-        # A store that failed to answer once is not waited for, until it answers.
+        # After a missing response there is no wait for the store, until it responds again.
         is_answered = self._changed.wait_for(is_done, 0 if self._is_silent else _ANSWER_S)
         self._is_silent = not is_answered
         return is_answered
 
     def _serve(self) -> None:
-        # A separate connection if the store can be cloned: training uses the store as well.
+        # Training uses the store as well: a store that can be cloned gets a separate connection.
         try:
             clone = getattr(self._store, "clone", None)
             store = self._store if clone is None else clone()
             while not self._is_over:
                 self._look(store)
         except RuntimeError:
-            return  # the store is gone: no host reads any more
+            return  # the store is gone, and no host reads it any more
 
     def _look(self, store: Store) -> None:
         with self._changed:
@@ -274,7 +273,7 @@ class StoreNotes:
         if is_alarmed:
             self._alarm()
         with self._changed:
-            # This host's sign of life is renewed even when it is busy, so that only the silent host is blamed.
+            # A busy host also renews its sign of life here, so that only a silent host is blamed.
             if is_alarmed and self._own == HERE:
                 self._own = LOST
             self._changed.wait_for(
@@ -284,7 +283,7 @@ class StoreNotes:
 
 
 def _notes_at(store: Store, keys: list[str]) -> list[str | None]:
-    # For many hosts two requests, as soon as all have written; `get` would wait for a missing one.
+    # Two requests suffice for any number of hosts after all have written; `get` would wait for a missing note.
     if keys and store.check(keys):
         return [note.decode() for note in store.multi_get(keys)]
     return [store.get(key).decode() if store.check([key]) else None for key in keys]

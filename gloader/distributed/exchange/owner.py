@@ -1,7 +1,6 @@
-"""The owner's side of an exchange: the rounds in which rows are sent, read once for all machines.
+"""The owner's side of an exchange: each round reads the requested rows once and sends them to all machines.
 
-An owner's buckets of rows and the rounds are pure plans. `Owner` reads the union of the requested rows of a round and
-copies the part of each machine.
+Buckets and rounds are pure plans. `Owner` reads the union of a round's requested rows and copies each machine's part.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-LAG: Final = 2  # steps from the ids of a round to its rows: one step to read them while another round is sent
-SUM_BYTES: Final = 8  # of a checksum, and of the words that ids fill
-MAX_SLICE_BYTES: Final = 64 * 2**20  # to one machine in one round: gloo fails with messages of gigabytes
+LAG: Final = 2  # steps from a round's ids to its rows: the rows are read in the step between
+SUM_BYTES: Final = 8  # bytes of a checksum, and of one word of ids
+MAX_SLICE_BYTES: Final = 64 * 2**20  # from one machine to one other in a round: gloo fails with gigabytes
 _BUCKETS_A_SLICE: Final = 8  # a round ends at a bucket, so its slices are at least 7/8 full
 _RING_SHARE: Final = 8
 
@@ -50,22 +49,22 @@ class RoundSizes:
 
     num_hosts: int  # W
     row_bytes: int  # R
-    id_bytes: int  # of a row id on the wire
-    max_rows: int  # from one machine to one other
-    ring_bytes: int  # of the owner's sweep
-    memory_bytes: int  # of an exchange with many full rounds, on one machine
+    id_bytes: int  # bytes of one row id in a message
+    max_rows: int  # rows from one machine to one other
+    ring_bytes: int  # ring buffer of the owner's sweep
+    memory_bytes: int  # one machine's memory for an exchange with many full rounds
 
     @property
     def bucket_rows(self) -> int:
-        """Number of an owner's consecutive rows whose requests are counted together."""
+        """Number of consecutive rows in a bucket; requests are counted per bucket."""
         return max(1, self.max_rows // _BUCKETS_A_SLICE)
 
     def reply_bytes(self, num_rows: IdArray) -> IdArray:
-        """Return the bytes of so many rows, in whole pages, and of their checksums. Pure."""
+        """Return the bytes of ``num_rows`` rows, in full pages, and of their checksums. Pure."""
         return -(-num_rows * self.row_bytes // PAGE_BYTES) * (PAGE_BYTES + SUM_BYTES)
 
     def request_bytes(self, num_rows: IdArray) -> IdArray:
-        """Return the bytes of so many row ids, in whole words, and of their digest. Pure."""
+        """Return the bytes of ``num_rows`` row ids, in full words, and of their digest. Pure."""
         return (-(-num_rows * self.id_bytes // SUM_BYTES) + (num_rows > 0)) * SUM_BYTES
 
 
@@ -76,14 +75,14 @@ def plan_sizes(
 
     Parameters
     ----------
-    memory_bytes : of all buffers of an exchange on a machine
+    memory_bytes : memory for all exchange buffers of a machine
     num_hosts, row_bytes, id_bytes : W, R and the bytes of a row id
-    bit_bytes : of the row and page bits with which an owner merges requests
+    bit_bytes : memory for the row and page bits with which an owner merges requests
 
     Raises
     ------
     BudgetError
-        The memory does not hold a row for each machine.
+        The memory is too small for one row per machine.
     """
     ring = min(MAX_RING_BYTES, max(MIN_RING_BYTES, memory_bytes // _RING_SHARE))
     sizes = RoundSizes(
@@ -98,8 +97,8 @@ def plan_sizes(
     def needed(max_rows: int) -> int:
         rows = np.array([max_rows])
         message = int(sizes.reply_bytes(rows)[0] + sizes.request_bytes(rows)[0])
-        # The rows of a round, from the sweep and from the host cache; the reply that is sent, and the next one that is
-        # read; the arrived reply, and the next one that arrives while the first is handed out.
+        # 2 * row_bytes: a round's rows from the sweep and from the host cache. 4 * message: the reply being sent, the
+        # next reply being read, the arrived reply being handed out, and the next reply that arrives.
         return (
             ring
             + bit_bytes
@@ -120,19 +119,19 @@ def plan_sizes(
 
 
 def bucket_starts(lower: int, upper: int, bucket_rows: int) -> IdArray:
-    """Return (B + 1,) the rows at which the buckets of an owner's range begin, and its end. Pure."""
+    """Return (B + 1,) the first row of each bucket in an owner's range, then the range's end. Pure."""
     return np.append(np.arange(lower, upper, bucket_rows), upper).astype(np.int64)
 
 
 def plan_rounds(counts: IdArray, max_rows: int) -> IdArray:
-    """Return (Q + 1,) the buckets at which an owner's rounds begin, and the number of buckets. Pure.
+    """Return (Q + 1,) the first bucket of each round, then the number of buckets. Pure.
 
-    As few rounds as possible with at most ``max_rows`` for each machine; none without requests.
+    The plan has as few rounds as possible with at most ``max_rows`` for each machine. Without requests there are none.
 
     Parameters
     ----------
-    counts : (W, B) requested rows of each machine in each bucket, each at most ``max_rows``
-    max_rows : to one machine in one round
+    counts : (W, B) requested rows per machine and bucket, each at most ``max_rows``
+    max_rows : maximum rows to one machine in one round
     """
     cuts = np.empty(counts.shape[1] + 2, np.int64)
     return cuts[: _cut(np.ascontiguousarray(counts), max_rows, cuts)].copy()
@@ -162,17 +161,17 @@ def _cut(counts: NDArray[np.int64], max_rows: int, cuts: IdArray) -> int:
 
 
 def plan_arrivals(rows: NDArray[Any], bounds: IdArray, row_bytes: int) -> ArrivalLayout:
-    """Lay out rows that come round after round, and in a round owner after owner. Pure.
+    """Lay out arriving rows: round by round, and within a round owner by owner. Pure.
 
     Parameters
     ----------
-    rows : (K,) ascending, none twice
-    bounds : (W, Q + 1) ascending: owner w sends rows[bounds[w, q]:bounds[w, q + 1]] in round q. The rows of owner
-        w + 1 begin at the end of those of owner w
+    rows : (K,) ascending, without duplicates
+    bounds : (W, Q + 1) ascending. Owner w sends rows[bounds[w, q]:bounds[w, q + 1]] in round q; the rows of owner
+        w + 1 follow the rows of owner w
     row_bytes : R
     """
-    in_turn = np.diff(bounds, axis=1).T.reshape(-1)  # rows of each run, as they arrive
-    # Distance between slots whose first byte begins a page.
+    in_turn = np.diff(bounds, axis=1).T.reshape(-1)  # rows per run, in order of arrival
+    # A run begins at a slot whose first byte begins a page; this is the distance between such slots.
     step = PAGE_BYTES // math.gcd(PAGE_BYTES, row_bytes)
     places = -(-in_turn // step) * step
     first = np.cumsum(places) - places
@@ -189,11 +188,11 @@ def plan_arrivals(rows: NDArray[Any], bounds: IdArray, row_bytes: int) -> Arriva
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OwnedRows:
-    """The rows of a table, and the range of rows that each machine reads."""
+    """A table's rows, and the range that each machine reads."""
 
     store: FeatureStore
     bounds: IdArray  # (W + 1,) host w reads the rows from bounds[w] to bounds[w + 1] - 1
-    # Copies those of the rows (M,), ascending, that memory holds into (M, R); returns a mask (M,). From a thread.
+    # Copies the cached rows among ascending ids (M,) into (M, R). Returns a mask (M,). Called from a thread.
     cached: Callable[[IdArray, NDArray[np.uint8]], NDArray[np.bool_]] | None = None
 
 
@@ -202,11 +201,11 @@ class Owner:
 
     Parameters
     ----------
-    owned : the rows
-    index : of this host
-    names : (W,) of all hosts, for errors
-    sizes : of a round
-    max_union : rows of the largest round, at most
+    owned : the table's rows
+    index : this host's index
+    names : (W,) all hosts' names, for errors
+    sizes : the bounds of a round
+    max_union : maximum number of distinct rows in a round
     verify : whether rows are sent with checksums
     """
 
@@ -225,12 +224,12 @@ class Owner:
         self._verify = verify
         self._lower, self._upper = int(owned.bounds[index]), int(owned.bounds[index + 1])
         self._stored = stored = owned.store.stored_rows
-        # One byte more than the rows: so a sweep never finds it full.
+        # One extra byte, so that a sweep never finds the buffer full.
         self._swept = mapped_bytes(max_union * stored.row_bytes + 1, touch=False)
         self._cached = mapped_bytes(0 if owned.cached is None else max_union * stored.row_bytes, touch=False)
         self._pages = empty_bits(-(-stored.num_rows * stored.row_bytes // PAGE_BYTES))
         self._sweeper = Sweeper(stored, mapped_bytes(sizes.ring_bytes), file=owned.store.duplicate_file())
-        self.bytes_read = 0  # from the disk
+        self.bytes_read = 0  # bytes read from the disk
 
     def reply(
         self,
@@ -245,16 +244,16 @@ class Owner:
 
         Parameters
         ----------
-        asked : (W,) row ids requested by each, ascending
-        out : (W,) whole pages for the rows of each, padded with zeros
-        sums : (W,) receives the checksums of these pages
-        keys : (W,) the numbers of their first pages, for the checksums
+        asked : (W,) row ids that each machine requests, ascending
+        out : (W,) full pages for each machine's rows, padded with zeros
+        sums : (W,) receives the pages' checksums
+        keys : (W,) each machine's first page number, for the checksums
         is_cancelled : polled every few milliseconds
 
         Raises
         ------
         RankError
-            A machine requests rows of another machine.
+            A machine requests rows that another machine reads.
         StoreError
             The rows cannot be read, or are damaged.
         ChannelClosedError
@@ -337,7 +336,7 @@ def _copy_asked(
     row_bytes: int,
     out: NDArray[np.uint8],
 ) -> None:
-    """Copy the rows ``asked``, all in ``union``: held rows lie at their place in it, the others without gaps."""
+    """Copy the rows ``asked``: ``held`` has a place for each row of ``union``, ``swept`` only the other rows."""
     at, num_swept = np.int64(0), np.int64(0)
     for i in range(asked.shape[0]):
         while union[at] < asked[i]:

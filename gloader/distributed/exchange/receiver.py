@@ -1,7 +1,7 @@
-"""The receiver's side of an exchange of a table's rows: requests, rounds, and arrived rows.
+"""The receiver's side of a row exchange: requests, rounds, and arrived rows.
 
 `plan_fetch` decides which machine sends which rows, and `RowFetch` runs the rounds in threads. `Arrivals` hands out
-the arrived rows page by page, in the order of a sweep.
+the arrived rows page by page, in a sweep's order.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 
 
 class Ahead:
-    """One piece of work at a time, each in its own thread. For one thread; owns the work under way until `wait`.
+    """Runs one function after the other, each in its own thread. For one thread; owns the running thread until `wait`.
 
     Parameters
     ----------
-    name : of the threads
+    name : the threads' name
     """
 
     def __init__(self, name: str) -> None:
@@ -56,7 +56,7 @@ class Ahead:
         self._error: BaseException | None = None
 
     def begin(self, work: Callable[[], None]) -> None:
-        """Begin ``work``; the work before it must be waited for."""
+        """Begin ``work``; `wait` must have returned for the previous work."""
 
         def run() -> None:
             try:
@@ -70,7 +70,7 @@ class Ahead:
         self._thread = thread
 
     def wait(self) -> None:
-        """Wait until the work is done, and raise its error once; return at once without work."""
+        """Wait until the work is done, and raise its error once. Returns at once if there is no work."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join()
@@ -80,30 +80,30 @@ class Ahead:
 
 
 _POLL_S: Final = 0.05
-_NUM_BUFFERS: Final = 2  # one arrives while the other is handed out
+_NUM_BUFFERS: Final = 2  # one buffer fills while the other is handed out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRun:
-    """The place of the pages that one owner sends in a round."""
+    """The place of one owner's pages in a round."""
 
     owner: int
-    step: int  # of the exchange, in which it arrives
-    at: int  # byte of that step's buffer; the checksums follow the pages
-    first_page: int  # among all arriving pages
+    step: int  # step of the exchange in which the pages arrive
+    at: int  # first byte in the step's buffer; the checksums follow the pages
+    first_page: int  # position among all arriving pages
     num_pages: int
     key: int  # number of the first page, for its checksum
 
 
 class Arrivals:
-    """The arriving pages, in two buffers that take turns: a `SweepSource`, filled from another thread.
+    """The arriving pages, in two alternating buffers: a `SweepSource`, filled from another thread.
 
     Parameters
     ----------
-    runs : those with rows, in the order of arrival
-    names : (W,) of the owners, for errors
-    num_bytes : of the largest step
-    verify : whether there are checksums
+    runs : runs with rows, in the order of arrival
+    names : (W,) the owners' names, for errors
+    num_bytes : size of the largest step
+    verify : whether the pages have checksums
     """
 
     def __init__(
@@ -115,13 +115,13 @@ class Arrivals:
         self._buffers = [mapped_bytes(num_bytes, touch=False) for _ in range(_NUM_BUFFERS)]
         self._changed = threading.Condition()
         self._next = 0  # the run that is handed out
-        self._arrived = -1  # the last step
+        self._arrived = -1  # the last step that arrived
         self._error: BaseException | None = None
         self._is_over = False
         self.waited_s = 0.0  # waits of readers for rows that had not arrived
 
     def buffer(self, step: int, *, is_cancelled: Callable[[], bool]) -> NDArray[np.uint8]:
-        """Return the buffer of ``step``, as soon as its previous pages were handed out.
+        """Return the buffer of ``step``, after its previous pages are handed out.
 
         Raises
         ------
@@ -136,7 +136,7 @@ class Arrivals:
         return self._buffers[step % _NUM_BUFFERS]
 
     def publish(self, step: int) -> None:
-        """Announce that everything up to ``step`` has arrived."""
+        """Announce that all steps up to ``step`` have arrived."""
         with self._changed:
             self._arrived = step
             self._changed.notify_all()
@@ -148,7 +148,7 @@ class Arrivals:
             self._changed.notify_all()
 
     def read(self, buffer: memoryview, offset: int, /, *, is_cancelled: Callable[[], bool]) -> None:
-        """Fill ``buffer`` with the pages from ``offset`` on, as `SweepSource.read`; pages between runs are empty.
+        """Fill ``buffer`` with the pages from ``offset`` on, see `SweepSource.read`; pages between runs are zero.
 
         Raises
         ------
@@ -177,7 +177,7 @@ class Arrivals:
                     run, page - run.first_page, out[(page - base) * PAGE_BYTES :][: count * PAGE_BYTES]
                 )
                 page += count
-        # Now, as there may be no further read.
+        # The finished run is passed now, as this may be the last read.
         if (
             self._next < len(self._runs)
             and self._runs[self._next].first_page + self._runs[self._next].num_pages <= page
@@ -185,7 +185,7 @@ class Arrivals:
             self._pass()
 
     def close(self) -> None:
-        """Drop pages that are not handed out yet. Idempotent."""
+        """Drop the remaining pages. Idempotent."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
@@ -210,7 +210,7 @@ class Arrivals:
         self.waited_s += time.perf_counter() - started
 
     def _copy(self, run: PageRun, first: int, out: NDArray[np.uint8]) -> None:
-        """Copy pages of a run from number ``first`` on, and compare the copies with the owner's checksums."""
+        """Copy a run's pages from page ``first`` on, and compare the copies with the owner's checksums."""
         held = self._buffers[run.step % _NUM_BUFFERS][run.at :]
         out[:] = held[first * PAGE_BYTES :][: out.shape[0]]
         if not self._verify:
@@ -237,16 +237,17 @@ def _first_damaged(words: NDArray[np.uint64], sums: NDArray[np.uint64], key: int
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FetchPlan:
-    """The requests of one host to the others, and of the others to it, in Q rounds."""
+    """One host's requests to the others and their requests to it, in Q rounds."""
 
     sizes: RoundSizes
     layout: ArrivalLayout
-    bounds: IdArray  # (W, Q + 1) it requests rows[bounds[w, q]:bounds[w, q + 1]] from owner w in round q
-    served: IdArray  # (W, Q) rows that each host requests from it
+    # (W, Q + 1) the host requests rows[bounds[w, q]:bounds[w, q + 1]] from owner w in round q
+    bounds: IdArray
+    served: IdArray  # (W, Q) rows that each other host requests
 
     @property
     def asked(self) -> IdArray:
-        """(W, Q) rows that it requests from each owner."""
+        """(W, Q) rows that the host requests from each owner."""
         return np.diff(self.bounds, axis=1)
 
     @property
@@ -255,12 +256,13 @@ class FetchPlan:
         return self.served.shape[1]
 
     def step_bytes(self, replies: IdArray, requests: IdArray) -> IdArray:
-        """Return (Q + 2, W, 2) bytes of the replies and requests of each step; (0, W, 2) without rounds. Pure.
+        """Return (Q + 2, W, 2) bytes of each step's replies and requests; (0, W, 2) without rounds. Pure.
 
         Step s moves the ids of round s and the rows of round s - 2; the rows of round s - 1 are read meanwhile.
 
         Parameters
         ----------
+        replies, requests : (W, Q) rows in each round
         replies, requests : (W, Q) rows in each round
         """
         num_steps = self.num_rounds + LAG if self.num_rounds else 0
@@ -278,20 +280,20 @@ def plan_fetch(
     *,
     is_cancelled: Callable[[], bool],
 ) -> FetchPlan:
-    """Agree with all hosts on the rounds in which each receives its rows; collective.
+    """Agree with all hosts on the rounds in which each host receives its rows; collective.
 
     Parameters
     ----------
-    transport : to the other hosts
-    bounds : (W + 1,) the rows of each owner
-    sizes : of a round
+    transport : the connection to the other hosts
+    bounds : (W + 1,) the owners' row ranges
+    sizes : the bounds of a round
     rows : (K,) rows that this host needs, ascending
-    is_cancelled : as of `Transport.all_to_all`
+    is_cancelled : see `Transport.all_to_all`
 
     Raises
     ------
     RankError, ChannelClosedError
-        As `gather`.
+        See `gather`.
     """
     num_hosts = sizes.num_hosts
     starts = [bucket_starts(int(bounds[w]), int(bounds[w + 1]), sizes.bucket_rows) for w in range(num_hosts)]
@@ -322,13 +324,13 @@ def plan_fetch(
 
 
 class RowFetch:
-    """Runs an exchange. Owns buffers, a thread that sends and receives, and one that reads, until `close`.
+    """Runs an exchange. Owns buffers, a network thread and a disk thread until `close`.
 
     Parameters
     ----------
-    transport : to the other hosts; used only by the thread until it ends
-    owned : the rows of the table
-    plan : of this exchange
+    transport : the connection to the other hosts; only the network thread uses it until it ends
+    owned : the table's rows
+    plan : the plan of this exchange
     verify : whether pages have checksums
     """
 
@@ -338,15 +340,15 @@ class RowFetch:
         self._out_bytes = plan.step_bytes(plan.asked, plan.served)
         self._send_bytes = plan.step_bytes(plan.served, plan.asked)
         self._is_cancelled = False
-        self._requests: list[NDArray[Any]] = []  # the last ones that arrived
+        self._requests: list[NDArray[Any]] = []  # the last requests that arrived
         self._error: BaseException | None = None
         self.num_rounds = plan.num_rounds
-        self.steps: list[tuple[int, float]] = []  # bytes from others and seconds of each
-        self.bytes_sent = 0  # to others
+        self.steps: list[tuple[int, float]] = []  # bytes from other hosts and seconds, per step
+        self.bytes_sent = 0  # bytes to other hosts
         self.arrivals = Arrivals(
             self._runs(), names=transport.names, num_bytes=_most(self._out_bytes), verify=verify
         )
-        # The reply that is sent, and the next one, which is read meanwhile.
+        # One reply is sent while the next one is read.
         self._data = [mapped_bytes(_most(self._send_bytes), touch=False) for _ in range(2)]
         self._ahead = Ahead("gloader-exchange-disk")
         self.owner = Owner(
@@ -366,7 +368,7 @@ class RowFetch:
             raise
 
     def wait(self, *, is_cancelled: Callable[[], bool]) -> None:
-        """Wait until all hosts have their rows: hosts with more rounds are served to the end.
+        """Wait until all hosts have their rows; hosts with more rounds are served to the end.
 
         Raises
         ------
@@ -410,14 +412,14 @@ class RowFetch:
         return found
 
     def _key(self, turn: int, owner: int, asker: int) -> int:
-        """Return the first page number of the rows that ``owner`` sends ``asker``: page numbers are unique."""
+        """Return the first page number of the rows from ``owner`` to ``asker``; page numbers are unique."""
         num_hosts = self._plan.sizes.num_hosts
         return ((turn * num_hosts + owner) * num_hosts + asker) << 32
 
     def _run(self) -> None:
         try:
             for step in range(self._send_bytes.shape[0]):
-                self._ahead.wait()  # until the reply of this step was read
+                self._ahead.wait()  # the reply of this step is read now
                 self._ask(step)
                 if step:
                     self._ahead.begin(partial(self._reply, step + 1, self._requests))
@@ -431,7 +433,7 @@ class RowFetch:
                 self._ahead.wait()
 
     def _move(self, step: int) -> None:
-        """Send the buffers of ``step``, and receive those of the others."""
+        """Send the buffers of ``step``, and receive the other hosts' buffers."""
         sizes, out_sizes = self._send_bytes[step].sum(axis=1), self._out_bytes[step].sum(axis=1)
         out = self.arrivals.buffer(step, is_cancelled=self._has_to_end)[: out_sizes.sum()]
         data = self._data[step % 2][: sizes.sum()]
@@ -449,7 +451,7 @@ class RowFetch:
         return self._is_cancelled
 
     def _parts(self, step: int) -> Iterator[tuple[int, NDArray[np.uint8], NDArray[np.uint8]]]:
-        """Yield each host, and the places of its rows and of the requested ids in ``step``."""
+        """Yield each host with the places of its rows and of the requested ids in ``step``."""
         at = 0
         for host, (reply, request) in enumerate(self._send_bytes[step].tolist()):
             middle = at + reply
@@ -457,7 +459,7 @@ class RowFetch:
             at = middle + request
 
     def _ask(self, step: int) -> None:
-        """Write the ids that this host requests from each other host in ``step``."""
+        """Write the ids that this host requests from each owner in ``step``."""
         for host, _, part in self._parts(step):
             if part.shape[0]:
                 first, past = self._plan.bounds[host, step : step + 2].tolist()
@@ -468,7 +470,7 @@ class RowFetch:
                 words[:] = sealed(words[:-1])
 
     def _reply(self, step: int, requests: list[NDArray[Any]]) -> None:
-        """Write the rows that each host requested, to be sent in ``step``."""
+        """Write the rows that each host requested; they are sent in ``step``."""
         if not any(rows.shape[0] for rows in requests):
             return
         pages, sums, keys = [], [], []
@@ -480,7 +482,7 @@ class RowFetch:
         self.owner.reply(requests, pages, sums, keys, is_cancelled=self._has_to_end)
 
     def _requests_of(self, step: int, out: NDArray[np.uint8]) -> list[NDArray[Any]]:
-        """Return the row ids that each host requests in ``step``, in its buffer: it is not refilled before LAG."""
+        """Return the row ids that each host requests in ``step``, as views that stay valid for LAG steps."""
         found: list[NDArray[Any]] = []
         at = 0
         for host, (reply, request) in enumerate(self._out_bytes[step].tolist()):

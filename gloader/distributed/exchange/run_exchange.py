@@ -1,7 +1,7 @@
-"""The exchanges of a loader: for each superbatch of a run, one decision of all machines, and the rows.
+"""A loader's exchanges: for each superbatch, all machines decide together and then exchange rows.
 
-`LaunchMachines` connects a loader that opens with the machines of a launch. `ExchangedRows` then fills caches from the
-machine that has the rows.
+`LaunchMachines` connects an opening loader with the machines of a launch. `ExchangedRows` fills caches with rows from
+the machines that store them.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ if TYPE_CHECKING:
 
 
 class ExchangedRows:
-    """All rows of a table, of which this machine has a range: a `FeatureSource` within a ``with`` block.
+    """All rows of a table; this machine stores a range of them. A `FeatureSource` within a ``with`` block.
 
-    Each read is an exchange of all machines. Machines may read different numbers of times: at the end of the block each
-    serves the others until all have arrived.
+    Each read is an exchange among all machines. Machines may read different numbers of times: at the end of the block
+    each machine serves the others until all have arrived.
 
     Parameters
     ----------
-    exchange : of the rows
-    table : their number
-    store : the range that is here
+    exchange : the exchange of the rows
+    table : the table's number
+    store : the range that this machine stores
     """
 
     def __init__(self, exchange: Exchange, table: int, store: FeatureStore) -> None:
@@ -87,7 +87,7 @@ class ExchangedRows:
             found = held.read_into(0, wanted, out, at=first)
         finally:
             held.close()
-        # Of a repeated row only one place was written.
+        # A repeated row was written to one place only.
         again = first[position] != place
         out[place[again]] = out[first[position][again]]
         return found
@@ -116,20 +116,19 @@ def _never() -> bool:
 
 
 _WHERE: Final = ("epoch", "batch", "superbatch")  # the same on all machines
-_NUMBERS: Final = 1 + len(
-    fields(OwnPart)
-)  # of a table: actual over predicted seconds of common sweeps, and its share
+# Numbers of one table: the ratio of measured to predicted seconds of common sweeps, and its `OwnPart`.
+_NUMBERS: Final = 1 + len(fields(OwnPart))
 
 
 @dataclass(slots=True, kw_only=True)
 class ExchangeCounts:
     """Counters of a loader's exchanges so far."""
 
-    shared: int = 0  # superbatches of tables that were exchanged
-    alone: int = 0
-    reason: str = ""  # of the last choice
-    network: str = ""  # as measured
-    stats: ExchangeStats = field(default_factory=ExchangeStats)  # of the last run
+    shared: int = 0  # number of common sweeps, counted per superbatch and table
+    alone: int = 0  # number of own sweeps
+    reason: str = ""  # reason for the last choice
+    network: str = ""  # measured rate and latency
+    stats: ExchangeStats = field(default_factory=ExchangeStats)  # counters of the last run
 
 
 class Exchanges:
@@ -139,7 +138,7 @@ class Exchanges:
     ----------
     launch : the machines
     tables : the exchanged rows, and their owners
-    memory_bytes : of the buffers of an exchange
+    memory_bytes : memory for the buffers of an exchange
     """
 
     def __init__(self, launch: Launch, tables: Sequence[OwnedRows], *, memory_bytes: int) -> None:
@@ -149,7 +148,7 @@ class Exchanges:
         self.counts = ExchangeCounts()
 
     def begin(self, position: BatchId, caches: Sequence[SlotCache]) -> RunExchange:
-        """Return this machine's part in a run from ``position`` on, on all machines; see `ExchangeTier.begin`."""
+        """Return this machine's part in a run that starts at ``position`` on all machines; see `ExchangeTier.begin`."""
         tables = [
             replace(table, cached=cache.copy_held) for table, cache in zip(self._tables, caches, strict=True)
         ]
@@ -158,15 +157,15 @@ class Exchanges:
         )
 
     def connect(self) -> Exchange:
-        """Return an exchange of the rows on the disks, which the caller closes: all machines make one now."""
+        """Return an exchange of stored rows; all machines make one now, and the caller closes it."""
         return self._connect(self._tables)
 
     def filling(self, table: int, store: FeatureStore) -> AbstractContextManager[FeatureSource]:
-        """Return the source from which caches of ``table`` are filled: all machines call this now."""
+        """Return the source that fills the caches of ``table``; all machines call this now."""
         return self._filling(table, store) if self._launch.parts else nullcontext(store)
 
     def explain(self) -> str:
-        """Return lines with the machines and their ranges of rows."""
+        """Return lines with the machines and their row ranges."""
         launch = self._launch
         held = "a range of the rows on each" if launch.parts else "all rows on each"
         how = "common sweeps" if launch.must_exchange else "own sweeps or a common one, as predicted"
@@ -201,16 +200,16 @@ class Exchanges:
 
 
 class RunExchange:
-    """A run's part in the exchanges of all machines: a `RowExchange`. For the thread that stages; owns ``exchange``.
+    """A run's part in the exchanges of all machines: a `RowExchange`. For the staging thread; owns ``exchange``.
 
     Parameters
     ----------
     launch : the machines
-    exchange : of the rows
-    tables : those rows
+    exchange : the exchange of the rows
+    tables : the exchanged rows
     position : the first batch of the run
     counts : counters to update
-    round_bytes : bytes that a machine sends or receives in a round, about
+    round_bytes : approximate bytes that a machine sends or receives in a round
     """
 
     def __init__(
@@ -240,7 +239,7 @@ class RunExchange:
                 gathered = self._gather(superbatch, offers, is_cancelled)
                 return tuple(self._chosen(number, offer, gathered) for number, offer in enumerate(offers))
             except MachineLeftError:
-                # With all rows here, work prepared beyond the end of another machine's loop is read locally.
+                # This machine stores all rows: superbatches after the other machine's end are read locally.
                 if self.is_needed:
                     raise
                 self._is_alone = True
@@ -260,7 +259,7 @@ class RunExchange:
 
     @property
     def is_needed(self) -> bool:
-        """True if this machine lacks rows, so that it cannot read alone."""
+        """True if this machine lacks rows and cannot read without the others."""
         return bool(self._launch.parts)
 
     @property
@@ -276,7 +275,7 @@ class RunExchange:
         self, superbatch: int, offers: Sequence[Offer], is_cancelled: Callable[[], bool]
     ) -> NDArray[np.float64]:
         """Return (W, n) all machines' numbers for this superbatch."""
-        if self._exchange.rates() is None:  # the first call: this measures the network
+        if self._exchange.rates() is None:  # before the first call, which measures the network
             self._exchange.agree(np.empty(0), is_cancelled=is_cancelled)
         network = self._exchange.rates()
         if network is None:
@@ -328,7 +327,7 @@ def _place(offer: Offer) -> ReceivedAs | None:
 
 
 def _exchanged(offer: Offer, shared: ExchangeChoice, *, factor: float) -> Choice:
-    """Return the choice of a machine that takes part in a common sweep. Pure."""
+    """Return the choice for a machine in a common sweep. Pure."""
     strategy = _place(offer)
     if strategy is None:
         raise BudgetError(
@@ -347,14 +346,13 @@ def _exchanged(offer: Offer, shared: ExchangeChoice, *, factor: float) -> Choice
     )
 
 
-# Share of the memory budget for rows on their way: enough for rounds that keep disk and network busy, little next
-# to a cache.
+# Share of the memory budget for rows in flight: rounds keep disk and network busy, and the cache stays much larger.
 _MEMORY_SHARE: Final = 1 / 16
 _LEAST_BYTES, _MOST_BYTES = 8 * 2**20, 256 * 2**20
 
 
 class LaunchMachines:
-    """Opens a loader together with the loaders of the other machines: an `OtherMachines`.
+    """Opens a loader together with the other machines' loaders: an `OtherMachines`.
 
     Parameters
     ----------
@@ -369,28 +367,28 @@ class LaunchMachines:
 
     @property
     def must_exchange(self) -> bool:
-        """True if no machine can read alone."""
+        """True if machines store different rows or an exchange is required."""
         return self._launch.must_exchange
 
     def memory_bytes(self, budget_bytes: int) -> int:
-        """Return the bytes of the budget that exchanges take."""
+        """Return the part of the budget for exchanges, in bytes."""
         self._memory_bytes = int(min(max(_MEMORY_SHARE * budget_bytes, _LEAST_BYTES), _MOST_BYTES))
         return self._memory_bytes
 
     def agree_on_superbatch(self, plan: MemoryPlan, *, num_ranks: int) -> int:
-        """Return the superbatch size, in batches, with as many steps as fit on every machine; 0 without an exchange.
+        """Return the superbatch size in batches: as many steps as fit on every machine; 0 without an exchange.
 
         Collective.
 
         Parameters
         ----------
-        plan : of this machine
-        num_ranks : of this machine; each has one batch in a step
+        plan : this machine's memory plan
+        num_ranks : this machine's ranks; each has one batch in a step
 
         Raises
         ------
         ConfigError
-            Rows must be exchanged, and a machine does not read them from the SSD.
+            Rows must be exchanged, and a machine does not read its rows from the SSD.
         RankError
             A machine is gone, or could not open its loader.
         """
@@ -418,11 +416,11 @@ class LaunchMachines:
         return 0
 
     def refuse(self, error: BaseException) -> None:
-        """Notify the other machines, at their next collective, that this one has no loader."""
+        """Report to the other machines, at their next collective, that this machine has no loader."""
         self._launch.connect().close(error)
 
     def exchange(self, stores: Sequence[FeatureStore]) -> Exchanges:
-        """Return the exchange of the rows of ``stores``, one for each table."""
+        """Return the exchange of the rows in ``stores``, one store per table."""
         parts, count = self._launch.parts, len(self._launch.hosts)
         tables = [
             OwnedRows(

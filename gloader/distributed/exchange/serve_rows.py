@@ -1,7 +1,7 @@
-"""Feature rows of all machines for one reader, for example of an evaluation, while the other machines serve.
+"""Feature rows of all machines for one reading host, for example in an evaluation; the other hosts serve.
 
-Everything is a collective of all hosts, in one order: the reader announces the next call, and the others join it.
-While the reader computes it sends signs of life, so that no wait times out.
+All hosts make the same collectives in one order: the reading host announces its next call, and the others join it.
+While the reading host computes, it sends signs of life, so that no wait times out.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from gloader.ssd_store.read.columns import RowRequest
     from gloader.types import IdArray
 
-PIECE_BYTES: Final = 8 * 2**20  # of rows exchanged at a time
-_BEAT_S: Final = 1.0  # between two signs of life of a reader that computes
+PIECE_BYTES: Final = 8 * 2**20  # maximum bytes of rows per exchange
+_BEAT_S: Final = 1.0  # interval of a computing reader's signs of life
 _SERVES, _BEATS, _READS, _ENDS = range(4)  # numbers that hosts send in each collective
 
 
@@ -38,13 +38,13 @@ def serve_rows(exchange: Exchange, *, is_cancelled: Callable[[], bool]) -> None:
 
     Parameters
     ----------
-    exchange : of the rows; the same tables on all hosts
+    exchange : the exchange of the rows, with the same tables on all hosts
     is_cancelled : polled during waits; true ends this host's part
 
     Raises
     ------
     RankError
-        A host is gone, does not answer or failed; the error names it. Or no host reads.
+        A host is gone, does not respond or failed; the error names it. Or no host reads.
     StoreError
         This machine's rows cannot be read, or are damaged; the other hosts are notified.
     ChannelClosedError
@@ -67,35 +67,35 @@ def serve_rows(exchange: Exchange, *, is_cancelled: Callable[[], bool]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _FetchedRows:
-    """The rows of one exchange."""
+    """The rows from one exchange."""
 
     table: int
     first: int
     past: int
-    is_run: bool  # all of them from ``first`` to ``past - 1``
+    is_run: bool  # whether they are all rows from ``first`` to ``past - 1``
     held: MissSource
 
     def has(self, table: int, row: int) -> bool:
-        """Return whether it has a row and its successors."""
+        """Return whether ``row`` and the rows after it are here."""
         return self.is_run and table == self.table and self.first <= row < self.past
 
 
 class RowReader:
-    """The host that reads: its own rows from its disk, all others by exchanges in which the other hosts serve.
+    """The reading host: it reads its own rows from its disk, and all others by exchanges with the serving hosts.
 
     Owns ``exchange`` and a thread until the end of its ``with`` block, which notifies the other hosts.
     Thread-safe: reads from several threads take turns.
 
     Parameters
     ----------
-    exchange : of the rows; the same tables on all hosts
-    stores : of each table, the rows on this host
+    exchange : the exchange of the rows, with the same tables on all hosts
+    stores : each table's rows on this host
     """
 
     def __init__(self, exchange: Exchange, stores: Sequence[FeatureStore]) -> None:
         self._exchange = exchange
         self._stores = stores
-        self._ends = [-1] * len(stores)  # of each table, the row after the last read
+        self._ends = [-1] * len(stores)  # the row after the last read, per table
         self._piece: _FetchedRows | None = None
         self._turn = threading.Lock()
         self._is_over = threading.Event()
@@ -103,18 +103,18 @@ class RowReader:
         self._thread = threading.Thread(target=self._beat, name="gloader-beat", daemon=True)
 
     def read(self, table: int, request: RowRequest, out: NDArray[Any]) -> ReadStats:
-        """Read rows of a table.
+        """Read a table's rows.
 
         Parameters
         ----------
-        table : its number
+        table : the table's number
         request : ascending rows, and their places in ``out``
-        out : (K, F), of the stored dtype or float32
+        out : (K, F), in the stored dtype or float32
 
         Raises
         ------
         RankError
-            A host is gone, does not answer or failed; the error names it.
+            A host is gone, does not respond or failed; the error names it.
         StoreError
             A row cannot be read, or is damaged.
         LoaderClosedError
@@ -123,7 +123,7 @@ class RowReader:
         store, rows = self._stores[table], request.rows
         position = request.position if request.position.shape[0] else np.arange(rows.shape[0])
         first, past = np.searchsorted(rows, store.held).tolist()
-        # Local rows need no other host.
+        # Rows on this host need no other host.
         own = store.read_into(rows[first:past], out, at=position[first:past])
         if past > first:
             self._ends[table] = int(rows[past - 1]) + 1
@@ -138,7 +138,7 @@ class RowReader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Before the thread is joined: it reads this between two signs of life.
+        # The thread reads this flag between two signs of life, so that the flag is set before the join.
         self._is_over.set()
         self._thread.join()
         with self._turn:
@@ -163,11 +163,11 @@ class RowReader:
                 rows, position = rows[count:], position[count:]
 
     def _fetch(self, table: int, rows: IdArray) -> _FetchedRows:
-        """Return the first rows of ``rows``, with their successors if the table is read in order.
+        """Return the first rows of ``rows``, and the rows after them if the table is read in order.
 
-        An exchange takes milliseconds for any size, and a computing reader requests a few rows at a time.
+        An exchange of any size takes milliseconds, and a computing reader requests few rows per call.
         """
-        self._drop_piece()  # before the next one takes as much memory
+        self._drop_piece()  # frees its memory for the next piece
         store = self._stores[table]
         step = max(1, PIECE_BYTES // store.row_bytes)
         first = int(rows[0])
@@ -198,7 +198,7 @@ class RowReader:
 
     def _beat(self) -> None:
         while not self._is_over.wait(_BEAT_S):
-            # A read under way is an equal sign of life.
+            # A running read counts as a sign of life.
             if not self._turn.acquire(blocking=False):
                 continue
             try:
@@ -211,12 +211,12 @@ class RowReader:
 
 
 class AllRows:
-    """All rows of a table, of which this host has a range: a `FeatureSource` while ``reader`` is open.
+    """All rows of a table; this host stores a range of them. A `FeatureSource` while ``reader`` is open.
 
     Parameters
     ----------
-    table : its number
-    store : the range that is here
+    table : the table's number
+    store : the range on this host
     reader : returns the open reader, or raises
     """
 
@@ -241,13 +241,13 @@ class AllRows:
         return self._store.dtype
 
     def read_into(self, rows: IdArray, out: NDArray[Any], /, *, at: IdArray | None = None) -> ReadStats:
-        """Read ``rows`` into ``out`` as `FeatureSource.read_into`; raises as `RowReader.read`, and ShapeError."""
+        """Read ``rows`` into ``out``, see `FeatureSource.read_into`; raises as `RowReader.read`, and ShapeError."""
         request = check_request(rows, out, num_rows=self.num_rows, dim=self.dim, at=at)
         return self._reader().read(self._table, request.in_file_order(), out)
 
 
 def _heard(said: NDArray[np.float64]) -> tuple[int, int]:
-    """Return the reading host's announcement: the next call, and the table. Pure."""
+    """Return the reading host's announcement: its next call, and the table. Pure."""
     readers = said[said[:, 0] != _SERVES]
     if len(readers) != 1:
         raise RankError(

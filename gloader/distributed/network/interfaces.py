@@ -1,6 +1,6 @@
-"""The network interfaces of this machine, and gloo's settings for choosing among them.
+"""The machine's network interfaces, and gloo's settings for the choice among them.
 
-`settings_to_try` lists the settings that are worth a trial, and `advise` compares the trials. Both are pure.
+`settings_to_try` lists the settings to measure, and `advise` compares the measured trials. Both are pure.
 """
 
 from __future__ import annotations
@@ -21,11 +21,9 @@ if TYPE_CHECKING:
 INTERFACE_VARIABLE: Final = "GLOO_SOCKET_IFNAME"
 
 _CLASS: Final = Path("/sys/class/net")
-_UP, _LOOPBACK = 0x1, 0x8  # of /sys/class/net/NAME/flags
-_FAMILIES: Final = {
-    socket.AF_INET: (4, 4),
-    socket.AF_INET6: (8, 16),
-}  # offset of the address in a sockaddr, in bytes
+_UP, _LOOPBACK = 0x1, 0x8  # bits in /sys/class/net/NAME/flags
+# Offset and size of the address in a sockaddr, in bytes.
+_FAMILIES: Final = {socket.AF_INET: (4, 4), socket.AF_INET6: (8, 16)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,14 +31,14 @@ class Interface:
     """A network interface that is up and has an address."""
 
     name: str
-    addresses: tuple[str, ...]  # with their prefix, such as 10.0.0.3/24
+    addresses: tuple[str, ...]  # with a prefix, such as 10.0.0.3/24
     is_loopback: bool
-    bits_per_s: float | None  # from its driver; None if unknown
+    bits_per_s: float | None  # reported by the driver; None if unknown
 
     def has(self, address: str) -> bool:
-        """Return whether this interface has ``address``, given without a prefix. Pure."""
+        """Return whether this interface has ``address``, which has no prefix. Pure."""
         wanted = ipaddress.ip_address(address)
-        # All of 127.0.0.0/8 is this machine.
+        # Every address in 127.0.0.0/8 is this machine.
         if wanted.is_loopback:
             return self.is_loopback
         return any(ipaddress.ip_interface(own).ip == wanted for own in self.addresses)
@@ -51,7 +49,7 @@ def list_interfaces(folder: Path = _CLASS) -> list[Interface]:
 
     Parameters
     ----------
-    folder : the system's description of the interfaces
+    folder : the system's folder with one entry per interface
     """
     addresses: dict[str, list[str]] = {}
     for name, address in _addresses():
@@ -72,9 +70,9 @@ def list_interfaces(folder: Path = _CLASS) -> list[Interface]:
 
 
 def address_of_host_name() -> str:
-    """Return the address that gloo takes if no interface is named.
+    """Return the address that gloo uses if no interface is named.
 
-    It is the first address of the host's name that this machine has; 127.0.0.1 without any.
+    It is the first of the host name's addresses that this machine has, or else 127.0.0.1.
     """
     with suppress(OSError, UnicodeError):
         for family, kind, protocol, _, address in socket.getaddrinfo(
@@ -87,10 +85,10 @@ def address_of_host_name() -> str:
 
 
 def open_sockets() -> dict[str, str]:
-    """Return the address of each internet socket of this process, by its number in the system."""
+    """Return the address of each internet socket of this process; the key is the socket's name in the system."""
     found = {}
     for entry in Path("/proc/self/fd").iterdir():
-        # A descriptor may be gone by now: for example that of this listing.
+        # A descriptor may be closed by now, such as the one for this directory listing.
         with suppress(OSError):
             target = str(entry.readlink())
             if target.startswith("socket:"):
@@ -106,7 +104,7 @@ def interface_of(address: str, interfaces: Sequence[Interface]) -> str:
 
 
 def _speed(path: Path) -> float | None:
-    # Virtual interfaces answer with an error, or with -1.
+    # Virtual interfaces report an error or -1.
     text = _read(path)
     return float(text) * 1e6 if text.isdigit() and int(text) else None
 
@@ -133,7 +131,7 @@ class _Entry(ctypes.Structure):
 
 
 def _addresses() -> Iterator[tuple[str, str]]:
-    """Yield pairs of an interface name and an address."""
+    """Yield pairs of an interface name and an address with its prefix."""
     library, head = ctypes.CDLL(None, use_errno=True), ctypes.POINTER(_Entry)()
     if library.getifaddrs(ctypes.byref(head)) != 0:
         number = ctypes.get_errno()
@@ -151,7 +149,7 @@ def _addresses() -> Iterator[tuple[str, str]]:
 
 
 def _ip(pointer: int | None) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return the address in a ``struct sockaddr``; None for another family."""
+    """Return the address in a ``struct sockaddr``; None for other address families."""
     if not pointer:
         return None
     family = ctypes.c_uint16.from_address(pointer).value
@@ -161,32 +159,32 @@ def _ip(pointer: int | None) -> ipaddress.IPv4Address | ipaddress.IPv6Address | 
     return None
 
 
-CONNECTIONS: Final = (2, 4)  # between two machines, tried besides a single one
-MOST_TRIED: Final = 6  # networks
-# A line in a launch script must be worth more than noise: least gain of another network, or of more connections.
+CONNECTIONS: Final = (2, 4)  # connections between two machines, tried in addition to one
+MOST_TRIED: Final = 6  # maximum number of networks to try
+# A change of the launch script must gain more than noise: the minimum speedup by another network or more connections.
 _GAIN: Final = 1.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """The description that a machine of a launch sends to the others."""
+    """A machine's description, sent to the other machines of a launch."""
 
     name: str
-    host: str  # machines of one host are rehearsed
+    host: str  # machines with the same host are rehearsed
     interfaces: tuple[Interface, ...]
     named: str  # the value of GLOO_SOCKET_IFNAME, or ""
-    resolved: str  # the address of the host's name
+    resolved: str  # the host name's address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """The value of GLOO_SOCKET_IFNAME on each machine."""
 
-    names: tuple[str, ...]  # an interface of each machine; empty for the present setting
+    names: tuple[str, ...]  # an interface of each machine; empty for the current setting
     connections: int = 1
 
     def value_on(self, machine: int) -> str:
-        """Return the value of the variable on ``machine``. Pure."""
+        """Return the variable's value on ``machine``. Pure."""
         return ",".join([self.names[machine]] * self.connections)
 
 
@@ -195,11 +193,11 @@ class NetworkTrial:
     """A setting and its measurements."""
 
     setting: Setting
-    used: tuple[str, ...]  # address of each machine's connections; empty without connections
-    bytes_per_s: float  # of the slowest machine, all sending at once; 0 without connections
+    used: tuple[str, ...]  # local address of each machine's connections; empty if not connected
+    bytes_per_s: float  # rate of the slowest machine while all send; 0 if not connected
     latency_s: float
-    pairs: Mapping[tuple[int, int], tuple[float, float]]  # bytes/s and seconds by the numbers of two machines
-    error: str  # cause of a failed connection; empty if connected
+    pairs: Mapping[tuple[int, int], tuple[float, float]]  # bytes/s and seconds, by two machines' numbers
+    error: str  # why no connection was made; empty if connected
 
     @property
     def is_connected(self) -> bool:
@@ -216,17 +214,17 @@ def failed(setting: Setting, error: str) -> NetworkTrial:
 class NetworkAdvice:
     """A recommended change of the network settings."""
 
-    lines: tuple[str, ...]  # to run on each machine before torchrun; empty if no change is needed
+    lines: tuple[str, ...]  # one command per machine, run before torchrun; empty without a change
     reason: str
-    is_needed: bool  # whether the machines fail to connect without it
+    is_needed: bool  # whether the machines cannot connect without it
     trial: NetworkTrial | None  # the trial that shows the gain, if any
 
 
 def settings_to_try(cards: Sequence[Card]) -> list[Setting]:
-    """Return an interface of each machine for every network that all of them share, the fastest first. Pure.
+    """Return one setting per network that all machines share, fastest first. Pure.
 
-    A network is shared if its addresses have the same prefix everywhere, or if its interfaces have one name. Loopback
-    only reaches machines on one host.
+    Machines share a network if their addresses have the same prefix, or if their interfaces have the same name.
+    Loopback connects only machines on one host.
     """
     is_one_host = len({card.host for card in cards}) == 1
     found: dict[tuple[str, ...], float] = {}
@@ -244,23 +242,23 @@ def settings_to_try(cards: Sequence[Card]) -> list[Setting]:
 
 
 def _networks(interface: Interface) -> set[str]:
-    """Return the keys by which an interface may share a network with those of other machines. Pure."""
+    """Return the interface's keys; interfaces with a common key may share a network. Pure."""
     shared = {f"name {interface.name}"}
     for text in interface.addresses:
         address = ipaddress.ip_interface(text)
-        # Every interface has a link-local address: it does not identify a network.
+        # Every interface has a link-local address, so that it identifies no network.
         if not address.is_link_local:
             shared.add(f"network {address.network}")
     return shared
 
 
 def advise(cards: Sequence[Card], now: NetworkTrial, others: Sequence[NetworkTrial]) -> NetworkAdvice:
-    """Return the values to export on each machine, if another setting is faster or the present one fails. Pure.
+    """Return the values to export on each machine, if another setting is faster or the current one fails. Pure.
 
     Parameters
     ----------
-    cards : of the machines
-    now : trial of the present setting
+    cards : the machines' cards
+    now : the current setting's trial
     others : trials of other settings
     """
     best = now
@@ -280,7 +278,7 @@ def advise(cards: Sequence[Card], now: NetworkTrial, others: Sequence[NetworkTri
 
 
 def lost_as_it_is(cards: Sequence[Card]) -> str:
-    """Return why gloo cannot reach the other machines with the present setting; "" if no reason is known. Pure."""
+    """Return why gloo cannot connect with the current setting; "" if no reason is found. Pure."""
     is_one_host = len({card.host for card in cards}) == 1
     for card in cards:
         known = {interface.name: interface for interface in card.interfaces}

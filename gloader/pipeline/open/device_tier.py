@@ -1,4 +1,4 @@
-"""The compute device of a loader: its feature rows, and its topology if batches are sampled on the device."""
+"""A loader's compute device: its feature rows, and its topology if batches are sampled on the device."""
 
 from __future__ import annotations
 
@@ -49,23 +49,23 @@ logger = logging.getLogger("gloader")
 
 # Calls take turns: a second thread does the host's part of a batch during the device's part of the next.
 MOST_THREADS: Final = 2
-# Sampled batches on the device: those in the threads, in the queue after them, and in the stages up to the model.
+# Sampled batches on the device: in the threads, in the queue after them, and in the stages up to the model.
 _BATCHES: Final = 8
-_LABEL_BYTES: Final = 4  # of a node
-# Of an edge of the hop that is sampled: its place, destination, draw, source, and whether and in which place it found a
-# node; of an edge and a destination of all hops, until the batch has its own arrays of the size that they came to.
+_LABEL_BYTES: Final = 4  # bytes per node
+# Bytes per edge of the current hop: its place, destination, draw and source, and whether and at which place it found a
+# node. Then bytes per edge and per destination of all hops, until the batch has arrays of its final size.
 _EDGE_BYTES, _KEPT_EDGE_BYTES, _KEPT_ROW_BYTES = 37, 12, 32
-_TRIALS: Final = 3  # the fastest counts
-# Share of the rows' room. Rows lose few hits by it, and the host loses all of its sampling work.
+_TRIALS: Final = 3  # the fastest trial counts
+# Share of the rows' room for sampling: rows lose few hits, and the host loses all of its sampling work.
 _MOST_OF_ROOM: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeviceSampling:
-    """The sampler of a device, and its memory there."""
+    """A device's sampler, and its memory there."""
 
     sampler: DeviceSampler
-    num_bytes: int  # with its topology
+    num_bytes: int  # including the topology
 
 
 def open_device_sampler(
@@ -79,9 +79,9 @@ def open_device_sampler(
 ) -> tuple[DeviceSampling | None, str]:
     """Return the sampler of ``device`` if batches are sampled there, and a line with the place and the reason.
 
-    "auto" chooses a GPU if two conditions hold. The topology and the sampler's memory take at most a quarter of the
-    room, or leave enough for all rows. And the GPU is not slower than all CPU threads together. The largest batch of
-    the workload is first sampled there, compared and timed.
+    "auto" chooses a GPU if two conditions hold. First, the topology and the sampler's memory fit into a quarter of the
+    room, or leave enough room for all rows. Second, the GPU is at least as fast as all CPU threads together. To check
+    this, the workload's largest batch is sampled on the GPU, compared and timed.
 
     Parameters
     ----------
@@ -89,13 +89,13 @@ def open_device_sampler(
     device : computes the batches
     workload : the CPU's sampler and its threads, its topology, and a few batches
     room_bytes : device memory for rows or a topology
-    all_rows_bytes : of all rows; None if the rows already have their own memory
+    all_rows_bytes : size of all rows; None if the rows already have their own memory
     obstacle : the reason that rules out device sampling for any graph and sampler, or ""
 
     Raises
     ------
     ConfigError
-        "cuda" was requested, and is impossible.
+        "cuda" was requested and is impossible.
     """
     is_gpu, must = device.place.type == "cuda", wanted == "cuda"
     if wanted == "cpu" or not (is_gpu or must):
@@ -120,10 +120,10 @@ def open_device_sampler(
     return DeviceSampling(sampler=found, num_bytes=num_bytes), text
 
 
-class _Refused(Exception):  # noqa: N818 - no error unless the user requested the device
+class _Refused(Exception):  # noqa: N818 - an error only if the user requested the device
     """The reason why batches are not sampled on a device."""
 
-    is_fault = False  # an expected feature failed
+    is_fault = False  # true if a feature failed that should work
 
 
 class _Failed(_Refused):
@@ -133,7 +133,7 @@ class _Failed(_Refused):
 def _require_form(
     device: Device, sampler: AnySampler, topology: Topology | HeteroGraph, *, obstacle: str
 ) -> tuple[CscGraph, NeighborSampler | MergedBlockSampler]:
-    """Return topology and sampler if ``device`` supports them."""
+    """Return the topology and the sampler if ``device`` supports them."""
     if isinstance(topology, HeteroGraph):
         raise _Refused("batches of several node types and relations are sampled on the CPU alone")
     if not device.is_asynchronous:
@@ -185,14 +185,14 @@ def _require_worth(num_bytes: int, room_bytes: int, all_rows_bytes: int | None) 
 def _placed(
     device: Device, sampler: NeighborSampler | MergedBlockSampler, graph: CscGraph, probe: SampledBatch | None
 ) -> DeviceSampler:
-    """Return the sampler of ``device``, after it has sampled the same batch ``probe`` as ``sampler``."""
+    """Return the sampler of ``device``; it has sampled the same batch ``probe`` as ``sampler``."""
     try:
-        from gloader.device.device_sampler import DeviceSampler  # imports Triton, which looks for a GPU
+        from gloader.device.device_sampler import DeviceSampler  # imports Triton, which searches for a GPU
 
         found = DeviceSampler(sampler, graph=upload_topology(graph, device.place), device=device)
         is_same = probe is None or _is_same(found, probe)
     except Exception as error:
-        # Any error of a driver, a compiler or an allocator: the CPU needs none of them.
+        # A driver, a compiler or an allocator can raise any error, and the CPU needs none of them.
         raise _Failed(f"it failed there with a first batch: {type(error).__name__}: {error}") from error
     if not is_same:
         raise _Failed("a first batch was another one there: its driver or compiler is at fault")
@@ -207,7 +207,7 @@ def _require_speed(
     *,
     num_threads: int,
 ) -> None:
-    """Raise if the threads of the CPU sample ``probe`` faster than ``device``, whose calls take turns."""
+    """Raise if the CPU threads together sample ``probe`` faster than ``device``, which runs one call after another."""
     seeds = probe.nodes[: probe.num_seeds]
 
     def seconds_there() -> float:
@@ -255,7 +255,7 @@ def _arrays(block: Block) -> tuple[NDArray[Any], ...]:
     return block.indptr, block.indices, block.edge_ids
 
 
-_SHORT_IDS: Final = 2**31  # nodes whose ids fit into 32 bits
+_SHORT_IDS: Final = 2**31  # maximum number of nodes for 32-bit ids
 
 
 def open_device_tiers(
@@ -265,27 +265,27 @@ def open_device_tiers(
     tables: Sequence[DeviceTable],
     others: OtherDevices | None = None,
 ) -> tuple[DeviceTier, ...]:
-    """Open the device, with memory for the hottest rows that fit on it and on each of the ``others``.
+    """Open the device, and reserve memory there for the hottest rows; the ``others`` reserve the same rows.
 
-    The rows are absent until `DeviceTier.fill`, which copies them from host memory.
+    `DeviceTier.fill` later copies the rows from host memory.
 
     Parameters
     ----------
-    settings : the device, and the size of its rows
+    settings : the device, and the memory for its rows
     workload : the device's future work
-    tables : the feature rows of each node type that has features
-    others : the devices of the other ranks that this rank loads for; defaults to none
+    tables : the feature rows of each node type with features
+    others : devices of other ranks for which this rank loads; defaults to none
 
     Returns
     -------
-    One tier for each table, all of one device; the first holds the sampler. Without tables, a bare tier
+    One tier for each table, all on one device. The first tier holds the sampler. Without tables, one tier without rows
 
     Raises
     ------
     ConfigError
         There is no such device, or sampling on it was requested and is impossible.
     torch.OutOfMemoryError
-        The rows do not fit on the device; for an automatic size, not even half of them.
+        The rows do not fit on the device. If their size is automatic, half of them do not fit either.
     ShapeError
         Rows of this dtype cannot be widened on a device, and a cache size was requested.
     RankError
@@ -304,7 +304,7 @@ def open_device_tiers(
         settings.sampling_device,
         device,
         workload,
-        # The room beside rows of a requested size, or the room of the rows.
+        # For rows of a requested size, the remaining room; for an automatic size, the rows' room.
         room_bytes=device.free_bytes() - num_bytes if is_sized else num_bytes,
         all_rows_bytes=None
         if is_sized
@@ -313,12 +313,12 @@ def open_device_tiers(
     )
     if sampling is not None and not is_sized:
         num_bytes = max(num_bytes - sampling.num_bytes, 0)
-    # The consumer's own buffers are float32; the buffers of all ranks have one dtype.
+    # The consumer's own buffers are float32, and the buffers of all ranks have one dtype.
     as_stored = device.is_asynchronous and others.are_asynchronous
     choice = RowChoice(settings.device_hotness, workload, tables, as_stored=as_stored)
 
     tiers: list[DeviceTier] = []
-    # Ranks hold the same rows: none of them may shrink its cache alone.
+    # All ranks hold the same rows: no rank may shrink its cache by itself.
     sizes = [num_bytes] if is_sized or serves_ranks else [num_bytes, num_bytes // 2]
     for size in sizes:
         try:
@@ -344,9 +344,9 @@ def sampling_obstacle(probe: AnyBatch | None, tables: Sequence[DeviceTable], *, 
 
     Parameters
     ----------
-    probe : a sampled batch; None if there are none
+    probe : a sampled batch, or None
     tables : the feature rows of node types and relations
-    serves_ranks : batches are loaded for other ranks too
+    serves_ranks : whether batches are loaded for other ranks too
     """
     if serves_ranks:
         return (
@@ -368,7 +368,7 @@ def _hold_all(
     *,
     as_stored: bool,
 ) -> list[DeviceTier]:
-    """Return ``device`` with memory for the rows of each plan, which the ``others`` hold too."""
+    """Return ``device`` with memory for each plan's rows; the ``others`` hold the same rows."""
     tiers = []
     for number, (plan, table) in enumerate(zip(plans, tables, strict=True)):
         with others.holding(plan, as_stored=as_stored, table=number):
@@ -377,14 +377,14 @@ def _hold_all(
 
 
 def hold_rows(device: Device, plan: DeviceCachePlan, *, form: RowFormat, as_stored: bool) -> DeviceTier:
-    """Return ``device`` with memory for the rows of ``plan``, to be filled; errors as `open_device_tiers`.
+    """Return ``device`` with memory for the rows of ``plan``, not yet filled; errors as in `open_device_tiers`.
 
     Parameters
     ----------
     device : holds the rows
-    plan : which rows
-    form : how they are stored
-    as_stored : the host sends the other rows as stored, and the device widens them
+    plan : selects the rows
+    form : the rows' storage format
+    as_stored : whether the host sends the other rows in their storage format, for the device to widen
     """
     tier = bare_tier(device, num_nodes=plan.num_nodes)
     if as_stored:
@@ -405,7 +405,7 @@ def hold_rows(device: Device, plan: DeviceCachePlan, *, form: RowFormat, as_stor
 
 
 def bare_tier(device: Device, *, num_nodes: int) -> DeviceTier:
-    """Return ``device`` before it holds or reaches any of the N rows."""
+    """Return ``device`` without any of the N rows."""
     return DeviceTier(device=device, has_short_ids=device.is_asynchronous and num_nodes <= _SHORT_IDS)
 
 
@@ -414,13 +414,13 @@ def load_features(
 ) -> LoadedFeatures:
     """Load all features; the device and all ``others`` read them in place, or none of them does.
 
-    Rows that the device holds are copied from the device.
+    The rows in the device's memory are filled from the host's.
 
     Parameters
     ----------
     store : the rows; is closed
-    tier : the device's present rows
-    others : the devices of the other ranks that this rank loads for; defaults to none
+    tier : the rows that the device holds
+    others : devices of other ranks for which this rank loads; defaults to none
     table : the number of the rows' table
     """
     form, others = store.stored_rows.form, others or NoOtherDevices()
@@ -428,7 +428,7 @@ def load_features(
     with others.sharing_features(tier.device, num_bytes, table=table) as shared:
         source = store.load(into=shared.memory)
         store.close()
-        # From device memory, without a second read from the disk.
+        # The rows come from host memory, without a second read from the disk.
         tier.fill(source)
         loaded = LoadedFeatures(source=source, tier=with_features(tier, source.array, form))
         shared.is_reached = loaded.is_reached
@@ -436,13 +436,13 @@ def load_features(
 
 
 def with_features(tier: DeviceTier, rows: NDArray[Any], form: RowFormat) -> DeviceTier:
-    """Return ``tier`` so that the device reads ``rows`` in place, if it can and does not hold all of them.
+    """Return ``tier`` so that the device reads ``rows`` in place, if it can and lacks some of them.
 
     Parameters
     ----------
-    tier : the device's present rows
-    rows : (N, F) as stored, all rows, in host memory, which is pinned
-    form : how these rows are stored
+    tier : the rows that the device holds
+    rows : (N, F) all rows in their storage format, in host memory, which is pinned
+    form : the rows' storage format
     """
     if tier.cache is not None and tier.cache.plan.holds_all:
         return tier

@@ -1,7 +1,7 @@
-"""The files of a loader on the disk: feature rows, edges, and the room for spilled data.
+"""A loader's files on the disk: feature rows, edges, and the folder for spilled data.
 
-`choose_edge_home` decides between edges in memory and edges on the SSD. `plan_edges` sets the number of batches that
-share a pass over the edges, and `open_sweeps` opens the readers of these passes.
+`choose_edge_home` decides between edges in memory and edges on the SSD. `plan_edges` sets the number of batches per
+pass over the edges, and `open_sweeps` opens the readers of these passes.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ if TYPE_CHECKING:
     from gloader.types import AnyBatch, BatchTypes, Block
 
 
-# Most open files of one reader: the file, a ring, and its event descriptors.
+# Maximum open files per reader: the file, a ring, and its event descriptors.
 FILES_OF_A_READER: Final = 4
-FILES_OF_A_MIRRORED_FILE: Final = 3  # for reading, for writing, and its marks
-_AS_PROBED: Final = ("auto", "uring")  # request methods that a probe may choose
+FILES_OF_A_MIRRORED_FILE: Final = 3  # one for reading, one for writing, one for its marks
+_AS_PROBED: Final = ("auto", "uring")  # request methods that the probes may use
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class FeatureFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownDisk:
-    """A recorded run's disks, from which the run is planned again without measurements or folders."""
+    """A recorded run's disks; a new plan for that run needs no measurements and no folders."""
 
     rates: IoRates
     spill_bytes: int  # the bytes that could be spilled
@@ -80,33 +80,33 @@ class KnownDisk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFiles:
-    """The feature rows of every node type and relation with features, and room for packs."""
+    """The feature rows of all node types and relations, and the folder for packs."""
 
     tables: tuple[FeatureFile, ...]
     spill: SpillFolder | None
     rates: IoRates
     known: KnownDisk | None = None  # set if a run is only planned
-    edge_spill: SpillFolder | None = None  # for the output of edge passes; None without passes
-    learner: RateLearner | None = None  # learns rates from the run, if its reads are like a probe's
+    edge_spill: SpillFolder | None = None  # folder for the output of edge passes; None without passes
+    learner: RateLearner | None = None  # learns rates from the run's reads, if they resemble a probe's
 
     @property
     def stores(self) -> tuple[FeatureStore, ...]:
-        """The rows of each table."""
+        """Each table's feature rows."""
         return tuple(table.store for table in self.tables)
 
     @property
     def types(self) -> tuple[int, ...]:
-        """The number of each table, see `table_rows`."""
+        """Each table's number, see `table_rows`."""
         return tuple(table.rows.number for table in self.tables)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The node type, or relation, of each table."""
+        """Each table's node type or relation."""
         return tuple(table.rows.name for table in self.tables)
 
     @property
     def spill_bytes(self) -> int:
-        """Bytes of disk that may be spilled."""
+        """Maximum bytes of spilled data."""
         if self.known is not None:
             return self.known.spill_bytes
         return 0 if self.spill is None else self.spill.budget_bytes
@@ -125,13 +125,13 @@ def open_files(
     Parameters
     ----------
     dataset : the dataset with the features
-    settings : those of the loader
+    settings : the loader's settings
     spill : the folder for packs, or None
     stack : closes the files
-    known : disks of a recorded run that is only planned; None means that the disks are measured
+    known : a recorded run's disks, for a plan only; with None the disks are measured
     """
     tables = feature_rows(dataset, settings)
-    # Before a store is opened: its reads go through holes as long as the device's rates make that cheaper.
+    # Rates come before the stores: a store reads through holes if that is cheaper at these rates.
     learner = None
     if known is None:
         rates, learner = _measured_rates(dataset, tables, settings, spill)
@@ -151,7 +151,7 @@ def open_files(
 
 
 def with_edge_spill(files: TableFiles, plan: MemoryPlan, stack: ExitStack) -> TableFiles:
-    """Return ``files`` with a folder for edge passes, whose part of the disk packs cannot take."""
+    """Return ``files`` with a folder for edge passes; packs cannot use its part of the disk."""
     if files.spill is None or plan.sweeps is None:
         return files
     return replace(files, edge_spill=stack.enter_context(files.spill.split_off(plan.sweeps.spill_bytes)))
@@ -160,26 +160,26 @@ def with_edge_spill(files: TableFiles, plan: MemoryPlan, stack: ExitStack) -> Ta
 def open_edges(
     dataset: Dataset, types: BatchTypes, *, max_bytes: int, io: IoMode = "auto", times: bool = False
 ) -> AbstractContextManager[Topology | HeteroGraph]:
-    """Open the topology for batches of ``types``: of each relation if batches name them; see `open_topology`."""
+    """Open the topology for batches of ``types``, per relation if batches name types; see `open_topology`."""
     if types.are_named:
         return open_hetero_topology(dataset, max_bytes=max_bytes, io=io, times=times)
     return open_topology(dataset, max_bytes=max_bytes, io=io, times=times)
 
 
 def feature_rows(dataset: Dataset, settings: LoaderSettings) -> tuple[FeatureRows, ...]:
-    """Return the tables of ``dataset`` that a loader with ``settings`` loads, ordered by number."""
+    """Return the tables of ``dataset`` that a loader with ``settings`` reads, ordered by number."""
     return dataset.feature_rows(edges=settings.sampling.edge_features == "auto")
 
 
 def open_store(rows: FeatureRows, reading: ReadingSettings) -> FeatureStore:
-    """Open the features ``rows`` for reading with the settings ``reading``."""
+    """Open the feature rows ``rows`` for reads with the settings ``reading``."""
     return rows.open_features(io=reading.io, verify=reading.verify, gap_bytes=reading.max_gap)
 
 
 def _measured_rates(
     dataset: Dataset, tables: Sequence[FeatureRows], settings: LoaderSettings, spill: SpillFolder | None
 ) -> tuple[IoRates, RateLearner | None]:
-    """Return the disks' rates, and their learner if the run reads by the same method as the probes."""
+    """Return the disks' rates, and their learner if the run reads with the probes' request method."""
     file, span = _largest_file(dataset, tables)
     found = find_rates(file, None if spill is None else spill.path, span=span)
     if dataset.mirrored is not None:
@@ -188,16 +188,16 @@ def _measured_rates(
 
 
 def _largest_file(dataset: Dataset, tables: Sequence[FeatureRows]) -> tuple[Path, tuple[int, int] | None]:
-    """Return the file that represents the disk, the largest of features, else of edges, and its local byte range."""
+    """Return the largest feature file, or else edge file, and its local byte range; it represents the disk."""
     if tables:
         largest = max(tables, key=lambda rows: rows.held_bytes)
         return largest.features_path, None if largest.held is None else largest.held_span
     edges = max(dataset.edge_tables.values(), key=lambda table: table.topology_bytes, default=None)
-    # Of a dataset with neither features nor edges no file is read.
+    # With neither features nor edges, no file is read.
     return (dataset.root if edges is None else edges.root / edges.arrays["indices"].file), None
 
 
-# Samplers that support sweeps, with the options that `hetero_sweep_refusal` allows.
+# Samplers that support sweeps, within the limits of `hetero_sweep_refusal`.
 SWEPT_SAMPLERS: Final = (
     NeighborSampler,
     MergedBlockSampler,
@@ -206,10 +206,10 @@ SWEPT_SAMPLERS: Final = (
     MergedHeteroBlockSampler,
 )
 
-# The output of passes grows with batches, not with the graph: a small graph gets as much disk as a batch may need.
+# The output of passes grows with the batches and not with the graph: a small graph gets disk for a few batches too.
 _LEAST_EDGE_BYTES: Final = 64 * 2**20
 
-# For each of several tables: a pack takes a page per batch, even if the batch misses few rows of a small table.
+# Minimum per table with several tables: a pack takes a page per batch, even if the batch misses few rows.
 _LEAST_TABLE_BYTES: Final = 4 * 2**20
 
 
@@ -221,10 +221,10 @@ def open_spill_folder(
     Parameters
     ----------
     dataset : the features and edges
-    settings : those of the loader
+    settings : the loader's settings
     stack : closes the folder
-    budget_bytes : the whole memory budget
-    num_loaders : loaders on this host; each takes its part of a disk if no share is set
+    budget_bytes : the full memory budget
+    num_loaders : loaders on this host; without a configured share, each gets an equal part of the disk
     """
     memory = settings.memory
     is_large = dataset.topology_bytes > topology_share(budget_bytes)
@@ -253,20 +253,20 @@ def choose_edge_home(
     budget_bytes: int,
     room_bytes: int | None = None,
 ) -> TopologyChoice:
-    """Return the place of the edges, as far as it does not depend on the batches.
+    """Return the place of the edges, before batches are sampled.
 
     Parameters
     ----------
     dataset : the edges
-    settings : those of the loader
+    settings : the loader's settings
     spill : the folder for the output of passes, or None
-    budget_bytes : the whole memory budget
-    room_bytes : the part of it from which edges are planned; None means all of it
+    budget_bytes : the full memory budget
+    room_bytes : the budget's part for edges; None means all of it
 
     Raises
     ------
     BudgetError, ConfigError
-        As `choose_home` and `require_offsets`.
+        See `choose_home` and `require_offsets`.
     """
     is_temporal = settings.sampling.is_temporal
     choice = choose_home(
@@ -290,20 +290,20 @@ def plan_edges(
     spill_bytes: int,
     room_bytes: int | None = None,
 ) -> tuple[TopologyChoice, SweepPlan | None]:
-    """Return the place of the edges, and the plan of their sweeps if they are swept. Pure.
+    """Return the place of the edges, and a plan of their sweeps if they are swept. Pure.
 
     Parameters
     ----------
     choice : the choice before any batch was sampled
-    demand : of the sweeps; None if there are no batches
-    is_required : whether sweeps were requested by name
-    budget_bytes, spill_bytes : the whole memory budget and disk budget
-    room_bytes : the memory from which edges are planned; None means the whole budget
+    demand : the sweeps' demand; None without batches
+    is_required : whether the user requested sweeps
+    budget_bytes, spill_bytes : the full memory and disk budgets
+    room_bytes : memory for edges; None means the full budget
 
     Raises
     ------
     BudgetError
-        Sweeps were requested by name, and the disk has no room for them.
+        The user requested sweeps, and the disk is too small for them.
     """
     if choice.home != "sweep":
         return choice, None
@@ -327,9 +327,9 @@ def sweep_demand(
     Parameters
     ----------
     dataset : the edges
-    settings : those of the loader
+    settings : the loader's settings
     probe : a few batches; without batches the result is None
-    num_batches : of the whole run; None if unknown
+    num_batches : number of batches in the run; None if unknown
     """
     if not probe:
         return None
@@ -361,11 +361,11 @@ def sweep_demand(
             )
             for hop in range(len(nodes))
         ),
-        # A sampler of whole lists reads at least two pages of each, and more of long ones.
+        # A sampler of full lists reads at least two pages per list, and more of long lists.
         touched_pages=num_edges if words == 1 else len(names) * (2 * sum(nodes) + num_edges),
         num_batches=num_batches,
         kept_bytes=_kept_bytes(dataset, settings),
-        # Passes that read edges at known positions share one set of buffers in turn.
+        # Passes that read edges at given positions share one set of buffers in turn.
         num_files=1 if words == 1 else max(len(tables), 1),
     )
 
@@ -380,16 +380,16 @@ def open_sweeps(
     rates: IoRates,
     stack: ExitStack,
 ) -> SweepTier | None:
-    """Open the reader of edge passes over ``dataset``; None if no passes are made.
+    """Open the reader of edge passes over ``dataset``; None if there are no passes.
 
     Parameters
     ----------
     dataset : the edges
-    settings : those of the loader
-    plan : of the passes, or None
+    settings : the loader's settings
+    plan : the passes' plan, or None
     work : the sampler, and sampled batches
     folder : receives the output of passes
-    rates : of the disks
+    rates : the disks' rates
     stack : closes the files
 
     Raises
@@ -400,7 +400,7 @@ def open_sweeps(
         The edges cannot be opened.
     """
     sampler = work.sampler
-    # No other sampler is swept, see `_obstacle`.
+    # `_obstacle` excludes every other sampler.
     if plan is None or folder is None or not isinstance(sampler, SWEPT_SAMPLERS):
         return None
     passes = open_any_passes(
@@ -422,7 +422,7 @@ def open_sweeps(
 
 
 def _obstacle(sampling: SamplingSettings, spill: SpillFolder | KnownDisk | None) -> SweepObstacle | None:
-    """Return the reason why edges cannot be swept, for batches of any size."""
+    """Return the reason why edges cannot be swept, for batches of any size; None if they can."""
     refusal = hetero_sweep_refusal(sampling.sampler, sampling.fanouts)
     if sampling.is_temporal:
         refusal = TIMED_SWEEP_REFUSAL
@@ -432,7 +432,7 @@ def _obstacle(sampling: SamplingSettings, spill: SpillFolder | KnownDisk | None)
 
 
 def _kept_bytes(dataset: Dataset, settings: LoaderSettings) -> int:
-    """Return the memory of a frontier for tentative picks from a list, which it may yet discard. Pure."""
+    """Return the memory for one list's tentative picks, some of which are discarded later. Pure."""
     if not reads_weights(settings.sampling.sampler):
         return 0
     hops = resolve_fanouts(settings.sampling.fanouts, dataset.relations)
@@ -440,7 +440,7 @@ def _kept_bytes(dataset: Dataset, settings: LoaderSettings) -> int:
 
 
 def _hop_nodes(dataset: Dataset, batch: AnyBatch, *, is_merged: bool) -> list[int]:
-    """Return how many ids wait for each hop: the drawing nodes, and all seen nodes if they differ. Pure."""
+    """Return the number of waiting ids per hop: nodes that draw, plus all seen nodes if hops are merged. Pure."""
     seen = _seen_of_types(dataset, batch)
     if is_merged:
         seen = [[2 * after - before for before, after in pairwise([0, *counts])] for counts in seen]
@@ -448,7 +448,7 @@ def _hop_nodes(dataset: Dataset, batch: AnyBatch, *, is_merged: bool) -> list[in
 
 
 def _seen_of_types(dataset: Dataset, batch: AnyBatch) -> list[list[int]]:
-    """Return the number of known nodes of each type before each hop. Pure."""
+    """Return the number of seen nodes of each type before each hop. Pure."""
     seen = []
     for name, count in zip(dataset.node_types, batch.seed_counts, strict=True):
         counts = []
@@ -459,17 +459,17 @@ def _seen_of_types(dataset: Dataset, batch: AnyBatch) -> list[list[int]]:
                 for (source, _, _), block in zip(dataset.relations, hop, strict=True)
                 if source == name
             )
-            count = next(found, count)  # noqa: PLW2901 - known after the hop, before the next
+            count = next(found, count)  # noqa: PLW2901 - the nodes after the hop, before the next
         seen.append(counts)
     return seen
 
 
 def _hop_edges(blocks: Sequence[Block], *, is_merged: bool) -> list[int]:
-    """Return the edges of each hop; a block of merged hops includes the edges of earlier hops. Pure."""
+    """Return the number of edges per hop; a merged block also holds the edges of earlier hops. Pure."""
     edges = [block.num_edges for block in reversed(blocks)]
     return [after - before for before, after in pairwise([0, *edges])] if is_merged else edges
 
 
 def _largest(hops: list[list[int]]) -> tuple[int, ...]:
-    """Return the maximum of each hop, and some more, as a later batch may be larger. Pure."""
+    """Return each hop's maximum, with a margin for larger later batches. Pure."""
     return tuple(math.ceil(LARGER_THAN_PROBED * max(column)) for column in zip(*hops, strict=True))

@@ -1,6 +1,6 @@
-"""The first batches of a run, made before anything is planned: their sizes, their times, and the demand of a run.
+"""The first batches of a run, made before anything is planned: their sizes, their times, and the run's demand.
 
-`Probe` holds the measurements. `measure_demand` derives from them the memory that a run could use and the work of a
+`Probe` holds the measurements. From these, `measure_demand` derives the memory that a run could use and the work of a
 step.
 """
 
@@ -60,9 +60,9 @@ if TYPE_CHECKING:
     from gloader.types import AnyBatch, AnySampler, AnySeeds, Fanouts, IdArray
 
 
-# Enough to measure the size of a batch, and few: each waits for a cold disk before the first batch comes.
+# Enough batches to measure their size, and no more: each waits for a cold disk before the run begins.
 _BATCHES: Final = 3
-# Batches with counted neighbours, to find one that is larger than the first: a tenth of a second.
+# Seeds whose neighbours are counted, to find a batch that is larger than the first ones: a tenth of a second.
 _COUNTED_SEEDS: Final = 1_000_000
 
 
@@ -71,7 +71,7 @@ class Probe:
     """The first batches of epoch 0."""
 
     batches: list[AnyBatch]
-    seconds: float  # of one core, to make the fastest batch in one thread without reads
+    seconds: float  # time of one core for the fastest batch, without reads
 
 
 def probe_one_by_one(
@@ -82,7 +82,7 @@ def probe_one_by_one(
     Parameters
     ----------
     sampler : samples the batches
-    order : of the seeds
+    order : the seed order
     first : the result of `first_seeds`
     threads : number of sampling threads
     """
@@ -106,16 +106,16 @@ def probe_in_passes(
 ) -> Probe:
     """Make the first batches with one pass over the edges for each hop.
 
-    Each batch touches many of a graph's pages: one pass for all of them takes a fraction of the time.
+    Each batch touches many pages of the graph: one shared pass is several times faster.
 
     Parameters
     ----------
     dataset : the edges
     sampler : makes the batches
-    order : of the seeds
+    order : the seed order
     first : the result of `first_seeds`
     folder : receives the output of passes
-    rates : of the disks
+    rates : the disks' rates
     io : the request method
 
     Raises
@@ -123,7 +123,7 @@ def probe_in_passes(
     BudgetError
         The folder has no room for these few batches.
     """
-    # On its own thread, where no Ctrl-C comes between the opening of a file and the line that keeps it.
+    # On a separate thread, Ctrl-C cannot come between the opening of a file and the line that keeps it.
     cut = threading.Event()
 
     def make() -> Probe:
@@ -171,26 +171,26 @@ def _make_in_passes(
 def first_seeds(
     order: AnyOrder, topology: Topology | HeteroGraph, fanouts: Fanouts, *, epochs: int | None
 ) -> list[tuple[BatchId, AnySeeds]]:
-    """Return the seeds of the first batches, and of a later one whose seeds draw many more edges.
+    """Return the seeds of the first batches, and of a later batch if its seeds draw many more edges.
 
-    Hubs, and parts of a graph that come late, make batches that do not fit into the room of the first ones.
+    A later batch may be too large for the memory of the first ones, because of hubs or of a dense part of the graph.
 
     Parameters
     ----------
     order : the seeds
     topology : the neighbours
     fanouts : neighbours drawn per node
-    epochs : of the run; None if unknown
+    epochs : the run's number of epochs; None if unknown
     """
     count = order.num_batches
     first = (BatchId(epoch=0, index=index) for index in range(min(_BATCHES, count)))
     found = [(batch, order.seeds_of(batch)) for batch in first]
     total = count * (epochs or 1)
-    # To derive seeds from rows takes longer than to make a batch from them.
+    # Seeds that are derived from rows take longer than the batch itself, so that only the first batches are made.
     if total <= _BATCHES or (isinstance(order, RowOrder) and order.expand is not None):
         return found
     looks = max(_COUNTED_SEEDS // order.batch_size, _BATCHES)
-    # All batches of a short run; otherwise some of the first epoch.
+    # A short run counts all batches; a longer run counts some batches of the first epoch.
     places = range(total) if total <= looks else range(0, count, -(-count // looks))
     most, later = LARGER_THAN_PROBED * max(_num_drawn(topology, fanouts, seeds) for _, seeds in found), None
     for batch in (BatchId(epoch=place // count, index=place % count) for place in places):
@@ -202,7 +202,7 @@ def first_seeds(
 
 
 def _num_drawn(topology: Topology | HeteroGraph, fanouts: Fanouts, seeds: AnySeeds) -> int:
-    """Return the edges of the first hop for a sampler that draws up to the fan-outs of each node."""
+    """Return the first hop's number of edges, for a sampler that draws up to the fan-outs of each node."""
     graph = HeteroGraph.of(topology)
     by_type = dict(zip(graph.node_types, split_seeds(seed_nodes(seeds), graph.type_starts), strict=True))
     hops = resolve_fanouts(fanouts, tuple(graph.relations))
@@ -214,7 +214,7 @@ def _num_drawn(topology: Topology | HeteroGraph, fanouts: Fanouts, seeds: AnySee
 
 
 def _timed(make: Callable[[], AnyBatch]) -> tuple[AnyBatch, float]:
-    began = time.thread_time()  # no waits: for a core, or for a page that is in memory later
+    began = time.thread_time()  # without waits for a core, or for a page that is not in memory yet
     batch = make()
     return batch, time.thread_time() - began
 
@@ -226,21 +226,21 @@ def _probe_of(found: list[tuple[AnyBatch, float]], order: AnyOrder) -> Probe:
 
 
 def _seed_seconds(order: AnyOrder) -> float:
-    """Return the seconds to derive a batch's seeds from its rows; an order of nodes needs no derivation."""
+    """Return the seconds to derive a batch's seeds from its rows; 0 for an order of nodes."""
     if not isinstance(order, RowOrder):
         return 0.0
     began = time.thread_time()
-    order.seeds_of(BatchId(epoch=0, index=0))  # a second call: the first may have compiled
+    order.seeds_of(BatchId(epoch=0, index=0))  # the second call: the first may have compiled
     return time.thread_time() - began
 
 
-# Copies of a batch's pass output while a thread makes the batch: the output, and its lookup table.
+# Copies of a batch's pass output while a thread makes the batch: the output and its lookup table.
 _REPLAY_FACTOR: Final = 3
 
-# For each other rank's batches, kept here until the rank returns them; their features lie in rings.
+# Topologies kept for each other rank until the rank returns them; their features lie in rings.
 _LENT_TOPOLOGIES: Final = 5
 
-# Batches with edge ids on the host while an asynchronous device has the rest: sent, waiting, and computed on.
+# Batches whose edge ids are on the host while the rest is on an asynchronous device: sent, waiting, and in computation.
 _ON_DEVICE: Final = BATCHES_AHEAD + 1
 
 
@@ -258,9 +258,9 @@ def measure_demand(
 
     Parameters
     ----------
-    settings : those of the loader
+    settings : the loader's settings
     work : sampled batches, and their sampler
-    files : the feature rows of each table
+    files : each table's feature rows
     tiers : the device's rows of each table; at least one tier
     sweeps : passes over the edges, or None
     num_ranks : ranks that the loader serves
@@ -272,7 +272,7 @@ def measure_demand(
     edges = math.ceil(LARGER_THAN_PROBED * max(map(_num_edges, work.probe), default=1))
     demands, step = [], []
     for table, tier, most_rows in zip(files.tables, tiers, most, strict=False):
-        # In file order, each row once, as plans and stores count.
+        # Plans and stores count distinct rows in file order.
         rows = [distinct_rows(batch, table.rows.number) for batch in work.probe]
         demands.append(_table_demand(table, tier, rows, settings, most_rows=most_rows))
         step.append(_table_work(table, tier, rows))
@@ -284,7 +284,7 @@ def measure_demand(
         batch_edges=edges,
         batches_in_flight=waiting + _LENT_TOPOLOGIES * (num_ranks - 1),
         sampler_threads=num_sampler_threads(settings, first),
-        # A sampling device also holds its node map.
+        # A sampling device holds its own node map.
         sampler_map_bytes=0 if first.sampler is not None else _map_bytes(sampling, work, edges),
         beside_bytes=math.ceil(LARGER_THAN_PROBED * max(map(beside_bytes, work.probe), default=0)),
         sampler_call_bytes=max(_hop_bytes(sampling, work, sweeps), _seed_bytes(work)),
@@ -314,12 +314,12 @@ def num_sampler_threads(settings: LoaderSettings, tier: DeviceTier) -> int:
 
 
 def in_flight(settings: LoaderSettings, tier: DeviceTier, num_ranks: int) -> int:
-    """Return the sampled batches that wait to be gathered. Pure."""
+    """Return the number of sampled batches that wait for their rows. Pure."""
     return num_sampler_threads(settings, tier) + SAMPLED_AHEAD * num_ranks
 
 
 def num_batches_of(settings: LoaderSettings, order: AnyOrder, num_ranks: int) -> int | None:
-    """Return the batches of the whole run, for all served ranks; None if the number is unknown. Pure."""
+    """Return the number of batches in the run, for all served ranks; None if unknown. Pure."""
     epochs = settings.stages.epochs
     return None if epochs is None else epochs * order.num_batches * num_ranks
 
@@ -357,19 +357,19 @@ def _table_work(table: FeatureFile, tier: DeviceTier, batches: list[IdArray]) ->
 
 
 def _buffer_row_bytes(table: FeatureFile, tier: DeviceTier) -> int:
-    """Return the bytes of a row in a buffer of the ring: as stored for a device, float32 for the CPU."""
+    """Return the bytes of a row in a buffer of the ring: in the stored dtype for a device, float32 for the CPU."""
     return table.store.dim * tier.staged_dtype.itemsize
 
 
 def _batch_rows(work: Workload) -> int:
-    """Return the nodes of a large batch, over all types."""
+    """Return the number of nodes in a large batch, over all types."""
     most = max((sum(map(len, batch.node_arrays)) for batch in work.probe), default=1)
     wanted = math.ceil(LARGER_THAN_PROBED * most)
     return wanted if any(batch.may_repeat for batch in work.probe) else min(wanted, _num_nodes(work))
 
 
 def _edge_rows(files: TableFiles, most: Sequence[int]) -> int:
-    """Return the edge feature rows of a large batch; ``most`` is the maximum of each table."""
+    """Return the number of edge feature rows in a large batch; ``most`` is each table's maximum."""
     of_edges = (rows for table, rows in zip(files.tables, most, strict=True) if table.is_of_edges)
     return math.ceil(LARGER_THAN_PROBED * sum(of_edges))
 
@@ -397,12 +397,12 @@ def _map_bytes(sampling: SamplingSettings, work: Workload, edges: int) -> int:
 
 
 def _seed_bytes(work: Workload) -> int:
-    """Return the bytes that a sampling thread holds while it derives a batch's seeds."""
+    """Return the memory of a sampling thread while it derives a batch's seeds."""
     return work.order.expand_bytes if isinstance(work.order, RowOrder) else 0
 
 
 def _hop_bytes(sampling: SamplingSettings, work: Workload, sweeps: SweepPlan | None) -> int:
-    """Return the bytes that a sampling thread holds for the hops of a large batch, besides the batch."""
+    """Return the memory of a sampling thread for a large batch's hops, without the batch itself."""
     if sweeps is not None:
         return _REPLAY_FACTOR * sweeps.drawn_bytes
     spec = sampling.sampler

@@ -1,4 +1,4 @@
-"""The measured sizes of the first batches, and the memory plan that is made from them.
+"""The measured sizes of the first batches, and the memory plan made from them.
 
 `plan_load` runs before any memory is held. If the budget is too small, `LoadPlanner` names a sufficient one.
 Relations that no seed reaches are reported once.
@@ -76,12 +76,12 @@ logger = logging.getLogger("gloader")
 
 
 def tell_unreachable(graph: Topology | HeteroGraph, seeds: SeedPlan, *, num_hops: int, where: str) -> None:
-    """Log once per dataset the relations that no seed can reach; they would be silently empty in every batch.
+    """Log once per dataset the relations that no seed can reach; batches have no edges of these relations.
 
     Parameters
     ----------
     graph : the topology
-    seeds : of every epoch
+    seeds : the seeds of every epoch
     num_hops : L
     where : the dataset's path
     """
@@ -91,7 +91,7 @@ def tell_unreachable(graph: Topology | HeteroGraph, seeds: SeedPlan, *, num_hops
     unreachable = unreachable_relations(relations, seed_types, num_hops)
     if not unreachable or not seed_types:
         return
-    # As many hops as relations reach everything that any number of hops reaches.
+    # Hops beyond the number of relations reach no further relation.
     lost = unreachable_relations(relations, seed_types, len(relations))
     advice = (
         "messages go from source to destination, so that a relation that leads away from the seeds needs its reverse "
@@ -129,26 +129,25 @@ def _seed_types(graph: HeteroGraph, order: AnyOrder) -> tuple[str, ...]:
 
 
 _LEAST_OF_BLOCKS: Final = 32 * 2**20
-_MOST_OF_BLOCKS: Final = (
-    512 * 2**20
-)  # 1 GB/s and 50 ms need a tenth of it in flight, and as much is being written
+# At 1 GB/s and 50 ms of latency, a tenth of it is in flight and another tenth is being written.
+_MOST_OF_BLOCKS: Final = 512 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredLoad:
-    """The measured work of a loader, before it holds anything but edges."""
+    """The measured work of a loader; so far only edges are in memory."""
 
     work: Workload
     files: TableFiles
     home: TopologyChoice  # place of the edges
-    # One for each table; without tables, one bare tier of the device.
+    # One tier for each table. Without tables, one device tier without rows.
     tiers: tuple[DeviceTier, ...]
     demand: Demand
-    links: str  # the predicted edges, for the user
+    links: str  # the edges to predict, as text for the user
 
     @property
     def sampler(self) -> AnySampler:
-        """The sampler of the batches: that of the device, if the device samples."""
+        """The batches' sampler: the device's sampler if the device samples."""
         return self.tiers[0].sampler or self.work.sampler
 
 
@@ -169,22 +168,22 @@ def measure_load(  # noqa: PLR0913 - what a loader is opened for, each a keyword
     probe: Probe | None = None,
     tiers: tuple[DeviceTier, ...] | None = None,
 ) -> MeasuredLoad:
-    """Open edges and row files, and make the first batches; the features are not read.
+    """Open edges and row files, and make the first batches; features are not read.
 
     Parameters
     ----------
-    dataset, seeds, settings, dry_run, num_ranks, num_loaders, others, machines : as of `open_feature_tier`
+    dataset, seeds, settings, dry_run, num_ranks, num_loaders, others, machines : see `open_feature_tier`
     stack : closes the files
-    budget_bytes : of memory
-    room_bytes : the part of it for edges and link tables, held or read directly; None means all of it
-    known : disks of a recorded run that is only planned, without writes; None means that the disks are measured
-    probe : the first batches, if they are known; None means that they are made
-    tiers : the open tiers of the device; None means that they are opened
+    budget_bytes : memory budget
+    room_bytes : the budget's part for edges and link tables, in memory or read directly; None means all of it
+    known : a recorded run's disks, for a plan without writes; with None the disks are measured
+    probe : the first batches; with None they are made
+    tiers : the device's open tiers; with None they are opened
 
     Raises
     ------
     BudgetError, ConfigError
-        As `open_feature_tier`.
+        See `open_feature_tier`.
     """
     spill = None
     room_bytes = budget_bytes if room_bytes is None else room_bytes
@@ -193,7 +192,7 @@ def measure_load(  # noqa: PLR0913 - what a loader is opened for, each a keyword
     disk = known if known is not None and known.spill_bytes else spill
     home = choose_edge_home(dataset, settings, disk, budget_bytes=budget_bytes, room_bytes=room_bytes)
     require_descriptors(_most_open_files(dataset, settings, home))
-    # Held first: the rest of the budget is divided below.
+    # Edges are held first: the rest of the budget is divided below.
     topology = stack.enter_context(
         open_edges(
             dataset,
@@ -246,12 +245,12 @@ def measure_load(  # noqa: PLR0913 - what a loader is opened for, each a keyword
 
 
 def _most_open_files(dataset: Dataset, settings: LoaderSettings, home: TopologyChoice) -> int:
-    """Return how many files may be open at a time, without packs of rows."""
+    """Return the maximum number of files open at once, without packs of rows."""
     count = FILES_OF_A_READER * len(feature_rows(dataset, settings))
     if home.home == "sweep":
         arrays = 2 if reads_weights(settings.sampling.sampler) else 1
         count += FILES_OF_A_READER * arrays * num_swept(dataset)
-        # The files of a pass are written together: one set per hop, as the hops' batches end at different times.
+        # All files of a pass are open together. Each hop has its own set, as the hops' batches end at different times.
         count += MAX_FILES * len(settings.sampling.fanouts)
     if dataset.mirrored is not None:
         count += FILES_OF_A_MIRRORED_FILE * len(dataset.mirrored.os_io.mirror.record.files)
@@ -274,7 +273,7 @@ def _workload(
     fanouts = settings.sampling.fanouts
     first = first_seeds(order, topology, fanouts, epochs=settings.stages.epochs) if probe is None else []
     if probe is None and is_swept and files.spill is not None and isinstance(sampler, SWEPT_SAMPLERS):
-        # The planning of the passes finds and reports a disk without room for these few batches.
+        # If the disk is too small even for these few batches, the planning of the passes reports it.
         with suppress(BudgetError):
             probe = probe_in_passes(
                 dataset, sampler, order, first, files.spill, rates=files.rates, io=settings.reading.io
@@ -298,7 +297,7 @@ def sampler_for(topology: Topology | HeteroGraph, order: AnyOrder, settings: Loa
     sampling = settings.sampling
     fanouts: Any = sampling.fanouts
     make: Any = make_hetero_temporal_sampler if sampling.is_temporal else make_hetero_sampler
-    if not isinstance(topology, HeteroGraph):  # its batches name no type
+    if not isinstance(topology, HeteroGraph):  # its batches have no types
         fanouts = checked_hops(fanouts)
         make = make_temporal_sampler if sampling.is_temporal else make_sampler
     if not sampling.is_temporal:
@@ -331,15 +330,15 @@ def _device_tables(files: TableFiles) -> list[DeviceTable]:
 
 
 def _memory_of_blocks(budget_bytes: int) -> int:
-    """Return the memory for blocks from an object store: enough to hide its latency, little next to a cache."""
+    """Return the memory for blocks from an object store: enough to hide its latency, small next to a cache."""
     return min(max(budget_bytes // 8, _LEAST_OF_BLOCKS), _MOST_OF_BLOCKS)
 
 
-_LITTLE_BYTES: Final = 16 << 20  # less than any loader needs: the fixed parts alone take more
+_LITTLE_BYTES: Final = 16 << 20  # less than any loader needs: the fixed parts are larger
 
 
 class Measure(Protocol):
-    """Measures the load of a loader: `measure_load` with all other arguments bound."""
+    """Measures a loader's work: `measure_load` with its other arguments bound."""
 
     def __call__(
         self,
@@ -360,28 +359,28 @@ class LoadPlanner:
 
     Parameters
     ----------
-    measure : measures the load; called again for every budget that is tried
-    settings : those of the loader
+    measure : measures the work; called again for every budget that is tried
+    settings : the loader's settings
     """
 
     def __init__(self, measure: Measure, settings: LoaderSettings) -> None:
         self._measure = measure
         self._settings = settings
-        self._probe: Probe | None = None  # batches do not depend on the budget
+        self._probe: Probe | None = None  # batches are the same with any budget
 
     def plan(
         self, stack: ExitStack, *, budget_bytes: int, others: OtherDevices | None = None
     ) -> tuple[MeasuredLoad, MemoryPlan]:
-        """Return the load and its plan; edges get the room that the other parts leave.
+        """Return the measured work and its plan; edges get the memory that the other parts leave.
 
         Parameters
         ----------
-        stack, budget_bytes, others : as of `plan_load`
+        stack, budget_bytes, others : see `plan_load`
 
         Raises
         ------
         BudgetError, ConfigError
-            As of `plan_load`; the error names no sufficient budget.
+            See `plan_load`; the error names no sufficient budget.
         """
         room, tiers = budget_bytes, None
         while True:
@@ -401,7 +400,7 @@ class LoadPlanner:
                     )
                 except BudgetError as error:
                     room = less_room(error, load.home, load.demand, room_bytes=room)
-                    # The other ranks hold the agreed rows, and cannot agree a second time.
+                    # The other ranks hold the agreed rows and agree only once.
                     tiers = None if others is None else load.tiers
                     continue
                 stack.enter_context(own.pop_all())
@@ -416,21 +415,21 @@ def plan_load(
     budget_bytes: int,
     others: OtherDevices | None = None,
 ) -> tuple[MeasuredLoad, MemoryPlan]:
-    """Measure the load of a loader, and plan its memory.
+    """Measure a loader's work, and plan its memory.
 
     Parameters
     ----------
-    measure, settings : as of `LoadPlanner`
+    measure, settings : see `LoadPlanner`
     stack : closes the files
-    budget_bytes : of memory
-    others : the devices of the other ranks; they agree once, and not for other budgets
+    budget_bytes : memory budget
+    others : the other ranks' devices; they agree once, for this budget only
 
     Raises
     ------
     BudgetError
         The budget is too small; the error names a sufficient budget if more memory helps.
     ConfigError
-        As `measure_load`.
+        See `measure_load`.
     """
     planner = LoadPlanner(measure, settings)
 
@@ -452,18 +451,18 @@ def plan_tiers(
     *,
     budget_bytes: int,
 ) -> MemoryPlan:
-    """Divide the budget; for a table that the device holds whole, only the checksums stay on the host.
+    """Divide the budget; if the device holds a full table, only its checksums stay on the host.
 
     Parameters
     ----------
     demand, files, tiers : the measurements, see `MeasuredLoad`
-    settings : those of the loader
-    budget_bytes : of memory
+    settings : the loader's settings
+    budget_bytes : memory budget
 
     Raises
     ------
     BudgetError, ConfigError
-        As `plan_memory`.
+        See `plan_memory`.
     """
     memory, feature_bytes = settings.memory, demand.feature_bytes
     holds_all = all(tier.holds_all for tier in tiers)
@@ -481,8 +480,8 @@ def plan_tiers(
         features="ram" if holds_all else memory.features,
         cache_bytes=0 if memory.policy == "none" else memory.cache_bytes(feature_bytes),
         superbatch=memory.superbatch,
-        # Rows of other machines need a place, and those of the first superbatch, with an empty cache,
-        # hardly fit in the idle memory.
+        # Rows from other machines need a pack: the first superbatch starts with an empty cache, and its rows
+        # hardly fit into the idle memory.
         must_pack=settings.reading.io_strategy == "packed" or demand.work.is_exchanged,
         num_buffers=memory.buffers,
     )
