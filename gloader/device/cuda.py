@@ -1,7 +1,7 @@
 """A GPU as the compute device, and the pinned host memory that it copies from.
 
-Transfers have a stream of their own, and events replace waits. Small arrays are packed into one pinned block; large
-arrays are pinned in place.
+Transfers have their own stream, and events replace waits. Small arrays are packed into one pinned block; large arrays
+are pinned in place.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("gloader")
 
-# Packed arrays start at multiples of this: the size of a 16-byte vector load, and a multiple of every itemsize.
+# Packed arrays start at multiples of this size: a 16-byte vector load, and a multiple of every itemsize.
 _ALIGN: Final = 16
 
 _PAGE_BYTES: Final = 4096
-# The runtime pins all pages of a call without interruption. Small pieces keep Ctrl-C responsive.
+# CUDA pins all pages of a call without interruption. Small pieces keep Ctrl-C responsive.
 CHUNK_BYTES: Final = 1 << 30
-# Beyond every address, for memory without borders, in which copies of any length start.
+# A piece size beyond every address, for memory without borders, in which copies of any length may start.
 ONE_PIECE: Final = 1 << 62
 
 
@@ -53,13 +53,13 @@ def pack_offsets(arrays: Sequence[NDArray[Any]]) -> Offsets:
 
 
 def pack(arrays: Sequence[NDArray[Any]], offsets: Offsets, block: NDArray[np.uint8]) -> None:
-    """Copy ``arrays`` into one block of bytes, so that one copy brings all of them to the device.
+    """Copy ``arrays`` into one block of bytes, so that one copy brings all arrays to the device.
 
     Parameters
     ----------
-    arrays : any dtypes and shapes
+    arrays : arrays with any dtypes and shapes
     offsets : result of `pack_offsets`
-    block : (>= offsets[-1],) uint8; the bytes between arrays stay as they are
+    block : (>= offsets[-1],) uint8; the bytes between arrays stay unchanged
     """
     for array, start in zip(arrays, offsets, strict=False):
         block[start : start + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -105,8 +105,8 @@ class PinnedArray:
     def pin(self, start: int, num_bytes: int) -> Any:
         """Pin a piece; return 0 or CUDA's error."""
         _PINNED.add(self)
-        # Recorded before the call, so that `close` unpins it even after a Ctrl-C, which is raised when the call
-        # returns.
+        # The start is recorded before the call, so that `close` unpins the piece even after a Ctrl-C, which is raised
+        # when the call returns.
         self.starts.append(start)
         status = self._runtime.cudaHostRegister(start, num_bytes, 0)
         if int(status) != 0:
@@ -117,7 +117,7 @@ class PinnedArray:
         """Unpin the array. Idempotent. A forked child does nothing: the memory is its parent's."""
         if os.getpid() == self._process:
             while self.starts:
-                # Removed after the call: a Ctrl-C in between repeats it, and the runtime refuses the repetition.
+                # The start is removed after the call: a Ctrl-C in between repeats the call, which CUDA then refuses.
                 self._runtime.cudaHostUnregister(self.starts[-1])
                 self.starts.pop()
         _PINNED.discard(self)
@@ -131,8 +131,8 @@ def _unpin_all() -> None:
         pinned.close()
 
 
-# At the end of the process, finalizers run in the reverse order of their creation. This one is older than any loader's,
-# so no loader sends any more when it runs.
+# At the end of the process, finalizers run in the reverse order of their creation. This finalizer is older than any
+# loader's, so that no loader sends any more when it runs.
 weakref.finalize(PinnedArray, _unpin_all)
 
 
@@ -141,13 +141,13 @@ def pin_in_place(
 ) -> PinnedArray | None:
     """Pin ``array`` piece by piece. If the system refuses a piece, unpin the others and return None.
 
-    A refusal is no error: the log gives the reason, and the rows take a slower way.
+    A refusal is no error: the log gives the reason, and the rows take a slower path.
 
     Parameters
     ----------
     array : C-contiguous; the result keeps it alive
     runtime : the calls that pin and unpin
-    chunk_bytes : as in `pieces`
+    chunk_bytes : see `pieces`
     """
     pinned = PinnedArray(array, runtime)
     with ExitStack() as undo:
@@ -169,16 +169,16 @@ def pin_in_place(
 def pinned_bytes(num_bytes: int, runtime: CudaHostMemory) -> NDArray[np.uint8] | None:
     """Return touched, pinned memory (num_bytes,) that starts on a page, or None if the system refuses.
 
-    It pins no more than ``num_bytes`` and the rest of the last page. When the last view goes, the memory is unpinned
-    and then unmapped.
+    Exactly the pages of ``num_bytes`` are pinned. When the last view is freed, the memory is unpinned and then
+    unmapped.
     """
-    # Not inherited: the first process that writes a page shared with a child gets a copy of it. With older kernels the
-    # device would go on reading the pinned original.
+    # A child does not inherit the memory: if it shared a page, the first process to write the page would get a copy.
+    # With older kernels the device would then still read the pinned original.
     memory = mapped_bytes(num_bytes, inherited=False)
     pinned = pin_in_place(memory, runtime, chunk_bytes=ONE_PIECE)
     if pinned is None:
         return None
-    # Through a memoryview, so that every later view references this one: see `BufferRing.acquire`.
+    # The memoryview makes every later view reference this array: see `BufferRing.acquire`.
     lease = np.frombuffer(memory.data, dtype=np.uint8, count=num_bytes)
     # At the end of the process `_unpin_all` unpins it, because a loader's threads may still send from here.
     weakref.finalize(lease, close_in_finalizer, pinned.close).atexit = False
@@ -188,14 +188,14 @@ def pinned_bytes(num_bytes: int, runtime: CudaHostMemory) -> NDArray[np.uint8] |
 def pieces(address: int, num_bytes: int, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[tuple[int, int]]:
     """Yield address and length of a range's pieces, in order. Pure.
 
-    Borders are at multiples of ``chunk_bytes`` of the address, not of the range, so that a part of pinned memory is cut
-    at the same places as the whole. No page is pinned twice, and no copy crosses a border.
+    Borders are at multiples of ``chunk_bytes`` in the address, not in the range, so that a part of pinned memory has
+    the same borders as all of it. No page is pinned twice, and no copy crosses a border.
 
     Parameters
     ----------
     address : address of the first byte
     num_bytes : length of the range
-    chunk_bytes : most bytes of one piece, a multiple of the page size
+    chunk_bytes : maximum bytes of one piece, a multiple of the page size
     """
     start, end = address, address + num_bytes
     while start < end:
@@ -222,7 +222,7 @@ class CudaMark:
 
     def wait(self) -> None:
         """Wait until the device has reached the event."""
-        # Also in a thread that has not used a GPU yet, such as a closing one, whose current GPU is the first.
+        # A thread that has not used a GPU yet, such as a closing thread, has the first GPU as its current one.
         with torch.cuda.device(self._place):
             self._event.synchronize()
 
@@ -230,8 +230,8 @@ class CudaMark:
         """Let this thread's stream wait for the event; ``tensors`` count as used by that stream."""
         stream = torch.cuda.current_stream(self._place)
         stream.wait_event(self._event)
-        # They were allocated on the sending stream. Without the record the allocator would reuse their memory too
-        # early.
+        # The tensors were allocated on the sending stream. Without this record the allocator would reuse their memory
+        # too early.
         for tensor in tensors:
             tensor.record_stream(stream)
 
@@ -242,11 +242,11 @@ class CudaMark:
 
 
 class CudaDevice:
-    """One GPU. Not yet measured on one.
+    """One GPU. Not yet measured on a GPU.
 
     Parameters
     ----------
-    place : a CUDA device; without an index, the current one
+    place : a CUDA device; without an index, the current device
 
     Raises
     ------
@@ -261,9 +261,9 @@ class CudaDevice:
         if not 0 <= index < torch.cuda.device_count():
             raise ConfigError(f"device={str(place)!r}: there are {torch.cuda.device_count()} GPUs")
         self._place = torch.device("cuda", index)
-        # With the model's priority: the sending kernels wait for host memory, and must not take precedence.
+        # The stream has the model's priority: the sending kernels wait for host memory, and must not take precedence.
         self._stream = torch.cuda.Stream(self._place)  # type: ignore[no-untyped-call]
-        # Not the sending stream, where a gather over the link would delay every later hop.
+        # Sampling has its own stream: on the sending stream, a gather over the link would delay every later hop.
         self._sampling_stream = torch.cuda.Stream(self._place)  # type: ignore[no-untyped-call]
         self._host_memory = CudaHostMemory(self._place)
         self._registers = True  # until the system refuses a buffer
@@ -280,9 +280,10 @@ class CudaDevice:
         return True
 
     def host_buffer(self, num_bytes: int) -> NDArray[np.uint8]:
-        """Return page-aligned memory pinned in place, which is unpinned and unmapped with its last view.
+        """Return page-aligned memory pinned in place; it is unpinned and unmapped with its last view.
 
-        If the system refuses, torch pins it, which may take and keep twice as much. At worst the memory is ordinary.
+        If the system refuses, torch pins other memory, which may take and keep twice as much. If that fails too, the
+        memory is ordinary.
         """
         memory = pinned_bytes(num_bytes, self._host_memory) if self._registers else None
         if memory is None:
@@ -291,7 +292,7 @@ class CudaDevice:
         return memory
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Return memory of the GPU that belongs to this thread's current stream."""
+        """Return device memory that belongs to this thread's current stream."""
         return torch.empty(shape, dtype=dtype, device=self._place)
 
     def free_bytes(self) -> int:
@@ -306,7 +307,7 @@ class CudaDevice:
         with torch.cuda.device(self._place):
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
-            # Reserved, not allocated: memory that torch keeps for later is not free either.
+            # Reserved bytes count, not allocated bytes: memory that torch keeps for later is not free either.
             before = torch.cuda.memory_reserved()
             torch.cuda.reset_peak_memory_stats()
             step()
@@ -328,7 +329,7 @@ class CudaDevice:
             yield
 
     def upload(self, arrays: Sequence[NDArray[Any]]) -> tuple[torch.Tensor, ...]:
-        """Copy ``arrays`` to the device by one copy out of pinned memory."""
+        """Copy ``arrays`` to the device by one copy from pinned memory."""
         offsets = pack_offsets(arrays)
         with self._uploads.lend(offsets[-1], self) as block:
             pack(arrays, offsets, block)
@@ -337,7 +338,7 @@ class CudaDevice:
 
     def copy(self, rows: torch.Tensor, out: torch.Tensor) -> None:
         """Copy by the copy engine, parallel to the model's kernels."""
-        # CUDA does not guarantee one copy across memory that two calls pinned, as for large features.
+        # CUDA does not guarantee one copy across memory that was pinned by two calls, as large features are.
         source, target, size = rows.view(-1), out.view(-1), rows.element_size()
         first = rows.data_ptr()
         for start, num_bytes in pieces(first, rows.nbytes):
@@ -350,7 +351,7 @@ class CudaDevice:
 
     @property
     def can_launch(self) -> bool:
-        """The gather kernel runs here; tried once per process."""
+        """True if the gather kernel runs here; tried once per process."""
         return gather_kernel(self._place) is not None
 
     def mark_computing(self) -> CudaMark:
@@ -363,13 +364,13 @@ class CudaDevice:
 
     def _mark_on(self, stream: torch.cuda.Stream, *, is_timed: bool = False) -> CudaMark:
         with torch.cuda.device(self._place):
-            # Blocking: a waiting thread sleeps. Otherwise it would poll and occupy a core.
+            # A thread that waits for a blocking event sleeps; otherwise it would poll and occupy a core.
             event = torch.cuda.Event(enable_timing=is_timed, blocking=True)  # type: ignore[no-untyped-call]
             event.record(stream)
         return CudaMark(event, self._place)
 
     def pin(self, array: NDArray[Any]) -> PinnedArray | None:
-        """Pin ``array`` in place. Return None if that fails, or without the kernel that would read it."""
+        """Pin ``array`` in place. Return None if that fails, or without the kernel that would read the array."""
         if not self.can_launch:
             return None
         pinned = pin_in_place(array, self._host_memory)
@@ -386,10 +387,10 @@ class CudaDevice:
 
 
 class CudaHostMemory:
-    """The calls of the CUDA runtime that pin memory, made for one GPU.
+    """The CUDA runtime's calls for pinned memory, made for one GPU.
 
-    Each call makes its GPU the thread's current one. Otherwise a thread without a GPU would open a context on the first
-    GPU, which takes about 0.4 GB there, whichever rank owns that GPU.
+    Each call makes its GPU the thread's current GPU. Otherwise a thread without a GPU would open a context on the first
+    GPU, which takes about 0.4 GB there, even if another rank owns that GPU.
 
     Parameters
     ----------
@@ -406,7 +407,7 @@ class CudaHostMemory:
         ----------
         address : the first byte's address
         num_bytes : bytes in one piece
-        flags : 0: plain pinned memory
+        flags : 0 for plain pinned memory
         """
         with torch.cuda.device(self._place):
             return self._noted(torch.cuda.cudart().cudaHostRegister(address, num_bytes, flags))  # type: ignore[no-untyped-call]
@@ -423,8 +424,8 @@ class CudaHostMemory:
     def is_one_array(self, starts: Sequence[int]) -> bool:
         """Return True if memory pinned in pieces is one array to the GPU too.
 
-        Triton takes the GPU's address of an array's first byte. If this is the host's own, as on Linux with x86, every
-        piece follows the one before it. Otherwise, or without an answer from the driver, a piece may lie anywhere.
+        Triton takes the GPU's address of an array's first byte. If it equals the host's address, as on Linux with x86,
+        every piece follows the previous one. Otherwise, or if the driver gives no address, a piece may lie anywhere.
 
         Parameters
         ----------
@@ -444,21 +445,21 @@ class CudaHostMemory:
 
 
 class _UploadBlocks:
-    """Pinned blocks for copies of small arrays. A block is lent again when the GPU has read it. Thread-safe.
+    """Pinned blocks for copies of small arrays. A block is lent again after the GPU has read it. Thread-safe.
 
-    There are as many as copies in flight, of the largest size so far.
+    There are as many blocks as copies in flight, and each has the largest size so far.
     """
 
     def __init__(self) -> None:
-        # Each block is taken out first, in one step, so that no two threads get the same one.
+        # A block is first removed in one step, so that no two threads get the same block.
         self._sent: deque[tuple[CudaMark, NDArray[np.uint8]]] = deque()
 
     @contextmanager
     def lend(self, num_bytes: int, device: CudaDevice) -> Iterator[NDArray[np.uint8]]:
-        """Lend a block (num_bytes,) to a copy inside the ``with``, on this thread's stream."""
+        """Lend a block (num_bytes,) to a copy inside the ``with`` block, on this thread's stream."""
         block = self._take_read(num_bytes)
         if block is None:
-            # With spare room for slightly larger batches.
+            # The spare room is for slightly larger batches.
             block = device.host_buffer(max(num_bytes + num_bytes // 4, 1))
         try:
             yield block[:num_bytes]
@@ -468,7 +469,7 @@ class _UploadBlocks:
     def _take_read(self, num_bytes: int) -> NDArray[np.uint8] | None:
         """Return a block that the GPU has read, if it is large enough. Drop blocks that have become too small."""
         for _ in range(len(self._sent)):
-            with suppress(IndexError):  # another thread took the last one
+            with suppress(IndexError):  # another thread took the last block
                 mark, block = self._sent.popleft()
                 if not mark.is_reached():
                     self._sent.append((mark, block))
@@ -479,13 +480,13 @@ class _UploadBlocks:
 
 @cache
 def gather_kernel(place: torch.device) -> LaunchGather | None:
-    """Return the gather kernel, or None with a log line if it fails its trial run on ``place``.
+    """Return the gather kernel; if its trial run on ``place`` fails, log the reason and return None.
 
-    Triton may be installed and still unable to launch: it needs a C compiler and Python's headers, which slim images
+    Triton may be installed and still be unable to launch: it needs a C compiler and Python's headers, which slim images
     lack, and a GPU that is new enough.
     """
     try:
-        from gloader.device.triton_kernels import launch_gather  # Triton looks for a GPU when it is imported
+        from gloader.device.triton_kernels import launch_gather  # the import of Triton searches for a GPU
 
         with torch.cuda.device(place):
             rows = torch.arange(2 * _WARM_UP_ROWS, dtype=torch.float32, device=place).reshape(-1, 2)

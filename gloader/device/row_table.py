@@ -1,4 +1,4 @@
-"""Tables of feature rows that a device can read, and the gather of their rows by ids.
+"""Tables of feature rows that a device can read, and the gather of rows by ids.
 
 Rows keep their stored dtype. If the kernel can run, it gathers rows from the device and from the host in one pass.
 """
@@ -43,8 +43,8 @@ def torch_dtype(form: RowFormat) -> torch.dtype:
 class RowTable:
     """Feature rows as tensors: on a device, or in host memory that the device reads in place."""
 
-    rows: torch.Tensor  # (C, F) of a dtype of stored features, contiguous
-    # float32, on the device: factors of int8 rows, (C,); or (N,) by node for rows that the host gathers for a batch
+    rows: torch.Tensor  # (C, F) in a dtype of stored features, contiguous
+    # float32 factors of int8 rows, on the device: (C,), or (N,) by node for rows that the host gathers per batch
     scale: torch.Tensor | None = None
 
     def widened(self, index: torch.Tensor) -> torch.Tensor:
@@ -55,10 +55,10 @@ class RowTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowParts:
-    """The homes of a batch's rows.
+    """The places of a batch's rows.
 
-    Node v's row is ``table.rows[slot_of[v]]`` if the node has a slot. Otherwise the row at position p of the batch is
-    ``host.rows[p]``, or ``host.rows[v]`` if the host table holds all rows. Its factor is ``host.scale[v]`` in both
+    If node v has a slot, its row is ``table.rows[slot_of[v]]``. Otherwise it is ``host.rows[p]`` for position p in the
+    batch, or ``host.rows[v]`` if the host table holds all rows. The factor of a host row is ``host.scale[v]`` in both
     cases.
     """
 
@@ -85,7 +85,7 @@ class RowParts:
 
     @property
     def share_held(self) -> float:
-        """The table's share of all rows; 0 if the slots are not known."""
+        """The table's share of all rows; 0 if the slots are unknown."""
         if self.table is None or self.slot_of is None:
             return float(self.host is None)
         return min(len(self.table.rows) / max(len(self.slot_of), 1), 1.0)
@@ -96,7 +96,7 @@ def widen(rows: torch.Tensor) -> torch.Tensor:
     wide = rows.to(torch.float32)
     if rows.dtype != torch.float16:
         return wide
-    # A processor's conversion turns a signalling NaN into a quiet one, and a GPU's drops the payload.
+    # A processor's conversion makes a signalling NaN quiet, and a GPU's conversion drops the payload.
     bits = rows.view(torch.int16).to(torch.int32)
     exact = ((bits & 0x8000) << 16) | 0x7F800000 | ((bits & 0x3FF) << 13)
     return torch.where(rows.isnan(), exact.view(torch.float32), wide)
@@ -106,7 +106,7 @@ def rows_as_tensor(array: NDArray[Any], form: RowFormat | None) -> torch.Tensor:
     """Return ``array`` (C, F) of the stored form, or of float32, as a tensor over the same memory."""
     if form is None or form.element.stored.kind != "u":
         return torch.from_numpy(array)
-    # Bits of a dtype that numpy lacks. torch views few unsigned integers, so signed ones connect the two.
+    # numpy lacks this dtype. torch views few unsigned integers, so that a signed view connects the two.
     return torch.from_numpy(array.view(f"i{array.itemsize}")).view(torch_dtype(form))
 
 
@@ -114,30 +114,30 @@ def rows_as_tensor(array: NDArray[Any], form: RowFormat | None) -> torch.Tensor:
 _TILE: Final = 2048
 # A wider row is moved in several steps, so that a tile still holds at least four rows.
 _MOST_COLUMNS: Final = 512
-# Bytes that programs request from the host at the same time. A link of 55 GB/s with a latency of 1.5 us is busy with
-# 82 KB in flight; for part of its time a program waits for ids and slots, or writes. More programs would only hold
-# registers that the model's kernels need. Not yet measured on a GPU.
+# Bytes that programs request from the host at once. A link of 55 GB/s with a latency of 1.5 us is busy with 82 KB in
+# flight; part of the time a program waits for ids and slots, or writes. More programs would only hold registers that
+# the model's kernels need. Not yet measured on a GPU.
 _ASKED_BYTES: Final = 192 << 10
-# Four per processor of a large GPU: with a few of a hundred rows from the host, the device's own memory is busy.
+# Four programs per processor of a large GPU: they keep its memory busy if only a few in a hundred rows are the host's.
 MOST_PROGRAMS: Final = 528
 
 
-# The kernel, `gloader.device.triton_kernels.launch_gather`: ids, parts, the output, and the most programs or None.
+# The kernel, `gloader.device.triton_kernels.launch_gather`. Arguments: ids, parts, output, maximum number of programs.
 LaunchGather: TypeAlias = "Callable[[torch.Tensor, RowParts, torch.Tensor, int | None], None]"
 
 
 def has_triton() -> bool:
-    """Return True if Triton is installed. `CudaDevice.can_launch` tells if its kernels run here."""
+    """Return True if Triton is installed. `CudaDevice.can_launch` shows whether its kernels run here."""
     return importlib.util.find_spec("triton") is not None
 
 
 def gather_rows(
     ids: torch.Tensor, parts: RowParts, *, out: torch.Tensor, launch: LaunchGather | None = None
 ) -> None:
-    """Gather the rows of a batch without waiting for the device.
+    """Gather a batch's rows without waiting for the device.
 
-    The kernel reads the host's rows in place, so they must not change until it has run. Without the kernel, or if the
-    host's rows are not pinned, torch operations gather.
+    The kernel reads the host's rows in place, so that they must not change until the kernel has run. Without the
+    kernel, or if the host's rows are not pinned, torch operations gather the rows.
 
     Parameters
     ----------
@@ -159,11 +159,11 @@ def gather_rows(
 
 
 def most_programs(parts: RowParts) -> int | None:
-    """Return the number of programs that gather at the same time, or None for any number. Pure.
+    """Return the maximum number of gathering programs, or None for any number. Pure.
 
-    The limit leaves the model its share of the device, with enough programs to keep the link busy. A narrower stored
-    row means fewer requested bytes per program, and a row on the device means none. If all rows are on the device, also
-    by a copy, a limit would save no time.
+    The limit leaves the model its share of the device, and still keeps the link busy. A narrower stored row means fewer
+    requested bytes per program, and a row on the device means none. If all rows are on the device, even as a copy, a
+    limit saves no time.
     """
     if parts.host is None or parts.host.rows.device.type != "cpu":
         return None
@@ -178,15 +178,15 @@ def most_programs(parts: RowParts) -> int | None:
 
 
 def block_shape(dim: int) -> tuple[int, int]:
-    """Return the rows and the columns that a program moves at a time: powers of two. Pure."""
+    """Return the rows and the columns that a program moves in one step: powers of two. Pure."""
     columns = min(1 << (dim - 1).bit_length(), _MOST_COLUMNS)
     return max(_TILE // columns, 1), columns
 
 
 def gather_rows_in_torch(ids: torch.Tensor, parts: RowParts, *, out: torch.Tensor) -> None:
-    """Gather the rows of a batch with operations of torch; the kernel's twin.
+    """Gather a batch's rows with torch operations; the kernel's twin.
 
-    On a GPU the host's part of the batch is copied there first.
+    On a GPU, the host's part of the batch is first copied there.
 
     Parameters
     ----------
@@ -194,14 +194,14 @@ def gather_rows_in_torch(ids: torch.Tensor, parts: RowParts, *, out: torch.Tenso
     parts : the tables that hold the rows
     out : (U, F) float32, contiguous
     """
-    # Every result has a size known in advance, because a size that depends on data would wait for the device.
+    # Every size is known in advance, because a size that depends on data would wait for the device.
     if parts.host is None or parts.table is None:
         if parts.table is not None:
             out.copy_(parts.table.widened(ids))
         elif parts.host is not None:
             out.copy_(_from_host(ids, parts.host, parts, out.device), non_blocking=True)
         return
-    # Every position reads from both parts, at slot 0 if it has none. `where` then drops the wrong row.
+    # Every position reads from both parts, at slot 0 without a slot. `where` then drops the wrong row.
     slots = ids if parts.slot_of is None else parts.slot_of[ids]
     cached = parts.table.widened(slots.clamp_min(0))
     others = _from_host(ids, parts.host, parts, out.device)
@@ -217,7 +217,7 @@ def _from_host(ids: torch.Tensor, host: RowTable, parts: RowParts, place: torch.
 
 
 def fill_cached(ids: torch.Tensor, table: RowTable, slot_of: torch.Tensor, *, out: torch.Tensor) -> None:
-    """Overwrite a batch's rows that have a slot; ``out`` already holds the others. For the CPU.
+    """Overwrite a batch's rows that have a slot; ``out`` already holds the other rows. For the CPU.
 
     Parameters
     ----------

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from gloader.types import FeatureSource, IdArray, LocalArray, Sampler
 
 
-# Most edges of a hop without a count: larger hops are counted on the device first.
+# Maximum edges of a hop that is not counted: for larger hops the device first counts the edges.
 MOST_UNCOUNTED_EDGES: Final = 1 << 22
-# Host memory of the upload.
+# Host memory for uploads.
 _UPLOAD_BYTES: Final = 64 << 20
-_UPLOAD_OFFSETS: Final = _UPLOAD_BYTES // 40  # five arrays of this size at a time
+_UPLOAD_OFFSETS: Final = _UPLOAD_BYTES // 40  # five arrays of this many entries exist at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -60,11 +60,11 @@ class DeviceTopology:
 
 
 def room_of_hop(num_rows: int, fanout: int) -> int | None:
-    """Return the room for a hop's edges that are not counted yet, or None if they are counted first. Pure.
+    """Return the room for a hop's edges that are not counted, or None if the edges are counted first. Pure.
 
     Parameters
     ----------
-    num_rows : most destinations
+    num_rows : maximum number of destinations
     fanout : -1 for all in-edges
     """
     room = num_rows * fanout
@@ -78,7 +78,7 @@ def upload_topology(graph: CscGraph, place: torch.device, *, is_weighted: bool =
     ----------
     graph : the graph in memory
     place : the device
-    is_weighted : include the edge weights, if the graph has them
+    is_weighted : whether to include the edge weights, if the graph has weights
     """
     weights = graph.edge_weight if is_weighted else None
     return DeviceTopology(
@@ -90,14 +90,14 @@ def upload_topology(graph: CscGraph, place: torch.device, *, is_weighted: bool =
 
 def upload_array(array: NDArray[Any], place: torch.device) -> torch.Tensor:
     """Return ``array`` on the device ``place``, after the copy is complete."""
-    # In chunks: a graph's arrays are read-only, which torch refuses to share, and too large to copy whole.
+    # The copy is in chunks: a graph's arrays are read-only, which torch refuses, and too large for a second copy.
     step = _UPLOAD_BYTES // array.itemsize
     chunk = np.empty(min(step, len(array)), dtype=array.dtype)
     found = torch.empty(len(array), dtype=torch.from_numpy(chunk).dtype, device=place)
     for start in range(0, len(array), step):
         part = chunk[: len(array) - start]
         part[:] = array[start : start + step]
-        # A copy from pageable memory is over when this returns, so the next values may overwrite the chunk.
+        # A copy from pageable memory is complete when this returns, so that the next values may overwrite the chunk.
         found[start : start + len(part)].copy_(torch.from_numpy(part))
     return found
 
@@ -117,11 +117,11 @@ logger = logging.getLogger("gloader")
 # Size of each of the two host buffers that fill the table: enough for sequential reads, and small in any budget.
 _CHUNK_BYTES: Final = 32 << 20
 _NOTHING_HELD: Final = "the device holds no cached rows: lower batch_size, the fan-outs or the model's width"
-_SILENT_S: Final = 3.0  # a longer filling logs its progress
+_SILENT_S: Final = 3.0  # a longer fill logs its progress
 
 
 class StaticCache:
-    """A plan's rows in a table on the device, in stored form, and each node's slot.
+    """A plan's rows in a table on the device, in their storage format, and each node's slot.
 
     Nothing moves after the table is filled. Row i of the table belongs to ``plan.rows[i]``.
 
@@ -185,7 +185,7 @@ class StaticCache:
                             took * (len(rows) - done) / done,
                         )
             finally:
-                # Also after a failed read, because the chunks are freed with this call.
+                # This also follows a failed read, because the chunks are freed with this call.
                 for mark, *_ in under_way:
                     mark.wait()
 
@@ -198,11 +198,11 @@ class DeviceTier:
     cache: StaticCache | None = None
     features: RowTable | None = None  # all N rows
     pinned: Pinned | None = None  # memory of ``features``
-    has_short_ids: bool = False  # every id fits into 32 bits, and is sent so
+    has_short_ids: bool = False  # whether every id fits into 32 bits, and ids are sent with 32 bits
     staged: RowFormat | None = None  # format of rows from the host; None for float32
-    scale: torch.Tensor | None = None  # (N,) float32, factors of int8 rows from the host
-    topology: DeviceTopology | None = None  # if batches are sampled on the device
-    sampler: Sampler | None = None  # on the device; None if the CPU samples
+    scale: torch.Tensor | None = None  # (N,) float32, factors for int8 rows from the host
+    topology: DeviceTopology | None = None  # set if batches are sampled on the device
+    sampler: Sampler | None = None  # the device's sampler; None if the CPU samples
     where_sampled: str = ""  # one line with the place of sampling and the reason
 
     def fill(self, source: FeatureSource) -> None:
@@ -232,7 +232,7 @@ class DeviceTier:
 
     @property
     def staged_dtype(self) -> np.dtype[Any]:
-        """The dtype in memory of rows from the host; uint16 for bfloat16."""
+        """The dtype of rows from the host, in memory; uint16 for bfloat16."""
         return np.dtype(np.float32) if self.staged is None else self.staged.dtype
 
     def share(self) -> DeviceShare:
@@ -252,7 +252,7 @@ class DeviceTier:
         return nodes.astype(np.int32) if self.has_short_ids else nodes
 
     def parts(self, host: torch.Tensor) -> RowParts:
-        """Return the tables of a batch's rows. The host gathered ``host`` (U, F), pinned or on the CPU."""
+        """Return the tables with a batch's rows. ``host`` (U, F) has the gathered rows, pinned or on the CPU."""
         cache = self.cache
         if cache is not None and cache.plan.holds_all:
             return RowParts(table=cache.table, slot_of=None, host=None)
@@ -308,7 +308,7 @@ def reach_features(
     Parameters
     ----------
     device : device for the factors of int8 rows
-    rows : (N, F) as stored, pinned
+    rows : (N, F) in their storage format, pinned
     form : dtype and width of the stored rows
     scale : (N,) the factors, if they are already on the device
     """

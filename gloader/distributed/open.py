@@ -1,6 +1,6 @@
-"""The parts behind a rank's loader: its own tiers, or those of its machine's one loader.
+"""The parts behind a rank's loader: its own tiers, or the tiers that its machine's ranks share.
 
-`LoaderParts` closes them: by `close`, by the garbage collector, or at the end of the process.
+`LoaderParts` is closed by `close`, by the garbage collector, or at the end of the process.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _CLOSER = "gloader-close"
 
 
 class LoaderParts:
-    """The tier of a loader, its service for other ranks, and the run under way. Owns them until `close`.
+    """A loader's tier, its service for other ranks, and the current run. Owns them until `close`.
 
-    It holds no reference to the loader: a finalizer with one would keep the loader alive.
+    It holds no reference to the loader: a finalizer with such a reference would keep the loader alive.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class LoaderParts:
         self._is_closed = False
 
     def end_run(self) -> None:
-        """Stop the run under way. Idempotent."""
+        """Stop the current run. Idempotent."""
         if self.run is not None:
             with uninterrupted():
                 self._is_whole = self.run.close() and self._is_whole
@@ -78,7 +78,7 @@ class LoaderParts:
             return  # a forked child owns neither threads nor descriptors
         name = threading.current_thread().name
         if name.startswith("gloader-") and name != _CLOSER:
-            # The garbage collector dropped the loader on one of its own threads, which cannot wait for itself.
+            # The garbage collector dropped the loader on one of the loader's threads, which cannot wait for itself.
             threading.Thread(target=self.close, name=_CLOSER).start()
             return
         with uninterrupted():
@@ -90,19 +90,19 @@ class LoaderParts:
             self._is_closed = True
 
     def finalize(self) -> None:
-        """Close in a context that cannot raise."""
+        """Close the parts in a context that cannot raise."""
         close_in_finalizer(self.close)
 
     def __del__(self) -> None:
-        # A signal before the finalizer began has dropped its call. Closed objects may be dropped last of all,
-        # when the interpreter has already cleared this module.
+        # A signal may have dropped the finalizer's call before it began. Closed objects may be dropped last, after the
+        # interpreter has cleared this module.
         if not getattr(self, "_is_closed", True):
             self.finalize()
 
 
 @contextmanager
 def telling_others(membership: Membership) -> Iterator[None]:
-    """Notify the other ranks if the block, which builds the loader, fails: they wait for this rank in `assemble`."""
+    """If the block, which builds the loader, fails, notify the other ranks, which wait for this rank in `assemble`."""
     try:
         yield
     except BaseException as error:
@@ -119,7 +119,7 @@ def open_for_rank(
     *,
     dry_run: DryRun | None = None,
 ) -> LoaderParts:
-    """Open the parts of a rank's loader: its own tiers, or those that the ranks of its machine share.
+    """Open the parts of a rank's loader: its own tiers, or the tiers that its machine's ranks share.
 
     Collective if all ranks of the process group build their loaders together.
 
@@ -127,8 +127,8 @@ def open_for_rank(
     ----------
     membership : this rank's part of every step
     dataset : graph and features
-    seeds : those of the batches of this rank
-    settings : those of the loader
+    seeds : the seeds of this rank's batches
+    settings : the loader's settings
     dry_run : one step of the model, to measure its memory on this rank's device
 
     Raises
@@ -144,14 +144,14 @@ def open_for_rank(
     if not membership.is_collective:
         require_all_rows([dataset.ranges])
         return LoaderParts(open_tier())
-    # Row buffers bound the batches on their way to another rank: without rows, each rank loads alone.
+    # Row buffers bound the number of batches in flight to another rank. Without rows, each rank loads for itself.
     has_rows = bool(feature_rows(dataset, settings))
     membership = replace(membership, is_shared=membership.is_shared and has_rows)
     team = assemble(membership, _facts(dataset, seeds, settings))
     num_ranks = len(team.ranks)
     try:
         machines = _machines_of(team, dataset, settings, membership)
-    except BaseException:  # on every rank alike: all of them have the same error
+    except BaseException:  # all ranks get the same error
         team.close()
         raise
     open_tier = partial(open_tier, machines=machines, num_loaders=team.num_loaders)
@@ -164,7 +164,7 @@ def open_for_rank(
             remote = RemoteTier(dataset, team, settings, dry_run=dry_run, types=seeds.types)
             return LoaderParts(remote, num_ranks=num_ranks)
         with _telling_machines(machines):
-            # Connected before the tiers are opened, which sends requests to the devices of all ranks.
+            # The host connects before the tiers are opened, which sends requests to the devices of all ranks.
             host = LoaderHost(team, stall_timeout_s=settings.stages.stall_timeout_s)
             try:
                 tier = open_tier(num_ranks=num_ranks, others=host.devices)
@@ -182,7 +182,7 @@ def open_for_rank(
 
 @contextmanager
 def _telling_machines(machines: LaunchMachines | None) -> Iterator[None]:
-    """Notify the other machines if the block, which opens this one's loader, fails: they wait for it."""
+    """If the block, which opens this machine's loader, fails, notify the other machines, which wait for it."""
     try:
         yield
     except BaseException as error:
@@ -199,7 +199,7 @@ def _machines_of(
     Raises
     ------
     ConfigError
-        Some rows are on no machine of the launch, or must be exchanged and may not.
+        Some rows are on no machine of the launch, or rows must be exchanged and the settings forbid it.
     """
     ranges, mode = dataset.ranges, settings.ranks.exchange
     tables = {} if ranges is None else ranges.tables
@@ -231,7 +231,7 @@ def _machines_of(
 
 
 def _facts(dataset: Dataset, seeds: SeedPlan, settings: LoaderSettings) -> Facts:
-    """Return the facts that must be equal on every rank. Threads may differ: those of the loading rank count."""
+    """Return the facts that must be equal on every rank. Threads may differ: the loading rank's setting applies."""
     order, links = seeds.order, seeds.links
     kind = "HeteroLoader" if seeds.types.are_named else "Loader"
     batches = {

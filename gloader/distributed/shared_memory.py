@@ -1,7 +1,7 @@
 """Memory that two processes share, and the layout of a batch in it.
 
-The memory has no name: the kernel frees it when both processes have ended, in any way. The arrays of a batch lie
-one after another: its blocks, its nodes, and the links or trees that come with its seeds.
+The memory has no name: the kernel frees it when both processes have ended, even after a crash. A batch's arrays lie one
+after another: blocks, nodes, and the seeds' links or trees.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from gloader.types import AnyBatch, BatchTypes
 
 
-# Neither process can shrink the memory under the other, which would kill it with SIGBUS.
+# Neither process can shrink the memory: the other process would be killed by SIGBUS.
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-# No later mapping can be writable; present mappings stay unchanged. Python has no name for the seal.
+# No later mapping can be writable; existing mappings stay unchanged. Python has no name for the seal.
 _SEAL_FUTURE_WRITE: Final = 0x10
 
 
 def create_segment(num_bytes: int, *, is_touched: bool = True) -> tuple[int, NDArray[np.uint8]]:
     """Return a descriptor of new shared memory, which the caller owns, and the memory (num_bytes,).
 
-    Unmapped when the last view is freed. Pages are touched now unless ``is_touched`` is false: large memory takes
-    long, in one call that no Ctrl-C interrupts.
+    The memory is unmapped when its last view is freed. Its pages are touched now unless ``is_touched`` is false: for
+    large memory this takes long, in one call that Ctrl-C cannot interrupt.
     """
     descriptor = os.memfd_create("gloader", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
@@ -51,20 +51,20 @@ def create_segment(num_bytes: int, *, is_touched: bool = True) -> tuple[int, NDA
 
 
 def map_segment(descriptor: int, *, is_touched: bool = True) -> NDArray[np.uint8]:
-    """Return the whole shared memory of ``descriptor`` (num_bytes,); the caller keeps the descriptor.
+    """Return all shared memory of ``descriptor`` (num_bytes,); the caller keeps the descriptor.
 
-    Its pages are touched if ``is_touched``. Unmapped when the last view is freed.
+    The pages are touched if ``is_touched``. The memory is unmapped when its last view is freed.
     """
     flags = mmap.MAP_SHARED | (mmap.MAP_POPULATE if is_touched else 0)
     mapping = mmap.mmap(descriptor, os.fstat(descriptor).st_size, flags=flags)
     if not is_touched:
-        with suppress(OSError, ValueError, AttributeError):  # if the system has huge pages of shared memory
+        with suppress(OSError, ValueError, AttributeError):  # the system may lack huge pages
             mapping.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(mapping, dtype=np.uint8)
 
 
 def take_segment(descriptor: int, *, is_touched: bool = True) -> NDArray[np.uint8]:
-    """Return the whole shared memory of ``descriptor``, and close the descriptor."""
+    """Return all shared memory of ``descriptor``, and close the descriptor."""
     try:
         return map_segment(descriptor, is_touched=is_touched)
     finally:
@@ -72,7 +72,7 @@ def take_segment(descriptor: int, *, is_touched: bool = True) -> NDArray[np.uint
 
 
 def seal_contents(descriptor: int) -> None:
-    """Refuse every further writable mapping of the memory, if the kernel supports it (Linux 5.1)."""
+    """Refuse further writable mappings of the memory, if the kernel supports this (Linux 5.1)."""
     with suppress(OSError):
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEAL_FUTURE_WRITE | fcntl.F_SEAL_SEAL)
 
@@ -82,17 +82,17 @@ def pin_segment(memory: NDArray[np.uint8], device: torch.device) -> PinnedArray 
 
     Returns
     -------
-    The pinned memory; None without CUDA, or if the system refuses: then copies are slower.
+    The pinned memory; None without CUDA, or if the system refuses. Without it, copies are slower.
     """
     if device.type != "cuda" or not torch.cuda.is_available():
         return None
     return pin_in_place(memory, CudaHostMemory(device), chunk_bytes=ONE_PIECE)
 
 
-ArrayKinds: TypeAlias = Iterator[tuple[type[np.generic], int]]  # dtype and length of one array after another
+ArrayKinds: TypeAlias = Iterator[tuple[type[np.generic], int]]  # dtype and length of each array in order
 
 _LABELS: Final[dict[str, type[np.generic]]] = {"float32": np.float32, "int64": np.int64}
-_ALIGNMENT = 64  # bytes: every array starts at a cache line, so that both sides read whole lines
+_ALIGNMENT = 64  # bytes: every array starts at a cache line, so that both sides read full lines
 
 
 class BlockShape(NamedTuple):
@@ -117,7 +117,7 @@ class LinkShape(NamedTuple):
 
     num_pairs: int  # P
     num_positives: int
-    label_dtype: str  # of `_LABELS`
+    label_dtype: str  # a name in `_LABELS`
     has_times: bool
 
     def arrays(self) -> ArrayKinds:
@@ -130,24 +130,24 @@ class LinkShape(NamedTuple):
 
 
 class BatchShape(NamedTuple):
-    """The sizes of a sampled batch, from which both ranks compute the places of its arrays.
+    """A sampled batch's sizes, from which both ranks compute the places of its arrays.
 
-    Tuples, which JSON writes as arrays without names: a shape is sent with every batch. Types and relations are those
-    of the dataset, in its order.
+    All fields are tuples, which JSON writes as arrays without names, as every batch comes with its shape. Types and
+    relations are in the dataset's order.
     """
 
     epoch: int
     batch: int  # index in the epoch
-    num_nodes: tuple[int, ...]  # (T,) U of each type
+    num_nodes: tuple[int, ...]  # (T,) U per type
     num_seeds: tuple[int, ...]  # (T,)
     hops: tuple[tuple[BlockShape, ...], ...]  # (L, K)
-    num_degrees: int  # 0, or U of the only type
+    num_degrees: int  # U with one type, otherwise 0
     has_trees: bool
     links: tuple[LinkShape, ...]  # at most one
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that the arrays take."""
+        """Total bytes of the arrays."""
         return sum(_padded(dtype, count) for dtype, count in self.arrays())
 
     def arrays(self) -> ArrayKinds:
@@ -163,7 +163,7 @@ class BatchShape(NamedTuple):
 
     @classmethod
     def from_json(cls, sizes: object) -> Self:
-        """Return the shape from its JSON form ``sizes``; raise ValueError for anything else."""
+        """Return the shape from its JSON form ``sizes``; raise ValueError for any other value."""
         epoch, batch, num_nodes, num_seeds, hops, num_degrees, has_trees, links = _checked(
             sizes, [int, int, list, list, list, int, bool, list], "a batch"
         )
@@ -186,12 +186,12 @@ class BatchShape(NamedTuple):
 
 
 def shape_of(batch: AnyBatch, degrees: NDArray[np.float32]) -> BatchShape:
-    """Return the sizes of ``batch`` and the ``degrees`` of its nodes.
+    """Return the sizes of ``batch`` and of its nodes' ``degrees``.
 
     Raises
     ------
     TypeError
-        Labels of links have another dtype than float32 and int64.
+        The links' labels are neither float32 nor int64.
     """
     links = batch.links
     if links is not None and links.labels.dtype.name not in _LABELS:
@@ -228,8 +228,8 @@ def _link_shape(sizes: object) -> LinkShape:
 
 
 def _checked(sizes: object, kinds: list[type], noun: str) -> list[Any]:
-    """Return ``sizes``, a list of values of these ``kinds``."""
-    # Types compared as a list: the check of every batch costs no more than the unpacking.
+    """Return ``sizes`` if it is a list of values with these ``kinds``; raise ValueError otherwise."""
+    # One comparison of lists: the check of every batch costs no more than the unpacking.
     if isinstance(sizes, list) and [type(size) for size in sizes] == kinds:
         return sizes
     raise ValueError(f"is {sizes!r:.80}, not the sizes of {noun}")
@@ -238,19 +238,19 @@ def _checked(sizes: object, kinds: list[type], noun: str) -> list[Any]:
 def write_batch(
     sampled: AnyBatch, degrees: NDArray[np.float32], shape: BatchShape, memory: NDArray[np.uint8]
 ) -> None:
-    """Copy the topology of a batch into shared memory.
+    """Copy a batch's topology into shared memory.
 
     Parameters
     ----------
     sampled : the batch
-    degrees : (U,) float32, of its nodes; (0,) for a batch of several types
-    shape : its sizes
+    degrees : (U,) float32, the nodes' degrees; (0,) for a batch with several types
+    shape : the batch's sizes
     memory : (>= shape.num_bytes,) uint8
 
     Raises
     ------
     TypeError
-        An array has another dtype than the layout.
+        An array's dtype differs from the layout.
     """
     arrays: list[NDArray[Any] | None] = [*sampled.node_arrays, degrees]
     for block in sampled.all_blocks:
@@ -259,7 +259,7 @@ def write_batch(
     if (links := sampled.links) is not None:
         arrays += [links.pairs.reshape(-1), links.labels, links.edge_ids, links.times]
     present = (array for array in arrays if array is not None)
-    # In the order of the shape's `arrays`, as in `read_batch`.
+    # The arrays are in the order of `BatchShape.arrays`, as in `read_batch`.
     for view, array in zip(_views(shape.arrays(), memory), present, strict=True):
         np.copyto(view, array, casting="no")
 
@@ -275,10 +275,10 @@ def read_batch(
 
     Parameters
     ----------
-    shape : its sizes
+    shape : the batch's sizes
     memory : (>= shape.num_bytes,) uint8
-    types : those of the loader's batches
-    copies_ids : copy ids, trees and links, which the loop receives as they are: views would keep the whole memory
+    types : the types of the loader's batches
+    copies_ids : whether ids, trees and links are copied: the loop receives them, and views would keep all memory
 
     Raises
     ------

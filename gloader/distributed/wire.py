@@ -56,7 +56,8 @@ class HoldRows:
 
     count: int
     hit_rate: float | None  # expected hit rate; None if unknown
-    as_stored: bool = False  # whether the host sends the other rows in their storage format instead of float32
+    # Whether the host sends the other rows in their storage format instead of float32.
+    as_stored: bool = False
     table: int = 0  # number of the table
 
 

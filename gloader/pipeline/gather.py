@@ -1,7 +1,7 @@
 """Read and gather: all rows of a batch in one host buffer.
 
-`ReadMisses` reads the missing rows from the SSD into a buffer of the ring. `GatherCached` adds the rows of the cache's
-slots and admits rows into them. `GatherWhole` copies rows from features in memory.
+`ReadMisses` reads missing rows from the SSD into a buffer of the ring. `GatherCached` adds rows from the cache's slots,
+and admits rows to the cache. `GatherWhole` copies rows from features in memory.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 
 class ReadMisses:
-    """Reads a batch's missing rows, while the hits of the batch before it are copied.
+    """Reads a batch's missing rows, while the previous batch's hits are copied.
 
     Parameters
     ----------
-    ring : provides the buffer of each batch
-    brought : of each table, whether the device serves all rows, which then need no buffer. None if it serves none
-    feedback : receives the time of disk use
+    ring : provides each batch's buffer
+    brought : for each table, whether the device serves all rows, which then need no buffer; None means no table
+    feedback : receives the disk times
     instruments : measure the reads
     """
 
@@ -55,7 +55,7 @@ class ReadMisses:
     def process(self, job: BatchJob) -> FilledBatch:
         """Return the batch of ``job`` and a buffer with its missing rows; the places of hits are still empty."""
         superbatch, batch = job.superbatch, job.batch
-        # Not measured: a wait for a buffer is a wait for the consumer, and no stall.
+        # This is not measured: a wait for a buffer is a wait for the consumer, and no stall.
         brought = self._brought or [False] * len(batch.tables)
         x = self._ring.acquire(
             [
@@ -101,11 +101,11 @@ class HostBatch:
     """A sampled batch with its features, in host memory."""
 
     sampled: AnyBatch
-    # (U, F) of each table, in a buffer of the ring; (0, F) if the device reads every row itself
+    # (U, F) rows of each table, in a buffer of the ring; (0, F) if the device reads every row itself
     x: tuple[RowMatrix, ...]
-    # (U,) full-graph in-degree; (0,) for a batch on the device, which has the degrees, or of several types
+    # (U,) full-graph in-degree; (0,) with several types, or for a batch on the device, which has the degrees
     src_degree: NDArray[np.float32]
-    superbatch: int  # number of its superbatch
+    superbatch: int  # number of the superbatch
     ends_superbatch: bool
 
 
@@ -116,8 +116,8 @@ class GatherWhole:
     ----------
     sources : all rows of each table
     shares : the rows of each table that the device serves
-    types : the number of each table, see `table_rows`
-    ring : provides the buffer of each batch
+    types : each table's number, see `table_rows`
+    ring : provides each batch's buffer
     instruments : measure the gather
     """
 
@@ -143,7 +143,7 @@ class GatherWhole:
         batch = whole.sampled
         nodes = [rows_of(batch, number) for number in self._types]
         brings_all = [share.reaches_all or share.holds_all for share in self._shares]
-        # Not measured: a wait for a buffer is a wait for the consumer, and no stall.
+        # This is not measured: a wait for a buffer is a wait for the consumer, and no stall.
         x = self._ring.acquire(
             [0 if brought else len(ids) for ids, brought in zip(nodes, brings_all, strict=True)]
         )
@@ -163,11 +163,11 @@ class GatherWhole:
 
 
 class GatherCached:
-    """Gathers a batch after its misses were read: copies the hits, then admits rows as planned.
+    """Gathers a batch after its misses are read: copies the hits, then admits rows as planned.
 
     Parameters
     ----------
-    slots : the host cache rows of each table
+    slots : the host cache of each table
     instruments : measure the gather
     """
 
@@ -185,7 +185,7 @@ class GatherCached:
             for slots, table, step, x in zip(
                 self._slots, job.batch.tables, filled.steps, filled.x, strict=True
             ):
-                if len(x):  # false if the batch has no row of the table, or the device serves them all
+                if len(x):  # false if the batch has no row of the table, or the device serves all rows
                     gather_cached(step, table.rows, x, slots)
                     table.copy_repeats(x)
             hits = sum(len(step.hit_pos) for step in filled.steps)
@@ -203,14 +203,14 @@ class GatherCached:
 def gather_whole(
     nodes: IdArray, out: RowMatrix, source: FeatureSource, *, positions: IdArray | None = None
 ) -> ReadStats:
-    """Copy the rows of a batch into a buffer, and return the read statistics.
+    """Copy a batch's rows into a buffer, and return the read statistics.
 
     Parameters
     ----------
     nodes : (U,) int64 row ids
-    out : (U, F) float32 or as stored, changed in place
+    out : (U, F) float32 or in the stored dtype, changed in place
     source : all N rows
-    positions : (M,) of the nodes to copy; the other rows of ``out`` stay unchanged. None means all nodes
+    positions : (M,) positions of the nodes to copy; the other rows of ``out`` stay unchanged. None means all nodes
     """
     if positions is None:
         return source.read_into(nodes, out)
@@ -218,7 +218,7 @@ def gather_whole(
 
 
 def gather_cached(step: CacheStep, nodes: IdArray, x: RowMatrix, slots: SlotCache) -> None:
-    """Copy the hits of a batch into its buffer, which has the misses, then admit rows as planned.
+    """Copy a batch's hits into its buffer, which has the misses, then admit rows as planned.
 
     Parameters
     ----------

@@ -94,7 +94,8 @@ class SeedLabels:
 
     order: EpochOrder
     labels: IdArray  # (n,) int64, one per seed of ``order``
-    has_label: NDArray[np.bool_] | None = None  # (n,) whether a seed has the labelled type; None means all seeds
+    # (n,) whether a seed has the labelled type; None means that all seeds do.
+    has_label: NDArray[np.bool_] | None = None
 
     def of(self, batch: BatchId) -> IdArray:
         """Return the labels (B,) of the seeds in ``batch`` that have the labelled type."""

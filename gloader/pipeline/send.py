@@ -1,7 +1,7 @@
 """Send: a gathered batch becomes tensors on the compute device.
 
-`Transfer` copies one batch from host memory. `Pace` bounds the number of batches that are sent ahead of the
-computation, on a device that works behind the host.
+`Transfer` copies one batch from host memory. On a device that works behind the host, `Pace` bounds the number of
+batches sent ahead of the computation.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ if TYPE_CHECKING:
     from gloader.types import AnyBatch, AnyReadyBatch, Block, Delivered, IdArray, Links, LocalArray
 
 
-# Batches on the device besides the one being computed: one waits, one is being sent. Each more would take as much
-# device memory again, and hide nothing while sending takes less time than computing.
+# Batches on the device in addition to the computed batch: one waits, and one is being sent. Further batches would take
+# more device memory, and would hide nothing while sending takes less time than computing.
 BATCHES_AHEAD: Final = 2
 
 
 class Pace:
-    """Lets a batch be sent when the device has begun with the second batch before it. Thread-safe.
+    """Allows a batch to be sent after the device has begun the second batch before it. Thread-safe.
 
-    The host launches steps faster than the device computes them, and device memory is reused only when the
-    device is done with it. Without a bound, every batch with a launched step would be in memory at once.
+    The host launches steps faster than the device computes them, and device memory is reused only after the device is
+    done with it. Without a bound, every batch with a launched step would be in memory at once.
     """
 
     def __init__(self) -> None:
         self._changed = SignalSafeCondition()
-        self._begun: deque[Mark] = deque()  # of batches that the sender has not waited for
+        self._begun: deque[Mark] = deque()  # marks of batches that the sender has not waited for
         self._num_sent = 0
         self._is_over = False
 
     def begun(self, mark: Mark) -> None:
-        """Take the mark before the computation of the next batch, which the loop receives."""
+        """Add the mark before the computation of the next batch, which the loop receives."""
         with self._changed.lock:
             self._begun.append(mark)
             self._changed.notify_all()
@@ -78,14 +78,14 @@ class Pace:
             mark.wait()
 
     def cancel(self) -> None:
-        """End every wait for the loop, now and later. Idempotent."""
+        """End all waits for the loop, now and later. Idempotent."""
         with self._changed.lock:
             self._is_over = True
             self._changed.notify_all()
 
     @property
     def _is_first(self) -> bool:
-        """True if there is room before anything is computed."""
+        """True if there is room before any computation."""
         return self._num_sent < BATCHES_AHEAD
 
     def _take(self) -> Mark | None:
@@ -111,21 +111,21 @@ class SentBatch:
     features: tuple[torch.Tensor, ...]  # the batch's tensors with feature rows
 
     def receive(self) -> Delivered:
-        """Return the batch; this thread's computations on the device wait for it there, not here."""
+        """Return the batch; this thread's later work on the device waits there for the batch, and the host does not."""
         self.mark.precede(self.blocks_of_memory)
         return self.ready
 
 
 class Transfer:
-    """Sends batches to the device; the computing thread receives each. Not thread-safe.
+    """Sends batches to the device; the computing thread receives each batch. Not thread-safe.
 
-    Holds the host memory of a batch until the device has read it, so that no buffer is reused too early.
+    Holds a batch's host memory until the device has read it, so that no buffer is reused too early.
 
     Parameters
     ----------
-    tiers : the rows that the device holds and reads, of each table
-    device : the target; None means that of the tiers
-    types : the number of each table, see `table_rows`
+    tiers : for each table, the rows that the device holds and reads
+    device : the target; None means the device of the tiers
+    types : each table's number, see `table_rows`
     """
 
     def __init__(
@@ -137,9 +137,9 @@ class Transfer:
         self._sending: deque[tuple[Mark, HostBatch]] = deque()
 
     def send(self, batch: HostBatch, labels: IdArray) -> SentBatch:
-        """Start to copy ``batch`` and the labels (B,) of its seeds to the device; on the CPU nothing is copied."""
-        # Small arrays first: the device looks up its rows by the nodes, which must be there. The mark
-        # comes last on the device's stream.
+        """Start to copy ``batch`` and its seeds' labels (B,) to the device; on the CPU nothing is copied."""
+        # Small arrays go first: the device looks up its rows by the nodes, which must be there. The mark comes last on
+        # the device's stream.
         device, sampled = self.device, batch.sampled
         rows = [count_rows(sampled, number) for number in self._types]
         if sampled.links is not None:
@@ -149,7 +149,7 @@ class Transfer:
             pairs = None
             try:
                 if there is None:
-                    # Each call joins the positions of edges: only needed if the device serves their rows.
+                    # Each call joins the edges' positions, and is only needed if the device serves their rows.
                     ids = [
                         tier.ids_of(rows_of(sampled, number)) if tier.brings_rows else None
                         for tier, number in zip(self._tiers, self._types, strict=True)
@@ -178,7 +178,7 @@ class Transfer:
                 else:
                     blocks = list(there.blocks)
             finally:
-                # Also of a batch that fails half-way: the device may be reading its memory.
+                # A batch that fails half-way is recorded too: the device may be reading its memory.
                 mark = device.mark()
                 self._sending.append((mark, batch))
         self.release()
@@ -208,12 +208,12 @@ class Transfer:
 
     @property
     def num_sending(self) -> int:
-        """Number of batches with held host memory."""
+        """Number of batches whose host memory is held."""
         return len(self._sending)
 
     @property
     def oldest(self) -> BatchId:
-        """The oldest batch with held host memory."""
+        """The oldest batch whose host memory is held."""
         return self._sending[0][1].sampled.id
 
     def release(self) -> None:
@@ -227,18 +227,18 @@ class Transfer:
         self._sending.popleft()
 
     def wait(self) -> None:
-        """Wait until the device has read everything that was sent, and release its host memory."""
+        """Wait until the device has read everything that was sent, and release the host memory."""
         while self._sending:
             self.wait_for_oldest()
 
     def forget(self) -> None:
-        """Release everything: the device has failed, and reads nothing any more."""
+        """Release all host memory: the device has failed, and reads nothing any more."""
         self._sending.clear()
 
     def _ready(
         self, sampled: AnyBatch, x: list[torch.Tensor], y: torch.Tensor, blocks: list[DeviceBlock]
     ) -> AnyReadyBatch:
-        """Return the batch of these tensors, in the structure of ``sampled``."""
+        """Return the batch with these tensors, in the structure of ``sampled``."""
         if isinstance(sampled, SampledBatch):
             return ReadyBatch(
                 id=sampled.id,
@@ -266,7 +266,7 @@ class Transfer:
     def _features(
         self, tier: DeviceTier, gathered: RowMatrix, nodes: torch.Tensor | None, *, num_rows: int
     ) -> torch.Tensor:
-        """Return the rows (U, F) of a table on the device.
+        """Return a table's rows (U, F) on the device.
 
         Parameters
         ----------
@@ -276,7 +276,7 @@ class Transfer:
         num_rows : U
         """
         host, cache = rows_as_tensor(gathered, tier.staged), tier.cache
-        # Without a separate device the buffer itself is handed out, and returns when the consumer drops it.
+        # Without a separate device, the loop receives the buffer itself, which returns when the consumer drops it.
         if not tier.device.is_asynchronous and not tier.brings_all:
             if nodes is not None and cache is not None and cache.slot_of is not None:
                 fill_cached(nodes, cache.table, cache.slot_of, out=host)
@@ -297,20 +297,20 @@ class Transfer:
 def roomy(num_rows: int) -> int:
     """Return the number of rows to allocate for ``num_rows``: at most `ROOMIER` times as many. Pure.
 
-    There are eight such numbers between two powers of two. A GPU allocator keeps memory in the requested
-    sizes, and it cannot reuse a piece that is too small for the largest batch so far.
+    There are eight such numbers between two powers of two. A GPU allocator keeps memory in the requested sizes, and
+    cannot reuse memory that is too small for the largest batch so far.
     """
     step = 1 << max(num_rows.bit_length() - 4, 0)
     return -(-num_rows // step) * step
 
 
 def transfer(batch: HostBatch, labels: IdArray, device: torch.device) -> Delivered:
-    """Return a batch on a device without rows of its own, after the copy; on the CPU features are not copied.
+    """Return a batch on a device that holds no rows, after the copy; on the CPU features are not copied.
 
     Parameters
     ----------
-    batch : with its rows (U, F)
-    labels : (B,) of its seeds
+    batch : the batch with its rows (U, F)
+    labels : (B,) the seeds' labels
     device : the target
     """
     sender = Transfer([DeviceTier(device=open_device(device))])
@@ -324,7 +324,7 @@ def to_device_block(block: Block, src_degree: torch.Tensor, device: torch.device
 
     Parameters
     ----------
-    block : in host memory
+    block : the block in host memory
     src_degree : (U,) float32, on the device
     device : the target
     """
@@ -335,7 +335,7 @@ def to_device_block(block: Block, src_degree: torch.Tensor, device: torch.device
 def _small_arrays(
     batch: HostBatch, labels: IdArray, ids: Sequence[IdArray | LocalArray | None]
 ) -> Iterator[NDArray[Any]]:
-    """Yield all arrays but the features, in the order in which `Transfer.send` uses them."""
+    """Yield all arrays except the features, in the order in which `Transfer.send` uses them."""
     yield labels
     yield batch.src_degree
     if batch.sampled.links is not None:
@@ -353,12 +353,12 @@ def _block_arrays(block: Block) -> Iterator[NDArray[Any]]:
 
 
 def _edge_features(sampled: AnyBatch, x: Mapping[int, torch.Tensor]) -> list[torch.Tensor | None]:
-    """Return the edge features of each block, in the order of ``all_blocks``: views of a relation's features.
+    """Return each block's edge features, in the order of ``all_blocks``, as views of a relation's features.
 
     Parameters
     ----------
     sampled : the batch
-    x : (U, F) rows of each table, by its number; see `rows_of`
+    x : (U, F) rows of each table, by the table's number; see `rows_of`
     """
     num_types, num_blocks = len(sampled.node_arrays), len(sampled.all_blocks)
     by_relation: dict[int, Iterator[torch.Tensor]] = {
@@ -378,7 +378,7 @@ def _edge_features(sampled: AnyBatch, x: Mapping[int, torch.Tensor]) -> list[tor
 
 
 def _link_batch(ready: AnyReadyBatch, links: Links, pairs: torch.Tensor) -> LinkBatch:
-    """Return ``ready`` with ``links``; their pairs (P, 2) int64 are on the device."""
+    """Return ``ready`` with ``links``; ``pairs`` (P, 2) int64 are on the device."""
     return LinkBatch(
         batch=ready,
         pairs=pairs,
@@ -397,7 +397,7 @@ def _block_from(
     *,
     edge_x: torch.Tensor | None = None,
 ) -> DeviceBlock:
-    """Return the block of the next arrays in ``tensors``, in the order of `_block_arrays`."""
+    """Return a block made of the next arrays in ``tensors``, in the order of `_block_arrays`."""
     return DeviceBlock(
         indptr=next(tensors),
         indices=next(tensors),
@@ -411,18 +411,18 @@ def _block_from(
 
 
 def _brought(array: IdArray, place: torch.device) -> torch.Tensor:
-    """Return ``array`` at ``place``, ordered after this thread's computations there; on the CPU the same memory."""
+    """Return ``array`` at ``place``, ordered after this thread's work there; on the CPU in the same memory."""
     tensor = torch.from_numpy(array)
     if place.type == "cpu":
         return tensor
     with torch.cuda.device(place):
-        # Through pinned memory, which torch keeps until the copy is over: this thread does not wait for the device.
+        # torch keeps the pinned memory until the copy is complete, so that this thread does not wait for the device.
         return tensor.pin_memory().to(place, non_blocking=True)
 
 
 logger = logging.getLogger("gloader")
 
-# Copies under way: while the device reads one batch the next one is packed and requested, so the link is never idle.
+# Copies in flight: while the device reads one batch, the next is packed and requested, so that the link is never idle.
 _SENDS: Final = 2
 
 _NO_LABELS: Final[IdArray] = np.empty(0, dtype=np.int64)
@@ -441,20 +441,21 @@ class GatheredBatches(Protocol):
         ...
 
     def get(self) -> HostBatch:
-        """Return the next batch, waiting for it."""
+        """Wait for the next batch, and return it."""
         ...
 
 
 class Send:
     """Sends batches, and releases host memory as soon as the device has read it.
 
-    It runs on its own thread for an asynchronous device, otherwise on the consumer's. Up to two copies are
-    under way there. While the thread waits for anything else there are none, since it could not release their memory.
+    For an asynchronous device it runs on its own thread, with up to two copies in flight. Otherwise it runs on the
+    consumer's thread. There are no copies in flight while the thread waits for anything else, as it could not release
+    their memory.
 
     Parameters
     ----------
     transfer : copies the batches
-    labels : added to each batch; None if its links have the labels
+    labels : labels for each batch; None if the batch's links have labels
     instruments : measure the transfer
     """
 
@@ -472,7 +473,7 @@ class Send:
         return self._transfer.device
 
     def process(self, batch: HostBatch) -> SentBatch:
-        """Return ``batch`` on its way to the device, which may still read the host's memory."""
+        """Start the transfer of ``batch``; the device may still read the host's memory."""
         try:
             return self._process(batch)
         except torch.OutOfMemoryError as error:
@@ -488,24 +489,24 @@ class Send:
         if is_asynchronous:
             if not self.pace.has_room():
                 self.let_go()
-            # Not measured: the model may take its time.
+            # This wait is not measured: the model may take its time.
             self.pace.wait_for_room()
         with self._instruments.working("transfer", batch.sampled.id):
             labels = _NO_LABELS if self._labels is None else self._labels.of(batch.sampled.id)
             sent = self._transfer.send(batch, labels)
-        # The batch before it is waited for only now: the device continues with this one without the host.
+        # The previous batch is waited for only now: the device continues with this batch without the host.
         self.let_go(keep=_SENDS - 1 if is_asynchronous else 0)
         return sent
 
     def let_go(self, *, keep: int = 0) -> None:
-        """Wait until the device has read all batches but the last ``keep``, and release their memory."""
+        """Wait until the device has read all batches except the last ``keep``, and release their memory."""
         while self._transfer.num_sending > keep:
-            # Measured as the transfer of the batch that is waited for: its errors are reported there.
+            # The wait is measured as the oldest batch's transfer, so that errors are reported for this batch.
             with self._instruments.working("transfer", self._transfer.oldest):
                 self._transfer.wait_for_oldest()
 
     def close(self) -> None:
-        """Wait for copies under way: only then may their memory be reused or unpinned. Idempotent."""
+        """Wait for the copies in flight: only then may their memory be reused or unpinned. Idempotent."""
         try:
             self._transfer.wait()
         except Exception:
@@ -514,12 +515,12 @@ class Send:
 
 
 class SendFeed:
-    """Provides the sender with batches; before it waits for one, the sender releases its held memory.
+    """Provides the sender with batches; before a wait for a batch, the sender releases its held memory.
 
     Parameters
     ----------
     source : the batches
-    send : releases its memory
+    send : the sender, which releases its memory
     """
 
     def __init__(self, source: GatheredBatches, send: Send) -> None:
@@ -527,7 +528,7 @@ class SendFeed:
         self._send = send
 
     def get(self) -> HostBatch:
-        """Return the next batch, waiting for it."""
+        """Wait for the next batch, and return it."""
         if not self._source.has_next():
             self._send.let_go()
         return self._source.get()

@@ -1,7 +1,7 @@
-"""Stage: the choice of a read method for the missing rows of a superbatch, and the reads that are done ahead.
+"""Stage: the choice of a read method for a superbatch's missing rows, and the reads that are done ahead.
 
-`choose_reads` is pure: the choice depends on the missing rows and the rates of the disk. `MissRetrieval` calls it
-during a run, and `gloader.lab.analyze` when it plans a recorded run again.
+`choose_reads` is pure: the choice depends on the missing rows and the disk's rates. `MissRetrieval` calls it during a
+run, and `gloader.lab.analyze` calls it to plan a recorded run again.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class RowsOnDisk:
     row_bytes: int  # R
     max_extent_bytes: int  # longest read for a batch's rows
     sweep_gap_bytes: int  # longest hole that a sweep includes
-    gap_bytes: int | None = None  # longest hole in a batch's reads, if set; None means the fastest value
+    gap_bytes: int | None = None  # longest hole in a batch's reads; None means the fastest value
 
     @classmethod
     def of(cls, store: FeatureStore) -> Self:
-        """Return the layout of the rows of ``store``."""
+        """Return the layout of the rows in ``store``."""
         stored = store.stored_rows
         return cls(
             num_rows=stored.num_rows,
@@ -60,7 +60,7 @@ class RowsOnDisk:
         )
 
     def batch_gap_bytes(self, rates: IoRates, calibration: Calibration) -> int:
-        """Return the longest hole in a batch's reads: the set value, or the fastest one at the present rates."""
+        """Return the longest hole in a batch's reads: the configured value, or the fastest at the current rates."""
         if self.gap_bytes is not None:
             return self.gap_bytes
         times = rates.corrected(calibration).times
@@ -69,7 +69,7 @@ class RowsOnDisk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenReads:
-    """The counted missing rows of a superbatch, and the chosen read method."""
+    """A superbatch's counted missing rows, and the chosen read method."""
 
     counts: MissCounts
     choice: Choice
@@ -87,22 +87,22 @@ def choose_reads(
     forced: str,
     is_whole: bool,
 ) -> ChosenReads:
-    """Count the missing rows of a superbatch, and choose their read method.
+    """Count a superbatch's missing rows, and choose their read method.
 
     Parameters
     ----------
-    misses : the rows of each batch, see `count_misses`
-    rows : the layout of the table
-    rates : of the devices
+    misses : each batch's missing rows, see `count_misses`
+    rows : the table's layout
+    rates : the devices' rates
     calibration : corrections of the cost model's seconds
     staging_bytes, spill_bytes : available memory and disk
     forced : the requested strategy, or "auto"
-    is_whole : whether the file is on the disk, see `choose_strategy`
+    is_whole : whether the full file is on the disk, see `choose_strategy`
 
     Raises
     ------
     BudgetError
-        A strategy requested by name does not fit.
+        A requested strategy does not fit.
     """
     gap_bytes = rows.batch_gap_bytes(rates, calibration)
     counts = count_misses(
@@ -133,22 +133,22 @@ def packable_bytes(*, forced: str, share: float, room_bytes: int, budget_bytes: 
     ----------
     forced : the requested strategy, or "auto"
     share : the table's share of the disk for packs
-    room_bytes, budget_bytes : disk bytes for packs that are unused now, and in all
+    room_bytes, budget_bytes : disk bytes for packs that are free now, and in total
     """
-    if forced == "packed":  # at any cost, even the shares of other tables
+    if forced == "packed":  # packs may take even the shares of other tables
         return room_bytes
     return min(room_bytes, int(share * budget_bytes))
 
 
 class StageMisses:
-    """Stages superbatches one after another, each while the previous one is executed.
+    """Stages superbatches in order, each while the previous one is executed.
 
     Parameters
     ----------
-    retrievals : of each table: choose the read method, and start the reads
-    feedback : holds the errors of past predictions, and receives the next one
+    retrievals : one per table; they choose the read method and start the reads
+    feedback : holds the errors of past predictions, and receives the next prediction
     instruments : measure the staging
-    exchange : with other machines; None if this machine reads alone
+    exchange : the exchange with other machines; None if this machine reads all of its rows
     """
 
     name: Final = "stage"
@@ -168,7 +168,7 @@ class StageMisses:
         self._is_cancelled = False
 
     def process(self, planned: PlannedSuperbatch) -> StagedSuperbatch:
-        """Return ``planned`` with sources of its missing rows; errors as `MissRetrieval.begin`."""
+        """Return ``planned`` with sources of its missing rows; errors as in `MissRetrieval.begin`."""
         tables: list[StagedTable] = []
         seconds: list[float] = []
         with (
@@ -180,10 +180,10 @@ class StageMisses:
             chosen = None if self._exchange is None else self._choose(self._exchange, planned, work)
             for number, plan in enumerate(planned.plans):
                 with self._naming(number):
-                    # One after the other: a table gets the disk that earlier tables left.
+                    # Tables are staged in order: a table gets the disk space that earlier tables left.
                     request, choice = self._own(number, plan) if chosen is None else chosen[number]
-                    # The sweep shares the disk with the reads of the superbatch that is executed: `using` measures its
-                    # part alone, since the cost model predicts only that part.
+                    # The sweep shares the disk with the reads of the superbatch in execution. `using` measures only the
+                    # sweep's part, as the cost model predicts only this part.
                     with self._feedback.device.using() as use:
                         table = self._begin(number, request, choice, planned.number, work)
                 undo.callback(table.misses.close)
@@ -211,7 +211,7 @@ class StageMisses:
     def _choose(
         self, exchange: RowExchange, planned: PlannedSuperbatch, work: Work
     ) -> list[tuple[Request, Choice]]:
-        """Return each table's missing rows, and the method chosen by all machines together."""
+        """Return each table's missing rows, and the method that all machines choose together."""
         requests = []
         for number, plan in enumerate(planned.plans):
             with self._naming(number):
@@ -239,7 +239,7 @@ class StageMisses:
                     request, choice, superbatch=superbatch, is_cancelled=is_cancelled, arriving=arriving
                 )
         except MachineLeftError:
-            # Its loop has ended, and so will this one: rows prepared beyond that are read locally if possible.
+            # That machine's loop has ended, and so will this one: rows prepared beyond the end are read locally.
             if self._exchange.is_needed:
                 raise
             return retrieval.begin(request, request.own, superbatch=superbatch, is_cancelled=is_cancelled)
@@ -255,7 +255,7 @@ class StageMisses:
             raise
 
     def cancel(self) -> None:
-        """End the sweep under way, and every later one. Idempotent."""
+        """End the current sweep and all later ones. Idempotent."""
         self._is_cancelled = True
 
     def _served_bytes(self, choice: Choice) -> int:
@@ -280,14 +280,14 @@ class StageMisses:
         )
 
     def _has_to_end(self, work: Work) -> bool:
-        """Return whether a sweep has to end; each call also reports progress."""
+        """Return whether a sweep must end; each call also reports progress."""
         work.beat()
         return self._is_cancelled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A superbatch's missing rows of a table, counted, and this machine's own read method."""
+    """A superbatch's missing rows in one table, counted, and this machine's own read method."""
 
     plan: CachePlan
     misses: MissLists
@@ -298,18 +298,18 @@ class Request:
 
 
 class MissRetrieval:
-    """Counts the missing rows of each superbatch, chooses the fastest read method, and does its first part.
+    """Counts each superbatch's missing rows, chooses the fastest read method, and does its first part.
 
     For one table. Owns nothing.
 
     Parameters
     ----------
     store : all N rows
-    rates : of the device
-    packer, spill : for packs, or None
+    rates : the device's rates
+    packer, spill : the writer and the folder of packs, or None
     staging_bytes : idle memory for missing rows
-    forced : a strategy to use at any cost, or "auto"
-    spill_share : the part of ``spill`` for packs of this table
+    forced : a required strategy, or "auto"
+    spill_share : the part of ``spill`` for this table's packs
     """
 
     def __init__(
@@ -345,7 +345,7 @@ class MissRetrieval:
         )
 
     def request(self, plan: CachePlan, calibration: Calibration) -> Request:
-        """Return the missing rows of ``plan``, counted, and this machine's own read method.
+        """Count the missing rows of ``plan``, and choose this machine's own read method.
 
         Parameters
         ----------
@@ -355,7 +355,7 @@ class MissRetrieval:
         Raises
         ------
         BudgetError
-            A strategy requested by name does not fit.
+            A requested strategy does not fit.
         """
         misses = MissLists(plan)
         found = self._choose(misses, calibration)
@@ -369,7 +369,7 @@ class MissRetrieval:
         )
 
     def offer(self, request: Request) -> Offer:
-        """Return the offer for the other machines that describes ``request``."""
+        """Return the offer to the other machines for ``request``."""
         return Offer(
             counts=request.counts,
             own=request.own,
@@ -393,7 +393,7 @@ class MissRetrieval:
         return wanted.ids
 
     def download_s(self, rows: Sequence[IdArray]) -> float:
-        """Return the seconds that reading ``rows`` waits for a download that could serve many more batches."""
+        """Return the seconds that reads of ``rows`` wait for a download, which could also serve many other batches."""
         stored = self._store.stored_rows
         if stored.os_io.is_whole:
             return 0.0
@@ -412,14 +412,14 @@ class MissRetrieval:
         is_cancelled: Callable[[], bool],
         arriving: ArrivingRows | None = None,
     ) -> StagedTable:
-        """Return the plan with a source of its missing rows, which the caller owns.
+        """Return the table's plan with a source of its missing rows; the caller owns the source.
 
         Parameters
         ----------
         request : the rows to be staged
         choice : the read method
-        superbatch : its number, for messages
-        is_cancelled : polled during a sweep; true ends it
+        superbatch : the superbatch's number, for messages
+        is_cancelled : polled during a sweep; true ends the sweep
         arriving : the rows as they arrive from other machines; None means that they are read here
 
         Raises

@@ -297,7 +297,7 @@ class Launch:
 
     @property
     def index(self) -> int:
-        """This machine's number."""
+        """The number of this machine."""
         return self.hosts.index(self.rank)
 
     @property

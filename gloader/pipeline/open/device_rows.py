@@ -1,6 +1,6 @@
-"""Rows on the compute device: the bytes left for them, and the choice of rows of each table.
+"""Rows on the compute device: the memory for them, and the choice of each table's rows.
 
-`room_for_rows` tries a step of the model; the memory that the step leaves free is the room for rows.
+`room_for_rows` tries a step of the model; rows get the memory that the step leaves free.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("gloader")
 
-# Budgets are planned for batches this much larger than the largest sampled one: a larger batch comes late in an
-# epoch, when no memory can be given back any more.
+# Budgets are planned for batches larger than the largest sampled batch by this factor: a larger batch comes late in an
+# epoch, when no memory can be given back.
 LARGER_THAN_PROBED: Final = 1.15
 
-DryRun: TypeAlias = "Callable[[Any], object]"  # receives what the loader yields
+DryRun: TypeAlias = "Callable[[Any], object]"  # receives a batch of the loader
 
 
 def room_for_rows(
@@ -63,17 +63,17 @@ def room_for_rows(
     dims: Mapping[int, int],
     dry_run: DryRun | None = None,
 ) -> int:
-    """Return the bytes of ``device`` that rows may take: the requested size, or the free memory beside the model.
+    """Return the bytes of ``device`` for rows: the requested size, or the memory that the model leaves free.
 
-    The CPU has a memory budget of its own: 0, unless a size was requested.
+    The result for the CPU is 0 unless a size was requested, as the CPU has its own memory budget.
 
     Parameters
     ----------
     device : the device that would hold the rows
     settings : the requested size
     largest : the largest of a few batches; None if no batch exists
-    dims : F of each table, by its number
-    dry_run : one step of the model, which is run and measured. Without it the model gets half of the free memory
+    dims : F of each table, by the table's number
+    dry_run : one step of the model, which is run and measured; without it the model gets half of the free memory
     """
     # A requested size needs no measurement.
     if settings.device_cache != "auto":
@@ -103,7 +103,7 @@ def room_for_rows(
 
 
 def _step_bytes(device: Device, dry_run: DryRun, batch: HostBatch, types: Sequence[int]) -> int:
-    """Return the device bytes of one step, its batch included; ``types`` are the numbers of its tables."""
+    """Return the device bytes of one step, including its batch; ``types`` are the batch's table numbers."""
 
     def step() -> None:
         transfer = Transfer([DeviceTier(device=device)] * len(types), device=device, types=types)
@@ -131,7 +131,7 @@ def _blank_batch(sampled: AnyBatch, dims: Mapping[int, int]) -> HostBatch:
 
 
 def _num_bytes(batch: HostBatch) -> int:
-    """Return the device bytes of a batch; ids count at their longest."""
+    """Return the device bytes of a batch; ids count with their maximum size."""
     blocks = sum(
         array.nbytes
         for block in batch.sampled.all_blocks
@@ -144,15 +144,15 @@ def _num_bytes(batch: HostBatch) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTable:
-    """The feature rows of a node type or a relation, as far as a device needs them."""
+    """A device's view of the feature rows of a node type or relation."""
 
-    type_number: int  # of the table, see `table_rows`
-    num_nodes: int  # N; for a relation, its edges
-    form: RowFormat  # the stored form
+    type_number: int  # the table's number, see `table_rows`
+    num_nodes: int  # N; for a relation, its number of edges
+    form: RowFormat  # the storage format
     is_of_edges: bool = False
 
     def num_rows(self, num_bytes: int, *, as_stored: bool) -> int:
-        """Return how many rows fit into ``num_bytes``, if the host sends the others as stored, or widened."""
+        """Return the number of rows that fit into ``num_bytes``; ``as_stored`` if other rows keep their format."""
         has_scale = self.form.scale is not None
         return rows_that_fit(
             num_bytes,
@@ -173,7 +173,7 @@ class DeviceTable:
         )
 
     def shelf(self, heat: RowHeat, *, as_stored: bool) -> DeviceShelf:
-        """Return the description of the rows from which a device is divided."""
+        """Return the table's description for the division of the device's memory."""
         has_scale = self.form.scale is not None
         return DeviceShelf(
             scores=heat.scores,
@@ -189,12 +189,12 @@ class Workload:
     """The device's future work: sampler, batches and model step."""
 
     topology: Topology | HeteroGraph
-    sampler: AnySampler  # of it
+    sampler: AnySampler  # the sampler of the topology
     order: AnyOrder
     fanouts: Fanouts
-    probe: list[Any]  # a few batches of the sampler
-    probe_s: float  # processor seconds to sample the fastest of them
-    threads: int  # that may sample before the first epoch
+    probe: list[Any]  # a few sampled batches
+    probe_s: float  # processor seconds to sample the fastest of these batches
+    threads: int  # number of threads that may sample before the first epoch
     dry_run: DryRun | None = None  # one step of the model, to measure its memory
 
     @property
@@ -204,14 +204,14 @@ class Workload:
 
 
 class RowChoice:
-    """Chooses the rows of each table for a device: the hottest, as many as fit.
+    """Chooses each table's rows for a device: the hottest rows that fit.
 
     Parameters
     ----------
     hotness : measure of hotness, see `heat_of_tables`
     workload : the device's future work
-    tables : the feature rows of each node type, then of each relation, that has features
-    as_stored : the host sends the other rows as they are stored
+    tables : the feature rows of each node type with features, then of each relation with features
+    as_stored : whether the host sends the other rows in their storage format
     """
 
     def __init__(
@@ -224,9 +224,9 @@ class RowChoice:
         self._as_stored = as_stored
 
     def plans(self, num_bytes: int) -> list[DeviceCachePlan]:
-        """Return the rows of each table; all of them share ``num_bytes``, and edges get none.
+        """Return each table's rows; all tables share ``num_bytes``, and edges get none.
 
-        Only batches with an edge's destination need the edge: the few that fit on a device are seldom hit.
+        An edge is needed only in batches with its destination: the few edges that fit on a device are seldom hit.
         """
         plans = iter(self._plans_of_nodes(num_bytes))
         return [no_device_cache(table.num_nodes) if table.is_of_edges else next(plans) for table in self._all]
@@ -251,7 +251,7 @@ class RowChoice:
 
     @cached_property
     def _heats(self) -> tuple[RowHeat, ...]:
-        # Computed once: if the room turns out smaller, half of it is tried.
+        # Computed once: if the room is too small, half of it is tried with the same heats.
         work = self._work
         graph = work.topology
         if not isinstance(graph, HeteroGraph):
