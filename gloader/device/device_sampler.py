@@ -1,4 +1,4 @@
-"""Neighbour sampling on a device that holds the topology, bit for bit the batches of the CPU's sampler."""
+"""Neighbour sampling on a device that holds the topology; its batches equal the CPU sampler's, bit for bit."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ class DeviceSampler:
     """A `NeighborSampler` on a device. Pure and thread-safe: calls take turns.
 
     A batch stays on the device, see `SampledOnDevice`; the host receives its nodes, and waits only for them. The device
-    counts nodes and edges itself, in arrays with room for all that the fan-outs allow. If that room would be too large,
-    the host waits for the hop's count too.
+    counts nodes and edges itself, in arrays with room for all edges that the fan-outs allow. If this room would be too
+    large, the host also waits for the hop's count.
 
-    Holds 4 bytes per node on the device, besides the topology.
+    Holds 4 bytes per node on the device, in addition to the topology.
 
     Parameters
     ----------
@@ -68,16 +68,16 @@ class DeviceSampler:
     ) -> None:
         self._is_merged = isinstance(sampler, MergedBlockSampler)
         uniform = sampler.sampler if isinstance(sampler, MergedBlockSampler) else sampler
-        # Not the sampler itself: its node maps would stay in the host's memory.
+        # The sampler itself is not kept, as its node maps would stay in the host's memory.
         self._fanouts, self._seed, self._is_replaced = uniform.fanouts, uniform.seed, uniform.replace
         self.graph = graph
         self._device = device
         self._lock = threading.Lock()
-        self._labels: torch.Tensor | None = None  # (N,), clean; None before the first call and during one
+        self._labels: torch.Tensor | None = None  # (N,), clean; None before the first call and during a call
         self._here: IdArray = np.empty(0, dtype=np.int64)  # host memory for copies from the device
 
     def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> SampledBatch:
-        """Sample the neighbourhood of ``seeds`` (B,); errors are those of `NeighborSampler.sample`.
+        """Sample the neighbourhood of ``seeds`` (B,); errors as in `NeighborSampler.sample`.
 
         Raises
         ------
@@ -88,7 +88,7 @@ class DeviceSampler:
         checked = checked_seeds(given.nodes, self.graph.num_nodes)
         require_distinct(checked)
         with self._lock, self._device.sampling():
-            # A failed call leaves labels behind, and the next call allocates them anew.
+            # A failed call leaves labels behind, so that the next call allocates new labels.
             labels, self._labels = self._labels, None
             if labels is None:
                 labels = torch.full(
@@ -120,7 +120,7 @@ class DeviceSampler:
         """Return a batch's nodes (U,) in first-seen order, on device and host, and its hops from the seeds on."""
         of, nodes = self._begun(batch_id, seeds, labels)
         hops: list[_Hop] = []
-        most_nodes = most_new = len(seeds)  # upper bounds, of all nodes and of the last hop's new ones
+        most_nodes = most_new = len(seeds)  # upper bounds for all nodes, and for the last hop's new nodes
         for hop, fanout in enumerate(self._fanouts):
             most_rows = most_new if self._is_merged else most_nodes
             to = sampling_kernels.launch_count(of, nodes, hop=hop, fanout=fanout, capacity=most_rows)
@@ -156,7 +156,7 @@ class DeviceSampler:
     ) -> tuple[Sampling, torch.Tensor]:
         """Return a batch before its first hop, and its nodes so far."""
         num_hops = len(self._fanouts)
-        # One copy for all. The seeds start after an even number of values, because kernels need 16-byte alignment.
+        # One copy sends everything. The seeds start after an even number of values, as kernels need 16-byte alignment.
         keys_at = 2 * num_hops + 2
         head = np.zeros(keys_at + num_hops + num_hops % 2, dtype=np.int64)
         head[1] = len(seeds)
@@ -175,7 +175,7 @@ class DeviceSampler:
         return of, sent[len(head) :]
 
     def _first(self, ends: IdArray, hop: int) -> int:
-        """Return the first destination of ``hop``. ``ends`` is `Sampling.ends`."""
+        """Return the first destination of ``hop``; ``ends`` is `Sampling.ends`."""
         return int(ends[hop]) if self._is_merged else 0
 
     def _require_fit(self, batch_id: BatchId, ends: IdArray, totals: IdArray) -> None:
@@ -206,7 +206,7 @@ class DeviceSampler:
     def _merged_blocks(
         self, hops: Sequence[_Hop], num_nodes: int, degrees: torch.Tensor
     ) -> tuple[DeviceBlock, ...]:
-        """Return the prefixes of the joined hops, as `MergedBatch.to_blocks` does."""
+        """Return the prefixes of the joined hops, see `MergedBatch.to_blocks`."""
         shifts = np.cumsum([0, *(len(hop.indices) for hop in hops)]).tolist()
         offsets = [hop.to.offsets[1:] + shift for hop, shift in zip(hops, shifts, strict=False)]
         indptr = self._owned(torch.cat([hops[0].to.offsets[:1], *offsets]), torch.int32)
@@ -227,7 +227,7 @@ class DeviceSampler:
         return tuple(reversed(blocks))
 
     def _fetched(self, *values: torch.Tensor) -> list[IdArray]:
-        """Return ``values`` (int64) in host memory once the device has computed them. Valid until the next call."""
+        """Return ``values`` (int64) in host memory after the device has computed them. Valid until the next call."""
         starts = np.cumsum([0, *map(len, values)]).tolist()
         if len(self._here) < starts[-1]:
             self._here = self._device.host_buffer(8 * starts[-1]).view(np.int64)
@@ -246,7 +246,7 @@ class DeviceSampler:
 
 
 def _grown(nodes: torch.Tensor, size: int) -> torch.Tensor:
-    """Return ``nodes`` with ``size`` entries, extended by spare room or cut at unused entries."""
+    """Return ``nodes`` with ``size`` entries, extended by spare room or cut after the used entries."""
     if size <= len(nodes):
         return nodes[:size]
     grown = nodes.new_empty(size)
@@ -255,7 +255,7 @@ def _grown(nodes: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def blocks_on_host(batch: SampledBatch) -> SampledBatch:
-    """Return ``batch`` with its blocks in host memory, also if the device sampled it."""
+    """Return ``batch`` with its blocks in host memory, even if the device sampled it."""
     if batch.on_device is None:
         return batch
     batch.on_device.made.wait()

@@ -35,8 +35,8 @@ def dry_step(model: torch.nn.Module, loss_of: Callable[[B], torch.Tensor]) -> Ca
         devices = [] if batch.y.device.type == "cpu" else [batch.y.device]
         buffers = [buffer.clone() for buffer in model.buffers()]
         was_training = model.training
-        # The trial also holds the memory that training keeps between steps. An Adam without a step yet will take twice
-        # the parameters. With other ranks, DDP holds the gradients once more, in its buckets.
+        # The trial also holds the memory that training keeps between steps. Adam takes twice the parameters after its
+        # first step. With other ranks, DDP holds the gradients once more, in its buckets.
         copies = 3 if has_other_ranks() else 2
         state = [torch.empty((copies, *p.shape), dtype=p.dtype, device=p.device) for p in model.parameters()]
         with torch.random.fork_rng(devices=devices):

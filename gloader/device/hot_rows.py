@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gloader.samplers import HeteroGraph
     from gloader.types import AnySampler, IdArray
 
-# Batches to presample: an epoch, but at least enough to tell hot from cold, and at most some seconds of work.
+# Batches to presample: an epoch, but enough to distinguish hot from cold, and at most some seconds of work.
 LEAST_PRESAMPLED: Final = 64
 MOST_PRESAMPLED: Final = 512
 
@@ -51,7 +51,7 @@ class RowHeat:
         if self.degrees is None:
             return plan_device_cache(self.scores, num_rows)
         counts = cast("IdArray", self.scores)
-        # Too few nodes were sampled to fill the cache, so degrees rank the rest.
+        # Too few nodes were sampled to fill the cache, so that degrees rank the rest.
         tail = None if np.count_nonzero(counts) >= num_rows else self.degrees()
         return plan_device_cache(counts, num_rows, tail=tail, accesses=counts)
 
@@ -87,7 +87,7 @@ def presampled_counts(
         return sampler.sample(batch, seeds).node_arrays
 
     counts = tuple(np.zeros(count, dtype=np.int64) for count in num_nodes.values())
-    # In rounds: otherwise all batches would be sampled ahead of the count and held.
+    # Batches are sampled in rounds: otherwise all batches would be sampled before the count, and held.
     for start in range(0, num_batches, 2 * threads):
         numbers = range(start, min(start + 2 * threads, num_batches))
         for arrays in run_together(
@@ -114,11 +114,11 @@ def heat_of_tables(
     Parameters
     ----------
     hotness : "presampled" counts batches, "vip" predicts them, "degree" counts edges of all relations from a type
-    types : node type number of each table
+    types : each table's node type number
     graph : the graph; "vip" and "degree" read all of its edges
-    sampler, order : the run's; seeds are numbered over all types
-    fanouts : fan-outs of each relation, the hop next to the seeds first
-    is_collective : fan-outs count over all relations together
+    sampler, order : the run's sampler and order; seeds are numbered over all types
+    fanouts : each relation's fan-outs; the first hop is next to the seeds
+    is_collective : whether fan-outs count over all relations together
     threads : number of sampling threads
 
     Raises
@@ -171,12 +171,12 @@ def _edges_of(graph: HeteroGraph, fanouts: Sequence[tuple[int, ...]]) -> list[Re
 
 
 def _node_seeds(order: AnyOrder) -> IdArray:
-    """Return the seeds of an epoch.
+    """Return an epoch's seeds.
 
     Raises
     ------
     ConfigError
-        The seeds are edges, whose ends are drawn.
+        The seeds are edges, and their nodes are drawn.
     """
     if isinstance(order, RowOrder):
         raise ConfigError(

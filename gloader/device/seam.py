@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 def settle_vector_math() -> None:
     """Make the process's first call of torch's square roots and exponentials in one thread. Idempotent, microseconds.
 
-    On x86 torch computes them with MKL, which chooses its kernels at the process's first call. If several threads make
-    that call together, one of them sometimes uses an incomplete choice and gets 12 bits of precision. In a training run
-    that call is Adam's first step on weights of more than 2,048 elements, and the run's losses differ from those of
-    other runs. One thread computes a tensor of one element. See docs/adr/0015.
+    On x86 torch computes these functions with MKL, which chooses its kernels at the process's first call. If several
+    threads make this call at once, one thread sometimes uses an incomplete choice and gets 12 bits of precision. In a
+    training run the first call is Adam's first step on weights of more than 2,048 elements. The run's losses then
+    differ from other runs. For a tensor of one element, torch uses one thread. See docs/adr/0015.
     """
     torch.ones(1).sqrt()
 
@@ -175,7 +175,7 @@ class Device(Protocol):
         ...
 
     def host_buffer(self, num_bytes: int) -> NDArray[np.uint8]:
-        """Return touched host memory (num_bytes,), of the fastest kind for copies to the device."""
+        """Return touched host memory (num_bytes,), in the fastest kind for copies to the device."""
         ...
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -187,7 +187,7 @@ class Device(Protocol):
         ...
 
     def most_bytes_of(self, step: Callable[[], object]) -> int:
-        """Run ``step`` and return its peak of device bytes, above the bytes held before it."""
+        """Run ``step`` and return its peak of device bytes, without the bytes held before it."""
         ...
 
     def sending(self) -> AbstractContextManager[None]:
@@ -210,7 +210,7 @@ class Device(Protocol):
         ...
 
     def gather(self, ids: torch.Tensor, parts: RowParts, out: torch.Tensor) -> None:
-        """Gather the rows of a batch as `gloader.device.gather_rows` does, after the earlier transfers.
+        """Gather a batch's rows, see `gloader.device.gather_rows`, after the earlier transfers.
 
         The host's rows must not change until a later mark is reached.
         """
@@ -225,7 +225,7 @@ class Device(Protocol):
         ...
 
     def pin(self, array: NDArray[Any]) -> Pinned | None:
-        """Make ``array`` readable in place by the device. None means that rows have to be copied."""
+        """Make ``array`` readable in place by the device. None means that rows must be copied."""
         ...
 
 

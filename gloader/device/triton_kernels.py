@@ -19,9 +19,9 @@ _WARPS: Final = 4
 
 @triton.jit
 def _widened(values):  # type: ignore[no-untyped-def]
-    """Return ``values`` as float32, by the bits of `gloader.device.row_table.widen`.
+    """Return ``values`` as float32, with the bits of `gloader.device.row_table.widen`.
 
-    A GPU's conversion gives every NaN of float16 the same bits; interpreted, one of bfloat16 loses subnormals.
+    A GPU's conversion gives every float16 NaN the same bits; the interpreter's conversion of bfloat16 loses subnormals.
     """
     if values.dtype == tl.float16:
         bits = values.to(tl.int16, bitcast=True).to(tl.int32)
@@ -35,7 +35,7 @@ def _widened(values):  # type: ignore[no-untyped-def]
     return widened
 
 
-# The number of rows differs in every batch: a separate compilation for 1, or for multiples of 16, gains nothing.
+# The number of rows differs in every batch: separate compilations for 1 or for multiples of 16 would gain nothing.
 @triton.jit(do_not_specialize=["num_rows"])
 def _gather_kernel(  # type: ignore[no-untyped-def]
     ids,
@@ -60,8 +60,8 @@ def _gather_kernel(  # type: ignore[no-untyped-def]
     for tile in range(tl.program_id(0), tl.cdiv(num_rows, ROWS), tl.num_programs(0)):
         position = (tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
         is_row = position < num_rows
-        node = tl.load(ids + position, mask=is_row, other=0).to(tl.int64)  # sent as 32 bits
-        if HAS_MAP:  # noqa: SIM108 - decided when it is compiled; a conditional expression is not
+        node = tl.load(ids + position, mask=is_row, other=0).to(tl.int64)  # ids may come as 32 bits
+        if HAS_MAP:  # noqa: SIM108 - decided at compilation, unlike a conditional expression
             slot = tl.load(slot_of + node, mask=is_row, other=-1).to(tl.int64)
         else:
             slot = node
@@ -71,7 +71,7 @@ def _gather_kernel(  # type: ignore[no-untyped-def]
         else:
             is_cached = is_row
             is_host = is_row
-        # An address is computed for every lane, also for lanes that the mask excludes.
+        # Addresses are computed for every lane, including lanes that the mask excludes.
         slot = tl.maximum(slot, 0)
         place = node if IS_BY_ID else position
         for first in range(0, DIM, COLUMNS):
@@ -111,15 +111,15 @@ def launch_gather(ids: torch.Tensor, parts: RowParts, out: torch.Tensor, max_pro
 
     Parameters
     ----------
-    ids, parts, out : as in `gloader.device.row_table.gather_rows`, which checks them
-    max_programs : most programs of the kernel. None means one for each tile of rows.
+    ids, parts, out : see `gloader.device.row_table.gather_rows`, which checks them
+    max_programs : maximum number of the kernel's programs. None means one for each tile of rows.
     """
     num_rows = len(ids)
     if num_rows == 0:
         return
     rows, columns = block_shape(parts.dim)
     table, host = parts.table, parts.host
-    # A pointer that is never read stands for each missing array. The kernel's constants select the arrays.
+    # A missing array gets a pointer that is never read. The kernel's constants select the arrays.
     pointers: list[Any] = [
         ids,
         ids if parts.slot_of is None else parts.slot_of,

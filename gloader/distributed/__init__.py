@@ -1,4 +1,4 @@
-"""One loader for all ranks of a machine: the first of them samples, plans, reads and gathers for all."""
+"""One loader for all ranks of a machine: the first rank samples, plans, reads and gathers for all."""
 
 from gloader.distributed.agree import Membership, Team, find_membership
 from gloader.distributed.client_run import RemoteTier

@@ -39,18 +39,18 @@ if TYPE_CHECKING:
 class ClientRun:
     """The batches of this rank in a run. Owns its thread until `close`.
 
-    With a GPU a thread receives batches and sends them to the GPU; otherwise the consumer's thread receives them.
+    With a GPU, a thread receives batches and sends them to the GPU; otherwise the consumer's thread receives them.
 
     Parameters
     ----------
     client : the connection to the host
-    stream : the batches of this rank
-    labels : added to the batches
-    tiers : the device of this rank, with its rows of each table
-    types : the node type number of each table
+    stream : this rank's batches
+    labels : labels for the batches
+    tiers : this rank's device, with its rows of each table
+    types : each table's node type number
     timeline : records the work of every stage, or None
     feedback : receives the figures of epochs
-    stall_timeout_s : longest transfer in seconds; 0 means for ever
+    stall_timeout_s : maximum seconds of a transfer; 0 means no limit
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class ClientRun:
         device = tiers[0].device
         inbox = _Inbox(client, stream)
         self._sent: Channel[SentBatch] = Channel(SENT_AHEAD)
-        # Weak: the timer and the watchdog must not keep a dropped run alive.
+        # The reference is weak: the timer and the watchdog must not keep a dropped run alive.
         self._failures = Failures(weak_method(self._end_with))
         self._watchdog = Watchdog(stall_timeout_s, self._failures.stall)
-        # The host's watchdog watches the waits of this rank, so that a stall is reported once, at its place.
+        # The host's watchdog watches this rank's waits, so that a stall is reported once, at its place.
         instruments = Instruments(timeline=timeline, watchdog=self._watchdog, watches_waits=False)
         send = Send(Transfer(tiers, device=device, types=types), labels, instruments)
         is_sending = device.is_asynchronous
@@ -89,11 +89,11 @@ class ClientRun:
         self._is_closed = False
         self._pid = os.getpid()
         self._has_ended_well = True
-        # Before any thread: `begin` receives in this one, and only one thread may receive at a time.
+        # This comes before any thread: `begin` receives in this thread, and only one thread may receive.
         client.begin(self.consumer.next_id, copies_ids=is_sending)
 
         def release() -> None:
-            send.close()  # the host uses the buffers again as soon as they are given back
+            send.close()  # the host uses returned buffers again at once
             client.leave()
 
         feed = SendFeed(inbox, send)
@@ -122,7 +122,7 @@ class ClientRun:
             return self._has_ended_well
 
     def __del__(self) -> None:
-        # A signal may arrive before any reference to the run is kept. A forked child does not own it.
+        # A signal may arrive before any reference to the run is kept. A forked child does not own the run.
         if hasattr(self, "_pipeline") and os.getpid() == self._pid:
             close_in_finalizer(self.close)
 
@@ -131,7 +131,7 @@ class ClientRun:
         self._report(error)
 
     def _report(self, error: BaseException) -> None:
-        """Report a failure of this rank to the others, once."""
+        """Report this rank's failure to the others, once."""
         # A RankError is another rank's failure, which all ranks know already.
         if not self._has_reported and not isinstance(error, RankError | ChannelClosedError):
             self._has_reported = True
@@ -139,12 +139,12 @@ class ClientRun:
 
 
 class _Inbox:
-    """The arriving batches in order. It holds no reference to the run: a thread holds it, and must not hold the run.
+    """The arriving batches in order. Holds no reference to the run, as a thread holds this object.
 
     Parameters
     ----------
-    client : receives them
-    stream : the batches of this rank
+    client : receives the batches
+    stream : this rank's batches
     """
 
     def __init__(self, client: LoaderClient, stream: BatchStream) -> None:
@@ -157,7 +157,7 @@ class _Inbox:
         return self._stream.has(self._position) and self._client.has_batch()
 
     def get(self) -> HostBatch:
-        """Return the next batch, waiting for it; errors as `LoaderClient.next_batch`.
+        """Wait for the next batch, and return it; errors as in `LoaderClient.next_batch`.
 
         Raises
         ------
@@ -178,18 +178,18 @@ class RemoteTier:
 
     Parameters
     ----------
-    dataset : the same as the host's
+    dataset : the host's dataset
     team : the ranks of this machine
-    settings : those of the loader
+    settings : the loader's settings
     dry_run : one step of the model, to measure its memory on this rank's device
-    types : those of the loader's batches
+    types : the types of the loader's batches
 
     Raises
     ------
     RankError
         Another rank is gone, or could not open its part.
     BaseException
-        The error of opening or filling the device.
+        The device could not be opened or filled.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class RemoteTier:
         follower = FollowerDevice(settings, tables=tables, types=types, dry_run=dry_run)
         with ExitStack() as stack:
             stack.callback(follower.close)
-            # Its constructor answers the host's requests through `follower`, which then holds the device's rows.
+            # The constructor answers the host's requests through `follower`, which then holds the device's rows.
             self._client = LoaderClient(team, follower, stall_timeout_s=self._stall_timeout_s)
             stack.callback(self._client.close)
             self.device_tiers = follower.tiers
@@ -221,7 +221,7 @@ class RemoteTier:
 
     @cached_property
     def topology(self) -> Topology | HeteroGraph:
-        """The graph; the host holds it in memory, and here few batches are sampled, if any."""
+        """The graph, for the few batches that are sampled here; the host holds it in memory."""
         return self._stack.enter_context(open_edges(self._dataset, self._types, max_bytes=FEW_BYTES))
 
     @cached_property
@@ -235,7 +235,7 @@ class RemoteTier:
         return sum(tier.features.rows.nbytes for tier in self.device_tiers if tier.features is not None)
 
     def explain(self) -> str:
-        """Return lines with the rank that loads, its tiers, and the rows on this rank's device."""
+        """Return lines with the loading rank, its tiers, and the rows on this rank's device."""
         host = f"rank {self._host} loads for all ranks of this machine:\n{self._client.welcome.text}"
         return "\n".join(filter(None, [host, *(tier.explain() for tier in self.device_tiers)]))
 
@@ -251,7 +251,7 @@ class RemoteTier:
 
         Parameters
         ----------
-        stream, labels, timeline, feedback : as of `ClientRun`
+        stream, labels, timeline, feedback : see `ClientRun`
         """
         return ClientRun(
             self._client,

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from gloader.pipeline.gather import HostBatch
     from gloader.types import BatchId
 
-_HELLO_S: Final = 1.0  # for a new connection to identify itself; others wait behind it
-# The ring of topologies needs no bound of its own: each lives as long as its batch's features, which are bounded.
+_HELLO_S: Final = 1.0  # maximum wait for a new connection's greeting; other connections wait behind it
+# The ring of topologies needs no bound: a topology lives as long as its batch's features, which are bounded.
 _UNBOUNDED: Final = 2**62
-_WORD: Final = RowForm(dim=1)  # of topologies: 4 bytes
+_WORD: Final = RowForm(dim=1)  # topologies are measured in words of 4 bytes
 
 
 def accept_all(team: Team) -> dict[int, Connection]:
-    """Return the connections of the other ranks of ``team``, by ascending rank.
+    """Return the connections to the other ranks of ``team``, by ascending rank.
 
     Raises
     ------
@@ -51,7 +51,7 @@ def accept_all(team: Team) -> dict[int, Connection]:
             if connection is None:
                 continue
             rank = _introduced(connection, team.token)
-            # Any process of this user may connect; only the ranks of the team have the token, and each comes once.
+            # Any process of this user may connect. Only the team's ranks have the token, and each connects once.
             if rank is None or rank not in team.ranks[1:] or rank in found:
                 connection.close()
             else:
@@ -82,7 +82,7 @@ def _introduced(connection: Connection, token: str) -> int | None:
 
 
 class RemoteWait:
-    """Another rank's wait for a batch: an activity for the watchdog."""
+    """Another rank's wait for a batch, as an activity for the watchdog."""
 
     def __init__(self, batch: BatchId) -> None:
         self.stage: WorkName = "wait"
@@ -92,13 +92,13 @@ class RemoteWait:
 
 
 class Peer:
-    """The host's state of another rank. Thread-safe, except for fields that only the host changes."""
+    """The host's state of another rank. Thread-safe, except for the fields that only the host changes."""
 
     def __init__(self, outbox: Outbox) -> None:
         self.outbox = outbox
-        self.begins = 0  # the run that it requests; 0 for none
+        self.begins = 0  # the run that the rank requests; 0 for none
         self.position: BatchId | None = None  # the first batch of that run
-        self.has_closed = False  # it sent a goodbye
+        self.has_closed = False  # whether the rank has closed its loader
         self._lock = threading.Lock()
         self._wait: RemoteWait | None = None
         self._watchdog: Watchdog | None = None
@@ -108,20 +108,20 @@ class Peer:
         self._wait, self._watchdog = None, watchdog
 
     def deliver(self, host: HostBatch) -> None:
-        """Send ``host``, which ends the wait of the rank; errors as `Outbox.deliver`."""
-        # Under the lock of `note_wait`: a ping from before the batch must not begin a wait after it.
+        """Send ``host``, which ends the rank's wait; errors as in `Outbox.deliver`."""
+        # `note_wait` uses the same lock: a ping from before the batch must not begin a wait after it.
         with self._lock:
             self.outbox.deliver(host)
             self._set_wait(None)
 
     def is_behind(self, num_batches: int) -> bool:
-        """Return whether the rank takes part in the run and was sent fewer than ``num_batches`` batches."""
+        """Return whether the rank takes part in the run and has got fewer than ``num_batches`` batches."""
         return self.outbox.takes_part and self.outbox.num_sent < num_batches
 
     def note_wait(self, batch: BatchId, *, num_received: int) -> None:
         """Note that the rank waits for ``batch``, unless a batch is on its way."""
         with self._lock:
-            # otherwise a batch is on its way: the rank pinged before it arrived
+            # If the numbers differ, a batch is on its way: the rank sent its ping before the batch arrived.
             if self.outbox.takes_part and num_received == self.outbox.num_sent:
                 self._set_wait(batch)
 
@@ -150,7 +150,7 @@ def report_of(
     ----------
     error : the error that ended the run, or the loader
     rank : the failed rank; None if the text already names a rank
-    run, now : as of `ErrorReport`
+    run, now : see `ErrorReport`
     """
     names_one = isinstance(error, RankError) or rank is None
     text = str(error) if names_one else f"rank {rank} failed: {type(error).__name__}: {error}"
@@ -160,15 +160,15 @@ def report_of(
 class Outbox:
     """Sends batches to another rank, which maps their buffers. Thread-safe.
 
-    A sent batch is lent to that rank until the rank releases it, or is gone. Owns the connection until `close`.
+    A sent batch is lent until the other rank releases it or is gone. Owns the connection until `close`.
 
     Parameters
     ----------
     rank : the other rank
-    connection : to it
-    forms : of the feature rows of each table
-    rows : of each, the initial capacity of a new feature buffer
-    max_bytes : bytes of all feature buffers
+    connection : the connection to this rank
+    forms : the form of each table's feature rows
+    rows : initial capacity of a new feature buffer, in rows of each table
+    max_bytes : maximum bytes of all feature buffers
     """
 
     def __init__(
@@ -187,11 +187,10 @@ class Outbox:
         self.ring = BufferRing(forms=forms, rows=rows, max_bytes=max_bytes, allocate=allocate)
         self._topologies = BufferRing(forms=[_WORD], rows=[1], max_bytes=_UNBOUNDED, allocate=allocate)
         self._lock = threading.Lock()
-        self._lent: dict[
-            int, Any
-        ] = {}  # arrays in use by the other rank, by segment: they keep buffers from the ring
-        self._run: int | None = None  # the run that the other rank takes part in
-        self.num_sent = 0  # batches of that run
+        # Arrays that the other rank uses, by segment; they keep buffers from returning to the ring.
+        self._lent: dict[int, Any] = {}
+        self._run: int | None = None  # the run in which the other rank takes part
+        self.num_sent = 0  # batches sent in this run
 
     def begin(self, run: int) -> None:
         """Send the batches of ``run`` from now on."""
@@ -200,11 +199,11 @@ class Outbox:
 
     @property
     def takes_part(self) -> bool:
-        """True if the other rank takes batches of the run under way."""
+        """True if the other rank takes batches of the current run."""
         return self._run is not None
 
     def leave(self, run: int) -> bool:
-        """Send no more batches of ``run``, and a message after the last one; return whether the rank took part."""
+        """Send no more batches of ``run``, and report this to the rank; return whether the rank took part."""
         with self._lock:
             took_part = self._run == run
             if took_part:
@@ -227,7 +226,7 @@ class Outbox:
             shape = shape_of(host.sampled, host.src_degree)
             topology = self._topologies.acquire([-(-shape.num_bytes // _WORD.num_bytes)])
             write_batch(host.sampled, host.src_degree, shape, topology[0].reshape(-1).view(np.uint8))
-            # Lent before it is sent: its release may arrive before `send` returns.
+            # The buffers are lent before the send: their release may arrive before `send` returns.
             segments = (self._lend(host.x), self._lend(topology))
             self.num_sent += 1
             self.connection.send(
@@ -239,12 +238,12 @@ class Outbox:
         self._lent.pop(segment, None)
 
     def tell(self, message: Message) -> None:
-        """Send ``message``, if the other rank is still there."""
+        """Send ``message`` if the other rank is still there."""
         with contextlib.suppress(EOFError):
             self.connection.send(message)
 
     def close(self) -> None:
-        """Close the connection and take everything back. Idempotent."""
+        """Close the connection and take all buffers back. Idempotent."""
         with self._lock:
             self._run = None
             self.connection.close()
@@ -257,7 +256,7 @@ class Outbox:
 
 
 class _Segments:
-    """Allocates buffers that the other rank maps. It references no ring: a ring's own allocator would keep it alive."""
+    """Allocates buffers that the other rank maps. Holds no reference to a ring, as the ring holds the allocator."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -269,7 +268,7 @@ class _Segments:
         return self._numbers[array.ctypes.data]
 
     def allocate(self, num_bytes: int) -> NDArray[np.uint8]:
-        """Return a new buffer (num_bytes,); the other rank receives it now, and a message when it is freed."""
+        """Return a new buffer (num_bytes,); the other rank gets the buffer now, and a message when it is freed."""
         number = next(self._counter)
         descriptor, memory = create_segment(num_bytes)
         try:
@@ -280,13 +279,13 @@ class _Segments:
             with contextlib.suppress(EOFError):  # the receiving thread notices the end of the connection
                 self._connection.send(Segment(segment=number), descriptor=descriptor)
         finally:
-            # The message holds a copy; open descriptors would grow with the buffers of every rank.
+            # The message holds a copy of the descriptor; open descriptors would grow with the buffers of every rank.
             os.close(descriptor)
         return buffer
 
 
 def _forget(numbers: dict[int, int], connection: Connection, address: int, number: int) -> None:
-    # A new buffer may be at the same address before the finalizer of the old one runs.
+    # A new buffer may have the same address before the old buffer's finalizer runs.
     if numbers.get(address) == number:
         del numbers[address]
     connection.post(Unmap(segment=number))

@@ -1,6 +1,6 @@
 """The public loaders: `Loader` and `HeteroLoader` for nodes, `LinkLoader` for links.
 
-The seeds of a `LinkLoader` are the ends of edges.
+The seeds of a `LinkLoader` are the nodes of edges.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ B = TypeVar("B", ReadyBatch, HeteroReadyBatch)
 
 
 class _OfNodes(BatchLoader[B]):
-    """Base of the loaders with nodes as seeds."""
+    """Base class of the loaders with nodes as seeds."""
 
     @property
     def seeds(self) -> IdArray:
@@ -111,7 +111,7 @@ class Loader(_OfNodes[ReadyBatch]):
 
     @property
     def edge_features(self) -> FeatureSource | None:
-        """All E rows of edge features, as of `features`; None if batches have none."""
+        """All E rows of edge features, see `features`; None if batches have no edge features."""
         return next(iter(self._held.tier.sources[1:]), None)
 
     @property
@@ -173,7 +173,7 @@ class HeteroLoader(_OfNodes[HeteroReadyBatch]):
 
     @property
     def features(self) -> Mapping[str, FeatureSource]:
-        """All rows of each type, and of each relation, with features; usable beside the stages, until `close`."""
+        """All rows of each type and relation with features; usable while the stages run, until `close`."""
         return self._by_table(self._held.tier.sources)
 
     @property
@@ -256,12 +256,12 @@ class LinkLoader(BatchLoader[LinkBatch]):
 
     @property
     def graph(self) -> Topology | HeteroGraph:
-        """The topology, or for typed batches that of each relation; usable until `close`."""
+        """The topology, for typed batches per relation; usable until `close`."""
         return self._held.tier.topology
 
     @property
     def features(self) -> Mapping[str, FeatureSource]:
-        """All rows of each node type, and of each relation, with features; usable until `close`."""
+        """All rows of each node type and relation with features; usable until `close`."""
         return self._by_table(self._held.tier.sources)
 
     @property

@@ -1,4 +1,4 @@
-"""Advice for a running loader: changes that would shorten its epochs, found by replaying the last epoch with each."""
+"""Advice for a running loader: changes that would shorten its epochs. Each is tried on a replay of the last epoch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gloader.ssd_store.cost.io_rates import IoRates
 
 
-# Share of an epoch. A smaller gain is lost in the noise of a machine, and no reason to change anything.
+# Share of an epoch. A smaller gain is within the noise of a machine, and no reason for a change.
 _LEAST_GAIN: Final = 0.05
 _FACTORS: Final = (0.25, 0.5, 2.0, 4.0)
 
@@ -38,9 +38,9 @@ _FACTORS: Final = (0.25, 0.5, 2.0, 4.0)
 class Advice:
     """A change that makes an epoch shorter."""
 
-    settings: dict[str, Any]  # keywords of `gloader.Loader`; empty if hardware has to be bought
-    words: str  # the same as a sentence for the user
-    seconds: float  # predicted for an epoch after the change
+    settings: dict[str, Any]  # keywords of `gloader.Loader`; empty if the change needs new hardware
+    words: str  # the change as text for the user
+    seconds: float  # predicted seconds of an epoch after the change
     gain: float  # share of an epoch, at least `_LEAST_GAIN`
 
     @property
@@ -51,7 +51,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Candidate:
-    """A candidate: other settings or other hardware."""
+    """A possible change: other settings or other hardware."""
 
     settings: LoaderSettings
     words: str
@@ -63,12 +63,12 @@ class _Candidate:
 class Advisor:
     """Tries other settings of a loader on a replay of its last epoch, each with its own memory plan. Pure.
 
-    The misses of caches with other sizes follow from the reuse distances of rows in the first batches, corrected by the
-    misses that the epoch measured. No batch is sampled again.
+    The misses of other cache sizes follow from the reuse distances of rows in the first batches, and are corrected by
+    the epoch's measured misses. No batch is sampled again.
 
     Parameters
     ----------
-    load : the measured sizes from which the loader was planned
+    load : the measured sizes, from which the loader was planned
     plan : the loader's memory plan
     settings : the loader's settings
     """
@@ -83,7 +83,7 @@ class Advisor:
 
         Parameters
         ----------
-        recording : of one epoch, or of two consecutive epochs
+        recording : the recording of one epoch, or of two consecutive epochs
         """
         try:
             replayed = _ReplayedEpoch(recording, self._load, self._plan)
@@ -167,7 +167,7 @@ class Advisor:
 
 
 class _ReplayedEpoch:
-    """The last epoch, replayed: as it was, and as it would continue under a plan."""
+    """The replay of the last epoch, as it was and under other plans."""
 
     def __init__(self, recording: Recording, load: MeasuredLoad, plan: MemoryPlan) -> None:
         header = recording.header
@@ -195,7 +195,7 @@ class _ReplayedEpoch:
         self._base_s = self._steady_s(own, self._shape, plan)
 
     def seconds(self, plan: MemoryPlan, load: MeasuredLoad, way: _Candidate) -> float:
-        """Return the seconds of such an epoch under ``plan``."""
+        """Return the seconds of the same epoch under ``plan``."""
         ring = open_ring(
             load.demand, plan, way.settings, load.files, load.tiers, num_ranks=self._shape.num_ranks
         )
@@ -205,7 +205,7 @@ class _ReplayedEpoch:
         return self.measured_s * self._steady_s(_needs_of(plan, load), shape, plan) / self._base_s
 
     def _steady_s(self, needs: StepNeeds, shape: PipelineShape, plan: MemoryPlan) -> float:
-        """Return the seconds of a step in the steady state of the run."""
+        """Return the seconds of a step in the run's steady state."""
         steps = num_steps(needs.superbatch) // shape.num_ranks * shape.num_ranks
         work = steady_work(
             self._known,
@@ -218,10 +218,10 @@ class _ReplayedEpoch:
 
 
 def _correction(needs: StepNeeds, recording: Recording, work: Work, measured: Measured) -> dict[str, float]:
-    """Return the ratios of measured to predicted misses, sweep seconds and read seconds of an epoch."""
+    """Return an epoch's ratios of measured to predicted misses, sweep seconds and read seconds."""
     counted = [event for event in recording.events if event.epoch in measured.counted]
     missed = [event.notes["misses"] for event in counted if event.stage == "read"]
-    # All superbatches are counted: few large ones begin in any one epoch.
+    # All superbatches are counted, as only few large superbatches begin in one epoch.
     batches = sum(one.num_batches for one in work.superbatches if one.inspect.alone_s) or 1
     swept = sum(one.stage.disk_s for one in work.superbatches) / batches
     known = [batch for batch in work.batches if batch.epoch in measured.counted]

@@ -1,4 +1,4 @@
-"""The ring of host buffers that batches are gathered into: warm, reused, bounded."""
+"""The ring of host buffers for gathered batches: warm, reused, bounded."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-RowMatrix: TypeAlias = NDArray[Any]  # (rows, F), float32 or as stored
+RowMatrix: TypeAlias = NDArray[Any]  # (rows, F), float32 or in the stored dtype
 
 _FLOAT32: Final[np.dtype[Any]] = np.dtype(np.float32)
 _CANCELLED: Final = "the buffer ring is cancelled"
-ALIGNMENT: Final = 64  # bytes, a cache line: the matrix of each table in a buffer begins at a multiple
+ALIGNMENT: Final = 64  # bytes, a cache line: each table's matrix in a buffer begins at a multiple
 _UNBOUNDED: Final = 2**31  # more buffers than any run has
 
 
@@ -40,26 +40,26 @@ class RowForm:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of a row."""
+        """Bytes of one row."""
         return self.dim * self.dtype.itemsize
 
 
 class BufferRing:
     """Reusable buffers with a (rows, F) matrix for each table. A buffer returns when its last array is freed.
 
-    Fresh allocation, not copying, bounds a gather in memory. So buffers stay warm and grow only when a
-    batch has more rows than any batch before. While the consumer keeps arrays alive, the ring makes further
-    buffers, up to ``max_bytes`` in all. If the consumer holds all buffers and requests another one, no other thread
-    can return a buffer, so `acquire` raises after ``patience_s``. If the memory holds only one buffer, a loop's
-    variable would keep the last batch and block the ring: `take_back` empties that batch. Thread-safe.
+    A gather in memory is bounded by fresh allocation, not by copying. So buffers stay warm, and grow only when a batch
+    has more rows than any batch before. While the consumer keeps arrays alive, the ring makes further buffers, up to
+    ``max_bytes`` in total. If the consumer holds all buffers and requests another one, no other thread can return a
+    buffer, so `acquire` raises after ``patience_s``. If the memory holds only one buffer, a loop's variable would keep
+    the last batch and block the ring: `take_back` empties that batch. Thread-safe.
 
     Parameters
     ----------
     forms : the row form of each table
     rows : each table's initial rows in a new buffer
-    max_bytes : bytes of all buffers together
-    patience_s : the longest wait of a consumer that holds every buffer
-    allocate : returns a buffer of the given number of bytes
+    max_bytes : maximum bytes of all buffers
+    patience_s : maximum wait of a consumer that holds every buffer
+    allocate : returns a buffer with the given number of bytes
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ class BufferRing:
         self._total_bytes = 0
         # SimpleQueue.put is safe inside a weakref callback, which may run in any thread at any point.
         self._free: queue.SimpleQueue[NDArray[np.uint8] | None] = queue.SimpleQueue()
-        # By buffer id. Kept here, because a weak reference that was freed does not call its callback.
+        # By buffer id. References are kept here, because a freed weak reference does not call its callback.
         self._leases: dict[int, weakref.ref[RowMatrix]] = {}
         self._is_cancelled = False
         self._counting = threading.Lock()
@@ -101,7 +101,7 @@ class BufferRing:
 
     @property
     def max_bytes(self) -> int:
-        """Bytes of all buffers together."""
+        """Maximum bytes of all buffers."""
         return self._max_bytes
 
     @property
@@ -110,7 +110,7 @@ class BufferRing:
         return 2 * self._buffer_bytes() > self._max_bytes
 
     def lend(self, x: Sequence[torch.Tensor]) -> None:
-        """Note the feature tensors (U, F) of each table that the consumer receives, all in one buffer."""
+        """Note the feature tensors (U, F) that the consumer receives, one per table, all in one buffer."""
         self._lent = [weakref.ref(features) for features in x]
         with self._counting:
             self._on_their_way = max((self._on_their_way or 0) - 1, 0)
@@ -141,7 +141,7 @@ class BufferRing:
             self.note_wait(is_waiting=False)
 
     def note_wait(self, *, is_waiting: bool) -> None:
-        """Note that the consumer begins, continues or ends to wait for a batch."""
+        """Note that the consumer begins, continues or ends a wait for a batch."""
         if not is_waiting:
             self._consumer_waits_since = None
         elif self._consumer_waits_since is None:
@@ -155,11 +155,11 @@ class BufferRing:
         Raises
         ------
         BudgetError
-            One batch alone exceeds the ring, or the consumer holds every buffer and waits for another.
+            One batch exceeds the ring, or the consumer holds every buffer and waits for another.
         ChannelClosedError
             The ring was cancelled.
         """
-        if not self.forms:  # nothing is gathered: the channels alone bound the batches under way
+        if not self.forms:  # nothing is gathered, and only the channels bound the number of batches
             if self._is_cancelled:
                 raise ChannelClosedError(_CANCELLED)
             return ()
@@ -170,7 +170,7 @@ class BufferRing:
         with self._counting:
             if self._on_their_way is not None:
                 self._on_their_way += 1
-        # numpy shortens chains of views: a view of `buffer[:]` would hold `buffer` itself. A memoryview stops that:
+        # numpy shortens chains of views: a view of `buffer[:]` would hold `buffer` itself. A memoryview prevents this:
         # every later view holds `lease`, and the buffer returns when `lease` is freed.
         lease = np.frombuffer(buffer.data, dtype=np.uint8)
         # The callback is C code. `weakref.finalize` would run Python code at the moment the consumer drops its batch. A
@@ -204,7 +204,7 @@ class BufferRing:
             self._leases.pop(id(buffer), None)
             if buffer.nbytes >= num_bytes:
                 return buffer
-            # Too small: drop it before a larger buffer takes its share of the memory.
+            # The buffer is too small: it is dropped before a larger buffer takes its share of the memory.
             self._total_bytes -= buffer.nbytes
             buffer = None
         raise ChannelClosedError(_CANCELLED)
@@ -215,20 +215,20 @@ class BufferRing:
             try:
                 return self._free.get(timeout=self._patience_s / 8)
             except queue.Empty:
-                # Wait on while a batch is on its way to the consumer, even if the disk is slow. This test must come
-                # before the next one. The consumer first ends its wait and then lends the batch: in the other order,
-                # the old wait could be seen, and then the batch taken back that the loop has just received.
+                # The wait continues while a batch is on its way to the consumer, even if the disk is slow. This test
+                # must come before the next one. The consumer first ends its wait and then lends the batch. In the other
+                # order this thread could see the old wait, and then take back the batch that the loop has just received.
                 if self._on_their_way:
                     continue
                 # A consumer that does not wait computes, and will return a buffer.
                 since = self._consumer_waits_since
                 if since is None:
                     continue
-                # Once more: when the consumer asked, before a larger batch came, the memory may have held two buffers.
+                # The batch is taken back once more: at the consumer's request the memory may have held two buffers.
                 self.take_back()
                 if _since(since, began) > self._patience_s:
                     with suppress(queue.Empty):
-                        return self._free.get_nowait()  # the buffer that was just taken back
+                        return self._free.get_nowait()  # the buffer that was taken back
                     raise BudgetError(
                         f"all feature buffers ({format_bytes(self._max_bytes)}) are held by batches that "
                         "the loop keeps alive; clone what you keep (batch.x.clone()), drop old batches, "
@@ -253,7 +253,7 @@ class BufferRing:
         return self._allocate(num_bytes)
 
     def cancel(self) -> None:
-        """End every wait for a buffer, and hand out none until `resume`. Idempotent."""
+        """End all waits for a buffer, and hand out none until `resume`. Idempotent."""
         self._is_cancelled = True
         self._free.put(None)
 
@@ -262,7 +262,7 @@ class BufferRing:
 
         Parameters
         ----------
-        is_lending : the consumer receives the buffers themselves, and `lend` is called for each
+        is_lending : whether the consumer receives the buffers themselves, and `lend` is called for each
         """
         self._is_cancelled = False
         self._on_their_way = 0 if is_lending else None
@@ -283,7 +283,7 @@ class InterleavedRings:
         self.blocked_on: int | None = None
 
     def acquire(self, rows: Sequence[int]) -> tuple[RowMatrix, ...]:
-        """Return uninitialised (rows, F) arrays, after a wait for a free buffer; errors as `BufferRing.acquire`."""
+        """Wait for a free buffer, and return uninitialised (rows, F) arrays; errors as in `BufferRing.acquire`."""
         turn = self._position % len(self._rings)
         self.blocked_on = turn
         found = self._rings[turn].acquire(rows)
@@ -292,11 +292,11 @@ class InterleavedRings:
         return found
 
     def consumer_waits(self) -> AbstractContextManager[None]:
-        """Mark the time during which the consumer of this process waits for a batch."""
+        """Mark the time during which this process's consumer waits for a batch."""
         return self._rings[0].consumer_waits()
 
     def cancel(self) -> None:
-        """End every wait for a buffer, and hand out none until `resume`. Idempotent."""
+        """End all waits for a buffer, and hand out none until `resume`. Idempotent."""
         for ring in self._rings:
             ring.cancel()
 
@@ -311,7 +311,7 @@ class InterleavedRings:
 def matrices_in(
     memory: NDArray[np.uint8], forms: Sequence[RowForm], rows: Sequence[int]
 ) -> Iterator[RowMatrix]:
-    """Yield the (rows, F) matrix of each table as a view of a buffer, one after another. Pure.
+    """Yield each table's (rows, F) matrix as a view of a buffer, in order. Pure.
 
     Parameters
     ----------

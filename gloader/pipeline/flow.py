@@ -1,7 +1,7 @@
-"""The flow of superbatches through the threads: the meeting points, and the verb `Inspect`, which plans a superbatch.
+"""The flow of superbatches through the threads: the waits between threads, and the stage `Inspect`, which makes plans.
 
-A meeting point is a wait in front of a thread, besides its channel; its docstring gives the reason. `Inspect` plans the
-cache from the trace of a superbatch and the trace of the next one.
+Some threads have a wait in front of their channel; the docstring of each such class gives the reason. `Inspect` plans
+the cache from the trace of a superbatch and the trace of the next one.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
     from gloader.pipeline.threads import Feed
 
 
-# Superbatches with plans, packs and staged rows: the one being executed and the next. A third would hide
-# nothing more, and would cost its memory and its disk.
+# Superbatches with plans, packs and staged rows: the executed superbatch and the next. A third superbatch would hide
+# nothing more, and would need more memory and disk.
 PLANNED_AT_ONCE: Final = 2
-_LATER: Final = 0.1  # share of a download that may be waited to collect more batches
+_LATER: Final = 0.1  # share of a download's time in which more batches may be collected
 
 
 class Traces(Protocol):
-    """The traces of the stream, batch by batch; see `SamplerPool`."""
+    """The stream's traces, batch by batch; see `SamplerPool`."""
 
     def has_trace(self) -> bool:
         """Wait for the next trace; return False if `next_trace` would raise."""
         ...
 
     def next_trace(self) -> TraceEntry:
-        """Return the next trace, waiting for it; raises the error that ended the stream."""
+        """Wait for the next trace, and return it; raises the error that ended the stream."""
         ...
 
 
@@ -67,24 +67,24 @@ class SuperbatchWindow:
         self._permits.get()
 
     def own(self, staged: StagedSuperbatch) -> None:
-        """Own ``staged`` until it was executed, or the pipeline ends."""
+        """Own ``staged`` until its execution, or the end of the pipeline."""
         with self._lock:
             self._staged[staged.number] = staged
 
     def finish_with(self, batch: HostBatch) -> None:
-        """Release a superbatch after its last batch, and let another one be planned."""
+        """Release a superbatch after its last batch, and allow another plan."""
         if batch.ends_superbatch:
             with self._lock:
                 staged = self._staged.pop(batch.superbatch)
-            staged.close()  # before the permit: the next one may need the room of its packs
+            staged.close()  # before the permit: the next superbatch may need the room of these packs
             self._permits.put(None)
 
     def cancel(self) -> None:
-        """End every wait for room. Idempotent."""
+        """End all waits for room. Idempotent."""
         self._permits.cancel()
 
     def close(self) -> None:
-        """Release the staged rows, once every thread has ended. Idempotent."""
+        """Release the staged rows after all threads have ended. Idempotent."""
         with self._lock:
             left, self._staged = self._staged, {}
         for staged in left.values():
@@ -92,23 +92,23 @@ class SuperbatchWindow:
 
 
 class SuperbatchCollector:
-    """Collects traces into superbatches, each with the trace of the next one to look ahead to.
+    """Collects traces into superbatches, each with the trace of the next superbatch as its look-ahead.
 
-    Superbatches grow up to the full size. The first, of one batch, is planned without look-ahead, since all stages
-    wait for it. If the wait is for a download, the batches that are sampled in a tenth of its time join it: one by one
-    they would read its rows again and again. Superbatch k + 1 is planned once the trace of k + 2 is there and
-    the plan of k - 1 is no longer needed. For one thread.
+    Superbatches grow up to the full size. The first superbatch, of one batch, is planned without look-ahead, as all
+    stages wait for it. If this wait is for a download, batches sampled in a tenth of the download's time join the
+    superbatch, so that its rows are not read again for each of them. Superbatch k + 1 is planned after the trace of
+    k + 2 is there and the plan of k - 1 is no longer needed. For one thread.
 
     Parameters
     ----------
-    traces : of the stream
-    stream : the addresses of the batches
-    window : bounds the plans
-    size : S at most
+    traces : the stream's traces
+    stream : the batches' addresses
+    window : bounds the number of plans
+    size : maximum S
     num_tables : number of tables
-    unit : superbatch sizes are multiples of it: the batches of a step, since other machines count in steps
-    downloaded : tables whose missing rows come from a URL, by a download that could serve many more batches; ()
-        if nothing is downloaded
+    unit : superbatch sizes are multiples of this number of batches per step, as other machines count in steps
+    downloaded : tables whose missing rows come from a URL, by a download that could also serve many other batches; ()
+        without downloads
     """
 
     def __init__(
@@ -129,33 +129,33 @@ class SuperbatchCollector:
         self._stream = stream
         self._window = window
         self._sizes = enumerate(unit * steps for steps in ramp(size // unit))
-        self._position = 0  # of the first batch of the next superbatch
-        self._next: SampledSuperbatch | None = None  # collected as the look-ahead of the one before it
+        self._position = 0  # position of the next superbatch's first batch
+        self._next: SampledSuperbatch | None = None  # collected as the previous look-ahead
         self._has_ended = False
 
     def get(self) -> InspectJob:
-        """Return the next superbatch to be planned, once there is room for its plan.
+        """Wait until the next superbatch may be planned, and return it.
 
         Raises
         ------
         ChannelClosedError
             The stream is over.
         BaseException
-            The error of sampling, after the batches before it.
+            The error of the sampling, after all earlier batches.
         """
         superbatch, self._next = self._next or self._collect(), None
         if not superbatch.num_batches:
-            self._traces.next_trace()  # raises the error that ended the stream; a copy kept here would hold frames
+            self._traces.next_trace()  # raises the error that ended the stream; a stored error would hold its frames
         lookaheads = self._no_traces()
         if superbatch.number > 0 and not self._has_ended:  # the first batch does not wait for later ones
             self._next = self._collect()
             lookaheads = self._next.traces
-        # After the traces, so that samplers are not idle while two plans are in use.
+        # The traces come first, so that samplers are not idle while two plans are in use.
         self._window.wait_for_room()
         return InspectJob(superbatch=superbatch, lookaheads=lookaheads)
 
     def _collect(self) -> SampledSuperbatch:
-        """Return the next superbatch; it is shorter, or empty, if the stream or an error ends it."""
+        """Return the next superbatch; it is shorter, or empty, if the stream ends or fails."""
         number, size = next(self._sizes)
         traces = self._no_traces()
         self._take(traces, size)
@@ -173,7 +173,7 @@ class SuperbatchCollector:
         return SampledSuperbatch(number=number, first=first, traces=traces)
 
     def _take(self, traces: tuple[Trace, ...], size: int, *, until: float = math.inf) -> None:
-        """Fill ``traces`` up to ``size`` batches; fewer if the time is up, or the stream or an error ends it."""
+        """Fill ``traces`` up to ``size`` batches, or fewer if the time is over, or if the stream ends or fails."""
         while len(traces[0]) < size and not self._has_ended and time.monotonic() < until:
             if self._traces.has_trace():
                 for trace, rows in zip(traces, self._traces.next_trace(), strict=True):
@@ -186,14 +186,14 @@ class SuperbatchCollector:
 
 
 class FirstBatchGate:
-    """Keeps superbatch 1 from the disk until the first batches were read. For the staging thread.
+    """Keeps superbatch 1 from the disk until the first batches are read. For the staging thread.
 
-    A sweep would take the disk from the first batch, which all stages wait for.
+    A sweep would take the disk from the first batch, for which all stages wait.
 
     Parameters
     ----------
     planned : the superbatches
-    first_read : holds an item after the first batches were read
+    first_read : holds an item after the first batches are read
     """
 
     def __init__(self, planned: Channel[PlannedSuperbatch], first_read: Channel[None]) -> None:
@@ -201,7 +201,7 @@ class FirstBatchGate:
         self._first_read = first_read
 
     def get(self) -> PlannedSuperbatch:
-        """Return the next superbatch to be staged; errors as `Channel.get`."""
+        """Return the next superbatch to be staged; errors as in `Channel.get`."""
         planned = self._planned.get()
         if planned.number == 1:
             self._first_read.get()
@@ -214,8 +214,8 @@ class BatchFeed:
     Parameters
     ----------
     staged : the superbatches
-    batches : the sampled batches of the stream
-    first_read : receives an item after the first batches were read
+    batches : the stream's sampled batches
+    first_read : receives an item after the first batches are read
     unit : number of first batches, at most the size of superbatch 0
     """
 
@@ -232,10 +232,10 @@ class BatchFeed:
         self._batches = batches
         self._first_read = first_read
         self._superbatch: StagedSuperbatch | None = None
-        self._index = 0  # of the next batch in its superbatch
+        self._index = 0  # the next batch's index in its superbatch
 
     def get(self) -> BatchJob:
-        """Return the next batch to be read; the call also means that the batch before it was read.
+        """Return the next batch to be read; the call also means that the previous batch was read.
 
         Raises
         ------
@@ -248,7 +248,7 @@ class BatchFeed:
         if superbatch is not None and superbatch.number == 0 and self._index == self._unit:
             self._first_read.put(None)
         if superbatch is None or self._index == superbatch.num_batches:
-            superbatch = self._superbatch = None  # frees its plan while this thread waits
+            superbatch = self._superbatch = None  # frees the plan while this thread waits
             superbatch = self._superbatch = self._staged.get()
             self._index = 0
         job = BatchJob(superbatch=superbatch, index=self._index, batch=self._batches.get())
@@ -257,11 +257,11 @@ class BatchFeed:
 
 
 class Inspect:
-    """Plans superbatches one after another; each plan starts with the rows that the previous one leaves in the cache.
+    """Plans superbatches in order; each plan starts with the rows that the previous plan leaves in the cache.
 
     Parameters
     ----------
-    tables : their planners decide every hit, miss and admission
+    tables : the tables whose planners decide every hit, miss and admission
     instruments : measure the planning
     """
 

@@ -72,7 +72,7 @@ class MachineRanks(Protocol):
 
     @property
     def ranks(self) -> Sequence[int]:
-        """The ranks with interleaved steps; the first of them is this process."""
+        """The ranks with interleaved steps; the first rank is this process."""
         ...
 
     @property
@@ -88,7 +88,7 @@ class MachineRanks(Protocol):
         Parameters
         ----------
         gathered : the batches of all ranks in turn
-        own : receives the batches of this rank
+        own : receives this rank's batches
         failures : receives an error at once
         """
         ...
@@ -102,24 +102,24 @@ class MachineRanks(Protocol):
         ...
 
     def watch(self, watchdog: Watchdog) -> None:
-        """Report the waits of the other ranks to ``watchdog``."""
+        """Report the other ranks' waits to ``watchdog``."""
         ...
 
 
 class PipelineRun:
-    """The running stages of a loader, from the begin of ``stream`` on. Owns the stage threads until `close`.
+    """The running stages of a loader, from the beginning of ``stream`` on. Owns the stage threads until `close`.
 
     A run references neither the loader nor an iterator, so that a dropped loader or iterator ends the run.
 
     Parameters
     ----------
     tier : the opened parts that the stages use
-    stream : the batches of this rank
-    labels : added to the batches
+    stream : this rank's batches
+    labels : labels for the batches
     feedback : learns from every superbatch, also for the next run
     timeline : records the work of every stage, or None
-    stall_timeout_s : seconds without progress of a stage after which the run ends; 0 for never
-    ranks : the ranks of this machine; None if it has one rank
+    stall_timeout_s : seconds after which a stage without progress ends the run; 0 means never
+    ranks : the ranks of this machine; None for one rank
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class PipelineRun:
         self._is_closed = False
         self._pid = os.getpid()
         self._has_ended_well = True
-        self._gathered: Channel[HostBatch] = Channel(WAITING)  # of all ranks
+        self._gathered: Channel[HostBatch] = Channel(WAITING)  # batches of all ranks
         self._own: Channel[HostBatch] = self._gathered if ranks is None else Channel(_BOUND_BY_RING)
         self._sent: Channel[SentBatch] = Channel(SENT_AHEAD)
         self._is_sending = tier.device.is_asynchronous
@@ -153,7 +153,7 @@ class PipelineRun:
             ranks.watch(self._watchdog)
         transfer = Transfer(tier.device_tiers, device=tier.device, types=tier.types)
         self._send = Send(transfer, labels, self._instruments)
-        # Only without other ranks and without a sender, the training loop receives the ring's buffers themselves.
+        # The training loop receives the ring's buffers themselves only without other ranks and without a sender.
         lending = tier.ring if ranks is None and not self._is_sending else None
         self.consumer = Consumer(
             self._last,
@@ -195,20 +195,20 @@ class PipelineRun:
         self._end_with(error)
 
     def close(self, error: BaseException | None = None) -> bool:  # noqa: ARG002 - used by `HostRun.close`
-        """Stop and join the stage threads; return whether all of them ended. Idempotent; does nothing in a child."""
+        """Stop and join the stage threads; return whether all threads ended. Idempotent; does nothing in a child."""
         with uninterrupted():
-            # Cancel the buffers only once: another run may use them now.
+            # The buffers are cancelled only once: another run may use them now.
             if self._is_closed or os.getpid() != self._pid:
                 return self._has_ended_well
             self._has_ended_well = self._pipeline.close() and self._has_ended_well
             self._watchdog.close()
             if self._has_ended_well:
-                self._tier.restart()  # the next run starts from the present contents of the caches
+                self._tier.restart()  # the next run starts from the caches' current contents
             self._is_closed = True
             return self._has_ended_well
 
     def __del__(self) -> None:
-        # For a signal that comes before any reference to the run is kept. A referenced run is closed by its holder.
+        # A signal may come before any reference to the run is kept. A referenced run is closed by its user.
         if hasattr(self, "_pipeline"):
             close_in_finalizer(self.close)
 
@@ -219,7 +219,7 @@ class PipelineRun:
 
     @property
     def _last(self) -> Channel[HostBatch] | Channel[SentBatch]:
-        """The channel that the consumer takes from."""
+        """The channel from which the consumer takes batches."""
         return self._sent if self._is_sending else self._own
 
     def _on_stall(self, error: BaseException) -> None:
@@ -287,10 +287,10 @@ class PipelineRun:
         threads = [
             *pool.threads,
             stage_thread(inspect, collector, planned, failures),
-            # The window owns a superbatch before it is handed on. So it is released even if the pipeline ends then.
+            # The window owns a superbatch before it is passed on, and releases it even if the pipeline ends then.
             stage_thread(stage, FirstBatchGate(planned, first_read), staged, failures, before_put=window.own),
             stage_thread(read, BatchFeed(staged, pool, first_read, unit=unit), filled, failures),
-            # A superbatch is released before its last batch is handed on, because the consumer may delay the latter.
+            # A superbatch is released before its last batch is passed on, because the consumer may delay this batch.
             stage_thread(gather, filled, self._gathered, failures, before_put=window.finish_with),
         ]
         cancels: list[Cancellable] = [pool, kept, stage, planned, staged, filled, first_read, window]
@@ -330,7 +330,7 @@ class PipelineRun:
 
         def release() -> None:
             send.close()
-            # After the exchange's thread has ended. The other machines wait for this one, or for its error.
+            # The exchange ends after its thread. The other machines wait for this machine, or for its error.
             if exchange is not None:
                 exchange.close(failures.first)
             on_joined()

@@ -1,6 +1,6 @@
 """The threads of a pipeline, and the bounded channels between them.
 
-One loop runs every verb. The threads of a pipeline start together, fail together and are joined together. A wait on a
+One loop runs every stage. A pipeline's threads start together, fail together and are joined together. A wait on a
 channel ends with an item, when the channel closes, or when a thread has failed.
 """
 
@@ -29,19 +29,19 @@ Out_co = TypeVar("Out_co", covariant=True)
 
 logger = logging.getLogger("gloader")
 
-# A failure far ahead of the consumer waits for its turn, but no longer than this: the promise is that the caller
-# sees any failure within 5 s.
+# A failure far ahead of the consumer waits for its turn, but no longer than this time: the caller must see any failure
+# within 5 s.
 _PATIENCE_S = 4.0
-# A thread that is stuck in a system call does not end; all others are waiting, and end sooner than this.
+# A thread that is stuck in a system call does not end. All other threads are waiting, and end within this time.
 _STUCK_JOIN_S = 0.5
 
 
 class Stage(Protocol[In_contra, Out_co]):
-    """One verb of the pipeline, run by one thread; it is independent of queues."""
+    """One stage of the pipeline, run by one thread; it is independent of queues."""
 
     @property
     def name(self) -> str:
-        """The verb."""
+        """The stage's verb."""
         ...
 
     def process(self, item: In_contra, /) -> Out_co:
@@ -53,19 +53,19 @@ class Feed(Protocol[Out_co]):
     """The source of a thread's items: a channel, or a wait for several conditions."""
 
     def get(self) -> Out_co:
-        """Return the next item, waiting for it; raises ChannelClosedError at the end of the stream."""
+        """Wait for the next item, and return it; raises ChannelClosedError at the end of the stream."""
         ...
 
 
 class Sink(Protocol[In_contra]):
-    """The target of a thread's results: a channel, or several of them."""
+    """The target of a thread's results: one or several channels."""
 
     def put(self, item: In_contra, /) -> None:
-        """Take the next item."""
+        """Add the next item."""
         ...
 
     def close(self, error: BaseException | None = None) -> None:
-        """End the stream, with ``error`` if there is one."""
+        """End the stream, with ``error`` if given."""
         ...
 
 
@@ -73,13 +73,13 @@ class Cancellable(Protocol):
     """An object that threads wait for."""
 
     def cancel(self) -> None:
-        """End every wait, now and later. Idempotent."""
+        """End all waits, now and later. Idempotent."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageThread:
-    """A thread of a pipeline: its name, and the function that it runs until the stream ends or is cancelled."""
+    """A pipeline's thread: its name, and the function that it runs until the stream ends or is cancelled."""
 
     name: str
     run: Callable[[], None]
@@ -93,22 +93,22 @@ def stage_thread(
     *,
     before_put: Callable[[Out], None] | None = None,
 ) -> StageThread:
-    """Return the thread that runs ``stage`` on one item after another, until the stream ends or is cancelled.
+    """Return the thread that runs ``stage`` on each item in order, until the stream ends or is cancelled.
 
-    It is the only loop of its kind. The end of a stage passes to the next stage behind the items before it, so that
-    an error keeps its place.
+    All stages use this loop. The end of a stage reaches the next stage after all earlier items, so that an error keeps
+    its place.
 
     Parameters
     ----------
     stage : processes the items
     source : the items
     out : receives the results; ends like ``source``, or with the error of ``stage``
-    failures : receives an error at once, before its turn comes
+    failures : receives an error at once, before the error's turn
     before_put : called with each result before ``out.put``, which may wait
     """
 
     def step() -> None:
-        # A separate function, so that no name holds an item, and its buffer, during the wait for the next one.
+        # This is a separate function, so that no variable holds an item and its buffer during the wait for the next.
         result = stage.process(source.get())
         if before_put is not None:
             before_put(result)
@@ -120,7 +120,7 @@ def stage_thread(
                 step()
         except BaseException as error:  # noqa: BLE001 - every failure must reach the consumer, whatever its type
             failures.add(error)
-            # The exception is not handed on itself: it would hold its frames.
+            # A ChannelClosedError is a normal end, and is not passed on: it would hold its frames.
             out.close(None if isinstance(error, ChannelClosedError) else error)
 
     return StageThread(name=f"gloader-{stage.name}", run=run)
@@ -144,23 +144,23 @@ class Failures:
             return self._errors[0] if self._errors else None
 
     def stall(self, error: BaseException) -> None:
-        """End the stream with ``error`` at once: a stage makes no progress, so a wait for it is useless."""
-        # Before `add`, which would start the timer that gives an error time to take its turn.
+        """End the stream with ``error`` at once: a stage makes no progress, so that a wait for it is useless."""
+        # The flag is set before `add`, which would otherwise start the timer that lets an error wait for its turn.
         self.is_stuck = True
         self.add(error)
         self._on_overdue(error)
 
     def add(self, error: BaseException) -> None:
-        """Note ``error``; end the stream with the first error if its turn does not come in time."""
+        """Record ``error``; end the stream with the first error if its turn does not come in time."""
         if isinstance(error, ChannelClosedError):
             return
         is_overdue = False
-        # Every stage that the error passes reports it: only the first report counts.
+        # Every stage that an error passes reports it; only the first report counts.
         with uninterrupted(), self._lock:
             if self._is_closed or any(error is known for known in self._errors):
                 return
             self._errors.append(error)
-            # Another machine has left its loop, so this one will too: later errors may never matter.
+            # Another machine has left its loop, and this machine will leave too: later errors may never matter.
             if self._timer is not None or self.is_stuck or isinstance(error, MachineLeftError):
                 return
             timer = threading.Timer(_PATIENCE_S, self._on_overdue, (error,))
@@ -169,7 +169,7 @@ class Failures:
             try:
                 timer.start()
                 self._timer = timer
-            except RuntimeError:  # no more threads: the wait for the error's turn would never end
+            except RuntimeError:  # without a timer, the wait for the error's turn would never end
                 is_overdue = True
         if is_overdue:
             self._on_overdue(error)
@@ -199,9 +199,9 @@ class Pipeline:
 
     Parameters
     ----------
-    threads : each passes the end of the stream, or its error, on to the next
-    cancels : everything that a thread or the consumer waits for, in the order of cancellation
-    failures : collects the errors of the stages
+    threads : each thread passes the end of the stream, or its error, to the next thread
+    cancels : all objects for which a thread or the consumer waits, in the order of cancellation
+    failures : collects the stages' errors
     on_joined : releases the stages' resources after all threads have ended
     """
 
@@ -227,7 +227,7 @@ class Pipeline:
                 self._begun.append(thread)
 
     def close(self) -> bool:
-        """Stop and join every thread; return whether all of them ended. Idempotent.
+        """Stop and join every thread; return whether all threads ended. Idempotent.
 
         A thread that is stuck in a system call cannot be stopped; after a stall it is left behind, with a log line.
         """
@@ -235,7 +235,7 @@ class Pipeline:
             return self._close()
 
     def _close(self) -> bool:
-        # Ends every wait before the join: a thread that waits for another would delay it.
+        # All waits end before the join: a thread that waits for another thread would delay it.
         for waited_for in self._cancels:
             waited_for.cancel()
         self._failures.close()
@@ -266,11 +266,11 @@ def weak_method(handler: Callable[[BaseException], None]) -> Callable[[BaseExcep
 
 
 class Channel(Generic[T]):
-    """A bounded first-in first-out hand-over between threads. Thread-safe.
+    """A bounded first-in first-out queue between threads. Thread-safe.
 
     ``close`` ends the stream: items inside are still delivered, then `get` raises ChannelClosedError or the stream's
-    error, so that an error keeps its place behind the items before it. ``fail`` drops the items
-    and ends both sides at once with an error; ``cancel`` does so with ChannelClosedError.
+    error, so that an error comes after all earlier items. ``fail`` drops the items and ends both sides at once with an
+    error; ``cancel`` does the same with ChannelClosedError.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -281,13 +281,13 @@ class Channel(Generic[T]):
         self._error: BaseException | None = None
 
     def put(self, item: T) -> None:
-        """Hand ``item`` over, waiting while the channel is full."""
+        """Add ``item``; wait while the channel is full."""
         self._changed.when(
             lambda: self._is_closed or len(self._items) < self._capacity, lambda: self._append(item)
         )
 
     def get(self) -> T:
-        """Take the oldest item, waiting while the channel is empty."""
+        """Remove and return the oldest item; wait while the channel is empty."""
         return self._changed.when(lambda: self._items or self._is_closed, self._popleft)
 
     def has_next(self) -> bool:
@@ -296,7 +296,7 @@ class Channel(Generic[T]):
             return bool(self._items)
 
     def close(self, error: BaseException | None = None) -> None:
-        """End the stream, with ``error`` if there is one. Idempotent: the first end stays."""
+        """End the stream, with ``error`` if given. Idempotent: only the first end counts."""
         with self._changed.lock:
             if not self._is_closed:
                 self._is_closed = True
@@ -304,18 +304,18 @@ class Channel(Generic[T]):
             self._changed.notify_all()
 
     def fail(self, error: BaseException) -> None:
-        """Drop everything and end both sides; `get` raises ``error``."""
+        """Drop all items and end both sides; `get` raises ``error``."""
         self._drop(error)
 
     def cancel(self) -> None:
-        """Drop everything and end both sides. Idempotent."""
+        """Drop all items and end both sides. Idempotent."""
         self._drop(None)
 
     def _append(self, item: T) -> None:
         if self._is_closed:
             raise ChannelClosedError("put on a closed channel")
         self._items.append(item)
-        # All waiters: a single notification would be lost on a waiter that a signal has interrupted.
+        # All waiters are notified: a single notification would be lost on a waiter that a signal has interrupted.
         self._changed.notify_all()
 
     def _popleft(self) -> T:
@@ -323,10 +323,10 @@ class Channel(Generic[T]):
             item = self._items.popleft()
             self._changed.notify_all()
             return item
-        # After the items: the batches before a failure are good, and are still delivered.
+        # The error comes after the items: the batches before a failure are good, and are still delivered.
         if self._error is not None:
             raise self._error
-        # A new exception each time: a stored one holds its frames, and their objects.
+        # A new exception each time: a stored exception would hold its frames and their objects.
         raise ChannelClosedError("the channel is closed and empty")
 
     def _drop(self, error: BaseException | None) -> None:

@@ -1,6 +1,6 @@
-"""The protocol towards the first ranks of other machines, and the measured rates of the network.
+"""The protocol for messages to the first ranks of other machines, and the measured rates of the network.
 
-A transport has one collective and an end. `measure_rates` measures with the collective that moves rows.
+A transport has one collective and an end. `measure_rates` uses the same collective as the transfer of rows.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 class Transport(Protocol):
-    """Moves bytes between W hosts, the first ranks of their machines. All make the same calls in the same order."""
+    """Moves bytes between W hosts, the first ranks of their machines. All hosts make the same calls in one order."""
 
     @property
     def index(self) -> int:
-        """Number of this host."""
+        """The number of this host."""
         ...
 
     @property
@@ -57,14 +57,14 @@ class Transport(Protocol):
         Raises
         ------
         RankError
-            Another host is gone, does not answer, failed or left; the error names it.
+            Another host is gone, does not respond, failed or left; the error names it.
         ChannelClosedError
             ``is_cancelled`` returned true.
         """
         ...
 
     def close(self, error: BaseException | None = None) -> None:
-        """Announce this host's end to the others, with ``error`` or as done, and close the connections. Idempotent."""
+        """Report this host's end to the others, normal or with ``error``, and close the connections. Idempotent."""
         ...
 
 
@@ -73,14 +73,14 @@ def gather(transport: Transport, values: NDArray[Any], *, is_cancelled: Callable
 
     Parameters
     ----------
-    transport : to the other hosts
-    values : (n,) int64 or float64, of the same length and dtype on all hosts
-    is_cancelled : as of `Transport.all_to_all`
+    transport : the connection to the other hosts
+    values : (n,) int64 or float64, with the same length and dtype on all hosts
+    is_cancelled : see `Transport.all_to_all`
 
     Raises
     ------
     RankError
-        As `Transport.all_to_all`, or a host's values arrived damaged.
+        See `Transport.all_to_all`; or a host's values arrived damaged.
     ChannelClosedError
         ``is_cancelled`` returned true.
     """
@@ -97,18 +97,18 @@ def gather(transport: Transport, values: NDArray[Any], *, is_cancelled: Callable
 
 
 def sealed(values: NDArray[Any]) -> NDArray[np.int64]:
-    """Return ``values`` (n,) of eight bytes each, followed by their digest, (n + 1,). Pure."""
+    """Return ``values`` (n,), eight bytes each, followed by their digest, (n + 1,). Pure."""
     words = np.ascontiguousarray(values).view(np.int64)
     return np.append(words, np.array([rows_digest(words)], np.uint64).view(np.int64))
 
 
 def unsealed(words: NDArray[np.int64], sender: str) -> NDArray[np.int64]:
-    """Return the argument of `sealed`. Pure.
+    """Return the values of `sealed` words without the digest. Pure.
 
     Raises
     ------
     RankError
-        The words differ from those that were sent.
+        The words differ from the sent words.
     """
     values = np.ascontiguousarray(words[:-1])
     if rows_digest(values) != words[-1:].view(np.uint64)[0]:
@@ -120,25 +120,25 @@ def unsealed(words: NDArray[np.int64], sender: str) -> NDArray[np.int64]:
 
 
 _NUM_EMPTY: Final = 5
-_FIRST_BYTES: Final = 64 * 2**10  # to each other host
+_FIRST_BYTES: Final = 64 * 2**10  # first message to each other host
 _MOST_BYTES: Final = 8 * 2**20
-_LEAST_BYTES: Final = 256 * 2**10  # of the smallest step that measures the rate
-_WEIGHT: Final = 0.5  # of the latest measurement
+_LEAST_BYTES: Final = 256 * 2**10  # the smallest step that measures the rate
+_WEIGHT: Final = 0.5  # weight of the latest measurement
 
 
 def measure_rates(transport: Transport, *, seconds: float, is_cancelled: Callable[[], bool]) -> NetworkRates:
-    """Return the network's rates while all hosts send and receive, from growing messages for ``seconds``; collective.
+    """Measure the network's rates while all hosts send and receive growing messages for ``seconds``; collective.
 
     Parameters
     ----------
-    transport : to the other hosts; without any, a network is infinitely fast
+    transport : the connection to the other hosts; with one host the rate is infinite
     seconds : approximate duration
-    is_cancelled : as of `Transport.all_to_all`
+    is_cancelled : see `Transport.all_to_all`
 
     Raises
     ------
     RankError, ChannelClosedError
-        As `gather`.
+        See `gather`.
     """
     num_others = len(transport.names) - 1
     if num_others == 0:
@@ -151,7 +151,7 @@ def measure_rates(transport: Transport, *, seconds: float, is_cancelled: Callabl
         took.append(clock() - started)
     latency_s, spent_s, size, best = min(took), sum(took), _FIRST_BYTES, 0.0
     most = max(_FIRST_BYTES, _MOST_BYTES // num_others)
-    # Freed at the end, unlike other memory.
+    # This memory is unmapped at the end of the function.
     data, out = (mapped_bytes(num_others * most) for _ in range(2))
     while True:
         sizes = [0 if host == transport.index else size for host in range(num_others + 1)]
@@ -160,23 +160,23 @@ def measure_rates(transport: Transport, *, seconds: float, is_cancelled: Callabl
         transport.all_to_all(out[:moved], data[:moved], sizes, sizes, is_cancelled=is_cancelled)
         elapsed_s = clock() - started
         spent_s += elapsed_s
-        # On a busy machine a step may take less time than the fastest empty one: it does not measure the network.
+        # On a busy machine a step may take less time than the fastest empty step, and then measures no rate.
         best = max(best, moved / max(elapsed_s - latency_s, elapsed_s / 2))
-        # All hosts stop after the same step: when the slowest has used the time.
+        # All hosts stop after the same step, when the slowest host has used the time.
         if gather(transport, np.array([spent_s]), is_cancelled=is_cancelled).max() >= seconds:
             return NetworkRates(bytes_per_s=best, latency_s=latency_s)
         size = min(2 * size, most)
 
 
 def corrected(rates: NetworkRates, steps: Sequence[tuple[int, float]]) -> NetworkRates:
-    """Return ``rates`` moved half way to those of the fastest of ``steps``. Pure.
+    """Return ``rates`` moved half way to the rate of the fastest step. Pure.
 
     A step takes as long as its slowest host, which may have waited for its disk: the fastest step measures the network.
 
     Parameters
     ----------
-    rates : so far
-    steps : bytes from other hosts and seconds of each
+    rates : the rates so far
+    steps : bytes from other hosts and seconds of each step
     """
     seen = [num_bytes / seconds for num_bytes, seconds in steps if num_bytes >= _LEAST_BYTES and seconds > 0]
     if not seen or rates.bytes_per_s == float("inf"):
