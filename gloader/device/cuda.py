@@ -364,7 +364,7 @@ class CudaDevice:
 
     def _mark_on(self, stream: torch.cuda.Stream, *, is_timed: bool = False) -> CudaMark:
         with torch.cuda.device(self._place):
-            # A thread that waits for a blocking event sleeps; otherwise it would poll and occupy a core.
+            # Blocking events let a waiting thread sleep; otherwise it would poll and occupy a core.
             event = torch.cuda.Event(enable_timing=is_timed, blocking=True)  # type: ignore[no-untyped-call]
             event.record(stream)
         return CudaMark(event, self._place)

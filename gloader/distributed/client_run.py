@@ -93,7 +93,7 @@ class ClientRun:
         client.begin(self.consumer.next_id, copies_ids=is_sending)
 
         def release() -> None:
-            send.close()  # the host uses returned buffers again at once
+            send.close()  # the host uses the buffers again as soon as they are given back
             client.leave()
 
         feed = SendFeed(inbox, send)

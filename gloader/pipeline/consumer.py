@@ -101,7 +101,7 @@ class StepTimes:
         for mark in self._steps[-1].marks() if self._steps else ():
             mark.wait()
         self._report()
-        self._asked = None  # the time before the next epoch is no wait for a batch
+        self._asked = None  # what comes before the next epoch is no wait for a batch
 
     def _report(self) -> None:
         while self._steps and (marks := self._steps[0].marks()) and all(mark.is_reached() for mark in marks):

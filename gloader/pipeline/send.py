@@ -178,7 +178,7 @@ class Transfer:
                 else:
                     blocks = list(there.blocks)
             finally:
-                # A batch that fails half-way is recorded too: the device may be reading its memory.
+                # Also of a batch that fails half-way: the device may be reading its memory.
                 mark = device.mark()
                 self._sending.append((mark, batch))
         self.release()
