@@ -27,7 +27,7 @@ _MAX_SHOWN: Final = 2  # items of a mapping; a graph may have hundreds of relati
 
 
 class ByShapes:
-    """A dataclass, made with ``repr=False``, that prints the shapes of its fields and omits fields that are None."""
+    """A dataclass, made with ``repr=False``, that prints its fields' shapes and omits fields that are None."""
 
     __slots__ = ()
 
@@ -144,7 +144,7 @@ Fanouts: TypeAlias = tuple[int, ...] | RelationFanouts | CollectiveFanouts
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LinkRows(ByShapes):
-    """Rows of a link table: predicted edges of one relation."""
+    """Link table rows: predicted edges in one relation."""
 
     sources: IdArray  # (n,) ids within the source type
     destinations: IdArray  # (n,) ids within the destination type
@@ -161,7 +161,7 @@ class LinkReader(Protocol):
 
     @property
     def num_rows(self) -> int:
-        """Number of edges in the table."""
+        """The table's number of edges."""
         ...
 
     @property
@@ -181,9 +181,9 @@ class LinkReader(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Links(ByShapes):
-    """A batch's pairs of nodes: positives first, then the drawn negatives."""
+    """A batch's node pairs: positives first, then the drawn negatives."""
 
-    # (P, 2) positions of source and destination among the batch's seeds of their types
+    # (P, 2) positions of source and destination among the batch's seeds with the same type
     pairs: LocalArray
     labels: NDArray[Any]  # (P,) float32 1 and 0; without negatives the table's labels
     edge_ids: IdArray  # (P,) rows of the link table; `NO_EDGE` for negatives
@@ -206,16 +206,16 @@ AnySeeds: TypeAlias = IdArray | BatchSeeds
 
 
 def seed_nodes(seeds: AnySeeds) -> IdArray:
-    """Return the nodes (B,) of ``seeds``. Pure."""
+    """Return the seed nodes (B,). Pure."""
     return seeds.nodes if isinstance(seeds, BatchSeeds) else seeds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Block(ByShapes):
-    """One hop of a sampled batch: a bipartite CSC graph from source to destination nodes, in local ids.
+    """One hop in a sampled batch: a bipartite CSC graph from source to destination nodes, in local ids.
 
-    A block's sources and destinations are prefixes of ``SampledBatch.nodes``; the destinations are a prefix of the
-    sources. In a `HeteroBatch` they are prefixes of their types' nodes.
+    A block's sources and destinations are the first nodes in ``SampledBatch.nodes``; its destinations are the first
+    sources. In a `HeteroBatch` they are the first nodes of their type.
     """
 
     indptr: LocalArray  # (num_dst + 1,)
@@ -251,22 +251,22 @@ class SampledBatch(ByShapes):
 
     @property
     def node_arrays(self) -> tuple[IdArray, ...]:
-        """The nodes of each type; this batch has one type."""
+        """The nodes per type; this batch has one type."""
         return (self.nodes,)
 
     @property
     def seed_counts(self) -> tuple[int, ...]:
-        """The number of seeds of each type; this batch has one type."""
+        """The number of seeds per type; this batch has one type."""
         return (self.num_seeds,)
 
     @property
     def hops(self) -> tuple[tuple[Block, ...], ...]:
-        """The blocks of each hop and relation, in the order of ``blocks``; this batch has one relation."""
+        """The blocks per hop and relation, in the order of ``blocks``; this batch has one relation."""
         return tuple((block,) for block in self.blocks)
 
     @property
     def tree_arrays(self) -> tuple[LocalArray, ...]:
-        """The trees of each type's nodes; this batch has one type. () if seeds share nodes."""
+        """The trees per node type; this batch has one type. () if seeds share nodes."""
         return () if self.trees is None else (self.trees,)
 
     @property
@@ -288,7 +288,7 @@ class SampledBatch(ByShapes):
 class HeteroBatch(ByShapes):
     """The topology of one mini-batch with several types. Every type and relation is present, perhaps empty.
 
-    Types and relations are in the order of the dataset's record. ``blocks[-1]`` is next to the seeds. In a block,
+    Types and relations keep the order in the dataset's record. ``blocks[-1]`` is next to the seeds. In a block,
     ``num_dst`` counts the destination type's nodes before the hop, and ``num_src`` the source type's nodes after the
     hop. All relations with the same type have the same count.
     """
@@ -302,22 +302,22 @@ class HeteroBatch(ByShapes):
 
     @property
     def node_arrays(self) -> tuple[IdArray, ...]:
-        """The nodes of each type."""
+        """The nodes per type."""
         return tuple(self.nodes.values())
 
     @property
     def seed_counts(self) -> tuple[int, ...]:
-        """The number of seeds of each type."""
+        """The number of seeds per type."""
         return tuple(self.num_seeds.values())
 
     @property
     def hops(self) -> tuple[tuple[Block, ...], ...]:
-        """The blocks of each hop and relation, in the order of ``blocks``."""
+        """The blocks per hop and relation, in the order of ``blocks``."""
         return tuple(tuple(hop.values()) for hop in self.blocks)
 
     @property
     def tree_arrays(self) -> tuple[LocalArray, ...]:
-        """The trees of each type's nodes; () if seeds share nodes."""
+        """The trees per node type; () if seeds share nodes."""
         return () if self.trees is None else tuple(self.trees.values())
 
     @property
@@ -327,11 +327,11 @@ class HeteroBatch(ByShapes):
 
     @property
     def all_blocks(self) -> tuple[Block, ...]:
-        """Every block: hops in the order of ``blocks``, and the relations of each hop."""
+        """Every block: hops in the order of ``blocks``, and each hop's relations."""
         return tuple(chain.from_iterable(hop.values() for hop in self.blocks))
 
     def edges_of(self, relation: int) -> tuple[Block, ...]:
-        """Return the blocks of the relation with this number, in the order of ``blocks``."""
+        """Return the blocks for the relation with this number, in the order of ``blocks``."""
         return tuple(next(islice(hop.values(), relation, None)) for hop in self.blocks)
 
     @property
@@ -350,7 +350,7 @@ AnyBatch: TypeAlias = SampledBatch | HeteroBatch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchTypes:
-    """The node types and relations of a loader's batches, in the order of the dataset's record.
+    """The node types and relations in a loader's batches, in the dataset's order.
 
     A graph without types counts as one node type and one relation, which its batches do not name.
     """
@@ -374,10 +374,10 @@ class BatchTypes:
         Parameters
         ----------
         batch_id : the batch's address
-        nodes, num_seeds : (T,) nodes and number of seeds of each type
-        hops : (L, K) the blocks of each hop and relation, in the order of ``SampledBatch.blocks``
+        nodes, num_seeds : (T,) nodes and number of seeds per type
+        hops : (L, K) the blocks per hop and relation, in the order of ``SampledBatch.blocks``
         links : the links to predict, if any
-        trees : (T,) the trees of each type's nodes; () if seeds share nodes
+        trees : (T,) the trees per node type; () if seeds share nodes
         """
         if not self.are_named:
             return SampledBatch(
@@ -410,7 +410,7 @@ class HeteroSampler(Protocol):
     """Samples a batch's topology with several types from its seeds. Pure and thread-safe."""
 
     def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> HeteroBatch:
-        """Sample the neighbourhood of ``seeds`` (B,). A seed's number is the first number of its type plus its id."""
+        """Sample the neighbourhood of ``seeds`` (B,). A seed's number is its type's first number plus its id."""
         ...
 
 
@@ -424,7 +424,7 @@ class IdPortions(Protocol):
     """
 
     def fill(self, ids: IdArray, taken: IdArray, ends: IdArray, has_more: NDArray[np.bool_]) -> None:
-        """Move the rest of every owner's portion to the front of its row, and append its next positions.
+        """Move each owner's remaining positions to the front of its row, and append the next positions.
 
         Parameters
         ----------
@@ -438,14 +438,14 @@ class IdPortions(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadStats:
-    """The cost of one call of ``read_into``."""
+    """The cost of a ``read_into`` call."""
 
     rows: int  # delivered rows
     requests: int  # read requests to the device
     bytes_read: int  # bytes of these requests, with alignment and gaps
 
     def __add__(self, other: ReadStats) -> ReadStats:
-        """Return the sum of both costs. Pure."""
+        """Return both costs' sum. Pure."""
         return ReadStats(
             rows=self.rows + other.rows,
             requests=self.requests + other.requests,
@@ -454,7 +454,7 @@ class ReadStats:
 
 
 class FeatureSource(Protocol):
-    """A matrix of feature rows that can be read in any order."""
+    """Feature rows as a matrix that can be read in any order."""
 
     @property
     def num_rows(self) -> int:
@@ -468,7 +468,7 @@ class FeatureSource(Protocol):
 
     @property
     def dtype(self) -> np.dtype[np.generic]:
-        """The dtype of a stored element."""
+        """The stored elements' dtype."""
         ...
 
     def read_into(
@@ -539,7 +539,7 @@ class DeviceBlock(ByShapes):
 
     @property
     def edge_index(self) -> torch.Tensor:
-        """Source and destination of each edge, (2, num_edges) int64, in the form of PyG's layers."""
+        """Each edge's source and destination, (2, num_edges) int64, as PyG's layers expect."""
         num_edges = self.indices.shape[0]
         # All tensors are derived from the block's own tensors, so that they are on the same device.
         indptr = self.indptr.long()
@@ -572,7 +572,7 @@ class SampledOnDevice:
     made: Made  # the point after all of this work
 
     def tensors(self) -> tuple[torch.Tensor, ...]:
-        """Return all tensors of the topology."""
+        """Return all topology tensors."""
         arrays = ((block.indptr, block.indices, block.edge_ids) for block in self.blocks)
         return (self.nodes, self.src_degree, *chain.from_iterable(arrays))
 
@@ -611,7 +611,7 @@ class ReadyBatch(ByShapes):
 class HeteroReadyBatch(ByShapes):
     """A mini-batch with several types, ready for computation. Every type and relation is present, perhaps empty.
 
-    The tensors of ``x`` lie in one buffer of the loader's ring. The buffer is kept while one of them is alive.
+    The tensors in ``x`` lie in one buffer of the loader's ring. The buffer is kept while one tensor is alive.
     """
 
     id: BatchId
@@ -630,7 +630,7 @@ class HeteroReadyBatch(ByShapes):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LinkBatch(ByShapes):
-    """A mini-batch of links, ready for computation; its seeds are the ends of the links."""
+    """A mini-batch with links, ready for computation; its seeds are the links' nodes."""
 
     batch: ReadyBatch | HeteroReadyBatch  # its ``y`` is ``labels``
     # (P, 2) int64 source and destination: rows of the model's output for the seeds of their types

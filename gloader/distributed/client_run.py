@@ -1,4 +1,4 @@
-"""A client's loader: its view of the host's tiers, and the batches of its runs."""
+"""A client's loader: its view of the host's tiers, and its runs' batches."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ClientRun:
     client : the connection to the host
     stream : this rank's batches
     labels : labels for the batches
-    tiers : this rank's device, with its rows of each table
+    tiers : this rank's device, with its rows per table
     types : each table's node type number
     timeline : records the work of every stage, or None
     feedback : receives the figures of epochs
@@ -182,7 +182,7 @@ class RemoteTier:
     team : the ranks of this machine
     settings : the loader's settings
     dry_run : one step of the model, to measure its memory on this rank's device
-    types : the types of the loader's batches
+    types : the batches' types
 
     Raises
     ------
@@ -247,7 +247,7 @@ class RemoteTier:
         timeline: RecentTimeline | None,
         feedback: RunFeedback,
     ) -> ClientRun:
-        """Begin a run at the start of ``stream``, together with the other ranks of the machine.
+        """Begin a run at the start of ``stream``, together with the machine's other ranks.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Agreement of a machine's ranks on the rows that all of their devices hold and reach, while a loader opens."""
+"""Agreement between a machine's ranks on the rows that all their devices hold and reach, while a loader opens."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class PeerDevices:
         Parameters
         ----------
         device : this rank's device
-        num_bytes : size of all rows in their storage format
+        num_bytes : all rows' size in their storage format
         table : number of the table
 
         Raises
@@ -292,7 +292,7 @@ class FollowerDevice:
 
 @contextmanager
 def _segment(num_bytes: int, *, is_touched: bool = True) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-    """Return the result of `create_segment`; the end of the block closes the descriptor."""
+    """Call `create_segment`, and return its result; the end of the block closes the descriptor."""
     descriptor, memory = create_segment(num_bytes, is_touched=is_touched)
     try:
         yield descriptor, memory

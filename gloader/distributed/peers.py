@@ -264,7 +264,7 @@ class _Segments:
         self._counter = itertools.count(1)
 
     def number_of(self, array: NDArray[Any]) -> int:
-        """Return the number of the buffer with the first byte of ``array``."""
+        """Return the number of the buffer that begins where ``array`` begins."""
         return self._numbers[array.ctypes.data]
 
     def allocate(self, num_bytes: int) -> NDArray[np.uint8]:

@@ -35,7 +35,7 @@ _SEAL_FUTURE_WRITE: Final = 0x10
 
 
 def create_segment(num_bytes: int, *, is_touched: bool = True) -> tuple[int, NDArray[np.uint8]]:
-    """Return a descriptor of new shared memory, which the caller owns, and the memory (num_bytes,).
+    """Return a descriptor for new shared memory, which the caller owns, and the memory (num_bytes,).
 
     The memory is unmapped when its last view is freed. Its pages are touched now unless ``is_touched`` is false: for
     large memory this takes long, in one call that Ctrl-C cannot interrupt.
@@ -51,7 +51,7 @@ def create_segment(num_bytes: int, *, is_touched: bool = True) -> tuple[int, NDA
 
 
 def map_segment(descriptor: int, *, is_touched: bool = True) -> NDArray[np.uint8]:
-    """Return all shared memory of ``descriptor`` (num_bytes,); the caller keeps the descriptor.
+    """Return the descriptor's shared memory (num_bytes,); the caller keeps the descriptor.
 
     The pages are touched if ``is_touched``. The memory is unmapped when its last view is freed.
     """
@@ -64,7 +64,7 @@ def map_segment(descriptor: int, *, is_touched: bool = True) -> NDArray[np.uint8
 
 
 def take_segment(descriptor: int, *, is_touched: bool = True) -> NDArray[np.uint8]:
-    """Return all shared memory of ``descriptor``, and close the descriptor."""
+    """Return the descriptor's shared memory, and close the descriptor."""
     try:
         return map_segment(descriptor, is_touched=is_touched)
     finally:
@@ -72,7 +72,7 @@ def take_segment(descriptor: int, *, is_touched: bool = True) -> NDArray[np.uint
 
 
 def seal_contents(descriptor: int) -> None:
-    """Refuse further writable mappings of the memory, if the kernel supports this (Linux 5.1)."""
+    """Refuse further writable mappings, if the kernel supports this (Linux 5.1)."""
     with suppress(OSError):
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEAL_FUTURE_WRITE | fcntl.F_SEAL_SEAL)
 
@@ -121,7 +121,7 @@ class LinkShape(NamedTuple):
     has_times: bool
 
     def arrays(self) -> ArrayKinds:
-        """Yield the arrays: both ends of the pairs, labels, rows of the link table, times."""
+        """Yield the arrays: both nodes per pair, labels, link table rows, times."""
         yield np.int32, 2 * self.num_pairs
         yield _LABELS[self.label_dtype], self.num_pairs
         yield np.int64, self.num_pairs
@@ -130,7 +130,7 @@ class LinkShape(NamedTuple):
 
 
 class BatchShape(NamedTuple):
-    """A sampled batch's sizes, from which both ranks compute the places of its arrays.
+    """A sampled batch's sizes, from which both ranks compute its arrays' places.
 
     All fields are tuples, which JSON writes as arrays without names, as every batch comes with its shape. Types and
     relations are in the dataset's order.
@@ -147,11 +147,11 @@ class BatchShape(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Total bytes of the arrays."""
+        """The arrays' total bytes."""
         return sum(_padded(dtype, count) for dtype, count in self.arrays())
 
     def arrays(self) -> ArrayKinds:
-        """Yield the arrays: nodes of each type, degrees, blocks, trees of each type, links."""
+        """Yield the arrays: nodes per type, degrees, blocks, trees per type, links."""
         yield from ((np.int64, count) for count in self.num_nodes)
         yield np.float32, self.num_degrees
         for block in chain.from_iterable(self.hops):
@@ -186,7 +186,7 @@ class BatchShape(NamedTuple):
 
 
 def shape_of(batch: AnyBatch, degrees: NDArray[np.float32]) -> BatchShape:
-    """Return the sizes of ``batch`` and of its nodes' ``degrees``.
+    """Return the sizes of ``batch`` and its nodes' ``degrees``.
 
     Raises
     ------
@@ -228,7 +228,7 @@ def _link_shape(sizes: object) -> LinkShape:
 
 
 def _checked(sizes: object, kinds: list[type], noun: str) -> list[Any]:
-    """Return ``sizes`` if it is a list of values with these ``kinds``; raise ValueError otherwise."""
+    """Return ``sizes`` if it is a list whose values have these ``kinds``; raise ValueError otherwise."""
     # One comparison of lists: the check of every batch costs no more than the unpacking.
     if isinstance(sizes, list) and [type(size) for size in sizes] == kinds:
         return sizes
@@ -271,13 +271,13 @@ def read_batch(
     *,
     copies_ids: bool = False,
 ) -> tuple[AnyBatch, NDArray[np.float32]]:
-    """Return the batch that `write_batch` wrote to ``memory``, and its degrees, as views of the memory.
+    """Return the batch that `write_batch` wrote to ``memory``, and its degrees, as views.
 
     Parameters
     ----------
     shape : the batch's sizes
     memory : (>= shape.num_bytes,) uint8
-    types : the types of the loader's batches
+    types : the batches' types
     copies_ids : whether ids, trees and links are copied: the loop receives them, and views would keep all memory
 
     Raises

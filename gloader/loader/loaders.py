@@ -1,6 +1,6 @@
 """The public loaders: `Loader` and `HeteroLoader` for nodes, `LinkLoader` for links.
 
-The seeds of a `LinkLoader` are the nodes of edges.
+A `LinkLoader`'s seeds are the nodes of edges.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _OfNodes(BatchLoader[B]):
 
     @property
     def seeds(self) -> IdArray:
-        """(n,) int64 the seeds of an epoch, in no particular order."""
+        """(n,) int64 an epoch's seeds, in no particular order."""
         return self._node_order.seeds
 
     def seed_positions(self, batch: BatchId) -> IdArray:
@@ -51,10 +51,10 @@ class _OfNodes(BatchLoader[B]):
 
 
 class Loader(_OfNodes[ReadyBatch]):
-    """Yields the mini-batches of one epoch each time it is iterated over; ``len()`` is the batches per epoch.
+    """Yields one epoch's mini-batches each time it is iterated over; ``len()`` is the batches per epoch.
 
     Batches depend only on the dataset, the seeds, ``fanouts``, ``layout``, ``batch_size``, ``seed`` and ``world_size``.
-    Threads, caches, the memory budget and the place of the features never change a bit of a batch.
+    Threads, caches, the memory budget and the features' place never change a bit in a batch.
 
     Iterating again starts the next epoch, also after a ``break``. The stages continue across epochs, and end
     with a ``break``, an error, `close`, or when the loader is dropped. Until then the loader owns the stages' threads,
@@ -65,9 +65,9 @@ class Loader(_OfNodes[ReadyBatch]):
     Parameters
     ----------
     dataset : the dataset to sample from
-    fanouts : neighbours per node and hop, the hop next to the seeds first; -1 takes all
+    fanouts : neighbours per node and hop; the first hop is next to the seeds, and -1 takes all
     batch_size : seeds per batch (of this rank)
-    seeds : (n,) node ids, or a mask (num_nodes,) of booleans; defaults to the dataset's training nodes
+    seeds : (n,) node ids, or a boolean mask (num_nodes,); defaults to the dataset's training nodes
     times : (n,) int64 seconds, the query time of each seed; seeds with times may repeat; see ``time_strategy``
     device_dry_run : runs one step of the model on a batch, to measure its device memory, see
         `gloader.device.dry_step`. Without it, ``device_cache="auto"`` takes half of the free memory
@@ -111,7 +111,7 @@ class Loader(_OfNodes[ReadyBatch]):
 
     @property
     def edge_features(self) -> FeatureSource | None:
-        """All E rows of edge features, see `features`; None if batches have no edge features."""
+        """All E edge feature rows, see `features`; None if batches have no edge features."""
         return next(iter(self._held.tier.sources[1:]), None)
 
     @property
@@ -121,10 +121,10 @@ class Loader(_OfNodes[ReadyBatch]):
 
 
 class HeteroLoader(_OfNodes[HeteroReadyBatch]):
-    """Yields the mini-batches of one epoch over a graph of several node types each time it is iterated over.
+    """Yields one epoch's mini-batches over a graph with several node types each time it is iterated over.
 
     Batches have every node type and every relation, perhaps empty. Epochs, threads, ranks, memory and reproducibility
-    are as in `Loader`. A dataset of one type has the type "node".
+    are as in `Loader`. A dataset with one type has the type "node".
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ class HeteroLoader(_OfNodes[HeteroReadyBatch]):
 
     @property
     def graph(self) -> HeteroGraph:
-        """The topology of each relation, in memory or read page by page; usable until `close`."""
+        """Each relation's topology, in memory or read page by page; usable until `close`."""
         return cast("HeteroGraph", self._held.tier.topology)  # only an untyped loader has another
 
     @property
@@ -178,12 +178,12 @@ class HeteroLoader(_OfNodes[HeteroReadyBatch]):
 
     @property
     def device_tiers(self) -> Mapping[str, DeviceTier]:
-        """The device tier of each type with features; usable until `close`."""
+        """The device tier for each type with features; usable until `close`."""
         return self._by_table(self._held.tier.device_tiers)
 
 
 class LinkLoader(BatchLoader[LinkBatch]):
-    """Yields the mini-batches of one epoch over a set of edges, with drawn negatives.
+    """Yields one epoch's mini-batches over a set of edges, with drawn negatives.
 
     A batch has ``batch_size`` edges of the link table ``edges``, their negatives from ``negatives``, and the sampled
     neighbourhood of all ends. Epochs, threads, ranks, memory and reproducibility are as in `Loader`. A dataset of
@@ -197,10 +197,10 @@ class LinkLoader(BatchLoader[LinkBatch]):
     batch_size : edges of the table per batch (of this rank)
     negatives : `gloader.Uniform`, `gloader.Binary`, `gloader.InBatch` or `gloader.Table`, or text such as "uniform:5".
         None adds no pairs, and the table's own labels are predicted
-    exclude : the edges that no hop of the batch may take: the predicted ones ("self"), their reverses too ("reverse"),
-        or "none"; a node draws from its other edges as if it had no more
+    exclude : the edges that no hop may take: the predicted edges ("self"), their reverses too ("reverse"),
+        or "none"; a node draws from its other edges as if it had no others
     exclude_duplicates : also exclude the edges parallel to an excluded edge
-    typed : yield typed batches; defaults to True for a dataset of several types
+    typed : whether batches are typed; defaults to True for a dataset with several types
     device_dry_run : runs one step of the model on a batch, see `Loader`
     keywords : the other fields of `gloader.config.LoaderSettings`, which explains each; sizes may be text ("8GB")
 
@@ -266,7 +266,7 @@ class LinkLoader(BatchLoader[LinkBatch]):
 
     @property
     def device_tiers(self) -> Mapping[str, DeviceTier]:
-        """The device tier of each node type and relation with features; usable until `close`."""
+        """The device tier for each node type and relation with features; usable until `close`."""
         return self._by_table(self._held.tier.device_tiers)
 
     @property

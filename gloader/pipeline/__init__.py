@@ -1,1 +1,1 @@
-"""The stages of a loader, one verb per file, and the channels that connect them."""
+"""A loader's stages, one verb per file, and the channels that connect the stages."""

@@ -61,9 +61,9 @@ class _Candidate:
 
 
 class Advisor:
-    """Tries other settings of a loader on a replay of its last epoch, each with its own memory plan. Pure.
+    """Tries other loader settings on a replay of the last epoch, each with its own memory plan. Pure.
 
-    The misses of other cache sizes follow from the reuse distances of rows in the first batches, and are corrected by
+    The misses at other cache sizes follow from the first batches' reuse distances, and are corrected by
     the epoch's measured misses. No batch is sampled again.
 
     Parameters
@@ -83,7 +83,7 @@ class Advisor:
 
         Parameters
         ----------
-        recording : the recording of one epoch, or of two consecutive epochs
+        recording : the recording of one epoch or two consecutive epochs
         """
         try:
             replayed = _ReplayedEpoch(recording, self._load, self._plan)
@@ -167,7 +167,7 @@ class Advisor:
 
 
 class _ReplayedEpoch:
-    """The replay of the last epoch, as it was and under other plans."""
+    """A replay of the last epoch, as it was and under other plans."""
 
     def __init__(self, recording: Recording, load: MeasuredLoad, plan: MemoryPlan) -> None:
         header = recording.header
@@ -195,7 +195,7 @@ class _ReplayedEpoch:
         self._base_s = self._steady_s(own, self._shape, plan)
 
     def seconds(self, plan: MemoryPlan, load: MeasuredLoad, way: _Candidate) -> float:
-        """Return the seconds of the same epoch under ``plan``."""
+        """Return the epoch's seconds under ``plan``."""
         ring = open_ring(
             load.demand, plan, way.settings, load.files, load.tiers, num_ranks=self._shape.num_ranks
         )
@@ -205,7 +205,7 @@ class _ReplayedEpoch:
         return self.measured_s * self._steady_s(_needs_of(plan, load), shape, plan) / self._base_s
 
     def _steady_s(self, needs: StepNeeds, shape: PipelineShape, plan: MemoryPlan) -> float:
-        """Return the seconds of a step in the run's steady state."""
+        """Return a step's seconds in the run's steady state."""
         steps = num_steps(needs.superbatch) // shape.num_ranks * shape.num_ranks
         work = steady_work(
             self._known,
@@ -239,7 +239,7 @@ def _over(measured: float, predicted: float) -> float:
 
 
 def _needs_of(plan: MemoryPlan, load: MeasuredLoad) -> StepNeeds:
-    """Return the needs of a step under ``plan``."""
+    """Return a step's needs under ``plan``."""
     step = plan.step
     rows = load.demand.work.rows
     if plan.features == "ram":

@@ -179,7 +179,7 @@ class BufferRing:
         return tuple(matrices_in(lease, self.forms, rows))
 
     def _num_bytes(self, rows: Sequence[int]) -> int:
-        """Return the bytes of a buffer with these numbers of rows."""
+        """Return a buffer's bytes for these row counts."""
         sizes = [count * form.num_bytes for form, count in zip(self.forms, rows, strict=True)]
         return sum(map(_padded, sizes[:-1])) + sum(sizes[-1:])
 
@@ -217,7 +217,7 @@ class BufferRing:
             except queue.Empty:
                 # The wait continues while a batch is on its way to the consumer, even if the disk is slow. This test
                 # must come before the next one. The consumer first ends its wait and then lends the batch. In the other
-                # order this thread could see the old wait, and then take back the batch that the loop has just received.
+                # order this thread could see the old wait, and then take back a batch that the loop has just received.
                 if self._on_their_way:
                     continue
                 # A consumer that does not wait computes, and will return a buffer.

@@ -380,7 +380,7 @@ class EpochIterator(Iterator[B], Generic[B]):
 
 
 def _num_predicted(batch: Delivered) -> int:
-    """Return the number of a batch's seeds, or of its predicted edges."""
+    """Return a batch's number of seeds or predicted edges."""
     if isinstance(batch, LinkBatch):
         return batch.num_positives
     seeds = batch.num_seeds

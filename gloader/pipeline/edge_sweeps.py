@@ -148,7 +148,7 @@ class SweptBatches:
 
     @property
     def num_ready(self) -> int:
-        """Number of ready positions, from position 0 on. Hold the lock of ``changed`` to read it."""
+        """Number of ready positions, from position 0 on. Hold the ``changed`` lock to read it."""
         return self._num_swept + (self._error is not None)
 
     def wait_for_room(self, edges: EdgePass) -> None:

@@ -1,6 +1,6 @@
 """The flow of superbatches through the threads: the waits between threads, and the stage `Inspect`, which makes plans.
 
-Some threads have a wait in front of their channel; the docstring of each such class gives the reason. `Inspect` plans
+Some threads have a wait in front of their channel; each such class gives the reason in its docstring. `Inspect` plans
 the cache from the trace of a superbatch and the trace of the next one.
 """
 
@@ -106,7 +106,7 @@ class SuperbatchCollector:
     window : bounds the number of plans
     size : maximum S
     num_tables : number of tables
-    unit : superbatch sizes are multiples of this number of batches per step, as other machines count in steps
+    unit : batches per step; superbatch sizes are multiples, as other machines count in steps
     downloaded : tables whose missing rows come from a URL, by a download that could also serve many other batches; ()
         without downloads
     """

@@ -41,14 +41,14 @@ DEFAULT_NEGATIVES: Final = Uniform(1)
 class BatchStream:
     """The batches from ``first`` on, across epochs; position 0 is ``first``. Thread-safe.
 
-    The steps of L ranks are interleaved: position t is step t // L of the rank with number t % L.
+    The L ranks' steps are interleaved: position t is step t // L, for the rank with number t % L.
 
     Parameters
     ----------
-    order : the batches of each epoch
+    order : each epoch's batches
     first : the first batch of the stream
     end_epoch : the stream ends before this epoch; None means that it never ends
-    ranks : the batches' ranks; defaults to the rank of ``order``
+    ranks : the batches' ranks; defaults to the order's rank
     """
 
     def __init__(
@@ -78,12 +78,12 @@ class BatchStream:
         return self._end is None or position < self._end * len(self._ranks)
 
     def id_of(self, position: int) -> BatchId:
-        """Return the address of the batch at ``position``."""
+        """Return the batch's address at ``position``."""
         epochs, index = divmod(self._first.index + position // len(self._ranks), self._per_epoch)
         return BatchId(epoch=self._first.epoch + epochs, index=index)
 
     def seeds_at(self, position: int) -> Any:  # AnySeeds
-        """Return the seeds (B,) of the batch at ``position``."""
+        """Return the batch's seeds (B,) at ``position``."""
         # Every rank can compute every rank's seeds: the order covers all ranks, and each rank takes a part of a step.
         return self._order.seeds_of(self.id_of(position), rank=self._ranks[position % len(self._ranks)])
 
@@ -105,7 +105,7 @@ class SeedLabels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedPlan:
-    """The seeds of every epoch, with their labels and their task."""
+    """Every epoch's seeds, with their labels and their task."""
 
     order: AnyOrder
     labels: SeedLabels | None  # None if the targets come with the batches
@@ -119,7 +119,7 @@ class SeedPlan:
 
 
 def types_of(dataset: Dataset, *, are_named: bool) -> BatchTypes:
-    """Return the types of batches of ``dataset``, named or not."""
+    """Return the types in batches from ``dataset``, named or not."""
     return BatchTypes(nodes=dataset.node_types, relations=dataset.relations, are_named=are_named)
 
 
@@ -140,8 +140,8 @@ def order_seeds(
     dataset : the dataset with the seeds
     sampling : batch size, seed and shuffling
     seeds : (n,) node ids; several types share one numbering
-    times : (n,) query time of each seed; None means that edges of all times are sampled
-    drawn : an epoch's draw of seeds with repeats; None means that each seed comes once
+    times : (n,) each seed's query time; None allows edges of all times
+    drawn : an epoch's draw with repeated seeds; None means that each seed comes once
     rank, world_size : select this rank's part of each step
 
     Raises
@@ -166,11 +166,11 @@ def order_seeds(
 
 
 def order_rows(num_rows: int, sampling: SamplingSettings, *, rank: int, world_size: int) -> RowOrder:
-    """Return one rank's order of a link table's rows for every epoch.
+    """Return one rank's order of a link table's rows, for every epoch.
 
     Parameters
     ----------
-    num_rows : number of rows in the table
+    num_rows : the table's number of rows
     sampling : batch size, seed and shuffling
     rank, world_size : select this rank's part of each step
 
@@ -232,12 +232,12 @@ def stream_facts(dataset: Dataset, order: AnyOrder, sampling: SamplingSettings) 
 def named_facts(
     dataset: Dataset, order: AnyOrder, sampling: SamplingSettings, links: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return `stream_facts` and a digest of the seeds, as JSON values by name. Pure.
+    """Return `stream_facts` and the seeds' digest, as JSON values by name. Pure.
 
     Parameters
     ----------
     dataset, order, sampling : see `stream_facts`
-    links : facts of the link task, if the seeds are edges
+    links : the link task's facts, if the seeds are edges
     """
     digest = hashlib.sha256()
     for array in _seed_arrays(order):
@@ -292,7 +292,7 @@ SeedsLike: TypeAlias = "ArrayLike | Mapping[str, ArrayLike]"
 
 
 def number_seeds(dataset: Dataset, seeds: SeedsLike | None) -> IdArray:
-    """Return the seeds (n,) in the numbering of all types: the first number of a seed's type, plus its id.
+    """Return the seeds (n,) in the numbering over all types: the type's first number plus the id.
 
     Parameters
     ----------
@@ -330,7 +330,7 @@ def number_seeds(dataset: Dataset, seeds: SeedsLike | None) -> IdArray:
 
 
 def _labels_of(dataset: Dataset, order: EpochOrder) -> SeedLabels:
-    """Return the labels of the seeds of ``order``; only seeds of the labelled type have a label."""
+    """Return the seeds' labels; only seeds of the labelled type have a label."""
     table, seeds = dataset.labelled, order.seeds
     first = dataset.type_starts[table.number]
     has_label = (seeds >= first) & (seeds < first + table.num_nodes)
@@ -350,7 +350,7 @@ class NodeSeeds:
     have_types: bool  # whether batches name their types
 
     def plan(self, dataset: Dataset, settings: LoaderSettings, *, rank: int, world_size: int) -> SeedPlan:
-        """Return the seeds of every epoch with their labels.
+        """Return every epoch's seeds with their labels.
 
         Parameters
         ----------
@@ -427,7 +427,7 @@ class EdgeSeeds:
     typed: bool | None = None  # whether batches name their types; None means if the dataset has several
 
     def plan(self, dataset: Dataset, settings: LoaderSettings, *, rank: int, world_size: int) -> SeedPlan:
-        """Return the edges of every epoch, as rows of their table; parameters and errors as in `NodeSeeds.plan`."""
+        """Return every epoch's edges, as table rows; parameters and errors as in `NodeSeeds.plan`."""
         sampling, is_of_types = settings.sampling, dataset.kind == "hetero"
         have_types = is_of_types if self.typed is None else self.typed
         if have_types:
@@ -462,7 +462,7 @@ def plan_training_seeds(
     rank: int = 0,
     world_size: int = 1,
 ) -> SeedPlan:
-    """Return the seeds of a loader that is only planned: they have no labels, as no batch is handed out.
+    """Return the seeds for a planned loader, without labels, as the loader hands out no batch.
 
     Parameters
     ----------

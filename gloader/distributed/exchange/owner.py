@@ -60,11 +60,11 @@ class RoundSizes:
         return max(1, self.max_rows // _BUCKETS_A_SLICE)
 
     def reply_bytes(self, num_rows: IdArray) -> IdArray:
-        """Return the bytes of ``num_rows`` rows, in full pages, and of their checksums. Pure."""
+        """Return the bytes for ``num_rows`` rows, in full pages, and their checksums. Pure."""
         return -(-num_rows * self.row_bytes // PAGE_BYTES) * (PAGE_BYTES + SUM_BYTES)
 
     def request_bytes(self, num_rows: IdArray) -> IdArray:
-        """Return the bytes of ``num_rows`` row ids, in full words, and of their digest. Pure."""
+        """Return the bytes for ``num_rows`` row ids, in full words, and their digest. Pure."""
         return (-(-num_rows * self.id_bytes // SUM_BYTES) + (num_rows > 0)) * SUM_BYTES
 
 
@@ -75,8 +75,8 @@ def plan_sizes(
 
     Parameters
     ----------
-    memory_bytes : memory for all exchange buffers of a machine
-    num_hosts, row_bytes, id_bytes : W, R and the bytes of a row id
+    memory_bytes : a machine's memory for all exchange buffers
+    num_hosts, row_bytes, id_bytes : W, R and the bytes per row id
     bit_bytes : memory for the row and page bits with which an owner merges requests
 
     Raises
@@ -119,12 +119,12 @@ def plan_sizes(
 
 
 def bucket_starts(lower: int, upper: int, bucket_rows: int) -> IdArray:
-    """Return (B + 1,) the first row of each bucket in an owner's range, then the range's end. Pure."""
+    """Return (B + 1,) each bucket's first row in an owner's range, then the range's end. Pure."""
     return np.append(np.arange(lower, upper, bucket_rows), upper).astype(np.int64)
 
 
 def plan_rounds(counts: IdArray, max_rows: int) -> IdArray:
-    """Return (Q + 1,) the first bucket of each round, then the number of buckets. Pure.
+    """Return (Q + 1,) each round's first bucket, then the number of buckets. Pure.
 
     The plan has as few rounds as possible with at most ``max_rows`` for each machine. Without requests there are none.
 
@@ -197,14 +197,14 @@ class OwnedRows:
 
 
 class Owner:
-    """Serves the rounds of one exchange. Owns a sweep's lane and buffers until `close`.
+    """Serves one exchange's rounds. Owns a sweep's lane and buffers until `close`.
 
     Parameters
     ----------
     owned : the table's rows
     index : this host's index
     names : (W,) all hosts' names, for errors
-    sizes : the bounds of a round
+    sizes : the rounds' bounds
     max_union : maximum number of distinct rows in a round
     verify : whether rows are sent with checksums
     """

@@ -286,7 +286,7 @@ def plan_fetch(
     ----------
     transport : the connection to the other hosts
     bounds : (W + 1,) the owners' row ranges
-    sizes : the bounds of a round
+    sizes : the rounds' bounds
     rows : (K,) rows that this host needs, ascending
     is_cancelled : see `Transport.all_to_all`
 
@@ -451,7 +451,7 @@ class RowFetch:
         return self._is_cancelled
 
     def _parts(self, step: int) -> Iterator[tuple[int, NDArray[np.uint8], NDArray[np.uint8]]]:
-        """Yield each host with the places of its rows and of the requested ids in ``step``."""
+        """Yield each host with the places of its rows and requested ids in ``step``."""
         at = 0
         for host, (reply, request) in enumerate(self._send_bytes[step].tolist()):
             middle = at + reply
@@ -508,7 +508,7 @@ def _most(step_bytes: IdArray) -> int:
 
 @njit(cache=True, nogil=True)
 def _places_of(rows: NDArray[Any], starts: IdArray, found: IdArray) -> None:
-    """Write the position of the first of ``rows`` at or after each of ``starts``; both ascend."""
+    """Write the position in ``rows`` of the first row at or after each start; both ascend."""
     low = np.int64(0)
     for i in range(starts.shape[0]):
         high = np.int64(rows.shape[0])

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class ExchangedRows:
-    """All rows of a table; this machine stores a range of them. A `FeatureSource` within a ``with`` block.
+    """All rows of a table; this machine stores a range. A `FeatureSource` within a ``with`` block.
 
     Each read is an exchange among all machines. Machines may read different numbers of times: at the end of the block
     each machine serves the others until all have arrived.

@@ -211,7 +211,7 @@ class RowReader:
 
 
 class AllRows:
-    """All rows of a table; this host stores a range of them. A `FeatureSource` while ``reader`` is open.
+    """All rows of a table; this host stores a range. A `FeatureSource` while ``reader`` is open.
 
     Parameters
     ----------

@@ -1,1 +1,1 @@
-"""The network between the machines of a launch: measured rates, and the choice of gloo's interface."""
+"""The network between a launch's machines: measured rates, and the choice of gloo's interface."""

@@ -85,7 +85,7 @@ def address_of_host_name() -> str:
 
 
 def open_sockets() -> dict[str, str]:
-    """Return the address of each internet socket of this process; the key is the socket's name in the system."""
+    """Return this process's internet sockets: the system's name of a socket, and its address."""
     found = {}
     for entry in Path("/proc/self/fd").iterdir():
         # A descriptor may be closed by now, such as the one for this directory listing.

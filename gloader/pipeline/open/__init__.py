@@ -1,1 +1,1 @@
-"""The opening of a loader: measure the first batches, plan the memory, open the tiers."""
+"""The steps that open a loader: measure the first batches, plan the memory, open the tiers."""

@@ -63,7 +63,7 @@ def room_for_rows(
     dims: Mapping[int, int],
     dry_run: DryRun | None = None,
 ) -> int:
-    """Return the bytes of ``device`` for rows: the requested size, or the memory that the model leaves free.
+    """Return the device bytes for rows: the requested size, or the memory that the model leaves free.
 
     The result for the CPU is 0 unless a size was requested, as the CPU has its own memory budget.
 
@@ -71,9 +71,9 @@ def room_for_rows(
     ----------
     device : the device that would hold the rows
     settings : the requested size
-    largest : the largest of a few batches; None if no batch exists
-    dims : F of each table, by the table's number
-    dry_run : one step of the model, which is run and measured; without it the model gets half of the free memory
+    largest : the largest sampled batch; None if no batch exists
+    dims : F by table number
+    dry_run : one model step, which is run and measured; without it the model gets half the free memory
     """
     # A requested size needs no measurement.
     if settings.device_cache != "auto":
@@ -103,7 +103,7 @@ def room_for_rows(
 
 
 def _step_bytes(device: Device, dry_run: DryRun, batch: HostBatch, types: Sequence[int]) -> int:
-    """Return the device bytes of one step, including its batch; ``types`` are the batch's table numbers."""
+    """Return one step's device bytes, including its batch; ``types`` are the batch's table numbers."""
 
     def step() -> None:
         transfer = Transfer([DeviceTier(device=device)] * len(types), device=device, types=types)
@@ -131,7 +131,7 @@ def _blank_batch(sampled: AnyBatch, dims: Mapping[int, int]) -> HostBatch:
 
 
 def _num_bytes(batch: HostBatch) -> int:
-    """Return the device bytes of a batch; ids count with their maximum size."""
+    """Return a batch's device bytes; ids count with their maximum size."""
     blocks = sum(
         array.nbytes
         for block in batch.sampled.all_blocks
@@ -144,7 +144,7 @@ def _num_bytes(batch: HostBatch) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTable:
-    """A device's view of the feature rows of a node type or relation."""
+    """A device's view of a feature table, for a node type or a relation."""
 
     type_number: int  # the table's number, see `table_rows`
     num_nodes: int  # N; for a relation, its number of edges
@@ -199,7 +199,7 @@ class Workload:
 
     @property
     def largest(self) -> AnyBatch | None:
-        """The largest of the sampled batches; None if there are none."""
+        """The largest sampled batch; None without batches."""
         return max(self.probe, key=lambda batch: sum(map(len, batch.node_arrays)), default=None)
 
 
@@ -208,9 +208,9 @@ class RowChoice:
 
     Parameters
     ----------
-    hotness : measure of hotness, see `heat_of_tables`
+    hotness : how access frequency is determined, see `heat_of_tables`
     workload : the device's future work
-    tables : the feature rows of each node type with features, then of each relation with features
+    tables : the feature tables, node types before relations
     as_stored : whether the host sends the other rows in their storage format
     """
 

@@ -304,7 +304,7 @@ def open_device_tiers(
         settings.sampling_device,
         device,
         workload,
-        # For rows of a requested size, the remaining room; for an automatic size, the rows' room.
+        # If the rows' size was requested, sampling gets the remaining room; otherwise it shares the rows' room.
         room_bytes=device.free_bytes() - num_bytes if is_sized else num_bytes,
         all_rows_bytes=None
         if is_sized

@@ -63,7 +63,7 @@ _AS_PROBED: Final = ("auto", "uring")  # request methods that the probes may use
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureFile:
-    """The feature rows of a node type, or of a relation's edges."""
+    """The feature rows for a node type, or for a relation's edges."""
 
     rows: FeatureRows
     store: FeatureStore
@@ -80,7 +80,7 @@ class KnownDisk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFiles:
-    """The feature rows of all node types and relations, and the folder for packs."""
+    """All feature tables, and the folder for packs."""
 
     tables: tuple[FeatureFile, ...]
     spill: SpillFolder | None
@@ -106,7 +106,7 @@ class TableFiles:
 
     @property
     def spill_bytes(self) -> int:
-        """Maximum bytes of spilled data."""
+        """Maximum bytes to spill."""
         if self.known is not None:
             return self.known.spill_bytes
         return 0 if self.spill is None else self.spill.budget_bytes
@@ -151,7 +151,7 @@ def open_files(
 
 
 def with_edge_spill(files: TableFiles, plan: MemoryPlan, stack: ExitStack) -> TableFiles:
-    """Return ``files`` with a folder for edge passes; packs cannot use its part of the disk."""
+    """Return ``files`` with a folder for edge passes; packs cannot use its disk space."""
     if files.spill is None or plan.sweeps is None:
         return files
     return replace(files, edge_spill=stack.enter_context(files.spill.split_off(plan.sweeps.spill_bytes)))
@@ -216,7 +216,7 @@ _LEAST_TABLE_BYTES: Final = 4 * 2**20
 def open_spill_folder(
     dataset: Dataset, settings: LoaderSettings, stack: ExitStack, *, budget_bytes: int, num_loaders: int = 1
 ) -> SpillFolder | None:
-    """Open the folder for packs and for the output of edge passes; None if neither is needed.
+    """Open the folder for packs and for the edge passes' output; None if neither is needed.
 
     Parameters
     ----------
@@ -253,7 +253,7 @@ def choose_edge_home(
     budget_bytes: int,
     room_bytes: int | None = None,
 ) -> TopologyChoice:
-    """Return the place of the edges, before batches are sampled.
+    """Return the edges' place, before batches are sampled.
 
     Parameters
     ----------
@@ -290,7 +290,7 @@ def plan_edges(
     spill_bytes: int,
     room_bytes: int | None = None,
 ) -> tuple[TopologyChoice, SweepPlan | None]:
-    """Return the place of the edges, and a plan of their sweeps if they are swept. Pure.
+    """Return the edges' place, and a plan for sweeps if the edges are swept. Pure.
 
     Parameters
     ----------
@@ -322,14 +322,14 @@ def plan_edges(
 def sweep_demand(
     dataset: Dataset, settings: LoaderSettings, probe: Sequence[AnyBatch], *, num_batches: int | None
 ) -> SweepDemand | None:
-    """Return the demand of sweeps over the edges of ``dataset`` for batches like ``probe``.
+    """Return the demand of sweeps over the dataset's edges for batches like ``probe``.
 
     Parameters
     ----------
     dataset : the edges
     settings : the loader's settings
     probe : a few batches; without batches the result is None
-    num_batches : number of batches in the run; None if unknown
+    num_batches : the run's number of batches; None if unknown
     """
     if not probe:
         return None
@@ -380,7 +380,7 @@ def open_sweeps(
     rates: IoRates,
     stack: ExitStack,
 ) -> SweepTier | None:
-    """Open the reader of edge passes over ``dataset``; None if there are no passes.
+    """Open the reader for edge passes over ``dataset``; None if there are no passes.
 
     Parameters
     ----------
@@ -388,7 +388,7 @@ def open_sweeps(
     settings : the loader's settings
     plan : the passes' plan, or None
     work : the sampler, and sampled batches
-    folder : receives the output of passes
+    folder : receives the passes' output
     rates : the disks' rates
     stack : closes the files
 
@@ -448,7 +448,7 @@ def _hop_nodes(dataset: Dataset, batch: AnyBatch, *, is_merged: bool) -> list[in
 
 
 def _seen_of_types(dataset: Dataset, batch: AnyBatch) -> list[list[int]]:
-    """Return the number of seen nodes of each type before each hop. Pure."""
+    """Return the number of seen nodes before each hop, per type. Pure."""
     seen = []
     for name, count in zip(dataset.node_types, batch.seed_counts, strict=True):
         counts = []
@@ -465,7 +465,7 @@ def _seen_of_types(dataset: Dataset, batch: AnyBatch) -> list[list[int]]:
 
 
 def _hop_edges(blocks: Sequence[Block], *, is_merged: bool) -> list[int]:
-    """Return the number of edges per hop; a merged block also holds the edges of earlier hops. Pure."""
+    """Return the number of edges per hop; a merged block also holds earlier hops' edges. Pure."""
     edges = [block.num_edges for block in reversed(blocks)]
     return [after - before for before, after in pairwise([0, *edges])] if is_merged else edges
 

@@ -1,6 +1,6 @@
-"""The first batches of a run, made before anything is planned: their sizes, their times, and the run's demand.
+"""A run's first batches, made before anything is planned: their sizes, their times, and the run's demand.
 
-`Probe` holds the measurements. From these, `measure_demand` derives the memory that a run could use and the work of a
+`Probe` holds the measurements. From these, `measure_demand` derives the memory that a run could use and the work in a
 step.
 """
 
@@ -68,7 +68,7 @@ _COUNTED_SEEDS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """The first batches of epoch 0."""
+    """Epoch 0's first batches."""
 
     batches: list[AnyBatch]
     seconds: float  # time of one core for the fastest batch, without reads
@@ -77,14 +77,14 @@ class Probe:
 def probe_one_by_one(
     sampler: AnySampler, order: AnyOrder, first: list[tuple[BatchId, AnySeeds]], *, threads: int
 ) -> Probe:
-    """Sample the first batches; a cold topology delays each of them.
+    """Sample the first batches; a cold topology delays each batch.
 
     Parameters
     ----------
     sampler : samples the batches
     order : the seed order
     first : the result of `first_seeds`
-    threads : number of sampling threads
+    threads : sampling threads
     """
 
     def sample(batch_id: BatchId, seeds: Any) -> tuple[AnyBatch, float]:
@@ -106,7 +106,7 @@ def probe_in_passes(
 ) -> Probe:
     """Make the first batches with one pass over the edges for each hop.
 
-    Each batch touches many pages of the graph: one shared pass is several times faster.
+    Each batch touches many graph pages, so that one shared pass is several times faster.
 
     Parameters
     ----------
@@ -171,16 +171,16 @@ def _make_in_passes(
 def first_seeds(
     order: AnyOrder, topology: Topology | HeteroGraph, fanouts: Fanouts, *, epochs: int | None
 ) -> list[tuple[BatchId, AnySeeds]]:
-    """Return the seeds of the first batches, and of a later batch if its seeds draw many more edges.
+    """Return the first batches' seeds, and a later batch's seeds if they draw many more edges.
 
-    A later batch may be too large for the memory of the first ones, because of hubs or of a dense part of the graph.
+    Hubs, or a dense part of the graph, may make a later batch too large for the first batches' memory.
 
     Parameters
     ----------
     order : the seeds
     topology : the neighbours
     fanouts : neighbours drawn per node
-    epochs : the run's number of epochs; None if unknown
+    epochs : the run's epochs; None if unknown
     """
     count = order.num_batches
     first = (BatchId(epoch=0, index=index) for index in range(min(_BATCHES, count)))
@@ -202,7 +202,7 @@ def first_seeds(
 
 
 def _num_drawn(topology: Topology | HeteroGraph, fanouts: Fanouts, seeds: AnySeeds) -> int:
-    """Return the first hop's number of edges, for a sampler that draws up to the fan-outs of each node."""
+    """Return the first hop's number of edges, if each node draws its full fan-out."""
     graph = HeteroGraph.of(topology)
     by_type = dict(zip(graph.node_types, split_seeds(seed_nodes(seeds), graph.type_starts), strict=True))
     hops = resolve_fanouts(fanouts, tuple(graph.relations))
@@ -226,7 +226,7 @@ def _probe_of(found: list[tuple[AnyBatch, float]], order: AnyOrder) -> Probe:
 
 
 def _seed_seconds(order: AnyOrder) -> float:
-    """Return the seconds to derive a batch's seeds from its rows; 0 for an order of nodes."""
+    """Return the seconds to derive a batch's seeds from its rows; 0 if the seeds are nodes."""
     if not isinstance(order, RowOrder):
         return 0.0
     began = time.thread_time()
@@ -254,14 +254,14 @@ def measure_demand(
     num_ranks: int,
     is_exchanged: bool,
 ) -> Demand:
-    """Return the memory demand of a loader with ``settings``, from the sampled batches of ``work``.
+    """Return a loader's memory demand with ``settings``, from the sampled batches in ``work``.
 
     Parameters
     ----------
     settings : the loader's settings
     work : sampled batches, and their sampler
     files : each table's feature rows
-    tiers : the device's rows of each table; at least one tier
+    tiers : each table's rows on the device; at least one tier
     sweeps : passes over the edges, or None
     num_ranks : ranks that the loader serves
     is_exchanged : whether all missing rows come from other machines
@@ -357,7 +357,7 @@ def _table_work(table: FeatureFile, tier: DeviceTier, batches: list[IdArray]) ->
 
 
 def _buffer_row_bytes(table: FeatureFile, tier: DeviceTier) -> int:
-    """Return the bytes of a row in a buffer of the ring: in the stored dtype for a device, float32 for the CPU."""
+    """Return a row's bytes in the ring's buffers: in the stored dtype for a device, float32 for the CPU."""
     return table.store.dim * tier.staged_dtype.itemsize
 
 
@@ -383,7 +383,7 @@ def _num_edges(batch: AnyBatch) -> int:
 
 
 def _map_bytes(sampling: SamplingSettings, work: Workload, edges: int) -> int:
-    """Return the peak bytes of a sampling thread's node map."""
+    """Return a sampling thread's peak bytes for its node map."""
     graph = HeteroGraph.of(work.topology)
     sizes = [dict(zip(graph.node_types, map(len, batch.node_arrays), strict=True)) for batch in work.probe]
     # Any edge of a batch may lead to any type.
@@ -397,12 +397,12 @@ def _map_bytes(sampling: SamplingSettings, work: Workload, edges: int) -> int:
 
 
 def _seed_bytes(work: Workload) -> int:
-    """Return the memory of a sampling thread while it derives a batch's seeds."""
+    """Return a sampling thread's memory while it derives a batch's seeds."""
     return work.order.expand_bytes if isinstance(work.order, RowOrder) else 0
 
 
 def _hop_bytes(sampling: SamplingSettings, work: Workload, sweeps: SweepPlan | None) -> int:
-    """Return the memory of a sampling thread for a large batch's hops, without the batch itself."""
+    """Return a sampling thread's memory for a large batch's hops, without the batch itself."""
     if sweeps is not None:
         return _REPLAY_FACTOR * sweeps.drawn_bytes
     spec = sampling.sampler
