@@ -474,7 +474,7 @@ class FeatureSource(Protocol):
     def read_into(
         self, rows: IdArray, out: NDArray[np.generic], /, *, at: IdArray | None = None
     ) -> ReadStats:
-        """Read ``rows`` into ``out``: all of them, or an error is raised.
+        """Read all ``rows`` into ``out``, or raise an error.
 
         Parameters
         ----------

@@ -83,7 +83,7 @@ def unpack(block: torch.Tensor, arrays: Sequence[NDArray[Any]], offsets: Offsets
 class PinnedArray:
     """An array that is pinned in place until `close`. Made by `pin_in_place`.
 
-    The process keeps the array alive until then: if pinned memory were unmapped, the device could still access it.
+    The process keeps the array alive until then. Otherwise the device could access unmapped memory.
 
     Parameters
     ----------

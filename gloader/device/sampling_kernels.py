@@ -205,9 +205,9 @@ def _find_kernel(  # type: ignore[no-untyped-def]
 ):
     """One edge per lane: write its position in the graph and its source; a new node takes the least edge number.
 
-    If an earlier draw took the same position, Floyd's rule replaces the draw by the last position in its bound, its
-    top. The earlier draw took the position directly, or as its own top. Position p is the top of one draw only, number
-    p - (degree - count), so that only this draw is tested.
+    The top of a draw is the last position in its bound. If an earlier draw took the same position, Floyd's rule
+    replaces the draw by its top. The earlier draw took the position directly, or as its own top. Position p is the top
+    of one draw only, number p - (degree - count), so that only this draw is tested.
     """
     edge = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
     num_edges = tl.load(offsets + num_rows)

@@ -1,4 +1,4 @@
-"""The protocol for compute devices, the CPU as one of them, and the choice of a device.
+"""The protocol for compute devices, the CPU device, and the choice of a device.
 
 Batches are already in the CPU's memory, so `CpuDevice` passes them on unchanged.
 """

@@ -56,10 +56,10 @@ class Loader(_OfNodes[ReadyBatch]):
     Batches depend only on the dataset, the seeds, ``fanouts``, ``layout``, ``batch_size``, ``seed`` and ``world_size``.
     Threads, caches, the memory budget and the features' place never change a bit in a batch.
 
-    Iterating again starts the next epoch, also after a ``break``. The stages continue across epochs, and end
-    with a ``break``, an error, `close`, or when the loader is dropped. Until then the loader owns the stages' threads,
-    the feature store, the caches and the buffers. It is also a context manager. Threads may share an iterator: each
-    batch goes to one thread, whole. A forked child may read `features` and plain values. Anything else raises ForkError
+    Iterating again starts the next epoch, also after a ``break``. The stages continue across epochs, and end with a
+    ``break``, an error, `close`, or when the loader is dropped. Until then the loader owns the stages' threads, the
+    feature store, the caches and the buffers. A loader is also a context manager. Threads may share an iterator: each
+    batch goes to one thread. A forked child may read `features` and plain values; everything else raises ForkError
     there.
 
     Parameters
@@ -129,7 +129,7 @@ class HeteroLoader(_OfNodes[HeteroReadyBatch]):
     Parameters
     ----------
     dataset : the dataset to sample from
-    fanouts : neighbours per node, relation and hop; the hop next to the seeds comes first, and -1 takes all. Give one
+    fanouts : neighbours per node, relation and hop; the first hop is next to the seeds, and -1 takes all. Give one
         list for all relations, or a mapping from relations to lists. A relation is written as ("author", "writes",
         "paper") or "author:writes:paper", and "*" stands for all others. `gloader.collective` of a list counts the
         neighbours over all relations together

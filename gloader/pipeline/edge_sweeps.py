@@ -82,13 +82,13 @@ def edge_passes(stream: BatchStream, size: int, *, num_hops: int, start: int = 0
 
 
 def batches_swept(size: int, planned: int) -> int:
-    """Return the maximum number of batches that are drawn and not yet made, with those of the current pass. Pure.
+    """Return the maximum number of batches that are drawn and not yet made, including the current pass. Pure.
 
     The pass that completes a superbatch waits until at most this many batches are left. During that pass the batches
     of the previous superbatch are executed, and traces are taken up to ``planned`` batches ahead.
 
-    This cannot deadlock. Assume that a pass waits. It would complete at most ``size`` batches, and more than
-    2 S_t + 2 S would then be drawn and not made, so that more than 2 S are so already. The next batch to be made
+    This cannot deadlock. Assume that a pass waits. It would complete at most ``size`` batches. More than 2 S_t + 2 S
+    batches would then be drawn and not made, so that more than 2 S are in this state already. The next batch to be made
     belongs to a feature superbatch j. Plans j and j + 1 end at most 2 S batches after it, so that their traces can be
     taken. Plan j needs nothing else (`SuperbatchCollector`), and the batches before j free its memory as they are
     executed. So this batch is made, and then further batches, until there is room for the pass.

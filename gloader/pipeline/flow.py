@@ -95,9 +95,9 @@ class SuperbatchCollector:
     """Collects traces into superbatches, each with the trace of the next superbatch as its look-ahead.
 
     Superbatches grow up to the full size. The first superbatch, of one batch, is planned without look-ahead, as all
-    stages wait for it. If this wait is for a download, batches sampled in a tenth of the download's time join the
-    superbatch, so that its rows are not read again for each of them. Superbatch k + 1 is planned after the trace of
-    k + 2 is there and the plan of k - 1 is no longer needed. For one thread.
+    stages wait for it. If this wait is for a download, the superbatch also gets the batches that are sampled in a tenth
+    of the download's time: otherwise each of them would read the same rows again. Superbatch k + 1 is planned after the
+    trace of k + 2 is there and the plan of k - 1 is no longer needed. For one thread.
 
     Parameters
     ----------

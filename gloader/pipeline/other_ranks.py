@@ -198,7 +198,7 @@ class ExchangeTier(Protocol):
         Parameters
         ----------
         position : the run's first batch, the same on all machines
-        caches : each table's cache; rows in it need not be read from the disk
+        caches : each table's cache; cached rows need not be read from the disk
         """
         ...
 
@@ -234,7 +234,7 @@ class OtherMachines(Protocol):
         ...
 
     def agree_on_superbatch(self, plan: MemoryPlan, *, num_ranks: int) -> int:
-        """Return the superbatch size in batches: as many steps as fit on every machine; 0 without an exchange.
+        """Return the superbatch size in batches, with the most steps that fit on every machine; 0 without an exchange.
 
         Collective.
 

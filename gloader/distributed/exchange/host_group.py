@@ -139,7 +139,7 @@ class HostGroup:
         """Run a collective; return the failure as text, `_CANCELLED` if this host closed, or "".
 
         This method never raises, as a traceback would keep torch's objects. A thread that drops such objects while the
-        process ends aborts it.
+        process ends aborts the process.
         """
         with self._lock:
             group = self._group

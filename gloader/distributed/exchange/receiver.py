@@ -237,7 +237,7 @@ def _first_damaged(words: NDArray[np.uint64], sums: NDArray[np.uint64], key: int
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FetchPlan:
-    """One host's requests to the others and their requests to it, in Q rounds."""
+    """One host's requests to the others, and the others' requests to this host, in Q rounds."""
 
     sizes: RoundSizes
     layout: ArrivalLayout
@@ -258,7 +258,7 @@ class FetchPlan:
     def step_bytes(self, replies: IdArray, requests: IdArray) -> IdArray:
         """Return (Q + 2, W, 2) bytes of each step's replies and requests; (0, W, 2) without rounds. Pure.
 
-        Step s moves the ids of round s and the rows of round s - 2; the rows of round s - 1 are read meanwhile.
+        Step s moves the ids of round s and the rows of round s - 2; the rows of round s - 1 are read at the same time.
 
         Parameters
         ----------

@@ -376,7 +376,7 @@ class LaunchMachines:
         return self._memory_bytes
 
     def agree_on_superbatch(self, plan: MemoryPlan, *, num_ranks: int) -> int:
-        """Return the superbatch size in batches: as many steps as fit on every machine; 0 without an exchange.
+        """Return the superbatch size in batches, with the most steps that fit on every machine; 0 without an exchange.
 
         Collective.
 

@@ -283,7 +283,7 @@ def open_device_tiers(
     Raises
     ------
     ConfigError
-        There is no such device, or sampling on it was requested and is impossible.
+        The device does not exist, or cannot sample although the user requested it.
     torch.OutOfMemoryError
         The rows do not fit on the device. If their size is automatic, half of them do not fit either.
     ShapeError

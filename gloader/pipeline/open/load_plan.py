@@ -129,7 +129,7 @@ def _seed_types(graph: HeteroGraph, order: AnyOrder) -> tuple[str, ...]:
 
 
 _LEAST_OF_BLOCKS: Final = 32 * 2**20
-# At 1 GB/s and 50 ms of latency, a tenth of it is in flight and another tenth is being written.
+# At 1 GB/s and 50 ms of latency, a tenth of this memory is in flight, and another tenth is being written.
 _MOST_OF_BLOCKS: Final = 512 * 2**20
 
 
