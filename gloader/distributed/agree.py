@@ -62,7 +62,7 @@ def require_own_gpus(gpus: Mapping[int, str | None], *, may_share: bool) -> None
     Parameters
     ----------
     gpus : by rank, see `gpu_of`
-    may_share : whether every rank requested its GPU by number; NCCL refuses shared GPUs in any case
+    may_share : whether the user set the cache size on every rank; NCCL refuses shared GPUs in any case
     """
     if may_share and backend_of("cuda") != "nccl":
         return

@@ -32,7 +32,8 @@ class ReadMisses:
     Parameters
     ----------
     ring : provides each batch's buffer
-    brought : for each table, whether the device serves all rows, which then need no buffer; None means no table
+    brought : for each table, whether the device serves all rows, which then need no buffer. None means that every
+        table needs a buffer
     feedback : receives the disk times
     instruments : measure the reads
     """

@@ -208,7 +208,7 @@ class PipelineRun:
             return self._has_ended_well
 
     def __del__(self) -> None:
-        # A signal may come before any reference to the run is kept. A referenced run is closed by its user.
+        # If a signal comes before any reference to the run is kept, only this finalizer closes the run.
         if hasattr(self, "_pipeline"):
             close_in_finalizer(self.close)
 
