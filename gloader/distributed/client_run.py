@@ -122,8 +122,8 @@ class ClientRun:
             return self._has_ended_well
 
     def __del__(self) -> None:
-        # If a signal comes before any reference to the run is kept, only this finalizer closes it. A forked child does not
-        # own the run.
+        # If a signal comes before any reference to the run is kept, only this finalizer closes the run. A forked child
+        # does not own the run.
         if hasattr(self, "_pipeline") and os.getpid() == self._pid:
             close_in_finalizer(self.close)
 
