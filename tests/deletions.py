@@ -31,7 +31,7 @@ TESTS = {
         "tests/unit/device/test_host_memory.py",
         "tests/unit/device/test_bare_machine.py",
     ],
-    "gloader/distributed/shared_memory.py": _CUDA,
+    "gloader/distributed/shared_memory.py": [*_CUDA, *_RANKS],
     "gloader/pipeline/open/device_tier.py": ["tests/unit/pipeline/test_open_device_tier.py"],
     "gloader/training/inference/row_stream.py": ["tests/unit/training/inference/test_overlap.py"],
     "gloader/distributed/client_run.py": _RANKS,
@@ -251,10 +251,10 @@ DELETIONS: list[tuple[str, str, str, str]] = [
         "cancels=[client, self._sent]",
     ),
     (
-        "gloader/distributed/client_run.py",
+        "gloader/distributed/shared_memory.py",
         "the copy of the ids that the loop gets",
-        "nodes=sampled.nodes.copy()",
-        "nodes=sampled.nodes",
+        "own = np.copy if copies_ids else np.asarray",
+        "own = np.asarray",
     ),
     (
         "gloader/distributed/client.py",

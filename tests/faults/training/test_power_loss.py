@@ -14,7 +14,8 @@ import yaml
 from gloader.cli.infer import save_predictions
 from gloader.config import ModelConfig
 from gloader.lab.report import build_page
-from gloader.lab.report.page import Picture, Section
+from gloader.lab.report.page import Section
+from gloader.lab.report.svg import Chart
 from gloader.observe.timeline import TimelineRecorder
 from gloader.ssd_store.cost import profile
 from gloader.ssd_store.cost.device_rates import DEFAULT_PROFILE
@@ -236,17 +237,18 @@ class Report(OneFile):
     end = "</html>\n"
 
     def write(self, disk: Path, content: str, os_io: OsIO) -> None:
-        picture = Picture(name="a", caption=content, png=content.encode() * 400)
-        section = Section(title=content, source=content, facts=(), pictures=(picture,), tables=(), notes=())
+        chart = Chart(name="a", caption=content, svg=f"<svg>{content * 400}</svg>")
+        section = Section(title=content, source=content, charts=(chart,))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(build_page, "read_sections", lambda _: [section])
             build_page.make_report([disk], disk / "report.html", png=disk / "png", title=content, os_io=os_io)
 
     def read(self, disk: Path) -> str:
         found = super().read(disk)
-        picture = (disk / "png" / "a.png").read_bytes()
-        assert picture in (b"old" * 400, b"new" * 400)
-        return found if picture == found.encode() * 400 else f"{found} page"
+        picture = (disk / "png" / "a.svg").read_bytes()
+        drawn = [text for text in ("old", "new") if text.encode() * 400 in picture]
+        assert len(drawn) == 1
+        return found if drawn == [found] else f"{found} page"
 
     before = frozenset({"old", "new page"})  # two files, one after the other
 

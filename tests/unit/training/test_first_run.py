@@ -26,7 +26,7 @@ from gloader.distributed.exchange import owner, receiver
 from gloader.observe import peak_memory
 from gloader.samplers import make
 from gloader.ssd_store import miss_sources
-from gloader.ssd_store.sweep import supply
+from gloader.ssd_store.sweep import wanted_rows
 from gloader.training import compile_processes, first_run
 from gloader.training.compile_processes import CompileJob
 
@@ -146,7 +146,7 @@ def test_a_rehearsal_of_several_machines_compiles_every_kernel_of_their_exchange
         assert started == []
         first_run.compile_first(dataset, loader, says=str, has_machines=True)
     assert len(started) == 3
-    for module in (receiver, receiver, owner, owner, supply, miss_sources):
+    for module in (receiver, receiver, owner, owner, wanted_rows, miss_sources):
         kernels = [one for one in vars(module).values() if isinstance(one, Dispatcher)]
         kernels = [one for one in kernels if one.py_func.__module__ == module.__name__]
         assert kernels

@@ -23,8 +23,9 @@ FAST: dict[str, Any] = {"random_reads_per_s": 1e6, "medium_reads_per_s": 2.5e5, 
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Iterator[FeatureFile]:
-    """2,000 rows of 100 float32."""
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FeatureFile]:
+    """2,000 rows of 100 float32, on a disk without a profile."""
+    monkeypatch.setenv("GLOADER_HOME", str(tmp_path / "home"))
     rows: Any = SimpleNamespace(name="node", num_rows=2000)
     with FeatureStore.create(tmp_path / "store", np.zeros((2000, 100), np.float32)) as store:
         yield FeatureFile(rows=rows, store=store, is_of_edges=False)

@@ -81,7 +81,7 @@ def _logits(graph, features, *, name="graphsage", nodes=NODES, budget=PLENTY, **
 
 def _tier(features: RamFeatures, device: Device, **parts) -> DeviceTier:
     """A device that holds all rows."""
-    form = RowFormat(dtype=features.dtype, dim=F, scale=features._scale)
+    form = RowFormat(dtype=features.dtype, dim=F, scale=features._form.scale)
     plan = DeviceCachePlan(num_nodes=N, rows=np.arange(N))
     tier = DeviceTier(device=device, cache=StaticCache(plan, form=form, place=CPU), **parts)
     tier.fill(_Stored(features))
@@ -100,17 +100,17 @@ class _Stored:
 
 @pytest.mark.parametrize("device", [CpuDevice(), Gpu()], ids=["cpu", "gpu"])
 def test_nothing_is_read_where_the_device_holds_all_rows(graph, features, device) -> None:
-    nowhere = NoFeatures(features.array, scale=features._scale)
+    nowhere = NoFeatures(features.array, scale=features._form.scale)
     found = _logits(graph, nowhere, device=device, tier=_tier(features, device))
     assert torch.equal(found, _logits(graph, features))
 
 
 def test_features_in_pinned_memory_are_copied_from_there(graph, features) -> None:
     device = Gpu(reads_in_place=True)
-    form = RowFormat(dtype=features.dtype, dim=F, scale=features._scale)
+    form = RowFormat(dtype=features.dtype, dim=F, scale=features._form.scale)
     pinned = device.pin(features.array)
     tier = DeviceTier(device=device, features=reach_features(device, pinned, form), pinned=pinned)
-    nowhere = NoFeatures(features.array, scale=features._scale)
+    nowhere = NoFeatures(features.array, scale=features._form.scale)
     found = _logits(graph, nowhere, device=device, tier=tier)
     assert torch.equal(found, _logits(graph, features))
 
