@@ -25,10 +25,12 @@ _LOOKS_EVERY_S = 0.05
 # Anonymous memory that a process takes to load all kernels of a job and compile a few. Measured: 95 MB, and with
 # torch 216 MB; for links, or for several types, somewhat more.
 _LEAST_BYTES, _LEAST_BYTES_WITH_TORCH = 120_000_000, 232_000_000
-_KERNEL_BYTES = 12_000_000  # of the largest, which a process compiles before it checks whether it should end
-_LEAST_SAVED = 2  # kernels saved before a process may be ended: another one takes two seconds to begin
-_MADE_ROOM = 75  # its exit status
-# An interpreter with torch, if none can be measured here: the base above which a memory budget is counted.
+# The largest kernel. A process compiles it before it checks whether it should end.
+_KERNEL_BYTES = 12_000_000
+# Kernels saved before a process may be ended: its successor takes two seconds to begin.
+_LEAST_SAVED = 2
+_MADE_ROOM = 75  # exit status of a process that made room
+# An interpreter with torch, unless it can be measured here. A memory budget is counted above this base.
 _BARE_BYTES = 145_000_000
 
 
@@ -59,8 +61,8 @@ def room_beside(memory_budget: int | None, *, num_ranks: int) -> int:
 
     Parameters
     ----------
-    memory_budget : in bytes; None means half of the free memory
-    num_ranks : on this machine; each of them holds as much as this one
+    memory_budget : budget in bytes; None means half of the free memory
+    num_ranks : ranks on this machine; each holds as much as this one
     """
     from gloader.observe.peak_memory import anonymous_bytes, bare_bytes
     from gloader.plan.available import default_budget_bytes
@@ -72,7 +74,7 @@ def room_beside(memory_budget: int | None, *, num_ranks: int) -> int:
 
 
 def lack_of(room_bytes: int, jobs: Sequence[CompileJob]) -> str:
-    """Return a sentence on the effect of a small memory budget on compilation; "" if there is room. Pure."""
+    """Return a sentence on how a small memory budget affects compilation, or "" if there is room. Pure."""
     least = [job.least_bytes for job in jobs]
     if max(least) > room_bytes:
         return f"; that takes {format_bytes(max(least) - room_bytes)} more than the memory budget"
@@ -93,7 +95,7 @@ def run_all(jobs: Sequence[CompileJob], folder: Path, says: Any, *, room_bytes: 
     """
     is_ample = sum(job.least_bytes for job in jobs) <= room_bytes
     at_once = len(os.sched_getaffinity(0)) if is_ample else 1
-    # One at a time, jobs without torch come first: they have the most room for kernels that the others only load.
+    # One at a time, jobs without torch run first: they have the most room for kernels that later jobs only load.
     waiting = list(jobs) if is_ample else sorted(jobs, key=lambda job: job.least_bytes)
     running: list[tuple[CompileJob, subprocess.Popen[bytes]]] = []
     killed: list[subprocess.Popen[bytes]] = []
@@ -130,7 +132,7 @@ def run_all(jobs: Sequence[CompileJob], folder: Path, says: Any, *, room_bytes: 
 def _has_room(
     job: CompileJob, running: "Sequence[tuple[CompileJob, subprocess.Popen[bytes]]]", room_bytes: int
 ) -> bool:
-    """Return whether a process may start: those that run count at least the memory to load their kernels."""
+    """Return whether a process may start. Each running process counts at least the memory to load its kernels."""
     held = [max(each.least_bytes, size) for (each, _), size in zip(running, _held_by(running), strict=True)]
     return not running or sum(held) + job.least_bytes + (len(held) + 1) * _KERNEL_BYTES <= room_bytes
 
@@ -145,10 +147,10 @@ def _held_by(running: "Sequence[tuple[CompileJob, subprocess.Popen[bytes]]]") ->
 def _make_room(
     running: "Sequence[tuple[CompileJob, subprocess.Popen[bytes]]]", folder: Path, room_bytes: int
 ) -> "list[subprocess.Popen[bytes]]":
-    """End one process if all together come near ``room_bytes``: the one that restarts in the least time.
+    """End one process if all together come near ``room_bytes``: the process that restarts fastest.
 
-    If several come even nearer, that process is killed, which loses the kernel under compilation, and returned. On a
-    busy machine this kernel takes so long that the others would pass the bound meanwhile.
+    If several come even nearer, that process is killed and returned. Its kernel under compilation is lost. On a busy
+    machine this kernel takes so long that the others would exceed the bound meanwhile.
     """
     held = _held_by(running)
     if sum(held) + len(held) * _KERNEL_BYTES <= room_bytes:
@@ -170,14 +172,14 @@ def stop_file(folder: Path, job: str) -> Path:
 
 
 def save_in_turns(folder: Path, job: str) -> None:
-    """Let one process at a time save a kernel, and end this process if it has to make room.
+    """Let one process at a time save a kernel, and end this process if it must make room.
 
     numba numbers a kernel's files by an index, which it reads and writes without a lock. Two processes that save
     the kernel for different types at once would take the same number, and one file would replace the other.
 
     Parameters
     ----------
-    folder : shared by all processes, with a file that they lock
+    folder : folder of all processes, with their lock file
     job : the job of this process
     """
     from numba.core.caching import IndexDataCacheFile
@@ -191,7 +193,7 @@ def save_in_turns(folder: Path, job: str) -> None:
         sys.stdout.write(".")
         sys.stdout.flush()
         if next(saved) >= _LEAST_SAVED and stop_file(folder, job).exists():
-            # At once: other threads of the rehearsal continue with the next kernels.
+            # The exit is immediate: other threads of the rehearsal would continue with the next kernels.
             os._exit(_MADE_ROOM)
 
     IndexDataCacheFile.save = save_in_turn

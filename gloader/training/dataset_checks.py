@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def require_dataset(settings: TrainSettings, dataset: Dataset) -> None:
-    """Check that ``dataset`` has the data that a run of ``settings`` learns from; reads none of its arrays.
+    """Check that ``dataset`` has the training data for ``settings``; reads none of its arrays.
 
     Raises
     ------
@@ -46,7 +46,7 @@ def require_link_tables(dataset: Dataset) -> None:
 def require_model(settings: TrainSettings, dataset: Dataset) -> None:
     """Raise ConfigError if the model of ``settings`` does not fit ``dataset``.
 
-    A model of one node type does not take several. "gine" needs edge features that the loader reads.
+    A model of one node type accepts no other graph. "gine" needs edge features that the loader reads.
     """
     name = settings.model.name
     if name in HETERO_MODELS:

@@ -33,7 +33,7 @@ def accuracy(
     model : the network; its mode is restored
     inference : graph, features and memory
     nodes : (n,) int64
-    labels : (n,) int64 classes of ``nodes``, negative for unlabelled nodes, which are left out
+    labels : (n,) int64 classes of ``nodes``; nodes with a negative label are unlabelled and left out
     on_progress : called with the finished share, 0 to 1
     """
     is_known = labels >= 0
@@ -57,7 +57,7 @@ def evaluate(
     ----------
     model : the network; its mode is restored
     inference : graph, features and memory
-    labels : (N,) int64 classes, negative for unlabelled nodes, which are left out
+    labels : (N,) int64 classes; nodes with a negative label are unlabelled and left out
     splits : names and arrays of node ids; a node may be in several
     on_progress : called with the finished share, 0 to 1
     """
@@ -81,16 +81,16 @@ def predict_classes(
 
     Parameters
     ----------
-    model, inference, on_progress : as of `accuracy`
+    model, inference, on_progress : see `accuracy`
     nodes : (n,) int64
 
     Raises
     ------
     DivergedError
-        Logits are NaN, so no class is the most likely; the error counts the nodes.
+        Logits are NaN, so no class is the most likely. The error counts the nodes.
     """
     predicted, num_bad, first_bad = np.empty(len(nodes), dtype=np.int64), 0, -1
-    # Tables and slabs are large and of many sizes: in the heap they would leave holes that the budget
+    # Tables and slabs are large and of many sizes. In the heap they would leave holes that the budget
     # does not count.
     with eager_release():
         for positions, logits in inference.logits(model, nodes, on_progress):

@@ -1,8 +1,8 @@
-"""The first run on a machine: separate processes compile the kernels, and their memory is freed when they end.
+"""The first run on a machine: separate processes compile the kernels and free their memory when they end.
 
 Compilation takes some 250 MB, which numba keeps until its process ends. So before a command takes memory, other
-processes rehearse it on a small graph, each a part of it, and leave the kernels in numba's cache. These processes
-stay within the memory budget too.
+processes rehearse parts of it on a small graph and leave the kernels in numba's cache. The memory budget covers
+these processes too.
 """
 
 import hashlib
@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("gloader")
 _MODULE = "gloader.training.first_run"
 
-# Modules with a kernel that every run needs: if none is compiled, no run was made here.
+# Modules with a kernel that every run needs. If none is compiled, this machine has never made a run.
 _READING = ("gloader.ssd_store.read.row_kernels",)
-_ONLINE = "gloader.cache.baselines"  # of every policy that uses the past only
+# Kernels of every policy that uses only the past.
+_ONLINE = "gloader.cache.baselines"
 _POLICIES = {
     "belady": "gloader.cache.belady_kernels",
     "static": "gloader.cache.slot_kernels",
@@ -48,12 +49,12 @@ _BATCH_SIZE, _SUPERBATCH = 64, 2
 _SPILL_BYTES = 64 << 20
 _EXCHANGE_BYTES = 8 << 20
 
-# Batches from their seeds to their rows, and batches with swept edges; rows only, in order and in sweeps; rows that
-# machines exchange.
+# "batches": from seeds to rows. "swept": batches with swept edges. "rows": only rows, in order and in sweeps.
+# "exchange": rows that machines exchange.
 Part = Literal["batches", "swept", "rows", "exchange"]
 
-# Multiples of the edges' bytes: a budget below the first does not hold the edges; a run with more than the second
-# besides its code does. In between it depends on the loader's share.
+# Multiples of the edges' bytes. A budget below the first does not hold the edges. A run with more than the second,
+# besides its code, does. In between it depends on the loader's share.
 _SWEPT_BELOW, _HELD_ABOVE = 2, 10
 _EITHER = "either"
 
@@ -67,14 +68,14 @@ class Rehearsal:
     feature_dtype: str
     feature_dim: int
     has_weights: bool
-    kind: str  # of the dataset: several types have sampling kernels of their own
-    loader: dict[str, Any] | None  # keywords of a loader; None if no batch is sampled
+    kind: str  # kind of the dataset: several types have sampling kernels of their own
+    loader: dict[str, Any] | None  # keywords of a loader; None if the command samples no batch
     links: dict[str, Any] | None = None  # further keywords of a link loader
     is_exchanged: bool = False  # whether rows may come from other machines
     part: Part = "rows"
 
     def jobs(self) -> list[CompileJob]:
-        """Return the parts, which have hardly a kernel in common, so that processes may run them side by side."""
+        """Return the parts. They share hardly a kernel, so processes may run them side by side."""
         parts: list[Part] = ["rows"]
         if self.loader is not None:
             parts[:0] = ["batches", "swept"] if self.loader["topology"] == _EITHER else ["batches"]
@@ -91,9 +92,9 @@ class Rehearsal:
         ]
 
     def mark(self) -> Path | None:
-        """Return the file in numba's cache that marks a completed rehearsal with the present kernels.
+        """Return the file in numba's cache that marks a completed rehearsal of the present kernels.
 
-        None if numba has no cache folder.
+        Returns None if numba has no cache folder.
         """
         caches = [getattr(kernel, "_cache", None) for kernel in _kernels_of(_READING[0])]
         folder = getattr(caches[0], "cache_path", None) if caches else None
@@ -113,7 +114,7 @@ class Rehearsal:
         from gloader.dataset import Dataset
 
         dataset = Dataset.open(self._write_graph())
-        # Both first parts read single rows: the first begins with it, and the second then finds those kernels.
+        # Both first parts read single rows. The first part begins with them, so the second finds their kernels.
         if self.part == "batches":
             self._read_rows(dataset)
             self._load(dataset)
@@ -130,7 +131,7 @@ class Rehearsal:
             self._exchange(dataset)
 
     def _keywords(self, **changes: str) -> dict[str, Any]:
-        """Return the loader's keywords. Rows are read in one way; the part "rows" covers the other ways."""
+        """Return the loader's keywords. Each part reads rows in one way; the part "rows" covers the other ways."""
         from gloader.config import loader_defaults
 
         given = (self.loader or {}) | changes
@@ -150,8 +151,8 @@ class Rehearsal:
     def _look_ahead(self, dataset: "Dataset", **changes: str) -> None:
         """Run the steps of a run with edges in memory, although most of them stay on the SSD.
 
-        A training step is measured with batches from the part of the edges that fits. Small relations are held in
-        memory while others are swept. An evaluation reads lists of edges, one after another.
+        A training step is measured with batches from the edges that fit. Small relations stay in memory while others
+        are swept. An evaluation reads edge lists one after another.
         """
         import numpy as np
 
@@ -194,7 +195,7 @@ class Rehearsal:
         return LinkLoader(dataset, typed=self.kind == "hetero", **links, **keywords)
 
     def _read_rows(self, dataset: "Dataset") -> Any:
-        """Read all rows by their numbers, and return them, (nodes, width) float32."""
+        """Return all rows, read by their numbers, (nodes, width) float32."""
         import numpy as np
 
         rows = np.empty((_NODES, dataset.feature_dim), np.float32)
@@ -241,7 +242,7 @@ class Rehearsal:
                 misses.close()
 
     def _exchange(self, dataset: "Dataset") -> None:
-        """Run the steps of a row exchange with this machine alone: send ids and rows, stage and pack arriving rows."""
+        """Run the steps of a row exchange on this machine alone: send ids and rows, stage and pack the rows."""
         import numpy as np
 
         from gloader.distributed.exchange.exchange import Exchange
@@ -329,14 +330,15 @@ def compile_first(
     Parameters
     ----------
     dataset : the run's dataset
-    loader : settings of the run's loader; None if it samples nothing
+    loader : settings of the run's loader; None for a command without a loader
     says : receives progress messages
     links : the task of a link loader; None for a node loader
-    has_machines : whether other machines load as well, and may exchange rows
-    memory_budget : of a command without a loader, in bytes; None means half of the free memory
-    num_ranks : on this machine; they wait meanwhile
+    has_machines : whether other machines also load and may exchange rows
+    memory_budget : budget in bytes of a command without a loader; None means half of the free memory
+    num_ranks : ranks on this machine, which wait meanwhile
     """
-    from gloader.training.run_budget import ProcessKind  # imports numba, which --help does not need
+    # This imports numba, which --help does not need.
+    from gloader.training.run_budget import ProcessKind
 
     is_exchanged = has_machines and loader is not None and loader.ranks.exchange != "never"
     lacks = _lacks_kernels(loader, links, is_exchanged=is_exchanged)
@@ -346,7 +348,7 @@ def compile_first(
         has_types=dataset.kind == "hetero",
         has_links=links is not None,
     )
-    # Of several types, those with the most rows to read.
+    # With several types, the type with the most feature bytes is rehearsed.
     nodes = max(dataset.node_tables.values(), key=lambda table: table.feature_bytes)
     edges = max(dataset.edge_tables.values(), key=lambda table: table.topology_bytes, default=None)
     rehearsal = Rehearsal(
@@ -360,7 +362,7 @@ def compile_first(
         links=None if links is None else _of_links(links),
         is_exchanged=is_exchanged,
     )
-    # A run of another kind needs the same kernels with other argument types, which a kernel does not show.
+    # A run of another kind needs the same kernels for other argument types, which a kernel does not show.
     mark = rehearsal.mark()
     if not lacks and (mark is None or mark.exists()):
         return
@@ -395,7 +397,8 @@ def _in_small(loader: "LoaderSettings", dataset: "Dataset", *, beside_bytes: int
         num_bytes = max(dataset.topology_bytes, 1)
         if memory.memory_budget < _SWEPT_BELOW * num_bytes:
             topology = "sweep"
-        elif 0 < memory.memory_budget - beside_bytes < _HELD_ABOVE * num_bytes:  # a smaller budget is refused
+        # A smaller budget is refused.
+        elif 0 < memory.memory_budget - beside_bytes < _HELD_ABOVE * num_bytes:
             topology = _EITHER
     same = ("fanouts", "sampler", "layout", "policy", "io_strategy", "io", "verify")
     keywords: dict[str, Any] = dict(loader.keywords())
@@ -409,13 +412,13 @@ def _in_small(loader: "LoaderSettings", dataset: "Dataset", *, beside_bytes: int
         "threads": 1,
         "topology": topology,
         "spill_budget": _SPILL_BYTES,
-        "rank": 0,  # a child of torchrun's ranks, itself no rank
+        "rank": 0,  # a child of torchrun's ranks is no rank itself
         "world_size": 1,
     }
 
 
 def _of_links(links: "LinkConfig") -> dict[str, Any]:
-    """Return keywords of a link loader with the kernels of ``links``, over the rehearsal's table."""
+    """Return keywords of a link loader for the kernels of ``links``, over the rehearsal's table."""
     return {
         "edges": _TABLE,
         "negatives": f"table:{_WRONG}" if links.negatives.startswith("table:") else links.negatives,
@@ -455,19 +458,19 @@ def _lacks_kernels(
 
 
 def lacks_kernels(*modules: str) -> bool:
-    """Return whether a module has no kernel in numba's cache, and would have to compile."""
+    """Return whether a module has no kernel in numba's cache and needs compilation."""
     from numba import config
 
     return not config.DISABLE_JIT and not all(map(_is_compiled, modules))
 
 
 def _is_compiled(name: str) -> bool:
-    """Return whether numba's cache holds a kernel of a module in its present version."""
+    """Return whether numba's cache holds a kernel of the module's present version."""
     kernels = _kernels_of(name)
     try:
         return any(kernel._cache.is_filled() for kernel in kernels)  # noqa: SLF001 - numba has no public way
     except (AttributeError, OSError):
-        # Another numba, or no cache folder, for which every rehearsal would be useless.
+        # numba is another version, or has no cache folder: a rehearsal would be useless.
         return True
 
 

@@ -25,32 +25,32 @@ if TYPE_CHECKING:
 logger = logging.getLogger("gloader")
 
 T = TypeVar("T")
-SideWork: TypeAlias = (
-    "Callable[[Callable[[], bool]], None]"  # receives a function that returns true when it should end early
-)
+# Receives a function that returns true when the work should end early.
+SideWork: TypeAlias = "Callable[[Callable[[], bool]], None]"
 
-_BEAT_S = 1.0  # between two signs of life of the first rank while the others wait for it
-# A killed process closes its sockets, which the others notice, shortly before it is seen to have ended.
+# Time between two signs of life of the first rank while the others wait.
+_BEAT_S = 1.0
+# A killed process closes its sockets. The other ranks notice this shortly before they see that it has ended.
 _NAMED_S = 2.0
 _LOOK_S = 0.02
-_HELPER_ENDS_S: Final = 10.0  # for a message that is on its way
-# gloo raises plain RuntimeErrors; they name its source files.
+_HELPER_ENDS_S: Final = 10.0  # time for a message in transfer
+# gloo raises plain RuntimeErrors, which name its source files.
 _TRANSPORTS = ("gloo", "NCCL", "ncclSystemError")
 
 
 class RankGroup:
-    """The ranks of the default process group; without one, this process alone. Owns nothing.
+    """The ranks of the default process group, or this process alone without a group. Owns nothing.
 
     `gather`, `sum`, `run_on_first`, `agree` and `require_equal` are collective: every rank calls them, in the same
-    order. Values are sent as JSON. A lost rank ends them with RankError; a hanging rank ends them after the process
+    order. Values are sent as JSON. A lost rank ends them with RankError. A hanging rank ends them after the process
     group's timeout.
 
     Parameters
     ----------
-    rank : of this process
+    rank : this process's rank
     machines : the machine number of each rank
-    processes : `own_process` of each rank, to name a lost one; empty if unknown
-    hosts : the host of each rank's machine: one host if several machines are rehearsed on it; empty if each has its own
+    processes : `own_process` of each rank, to name a lost rank; empty if unknown
+    hosts : the host of each rank's machine. Machines rehearsed on one host share it. Empty if each has its own host
     names : names of the ranks' machines in messages; empty means ``machines``
     """
 
@@ -66,14 +66,14 @@ class RankGroup:
         self.rank = rank
         self._processes = processes
         self._names = names or machines
-        self._watch: RankWatch | None = None  # set by `watching`, as are the signs
-        self._signs: RankSigns | None = None  # for ranks on several machines
+        # Set by `watching`. Only ranks on several machines have signs.
+        self._watch: RankWatch | None = None
+        self._signs: RankSigns | None = None
         self.world_size = len(machines)
         self.most_local = max(machines.count(machine) for machine in machines)  # ranks on one machine
         self.local_rank = machines[:rank].count(machines[rank])
-        self.first_machine = [
-            other for other, machine in enumerate(machines) if machine == machines[0]
-        ]  # its ranks
+        # The ranks of the first machine.
+        self.first_machine = [other for other, machine in enumerate(machines) if machine == machines[0]]
         self.machines = tuple(machines)
         places = {(machines[other], host) for other, host in enumerate(hosts) if host == hosts[rank]}
         self.machines_here = max(1, len(places))  # machines that share this host's memory
@@ -85,7 +85,7 @@ class RankGroup:
 
     @classmethod
     def current(cls) -> Self:
-        """Return the ranks of the process group, collective; `alone` if no group was started."""
+        """Return the ranks of the process group, or `alone` without a group. Collective."""
         from torch import distributed
 
         if not (distributed.is_available() and distributed.is_initialized()):
@@ -116,7 +116,7 @@ class RankGroup:
         """Return the ``value`` of every rank, in rank order."""
         if self.is_alone:
             return [value]
-        # torch is imported only with several ranks, so that a single process starts without it.
+        # torch is imported only for several ranks, so that a single process starts without it.
         from gloader.distributed.agree import gather_bytes
 
         own = json.dumps(value).encode()
@@ -124,19 +124,19 @@ class RankGroup:
             return [json.loads(text) for text in gather_bytes(own)]
 
     def gather_able(self, value: Callable[[], Any]) -> list[Any]:
-        """Return every rank's result of ``value``. If one raises, raise its error there, and RankError elsewhere."""
+        """Return every rank's ``value()``. If it raises on a rank, raise RankError on the others. Collective."""
         own, error = None, None
         try:
             own = value()
-        except Exception as caught:  # noqa: BLE001 - raised below, when the others know of it
+        except Exception as caught:  # noqa: BLE001 - raised below, after the other ranks were notified
             error = caught
         found = self.gather({"value": own, "error": None if error is None else _text(error)})
         _require_able([one["error"] for one in found], error)
         return [one["value"] for one in found]
 
     def sum(self, values: Mapping[str, float]) -> dict[str, float]:
-        """Return the sums over the ranks, added in rank order: the same bits on every rank and in every run."""
-        # Not all_reduce: the library chooses the order of its additions, which may differ from run to run.
+        """Return the sums over the ranks, added in rank order: bit-identical on every rank and in every run."""
+        # all_reduce is not used: the library chooses the order of its additions, which may vary between runs.
         parts = self.gather(dict(values))
         return {name: sum(part[name] for part in parts) for name in values}
 
@@ -152,14 +152,14 @@ class RankGroup:
 
         Parameters
         ----------
-        work : runs on the first rank
-        meanwhile : runs in a thread on this rank, if it is not the first. It ends by itself with the work, and early
-            when its argument returns true. None means that the rank only waits
+        work : function for the first rank
+        meanwhile : function for a thread on each other rank. It ends by itself with the work, and early when its
+            argument returns true. If None, the ranks only wait
 
         Raises
         ------
         RankError
-            On the other ranks: the first one failed or is lost.
+            Raised on the other ranks if the first rank failed or is lost.
         Exception
             The error of ``meanwhile``, on its rank.
         """
@@ -171,12 +171,13 @@ class RankGroup:
         if meanwhile is None:
             return self._follow()
         with ExitStack() as stack:
-            with uninterrupted():  # between the start of its thread and the stack that ends it
+            # A signal must not come between the thread's start and the stack that ends the thread.
+            with uninterrupted():
                 stack.enter_context(_SideThread(meanwhile))
             return self._follow()
 
     def run_on_machines(self, work: Callable[[], T]) -> T:
-        """Call ``work`` on the first rank of each machine at once; return the result of this rank's machine.
+        """Call ``work`` on the first rank of each machine at once; return this machine's result.
 
         Results are JSON values. The others wait as in `run_on_first`.
 
@@ -201,7 +202,7 @@ class RankGroup:
         _require_able(self.gather(None if error is None else _text(error)), error)
 
     def require_equal(self, facts: Mapping[str, Any]) -> None:
-        """Raise RankSettingsError on every rank if ``facts``, JSON values, differ; names the first different one."""
+        """Raise RankSettingsError on every rank if ``facts``, JSON values, differ; name the first difference."""
         from gloader.distributed.agree import require_equal
 
         cards = self.gather(json.loads(json.dumps(dict(facts), default=str)))
@@ -209,26 +210,27 @@ class RankGroup:
 
     @contextmanager
     def watching(self, *, timeout_s: float = 0.0) -> Iterator[None]:
-        """End collectives that wait for a lost rank, inside the block, and name the rank; collective.
+        """End collectives inside the block that wait for a lost rank, and name the rank. Collective.
 
         A rank is lost if its process on this machine has ended, or if it is silent for too long on any machine.
 
         Parameters
         ----------
-        timeout_s : longest silence; 0 means for ever
+        timeout_s : longest silence; 0 means no limit
         """
         if self.is_alone:
             yield
             return
         key = self.gather(secrets.token_hex(8))[0]
         with ExitStack() as stack:
-            with uninterrupted():  # between the starts of threads and the stack that ends them
+            # A signal must not come between the threads' starts and the stack that ends the threads.
+            with uninterrupted():
                 self._signs = self._show_signs(key, timeout_s, stack)
                 self._watch = RankWatch(self._processes, self._signs)
                 stack.callback(self._watch.close)
             with self._telling_others(), self.lost_rank_errors():
                 yield
-                # The watch ends before the ranks meet: after that a rank may end its process.
+                # The watch ends before the ranks meet: afterwards a rank may end its process.
                 self._watch.end()
                 self.gather(None)
 
@@ -237,24 +239,24 @@ class RankGroup:
         """Turn a process group's errors about a lost rank into RankError."""
         try:
             yield
-        # gloo and NCCL raise RuntimeError for everything; only those of their texts that name a lost rank are turned.
+        # gloo and NCCL raise RuntimeError for everything. Only texts that name a lost rank are turned.
         except RuntimeError as error:
             has_ended = self._watch is not None and self._watch.has_ended_group
             if self.is_alone or not (has_ended or _is_loss(error)):
                 raise
-            # Not `from error`: a traceback would begin with the transport's text, which names its source files.
+            # There is no cause: its traceback would begin with the transport's text, which names its source files.
             raise self._explained(" ".join(str(error).split())[:200]) from None
 
     @contextmanager
     def log_failures(self) -> Iterator[None]:
-        """Log an error of this rank at once: before it releases anything, since the other ranks notice that."""
+        """Log an error of this rank before it releases anything, which the other ranks would notice."""
         try:
             with self.lost_rank_errors():
                 yield
         except RankError:
             raise
         except Exception as error:
-            # The log is for the user; the note is for the ranks of other machines.
+            # The log is for the user. The note is for ranks on other machines.
             if self._signs is not None:
                 self._signs.fail(error)
             if not self.is_alone:
@@ -287,7 +289,7 @@ class RankGroup:
             raise
 
     def _explained(self, cause: str) -> RankError:
-        """Return the error that names the lost rank; waits a moment until it is known."""
+        """Return the error that names the lost rank. Waits a moment for its name."""
         if self._signs is not None:
             return self._signs.explain(cause)
         lost = (self._watch and self._watch.lost) or self._find_lost()
@@ -297,7 +299,7 @@ class RankGroup:
         )
 
     def _find_lost(self) -> list[int]:
-        """Return this machine's ranks with ended processes; waits a moment for the first."""
+        """Return this machine's ranks whose processes have ended. Waits a moment for the first."""
         if not self._processes:
             return []
         from gloader.distributed.agree import is_gone
@@ -312,21 +314,21 @@ class RankGroup:
     def _lead(self, work: Callable[[], T]) -> T:
         heartbeat = _Heartbeat(self)
         try:
-            # Before the work: a follower waits for its first sign from now on.
+            # The signs start before the work: followers wait for the first sign from now on.
             heartbeat.start()
             result = work()
         except BaseException as error:
-            # The followers raise as well, instead of waiting for a result that never comes.
+            # The followers raise too, instead of waiting for a result that never comes.
             heartbeat.end({"error": _text(error)})
             raise
         heartbeat.end({"result": result})
-        # Checked after the result is out: a rank that was lost meanwhile must not take the result from the others.
+        # This check follows the result: a rank lost meanwhile must not keep the result from the others.
         heartbeat.require_others()
         return result
 
     def _follow(self) -> Any:
         with self.lost_rank_errors():
-            # A size of 0 is a sign of life; any other is the size of the outcome that follows.
+            # A size of 0 is a sign of life. Any other number is the size of the outcome that follows.
             while (size := _broadcast_size(0)) == 0:
                 pass
             outcome = json.loads(_broadcast_bytes(b"", size))
@@ -336,7 +338,7 @@ class RankGroup:
 
 
 class _SideThread:
-    """Runs a function on a rank that waits for the first one, until the end of the ``with`` block. Owns a thread."""
+    """Runs a function on a waiting rank, until the end of the ``with`` block. Owns a thread."""
 
     def __init__(self, work: SideWork) -> None:
         self._work = work
@@ -350,12 +352,12 @@ class _SideThread:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # The first rank ended its work by a message to this thread: it is about to end, too.
+        # The first rank ended its work by a message to this thread, so the thread is about to end too.
         if error is None:
             self._thread.join(_HELPER_ENDS_S)
         self._is_over.set()
         self._thread.join()
-        # An error here makes the first rank fail; an error of another rank is known from the first rank.
+        # An error here makes the first rank fail. Another rank's error is already known from the first rank.
         heard = (ChannelClosedError,) if error is None else (ChannelClosedError, RankError)
         if self._error is not None and not isinstance(self._error, heard):
             raise self._error from error
@@ -368,7 +370,7 @@ class _SideThread:
 
 
 class _Heartbeat:
-    """Sends the waiting ranks a sign of life of the first rank once a second. Owns its thread until `end`."""
+    """Sends the first rank's sign of life to the waiting ranks once a second. Owns its thread until `end`."""
 
     def __init__(self, group: RankGroup) -> None:
         self._group = group
@@ -383,9 +385,9 @@ class _Heartbeat:
 
     def end(self, outcome: Mapping[str, Any]) -> None:
         """Send the outcome of the work to the others."""
-        # The thread has to end before this one broadcasts: two collectives at once would mix in any order.
+        # The thread must end before this one broadcasts: two collectives at once would mix in any order.
         self._is_over.set()
-        if self._thread.ident is not None:  # Ctrl-C may come before its start
+        if self._thread.ident is not None:  # Ctrl-C may come before the thread's start
             self._thread.join()
         text = json.dumps(outcome).encode()
         if self._lost is None:
@@ -397,7 +399,7 @@ class _Heartbeat:
             raise self._lost
 
     def _beat(self) -> None:
-        # Ends silently at a loss: this thread has no caller; `require_others` raises in the thread that has one.
+        # A loss ends the thread silently, as it has no caller. `require_others` raises in the calling thread.
         while self._lost is None and not self._is_over.wait(_BEAT_S):
             self._send(lambda: _broadcast_size(0))
 
@@ -410,20 +412,19 @@ class _Heartbeat:
 
 
 class _StatusExchange:
-    """Exchanges once a second which ranks are at work, until none is or one has failed."""
+    """Exchanges the ranks' states once a second, until no rank works or one has failed."""
 
     def __init__(self, group: RankGroup) -> None:
         self._group = group
         self._own: dict[str, Any] = {"busy": False}
-        self._has_changed = (
-            threading.Event()
-        )  # there is news of this rank: no need to wait for the next second
+        # Set when this rank's state changes, so that the exchange need not wait for the next second.
+        self._has_changed = threading.Event()
         self._lost: RankError | None = None
         self.statuses: list[dict[str, Any]] = []  # final messages of all ranks
-        self.error: BaseException | None = None  # raised by this rank's work
+        self.error: BaseException | None = None  # the error of this rank's work
 
     def attend(self) -> None:
-        """Wait for the ranks that are at work."""
+        """Wait for the working ranks."""
         while True:
             self._has_changed.wait(_BEAT_S)
             self.statuses = self._group.gather(self._own)
@@ -431,7 +432,7 @@ class _StatusExchange:
                 return
 
     def work(self, work: Callable[[], Any]) -> None:
-        """Call ``work`` while a thread attends."""
+        """Call ``work`` while a thread exchanges states."""
         self._own = {"busy": True}
         thread = threading.Thread(target=self._attend_quietly, name="gloader-pulse", daemon=True)
         try:
@@ -442,7 +443,7 @@ class _StatusExchange:
             self.error = error
             self._own = {"busy": False, "error": _text(error)}
         self._has_changed.set()
-        if thread.ident is not None:  # Ctrl-C may come before its start
+        if thread.ident is not None:  # Ctrl-C may come before the thread's start
             thread.join()
         if self.error is None and self._lost is not None:
             raise self._lost
@@ -456,14 +457,14 @@ class _StatusExchange:
 
 def _own_place() -> dict[str, Any]:
     """Return the place of this process, as JSON."""
-    # torch is imported only with several ranks, so that a single process starts without it.
+    # torch is imported only for several ranks, so that a single process starts without it.
     from gloader.distributed.agree import own_process
 
     return {"machine": machine_id(), "name": shown_machine(), "host": host_id(), "process": own_process()}
 
 
 def _require_able(texts: Sequence[str | None], error: BaseException | None) -> None:
-    """Raise ``error``; without one, raise RankError for the first non-empty entry of ``texts``, one for each rank."""
+    """Raise ``error``. Without one, raise RankError for the first non-empty text. Each rank has one of ``texts``."""
     for rank, text in enumerate(texts):
         if text is not None and error is None:
             raise RankError(f"rank {rank} failed: {text}")

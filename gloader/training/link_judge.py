@@ -1,4 +1,4 @@
-"""The evaluation of a link table: scores of pairs, the negatives of an edge, and hits@K, MRR or AUC.
+"""The evaluation of a link table: scores of pairs, an edge's negatives, and hits@K, MRR or AUC.
 
 Scores are computed in chunks from embeddings that may lie on the SSD.
 """
@@ -38,7 +38,7 @@ class LinkMetric:
     """A metric of a set of links. ``str()`` is its name in `result.json` and on the command line."""
 
     kind: Literal["hits", "mrr", "auc", "acc", "rmse"]
-    k: int = 0  # of hits@k
+    k: int = 0  # K of hits@K
 
     def __str__(self) -> str:
         """Return the form of the command line, such as "hits@50"."""
@@ -51,7 +51,7 @@ class LinkMetric:
 
 
 def parse_metric(text: str) -> LinkMetric | None:
-    """Return the metric that ``text`` names; None for "auto". Pure.
+    """Return the metric named by ``text``, or None for "auto". Pure.
 
     Raises
     ------
@@ -89,7 +89,9 @@ def reciprocal_ranks(positives: Scores, negatives: Scores) -> NDArray[np.float64
 
 
 def hits_of_rows(positives: Scores, negatives: Scores, k: int) -> int:
-    """Return how many positives score strictly above the k-th best of their own negatives, or have fewer. Pure.
+    """Return how many positives score strictly above the k-th best of their negatives. Pure.
+
+    A positive with fewer than k negatives counts too.
 
     Parameters
     ----------
@@ -102,7 +104,7 @@ def hits_of_rows(positives: Scores, negatives: Scores, k: int) -> int:
 
 
 def best_scores(chunks: Iterable[Scores], k: int) -> Scores:
-    """Return the k best scores, ascending; fewer if there are fewer in all. Holds 2k scores and a chunk."""
+    """Return the k best scores, ascending, or all if there are fewer. Holds 2k scores and a chunk."""
     best = np.empty(0, np.float32)
     for chunk in chunks:
         both = np.concatenate([best, chunk.ravel()])
@@ -122,9 +124,9 @@ def hits(positives: Iterable[Scores], negatives: Iterable[Scores], k: int) -> fl
 
 
 class AucCount:
-    """The area under the ROC curve, exact: the share of (positive, negative) pairs in the right order.
+    """The exact area under the ROC curve: the share of (positive, negative) pairs in the right order.
 
-    A pair of equal scores counts half. Holds the positives, sorted; negatives come in chunks.
+    A pair with equal scores counts half. Holds the sorted positives; negatives come in chunks.
 
     Parameters
     ----------
@@ -133,7 +135,8 @@ class AucCount:
 
     def __init__(self, positives: Scores) -> None:
         self._positives = np.sort(positives)
-        self.twice_right = 0  # Python ints: a pair counts 2, 1 or 0, and the sum may exceed 2**63
+        # Python ints: a pair counts 2, 1 or 0, and the sum may exceed 2**63.
+        self.twice_right = 0
         self.num_pairs = 0
 
     def add(self, negatives: Scores) -> None:
@@ -150,8 +153,8 @@ def auc(positives: Iterable[Scores], negatives: Any) -> float:
 
     Parameters
     ----------
-    positives : chunks; each is held, sorted, during one pass over the negatives
-    negatives : returns an iterator over chunks of all negatives; called once for each chunk of positives
+    positives : chunks of scores; each chunk is sorted and held during one pass over the negatives
+    negatives : called once for each chunk of positives; returns an iterator over chunks of all negatives
     """
     twice_right = num_pairs = 0
     for chunk in positives:
@@ -164,24 +167,25 @@ def auc(positives: Iterable[Scores], negatives: Any) -> float:
 
 
 _FLOAT_BYTES: Final = 4
-_PAIR_BYTES: Final = 48  # both ids, the destinations' order, their numbers, the score, and temporaries
-_SHARES: Final = 4  # rows of sources; rows of destinations; data of pairs; temporaries of the decoder
-_DECODER_ROWS: Final = (
-    6  # rows of a pair that the decoder holds at once: both ends, their product, hidden layers
-)
+# Bytes per pair: both ids, the destinations' order, their numbers, the score, and temporaries.
+_PAIR_BYTES: Final = 48
+# The memory's parts: rows of sources, rows of destinations, data of pairs, temporaries of the decoder.
+_SHARES: Final = 4
+# Rows per pair that the decoder holds at once: both ends, their product, hidden layers.
+_DECODER_ROWS: Final = 6
 
 
 class PairScorer:
     """Scores pairs from the embeddings of both nodes.
 
-    Each call reads every needed row once for its sources and once for its destinations, in ascending order: on an
-    SSD, one pass over a part of the file. Destinations come block by block, as they may be too many to hold.
+    Each call reads every required row once for its sources and once for its destinations, in ascending order. On an
+    SSD this is one pass over a part of the file. Destinations come in blocks, as they may be too many to hold.
 
     Parameters
     ----------
-    decoder : from the rows of both ends, (P, width) each, to (P,) scores, or (P, C)
-    sources, destinations : the embeddings; the same ones if both ends have one type
-    budget_bytes : for the held rows, and for the data of pairs
+    decoder : maps the rows of both ends, (P, width) each, to (P,) scores, or (P, C)
+    sources, destinations : embeddings of both ends; the same object if both ends have one type
+    budget_bytes : memory for the held rows and for the data of pairs
     place : the decoder's device
     """
 
@@ -203,22 +207,22 @@ class PairScorer:
         self._pairs_decoded = max(1, self._share_bytes // (_DECODER_ROWS * row_bytes))
 
     def rows_per_call(self, num_destinations: int = 1) -> int:
-        """Return the most sources, each with so many destinations, for one call."""
+        """Return the most sources of one call, each with ``num_destinations`` destinations."""
         return max(1, min(self._rows_held, self._share_bytes // (_PAIR_BYTES * num_destinations)))
 
     @torch.no_grad()
     def score(self, sources: IdArray, destinations: IdArray) -> Scores:
-        """Return the scores, in the shape of ``destinations``, with (C,) appended for a decoder with C outputs.
+        """Return scores in the shape of ``destinations``, with (C,) appended for a decoder with C outputs.
 
         Parameters
         ----------
-        sources : (n,) int64, up to `rows_per_call`
-        destinations : (n,), or (n, k): k for each source
+        sources : (n,) int64, at most `rows_per_call`
+        destinations : (n,), or (n, k) with k destinations for each source
 
         Raises
         ------
         DivergedError
-            Scores are NaN, which no metric ranks; the error counts them.
+            Scores are NaN, which no metric can rank. The error counts them.
         """
         ids, source_at = np.unique(sources, return_inverse=True)
         held = self._take(self._sources, ids)
@@ -227,7 +231,8 @@ class PairScorer:
         order = np.argsort(wanted, kind="stable")
         in_order = wanted[order]
         is_new = np.r_[True, in_order[1:] != in_order[:-1]][: len(in_order)]
-        number = np.cumsum(is_new) - 1  # number of each pair's destination among the distinct ones
+        # The number of each pair's destination among the distinct ones.
+        number = np.cumsum(is_new) - 1
         distinct = in_order[is_new]
         found: Scores | None = None
         for start in range(0, len(distinct), self._rows_held):
@@ -267,9 +272,12 @@ class PairScorer:
         return scores
 
 
-SHARED_SUFFIX: Final = "_neg"  # of a table of negatives that are shared by all edges
-_TABLE_SHARE: Final = 8  # each table that is read gets one part in so many of the budget
-_SORTED_SHARE: Final = 8  # and so do the edge scores that all negatives are compared with
+# Name suffix of a table of negatives shared by all edges.
+SHARED_SUFFIX: Final = "_neg"
+# Each table gets one part in eight of the budget.
+_TABLE_SHARE: Final = 8
+# The edge scores that all negatives are compared with get one part in eight too.
+_SORTED_SHARE: Final = 8
 _DRAWN_KEY: Final = np.uint64(mix_int(int.from_bytes(b"judged", "big")))
 
 
@@ -277,11 +285,11 @@ _DRAWN_KEY: Final = np.uint64(mix_int(int.from_bytes(b"judged", "big")))
 class LinkJudge:
     """Evaluates a table's edges against negatives: given for each edge, given for all edges, or drawn.
 
-    Drawn negatives pair an edge's source with one random destination, a hash of the row: the same in every run.
+    A drawn negative pairs an edge's source with one random destination, hashed from the row: the same in every run.
 
     Parameters
     ----------
-    table : the edges
+    table : the table of edges
     metric : the metric
     shared : the table of negatives for all edges, or None
     num_destinations : nodes of the destination type
@@ -294,12 +302,12 @@ class LinkJudge:
 
     @classmethod
     def of(cls, dataset: Dataset, table: LinkTable, metric: LinkMetric) -> LinkJudge:
-        """Return the judge of a table in ``dataset``.
+        """Return the judge for ``table`` of ``dataset``.
 
         Raises
         ------
         ConfigError
-            The metric needs negatives for each edge, and the table has none.
+            The metric needs negatives for each edge, but the table has none.
         """
         if metric.kind == "mrr" and not table.negatives_per_row:
             raise ConfigError(
@@ -319,7 +327,7 @@ class LinkJudge:
         Parameters
         ----------
         scorer : scores pairs by the network
-        budget_bytes : for the table and the scores, without the scorer's own memory
+        budget_bytes : memory for the table and the scores, without the scorer's own memory
         """
         if self.table.num_rows == 0:
             return None
@@ -334,7 +342,7 @@ class LinkJudge:
                     self._negatives(scorer, table, budget_bytes),
                     self.metric.k,
                 )
-            most = max(1, budget_bytes // (4 * 4 * _SORTED_SHARE))  # sorting takes as much again
+            most = max(1, budget_bytes // (4 * 4 * _SORTED_SHARE))  # sorting doubles the memory
             return auc(
                 _joined(self._positives(scorer, table), most),
                 lambda: self._negatives(scorer, table, budget_bytes),
@@ -390,7 +398,7 @@ class LinkJudge:
             first += len(rows.sources)
 
     def _drawn(self, first: int, count: int) -> IdArray:
-        """Return the random destinations of ``count`` rows from ``first`` on, (count,)."""
+        """Return the random destinations of ``count`` rows, from row ``first`` on, (count,)."""
         rows = np.arange(first, first + count, dtype=np.uint64)
         share = (mixed_words(rows * GOLDEN + _DRAWN_KEY) >> np.uint64(11)).astype(np.float64) * 2.0**-53
         found: IdArray = (share * self.num_destinations).astype(np.int64)
@@ -416,7 +424,7 @@ def _given(rows: LinkRows) -> IdArray:
 
 
 def _joined(chunks: Iterator[Scores], most: int) -> Iterator[Scores]:
-    """Yield the scores in chunks of about ``most``."""
+    """Yield the scores in chunks of about ``most`` scores."""
     parts: list[Scores] = []
     for chunk in chunks:
         parts.append(chunk)

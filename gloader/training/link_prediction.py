@@ -1,4 +1,4 @@
-"""The link prediction task: whether a pair is an edge, or the label of an edge."""
+"""The link prediction task: whether a pair is an edge, or an edge's label."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("gloader")
 
 _DEFAULT_EVAL: Final = ("valid", "test")
-SCORING_SHARE: Final = 3 / 8  # of an evaluation's budget; a third of it may hold embeddings
-_ROWS_READ: Final = 1 << 16  # read at a time to find the range of labels
+# The scorer's part of an evaluation's budget. A third of it may hold embeddings.
+SCORING_SHARE: Final = 3 / 8
+_ROWS_READ: Final = 1 << 16  # rows read together to find the range of labels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +51,10 @@ class LinkPrediction:
     Parameters
     ----------
     dataset : the dataset with the table
-    spec : the network
-    config : the settings of the task, checked
-    negatives : those of ``config``
-    measure : the metric of validation and test
+    spec : specification of the network
+    config : the task's checked settings
+    negatives : the negatives in ``config``
+    measure : metric of validation and test
     judges : evaluators of the existing splits
     """
 
@@ -66,12 +67,12 @@ class LinkPrediction:
 
     @classmethod
     def of(cls, settings: TrainSettings, dataset: Dataset) -> LinkPrediction:
-        """Return the task of a run with these settings.
+        """Return the task for a run with ``settings``.
 
         Raises
         ------
         ConfigError
-            The dataset has no such tables, they do not fit one another or the settings, or the model does not fit the
+            The dataset lacks a table, the tables do not fit each other or the settings, or the model does not fit the
             dataset.
         """
         config = settings.links
@@ -119,7 +120,7 @@ class LinkPrediction:
     def open_loader(
         self, dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None
     ) -> LinkLoader:
-        """Return a loader over the edges of the table."""
+        """Return a loader over the table's edges."""
         return LinkLoader.from_settings(
             dataset,
             settings,
@@ -132,7 +133,7 @@ class LinkPrediction:
         )
 
     def seeds(self, sampling: SamplingSettings) -> SeedPlan:
-        """Return the rows of the table."""
+        """Return the table's rows."""
         links = LinkTask.of(
             self.dataset,
             self.config.edges,
@@ -143,7 +144,7 @@ class LinkPrediction:
         return plan_training_seeds(self.dataset, sampling, is_typed=self.spec.has_types, links=links)
 
     def warn(self) -> None:
-        """Log which evaluated edges are in the graph: messages along them reveal the answer to the network."""
+        """Log the evaluated edges that the graph contains: messages along them reveal the answer to the network."""
         options = self.dataset.metadata.get("options")
         is_split_by_time = isinstance(options, Mapping) and options.get("edge_split_by") == "time"
         leaks = {
@@ -185,14 +186,14 @@ def pair_scorer(
     budget_bytes: int,
     on_progress: Callable[[float], None] = lambda _: None,
 ) -> Iterator[PairScorer]:
-    """Compute the embeddings of all nodes, and open a scorer of pairs.
+    """Compute all nodes' embeddings and open a scorer of pairs.
 
     Parameters
     ----------
     model : a `LinkNetwork`; in evaluation mode until the scorer is closed
     inference : graph, features and memory
     spec : the model's specification
-    budget_bytes : for the scorer, without the embeddings
+    budget_bytes : memory for the scorer, without the embeddings
     on_progress : called with the finished share, 0 to 1
     """
     was_training = model.training
@@ -213,7 +214,7 @@ def pair_scorer(
 
 
 def _evaluated(dataset: Dataset, config: LinkConfig, table: LinkTable) -> dict[str, LinkTable]:
-    """Return the table of each split; tables that the settings do not name may be missing."""
+    """Return each split's table. Tables that the settings do not name may be missing."""
     names = config.eval_edges
     if names is not None and len(names) != len(_DEFAULT_EVAL):
         raise ConfigError(
@@ -234,7 +235,7 @@ def _evaluated(dataset: Dataset, config: LinkConfig, table: LinkTable) -> dict[s
 
 
 def _learned(table: LinkTable, negatives: Negatives | None, evaluated: Any) -> tuple[LinkTarget, int]:
-    """Return the learned target of the edges, and its number of outputs."""
+    """Return the edges' learned target and its number of outputs."""
     if negatives is not None:
         return "pairs", 1
     tables = [table, *evaluated]
@@ -258,7 +259,7 @@ def _learned(table: LinkTable, negatives: Negatives | None, evaluated: Any) -> t
 
 
 def _label_range(tables: Sequence[LinkTable]) -> tuple[int, int]:
-    """Return the least and the highest class of all edges."""
+    """Return the lowest and the highest class of all edges."""
     lowest, highest = 0, 0
     for table in tables:
         with table.open(max_bytes=0) as rows:

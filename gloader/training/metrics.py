@@ -1,4 +1,4 @@
-"""Training metrics: the record of an epoch, running sums, and the statistics of all ranks together."""
+"""Training metrics: an epoch's record, running sums, and the combined statistics of all ranks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _NO_BATCH: Final = 2**62
 _LOWER: Final = "the network diverged: lower --lr"
-_OF_EACH = ("epoch", "batches")  # the same on every rank
+_OF_EACH = ("epoch", "batches")  # equal on every rank
 _OF_THE_SLOWEST = ("seconds", "retrieval_s")
 
 
@@ -32,17 +32,18 @@ class EpochRecord:
     """One line of ``metrics.jsonl``."""
 
     epoch: int
-    loss: float  # mean over the seeds, or the predicted edges
+    loss: float  # mean over the seeds, or over the predicted edges
     train_acc: float
-    valid_acc: float | None  # or the value of ``metric``; None if this epoch was not evaluated
+    valid_acc: float | None  # value of ``metric``; None if this epoch was not evaluated
     lr: float
-    seconds: float  # of training
+    seconds: float  # training time
     evaluate_seconds: float
     rows_per_second: float
-    bottleneck: str  # the slowest part of the epoch, a sentence
+    bottleneck: str  # a sentence on the slowest part of the epoch
     stats: EpochStats
-    metric: str = "acc"  # the validation metric: the line has the key ``valid_<metric>``
-    # The most anonymous memory in equal parts of the epoch and its evaluation, as the budget counts it.
+    # The validation metric: the line has the key ``valid_<metric>``.
+    metric: str = "acc"
+    # The most anonymous memory in equal parts of the epoch and its evaluation, counted like the budget.
     memory_bytes: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -58,7 +59,7 @@ class EpochRecord:
             name: value for name, value in asdict(self.stats).items() if name not in ("epoch", "seconds")
         }
         if not self.stats.tables:
-            del stats["tables"]  # of one table: its figures are the totals
+            del stats["tables"]  # the figures of a single table are the totals
         return record | stats | {"hit_rate": self.stats.hit_rate}
 
 
@@ -79,8 +80,9 @@ class RunningMetrics:
         self._seeds = int(saved["seeds"])
         self._rows = int(saved["rows"])
         self._epoch = 0
-        self._is_far = device.type != "cpu"  # reading a number would wait for all earlier work
-        self._bad_at = torch.full((), _NO_BATCH, device=device)  # first batch with a NaN or infinite loss
+        self._is_far = device.type != "cpu"  # reading a number waits for all earlier work
+        # The first batch with a NaN or infinite loss.
+        self._bad_at = torch.full((), _NO_BATCH, device=device)
         # A resumed epoch continues the sums of the interrupted one.
         self._started = time.perf_counter() - saved["seconds"]
 
@@ -89,14 +91,14 @@ class RunningMetrics:
 
         Parameters
         ----------
-        batch : the labels, and the numbers of seeds and rows
-        logits : (B, classes) of its seeds, or the objective's outputs
-        loss : mean over the seeds, or over the objective's items
+        batch : the batch, with its labels and its numbers of seeds and rows
+        logits : (B, classes) logits of the seeds, or the objective's outputs
+        loss : mean loss over the seeds, or over the objective's items
 
         Raises
         ------
         DivergedError
-            The loss is NaN or infinite; on an asynchronous device this is raised when the sum is read.
+            The loss is NaN or infinite. An asynchronous device raises it at the next reading of the sum.
         """
         self._epoch = batch.id.epoch
         if not self._is_far:
@@ -105,7 +107,7 @@ class RunningMetrics:
         else:
             here = torch.where(loss.detach().isfinite(), _NO_BATCH, batch.id.index)
             self._bad_at = torch.minimum(self._bad_at, here)
-        # Stays on the device: `item` in every step would wait for the GPU. In float32 the sum of a long
+        # The sum stays on the device: `item` in every step would wait for the GPU. In float32, the sum of a long
         # epoch would lose the last digits of each loss.
         num_seeds = self._objective.count(batch)
         self._loss_sum += loss.detach().double() * num_seeds
@@ -115,7 +117,7 @@ class RunningMetrics:
 
     @property
     def loss(self) -> float:
-        """Mean loss of a seed; raises DivergedError if a batch's loss is NaN or infinite."""
+        """Mean loss per seed; raises DivergedError if a batch's loss is NaN or infinite."""
         return self._read_loss() / max(self._seeds, 1)
 
     @property
@@ -134,7 +136,7 @@ class RunningMetrics:
         return self._rows / max(self.seconds, 1e-9)
 
     def over(self, group: RankGroup) -> RunningMetrics:
-        """Return the sums over all ranks, and the time of the slowest; collective."""
+        """Return the sums over all ranks and the slowest rank's time. Collective."""
         if group.is_alone:
             return self
         states = group.gather(self.state())
@@ -144,7 +146,7 @@ class RunningMetrics:
         )
 
     def state(self) -> dict[str, float]:
-        """Return the value for ``saved``; raises DivergedError as `loss`."""
+        """Return the value for ``saved``; raises DivergedError like `loss`."""
         return {
             "loss_sum": self._read_loss(),
             "correct": self._correct.item(),
@@ -156,7 +158,7 @@ class RunningMetrics:
     def _read_loss(self) -> float:
         found = self._loss_sum.item()
         if not math.isfinite(found):
-            # The batch has left the device already.
+            # The batch is no longer on the device.
             raise DivergedError(
                 _said(
                     self._epoch,
@@ -172,7 +174,7 @@ def _said(epoch: int, index: int, cause: str) -> str:
 
 
 def _cause(batch: Delivered) -> str:
-    """Return the likely cause of a NaN loss of a batch on the CPU. Pure."""
+    """Return the likely cause of a batch's NaN loss on the CPU. Pure."""
     typed = batch.typed
     for name, rows in typed.x.items():
         if len(bad := (~rows.isfinite()).nonzero()):
@@ -188,12 +190,12 @@ def _cause(batch: Delivered) -> str:
 
 
 def _num_rows(batch: Delivered) -> int:
-    """Return the number of feature rows of the batch."""
+    """Return the batch's number of feature rows."""
     return sum(len(rows) for rows in batch.typed.x.values() if rows.shape[1])
 
 
 def with_traffic(stats: EpochStats, mirrored: Mirrored | None) -> EpochStats:
-    """Return ``stats`` with the traffic from the dataset's URL since the last epoch; None if it has no URL."""
+    """Return ``stats`` with the traffic from the dataset's URL since the last epoch; unchanged without a URL."""
     if mirrored is None:
         return stats
     moved = mirrored.unreported()
@@ -209,10 +211,10 @@ def with_traffic(stats: EpochStats, mirrored: Mirrored | None) -> EpochStats:
 def merge_stats(parts: Sequence[EpochStats]) -> EpochStats:
     """Return the sums of all ranks' traffic, and the times of the slowest rank. Pure.
 
-    A rank that loads for its machine counts the rows of all its ranks; with private loaders each rank counts its own. A
-    step counts as one batch.
+    A rank that loads for its machine counts the rows of all its ranks. With private loaders each rank counts its own
+    rows. A step counts as one batch.
     """
-    # The same object: with one rank nothing may be rounded or renamed.
+    # The result is the same object: with one rank nothing may be rounded or renamed.
     if len(parts) == 1:
         return parts[0]
     names = [field.name for field in fields(EpochStats) if field.name not in ("stage_seconds", "tables")]
@@ -221,6 +223,6 @@ def merge_stats(parts: Sequence[EpochStats]) -> EpochStats:
         name: max(column) if name in _OF_EACH + _OF_THE_SLOWEST else sum(column)
         for name, column in values.items()
     }
-    # A stage is as slow as on its slowest rank: the others wait for it in the next step.
+    # A stage is as slow as on its slowest rank, because the other ranks wait for it in the next step.
     stages: dict[str, float] = {stage: max(part.stage_seconds[stage] for part in parts) for stage in STAGES}
     return EpochStats(stage_seconds=stages, tables=add_tables(part.tables for part in parts), **merged)

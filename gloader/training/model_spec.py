@@ -1,4 +1,4 @@
-"""Model specifications: the settings and dataset facts that fix the shape and meaning of a model's weights."""
+"""Model specifications: the settings and dataset facts that define a model's weights."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 LinkTarget = Literal["pairs", "classes", "values"]
 
-_FORMER_NAMES: Final = {"num_classes": "out_dim"}  # of the entries of an older checkpoint
+# Entry names of older checkpoints.
+_FORMER_NAMES: Final = {"num_classes": "out_dim"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,30 +37,30 @@ class ModelSpec:
 
     config: ModelConfig
     in_dim: int
-    out_dim: int  # of the logits, or of embeddings
+    out_dim: int  # width of the logits or embeddings
     num_layers: int
     add_self_loops: bool
-    edge_dim: int = 0  # width of the edge features that it reads
+    edge_dim: int = 0  # width of the edge features that the network reads
 
     has_types: ClassVar[bool] = False  # whether it takes batches of several types
 
     @property
     def schema(self) -> Schema:
-        """The type and the relation, without the number of nodes."""
+        """The type and the relation, without the node count."""
         return Schema.of_one_type(self.in_dim)
 
     @property
     def uses_edge_features(self) -> bool:
-        """True if the model reads edge features; otherwise a loader need not read them."""
+        """True if the model reads edge features. Otherwise a loader need not read them."""
         return self.edge_dim > 0
 
     @property
     def encoder(self) -> ModelSpec:
-        """The network that computes node rows: this one."""
+        """The specification of the network that computes node rows: this one."""
         return self
 
     def with_rows(self, counts: Mapping[str, int]) -> ModelSpec:  # noqa: ARG002 - no row is learned
-        """Return the same specification: the weights do not depend on the number of nodes."""
+        """Return the same specification: the weights do not depend on the node count."""
         return self
 
     def build(self) -> GraphNetwork:
@@ -80,9 +81,9 @@ class HeteroModelSpec:
 
     config: ModelConfig
     schema: Schema
-    out_dim: int  # of the logits, or of embeddings
+    out_dim: int  # width of the logits or embeddings
     num_layers: int
-    has_head: bool = True  # rsage and rgat have one; embeddings have none
+    has_head: bool = True  # whether rsage and rgat have their MLP head; embeddings have none
 
     has_types: ClassVar[bool] = True
     edge_dim: ClassVar[int] = 0
@@ -90,11 +91,11 @@ class HeteroModelSpec:
 
     @property
     def encoder(self) -> HeteroModelSpec:
-        """The network that computes node rows: this one."""
+        """The specification of the network that computes node rows: this one."""
         return self
 
     def with_rows(self, counts: Mapping[str, int]) -> HeteroModelSpec:
-        """Return the specification for so many nodes of each type, at least one: learned rows in small tables."""
+        """Return the specification for ``counts`` nodes of each type, at least one: small tables of learned rows."""
         num_nodes = {name: max(1, counts.get(name, 1)) for name in self.schema.num_nodes}
         return replace(self, schema=replace(self.schema, num_nodes=num_nodes))
 
@@ -120,8 +121,9 @@ class LinkSpec:
     ends: tuple[str, str]  # types of the sources and of the destinations
     decoder: str
     decoder_layers: int
-    learns: LinkTarget  # whether a pair is an edge, or its class, or its value
-    num_outputs: int = 1  # classes
+    # The target: whether a pair is an edge, or its class, or its value.
+    learns: LinkTarget
+    num_outputs: int = 1  # number of classes
 
     @property
     def has_types(self) -> bool:
@@ -159,14 +161,14 @@ def spec_of(
     ----------
     settings : the run's settings
     dataset : the training data
-    targets : types with embedded nodes, as wide as a hidden layer: both end types of links. None means that nodes of
-        the labelled type are classified
+    targets : types with embedded nodes, as wide as a hidden layer: both end types of links. None stands for
+        classification of the labelled type
 
     Raises
     ------
     ConfigError
-        The model is for graphs of one type, and the dataset has several; or it sums edge features, and there are none
-        or none are read.
+        The model is for one node type and the dataset has several, or the model needs edge features that do not exist
+            or are not read.
     """
     require_model(settings, dataset)
     config, num_layers = settings.model, len(settings.loader.sampling.fanouts)
@@ -190,24 +192,24 @@ def spec_of(
 
 
 def edge_feature_rows(dataset: Dataset) -> FeatureRows | None:
-    """Return the edge features of ``dataset``, which has one node type; None without edge features."""
+    """Return the edge features of ``dataset``, which has one node type, or None."""
     (table,) = dataset.edge_tables.values()
     return table.feature_rows
 
 
 def _edge_dim(settings: TrainSettings, dataset: Dataset) -> int:
-    """Return the width of the batches' edge features; 0 without edge features."""
+    """Return the width of the batches' edge features, or 0."""
     rows = edge_feature_rows(dataset)
     is_read = settings.loader.sampling.edge_features != "none"
     return rows.feature_dim if rows is not None and is_read else 0
 
 
 def schema_of(dataset: Dataset, targets: tuple[str, ...] | None = None) -> Schema:
-    """Return the dataset facts of a model over several types; ``dataset`` may have one type.
+    """Return the dataset facts for a model over several types. ``dataset`` may have one type.
 
     Parameters
     ----------
-    dataset : its types and relations
+    dataset : dataset with the types and relations
     targets : types of the output rows; None means the labelled type
     """
     tables = dataset.node_tables
@@ -225,7 +227,7 @@ def spec_content(spec: AnyModelSpec) -> dict[str, Any]:
     if isinstance(spec, LinkSpec):
         return content | {"encoder": spec_content(spec.encoder), "ends": list(spec.ends)}
     if spec.has_types:
-        # Pairs: the order of types is part of the model, and JSON objects promise none.
+        # Pairs keep the order of types, which is part of the model. JSON objects promise no order.
         content["schema"] = {
             "types": [
                 [name, count, spec.schema.feature_dims[name]] for name, count in spec.schema.num_nodes.items()
@@ -237,12 +239,12 @@ def spec_content(spec: AnyModelSpec) -> dict[str, Any]:
 
 
 def parse_spec(content: Mapping[str, Any], file: Path) -> AnyModelSpec:
-    """Return the spec of the `spec_content` result ``content``. Pure.
+    """Return the specification in ``content``, a result of `spec_content`. Pure.
 
     Parameters
     ----------
     content : any value
-    file : the file with the content, for messages
+    file : file of the content, for messages
 
     Raises
     ------

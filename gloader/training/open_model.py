@@ -1,4 +1,4 @@
-"""A checkpoint's network with its graph and features, opened for predictions over a whole dataset."""
+"""A checkpoint's network, opened with its graph and features for predictions over a whole dataset."""
 
 from __future__ import annotations
 
@@ -35,35 +35,34 @@ if TYPE_CHECKING:
     from gloader.training.run_inference import MachineRows
     from gloader.types import FeatureSource, IdArray
 
-# Copies of the weights, which may have large learned rows: in the checkpoint and in the network.
+# Copies of the weights, which may have large learned rows: one in the checkpoint, one in the network.
 _WEIGHT_COPIES: Final = 2
-_RING_BYTES: Final = (
-    1 << 20
-)  # of each of several tables: rows are read in order, a few large reads ahead are enough
+# Ring of each of several tables. Rows are read in order, so a few large reads ahead are enough.
+_RING_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedModel:
-    """A network, and the inference over graph and features."""
+    """A network, with an inference over its graph and features."""
 
     model: Any
     inference: HeteroInference
 
     @property
     def encoder(self) -> Any:
-        """The network without the decoder of pairs."""
+        """The network without the pair decoder."""
         return encoder_of(self.model)
 
     def require_memory(
         self, *, node_type: str, layer: int | None = None, num_outputs: int | None = None
     ) -> None:
-        """Raise BudgetError if the computation would not fit the budget; nothing is read.
+        """Raise BudgetError if the computation does not fit the budget; reads nothing.
 
         Parameters
         ----------
-        node_type : of the wanted rows
-        layer : whose rows of all nodes are wanted; None: the output is wanted
-        num_outputs : nodes whose output is wanted; None: the rows of `HeteroInference.embedded` are wanted
+        node_type : type of the requested rows
+        layer : a layer whose rows of all nodes are requested. If None, the network's output is requested
+        num_outputs : number of requested output rows. None stands for the rows of `HeteroInference.embedded`
         """
         if layer is None:
             self.inference.require_memory(self.encoder, num_outputs=num_outputs)
@@ -72,13 +71,13 @@ class OpenedModel:
             self.inference.require_layers(self.encoder, layer, outputs)
 
     def activations(self, node_type: str, layer: int, nodes: IdArray, **options: Any) -> Any:
-        """Return an iterator over the rows of ``nodes`` behind a layer."""
+        """Return an iterator over the rows of ``nodes`` after a layer."""
         return self.inference.activations(self.encoder, layer, node_type, nodes, **options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """The memory and the device of an inference, and the readers of other machines' rows."""
+    """An inference's memory and device, and readers of other machines' rows."""
 
     budget_bytes: int
     device: str | torch.device
@@ -86,7 +85,7 @@ class _Place:
     machines: MachineRows | None
 
     def open_rows(self, rows: FeatureRows, stack: ExitStack, **settings: Any) -> tuple[FeatureSource, int]:
-        """Return all rows of a table, and the memory of their open reader, which ``stack`` closes."""
+        """Return all rows of a table and their reader's memory. ``stack`` closes the reader."""
         if self.machines is not None:
             return self.machines.source(rows.name), 0
         store = stack.enter_context(rows.open_features(**settings))
@@ -104,18 +103,18 @@ def open_model(
     rows: MachineRows | None = None,
     require: Callable[[OpenedModel], None] = lambda _: None,
 ) -> Iterator[OpenedModel]:
-    """Open a checkpoint's network, and graph and features of ``dataset``, within a budget.
+    """Open a checkpoint's network with the graph and features of ``dataset``, within a budget.
 
-    Edges are held in memory if they fit in half of the budget, and leave room for the computation.
+    Edges stay in memory if they fit in half of the budget and leave room for the computation.
 
     Parameters
     ----------
-    dataset : the input of the network
+    dataset : the network's input
     checkpoint : the network, with its best weights
-    budget_bytes : for everything in memory, the topology included; None means half of the free memory
+    budget_bytes : budget for all memory, the topology included; None means half of the free memory
     device : the compute device
     scratch : folder for activations that do not fit; None means the system's temporary folder
-    rows : readers of all machines' rows, if each has a part of them; None if all are here
+    rows : readers of all machines' rows if each machine has a part of them; otherwise None
     require : raises BudgetError if the computation does not fit
 
     Raises
@@ -125,7 +124,7 @@ def open_model(
     CheckpointError
         The checkpoint belongs to a dataset with other types, relations, features or classes.
     BudgetError
-        The budget is too small for the offsets of the edges, or for ``require``; the error names a sufficient one.
+        The budget is too small for the edges' offsets or for ``require``. The error names a sufficient budget.
     """
     _require_fit(dataset, checkpoint.spec)
     given = default_budget_bytes() if budget_bytes is None else budget_bytes
@@ -172,20 +171,20 @@ def _open(
     edge_bytes: int,
     stack: ExitStack,
 ) -> OpenedModel:
-    """Open the network, and graph and features.
+    """Open the network with its graph and features.
 
     Parameters
     ----------
-    dataset, checkpoint : as for `open_model`
-    place : memory, device and scratch folder, and rows of other machines
-    edge_bytes : for edges in memory; relations that exceed it are read page by page
-    stack : closes what is opened
+    dataset, checkpoint : see `open_model`
+    place : memory, device and scratch folder, and readers of other machines' rows
+    edge_bytes : memory for edges; relations that exceed it are read page by page
+    stack : closes all opened readers
     """
     sizes = {relation: table.topology_bytes for relation, table in dataset.edge_tables.items()}
     held = held_relations(sizes, max_bytes=edge_bytes)
     if len(held) < len(sizes):
         require_offsets(dataset, budget_bytes=place.budget_bytes)
-    # No page of edges that do not fit is kept: each layer reads all edges, in order.
+    # Pages of edges that do not fit are not kept: each layer reads all edges, in order.
     held_bytes = sum(sizes[relation] for relation in held)
     graph = stack.enter_context(open_hetero_topology(dataset, max_bytes=held_bytes))
     spec, model = checkpoint.spec.encoder, checkpoint.model()
@@ -201,7 +200,7 @@ def _open(
         rows = edge_feature_rows(dataset)
         assert rows is not None  # noqa: S101 - by `_require_fit`
         told[EDGE], told_bytes = place.open_rows(rows, stack, ring_bytes=_RING_BYTES)
-    # Without learned rows the weights are small: they count as code.
+    # Without learned rows the weights are small and count as code.
     weight_bytes = sum(parameter.nbytes for parameter in model.parameters()) if spec.has_types else 0
     inference = HeteroInference(
         graph=graph,
@@ -242,7 +241,7 @@ def _require_fit(dataset: Dataset, spec: AnyModelSpec) -> None:
             )
         return
     theirs = encoder.schema
-    # The ends of links may be of any two types.
+    # The ends of links may have any two types.
     ours = schema_of(dataset, dataset.node_types[:1] if isinstance(spec, LinkSpec) else None)
     targets = ours.targets if isinstance(spec, LinkSpec) else theirs.targets
     learned = [name for name, dim in theirs.feature_dims.items() if not dim]

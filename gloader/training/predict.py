@@ -1,4 +1,4 @@
-"""Predictions, embeddings and scores of pairs from a checkpoint, over all neighbours."""
+"""Predictions, embeddings and pair scores from a checkpoint, over all neighbours."""
 
 from __future__ import annotations
 
@@ -45,23 +45,23 @@ def predict(
 ) -> IdArray:
     """Return the most likely class of every node of the labelled type, (N,) int64, over all neighbours.
 
-    Nodes are in the order of ``dataset``, as its labels and splits are;
-    `Dataset.in_original_order` puts the result in the order of the source.
+    Nodes are in the order of ``dataset``, like its labels and splits.
+    `Dataset.in_original_order` converts the result to the source's order.
 
     Parameters
     ----------
-    dataset : the dataset with the nodes
+    dataset : dataset with the nodes
     checkpoint : the network, with its best weights
-    memory_budget_bytes : for everything in memory, the topology included; defaults to half of the free memory
+    memory_budget_bytes : budget for all memory, the topology included; defaults to half of the free memory
     device : the compute device
     scratch : folder for activations that do not fit; defaults to the system's temporary folder
     on_progress : called with the finished share, 0 to 1
-    rows : readers of all machines' rows, if each has a part of them; None if all are here
+    rows : readers of all machines' rows if each machine has a part of them; otherwise None
 
     Raises
     ------
     ConfigError
-        The checkpoint predicts links, or some rows are on other machines and there are no ``rows``.
+        The checkpoint predicts links, or other machines hold some rows and ``rows`` is None.
     CheckpointError
         The checkpoint belongs to a dataset with other types, relations, features or classes.
     BudgetError
@@ -91,7 +91,8 @@ class Embeddings:
 
     num_nodes: int
     width: int
-    chunks: Iterator[NDArray[np.float32]]  # consecutive rows, in the order of the nodes' original ids
+    # Consecutive rows, in the order of the nodes' original ids.
+    chunks: Iterator[NDArray[np.float32]]
 
 
 @contextmanager
@@ -107,24 +108,24 @@ def embed(  # noqa: PLR0913 - what is computed, from what, and within which boun
     on_progress: Progress = lambda _: None,
     rows: MachineRows | None = None,
 ) -> Iterator[Embeddings]:
-    """Open a layer's output for every node of a type, over all neighbours; the first chunk starts the computation.
+    """Open a layer's output for all nodes of a type, over all neighbours. The first chunk starts the computation.
 
-    The output is the layer's own: the batch norm and the activation before the next layer are not
-    applied.
+    The output is the layer's own: it comes before the next layer's batch norm and activation.
+
 
     Parameters
     ----------
-    dataset, checkpoint, memory_budget_bytes, device, scratch, on_progress, rows : as of `predict`
-    layer : 1, next to the features, to L; None means L, whose output for links are the embeddings
-    node_type : None means the labelled type, or the type of both ends of the links
+    dataset, checkpoint, memory_budget_bytes, device, scratch, on_progress, rows : see `predict`
+    layer : 1, next to the features, to L. None means L; for links its output are the embeddings
+    node_type : type of the nodes; defaults to the labelled type, or to the type of both ends of the links
 
     Raises
     ------
     ConfigError
-        There is no such type, or the layer has no output for it that leads to the classes; or links have ends of two
-        types, and ``node_type`` is None.
+        There is no such type, the layer has no output for it that leads to the classes, or the ends of links have two
+        types and ``node_type`` is None.
     CheckpointError, BudgetError
-        As `predict`.
+        See `predict`.
     """
     name = embedded_type(dataset, checkpoint) if node_type is None else node_type
     if name not in dataset.node_tables:
@@ -176,7 +177,7 @@ def embedded_type(dataset: Dataset, checkpoint: Checkpoint) -> str:
 
 
 def _require_made(model: Any, node_type: str, layer: int) -> None:
-    """Raise ConfigError where the layer has no rows of the type."""
+    """Raise ConfigError if the layer has no rows of the type."""
     layers = range(1, len(model.layers) + 1)
     if layer not in layers:
         raise ConfigError(f"layer is {layer}; the network has the layers 1 to {len(layers)}")
@@ -200,21 +201,21 @@ def score_pairs(
     on_progress: Progress = lambda _: None,
     rows: MachineRows | None = None,
 ) -> NDArray[np.float32]:
-    """Return the score of each of ``pairs``, (n,) float32, over all neighbours of both nodes; (n, C) for C classes.
+    """Return the score of each of ``pairs`` over all neighbours, (n,) float32, or (n, C) for C classes.
 
     Parameters
     ----------
-    dataset, checkpoint, memory_budget_bytes, device, scratch, on_progress, rows : as of `predict`
-    pairs : (n, 2) sources and destinations, by their ids in the source of the dataset
+    dataset, checkpoint, memory_budget_bytes, device, scratch, on_progress, rows : see `predict`
+    pairs : (n, 2) sources and destinations, by their ids in the dataset's source
 
     Raises
     ------
     ConfigError
-        The checkpoint predicts classes of nodes.
+        The checkpoint predicts node classes.
     ShapeError
         ``pairs`` has another shape or dtype, or contains ids of missing nodes.
     CheckpointError, BudgetError
-        As `predict`.
+        See `predict`.
     """
     spec = checkpoint.spec
     if not isinstance(spec, LinkSpec):
@@ -245,7 +246,7 @@ def score_pairs(
 
 
 def checked_pairs(pairs: Any) -> IdArray:
-    """Return ``pairs`` as (n, 2) int64; ShapeError if they are not such an array."""
+    """Return ``pairs`` as (n, 2) int64; ShapeError for another shape or dtype."""
     found = np.asarray(pairs)
     if found.ndim != 2 or found.shape[1] != 2 or found.dtype.kind not in "iu":
         cure = ", as .T makes it" if found.shape[:1] == (2,) else ""
@@ -256,7 +257,7 @@ def checked_pairs(pairs: Any) -> IdArray:
 
 
 def _own_ids(table: NodeTable, ids: IdArray) -> IdArray:
-    """Return the dataset's numbers of nodes that are given by their ids in its source."""
+    """Return the dataset's node numbers for ids from its source."""
     wrong = outside(ids, table.num_nodes)
     if len(wrong):
         raise ShapeError(

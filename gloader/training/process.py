@@ -1,4 +1,4 @@
-"""The process of a rank: its GPU, torch's random state and threads, and freed memory of the C library."""
+"""A rank's process: its GPU, torch's random state and threads, and freed memory of the C library."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 
 def resolve_device(device: str, *, local_rank: int = 0) -> torch.device:
-    """Return the device for "auto" or a torch device's name, for the rank ``local_rank`` of a machine.
+    """Return the device for "auto" or a torch device name, on the rank ``local_rank`` of a machine.
 
-    "auto" and "cuda" stand for the rank's own GPU: the GPU of its number if the process sees so many, or the only
-    visible one. SLURM, Kubernetes and Ray show each rank its own GPU.
+    "auto" and "cuda" stand for the rank's own GPU: the GPU with its number, or the only visible GPU. SLURM, Kubernetes
+    and Ray show each rank its own GPU.
 
     Raises
     ------
     ConfigError
-        The name is unknown, or there is no such device.
+        The name is unknown, or the device does not exist.
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -51,12 +51,12 @@ def resolve_device(device: str, *, local_rank: int = 0) -> torch.device:
 
 
 def require_own_gpu(group: RankGroup, target: torch.device, *, asked: str) -> None:
-    """Raise on every rank if two share one GPU, unless each was ``asked`` to use it; collective.
+    """Raise on every rank if two ranks share a GPU, unless each was set to it by ``asked``. Collective.
 
     Raises
     ------
     RankSettingsError
-        Two ranks share one GPU; the error names them, and the remedy.
+        Two ranks share a GPU. The error names the ranks and a remedy.
     """
     if group.is_alone:
         return
@@ -70,14 +70,14 @@ def require_own_gpu(group: RankGroup, target: torch.device, *, asked: str) -> No
 
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-# The limit of glibc's own adjustment after a program freed one large block, and the largest free end of a heap.
+# glibc's upper limit for its automatic threshold, and the largest free end of a heap.
 _LAZY = {_M_MMAP_THRESHOLD: 32 << 20, _M_TRIM_THRESHOLD: 64 << 20}
 _EAGER = {_M_MMAP_THRESHOLD: 256 << 10, _M_TRIM_THRESHOLD: 128 << 10}
 
 
 @contextmanager
 def private_randomness(device: torch.device) -> Iterator[None]:
-    """Restore the state of torch's generators at exit, whatever the block drew."""
+    """Restore the state of torch's generators at exit."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         yield
@@ -86,7 +86,7 @@ def private_randomness(device: torch.device) -> Iterator[None]:
 def seed_torch(*address: int, device: torch.device) -> None:
     """Seed the generators of the CPU and of ``device`` from the numbers in ``address``."""
     digest = hashlib.blake2b(repr(address).encode(), digest_size=8).digest()
-    # Fits a signed 64-bit integer. The digest keeps neighbouring addresses from giving related states.
+    # The seed fits a signed 64-bit integer. The digest keeps neighbouring addresses from giving related states.
     seed = int.from_bytes(digest, "little") >> 1
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
@@ -98,10 +98,10 @@ def seed_torch(*address: int, device: torch.device) -> None:
 def own_cores(group: RankGroup, device: torch.device) -> Iterator[None]:
     """Compute with this rank's part of the cores.
 
-    torchrun gives each of several ranks one thread unless OMP_NUM_THREADS is set. Any other number is
-    the user's choice and is kept.
+    torchrun gives each of several ranks one thread unless OMP_NUM_THREADS is set. Any other number is the user's choice
+    and stays.
     """
-    # A GPU computes without torch's threads; the cores are left to the loader's threads.
+    # A GPU does not use torch's threads: the loader's threads get the cores.
     is_ours = not group.is_alone and device.type == "cpu" and torch.get_num_threads() == 1
     with _threads(max(1, _num_cores() // group.most_local) if is_ours else None):
         yield
@@ -134,16 +134,16 @@ def _threads(number: int | None) -> Iterator[None]:
 def eager_release() -> Iterator[None]:
     """Return every larger block to the system as soon as it is freed, inside the block.
 
-    For code that makes large blocks of many sizes, each used for long: the heap would keep holes between them. A
-    training step, which makes the same blocks again and again, is up to half slower this way. The setting covers the
-    whole process: memory that other threads free is returned at once too.
+    This is for code with large blocks of many sizes and long use, between which the heap would keep holes. A training
+    step makes the same blocks again and again, and is up to half slower this way. The setting affects the whole
+    process: memory freed by other threads is returned at once too.
     """
     _set(_EAGER)
     try:
         yield
     finally:
         _set(_LAZY)
-        # The new threshold holds for later blocks; blocks that were freed meanwhile are trimmed now.
+        # The new threshold affects later blocks only. Blocks freed meanwhile are trimmed now.
         release_freed_memory()
 
 

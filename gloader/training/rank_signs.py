@@ -1,4 +1,4 @@
-"""Signs of life of ranks on several machines: a silent rank is named when a collective fails."""
+"""Signs of life of ranks on several machines, which name a silent rank when a collective fails."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-# Every rank exists from the start, so only silence counts as a loss.
+# Every rank exists from the start, so only its silence counts as a loss.
 _THERE: Final = 1
 
 
 class RankSigns:
-    """Shows this rank's presence in the process group's store, and finds silent ranks. Thread-safe.
+    """Shows this rank's presence in the process group's store and finds silent ranks. Thread-safe.
 
     Owns a thread until `close`.
 
     Parameters
     ----------
-    rank : of this process
+    rank : this process's rank
     machines : (W,) the name of each rank's machine
-    key : of these signs: the same on all ranks, and never used before
-    timeout_s : longest silence of a rank; 0 means for ever
+    key : key of these signs: equal on all ranks and never used before
+    timeout_s : longest silence of a rank; 0 means no limit
     """
 
     def __init__(self, *, rank: int, machines: Sequence[str], key: str, timeout_s: float) -> None:
@@ -53,12 +53,12 @@ class RankSigns:
         )
 
     def are_missed(self) -> bool:
-        """Return whether a rank was silent for too long, or has announced its end; to be polled."""
+        """Return whether a rank was silent for too long or has announced its end. For polling."""
         is_silent = self._patience.end(self._notes.read(), time.monotonic()) is not None
         return is_silent or self._is_over.is_set()
 
     def explain(self, cause: str) -> RankError:
-        """Return the error that names the rank that ended a collective with ``cause``; waits a few seconds."""
+        """Return the error that names the rank behind a collective's end with ``cause``. Waits a few seconds."""
         return explain(
             self._notes,
             index=self._rank,
@@ -69,11 +69,11 @@ class RankSigns:
         )
 
     def fail(self, error: BaseException) -> None:
-        """Announce to the others that this rank ends, and why, unless it only reacts to another's end."""
+        """Announce this rank's end and its reason to the others, unless it only reacts to another rank's end."""
         if isinstance(error, RankError):
             self._notes.write(LOST)
         else:
-            # Ctrl-C, or SIGTERM: torchrun sends it to all ranks of a machine after a loss; the lost rank is the cause.
+            # Ctrl-C or SIGTERM: after a loss, torchrun sends SIGTERM to all ranks of a machine. The loss is the cause.
             self._notes.write(note_of(error) if isinstance(error, Exception) else STOPPED)
 
     def close(self) -> None:

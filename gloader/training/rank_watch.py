@@ -1,6 +1,6 @@
-"""The watch over a run's ranks: a lost rank ends the collectives of the others.
+"""The watch over a run's ranks: a lost rank ends the other ranks' collectives.
 
-Ranks on one machine are watched by their processes; ranks on several machines by signs of life.
+Ranks on one machine are watched by their processes, ranks on several machines by signs of life.
 """
 
 from __future__ import annotations
@@ -18,37 +18,39 @@ if TYPE_CHECKING:
 logger = logging.getLogger("gloader")
 
 _LOOK_EVERY_S: Final = 0.5
-_END_S: Final = 1.0  # for the thread, which may hang in the transport when that is aborted
+# Time for the thread's end: it may hang in the transport during the abort.
+_END_S: Final = 1.0
 
 
 class RankWatch:
-    """Watches the processes of ranks from a thread. Owns the thread until `close`.
+    """Watches the ranks' processes from a thread. Owns the thread until `close`.
 
-    When a process has ended, the process group is aborted. A GPU collective is waited for on the device, which gets
-    no error of the transport: its kernel waits for the lost rank until the abort. When a rank's
-    signs are missing, the connections of gloo are closed as well: it would wait longer for a silent rank.
+    When a process has ended, the process group is aborted. A GPU collective waits on the device, which receives no
+    transport errors: its kernel waits for the lost rank until the abort. When a rank's signs are missing, gloo's
+    connections are closed as well, because gloo would wait longer for a silent rank.
 
     Parameters
     ----------
     processes : `gloader.distributed.agree.own_process` of each rank
-    signs : of life of all ranks; None if all are on this machine
+    signs : signs of life of all ranks; None if all are on this machine
     """
 
     def __init__(self, processes: Sequence[Mapping[str, Any]], signs: RankSigns | None) -> None:
         self._processes = processes
         self._signs = signs
-        self.lost: list[int] = []  # ranks that had ended when the first loss was noticed
+        # Ranks that had ended when the first loss was noticed.
+        self.lost: list[int] = []
         self.has_ended_group = False
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="gloader-lost", daemon=True)
         self._thread.start()
 
     def end(self) -> None:
-        """Stop watching: ranks may end from now on. Idempotent."""
+        """Stop watching: from now on ranks may end. Idempotent."""
         self._is_over.set()
 
     def close(self) -> None:
-        """Stop watching, and wait a moment for the thread. Idempotent."""
+        """Stop watching and wait a moment for the thread. Idempotent."""
         self.end()
         self._thread.join(_END_S)
 
@@ -65,7 +67,7 @@ class RankWatch:
 
 
 def _abort(*, is_missed: bool) -> None:
-    """End the process group's waits. gloo notices an ended process by its connections."""
+    """End the process group's waits. gloo itself notices an ended process by its connections."""
     import torch
     from torch import distributed
 
@@ -73,9 +75,9 @@ def _abort(*, is_missed: bool) -> None:
 
     try:
         if (group := distributed.group.WORLD) is not None:
-            group.abort()  # with NCCL
+            group.abort()  # for NCCL
             if is_missed:
                 cut_connections(group._get_backend(torch.device("cpu")))  # noqa: SLF001 - no public name
-    # The transport's own errors do not matter: the lost rank ends the run.
+    # Errors of the transport do not matter: the lost rank ends the run anyway.
     except Exception as error:  # noqa: BLE001
         logger.warning("the process group cannot be aborted after a rank was lost: %s", error)

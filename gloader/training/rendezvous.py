@@ -1,4 +1,4 @@
-"""The rendezvous of ranks after a restart: a part of the store without entries of dead ranks."""
+"""The rendezvous of ranks after a restart, in a part of the store without entries of dead ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # The store cannot wait for one of several keys; a rendezvous happens once per start, so polling costs nothing.
 _POLL_S = 0.02
-# The group waits longer than a stage may stall, so that the stage is named before the group gives up.
+# The group waits longer than a stage may stall, so that the stage is named before the group's timeout.
 _AFTER_STALL_S = 60.0
 
 
@@ -30,18 +30,18 @@ def group_timeout(stall_timeout_s: float) -> timedelta:
 
 
 def fresh_store(store: Store, *, rank: int, world_size: int, timeout: timedelta) -> Store:
-    """Return a part of ``store`` that no earlier group of ranks has written to; the same part for every rank.
+    """Return a part of ``store`` that no earlier group of ranks has written to, equal on every rank.
 
-    torchrun keeps its store over restarts, so new ranks would find the addresses of dead ones (pytorch issue
-    135712), and the restart count differs between machines. So every rank sends the first one a request under an
-    unused name, and the first rank answers each with the name of the new part.
+    torchrun keeps its store over restarts, so new ranks would find the addresses of dead ranks (pytorch issue 135712).
+    The restart count differs between machines. So every rank sends a request under an unused name to the first rank,
+    which answers each request with the name of the new part.
 
     Parameters
     ----------
     store : torchrun's store, which all ranks reach
-    rank : of this process
+    rank : this process's rank
     world_size : W
-    timeout : until every rank has come
+    timeout : longest wait for the arrival of all ranks
 
     Raises
     ------
@@ -58,11 +58,11 @@ def fresh_store(store: Store, *, rank: int, world_size: int, timeout: timedelta)
 def _invite(store: Store, world_size: int, deadline: float) -> str:
     name = secrets.token_hex(8)
     missing = set(range(1, world_size))
-    # A rank is done when it confirms its arrival, not when it was answered: the answer may have gone to a dead rank.
+    # A rank is done when it confirms its arrival. An answer alone does not count: it may have gone to a dead rank.
     while missing:
         for rank in sorted(missing):
             if store.check([_asked(rank)]):
-                # Requests of earlier ranks are answered as well; those ranks never confirm.
+                # Requests of earlier ranks are answered as well, but those ranks never confirm.
                 store.set(_answer(store.get(_asked(rank)).decode()), name)
             if store.check([_came(name, rank)]):
                 missing.remove(rank)
@@ -74,7 +74,7 @@ def _invite(store: Store, world_size: int, deadline: float) -> str:
 
 
 def _ask(store: Store, rank: int, deadline: float) -> str:
-    # A new random name at each start, so that no answer of an earlier rendezvous fits.
+    # Each start uses a new random name, so that no answer of an earlier rendezvous fits.
     question = secrets.token_hex(8)
     store.set(_asked(rank), question)
     while not store.check([_answer(question)]):

@@ -1,6 +1,6 @@
-"""A rank's copy of the network: its precision, its compilation, and the average of gradients over ranks.
+"""A rank's copy of the network: its precision, compilation, and gradient average over the ranks.
 
-Gradients of learned rows are averaged only for the rows of the step.
+Gradients of learned rows are averaged only for rows used in the step.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 
 def average_rows(tables: Sequence[torch.Tensor]) -> None:
-    """Replace the sparse gradient of each table by the mean over the ranks, the same on all; collective.
+    """Replace each table's sparse gradient by the mean over the ranks, equal on all ranks. Collective.
 
-    Each rank receives the rows of all others. Sums are in rank order.
+    Each rank receives all other ranks' rows. Sums are in rank order.
 
     Parameters
     ----------
-    tables : (N_t, F) each, with a sparse gradient, which may be empty
+    tables : (N_t, F) tables with a sparse gradient, which may be empty
     """
     for table in tables:
         grad = table.grad
@@ -54,7 +54,7 @@ def _gathered(ids: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torc
     from gloader.distributed.agree import collective_device
 
     place = collective_device()
-    # Collectives send equally many rows from each rank: the maximum over the ranks.
+    # A collective sends equally many rows from each rank: the maximum over the ranks.
     count = torch.tensor([len(ids)], device=place)
     counts = [int(found) for found in _all(count)]
     most = max(counts)
@@ -83,8 +83,8 @@ class Replica:
 
     Parameters
     ----------
-    model : on its device
-    num_steps : of the whole run
+    model : the network, on its device
+    num_steps : steps of the whole run
     objective : the loss
     """
 
@@ -101,35 +101,35 @@ class Replica:
         self._autocast = config.autocast
         self._group = group
         self._tables = tuple(_learned_rows(model).values())
-        # DDP inside, compilation outside: torch then splits the graph at DDP's buckets.
+        # DDP is inside the compiled module: then torch splits the graph at DDP's buckets.
         network: torch.nn.Module = model
         if not group.is_alone:
             network = _distribute(model, config, num_steps=num_steps)
         self._network: Callable[..., torch.Tensor] = (
             torch.compile(network, dynamic=True) if config.compile else network
         )
-        # torch compiles at the first batch, perhaps after minutes of preparation; a missing compiler is reported now.
+        # torch compiles at the first batch, perhaps after minutes of preparation. A missing compiler is reported now.
         if config.compile and next(model.parameters()).device.type == "cpu":
             _require_compiler()
 
     def forward(self, batch: Delivered) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the outputs of the network, such as logits (B, classes), and their mean loss, both float32."""
+        """Return the network's float32 outputs, such as logits (B, classes), and their mean float32 loss."""
         return logits_and_loss(self._network, batch, self._autocast, self._objective)
 
     def backward(self, loss: torch.Tensor, *, num_seeds: int, is_last: bool) -> None:
-        """Compute the gradients of the mean loss over the seeds, or other targets, of all ranks.
+        """Compute gradients of the mean loss over all ranks' seeds, or other targets.
 
-        Gradients are averaged over the ranks. Only in the last step of an epoch the ranks may have different numbers of
-        seeds: then each rank is weighted by its seeds.
+        Gradients are averaged over the ranks. Only in an epoch's last step may ranks have different numbers of seeds.
+        Then each rank is weighted by its seeds.
 
         Parameters
         ----------
-        loss : mean over this rank's seeds
-        num_seeds : of this rank
-        is_last : whether the epoch ends with this step; the same on every rank
+        loss : mean loss over this rank's seeds
+        num_seeds : this rank's number of seeds
+        is_last : whether the step ends the epoch, equal on every rank
         """
-        # DDP takes the mean over ranks, which is the mean over seeds if all ranks have equally many. Otherwise
-        # a loss is weighted by its share of the seeds.
+        # DDP takes the mean over ranks. It is the mean over seeds if all ranks have equally many. Otherwise
+        # each loss is weighted by its share of the seeds.
         if is_last and not self._group.is_alone:
             total = self._group.sum({"seeds": num_seeds})["seeds"]
             loss = loss * (num_seeds * self._group.world_size / total)
@@ -144,12 +144,12 @@ def logits_and_loss(
     autocast: Autocast,
     objective: Objective = NODE_CLASSES,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return logits (B, classes), or scores (P,) of pairs, and their mean loss, both float32.
+    """Return logits (B, classes), or pair scores (P,), and their mean loss, both float32.
 
     Parameters
     ----------
     network : maps features and blocks, or a batch of several types or of links, to logits
-    batch : on the network's device
+    batch : the batch, on the network's device
     autocast : precision of the layers; the loss is computed in float32
     objective : the loss
     """
@@ -162,11 +162,11 @@ def logits_and_loss(
 
 
 def _distribute(model: AnyNetwork, config: StepConfig, *, num_steps: int) -> DistributedDataParallel:
-    # Imported only with several ranks: it imports torch's compiler, 70 MB and a second.
+    # This import is only for several ranks: it loads torch's compiler, 70 MB and a second.
     from torch.nn.parallel import DistributedDataParallel
 
     if names := list(_learned_rows(model)):
-        # DDP would send whole tables, of which a step uses few rows: see `average_rows`.
+        # DDP would send full tables, although a step uses few of their rows: see `average_rows`.
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)  # type: ignore[no-untyped-call]  # noqa: SLF001 - no public name
     network = DistributedDataParallel(model)
     match config.grad_compress:
@@ -192,7 +192,7 @@ def _distribute(model: AnyNetwork, config: StepConfig, *, num_steps: int) -> Dis
 
 
 def _learned_rows(model: AnyNetwork) -> dict[str, torch.Tensor]:
-    """Return the tables of learned rows, by the names of the model's parameters."""
+    """Return the tables of learned rows by their parameter names in the model."""
     tables = set(encoder_of(model).embs.values())
     return {name: parameter for name, parameter in model.named_parameters() if parameter in tables}
 

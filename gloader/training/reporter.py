@@ -1,4 +1,4 @@
-"""Reporters: listeners for the events of a run; one of them writes curves for TensorBoard."""
+"""Reporters: listeners for the events of a run, such as the writer of TensorBoard curves."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStart:
-    """The facts of a run before it begins."""
+    """Facts of a run, known before its start."""
 
-    run: int  # from 0
+    run: int  # number of the run, from 0
     num_runs: int
-    first_epoch: int  # larger than 0 in a resumed run
+    first_epoch: int  # above 0 in a resumed run
     num_epochs: int
-    num_batches: int  # per epoch
+    num_batches: int  # batches per epoch
     num_parameters: int
     device: str
-    summary: str  # the memory plan and the place of the features, a line or two
+    # A line or two on the memory plan and the place of the features.
+    summary: str
     num_ranks: int = 1
-    explanation: str  # the tiers with the features, and the reasons
+    explanation: str  # the tiers that hold the features, with reasons
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +38,9 @@ class BatchReport:
     """The epoch so far."""
 
     epoch: int
-    index: int  # of the last computed batch
+    index: int  # number of the last computed batch
     num_batches: int
-    loss: float  # means over the epoch so far
+    loss: float  # mean over the epoch so far
     accuracy: float
     rows_per_second: float
 
@@ -125,7 +126,7 @@ class TensorBoardReporter:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._writer: SummaryWriter | None = None
-        _import_writer()  # raises now, not after the first epoch
+        _import_writer()  # raises now instead of after the first epoch
 
     def on_start(self, start: RunStart, /) -> None:
         """Open the run's event file."""

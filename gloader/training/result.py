@@ -1,4 +1,4 @@
-"""The result of a run, and the summary of several."""
+"""The result of a run, and the summary of several runs."""
 
 from __future__ import annotations
 
@@ -26,36 +26,38 @@ _PACKAGES = ("torch", "numpy", "numba")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """One run: every epoch, and the accuracy of its best weights by validation."""
+    """The result of one run: all epochs, and the accuracy of its best weights by validation."""
 
     seed: int
     best_epoch: int
-    valid_acc: float | None  # or the value of ``metric``; None if the dataset has no validation split
+    # The value of ``metric``. None if the dataset has no validation split.
+    valid_acc: float | None
     test_acc: float | None
     epochs: tuple[EpochRecord, ...]
     task: str = "node"
-    metric: str = "acc"  # in the result: ``valid_<metric>`` and ``test_<metric>``
-    is_error: bool = False  # a smaller value is better
-    seconds: float  # everything, evaluation and set-up included
+    # Part of the result's names ``valid_<metric>`` and ``test_<metric>``.
+    metric: str = "acc"
+    is_error: bool = False  # whether a smaller value is better
+    seconds: float  # all time, evaluation and set-up included
     num_parameters: int
     features: str  # "ram" or "ssd"
     policy: str
     io_strategy: str
     sampler_threads: int
     explanation: str  # the loader's predictions and measurements
-    rank_peak_rss_bytes: tuple[int, ...] = ()  # of each of several ranks
-    objects: Mapping[str, Any] | None = (
-        None  # the traffic from the dataset's URL since it was opened; None without a URL
-    )
-    memory_budget_bytes: int = 0  # of a machine
-    peak_anonymous_bytes: int = 0  # peak of the first machine's ranks, each above a bare `import torch`
-    device: str = "cpu"  # or the name of the GPU
+    rank_peak_rss_bytes: tuple[int, ...] = ()  # peak of each rank, if there are several
+    # The traffic from the dataset's URL since it was opened. None without a URL.
+    objects: Mapping[str, Any] | None = None
+    memory_budget_bytes: int = 0  # budget of a machine
+    # Peak of the first machine's ranks, each above a bare `import torch`.
+    peak_anonymous_bytes: int = 0
+    device: str = "cpu"  # "cpu", or the GPU's name
 
 
 def summarize(results: Sequence[RunResult]) -> dict[str, Any]:
     """Return the content of ``result.json`` for one or more runs: means, and sums of traffic. Pure.
 
-    ``*_std`` is the unbiased standard deviation over the runs, None for one run.
+    ``*_std`` is the unbiased standard deviation over the runs, or None for one run.
     """
     metric = results[0].metric
     epochs = [epoch for result in results for epoch in result.epochs]
@@ -106,7 +108,7 @@ def summarize(results: Sequence[RunResult]) -> dict[str, Any]:
         "versions": versions(),
         "machine": {"device": results[0].device, **machine()},
     }
-    if results[-1].objects is not None:  # over all runs of this process
+    if results[-1].objects is not None:  # includes all runs of this process
         found["objects"] = dict(results[-1].objects)
     tables = add_tables(s.tables for s in stats)
     if not tables:
@@ -116,16 +118,16 @@ def summarize(results: Sequence[RunResult]) -> dict[str, Any]:
 
 
 def _worth(result: RunResult) -> float:
-    """Return the value by which the best of several runs is chosen."""
+    """Return the value that selects the best of several runs."""
     if result.valid_acc is None:
         return -math.inf
     return -result.valid_acc if result.is_error else result.valid_acc
 
 
 def name_strategy(asked: str, chosen: Sequence[str]) -> str:
-    """Return the I/O strategy of a run: ``asked``, and for "auto" the superbatches of each strategy. Pure.
+    """Return a run's I/O strategy: ``asked``, or for "auto" each strategy with its number of superbatches. Pure.
 
-    "auto: packed 12, direct 3" names the most frequent first.
+    "auto: packed 12, direct 3" lists the most frequent strategy first.
     """
     if asked != "auto" or not chosen:
         return asked
@@ -140,7 +142,7 @@ def versions() -> dict[str, str]:
 
 
 def machine() -> dict[str, str | int]:
-    """Return the hardware facts that influence a run's seconds; nothing that names the machine."""
+    """Return hardware facts that influence a run's seconds, without any name of the machine."""
     return {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
@@ -158,10 +160,10 @@ def _processor() -> str:
 
 
 def _overlap(stage_seconds: dict[str, float], seconds: float, sampler_threads: int) -> float:
-    """Return the time of the slowest stage over the wall time: 1 if everything else is hidden behind it."""
-    # "wait" is the consumer's idle time: the time that the stages should hide.
+    """Return the slowest stage's time over the wall time: 1 if it hides all other stages."""
+    # "wait" is the consumer's idle time, which the stages should hide.
     alone = {stage: spent for stage, spent in stage_seconds.items() if stage != "wait"}
-    # Its seconds are summed over the parallel sampling threads.
+    # The "sample" seconds are summed over the parallel sampling threads.
     alone["sample"] /= max(sampler_threads, 1)
     return min(1.0, max(alone.values()) / seconds) if seconds > 0 else 0.0
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-SUMS_NAME = "SHA256SUMS"  # in a folder, written last; `sha256sum -c SHA256SUMS` checks it by hand
+# Written last into a folder. `sha256sum -c SHA256SUMS` checks the folder by hand.
+SUMS_NAME = "SHA256SUMS"
 _SEAL = re.compile(rb"\ngloader checkpoint (\d{5,})-(\d{7,}) ([0-9a-f]{64})\n\Z")
 _MAX_SEAL_BYTES = 200
 _SUM = re.compile(r"([0-9a-f]{64})  ([\w.-]+)\n")
@@ -32,7 +33,7 @@ def sealed(body: memoryview, position: tuple[int, int]) -> bytes:
 
     Parameters
     ----------
-    body : the content
+    body : content of the checkpoint
     position : epoch and index of the next training batch
     """
     head = f"\ngloader checkpoint {position[0]:05}-{position[1]:07} ".encode()
@@ -61,7 +62,7 @@ def unsealed(content: bytes, file: Path) -> tuple[memoryview, tuple[int, int]]:
 
 
 def is_sealed(file: Path) -> bool:
-    """Return whether ``file`` ends with a seal; its bytes are not compared with the digest."""
+    """Return whether ``file`` ends with a seal. Does not compare its bytes with the digest."""
     with file.open("rb") as opened:
         size = opened.seek(0, 2)
         opened.seek(max(0, size - _MAX_SEAL_BYTES))
@@ -69,11 +70,11 @@ def is_sealed(file: Path) -> bool:
 
 
 def write_sums(folder: Path, sums: Mapping[str, str], *, os_io: OsIO = REAL_OS) -> None:
-    """Complete the checkpoint ``folder``, with files already on the device, by a record of their digests.
+    """Complete the checkpoint ``folder``, whose files are already on the device, with a record of their digests.
 
     Parameters
     ----------
-    folder : the checkpoint files, and nothing else
+    folder : folder with only the checkpoint files
     sums : SHA-256 of each file, by name
     """
     # The file names reach the device before the record that makes the folder a checkpoint.
@@ -108,9 +109,11 @@ def _sums_text(sums: Mapping[str, str]) -> str:
 
 
 CHECKPOINT_NAME = "checkpoint.pt"
-MARK_NAME = "gloader-run"  # in a folder of shards, written first: the run id
-TORCH_RECORD_NAME = ".metadata"  # in such a folder: names every tensor and its place; torch writes it last
-_SHARDS = re.compile(r"checkpoint-(\d{5,})-(\d{7,})")  # folders, of runs on several ranks
+# Written first into a folder of shards. Holds the run id.
+MARK_NAME = "gloader-run"
+# Written last by torch into the same folder. Lists every tensor with its place.
+TORCH_RECORD_NAME = ".metadata"
+_SHARDS = re.compile(r"checkpoint-(\d{5,})-(\d{7,})")  # checkpoint folders of runs with several ranks
 
 _REMOVED = re.compile(rf"\.{_SHARDS.pattern}\.removed")
 
@@ -134,7 +137,7 @@ def find_checkpoint(path: Path) -> Path:
 
 
 def newest_checkpoint(root: Path) -> Path | None:
-    """Return the complete checkpoint in the run folder ``root`` with the latest position; None without one."""
+    """Return the complete checkpoint with the latest position in the run folder ``root``, or None."""
     folders = [folder for folder in shard_folders(root) if is_sharded_checkpoint(folder)]
     own = [file for file in (root / CHECKPOINT_NAME,) if file.is_file()]
     found = [*own, *folders]
@@ -153,7 +156,7 @@ def is_sharded_checkpoint(path: Path) -> bool:
 def shard_folders(root: Path) -> list[Path]:
     """Return the folders in ``root`` with parts of checkpoints from several ranks, complete or not.
 
-    A folder of another program with such a name has no mark, or has older files.
+    A folder of another program with such a name has no mark, or contains older files.
     """
     named = [path for path in root.iterdir() if _SHARDS.fullmatch(path.name)] if root.is_dir() else []
     return [path for path in named if path.is_dir() and not path.is_symlink() and _is_marked(path)]
@@ -196,7 +199,7 @@ def _position(path: Path) -> tuple[int, int]:
 
 
 def _best_run(result: Path) -> str:
-    """Return the name of the best of several runs, or of the first if ``result`` does not tell."""
+    """Return the name of the best of several runs, or of the first if ``result`` names no best run."""
     try:
         return f"run-{int(json.loads(result.read_bytes())['best_run'])}"
     except (OSError, *MALFORMED):

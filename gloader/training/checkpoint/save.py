@@ -1,4 +1,4 @@
-"""Writing and reading of checkpoints: the weights, their settings, and the place where training goes on."""
+"""Writing and reading of checkpoints: the weights, their settings, and the position to resume from."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ CHECKPOINT_VERSION = 3
 class Checkpoint:
     """The content of a checkpoint file: plain tensors and JSON values."""
 
-    run_id: str  # of the run that wrote the checkpoint
-    settings: Mapping[str, Any]  # those that change a run's result, see `run_identity`
+    run_id: str  # id of the run that wrote the checkpoint
+    settings: Mapping[str, Any]  # settings that change a run's result, see `run_identity`
     spec: AnyModelSpec
-    fingerprint: str  # of the dataset
-    weights: Mapping[str, torch.Tensor]  # best on the validation nodes so far
+    fingerprint: str  # the dataset's fingerprint
+    weights: Mapping[str, torch.Tensor]  # best weights on the validation nodes so far
     progress: Mapping[str, Any]  # the state that `Trainer` needs to continue
 
     @property
@@ -69,9 +69,9 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint, *, os_io: OsIO = REAL_OS
     Raises
     ------
     StoreExistsError, StoreWriteError
-        As `write_atomically`.
+        See `write_atomically`.
     """
-    # Not directly into the file: torch turns a Ctrl-C inside a callback of its writer into a RuntimeError.
+    # torch is not given the file itself: it turns a Ctrl-C inside a writer's callback into a RuntimeError.
     buffer = io.BytesIO()
     torch.save(_content(checkpoint), buffer)
     write_atomically(path, sealed(buffer.getbuffer(), checkpoint.position), os_io=os_io)
@@ -93,10 +93,11 @@ def save_sharded_checkpoint(
     StoreWriteError
         A rank could not write its part.
     """
-    # Named by its position: ranks need not agree on a name, and an older checkpoint stays until this one is complete.
+    # The position names the folder. Ranks need not agree on a name, and an older checkpoint stays until the end.
     epoch, index = checkpoint.position
     folder = root / f"checkpoint-{epoch:05}-{index:07}"
-    from gloader.training.checkpoint.sharded import save_shards  # its import takes 0.4 s and 30 MB
+    # This import takes 0.4 s and 30 MB.
+    from gloader.training.checkpoint.sharded import save_shards
 
     save_shards(folder, _content(checkpoint), group, run_id=checkpoint.run_id, os_io=os_io)
     return folder
@@ -107,8 +108,8 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
 
     Parameters
     ----------
-    path : a checkpoint file or folder, or a run folder. Of several runs, the run with the best validation figure is
-        read
+    path : a checkpoint file or folder, or a run folder. A folder of several runs gives the run with the best
+        validation figure
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Checkpoints that the ranks of a run write together, each its part, with ``torch.distributed.checkpoint``."""
+"""Checkpoints written by all ranks of a run, one part each, with ``torch.distributed.checkpoint``."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def save_shards(folder: Path, content: Any, group: RankGroup, *, run_id: str, os
     """
     tensors: dict[str, torch.Tensor] = {}
     own = _take_tensors(content, "", tensors)
-    # One document for all: measured values such as seconds differ between ranks.
+    # All ranks use the first rank's document: measured values such as seconds differ between ranks.
     document = json.dumps(group.run_on_first(lambda: own)).encode()
     tensors[_DOCUMENT] = torch.frombuffer(bytearray(document), dtype=torch.uint8)
     files = _NewFiles(os_io, needed_bytes=sum(tensor.nbytes for tensor in tensors.values()))
@@ -95,7 +95,7 @@ def save_shards(folder: Path, content: Any, group: RankGroup, *, run_id: str, os
             save(tensors, storage_writer=writer)
     except CheckpointException as error:  # a BaseException
         raise StoreWriteError(f"checkpoint {folder} could not be written: {_first_failure(error)}") from error
-    # Digests are taken while each rank writes: no file is read again.
+    # Digests are computed during the writes, so that no file is read again.
     parts = group.gather(files.sums)
     sums = {name: digest for part in parts for name, digest in part.items()}
     group.run_on_first(lambda: _complete(folder, sums, os_io))
@@ -109,15 +109,15 @@ def _complete(folder: Path, sums: Mapping[str, str], os_io: OsIO) -> None:
 
 
 def load_shards(folder: Path) -> Any:
-    """Return the content of ``folder``, on the CPU; not collective. Never executes code from the files.
+    """Return the content of ``folder``, on the CPU. Never executes code from the files. Not collective.
 
-    torch stores the record as a pickle, and unpickles entries that are not tensors. In the record only its own
-    classes are allowed; other pickled entries are refused.
+    torch stores the record as a pickle, and unpickles entries other than tensors. Only torch's own record classes are
+    allowed in the record. Other pickled entries are refused.
 
     Raises
     ------
     CheckpointError
-        The folder holds no checkpoint, or a malformed or damaged one.
+        The folder holds no checkpoint, or a malformed or damaged checkpoint.
     """
     try:
         reader = _ShardReader(folder, read_checked(folder))
@@ -136,11 +136,11 @@ def load_shards(folder: Path) -> Any:
 
 
 class _NewFiles(FileSystem):
-    """The files of torch's writer, through `OsIO`: synced when they are closed, with their digests."""
+    """Files of torch's writer through `OsIO`, synced on close, with their digests."""
 
     def __init__(self, os_io: OsIO, *, needed_bytes: int) -> None:
         self._os_io = os_io
-        self._needed_bytes = needed_bytes  # of the whole checkpoint
+        self._needed_bytes = needed_bytes  # size of the whole checkpoint
         self.sums: dict[str, str] = {}
 
     def begin(self, folder: Path, run_id: str) -> None:
@@ -166,7 +166,7 @@ class _NewFiles(FileSystem):
                 stream.close()
                 self._os_io.fsync(fd)
             finally:
-                # First: after a failed write, buffered bytes would go to the next file with this descriptor number.
+                # This comes first: after a failed write, buffered bytes would go to the next file with this number.
                 file.close()
                 self._os_io.close(fd)
         self.sums[name] = file.digest.hexdigest()
@@ -180,7 +180,7 @@ class _NewFiles(FileSystem):
 
 
 class _NewFile(io.RawIOBase):
-    """A write-only file, written from its beginning to its end. Does not own the descriptor."""
+    """A write-only file, written from start to end. Does not own the descriptor."""
 
     def __init__(self, fd: int, os_io: OsIO) -> None:
         self.digest = hashlib.sha256()
@@ -193,7 +193,7 @@ class _NewFile(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        """Append ``data``, all of it."""
+        """Append all of ``data``."""
         view = memoryview(data).cast("B")
         write_full(self._fd, view, os_io=self._os_io)
         self.digest.update(view)
@@ -206,7 +206,7 @@ class _NewFile(io.RawIOBase):
 
 
 class _CheckedFiles(FileSystem):
-    """Verified files, held in memory, so that the checked bytes are the bytes that are read."""
+    """Verified files in memory, so that exactly the checked bytes are read."""
 
     def __init__(self, contents: Mapping[str, bytes]) -> None:
         self._contents = contents
@@ -234,7 +234,7 @@ class _ShardReader(FileSystemReader):
 
 
 class _RecordUnpickler(pickle.Unpickler):
-    """Unpickles the classes of a record and torch's dtypes, nothing else."""
+    """Unpickles only the classes of a record and torch's dtypes."""
 
     def find_class(self, module: str, name: str) -> Any:
         """Return a class of a record; CheckpointError for anything else."""
@@ -251,7 +251,7 @@ def _empty(name: str, entry: Any) -> torch.Tensor:
 
 
 def _take_tensors(content: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
-    """Move tensors of ``content`` into ``tensors``, and return ``content`` with names in their places."""
+    """Move tensors from ``content`` into ``tensors``; return ``content`` with their names in their places."""
     if isinstance(content, torch.Tensor):
         tensors[path] = content.detach()
         return {_TENSOR: path}

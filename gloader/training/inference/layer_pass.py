@@ -1,4 +1,4 @@
-"""One pass of full-neighbour inference through all layers of a network, a layer and a type at a time."""
+"""One pass of full-neighbour inference through all layers of a network, one layer and one node type at a time."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
-    """A layer and a type that it makes."""
+    """The computation of one layer's rows for one node type."""
 
     depth: int
     layer: Layer
     node_type: str
     plan: LayerPlan
-    inputs: Mapping[str, AnyRows]  # of the types that it reads
+    inputs: Mapping[str, AnyRows]  # rows of the types that the layer reads
     targets: Targets
 
     @property
     def convs(self) -> dict[Relation, Conv]:
-        """The relations into the type; one from the type to itself first, as its table is made with the sums."""
+        """The relations into the type, first those from the type itself: the first table is made with the sums."""
         into = self.layer.relations_into(self.node_type)
         return dict(sorted(into.items(), key=lambda item: item[0][0] != self.node_type))
 
@@ -60,14 +60,14 @@ class _Step:
 class InferenceRun:
     """One pass through all layers.
 
-    The rows of a type are projected while they stream past in node order, and then propagated along all in-edges from
-    the projected table, which is kept in memory, by slabs of columns where it must.
+    The rows of a type stream past in node order and are projected into a table. Then the table's rows are propagated
+    along all in-edges. The table stays in memory. If it does not fit, it is made in slabs of columns.
 
     Parameters
     ----------
-    placed : the device, the plans, the inputs and the edges
-    scratch : folder for activations that do not fit
-    stack : closes what it opens
+    placed : device, plans, inputs and edges of the inference
+    scratch : folder for activations that do not fit into memory
+    stack : closes the activations
     """
 
     def __init__(self, placed: Placement, scratch: Path | None, stack: ExitStack) -> None:
@@ -77,7 +77,7 @@ class InferenceRun:
         self._device = placed.device
         self._room = OutputRoom(scratch, placed.device, stack)
         self._num_steps = sum(
-            # The own rows, and each relation.
+            # One step for the nodes' own rows, and one for each relation.
             len(plan.slabs) * (1 + len(layer.relations_into(name)))
             for layer, plans in zip(placed.layers, placed.plans, strict=True)
             for name, plan in plans.items()
@@ -85,7 +85,7 @@ class InferenceRun:
         self._num_done = 0
 
     def all_layers(self, nodes: Mapping[str, IdArray | range], on_progress: Progress) -> dict[str, MadeRows]:
-        """Return the sums of the last layer for ``nodes`` of each target, in host memory or on the SSD."""
+        """Return the last layer's sums for ``nodes`` of each target type, in host memory or on the SSD."""
         placed = self._placed
         inputs: dict[str, AnyRows] = dict(placed.inputs)
         made: dict[str, LayerOutputs] = {}
@@ -101,10 +101,10 @@ class InferenceRun:
                 step = _Step(
                     depth=depth, layer=layer, node_type=node_type, plan=plan, inputs=inputs, targets=targets
                 )
-                # Each slab reads all inputs again: more I/O, in order, instead of a table that does not fit.
+                # Each slab reads all inputs again, in order: more I/O, but no table that exceeds the memory.
                 for columns in plan.slabs:
                     self._make(step, columns, outputs, on_progress)
-                # The inputs of no later type of the layer go at once.
+                # Inputs that no later type of this layer reads are closed at once.
                 later = {
                     name for after in list(plans)[number + 1 :] for name in placed.extent.types_read(after)
                 }
@@ -119,7 +119,7 @@ class InferenceRun:
         return results
 
     def _make(self, step: _Step, columns: slice, outputs: LayerOutputs, on_progress: Progress) -> None:
-        """Make the columns of all rows of a type."""
+        """Compute a slab of columns for all rows of a type."""
 
         def advance() -> None:
             self._num_done += 1
@@ -130,16 +130,16 @@ class InferenceRun:
         advance()
         for relation, conv in step.convs.items():
             table = self._project(step, relation, conv, columns) if first_table is None else first_table
-            first_table = None  # each is gone before the next one is made
+            first_table = None  # each table is freed before the next one is made
             with closing(self._messages(step, relation, conv, table, own[relation], columns)) as messages:
                 if sums is None:
                     self._write(outputs, columns, (rows for _, rows in messages))
                 else:
                     for here, rows in messages:
                         sums[here] += rows
-                        del rows  # before the next ones are made
+                        del rows  # freed before the next rows are made
             del table
-            # Smaller blocks stay in the heap where they are freed: 30 MB after the slabs of a budget of 300 MB.
+            # glibc keeps smaller freed blocks in the heap: 30 MB after the slabs of a 300 MB budget.
             release_freed_memory()
             advance()
         if sums is not None and not self._adds_in_place(outputs):
@@ -164,7 +164,7 @@ class InferenceRun:
         )
 
     def _sums(self, step: _Step, columns: slice, outputs: LayerOutputs) -> torch.Tensor:
-        """Return the sums of all relations, (n, columns): the outputs themselves where the device has them."""
+        """Return the sums of all relations, (n, columns): a view of the outputs if the device can add in place."""
         if isinstance(outputs, DeviceRows):
             return outputs.columns(columns)
         if isinstance(outputs, RamRows) and self._adds_in_place(outputs):
@@ -176,7 +176,7 @@ class InferenceRun:
     ) -> tuple[dict[Relation, Table], Table | None]:
         """Write the terms of the nodes' own rows to ``sums``.
 
-        Return their own terms of each relation, and the table of the first relation, where their type is its source.
+        Return each relation's own terms, and the first relation's table if its source type is this type.
         """
         convs, num_columns = step.convs, columns.stop - columns.start
         own = {
@@ -201,7 +201,7 @@ class InferenceRun:
         return own, table
 
     def _project(self, step: _Step, relation: Relation, conv: Conv, columns: slice) -> Table:
-        """Return the table of a relation's sources; without edges it has no rows."""
+        """Return the table of a relation's sources. It has no rows for a relation without edges."""
         num_rows = self._table_rows(step, relation)
         table = self._blank(num_rows, conv.table_widths(columns.stop - columns.start))
         if num_rows:
@@ -213,17 +213,17 @@ class InferenceRun:
         self, table: Table, start: int, x: torch.Tensor, relation: Relation, conv: Conv, columns: slice
     ) -> None:
         stop = start + len(x)
-        # Of the whole graph, as in training, where blocks carry it.
+        # The in-degrees count all edges of the graph, as the degrees of training blocks do.
         is_within = relation[0] == relation[2]
         degree = self._placed.edges(relation).degree(start, stop) if is_within else x.new_empty(0)
         _write(table, slice(start, stop), conv.project(x, degree, columns))
 
     def _table_rows(self, step: _Step, relation: Relation) -> int:
-        """Return the number of rows of a relation's table: a lone convolution finds the nodes' own rows there too."""
+        """Return the row count of a relation's table. A lone convolution reads the nodes' own rows from it too."""
         return self._num_nodes[relation[0]] if relation in self._with_edges or not step.is_sum else 0
 
     def _entered(self, step: _Step, node_type: str) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yield the first row of consecutive chunks of a type, and the chunks as they enter the layer."""
+        """Yield consecutive chunks of a type's rows as they enter the layer, each with the number of its first row."""
         chunks = stream_rows(
             step.inputs[node_type],
             self._device,
@@ -238,7 +238,7 @@ class InferenceRun:
     def _messages(
         self, step: _Step, relation: Relation, conv: Conv, table: Table, own: Table, columns: slice
     ) -> Generator[tuple[slice, torch.Tensor]]:
-        """Yield ranges of the targets, and their sums of messages, (., columns), in one scan of the edges."""
+        """Yield ranges of targets and their message sums, (., columns), in one scan of the edges."""
         limits = PieceLimits(max_edges=step.plan.edges_per_piece, max_rows=step.plan.rows_per_piece)
         features = self._placed.edge_features[relation] if conv.edge_dim else None
         parts: Generator[Part] = self._placed.edges(relation).parts(step.targets.nodes, limits, features)
@@ -254,7 +254,7 @@ class InferenceRun:
 
     @cached_property
     def _buffers(self) -> list[NDArray[np.uint8]]:
-        """For inputs on their way to the device, and for outputs on their way back: never for both at a time."""
+        """Host buffers for inputs on their way to the device, or for outputs on their way back, never both at once."""
         values = 1
         for depth, plans in enumerate(self._placed.plans):
             dims = read_dims(self._placed.layers, depth)

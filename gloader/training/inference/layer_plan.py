@@ -1,4 +1,4 @@
-"""Plans by which full-neighbour inference fits its memory, layer by layer and type by type. Pure."""
+"""Plans that keep full-neighbour inference within its memory: one plan for each layer and type. Pure."""
 
 from __future__ import annotations
 
@@ -16,35 +16,36 @@ if TYPE_CHECKING:
     from gloader.models.conv import Layer
     from gloader.types import Relation
 
-    # In the memory of the tables; in host memory, with tables elsewhere; on the SSD.
+    # "near": in the memory of the tables. "host": in host memory, with tables elsewhere. "disk": on the SSD.
     Home = Literal["near", "host", "disk"]
     TypePlans = Mapping[str, "LayerPlan"]
 
 
 FLOAT_BYTES: Final = 4
-# Of an edge: its source, one that is read ahead, its destination and the scores of a few heads.
+# Bytes per edge: its source, another source read ahead, its destination and the scores of a few heads.
 EDGE_BYTES: Final = 40
 MAX_BUFFER_BYTES: Final = 128 << 20  # larger chunks are not faster
-FILE_BYTES: Final = 8 << 20  # buffers of the files that activations are written to and read from
-OUTPUT_BYTES: Final = 32  # of a wanted node: its id, its position, its label, its class
-ORDER_BYTES: Final = (
-    16  # of a wanted node whose own row is added: its places in ascending and in wanted order
-)
+# Buffers of the files that hold activations.
+FILE_BYTES: Final = 8 << 20
+# Bytes per requested node: its id, position, label and class.
+OUTPUT_BYTES: Final = 32
+# Bytes per requested node with its own row added: its places in ascending and in requested order.
+ORDER_BYTES: Final = 16
 
-# Pieces of a GPU are worth their launches only where they are large.
+# Smaller pieces are not worth a kernel launch on a GPU.
 MAX_DEVICE_BUFFER_BYTES: Final = 512 << 20
-# Three chunks of inputs are there at a time; the one in the computation is widened, normalised and cut off at 0.
+# Three chunks of inputs exist at once. The chunk under computation is also widened, normalised and cut off at 0.
 DEVICE_ROW_COPIES: Final = 6
-# Three pieces of sources are there at a time; of one of them, destinations, positions and scores.
+# Three pieces of sources exist at once. One of them also has destinations, positions and scores.
 DEVICE_EDGE_BYTES: Final = 64
-# On the host: its position, twice, where lists are gathered; its source, and three pieces of sources on their way.
+# Host bytes per edge: its position, twice if lists are gathered, its source, and three pieces of sources in transfer.
 SENT_EDGE_BYTES: Final = 48
-# Copies of an edge's features: the one in the computation and the one read ahead; on a device three pieces; on the host
-# those that are read, and three pieces on their way.
+# Copies of an edge's features. On the CPU: one under computation and one read ahead. On a device: three pieces. On the
+# host: the piece that is read, and three pieces in transfer.
 _FEATURE_COPIES: Final = 2
 _DEVICE_FEATURE_COPIES: Final = 3
 _SENT_FEATURE_COPIES: Final = 4
-# So many columns keep the passes over the inputs few; narrower slabs are possible.
+# This width keeps the passes over the inputs few. Narrower slabs are possible.
 REASONABLE_COLUMNS: Final = 16
 
 
@@ -52,9 +53,9 @@ REASONABLE_COLUMNS: Final = 16
 class LayerPlan:
     """The steps in which one layer computes its rows of one type."""
 
-    slabs: tuple[slice, ...]  # ranges of the columns that are made, one pass over the inputs each
+    slabs: tuple[slice, ...]  # column ranges; each takes one pass over the inputs
     rows_per_read: int  # input rows projected at once
-    rows_per_piece: int  # output rows propagated at once, at most
+    rows_per_piece: int  # most output rows propagated at once
     edges_per_piece: int  # in-edges propagated at once
     is_on_disk: bool  # the outputs go to the SSD
     is_on_device: bool = False  # the outputs stay on the device that computes
@@ -62,14 +63,14 @@ class LayerPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """The size of the graph, and of the result."""
+    """The sizes of the graph and of the result."""
 
-    num_nodes: Mapping[str, int]  # of each type, in order
-    relations: tuple[Relation, ...]  # those with edges
-    outputs: Mapping[str, int]  # wanted rows of each target; the last layer computes no others
+    num_nodes: Mapping[str, int]  # node count of each type, in type order
+    relations: tuple[Relation, ...]  # relations with edges
+    outputs: Mapping[str, int]  # requested rows of each target type: the last layer computes no other rows
 
     def needed(self, num_layers: int) -> tuple[tuple[str, ...], ...]:
-        """Return the types that are needed after each number of layers, 0 to ``num_layers``: see `Schema.reaching`."""
+        """Return the types needed after each number of layers, 0 to ``num_layers``, see `Schema.reaching`."""
         targets = tuple(self.outputs)
         schema = Schema(num_nodes=self.num_nodes, feature_dims={}, relations=self.relations, targets=targets)
         return schema.reaching(num_layers)
@@ -79,31 +80,31 @@ class Extent:
         return tuple(relation for relation in self.relations if relation[2] == node_type)
 
     def types_read(self, node_type: str) -> tuple[str, ...]:
-        """Return the types whose rows a layer reads to make those of ``node_type``."""
+        """Return the types whose rows a layer reads for ``node_type``."""
         sources = {source for source, _, _ in self.relations_into(node_type)} | {node_type}
         return tuple(name for name in self.num_nodes if name in sources)
 
 
 def read_dims(layers: Sequence[Layer], depth: int) -> Mapping[str, int]:
-    """Return the width of the rows of each type that layer ``depth`` reads: features, or sums of that below. Pure."""
+    """Return each type's row width at the input of layer ``depth``: features, or the sums of the layer below. Pure."""
     dims = layers[depth].in_dims
     return dict.fromkeys(dims, layers[depth - 1].sum_dim) if depth else dims
 
 
 def plan_inference(layers: Sequence[Layer], extent: Extent, *, budget_bytes: int) -> tuple[TypePlans, ...]:
-    """Return a plan for each layer and each type that it makes, which keeps everything held within ``budget_bytes``.
+    """Return a plan for each layer and each of its types that keeps all memory within ``budget_bytes``. Pure.
 
-    Pure. The types of a layer are made one after another, in order. A type needs a table of the sources of one relation
-    at a time, and a sum for each destination where several terms are added. Both come in slabs of columns where they do
-    not fit: every slab streams the inputs once more, in node order, so that all I/O stays sequential. Activations of
-    all types of a layer may take a third, the smallest types first; the SSD holds the others. The inputs of a layer go
-    with the last type that reads them.
+    The types of a layer are computed one after another, in order. A type needs the source table of one relation at a
+    time. It also needs a sum for each destination if several terms are added. Tables and sums that do not fit come in
+    slabs of columns. Every slab streams the inputs once more, in node order, so that all I/O stays sequential. The
+    activations of a layer's types may take a third of the memory, the smallest types first. The other activations go to
+    the SSD. A layer's inputs are freed after the last type that reads them.
 
     Parameters
     ----------
     layers : the L layers
-    extent : of the graph, and of the result
-    budget_bytes : for tables, sums, activations, buffers and results; the topology is not counted
+    extent : sizes of the graph and of the result
+    budget_bytes : memory for tables, sums, activations, buffers and results; the topology is not counted
 
     Raises
     ------
@@ -119,16 +120,17 @@ def plan_inference(layers: Sequence[Layer], extent: Extent, *, budget_bytes: int
 def plan_on_device(
     layers: Sequence[Layer], extent: Extent, *, device_bytes: int, budget_bytes: int
 ) -> tuple[TypePlans, ...] | None:
-    """Return a plan as `plan_inference` does, with tables and sums on a device; None if the narrowest do not fit there.
+    """Return a plan as `plan_inference` does, with tables and sums on a device. Pure.
 
-    Pure. Less memory makes slabs narrower, not the device idle. Activations stay on the device where a third of it
-    holds them, else in host memory where half of that does, else on the SSD.
+    Returns None if the narrowest table and sum do not fit on the device. Less memory gives narrower slabs; the device
+    still computes. Activations stay on the device if they fit a third of its memory, otherwise in host memory if they
+    fit half of it, otherwise on the SSD.
 
     Parameters
     ----------
-    layers, extent : as of `plan_inference`
-    device_bytes : for tables, sums, activations and buffers; the edges there are not counted
-    budget_bytes : of host memory, for buffers, activations and results
+    layers, extent : see `plan_inference`
+    device_bytes : device memory for tables, sums, activations and buffers; the edges there are not counted
+    budget_bytes : host memory for buffers, activations and results
     """
     device = Room(device_bytes, MAX_DEVICE_BUFFER_BYTES)
     host = _host_room(layers, extent, budget_bytes)
@@ -140,28 +142,28 @@ def plan_on_device(
 
 
 def reasonable_device_bytes(layers: Sequence[Layer], extent: Extent) -> int:
-    """Return the device memory with which no layer needs slabs of less than 16 columns. Pure.
+    """Return the device memory with which every layer can use slabs of 16 columns or more. Pure.
 
     Parameters
     ----------
-    layers, extent : as of `plan_inference`
+    layers, extent : see `plan_inference`
     """
     most = 0
     for depth, types in enumerate(extent.needed(len(layers))[1:]):
         for name in types:
-            # Of all nodes, as everywhere but in the last layer.
+            # All nodes are counted. Only the last layer computes fewer rows.
             num_rows = extent.num_nodes[name]
             work = _TypeWork(layers, depth, extent, name, num_rows=num_rows, adds_in_place=False)
             most = max(most, work.held_bytes(work.at_least(REASONABLE_COLUMNS)))
-    # A quarter of it is for buffers, up to their most.
+    # Buffers take a quarter of the memory, up to their limit.
     return min(most + most // 3 + 4, most + MAX_DEVICE_BUFFER_BYTES)
 
 
 class Room:
-    """Memory of one kind: buffers, and the rest."""
+    """A memory split into buffers and a remainder."""
 
     def __init__(self, num_bytes: int, max_buffer_bytes: int, *, fixed: int = 0) -> None:
-        # A quarter for chunks in flight: more of it would make slabs narrower, and each slab reads all inputs again.
+        # A quarter holds chunks in transfer. More would make slabs narrower, and each slab reads all inputs again.
         self.buffers = min(num_bytes // 4, max_buffer_bytes)
         self.left = num_bytes - self.buffers - fixed
 
@@ -174,34 +176,35 @@ def _host_room(layers: Sequence[Layer], extent: Extent, budget_bytes: int) -> Ro
 
 
 class _Memory(Protocol):
-    """The memory of a kind of place to compute."""
+    """The memory of the CPU, or of a device and its host."""
 
     @property
     def tables(self) -> Room:
-        """The memory of tables and sums."""
+        """The memory for tables and sums."""
         ...
 
     def homes(self, sizes: Mapping[str, int], *, is_last: bool) -> Mapping[str, Home]:
-        """Return the place of the outputs of each type."""
+        """Return the place of each type's outputs."""
         ...
 
     def plan(self, slabs: tuple[slice, ...], widths: _Widths, home: Home) -> LayerPlan:
-        """Return the plan of a type with as large chunks and pieces as buffers allow."""
+        """Return a type's plan with the largest chunks and pieces that the buffers allow."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Widths:
-    """Floats of a row, and of an edge; the widest of all types and relations that are read."""
+    """The floats of a row and of an edge: the largest of all types and relations."""
 
     read: int
-    entered: int  # on the way into the layer
-    made: int  # in one pass
-    edge: int  # features of an edge
-    edge_terms: int  # of an edge, besides features and a few scores
+    # Floats of a row on its way into the layer.
+    entered: int
+    made: int  # floats computed for a row in one pass
+    edge: int  # floats of an edge's features
+    edge_terms: int  # further floats of an edge, besides its features and a few scores
 
     def edge_bytes(self, base: int, feature_copies: int) -> int:
-        """Return the bytes of an edge that takes ``base`` without features."""
+        """Return the bytes of an edge, with ``base`` bytes besides its features and terms."""
         return base + FLOAT_BYTES * (feature_copies * self.edge + self.edge_terms)
 
 
@@ -210,13 +213,13 @@ class _OnCpu:
         self.tables = tables
 
     def homes(self, sizes: Mapping[str, int], *, is_last: bool) -> Mapping[str, Home]:  # noqa: ARG002 - as of `_Memory`
-        # A third: the outputs, the inputs below them and the table share the rest.
+        # The limit is a third: the outputs, the inputs below them and the table share the memory.
         near = _smallest(sizes, self.tables.left // 3)
         return {name: "near" if name in near else "disk" for name in sizes}
 
     def plan(self, slabs: tuple[slice, ...], widths: _Widths, home: Home) -> LayerPlan:
         buffers = self.tables.buffers
-        # Two buffers of inputs and the entered copy, besides the rows that are made of it.
+        # A row needs two input buffers and the entered copy, besides the computed floats.
         row_bytes = FLOAT_BYTES * (3 * widths.entered + widths.made)
         return LayerPlan(
             slabs=slabs,
@@ -234,11 +237,11 @@ class _OnDevice:
         self._keeps_activations = keeps_activations
 
     def homes(self, sizes: Mapping[str, int], *, is_last: bool) -> Mapping[str, Home]:
-        # Those of the last layer are the result, which is wanted in host memory.
+        # The last layer's outputs are the result, which belongs in host memory.
         keeps = self._keeps_activations and not is_last
         near = _smallest(sizes, self.tables.left // 3) if keeps else frozenset()
         rest = {name: size for name, size in sizes.items() if name not in near}
-        # Half: the inputs below share the rest.
+        # The limit is half: the outputs and the inputs below them share the memory.
         host = _smallest(rest, self._host.left // 2)
         return {name: "near" if name in near else "host" if name in host else "disk" for name in sizes}
 
@@ -247,7 +250,7 @@ class _OnDevice:
         width = slabs[0].stop
         row_bytes = FLOAT_BYTES * (DEVICE_ROW_COPIES * widths.entered + widths.made)
         sent_bytes = SENT_EDGE_BYTES + FLOAT_BYTES * _SENT_FEATURE_COPIES * widths.edge
-        # On the host there are three buffers, for the inputs of a layer first and its outputs then, and pieces.
+        # The host holds pieces and three buffers. The buffers hold a layer's inputs first and its outputs later.
         rows_per_read = min(device // 2 // row_bytes, host // 4 // (FLOAT_BYTES * widths.read))
         rows_per_piece = min(device // 4 // (4 * FLOAT_BYTES * width), host // 4 // (FLOAT_BYTES * width))
         edges_per_piece = min(
@@ -273,7 +276,7 @@ class _Lacking:
     left: int
 
     def error(self, extent: Extent) -> BudgetError:
-        """Return the error that names both sizes, and the type where there are several."""
+        """Return the error with both sizes, and with the type's name if there are several types."""
         kept, room = format_bytes(self.needed), format_bytes(max(self.left, 0))
         text = f" keeps at least {kept} for {extent.num_nodes[self.node_type]:,} nodes"
         if len(extent.num_nodes) > 1:
@@ -287,7 +290,7 @@ class _Lacking:
 def _plan(layers: Sequence[Layer], extent: Extent, memory: _Memory) -> tuple[TypePlans, ...] | _Lacking:
     needed = extent.needed(len(layers))
     plans: list[TypePlans] = []
-    inputs: dict[str, int] = {}  # bytes near the tables, of each type of the layer below
+    inputs: dict[str, int] = {}  # bytes near the tables of each type's input rows
     for depth, (layer, types) in enumerate(zip(layers, needed[1:], strict=True)):
         is_last = depth == len(layers) - 1
         rows = {name: (extent.outputs if is_last else extent.num_nodes)[name] for name in types}
@@ -296,7 +299,7 @@ def _plan(layers: Sequence[Layer], extent: Extent, memory: _Memory) -> tuple[Typ
         near = {name: size for name, size in sizes.items() if homes[name] == "near"}
         found: dict[str, LayerPlan] = {}
         for number, name in enumerate(types):
-            # The inputs of later types are still there, and the outputs of earlier ones.
+            # The inputs of later types and the outputs of earlier types are still in memory.
             alive = {read for later in types[number:] for read in extent.types_read(later)}
             left = memory.tables.left - sum(inputs.get(read, 0) for read in alive)
             left -= sum(near.get(made, 0) for made in types[: number + 1])
@@ -313,7 +316,7 @@ def _plan(layers: Sequence[Layer], extent: Extent, memory: _Memory) -> tuple[Typ
 
 
 class _TypeWork:
-    """The memory that one layer needs to make the rows of one type."""
+    """The memory that one layer needs to compute one type's rows."""
 
     def __init__(
         self,
@@ -332,29 +335,29 @@ class _TypeWork:
         types, read = extent.types_read(node_type), read_dims(layers, depth)
         self._read_dim = max(1, *(read[name] for name in types))
         entered = max(self._read_dim, *(layer.in_dims[name] for name in types))
-        # A head has a width of its own between its layers, and that of its result: mostly as wide as a hidden row.
+        # A head has its own inner width and a result width. Most heads are as wide as a hidden row.
         self._entered_dim = 2 * entered if depth and layers[depth - 1].head is not None else entered
         self._sum_dim = layer.sum_dim
         self._num_rows = num_rows
-        # A lone convolution gives the whole row, from a table with the row of the node itself; several are summed.
+        # A lone convolution computes the whole row from a table that includes the node's own row. Several are summed.
         self._is_sum = node_type in layer.roots
         self._needs_sums = self._is_sum and not adds_in_place
         self.column_step = max((conv.column_step for conv in self._convs.values()), default=1)
 
     def widest(self, left: int) -> int | None:
-        """Return the most output columns that fit ``left`` bytes; None if the narrowest do not."""
-        # The widest: every slab less saves a pass over the inputs and the edges. Wider slabs hold more bytes, so the
-        # search halves: a network that no machine holds may have a billion columns.
+        """Return the most output columns that fit ``left`` bytes, or None if the narrowest slab does not."""
+        # Fewer slabs mean fewer passes over the inputs and the edges, so the widest slab is best. Bytes grow with
+        # the width, so a binary search finds it: an oversized network may have a billion columns.
         widths = range(self._sum_dim, 0, -self.column_step)
         at = bisect_left(widths, True, key=lambda width: self.held_bytes(width) <= left)
         return widths[at] if at < len(widths) else None
 
     def at_least(self, num_columns: int) -> int:
-        """Return ``num_columns``, rounded up to what the layer can be cut into."""
+        """Return ``num_columns``, rounded up to a width that the layer allows."""
         return min(-(-num_columns // self.column_step) * self.column_step, self._sum_dim)
 
     def held_bytes(self, width: int) -> int:
-        """Return the bytes of the largest table, of own terms, and of sums with a place of their own."""
+        """Return the bytes of the largest table, of own terms, and of sums with separate memory."""
         tables = [
             self._num_nodes[relation[0]] * sum(conv.table_widths(width))
             for relation, conv in self._convs.items()
@@ -364,13 +367,13 @@ class _TypeWork:
         return FLOAT_BYTES * (max(tables, default=0) + self._num_rows * (self._own_floats(width) + sums))
 
     def slabs(self, width: int) -> tuple[slice, ...]:
-        """Return the ranges of columns."""
+        """Return the column ranges of the slabs."""
         return tuple(
             slice(start, min(start + width, self._sum_dim)) for start in range(0, self._sum_dim, width)
         )
 
     def widths(self, width: int) -> _Widths:
-        """Return the floats of a row that is read, of all terms made of it in one pass, and of an edge."""
+        """Return the floats of a row as read, of all its terms in one pass, and of an edge."""
         convs = self._convs.values()
         table = max((sum(conv.table_widths(width)) for conv in convs), default=0)
         return _Widths(
@@ -386,7 +389,7 @@ class _TypeWork:
 
 
 def _smallest(sizes: Mapping[str, int], room: int) -> frozenset[str]:
-    """Return the names of the smallest ``sizes`` that fit ``room`` together."""
+    """Return the names of the smallest ``sizes`` that fit into ``room`` together."""
     found = []
     for name in sorted(sizes, key=sizes.__getitem__):
         room -= sizes[name]

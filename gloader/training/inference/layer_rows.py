@@ -1,4 +1,4 @@
-"""Rows of an inference: the outputs of a layer, in memory or on the SSD, and the rows that are handed out."""
+"""Rows of an inference: input features, layer outputs in memory or on the SSD, and result rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     Matrix = NDArray[np.float32]
 
 
-_RING_BYTES = 1 << 20  # of all slabs: rows are read in order, a few large reads ahead are enough
+# Shared by all slabs. Rows are read in order, so a few large reads ahead are enough.
+_RING_BYTES = 1 << 20
 
 
 class InputRows:
@@ -54,7 +55,7 @@ class RamRows:
             row += len(chunk)
 
     def columns(self, columns: slice) -> Matrix:
-        """Return ``columns`` of all rows: a view, to be written."""
+        """Return a writable view of ``columns`` of all rows."""
         return self._array[:, columns]
 
     def read(self, start: int, stop: int, out: Matrix) -> None:
@@ -71,7 +72,7 @@ class RamRows:
 
 
 class SsdRows:
-    """Activations in ``folder``, a feature store per slab of columns. Owns the folder until `close`."""
+    """Activations in ``folder``, one feature store per slab of columns. Owns the folder until `close`."""
 
     def __init__(self, folder: Path, *, num_rows: int, num_slabs: int) -> None:
         self._folder = folder
@@ -80,7 +81,7 @@ class SsdRows:
         self._slabs: list[tuple[slice, FeatureStore]] = []
         folder.mkdir()
 
-    # A store for each slab: its rows are contiguous, so that the next layer reads every slab in one sweep.
+    # Each slab has a store of its own: its rows are contiguous, so that the next layer reads every slab in one sweep.
     def write_slab(self, columns: slice, chunks: Iterable[Matrix]) -> None:
         """Write all rows of ``columns`` from consecutive ``chunks``."""
         path = self._folder / f"columns-{columns.start}"
@@ -109,24 +110,24 @@ class SsdRows:
             shutil.rmtree(self._folder)
 
 
-# Rows are handed on at once; more of them at a time are not faster.
+# Rows are handed on at once: larger portions are not faster.
 _MOST_ROWS: Final = 1 << 16
 _MOST_BYTES: Final = 16 << 20
 
 
-MadeRows: TypeAlias = RamRows | SsdRows  # the output of a layer, in host memory or on the SSD
+MadeRows: TypeAlias = RamRows | SsdRows  # a layer's output, in host memory or on the SSD
 Rows: TypeAlias = InputRows | MadeRows  # read in row order
 
 
 class EmbeddedRows:
-    """The output of a network for all nodes of a type, in host memory or on the SSD, as the plan has it.
+    """The output of a network for all nodes of a type, in host memory or on the SSD, as planned.
 
     Parameters
     ----------
-    made : (num_rows, kept_dim), what the last layer made
-    num_rows, kept_dim : of ``made``
-    width : of the output
-    leave : returns the output (n, width) for rows of ``made`` (n, kept_dim); None: they are the output
+    made : (num_rows, kept_dim), the last layer's sums
+    num_rows, kept_dim : shape of ``made``
+    width : width of an output row
+    leave : turns rows of ``made`` (n, kept_dim) into outputs (n, width). If None, the rows are the outputs
     """
 
     def __init__(
@@ -166,13 +167,13 @@ class EmbeddedRows:
 def iter_rows(
     made: MadeRows, *, num_rows: int, width: int, order: IdArray | None = None
 ) -> Iterator[tuple[slice, torch.Tensor]]:
-    """Yield ranges of positions, and the rows there, (., width) float32 on the host.
+    """Yield ranges of positions and their rows, (., width) float32 on the host.
 
     Parameters
     ----------
-    made : (num_rows, width)
-    num_rows, width : of it
-    order : (num_rows,) the row at each position; None: they are in order
+    made : (num_rows, width), the rows
+    num_rows, width : shape of ``made``
+    order : (num_rows,) the row at each position. If None, rows keep their order
     """
     step = max(1, min(_MOST_ROWS, _MOST_BYTES // (4 * width)))
     for start in range(0, num_rows, step):
@@ -189,17 +190,17 @@ RowChoice: TypeAlias = "slice | torch.Tensor"
 
 
 class Targets:
-    """Wanted nodes of a type.
+    """Requested nodes of a type.
 
     Parameters
     ----------
-    nodes : (n,) ids, in any order, repeats allowed; a range: all nodes
-    num_nodes : of the type
-    place : the device that computes
+    nodes : (n,) ids, in any order, repeats allowed; a range stands for all nodes
+    num_nodes : node count of the type
+    place : the computing device
     """
 
     def __init__(self, nodes: IdArray | range, num_nodes: int, place: torch.device) -> None:
-        # All nodes of the type, in order, are a range: predictions of a whole dataset need no order of their own.
+        # All nodes of the type, in order, are stored as a range: predictions for a whole dataset need no sorting.
         is_all = isinstance(nodes, range) or (
             len(nodes) == num_nodes and bool((nodes == np.arange(num_nodes)).all())
         )
@@ -211,9 +212,9 @@ class Targets:
         return len(self.nodes)
 
     def among(self, start: int, stop: int) -> tuple[RowChoice, RowChoice] | None:
-        """Return the positions of the wanted nodes among ``start`` to ``stop``, and their rows in that chunk.
+        """Return the positions of the requested nodes among ``start`` to ``stop``, and their rows in that chunk.
 
-        Both are slices where all nodes are wanted. None: there are no wanted nodes in the chunk.
+        Both are slices if all nodes are requested. The result is None if no node of the chunk is requested.
         """
         if isinstance(self.nodes, range):
             return slice(start, stop), slice(None)
@@ -226,6 +227,6 @@ class Targets:
 
     @cached_property
     def _order(self) -> tuple[IdArray, IdArray]:
-        """The positions of the nodes in ascending order, and the ids there, both (n,)."""
+        """The positions of the nodes in ascending id order, and the sorted ids, both (n,)."""
         order = np.argsort(self.nodes, kind="stable")
         return order, np.asarray(self.nodes)[order]

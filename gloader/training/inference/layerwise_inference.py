@@ -1,8 +1,8 @@
-"""Full-neighbour inference, one layer for all nodes at a time, on graphs whose features exceed memory, on any device.
+"""Full-neighbour inference, layer by layer, on any device, for graphs whose features exceed memory.
 
-A sampled network would visit a node's neighbourhood once per batch; layer by layer every node is computed once. The
-memory of the device decides where rows and edges come from, and where activations stay. A graph of one type is a graph
-of one type and one relation.
+A sampled network would visit a node's neighbourhood once per batch. Layer by layer, every node is computed once. The
+device's memory decides which copies of rows and edges are read, and which memory holds activations. A graph of one
+node type is treated as a graph of one type and one relation.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ logger = logging.getLogger("gloader")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeteroInference:
-    """Full-neighbour inference of any network over the types and relations of a graph, within a memory budget.
+    """Full-neighbour inference of any network over a graph's types and relations, within a memory budget.
 
     Parameters
     ----------
     graph : all relations
-    features : (N_t, F_t) of each type that has features
-    target : the type whose `logits` are wanted
-    memory_budget_bytes : of host memory, for tables, activations and buffers; the topology and the network, with its
+    features : (N_t, F_t) features of each type that has some
+    target : the type for `logits`
+    memory_budget_bytes : host memory for tables, activations and buffers. The topology and the network, with its
         learned rows, are not counted. On a GPU, tables and activations take its free memory first
-    scratch : folder for activations that do not fit; defaults to $GLOADER_SPILL_DIR, else the system's temporary
-        folder. Only a private folder inside it is written, and removed at the end; after a kill the next run removes it
-    device : computes; defaults to that of the network
-    edge_features : (E, F_e) of relations, in the order of their edges; read in that order by layers that take them
-    tiers : the memory of a loader's device, by type; used where it is the network's device
+    scratch : folder for activations that do not fit; defaults to $GLOADER_SPILL_DIR, otherwise the system's temporary
+        folder. Only a private folder inside it is written, and removed at the end. After a kill the next run removes it
+    device : the computing device; defaults to the network's device
+    edge_features : (E, F_e) features of relations in edge order, which layers with edge features read in that order
+    tiers : the loader's device memory, by type; used if the loader's device is the network's
     """
 
     graph: HeteroGraph
@@ -81,11 +81,11 @@ class HeteroInference:
 
         Parameters
         ----------
-        graph : the whole topology
+        graph : the full topology
         features : (N, F)
-        edge_features : (E, F_e), in the order of the edges
-        tier : the memory of a loader's device; used where it is the network's device
-        **options : memory_budget_bytes, scratch and device, as of `HeteroInference`
+        edge_features : (E, F_e), in edge order
+        tier : the loader's device memory; used if the loader's device is the network's
+        **options : memory_budget_bytes, scratch and device, see `HeteroInference`
         """
         return cls(
             graph=HeteroGraph.of_one_type(graph),
@@ -99,22 +99,22 @@ class HeteroInference:
     def logits(
         self, network: GraphNetwork, nodes: IdArray, on_progress: Progress = lambda _: None
     ) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Yield the logits of ``nodes`` (n,) of the target type in order: a range of positions, and its (., classes).
+        """Yield ranges of positions and their logits, (., classes), for ``nodes`` of the target type, in order.
 
-        The network computes in evaluation mode and without dropout; it is left in the mode it was in.
+        The network computes in evaluation mode, without dropout. Its mode is restored afterwards.
 
         Parameters
         ----------
-        network : on its device
+        network : the network, on its device
         nodes : (n,) int64, ids within the type, in any order
-        on_progress : called with the share that is done, 0 to 1
+        on_progress : called with the finished share, 0 to 1
 
         Raises
         ------
         BudgetError
-            The budget is too small for the narrowest table of a type; raised before anything is read.
+            The budget is too small for the narrowest table of a type. Raised before any read.
         ConfigError
-            The network is of another dataset, or takes edge features that the graph lacks or has in another width.
+            The network belongs to another dataset, or its edge features are missing in the graph or have another width.
         ThreadStartError
             The system allows no more threads.
         """
@@ -131,20 +131,20 @@ class HeteroInference:
         order: IdArray | None = None,
         on_progress: Progress = lambda _: None,
     ) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Yield the rows of ``nodes`` (n,) behind layer number ``num_layers``, 1 to L: positions, and their rows.
+        """Yield ranges of positions and their rows after layer number ``num_layers``, 1 to L.
 
         Parameters
         ----------
-        network, on_progress : as of `logits`
-        num_layers : as many are computed
-        node_type : a type that this layer makes
-        nodes : (n,) int64, ids within ``node_type``, best in ascending order, in which edges are read
-        order : (n,) the place in ``nodes`` of each row of the result; None: they come as they are
+        network, on_progress : see `logits`
+        num_layers : number of layers to compute
+        node_type : a type that this layer computes
+        nodes : (n,) int64, ids within ``node_type``; ascending ids, the order of the edges, are fastest
+        order : (n,) the position in ``nodes`` of each result row. If None, rows keep the order of ``nodes``
 
         Raises
         ------
         BudgetError, ConfigError, ThreadStartError
-            As of `logits`.
+            See `logits`.
         """
         return self._rows(network, num_layers, node_type, nodes, order, on_progress, is_output=False)
 
@@ -152,18 +152,18 @@ class HeteroInference:
     def embedded(
         self, network: GraphNetwork, *, on_progress: Progress = lambda _: None
     ) -> Iterator[dict[str, EmbeddedRows]]:
-        """Open the output of ``network`` for all nodes of each of its targets, by type, computed in one pass.
+        """Open the output of ``network`` for all nodes of each target type, computed in one pass.
 
-        The network is in evaluation mode, and torch keeps no gradients, until it is closed.
+        Until the context closes, the network is in evaluation mode, and torch records no gradients.
 
         Parameters
         ----------
-        network, on_progress : as of `logits`
+        network, on_progress : see `logits`
 
         Raises
         ------
         BudgetError, ConfigError, ThreadStartError
-            As of `logits`.
+            See `logits`.
         """
         counts = self._all_outputs(network)
         everyone = {name: range(count) for name, count in counts.items()}
@@ -181,23 +181,23 @@ class HeteroInference:
             }
 
     def require_memory(self, network: GraphNetwork, *, num_outputs: int | None) -> None:
-        """Raise BudgetError where it would not fit the budget; nothing is read.
+        """Raise BudgetError if the network does not fit the budget; reads nothing.
 
         Parameters
         ----------
-        network : computes
-        num_outputs : nodes whose `logits` are wanted; None: the rows of `embedded` are wanted
+        network : the network
+        num_outputs : number of nodes for `logits`. None stands for the rows of `embedded`
         """
         outputs = self._all_outputs(network) if num_outputs is None else {self.target: num_outputs}
         self.require_layers(network, len(network.layers), outputs)
 
     def require_layers(self, network: GraphNetwork, num_layers: int, outputs: Mapping[str, int]) -> None:
-        """Raise BudgetError where ``num_layers`` would not fit, for so many nodes of each type; nothing is read."""
+        """Raise BudgetError if ``num_layers`` do not fit with ``outputs`` rows of each type; reads nothing."""
         extent = self._given().extent(outputs)
         plan_inference(network.layers[:num_layers], extent, budget_bytes=self.memory_budget_bytes)
 
     def extent(self, *, num_outputs: int) -> Extent:
-        """Return the size of the graph, and of a result with so many nodes of the target type."""
+        """Return the sizes of the graph and of a result for ``num_outputs`` nodes of the target type."""
         return self._given().extent({self.target: num_outputs})
 
     def _all_outputs(self, network: GraphNetwork) -> dict[str, int]:
@@ -239,7 +239,7 @@ class HeteroInference:
         on_progress: Progress,
     ) -> Iterator[dict[str, MadeRows]]:
         """Open the sums of layer number ``num_layers`` for ``nodes`` of each type."""
-        # Before a thread computes: its first call must not happen in two threads at once.
+        # This comes before any thread computes: two threads must not make the first call at once.
         settle_vector_math()
         self._require_edge_features(network)
         was_training = network.training
@@ -258,11 +258,11 @@ class HeteroInference:
         on_progress: Progress,
         stack: ExitStack,
     ) -> dict[str, MadeRows]:
-        """Return the sums of a layer; after a device ran out of memory, those of an attempt in half of it.
+        """Return a layer's sums. If a device runs out of memory, try again in half of it.
 
         Parameters
         ----------
-        network, num_layers, nodes, on_progress : as for `_made`
+        network, num_layers, nodes, on_progress : see `_made`
         stack : owns the files and memory of the successful attempt
         """
         given, share = self._given(), FIRST_SHARE
@@ -270,7 +270,7 @@ class HeteroInference:
         while True:
             placed = place_inference(network, given, extent, num_layers=num_layers, share=share)
             device = placed.device
-            # Each attempt has a stack: a folder that it leaves is gone before the next one begins.
+            # Each attempt has its own stack, so that its folder is removed before the next attempt.
             with ExitStack() as attempt:
                 try:
                     made = InferenceRun(placed, self.scratch, attempt).all_layers(nodes, on_progress)
@@ -280,9 +280,9 @@ class HeteroInference:
                     made = None
                 else:
                     stack.push(attempt.pop_all())
-                # Its memory on the device must not count as taken.
+                # The attempt's device memory must not count as taken.
                 del placed
-            # torch keeps freed memory for the stream that allocated it; batches come on another one.
+            # torch keeps freed memory for the stream that allocated it. Batches use another stream.
             device.free_bytes()
             if made is not None:
                 return made
@@ -303,7 +303,7 @@ class HeteroInference:
 def _tail_on_host(
     network: GraphNetwork, num_layers: int, *, is_output: bool
 ) -> Callable[[torch.Tensor], torch.Tensor] | None:
-    """Return `tail` of a network for rows on the host, to the host."""
+    """Return the network's `tail` as a function from host rows to host rows."""
     tail = network.tail(num_layers, is_output=is_output)
     if tail is None:
         return None

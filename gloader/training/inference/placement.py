@@ -1,4 +1,4 @@
-"""The places of an inference: the device that computes, and the rows, edges and outputs that it has already."""
+"""The placement of an inference: its computing device, and the rows, edges and outputs already there."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ SCRATCH_PREFIX = "gloader-infer-"
 
 
 class OutputRoom:
-    """Opens the outputs of layers. ``stack`` closes them, and removes the folder.
+    """Opens the outputs of layers. ``stack`` closes them and removes the folder.
 
     Parameters
     ----------
-    parent : of the folder; None: the system's temporary folder
-    device : computes
-    stack : of the run
+    parent : parent of the scratch folder. If None, the system's temporary folder
+    device : the computing device
+    stack : the run's exit stack
     """
 
     def __init__(self, parent: Path | None, device: Device, stack: ExitStack) -> None:
@@ -62,19 +62,19 @@ class OutputRoom:
         self._folder: Path | None = None
 
     def open(self, name: str, plan: LayerPlan, *, num_rows: int, width: int) -> LayerOutputs:
-        """Return rows to be written, where ``plan`` puts them.
+        """Return writable rows in the place that ``plan`` chose.
 
         Parameters
         ----------
-        name : of a folder that is not there yet
-        plan : of the layer
-        num_rows, width : of the outputs
+        name : name of a new folder
+        plan : the layer's plan
+        num_rows, width : shape of the outputs
         """
         outputs: LayerOutputs
         if plan.is_on_device:
             outputs = DeviceRows.blank(num_rows=num_rows, width=width, place=self._device.place)
         elif plan.is_on_disk:
-            # Made with the first layer that needs it; a run that fits leaves no folder, not even an empty one.
+            # The first layer that needs the folder makes it: a run that fits memory leaves none, not even an empty one.
             if self._folder is None:
                 self._folder = self._stack.enter_context(scratch_folder(self._parent, prefix=SCRATCH_PREFIX))
             outputs = SsdRows(self._folder / name, num_rows=num_rows, num_slabs=len(plan.slabs))
@@ -86,25 +86,25 @@ class OutputRoom:
 
 logger = logging.getLogger("gloader")
 
-# Of the device's free memory, half: the loader brings the next batches meanwhile, and torch leaves holes.
+# Half of the device's free memory: the loader sends the next batches meanwhile, and torch leaves holes.
 FIRST_SHARE: Final = 2
-# Of that, for the edges, which every slab of every layer would be sent otherwise.
+# A third of that may hold the edges. Otherwise they are sent again for every slab of every layer.
 _TOPOLOGY_SHARE: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """The graph, its features and the memory of an inference."""
+    """An inference's graph, features and memory."""
 
     graph: HeteroGraph
-    features: Mapping[str, FeatureSource]  # of the types that have any
-    budget_bytes: int  # of host memory
+    features: Mapping[str, FeatureSource]  # features of the types that have some
+    budget_bytes: int  # budget of host memory
     edge_features: Mapping[Relation, FeatureSource] = field(default_factory=dict)
-    tiers: Mapping[str, DeviceTier] = field(default_factory=dict)  # of a loader's device, by type
-    device: Device | None = None  # None: that of the network
+    tiers: Mapping[str, DeviceTier] = field(default_factory=dict)  # the loader's device memory, by type
+    device: Device | None = None  # defaults to the network's device
 
     def extent(self, outputs: Mapping[str, int]) -> Extent:
-        """Return the size of the graph, and of a result with so many rows of each target."""
+        """Return the sizes of the graph and of a result with ``outputs`` rows of each target type."""
         relations = self.graph.relations.items()
         return Extent(
             num_nodes=self.graph.num_nodes,
@@ -119,16 +119,16 @@ class Placement:
     Parameters
     ----------
     given : graph, features and memory
-    network : on ``device``
-    extent : of the graph, and of the result
-    device : computes
-    plans : of each layer that is computed
-    held : the edges that are on the device; others are sent as they are needed
+    network : the network, on ``device``
+    extent : sizes of the graph and of the result
+    device : the computing device
+    plans : plans of the computed layers
+    held : edges on the device; other edges are sent on demand
 
     Raises
     ------
     ConfigError
-        A type that is needed has neither features nor learned rows, or rows or edges have features of another width.
+        A required type has neither features nor learned rows, or rows or edges have features of another width.
     """
 
     def __init__(
@@ -157,14 +157,14 @@ class Placement:
         self._sent: tuple[Relation, Edges] | None = None
 
     def edges(self, relation: Relation) -> Edges:
-        """Return the in-edges of a relation. Of relations that are sent, one has its offsets on the device."""
+        """Return a relation's in-edges. Only one relation with sent edges keeps its offsets on the device."""
         if relation in self._held:
             return self._held[relation]
         topology = self.graph.relations[relation]
         if not self.device.is_asynchronous:
             return HostEdges(topology)
         if self._sent is None or self._sent[0] != relation:
-            self._sent = None  # gone before the next one is there
+            self._sent = None  # freed before the next relation's offsets arrive
             offsets = upload_offsets(topology.offsets, self.device.place)
             self._sent = relation, DeviceEdges(topology, self.device, offsets, None)
         return self._sent[1]
@@ -173,22 +173,22 @@ class Placement:
 def place_inference(
     network: GraphNetwork, given: Given, extent: Extent, *, num_layers: int, share: int = FIRST_SHARE
 ) -> Placement:
-    """Choose where to compute: on the network's device, in slabs that fit, else on the CPU, with a line in the log.
+    """Choose the computing device: the network's device if slabs fit there, otherwise the CPU, with a log line.
 
     Parameters
     ----------
-    network : on its device
+    network : the network, on its device
     given : graph, features and memory
-    extent : of the graph, and of the result
-    num_layers : layers that are computed
-    share : of the device's free memory, one part in so many is taken
+    extent : sizes of the graph and of the result
+    num_layers : number of computed layers
+    share : divisor: one part in ``share`` of the device's free memory is used
 
     Raises
     ------
     BudgetError
-        It computes on the CPU, and the budget is too small for the narrowest table of a type.
+        The CPU computes, and the budget is too small for the narrowest table of a type.
     ConfigError
-        As `Placement`.
+        See `Placement`.
     """
     device = given.device or open_device(next(network.parameters()).device)
     if device.is_asynchronous:
@@ -201,14 +201,14 @@ def place_inference(
 
 
 def device_bytes_needed(layers: Sequence[Layer], extent: Extent) -> int:
-    """Return the free memory of a device with which an inference is reasonably fast there: few passes. Pure.
+    """Return the free device memory that makes an inference reasonably fast, with few passes. Pure.
 
     Parameters
     ----------
     layers : the L layers
-    extent : of the graph, and of the result
+    extent : sizes of the graph and of the result
     """
-    # Of the relations that are sent, the offsets of one at a time.
+    # Relations with sent edges keep only one relation's offsets on the device.
     offsets = max((_offset_bytes(extent.num_nodes[into]) for _, _, into in extent.relations), default=0)
     return FIRST_SHARE * (reasonable_device_bytes(layers, extent) + offsets)
 
@@ -216,7 +216,7 @@ def device_bytes_needed(layers: Sequence[Layer], extent: Extent) -> int:
 def _on_device(
     network: GraphNetwork, given: Given, extent: Extent, device: Device, num_layers: int, share: int
 ) -> Placement | None:
-    """Return a placement on ``device``; None, with a line in the log, if not one step of columns fits there."""
+    """Return a placement on ``device``, or None with a log line if not even one step of columns fits there."""
     room = device.free_bytes() // share
     held = _held_by_tiers(device, given)
     left = {key: given.graph.relations[key] for key in extent.relations if key not in held}
@@ -247,23 +247,23 @@ def _on_device(
 
 
 def _tiers_at(device: Device, given: Given) -> dict[str, DeviceTier]:
-    """Return what the loader holds where the inference computes, by type."""
+    """Return the loader's tiers on the computing device, by type."""
     return {name: tier for name, tier in given.tiers.items() if tier.device.place == device.place}
 
 
 def _held_by_tiers(device: Device, given: Given) -> dict[Relation, Edges]:
-    """Return the edges that the loader holds where the inference computes."""
+    """Return the edges that the loader holds on the computing device."""
     held: dict[Relation, Edges] = {}
     for tier in _tiers_at(device, given).values():
         if tier.topology is not None:
-            # A loader samples on its device where there is one type with one relation.
+            # A loader samples on its device only if there is one type with one relation.
             ((relation, topology),) = given.graph.relations.items()
             held[relation] = DeviceEdges(topology, device, tier.topology.indptr, tier.topology.indices)
     return held
 
 
 def _inputs(name: str, network: GraphNetwork, given: Given, tier: DeviceTier | None) -> AnyRows:
-    """Return the learned rows of a type, or the nearest copy of its features."""
+    """Return a type's learned rows, or the nearest copy of its features."""
     learned = network.learned.get(name)
     if learned is not None:
         found = tuple(learned.shape)

@@ -1,4 +1,4 @@
-"""Rows of a matrix in order on the device that computes, copied beside the computation."""
+"""Ordered rows of a matrix on the computing device, copied while it computes."""
 
 from __future__ import annotations
 
@@ -23,32 +23,33 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-Sent: TypeAlias = "tuple[tuple[torch.Tensor, ...], Mark]"  # what is on its way, and the mark behind it
+# Tensors in transfer, and the mark after their copy.
+Sent: TypeAlias = "tuple[tuple[torch.Tensor, ...], Mark]"
 
-# One is read by the host, one is on its way, one is computed on.
+# The host reads one item, one is in transfer, and the device computes with one.
 AHEAD: Final = 3
-# Where nothing has to be copied, one is read while the other is computed on.
+# Nothing is copied on the CPU: one item is read while the other is in use.
 _AHEAD_ON_CPU: Final = 2
 
 
 def num_ahead(device: Device) -> int:
-    """Return how many items `send_ahead` has under way: so many buffers are enough."""
+    """Return the number of items that `send_ahead` has in progress, which is also the number of buffers it needs."""
     return AHEAD if device.is_asynchronous else _AHEAD_ON_CPU
 
 
 def send_ahead(
     items: Iterable[T], send: Callable[[T, int], Sent], device: Device, *, name: str
 ) -> Generator[tuple[torch.Tensor, ...]]:
-    """Yield what ``send`` brings to the device for each item; a thread sends while earlier ones are computed on.
+    """Yield the tensors that ``send`` copies to the device for each item, in a thread ahead of the computation.
 
-    What is computed from tensors counts until the next ones are asked for. Close the generator: it joins the thread.
+    Tensors stay valid until the next ones are requested. Close the generator: it joins the thread.
 
     Parameters
     ----------
-    items : taken by the thread
-    send : called by the thread with an item and the number of a buffer, below `num_ahead`, that is no longer in use
-    device : receives them
-    name : of the thread
+    items : the items, consumed by the thread
+    send : called in the thread with an item and the number of a free buffer, below `num_ahead`
+    device : the receiving device
+    name : name of the thread
 
     Raises
     ------
@@ -76,7 +77,7 @@ def send_ahead(
                 return
             found.mark.precede(found.tensors)
             yield found.tensors
-            # The device may be far behind: its memory, and the host's, are used again when it was here.
+            # The device may be far behind. The slot's memory, on both sides, is reused only after this mark.
             free.put(_Slot(found.slot, device.mark_computing()))
             del found
     finally:
@@ -86,15 +87,15 @@ def send_ahead(
 def fetch_behind(
     chunks: Iterable[torch.Tensor], device: Device, buffers: Callable[[], Sequence[NDArray[np.uint8]]]
 ) -> Generator[NDArray[np.float32]]:
-    """Yield ``chunks`` in host memory; while one is used there, the next is computed and copied.
+    """Yield ``chunks`` in host memory. While one is in use, the next is computed and copied.
 
-    Each is good until the next is asked for.
+    A chunk stays valid until the next is requested.
 
     Parameters
     ----------
-    chunks : float32 on the device
-    device : that one
-    buffers : returns two or more of `Device.host_buffer`, each with room for any chunk; not called on the CPU
+    chunks : float32 chunks on the device
+    device : the device of the chunks
+    buffers : returns two or more `Device.host_buffer`, each with room for any chunk; not called on the CPU
     """
     if not device.is_asynchronous:
         for chunk in chunks:
@@ -104,7 +105,7 @@ def fetch_behind(
     try:
         for number, chunk in enumerate(chunks):
             memory = buffers()[number % 2][: chunk.nbytes].view(np.float32).reshape(tuple(chunk.shape))
-            # Behind the computation, on its own stream: what is computed next waits for the copy, the host does not.
+            # The copy runs after the computation on the same stream: later computation waits for it, the host does not.
             torch.from_numpy(memory).copy_(chunk, non_blocking=True)
             before, behind = behind, (device.mark_computing(), memory)
             if before is not None:
@@ -114,7 +115,7 @@ def fetch_behind(
             behind[0].wait()
             yield behind[1]
     finally:
-        # On every end: the caller may free the buffers.
+        # This wait happens on every exit: the caller may free the buffers.
         if behind is not None:
             behind[0].wait()
 
@@ -122,7 +123,7 @@ def fetch_behind(
 @dataclass(frozen=True, slots=True)
 class _Slot:
     number: int
-    computed: Mark | None  # behind what was computed from it
+    computed: Mark | None  # the mark after the computation that used the slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,7 @@ class _Items(Generic[T]):
 
 
 class _Send:
-    """Sends items, each when the device is done with what lay in its buffer."""
+    """Sends items. A send waits until the device no longer uses its buffer's earlier content."""
 
     def __init__(self, send: Callable[[Any, int], Sent], free: Channel[_Slot], name: str) -> None:
         self.name = name
@@ -161,17 +162,17 @@ class _Send:
         return _OnItsWay(slot.number, tensors, self._last)
 
     def wait(self) -> None:
-        """Wait until everything was read from the host's memory, which goes with the thread."""
+        """Wait until the device has read all host memory, which is freed with the thread."""
         if self._last is not None:
             self._last.wait()
 
 
 class DeviceRows:
-    """Rows on the device: its features, or activations.
+    """Rows on the device: features or activations.
 
     Parameters
     ----------
-    table : on the device; row i is that of node i
+    table : the table on the device; row i belongs to node i
     """
 
     def __init__(self, table: RowTable) -> None:
@@ -179,7 +180,7 @@ class DeviceRows:
 
     @classmethod
     def blank(cls, *, num_rows: int, width: int, place: torch.device) -> DeviceRows:
-        """Return rows to be written."""
+        """Return blank rows, to be written."""
         return cls(RowTable(rows=torch.empty(num_rows, width, device=place)))
 
     def write_slab(self, columns: slice, chunks: Iterable[torch.Tensor]) -> None:
@@ -190,31 +191,31 @@ class DeviceRows:
             row += len(chunk)
 
     def columns(self, columns: slice) -> torch.Tensor:
-        """Return ``columns`` of all rows: a view, to be written."""
+        """Return a writable view of ``columns`` of all rows."""
         return self._table.rows[:, columns]
 
     def chunk(self, start: int, stop: int) -> torch.Tensor:
-        """Return rows ``start`` to ``stop`` as float32; a view where they are stored so."""
+        """Return rows ``start`` to ``stop`` as float32: a view if they are stored as float32."""
         return _widened(self._table, self._table.rows[start:stop], start)
 
     def close(self) -> None:
-        """Let go of the table. Idempotent."""
+        """Release the table. Idempotent."""
         self._table = RowTable(rows=self._table.rows[:0].clone())
 
 
 class PinnedRows:
-    """The features in host memory that the device copies from in place. Does not own them.
+    """Features in pinned host memory, which the device copies directly. Does not own them.
 
     Parameters
     ----------
-    table : all rows as they are stored, in pinned memory, and their factors on the device
+    table : all rows as stored, in pinned memory, and their scale factors on the device
     """
 
     def __init__(self, table: RowTable) -> None:
         self.table = table
 
     def close(self) -> None:
-        """Do nothing: the features are the loader's."""
+        """Do nothing: the loader owns the features."""
 
 
 AnyRows: TypeAlias = "Rows | PinnedRows | DeviceRows"
@@ -228,18 +229,18 @@ def stream_rows(
     rows_per_read: int,
     buffers: Callable[[], Sequence[NDArray[np.uint8]]],
 ) -> Generator[tuple[int, torch.Tensor]]:
-    """Yield the first row of consecutive chunks and the chunks, float32 on ``device``.
+    """Yield consecutive chunks, float32 on ``device``, each with the number of its first row.
 
-    Each is good until the next is asked for. Close the generator: it joins the thread that reads ahead.
+    A chunk stays valid until the next is requested. Close the generator: it joins the thread that reads ahead.
 
     Parameters
     ----------
-    rows : (N, width)
-    device : computes
+    rows : (N, width), the rows
+    device : the computing device
     shape : N and width
-    rows_per_read : of a chunk
-    buffers : returns `num_ahead` of `Device.host_buffer`, each with room for a chunk; called where rows are read on the
-        host to be copied
+    rows_per_read : rows of a chunk
+    buffers : returns `num_ahead` `Device.host_buffer`, each with room for a chunk; called only if the host reads rows
+        for another device
     """
     num_rows, width = shape
     starts = range(0, num_rows, rows_per_read)
@@ -264,7 +265,7 @@ def stream_rows(
 
 
 class _CopyInPlace:
-    """Sends a chunk from where it is, as it is stored."""
+    """Sends a stored chunk directly from its memory."""
 
     def __init__(self, rows: torch.Tensor, device: Device, rows_per_read: int) -> None:
         self._rows = rows
@@ -277,7 +278,7 @@ class _CopyInPlace:
 
 
 class _ReadAndCopy:
-    """Reads a chunk into a buffer and sends it; on the CPU the buffer itself is computed on."""
+    """Reads a chunk into a buffer and sends it. On the CPU the buffer itself is the chunk."""
 
     def __init__(
         self, rows: Rows, device: Device, memory: Sequence[NDArray[np.float32]], num_rows: int
@@ -302,6 +303,6 @@ def _copied(rows: torch.Tensor, device: Device) -> Sent:
 
 
 def _widened(table: RowTable, part: torch.Tensor, start: int) -> torch.Tensor:
-    """Return ``part``, the rows of ``table`` from ``start`` on, as float32."""
+    """Return ``part``, rows of ``table`` that begin at row ``start``, as float32."""
     rows = part.to(torch.float32)
     return rows if table.scale is None else rows * table.scale[start : start + len(part), None]

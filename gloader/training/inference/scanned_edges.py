@@ -1,4 +1,4 @@
-"""The in-edges of many nodes in pieces of bounded size, cut on the host or held on the device."""
+"""In-edges of many nodes, in pieces of bounded size, read on the host or held on the device."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ if TYPE_CHECKING:
     from gloader.types import FeatureSource, IdArray
 
 
-_NODES_PER_CUT: Final = 1 << 16  # nodes whose degrees are looked at together
-_ROWS_PER_READ: Final = 1 << 14  # of the features of edges
+_NODES_PER_CUT: Final = 1 << 16  # nodes whose degrees are read together
+_ROWS_PER_READ: Final = 1 << 14  # rows of edge features read together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PieceLimits:
-    """Bounds of a piece: the edges and rows that are propagated at once."""
+    """The most edges and rows that are propagated at once."""
 
-    max_edges: int  # a lone node with more of them comes in several pieces
+    max_edges: int  # a lone node with more edges is split into several pieces
     max_rows: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeFeatures:
-    """The features of edges, as a layer is given them."""
+    """The edge features that a layer takes."""
 
-    source: FeatureSource  # (E, F_e): row i is that of the edge at position i
+    source: FeatureSource  # (E, F_e): row i belongs to the edge at position i
 
     def of(self, piece: Span) -> NDArray[np.float32]:
         """Read the features of a piece's edges, (num_edges, F_e)."""
         found = np.empty((piece.num_edges, self.source.dim), dtype=np.float32)
-        # In portions, as ids and places of rows would take more memory than narrow rows do.
+        # Reads come in portions: ids and row positions would take more memory than narrow rows.
         for first in range(0, len(found), _ROWS_PER_READ):
             part = found[first : first + _ROWS_PER_READ]
             self.source.read_into(piece.positions(first, first + len(part)), part)
@@ -55,7 +55,7 @@ class EdgeFeatures:
 
 
 class Edges(Protocol):
-    """The in-edges of all nodes, for the device that computes."""
+    """The in-edges of all nodes, for the computing device."""
 
     def degree(self, start: int, stop: int) -> torch.Tensor:
         """Return the in-degrees of nodes ``start`` to ``stop`` as float32."""
@@ -68,9 +68,9 @@ class Edges(Protocol):
 
         Parameters
         ----------
-        targets : nodes
-        limits : how much at once
-        features : that the pieces carry; read in the order of the pieces, each of them once; None: none
+        targets : ids of the nodes
+        limits : bounds of a piece
+        features : edge features for the pieces, read once, in piece order; None for pieces without features
         """
         ...
 
@@ -84,13 +84,13 @@ class RowRange:
 
 
 def cut_rows(counts: IdArray, *, max_edges: int, max_rows: int) -> tuple[RowRange, ...]:
-    """Cut rows into ranges that are propagated at once; a row with too many edges gets one of its own. Pure.
+    """Cut rows into ranges that are propagated at once. A row with too many edges has its own range. Pure.
 
     Parameters
     ----------
     counts : (n,) in-edges of each row
-    max_edges : of a range of several rows
-    max_rows : of a range
+    max_edges : most edges of a range with several rows
+    max_rows : most rows of a range
     """
     ends = np.cumsum(counts)
     ranges = []
@@ -98,7 +98,7 @@ def cut_rows(counts: IdArray, *, max_edges: int, max_rows: int) -> tuple[RowRang
     while start < len(counts):
         before = ends[start] - counts[start]
         stop = int(np.searchsorted(ends, before + max_edges, side="right"))
-        # At least one row: a node with more edges than a piece would never be passed.
+        # A range has at least one row: otherwise a node with more edges than a piece would block the cut.
         stop = min(max(stop, start + 1), start + max_rows, len(counts))
         ranges.append(RowRange(start=start, stop=stop))
         start = stop
@@ -107,15 +107,16 @@ def cut_rows(counts: IdArray, *, max_edges: int, max_rows: int) -> tuple[RowRang
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Span:
-    """The nodes of a part, on the host."""
+    """Nodes of a part, on the host."""
 
     nodes: IdArray  # (n,)
-    starts: IdArray  # (n,) the position of each one's first in-edge
-    counts: IdArray  # (n,) in-edges
+    # (n,) position of each node's first in-edge
+    starts: IdArray
+    counts: IdArray  # (n,) in-edges of each node
 
     @property
     def num_edges(self) -> int:
-        """In-edges of all of them."""
+        """The in-edges of all the nodes."""
         return int(self.counts.sum())
 
     @property
@@ -124,7 +125,7 @@ class Span:
         return bool((np.diff(self.nodes) == 1).all())
 
     def positions(self, first: int, stop: int) -> IdArray:
-        """Return the positions of the span's edges number ``first`` to ``stop``, (stop - first,)."""
+        """Return the edge positions of the span's edges number ``first`` to ``stop``, (stop - first,)."""
         ends = np.cumsum(self.counts)
         nodes = slice(
             int(np.searchsorted(ends, first, side="right")), int(np.searchsorted(ends, stop, side="left")) + 1
@@ -136,7 +137,7 @@ class Span:
         return found
 
     def pieces(self, max_edges: int) -> Iterator[Span]:
-        """Yield the span, or parts of a lone node with more than ``max_edges``; nothing where there are no edges."""
+        """Yield the span, or the parts of a lone node with more than ``max_edges``. Yields nothing without edges."""
         if len(self.nodes) > 1:
             if self.num_edges:
                 yield self
@@ -147,7 +148,7 @@ class Span:
 
 
 def iter_spans(graph: Topology, targets: IdArray | range, limits: PieceLimits) -> Iterator[Span]:
-    """Yield ``targets`` (n,) in order, as many at a time as ``limits`` allow."""
+    """Yield ``targets`` (n,) in order, in the largest spans that ``limits`` allow."""
     for first in range(0, len(targets), _NODES_PER_CUT):
         nodes = np.array(targets[first : first + _NODES_PER_CUT], dtype=np.int64)
         starts = offsets_of(graph.offsets, nodes)
@@ -163,9 +164,9 @@ def iter_pieces(graph: Topology, targets: IdArray | range, limits: PieceLimits) 
 
 
 class HostEdges:
-    """The in-edges as the host holds them, for computing on the CPU: each piece is cut when it is asked for.
+    """In-edges on the host, for computation on the CPU. Each piece is cut on demand.
 
-    Of a graph whose edges are on the SSD a thread reads the next piece while one is computed on.
+    If the edges are on the SSD, a thread reads the next piece during the computation.
     """
 
     def __init__(self, graph: Topology) -> None:
@@ -182,7 +183,7 @@ class HostEdges:
 
         Parameters
         ----------
-        targets, limits, features : as of `Edges.parts`
+        targets, limits, features : see `Edges.parts`
         """
         with closing(self._values(targets, limits, features)) as values:
             for span in iter_spans(self._graph, targets, limits):
@@ -195,9 +196,9 @@ class HostEdges:
     def _values(
         self, targets: IdArray | range, limits: PieceLimits, features: EdgeFeatures | None
     ) -> Generator[tuple[torch.Tensor, ...]]:
-        """Yield the sources of all pieces, and their features where they are asked for, one after another.
+        """Yield each piece's sources, and its edge features if requested.
 
-        Nothing is read before the first is asked for.
+        Nothing is read before the first request.
         """
         scan = self._graph.sources.scan()
         pieces = iter_pieces(self._graph, targets, limits)
@@ -224,19 +225,19 @@ class HostEdges:
 
 
 def _shared(sources: NDArray[Any]) -> torch.Tensor:
-    # torch shares no memory that is read-only, as a graph's is.
+    # torch does not share read-only memory, and a graph's memory is read-only.
     return torch.from_numpy(sources if sources.flags.writeable else sources.copy())
 
 
 class DeviceEdges:
-    """The in-edges of all nodes, on a device. They are cut by the host's offsets, so that nothing is waited for.
+    """In-edges of all nodes on a device. The host's offsets define the cuts, so that nothing waits for the device.
 
     Parameters
     ----------
-    graph : the whole topology
-    device : computes
+    graph : the full topology
+    device : the computing device
     indptr : (N + 1,) int64, on the device
-    indices : (E,) the source of each edge, on the device; None: pieces of them are sent by a thread
+    indices : (E,) source of each edge, on the device. If None, a thread sends them in pieces
     """
 
     def __init__(
@@ -258,12 +259,12 @@ class DeviceEdges:
 
         Parameters
         ----------
-        targets, limits, features : as of `Edges.parts`
+        targets, limits, features : see `Edges.parts`
         """
         with ExitStack() as stack:
             sent = None
             if self._indices is None or features is not None:
-                # Its thread starts at the first piece that is asked for: a layer without edges asks for none.
+                # The thread starts at the first requested piece: a layer without edges requests none.
                 sent = stack.enter_context(closing(self._send(targets, limits, features)))
             for span in iter_spans(self._graph, targets, limits):
                 ids = self._ids(span)
@@ -320,14 +321,14 @@ class DeviceEdges:
         if span.is_range:
             start = int(span.starts[0])
             return self._indices[start : start + span.num_edges]
-        # The number of edges is known on the host: a size that depended on data would wait for the device.
+        # The host knows the number of edges: a size that depends on device data would wait for the device.
         shift = (self._indptr[ids] - indptr[:-1]).repeat_interleave(counts, output_size=span.num_edges)
         return self._indices[shift + torch.arange(span.num_edges, device=self._device.place)]
 
     def _send(
         self, targets: IdArray | range, limits: PieceLimits, features: EdgeFeatures | None
     ) -> Generator[tuple[torch.Tensor, ...]]:
-        """Send the sources of each piece, where the device has none of its own, and features that are asked for."""
+        """Send each piece's edge features if requested, and its sources if the device does not hold them."""
         scan = self._graph.sources.scan() if self._indices is None else None
 
         def send(piece: Span, slot: int) -> Sent:  # noqa: ARG001 - pinned memory is the device's
