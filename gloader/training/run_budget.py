@@ -8,59 +8,59 @@ from gloader.core.units import format_bytes
 from gloader.errors import BudgetError
 from gloader.plan.demand import FIXED_BYTES
 
-# Besides the tensors a step holds temporary buffers of its operations, the gradients of the step before, and gaps
-# between its blocks in the heap, 70 of 314 MB in a typed network; a later batch may be larger than the measured ones.
+# Besides its tensors, a step holds temporary buffers of operations, the previous step's gradients, and gaps between
+# heap blocks: 70 of 314 MB in a typed network. A later batch may also exceed the measured ones.
 _STEP_FACTOR = 1.5
-# Of several types: each relation has temporaries of its own sizes, and the gaps are larger. With 1.5, attention
+# With several types, each relation has temporaries of its own sizes, and the gaps are larger. With 1.5, attention
 # over 10 relations took 283 to 289 of 282 MB.
 _TYPED_STEP_FACTOR = 1.75
-# An evaluation keeps a table of columns in memory, and reads its inputs once for each slab of them: a quarter of the
-# budget is fast, a sixteenth still works.
+# An evaluation keeps a table of columns in memory and reads its inputs once for each slab of columns. A quarter of
+# the budget is fast, and a sixteenth still works.
 _EVALUATION_SHARES = (4, 8, 16)
 
-# Copies of the weights: themselves, the best so far and the optimiser's two moments.
+# Copies of the weights: the weights, the best so far, and the optimiser's two moments.
 _HELD_COPIES = 4
 
 # Measured in a training process, for any graph: modules beyond torch's own (50 MB), compiled kernels and their
-# runtime (38 MB), first calls of the arithmetic; less the part that a loader's own plan counts. With 68, four of 41
-# kinds of runs took up to 1.5 MB more than the least accepted budget; peaks differ by 4 MB from run to run.
+# runtime (38 MB), and first calls of the arithmetic, less the part in a loader's own plan. With 68, four of 41 kinds
+# of runs took up to 1.5 MB more than the least accepted budget. Peaks differ by 4 MB from run to run.
 _PROCESS_BYTES = 74_000_000
-# The part of it that a process holds before its first run: modules (52 MB) and, if it has prepared a dataset with
-# compiled kernels, part of numba's own tables (20 MB more; a run would load all but 8 of them).
+# The part of these bytes before a process's first run: modules (52 MB), and part of numba's own tables (20 MB) if it
+# prepared a dataset with compiled kernels. A run would load all but 8 MB of these tables.
 _IMPORTED_BYTES = 64_000_000
-# More for one rank of several: DistributedDataParallel imports torch's compiler (78 MB), gloo has buffers. For
-# several types more: by the sum of their peaks two ranks took 668 of 633 MB with 90, and 702 of 689 with 114.
+# One of several ranks takes more: DistributedDataParallel imports torch's compiler (78 MB), and gloo has buffers.
+# Several types take more still. By their summed peaks, two ranks took 668 of 633 MB with 90, and 702 of 689 with 114.
 _RANK_BYTES, _TYPED_RANK_BYTES = 90_000_000, 146_000_000
-# For links over several types: two accepted budgets, 134 and 205 MB, became 151 and 214.
+# Links over several types: without it, two accepted budgets of 134 and 205 MB became 151 and 214.
 _TYPED_LINK_BYTES = 20_000_000
-# For predictions: readers of edges, features and activations. Without it 140 MB became 141, 125 became 126, and 107,
-# with a layer made in 256 parts, became 114.
+# Predictions: readers of edges, features and activations. Without it, 140 MB became 141, 125 became 126, and 107
+# became 114 with a layer made in 256 parts.
 _PREDICTION_BYTES = 12_000_000
-# Gaps between a heap's blocks until they are returned, see `PeakMemory.keep_below`.
+# Gaps between a heap's blocks before their release, see `PeakMemory.keep_below`.
 _SLACK_SHARE = 16
 _MIN_SLACK_BYTES, _MAX_SLACK_BYTES = 20 << 20, 64 << 20
 
-# Copies of the weights: a checkpoint in memory, which may be moved as it grows, before it is written.
+# Copies of the weights: a checkpoint in memory may be moved as it grows, before it is written.
 _SAVE_COPIES = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunBudget:
-    """The parts of a memory budget, in bytes.
+    """Parts of a memory budget, in bytes.
 
-    A training step and an evaluation never run at the same time: they share one part.
+    A training step and an evaluation share one part, because they never run at the same time.
     """
 
     total_bytes: int
-    model_bytes: int  # held from the first batch to the last
-    step_bytes: int  # peak of a training step, or of saving a checkpoint
-    phase_bytes: int  # for a step or an evaluation, whichever is running
-    process_bytes: int  # modules and compiled kernels, of all ranks
-    slack_bytes: int  # freed blocks until they are returned
+    model_bytes: int  # memory from the first batch to the last
+    step_bytes: int  # peak of a training step or of saving a checkpoint
+    phase_bytes: int  # memory for the running step or evaluation
+    process_bytes: int  # modules and compiled kernels of all ranks
+    slack_bytes: int  # freed blocks before their release
 
     @property
     def loader_bytes(self) -> int:
-        """The rest of the budget, which the loader gets."""
+        """The rest of the budget, for the loader."""
         return self.total_bytes - self._beside_bytes
 
     @property
@@ -68,11 +68,11 @@ class RunBudget:
         return self.model_bytes + self.phase_bytes + self.process_bytes + self.slack_bytes
 
     def rank_bytes(self, num_ranks: int, *, of_loader: int) -> int:
-        """Return the bytes of one of ``num_ranks``, without borrowed memory; ``of_loader`` are those of the loader."""
+        """Return one rank's bytes without borrowed memory. ``of_loader`` are the loader's bytes."""
         return self._beside_bytes // num_ranks + of_loader
 
     def explain(self) -> str:
-        """Return a line with the parts of the budget, and the memory outside of it."""
+        """Return a line on the parts of the budget and the memory outside it."""
         return (
             f"memory budget {format_bytes(self.total_bytes)} (Python and torch come on top: about 330 MB a process): "
             f"loader {format_bytes(self.loader_bytes)}, "
@@ -84,16 +84,16 @@ class RunBudget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessKind:
-    """The facts of a run that determine the memory of its processes besides their tensors."""
+    """Facts of a run that determine its processes' memory besides tensors."""
 
-    num_ranks: int = 1  # on this host
+    num_ranks: int = 1  # ranks on this host
     is_joined: bool = False  # whether ranks on other machines take part
     has_types: bool = False  # whether the model takes several types
     has_links: bool = False  # whether the model learns edges
 
     @property
     def code_bytes(self) -> int:
-        """Bytes of modules and compiled kernels, of all ranks on this host."""
+        """Bytes of modules and compiled kernels, for all ranks on this host."""
         more = 0
         if self.num_ranks > 1 or self.is_joined:
             more = _TYPED_RANK_BYTES if self.has_types else _RANK_BYTES
@@ -103,7 +103,7 @@ class ProcessKind:
 
     @property
     def step_factor(self) -> float:
-        """Memory of a step, in multiples of the bytes of its tensors."""
+        """A step's memory, as a multiple of its tensors' bytes."""
         return _TYPED_STEP_FACTOR if self.has_types else _STEP_FACTOR
 
 
@@ -122,21 +122,21 @@ def share_budget(
 
     Parameters
     ----------
-    total_bytes : for everything on the host
-    parameter_bytes : weights of each rank; 0 if they are on a GPU
-    step_bytes : peak of the tensors of a training step, of each rank; 0 if they are on a GPU
-    first_bytes : of a rank before the first run of its process: its modules, and earlier work of the program
-    process : the ranks and the kind of model
+    total_bytes : budget for all memory on the host
+    parameter_bytes : each rank's weights; 0 if they are on a GPU
+    step_bytes : each rank's peak of a training step's tensors; 0 if they are on a GPU
+    first_bytes : a rank's memory before its process's first run: modules, and earlier work of the program
+    process : the number of ranks and the kind of model
 
     Returns
     -------
-    The possible divisions, the best first: an evaluation is fast with a quarter of the budget, and works with
-    less if the loader needs more.
+    The possible divisions, the best first. An evaluation is fast with a quarter of the budget, and works with less
+    if the loader needs more.
 
     Raises
     ------
     BudgetError
-        The model, its step and the code of the run take the whole budget, so that nothing is left for a loader.
+        The model, its step and the run's code take the whole budget and leave nothing for a loader.
     """
     num_ranks = process.num_ranks
     model = num_ranks * _HELD_COPIES * parameter_bytes
@@ -161,16 +161,16 @@ def share_budget(
             "nothing to load batches with. Use a smaller batch size, fan-out or hidden width, or raise the budget",
             short_bytes=1 - least.loader_bytes,
         )
-    # With less than any loader takes, a try is useless, and would sweep edges that fit in memory later.
+    # A try below any loader's need is useless, and would later sweep edges that fit in memory.
     fitting = [budget for budget in budgets if budget.loader_bytes > FIXED_BYTES]
     return tuple(dict.fromkeys(fitting or [least]))
 
 
 def prediction_code_bytes(*, first_bytes: int = 0) -> int:
-    """Return the bytes of a predicting process besides its computation: its code, and the reserve. Pure.
+    """Return a predicting process's bytes besides its computation: code and reserve. Pure.
 
     Parameters
     ----------
-    first_bytes : as of `share_budget`
+    first_bytes : see `share_budget`
     """
     return _PROCESS_BYTES + _PREDICTION_BYTES + max(first_bytes - _IMPORTED_BYTES, 0) + _MIN_SLACK_BYTES

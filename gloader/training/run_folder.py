@@ -1,4 +1,4 @@
-"""The ``--out`` folder of a run: its settings, identity, metrics, result and checkpoints."""
+"""A run's ``--out`` folder: its settings, identity, metrics, result and checkpoints."""
 
 from __future__ import annotations
 
@@ -52,11 +52,12 @@ if TYPE_CHECKING:
     from gloader.training.group import RankGroup
 
 
-_FREE_OF_OPTIM = frozenset({"checkpoint_every"})  # the time of saving a run does not change its result
+# The times of checkpoints do not change a run's result.
+_FREE_OF_OPTIM = frozenset({"checkpoint_every"})
 _OF_THE_MODEL = frozenset(
     {"dataset", "model", "hidden", "dropout", "batch_norm", "heads", "task", "decoder", "decoder_layers"}
 )
-# The behaviour of earlier versions, which had no such settings.
+# The values of earlier versions, which had no such settings.
 _FORMER: dict[str, Any] = {
     "task": "node",
     "edge_features": "auto",
@@ -66,19 +67,19 @@ _FORMER: dict[str, Any] = {
 
 
 def new_run_id() -> str:
-    """Return an id that no other run has."""
+    """Return a new unique run id."""
     return secrets.token_hex(8)
 
 
 def decisive_settings(settings: TrainSettings, *, world_size: int) -> dict[str, Any]:
     """Return every setting that changes a run's result, by name, as JSON values. Pure.
 
-    Budgets, threads, folders and all other settings of how batches are loaded may change while a run is
-    interrupted: they never change a batch.
+    Budgets, threads, folders and other loading settings may change while a run is interrupted, because they never
+    change a batch.
 
     Parameters
     ----------
-    settings : of the run, with its own seed
+    settings : the run's settings, with its own seed
     world_size : number of ranks; it may change if the global batch keeps its size
     """
     model, sampling = asdict(settings.model), asdict(settings.loader.sampling)
@@ -97,17 +98,17 @@ def decisive_settings(settings: TrainSettings, *, world_size: int) -> dict[str, 
 
 def _of_links(settings: TrainSettings) -> dict[str, Any]:
     values = asdict(settings.links)
-    # In JSON form: a checkpoint of several ranks is read so.
+    # The form is JSON, as in the checkpoints of several ranks.
     names = values["eval_edges"]
     return values | {"eval_edges": None if names is None else list(names)}
 
 
 def differing(saved: Mapping[str, Any], ours: Mapping[str, Any], *, epochs_done: int) -> list[str]:
-    """Return the names of the settings that keep a run from continuing the saved one. Pure.
+    """Return the names of the settings that prevent a run from continuing the saved run. Pure.
 
     Parameters
     ----------
-    saved, ours : `decisive_settings` of the saved run and of this one, and further facts of both
+    saved, ours : `decisive_settings` and further facts of the saved run and of this run
     epochs_done : finished epochs of the saved run
     """
     saved, ours = {**_FORMER, **saved}, {**_FORMER, **ours}
@@ -116,15 +117,15 @@ def differing(saved: Mapping[str, Any], ours: Mapping[str, Any], *, epochs_done:
 
 
 def is_of_the_model(names: list[str]) -> bool:
-    """Return whether a setting in ``names`` makes the weights those of another model or dataset. Pure."""
+    """Return whether a setting in ``names`` changes the model or the dataset of the weights. Pure."""
     return not _OF_THE_MODEL.isdisjoint(names)
 
 
 def _epochs_matter(saved: Mapping[str, Any], ours: Mapping[str, Any], epochs_done: int) -> bool:
-    """Return whether another number of epochs changes the finished ones. Pure."""
-    # Schedules, and the compression of gradients, depend on the finished share of the epochs.
+    """Return whether another number of epochs would change finished epochs. Pure."""
+    # Schedules and gradient compression depend on the finished share of the epochs.
     follows_share = saved.get("lr_schedule") != "constant" or saved.get("grad_compress") == "powersgd"
-    # The last epoch is always evaluated; a longer run would not have evaluated it there.
+    # The last epoch is always evaluated. A longer run would not have evaluated it.
     was_last = epochs_done == saved.get("epochs") and epochs_done % max(saved.get("eval_every") or 1, 1) != 0
     return follows_share or was_last or int(ours.get("epochs") or 0) < epochs_done
 
@@ -138,14 +139,14 @@ _RUN = re.compile(r"run-\d+")
 class RunFolder:
     """``config.yaml``, ``metrics.jsonl``, ``result.json`` and the checkpoint of a run. Creates the folder.
 
-    It replaces and removes only files of `gloader train`. Owns the lock of `enter` until
-    `release`.
+    Only files of `gloader train` are replaced or removed. Owns the lock of `enter` until `release`.
+
 
     Parameters
     ----------
-    root : the folder
-    is_shared : whether all ranks see it; otherwise the first one writes whole checkpoints into its own
-    on_checkpoint : called by `save_checkpoint`, on every rank, when the checkpoint is complete
+    root : the run's folder
+    is_shared : whether all ranks see the folder; otherwise the first rank writes full checkpoints into its own
+    on_checkpoint : called on every rank by `save_checkpoint` after a complete checkpoint
     os_io : system calls
 
     Raises
@@ -175,7 +176,7 @@ class RunFolder:
             self._made += make_folders(root, os_io=os_io)
 
     def enter(self, *, resume: bool, overwrite: bool = False) -> str:
-        """Keep other runs out of the folder until `release`; return the id of its run.
+        """Lock the folder against other runs until `release`; return its run's id.
 
         Parameters
         ----------
@@ -187,10 +188,10 @@ class RunFolder:
         StoreLockedError
             Another run is active in the folder.
         StoreExistsError
-            The folder has files that `gloader train` did not write and would replace; or it has a run, and neither
-            ``resume`` nor ``overwrite`` is set.
+            The folder has foreign files that `gloader train` would replace, or it has a run and neither ``resume`` nor
+            ``overwrite`` is set.
         CheckpointError
-            There is a checkpoint without a digest, such as earlier versions wrote.
+            A checkpoint has no digest; earlier versions wrote such checkpoints.
         """
         with uninterrupted():
             self._take_lock()
@@ -204,9 +205,9 @@ class RunFolder:
             raise
 
     def release(self) -> None:
-        """Let other runs in; a refused run leaves no files. Idempotent."""
+        """Unlock the folder. A refused run leaves no files. Idempotent."""
         made, self._made = self._made, []
-        # Another rank may have removed them.
+        # Another rank may have removed the files.
         if made and self.root.is_dir():
             remove_empty([*made, *self._folders()[1:]], os_io=self._os_io)
         if self._lock >= 0:
@@ -214,34 +215,34 @@ class RunFolder:
             close_quietly(fd, os_io=self._os_io)
 
     def begin(self, config: Mapping[str, Any], *, is_fresh: bool) -> None:
-        """Make the folder that of the run ``config``; a fresh run removes the files of an older one.
+        """Give the folder to the run ``config``. A fresh run removes an older run's files.
 
         Parameters
         ----------
-        config : the resolved settings, with the id of the run
+        config : the resolved settings, with the run's id
         is_fresh : whether the run starts anew
         """
         if is_fresh:
-            # Before the settings change: checkpoints with the settings of another run belong to no run.
+            # This precedes the settings' change: no run owns checkpoints with another run's settings.
             for folder in self._folders():
                 RunFolder(folder, os_io=self._os_io).discard()
         self.write_config(config)
 
     def remove_residue(self) -> None:
-        """Delete the activations and the unfinished files of a killed run."""
+        """Delete a killed run's activations and unfinished files."""
         remove_dead_spills(self.root, os_io=self._os_io)
         for name in (CHECKPOINT_NAME, CONFIG, _METRICS, _RESULT, _TRACE):
             remove_dead_drafts(self.root / name, os_io=self._os_io)
         with write_errors(self.root, "removing what a killed run left", os_io=self._os_io):
             for folder in removed_folders(self.root):
                 remove_tree(folder, os_io=self._os_io)
-            # Without its record a folder of shards is unfinished: a killed run was writing it.
+            # A folder of shards without its record is unfinished: a killed run was writing it.
             for folder in shard_folders(self.root):
                 if not is_sharded_checkpoint(folder):
                     self._remove_shards(folder)
 
     def of_run(self, run: int, *, num_runs: int) -> RunFolder:
-        """Return the folder of one of several runs; a single run has this folder."""
+        """Return the folder of one of several runs, or this folder for a single run."""
         if num_runs == 1:
             return self
         return RunFolder(
@@ -257,28 +258,28 @@ class RunFolder:
         write_atomically(self.root / CONFIG, text.encode(), os_io=self._os_io)
 
     def write_result(self, result: Mapping[str, Any]) -> None:
-        """Write the figures of the finished run."""
+        """Write the finished run's figures."""
         text = json.dumps(_plain(result), indent=1) + "\n"
         write_atomically(self.root / _RESULT, text.encode(), os_io=self._os_io)
 
     def start_metrics(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Begin ``metrics.jsonl`` with the finished epochs of a resumed run."""
+        """Begin ``metrics.jsonl`` with a resumed run's finished epochs."""
         lines = "".join(json.dumps(_plain(record)) + "\n" for record in records)
         write_atomically(self.root / _METRICS, lines.encode(), os_io=self._os_io)
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:
-        """Add the line of one epoch."""
-        # Not atomic: a torn last line is written anew by `start_metrics` when the run is resumed.
+        """Append the line of one epoch."""
+        # The write is not atomic: on resume `start_metrics` rewrites a torn last line.
         append_durably(self.root / _METRICS, (json.dumps(_plain(record)) + "\n").encode(), os_io=self._os_io)
 
     def save_checkpoint(self, checkpoint: Checkpoint, *, group: RankGroup) -> None:
-        """Replace the checkpoint; collective. Several ranks write it together, see `sharded_checkpoint`."""
+        """Replace the checkpoint. Several ranks write it together, see `sharded_checkpoint`. Collective."""
         if group.is_alone or not self._is_shared:
             new = self.root / CHECKPOINT_NAME
             group.run_on_first(lambda: save_checkpoint(new, checkpoint, os_io=self._os_io))
         else:
             new = save_sharded_checkpoint(self.root, checkpoint, group, os_io=self._os_io)
-        # The new one is complete first, with its name synced: there is a checkpoint at every moment.
+        # The new checkpoint is complete, with its name synced, before the old one goes: one exists at every moment.
         if group.is_first:
             with write_errors(self.root, "replacing the older checkpoint", os_io=self._os_io):
                 self._remove_checkpoints(but=new)
@@ -286,12 +287,12 @@ class RunFolder:
             self._on_checkpoint(checkpoint)
 
     def load_checkpoint(self) -> Checkpoint | None:
-        """Return the newest checkpoint; None if the run never wrote one."""
+        """Return the newest checkpoint, or None if the run never wrote one."""
         path = newest_checkpoint(self.root)
         return None if path is None else load_checkpoint(path)
 
     def discard(self) -> None:
-        """Delete the results and checkpoints of an older run; durable on return."""
+        """Delete an older run's results and checkpoints; durable on return."""
         with write_errors(self.root, "removing what an older run left", os_io=self._os_io):
             self._remove_checkpoints(but=None)
             for name in (_RESULT, _METRICS):
@@ -309,7 +310,7 @@ class RunFolder:
                 "wait for it, or choose another --out"
             ) from None
         except OSError as error:
-            # Some network file systems do not lock folders, and runs on several machines need one.
+            # Some network file systems do not lock folders, but runs on several machines need such a file system.
             _LOG.warning("%s cannot be locked (%s): keep other runs out of it yourself", self.root, error)
 
     def _folders(self) -> list[Path]:
@@ -321,7 +322,7 @@ class RunFolder:
         if config.exists():
             foreign = [] if recorded_settings(self.root) is not None else [config]
         else:
-            # The settings are the first file of a run.
+            # The settings are a run's first file.
             paths = (folder / name for folder in folders for name in (_METRICS, _RESULT, _TRACE))
             foreign = [path for path in paths if path.exists()]
         if foreign:
@@ -353,7 +354,7 @@ class RunFolder:
                 self._remove_shards(folder)
 
     def _remove_shards(self, folder: Path) -> None:
-        """Delete a checkpoint; if this is interrupted, or the power fails, the rest is no checkpoint any more."""
+        """Delete a checkpoint. After an interruption or a power failure, the rest is no checkpoint any more."""
         gone = folder.with_name(removed_name(folder))
         remove_tree(gone, os_io=self._os_io)
         self._os_io.replace(folder, gone)
@@ -362,7 +363,7 @@ class RunFolder:
 
 
 def _plain(value: Any) -> Any:
-    """Return ``value`` with lists for tuples, as JSON and safe YAML have no tuples."""
+    """Return ``value`` with lists for tuples, because JSON and safe YAML have no tuples."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Inference over the graph and the features of a run, also where each machine holds a part of the rows."""
+"""Inference over a run's graph and features, including rows on other machines."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ if TYPE_CHECKING:
 
 
 _EXCHANGE_BYTES: Final = 32 * 2**20
-# Beside them a piece of rows as it arrived, and the buffers that deal it out.
+# Memory for an arriving piece of rows and for the buffers that distribute it.
 _PIECE_MEMORY: Final = 2 * PIECE_BYTES
 
 
 class MachineRows:
-    """The feature rows of all machines, read by the first rank and served by the first of each other machine.
+    """The feature rows of all machines. The first rank reads; the first rank of each other machine serves.
 
     Parameters
     ----------
     launch : the machines
-    stores : of each table, by its name, the rows that are here; the same tables in the same order on all of them
+    stores : this machine's rows of each table, by table name; all machines have equal tables in equal order
     """
 
-    memory_bytes: Final = _EXCHANGE_BYTES + _PIECE_MEMORY  # while rows are read
+    memory_bytes: Final = _EXCHANGE_BYTES + _PIECE_MEMORY  # memory during a reading
 
     def __init__(self, launch: Launch, stores: Mapping[str, FeatureStore]) -> None:
         self._launch = launch
@@ -57,17 +57,17 @@ class MachineRows:
         self._reader: RowReader | None = None
 
     def source(self, table: str) -> FeatureSource:
-        """Return all rows of ``table``, to be read within `reading`."""
+        """Return all rows of ``table``, readable within `reading`."""
         return AllRows(list(self._stores).index(table), self._stores[table], self._require_reader)
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Read rows of all machines in the block, on the first rank; the others `serve`.
+        """Let the first rank read all machines' rows in the block, while the others `serve`.
 
         Raises
         ------
         RankError
-            A machine is gone, does not answer or failed; names it.
+            A machine is lost, does not answer or failed. The error names the machine.
         """
         with RowReader(self._connect(), tuple(self._stores.values())) as reader:
             self._reader = reader
@@ -77,7 +77,7 @@ class MachineRows:
                 self._reader = None
 
     def serve(self, is_cancelled: Callable[[], bool]) -> None:
-        """Serve the first rank until it has read what it needs; raises as `serve_rows`."""
+        """Serve the first rank until its reading ends; raises like `serve_rows`."""
         serve_rows(self._connect(), is_cancelled=is_cancelled)
 
     def _connect(self) -> Exchange:
@@ -100,21 +100,21 @@ class MachineRows:
 def launch_machine_rows(
     dataset: Dataset, group: RankGroup, *, timeout_s: float, verify: bool
 ) -> Launch | None:
-    """Return the machines for `MachineRows` if each has a part of the rows; None if this rank reads no row of others.
+    """Return the machines for `MachineRows` if each has a part of the rows; None if this rank neither reads nor serves.
 
     Collective.
 
     Parameters
     ----------
-    dataset : of this machine
+    dataset : this machine's dataset
     group : the ranks
     timeout_s : longest wait for another machine
-    verify : whether rows are compared with their checksums
+    verify : whether rows are checked against their checksums
 
     Raises
     ------
     ConfigError
-        Some rows are on no machine.
+        No machine has some of the rows.
     """
     ranges = dataset.ranges
     own = None if ranges is None else [ranges.part, ranges.of]
@@ -142,17 +142,17 @@ def launch_machine_rows(
 
 
 def require_inference(task: Task, dataset: Dataset, budget: RunBudget, loader: Any) -> None:
-    """Raise BudgetError where the evaluations of a run would not fit their share; nothing is read.
+    """Raise BudgetError if the run's evaluations do not fit their share; reads nothing.
 
     Parameters
     ----------
-    task, dataset : of the run
-    budget : its shares
-    loader : as of `inference_of`
+    task, dataset : the run's task and dataset
+    budget : the run's budget
+    loader : see `inference_of`
     """
     with torch.device("meta"):
         model = task.spec.build()
-    # Rows of other machines arrive beside what is computed.
+    # Other machines' rows arrive during the computation.
     arriving = 0 if dataset.ranges is None else MachineRows.memory_bytes
     memory = max(budget.phase_bytes - arriving, 0)
     task.require_memory(model, inference_of(task, dataset, loader, memory_bytes=memory))
@@ -167,16 +167,16 @@ def inference_of(
     rows: MachineRows | None = None,
     scratch: Path | None = None,
 ) -> HeteroInference:
-    """Return the inference over the graph and the features of a loader.
+    """Return the inference over a loader's graph and features.
 
     Parameters
     ----------
-    task : of the run
-    dataset : of the loader
-    loader : one whose batches the model takes, or what is planned for one: it has ``graph`` and ``features``
-    memory_bytes : for all that is held
-    rows : of other machines, which take a part of that; None: all rows are here
-    scratch : folder for what does not fit
+    task : the run's task
+    dataset : the loader's dataset
+    loader : a loader with batches for the model, or its plan; has ``graph`` and ``features``
+    memory_bytes : budget for all held memory
+    rows : readers of other machines' rows, which take a part of this memory. If None, all rows are here
+    scratch : folder for activations that do not fit
     """
     spec = task.spec.encoder
     features = features_of(task, dataset, loader)
@@ -196,13 +196,13 @@ def inference_of(
 
 
 def _device_tiers(loader: Any) -> dict[str, DeviceTier]:
-    """Return the rows on a loader's device, for batches of one type."""
+    """Return the tiers on a loader's device, if batches have one type."""
     tiers = {NODE: loader.device_tier} if isinstance(loader, Loader) else loader.device_tiers
     return {name: tier for name, tier in tiers.items() if name == NODE}
 
 
 def features_of(task: Task, dataset: Dataset, loader: Any) -> dict[str, FeatureSource]:
-    """Return what the loader has of features, by the names of their tables."""
+    """Return the loader's features by table name."""
     if isinstance(loader.features, Mapping):
         return dict(loader.features)
     (name,) = dataset.node_types

@@ -1,4 +1,4 @@
-"""The loader of a run, opened within its part of the memory budget, alone or with the other ranks."""
+"""The loader of a run, opened within its part of the memory budget, for one rank or several."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
     from gloader.training.task import AnyLoader, Task
     from gloader.types import ReadyBatch
 
-# At most a quarter of a device's free memory is left to evaluations: cached rows help every batch, and narrower
-# slabs only cost an evaluation more passes.
+# Evaluations get at most a quarter of a device's free memory: cached rows help every batch, and narrower slabs only
+# cost an evaluation more passes.
 _MOST_OF_DEVICE: Final = 4
 
-# Tries to find a sufficient budget. A loader that fails without naming its lack is assumed to lack a part of it.
+# Tries to find a sufficient budget. A loader that fails without naming its lack may lack any part of it.
 _MOST_ATTEMPTS: Final = 12
 _LEAST_STEP: Final = 32
 _MOST_BYTES: Final = 1 << 48
 
 
 class LoaderFactory(Protocol):
-    """Opens the loader of a run, as ``from_settings`` of `Loader` and `HeteroLoader` does."""
+    """Opens a run's loader, like ``from_settings`` of `Loader` and `HeteroLoader`."""
 
     def __call__(
         self, dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None
@@ -57,7 +57,7 @@ class LoaderFactory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Needs:
-    """The needs of a run, for all ranks of a machine."""
+    """A run's needs, for all ranks of a machine."""
 
     loader_bytes: int = 1
     phase_bytes: int = 0
@@ -71,11 +71,11 @@ class _Needs:
 class _Attempt:
     """The outcome of a tried budget."""
 
-    outcome: Literal["enough", "too small", "failed"]  # on all ranks
-    needs: _Needs  # of all ranks, as far as they are known
+    outcome: Literal["enough", "too small", "failed"]  # result on all ranks
+    needs: _Needs  # needs of all ranks, as far as known
     budget: RunBudget | None = None  # None if it cannot be divided
-    loader: AnyLoader | None = None  # of this rank
-    failure: Exception | None = None  # of this rank
+    loader: AnyLoader | None = None  # this rank's loader
+    failure: Exception | None = None  # this rank's failure
 
     def close(self) -> None:
         """Close the loader."""
@@ -85,7 +85,7 @@ class _Attempt:
 
 @dataclass(frozen=True, kw_only=True)
 class RunLoader:
-    """The loader of a run, not yet opened, and all facts that determine its size."""
+    """A run's loader before its opening, and all facts that determine its size."""
 
     dataset: Dataset
     settings: TrainSettings
@@ -94,20 +94,21 @@ class RunLoader:
     device: torch.device
     is_traced: bool
     factory: LoaderFactory
-    peak: PeakMemory | None = None  # keeps this rank below its planned memory
-    evaluates: bool = False  # whether evaluations of the first rank must fit
+    # Keeps this rank below its planned memory.
+    peak: PeakMemory | None = None
+    evaluates: bool = False  # whether the first rank's evaluations must fit
 
     def open(self, total: int | None = None) -> tuple[RunBudget, AnyLoader]:
-        """Return a loader within the first division of the budget that suffices on every rank, and that division.
+        """Return the first division of the budget that suffices on every rank, and a loader within it.
 
         Parameters
         ----------
-        total : the budget of a machine; None means that of the settings
+        total : a machine's budget; defaults to the settings' budget
 
         Raises
         ------
         BudgetError
-            No division suffices; the error names a sufficient budget.
+            No division suffices. The error names a sufficient budget.
         """
         total = self._total_bytes() if total is None else total
         if self.peak is not None:
@@ -136,12 +137,12 @@ class RunLoader:
         return budget, loader
 
     def least(self) -> RunBudget:
-        """Return the division of a budget slightly above the least one; a loader was opened with it and closed again.
+        """Return the division of a budget slightly above the least, verified by opening and closing a loader.
 
         Raises
         ------
         BudgetError
-            No such budget was found.
+            No sufficient budget was found.
         """
         found = self._enough(_Needs())
         found.close()
@@ -150,10 +151,10 @@ class RunLoader:
         return found.budget
 
     def _attempt(self, total: int, needs: _Needs) -> _Attempt:
-        """Try the divisions of ``total`` that meet ``needs``, until one suffices; else return the last. Collective.
+        """Try the divisions of ``total`` that meet ``needs`` until one suffices; else return the last. Collective.
 
-        A try builds a loader: only that samples batches and measures their needs. A rank that
-        fails stays in the loop, since each step of it is collective.
+        A try builds a loader, because only a loader samples batches and measures their needs. A failing rank stays in
+        the loop, since each step of the loop is collective.
         """
         try:
             budgets = self._shares(total)
@@ -161,7 +162,7 @@ class RunLoader:
             return _Attempt(self._outcome(error), needs, failure=error)
         tried = None
         for budget in budgets:
-            # The last one is tried in any case: it has most for the loader, and its error names the lack best.
+            # The last division is tried in any case: it has most for the loader, and its error names the lack best.
             if budget is not budgets[-1] and not needs.are_met_by(budget):
                 continue
             if tried is not None:
@@ -175,7 +176,7 @@ class RunLoader:
         return tried
 
     def _try_share(self, budget: RunBudget, needs: _Needs) -> _Attempt:
-        """Return the outcome of a division, and the known needs of all ranks; collective."""
+        """Return the outcome of a division, with all ranks' known needs. Collective."""
         loader: AnyLoader | None = None
         failure: Exception | None = None
         try:
@@ -188,7 +189,7 @@ class RunLoader:
         if isinstance(failure, BudgetError):
             short = failure.short_bytes or budget.total_bytes // _LEAST_STEP
             if loader is None:
-                # The same for each of several loaders of a machine.
+                # Each of a machine's several loaders lacks as much.
                 short *= self.group.most_local if self._is_private else 1
                 own = replace(needs, loader_bytes=budget.loader_bytes + short)
             else:
@@ -198,10 +199,10 @@ class RunLoader:
         return _Attempt(self._outcome(failure), known_needs, budget, loader, failure)
 
     def _enough(self, needs: _Needs, *, more_than: int = 0) -> _Attempt:
-        """Return the outcome of a budget slightly above the least one, or of the last tried one. Collective.
+        """Return the outcome of a budget slightly above the least, or of the last tried budget. Collective.
 
-        The needs of the loader and an evaluation do not depend on the budget that was too small for them, and the other
-        parts follow from the budget: any too small budget leads to the same result.
+        The needs of loader and evaluation do not depend on the insufficient budget, and the other parts follow from the
+        budget. So any insufficient budget leads to the same result.
         """
         total = more_than
         for _ in range(_MOST_ATTEMPTS):
@@ -225,7 +226,7 @@ class RunLoader:
         return bisect_left(range(_MOST_BYTES), True, key=suffices)
 
     def _keep_below(self, budget: RunBudget, loader: AnyLoader) -> None:
-        """Bound the memory of this rank by its plan."""
+        """Bound this rank's memory by its plan."""
         if self.peak is None:
             return
         ranks = self.group.most_local
@@ -235,21 +236,21 @@ class RunLoader:
         self.peak.keep_below(bound, budget_bytes=budget.total_bytes)
 
     def _total_bytes(self) -> int:
-        """Return the budget of a machine."""
+        """Return a machine's budget."""
         total = self.settings.loader.memory.memory_budget
         if total is None:
             total = self._default_bytes()
         return total
 
     def _default_bytes(self) -> int:
-        """Return half of a machine's free memory, the same everywhere; collective."""
+        """Return half of a machine's free memory, equal on all ranks. Collective."""
         return min(self.group.gather(default_budget_bytes() // self.group.machines_here))
 
     @cached_property
     def _shares(self) -> Callable[[int], tuple[RunBudget, ...]]:
-        """The function that divides a machine's budget, the best division first; its first use is collective."""
+        """The function that divides a machine's budget, best division first. Its first use is collective."""
         parameters = parameter_bytes(self.task.spec) if self.device.type == "cpu" else 0
-        # A step is measured on a network and its gradients: not on one that does not fit in memory.
+        # A step is measured on a network with gradients, but not if this network exceeds the memory.
         step = self._step_bytes() if 0 < 2 * parameters <= self._default_bytes() else 0
         first = max(self.group.gather(first_bytes()))
         process = ProcessKind(
@@ -267,7 +268,7 @@ class RunLoader:
         )
 
     def _step_bytes(self) -> int:
-        """Return the bytes of a step of one rank."""
+        """Return the bytes of one rank's step."""
         loader = self.settings.loader.changed(epochs=self.settings.optim.epochs)
         batch = largest(probe(self.dataset, self.task.seeds(loader.sampling), loader))
         if batch is None:
@@ -276,10 +277,10 @@ class RunLoader:
         return step_bytes(self.task.spec, batch, autocast=autocast, objective=objective)
 
     def _outcome(self, failure: Exception | None) -> Literal["enough", "too small", "failed"]:
-        """Return the outcome of a budget on all ranks: too small for one, without other errors; collective."""
+        """Return the outcome on all ranks: "too small" if one rank says so and no other error occurred. Collective."""
         kind = "enough" if failure is None else "failed"
         if isinstance(failure, BudgetError | RankError):
-            # A rank that received another one's error has no result for its own division.
+            # A rank that only received another rank's error has no result for its own division.
             kind = "too small" if isinstance(failure, BudgetError) else "told"
         kinds = set(self.group.gather(kind))
         if kinds == {"enough"}:
@@ -293,20 +294,20 @@ class RunLoader:
             epochs=self.settings.optim.epochs,
             trace=self.is_traced,
         )
-        # The budget is the machine's: one shared loader takes its part whole, private ones divide it.
+        # The budget is the machine's: one shared loader takes the full part, and private loaders divide it.
         if self._is_private:
             loader = self._part_of_machine(loader)
         return self.factory(self.dataset, loader, device_dry_run=self._dry_run())
 
     def _dry_run(self) -> DryRun | None:
-        """Return a step of the network on a GPU, to measure its free memory; None without a GPU."""
+        """Return a step of the network on a GPU, which measures its free memory; None without a GPU."""
         if self.device.type == "cpu" or self.settings.loader.device.device_cache != "auto":
             return None
         model = self.task.spec.build().to(self.device)
         autocast, objective = self.settings.step.autocast, self.task.objective
         step = dry_step(model, lambda batch: logits_and_loss(model, batch, autocast, objective)[1])
         encoder = encoder_of(model)
-        # The first rank evaluates; the rank with the least room counts for all of a machine.
+        # Only the first rank evaluates. On a machine, the rank with the least room counts for all.
         if not self.group.is_first:
             return step
         needed = device_bytes_needed(encoder.layers, extent_of(self.dataset, encoder.targets))
@@ -317,7 +318,7 @@ class RunLoader:
         return self.settings.loader.ranks.sharing == "private" and not self.group.is_alone
 
     def _part_of_machine(self, loader: LoaderSettings) -> LoaderSettings:
-        """Return the settings of one of several loaders on a machine, which share the resources of one loader."""
+        """Return the settings for one of a machine's several loaders, which share one loader's resources."""
         ranks, memory = self.group.most_local, loader.memory
         sizes = (memory.memory_budget, memory.cache_bytes(self.dataset.feature_bytes), memory.spill_budget)
         budget, cache, spill = (None if size is None else size // ranks for size in sizes)
@@ -333,7 +334,7 @@ class RunLoader:
 
 
 def extent_of(dataset: Dataset, targets: Sequence[str]) -> Extent:
-    """Return the size of the graph, and of an evaluation of all nodes of ``targets``."""
+    """Return the sizes of the graph and of an evaluation of all nodes of ``targets``."""
     tables = dataset.edge_tables.items()
     return Extent(
         num_nodes={name: table.num_nodes for name, table in dataset.node_tables.items()},
@@ -343,18 +344,18 @@ def extent_of(dataset: Dataset, targets: Sequence[str]) -> Extent:
 
 
 def with_evaluation(step: DryRun, num_bytes: int, device: Device) -> DryRun:
-    """Return a dry run that allocates an evaluation's memory after a step's: never both at once.
+    """Return a dry run that allocates the step's memory first and then an evaluation's, never both at once.
 
     Parameters
     ----------
     step : one step of the model
-    num_bytes : device memory that an evaluation prefers; a quarter of the free memory is enough
+    num_bytes : preferred device memory of an evaluation; a quarter of the free memory is enough
     device : the measured device
     """
 
     def run(batch: ReadyBatch) -> None:
         step(batch)
-        # The query also frees torch's cached memory of the step, which would count on top of the evaluation's.
+        # The query also frees torch's cached memory of the step, which would count on top of the evaluation's memory.
         num_left = min(num_bytes, device.free_bytes() // _MOST_OF_DEVICE)
         with device.sending():
             device.empty((num_left,), torch.uint8)

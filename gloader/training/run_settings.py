@@ -1,4 +1,4 @@
-"""The settings of a run, from keywords or from the ``config.yaml`` of its folder."""
+"""A run's settings, from keywords or from the ``config.yaml`` of its folder."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _OF_THE_RUN = ("task", "runs")
 
 
 def train_settings(keywords: Mapping[str, Any]) -> TrainSettings:
-    """Return the settings of a run from keywords without sections. Pure.
+    """Return a run's settings from keywords without sections. Pure.
 
-    A keyword is the flag's name in `gloader train`, with underscores (``batch_size``, ``checkpoint_every``);
-    the loader's keywords are those of `Loader` (``fanouts``, ``sharing``, ``stall_timeout_s``).
+    A keyword is a flag name of `gloader train` with underscores (``batch_size``, ``checkpoint_every``). The loader's
+    keywords are those of `Loader` (``fanouts``, ``sharing``, ``stall_timeout_s``).
 
     Parameters
     ----------
-    keywords : values by name; missing ones have their defaults
+    keywords : values by name; missing keywords have their defaults
 
     Raises
     ------
     TypeError
-        There is no such keyword.
+        A keyword does not exist.
     ConfigError
         A size cannot be read.
     """
@@ -65,8 +65,8 @@ def train_settings(keywords: Mapping[str, Any]) -> TrainSettings:
 
 
 def setting_homes() -> dict[str, tuple[str, str]]:
-    """Return, for each keyword, its section and its name in the section."""
-    # Settings that are no flags belong to a loader in another program's loop: its epochs, its rank.
+    """Return each keyword's section and its name in the section."""
+    # Settings without a flag belong to a loader in another program's loop: its epochs, its rank.
     recorded = LoaderSettings().recorded()
     homes = {name: ("loader", name) for name in loader_defaults() if RECORDED_AS.get(name, name) in recorded}
     for section, kind in _SECTIONS.items():
@@ -76,8 +76,10 @@ def setting_homes() -> dict[str, tuple[str, str]]:
 
 
 CONFIG = "config.yaml"
-_EVERY_RUN_HAS = frozenset({"dataset", "model", "optim", "loader"})  # sections of every written config.yaml
-_MAX_CONFIG_BYTES = 1 << 14  # a run writes about 1,500; the YAML reader's time grows with the open brackets
+# Sections of every written config.yaml.
+_EVERY_RUN_HAS = frozenset({"dataset", "model", "optim", "loader"})
+# A run writes about 1,500 bytes. The YAML reader's time grows with the open brackets.
+_MAX_CONFIG_BYTES = 1 << 14
 _KEYWORDS = {recorded: name for name, recorded in RECORDED_AS.items()}
 
 
@@ -87,7 +89,7 @@ def read_train_settings(run: Path) -> TrainSettings:
     Raises
     ------
     ConfigError
-        There is no ``config.yaml``, or a run did not write it.
+        There is no ``config.yaml``, or the file is not from a run.
     """
     path = run / CONFIG
     content: Mapping[str, Any] = read_yaml_mapping(
@@ -110,7 +112,7 @@ def read_train_settings(run: Path) -> TrainSettings:
 
 def holds_run(root: Path) -> bool:
     """Return whether the folder ``root`` holds a run, in any state."""
-    # It imports numba, which is needed for training, not for --help.
+    # This imports numba, which training needs but --help does not.
     from gloader.training.checkpoint.files import newest_checkpoint
 
     return recorded_settings(root) is not None or newest_checkpoint(root) is not None
@@ -132,7 +134,7 @@ def is_begun(root: Path) -> bool:
 
 
 def recorded_settings(root: Path) -> dict[str, Any] | None:
-    """Return the settings of the run in ``root``; None without the file, or if a run did not write it."""
+    """Return the settings of the run in ``root``, or None without a ``config.yaml`` from a run."""
     yaml = yaml_reader()
     try:
         with (root / CONFIG).open("rb") as file:
@@ -143,7 +145,7 @@ def recorded_settings(root: Path) -> dict[str, Any] | None:
 
 
 def yaml_reader() -> ModuleType:
-    """Return PyYAML, which training without a folder does not need."""
+    """Return PyYAML, which only training with a folder needs."""
     try:
         import yaml
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""The host memory of one training step, estimated before it is allocated."""
+"""The host memory of one training step, estimated before its allocation."""
 
 from __future__ import annotations
 
@@ -35,18 +35,19 @@ if TYPE_CHECKING:
     from gloader.types import AnyBatch, Block, Delivered, DeviceBlock
 
 _SAMPLE_BYTES = 2 << 20  # the smallest input of the measured step
-_WEIGHTS_PER_SAMPLE = 16  # so that parts of the weights' size hardly count
+# With this ratio, memory in proportion to the weights hardly counts.
+_WEIGHTS_PER_SAMPLE = 16
 _CPU = torch.device("cpu")
 
 
 def probe(dataset: Dataset, seeds: SeedPlan, settings: LoaderSettings) -> list[AnyBatch]:
-    """Return the first batches of a loader; fewer if an epoch has fewer.
+    """Return a loader's first batches, or fewer if an epoch has fewer.
 
     Parameters
     ----------
-    dataset : the dataset with the edges
-    seeds : of every epoch
-    settings : of the loader
+    dataset : dataset with the edges
+    seeds : seeds of every epoch
+    settings : the loader's settings
     """
     opener = open_hetero_topology if seeds.is_typed else open_topology
     with (
@@ -62,14 +63,14 @@ def probe(dataset: Dataset, seeds: SeedPlan, settings: LoaderSettings) -> list[A
 
 
 def look_ahead(dataset: Dataset, seeds: SeedPlan, settings: LoaderSettings, spill: SpillFolder) -> None:
-    """Sample the first batches as `probe` does; for several types, also sweep edges for them besides held edges.
+    """Sample the first batches as `probe` does. With several types, also sweep edges for them besides held edges.
 
-    Compiles the kernels of these steps.
+    Compiles the kernels for these steps.
 
     Parameters
     ----------
-    dataset, seeds, settings : as for `probe`
-    spill : folder for the output of passes
+    dataset, seeds, settings : see `probe`
+    spill : folder for the passes' output
     """
     probe(dataset, seeds, settings)
     order = seeds.order
@@ -93,19 +94,19 @@ def step_bytes(
 ) -> int:
     """Return the peak bytes of a forward and backward pass over ``batch``, without the weights and the batch.
 
-    A step over a much smaller batch with the same proportions is run and measured. A step's memory grows with its
-    rows and edges, except for parts of the weights' size: the gradients count in full, and once more as part
-    of the smaller step, which errs on the safe side.
+    A much smaller batch with the same proportions is run and measured. A step's memory grows with its rows and edges,
+    except for parts in proportion to the weights. The gradients count in full, and once more as part of the smaller
+    step. This errs on the safe side.
 
     Parameters
     ----------
-    spec : the network
-    batch : topology of the step, of a kind that the network accepts
+    spec : the network's specification
+    batch : the step's batch, of a kind that the network accepts
     autocast : precision of the forward and backward pass
     objective : the loss
     """
-    # A full step here would take memory that is not yet divided; a small one shows its proportions. Learned
-    # rows are no weights here: a step holds gradients only of the rows that it uses, as many as the batch has nodes.
+    # A full step here would take memory before its division; a small step shows the proportions. Learned rows are
+    # no weights here: a step holds gradients only of its used rows, as many as the batch has nodes.
     weights = parameter_bytes(spec.with_rows({}))
     smaller = max(_SAMPLE_BYTES, _WEIGHTS_PER_SAMPLE * weights)
     shrunk = max(1, 4 * _num_inputs(spec, batch) // smaller)
@@ -114,20 +115,20 @@ def step_bytes(
 
 
 def parameter_bytes(spec: AnyModelSpec) -> int:
-    """Return the bytes of the trained weights, learned rows included."""
-    # Sizes without memory: the network does not exist yet.
+    """Return the bytes of all trained weights, learned rows included."""
+    # The meta device gives sizes without memory: the network does not exist yet.
     with torch.device("meta"):
         model = spec.build()
     return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
 
 
 def learned_row_bytes(spec: AnyModelSpec) -> int:
-    """Return the bytes of trained weights that are node rows of types without features, except one row of each."""
+    """Return the bytes of learned rows of types without features, except for one row per type."""
     return parameter_bytes(spec) - parameter_bytes(spec.with_rows({}))
 
 
 def largest(batches: Sequence[AnyBatch]) -> AnyBatch | None:
-    """Return the batch with the most nodes and edges together; None without batches."""
+    """Return the batch with the most nodes and edges together, or None without batches."""
     return max(batches, key=_size, default=None)
 
 
@@ -136,10 +137,10 @@ def _size(batch: AnyBatch) -> int:
 
 
 def _num_inputs(spec: AnyModelSpec, batch: AnyBatch) -> int:
-    """Return the number of inputs of the network's first layer, and of the decoder of pairs."""
+    """Return the number of inputs of the network's first layer and of the pair decoder."""
     if isinstance(spec, LinkSpec):
         num_pairs = 0 if batch.links is None else len(batch.links.pairs)
-        # Each pair has its own copies of both ends: with many drawn pairs these are most of the step.
+        # Each pair has its own copies of both ends. With many drawn pairs these are most of the step.
         return _num_inputs(spec.encoder, batch) + 2 * spec.encoder.out_dim * num_pairs
     schema = spec.schema
     num_edges = sum(block.num_edges for block in batch.all_blocks)
@@ -157,7 +158,7 @@ def _measure(
             _small_links(spec, batch, shrunk) if isinstance(spec, LinkSpec) else _small(spec, batch, shrunk)
         )
         model = spec.with_rows({name: len(ids) for name, ids in ready.typed.nodes.items()}).build()
-        # The run's budget already counts memory besides the step.
+        # The run's budget already counts the memory besides the step.
         given = [*_tensors(ready), *model.parameters(), *model.buffers()]
         with LiveBytes(given) as live:
             _, loss = logits_and_loss(model, ready, autocast, objective)
@@ -173,7 +174,7 @@ def _small_links(spec: LinkSpec, batch: AnyBatch, shrunk: int) -> LinkBatch:
     dtype = torch.int64 if spec.learns == "classes" else torch.float32
     return LinkBatch(
         batch=_small(spec.encoder, batch, shrunk),
-        # The choice of pairs does not matter here.
+        # Any choice of pairs has the same size.
         pairs=torch.zeros(num_pairs, 2, dtype=torch.int64),
         labels=torch.zeros(num_pairs, dtype=dtype),
         edge_ids=np.zeros(num_pairs, np.int64),
@@ -182,9 +183,9 @@ def _small_links(spec: LinkSpec, batch: AnyBatch, shrunk: int) -> LinkBatch:
 
 
 def _small(spec: EncoderSpec, batch: AnyBatch, shrunk: int) -> HeteroReadyBatch:
-    """Return a batch with one ``shrunk``-th of the nodes and edges, and features of zeros."""
+    """Return a batch with one ``shrunk``-th of the nodes and edges, and zeros as features."""
     schema = spec.schema
-    # All counts are divided in the same way, so that the blocks fit one another, and the rows.
+    # All counts are divided in the same way, so that blocks fit each other and the rows.
     rows, num_seeds = (
         {name: -(-count // shrunk) for name, count in zip(schema.num_nodes, counts, strict=True)}
         for counts in (map(len, batch.node_arrays), batch.seed_counts)
@@ -207,7 +208,7 @@ def _small(spec: EncoderSpec, batch: AnyBatch, shrunk: int) -> HeteroReadyBatch:
 
 def _small_block(spec: EncoderSpec, block: Block, shrunk: int) -> DeviceBlock:
     small = _shrink(block, shrunk)
-    # Blocks of relations have no degrees.
+    # Blocks of relations carry no degrees.
     degree = torch.ones(0 if spec.has_types else small.num_src)
     found = to_device_block(small, degree, _CPU)
     if not spec.uses_edge_features:
@@ -225,7 +226,7 @@ def _tensors(ready: Delivered) -> list[torch.Tensor]:
 
 
 def _shrink(block: Block, by: int) -> Block:
-    """Return a block with one ``by``-th of the nodes and edges; the neighbours themselves do not matter here."""
+    """Return a block with one ``by``-th of the nodes and edges. Its neighbours are arbitrary."""
     num_src, num_dst, num_edges = (-(-n // by) for n in (block.num_src, block.num_dst, block.num_edges))
     weight = block.edge_weight
     return replace(
@@ -240,10 +241,10 @@ def _shrink(block: Block, by: int) -> Block:
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of all tensors that are made inside the block and still alive.
+    """Counts the bytes of all tensors that are created inside the block and still alive.
 
-    Works on the meta device as well, with tensors that have a size and no memory: so the memory of a computation is
-    known without allocating it.
+    The meta device works too: its tensors have a size but no memory. So a computation's memory is known without an
+    allocation.
 
     Parameters
     ----------
@@ -252,7 +253,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, known: Iterable[torch.Tensor] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._seen: dict[int, int] = {}  # storages and their bytes
+        # The storages' bytes.
+        self._seen: dict[int, int] = {}
         self._live_bytes = 0
         self._peak_bytes = 0
         for tensor in known:
@@ -260,18 +262,18 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Return False: torch would import its compiler, 70 MB and a second, to exclude this class from it."""
+        """Return False. Otherwise torch would import its compiler, 70 MB and a second, to exclude this class."""
         return False
 
     @property
     def peak_bytes(self) -> int:
-        """Peak of the bytes alive at once."""
+        """The peak of bytes alive at once."""
         return self._peak_bytes
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call ``func`` and count its results."""
+        """Call ``func`` and count its new tensors."""
         del types
         result = func(*args, **(kwargs or {}))
         for item in result if isinstance(result, tuple | list) else (result,):
@@ -280,19 +282,20 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _add(self, tensor: torch.Tensor, *, counts: bool) -> None:
-        if tensor.is_sparse:  # it has no storage; its parts do, and an operation makes them inside
+        # A sparse tensor has no storage. Its parts have storages, and an operation makes them inside.
+        if tensor.is_sparse:
             for part in (tensor._indices(), tensor._values()):  # noqa: SLF001 - the public names want them coalesced
                 self._add(part, counts=counts)
             return
         storage = tensor.untyped_storage()
         key = storage._cdata  # noqa: SLF001 - its identity; on the meta device the address is always 0
-        # Views share a storage, which takes its memory once.
+        # Views share a storage, whose memory counts once.
         if key in self._seen:
             return
         self._seen[key] = storage.nbytes() if counts else 0
         self._live_bytes += self._seen[key]
         self._peak_bytes = max(self._peak_bytes, self._live_bytes)
-        # The bytes are released with the last tensor over the storage, even if autograd keeps it.
+        # The bytes are released with the last tensor over the storage, even if autograd keeps that tensor.
         weakref.finalize(storage, self._drop, key)
 
     def _drop(self, key: int) -> None:

@@ -1,4 +1,4 @@
-"""The task of a run: its network, its batches, the loss of a step and the accuracy."""
+"""The task of a run: its network, its batches, a step's loss and the accuracy."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 class Objective(Protocol):
-    """The loss of a step, in float32, and the items that it is a mean over."""
+    """The float32 loss of a step, as a mean over predicted items."""
 
     def count(self, batch: Any, /) -> int:
-        """Return the number of predicted items that the loss is a mean over."""
+        """Return the number of predicted items in the mean."""
         ...
 
     def loss(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
@@ -40,12 +40,12 @@ class Objective(Protocol):
         ...
 
     def right(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
-        """Return the number of correctly predicted items of `count`, a scalar on the device."""
+        """Return the number of correctly predicted items, a scalar on the device."""
         ...
 
 
 class NodeClasses:
-    """Cross-entropy of the classes of the seeds; ``outputs`` are (B, classes)."""
+    """Cross-entropy of the seeds' classes. ``outputs`` are (B, classes)."""
 
     def count(self, batch: Any, /) -> int:
         """Return B."""
@@ -56,15 +56,15 @@ class NodeClasses:
         return functional.cross_entropy(outputs, batch.y)
 
     def right(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
-        """Return the number of seeds with the most likely class."""
+        """Return the number of seeds with a correct most likely class."""
         return (outputs.argmax(dim=1) == batch.y).sum()
 
 
 class TruePairs:
-    """Edges are separated from drawn negatives; ``outputs`` are (P,) scores.
+    """The separation of edges from drawn negatives. ``outputs`` are (P,) scores.
 
-    The loss is the mean of ``-log(sigmoid(score))`` over the edges plus that of ``-log(1 - sigmoid(score))`` over the
-    negatives, as in OGB's examples: both weigh alike, however many negatives an edge has.
+    The loss is the mean of ``-log(sigmoid(score))`` over the edges plus the mean of ``-log(1 - sigmoid(score))`` over
+    the negatives, as in OGB's examples. Both means weigh equally, however many negatives an edge has.
     """
 
     def count(self, batch: Any, /) -> int:
@@ -75,7 +75,7 @@ class TruePairs:
         """Return the mean over the edges plus the mean over the negatives."""
         edges, others = outputs[: batch.num_positives], outputs[batch.num_positives :]
         loss = functional.softplus(-edges).mean()
-        # An edge that is alone in its batch has no negatives from other edges.
+        # A batch with a single edge has no negatives from other edges.
         return loss + functional.softplus(others).mean() if len(others) else loss
 
     def right(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
@@ -84,7 +84,7 @@ class TruePairs:
 
 
 class LinkClasses:
-    """Cross-entropy of a link table's classes; ``outputs`` are (P, classes)."""
+    """Cross-entropy of a link table's classes. ``outputs`` are (P, classes)."""
 
     def count(self, batch: Any, /) -> int:
         """Return P."""
@@ -95,12 +95,12 @@ class LinkClasses:
         return functional.cross_entropy(outputs, batch.labels)
 
     def right(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
-        """Return the number of edges with the most likely class."""
+        """Return the number of edges with a correct most likely class."""
         return (outputs.argmax(dim=1) == batch.labels).sum()
 
 
 class LinkValues:
-    """Squared errors of a link table's values; ``outputs`` are (P,)."""
+    """Squared errors of a link table's values. ``outputs`` are (P,)."""
 
     def count(self, batch: Any, /) -> int:
         """Return P."""
@@ -128,7 +128,7 @@ ACCURACY: Final = "acc"
 
 
 class Task(Protocol):
-    """The learning task of a run. Every rank has one; only the first computes scores."""
+    """The learning task of a run. Every rank has the task, but only the first rank computes scores."""
 
     @property
     def name(self) -> str:
@@ -137,7 +137,7 @@ class Task(Protocol):
 
     @property
     def spec(self) -> AnyModelSpec:
-        """The network."""
+        """The network's specification."""
         ...
 
     @property
@@ -156,7 +156,7 @@ class Task(Protocol):
         ...
 
     def warn(self) -> None:
-        """Log reasons why figures of a run may mislead; called once in a run."""
+        """Log reasons why a run's figures may mislead. Called once per run."""
         ...
 
     def open_loader(
@@ -166,11 +166,11 @@ class Task(Protocol):
         ...
 
     def seeds(self, sampling: SamplingSettings) -> SeedPlan:
-        """Return the seeds of such a loader, of all ranks together, for planning."""
+        """Return the seeds of such a loader on all ranks together, for planning."""
         ...
 
     def require_memory(self, model: Any, inference: HeteroInference) -> None:
-        """Raise BudgetError if `score` would not fit the budget of ``inference``; nothing is read."""
+        """Raise BudgetError if `score` does not fit the budget of ``inference``; reads nothing."""
         ...
 
     def score(
@@ -182,12 +182,12 @@ class Task(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NodeTask:
-    """The classification of nodes.
+    """Node classification.
 
     Parameters
     ----------
     dataset : the dataset with the training nodes
-    spec : of a network with class outputs
+    spec : specification of a network with class outputs
     """
 
     dataset: Dataset
@@ -195,7 +195,7 @@ class NodeTask:
 
     @classmethod
     def of(cls, settings: TrainSettings, dataset: Dataset) -> NodeTask:
-        """Return the task of a run with these settings.
+        """Return the task for a run with ``settings``.
 
         Raises
         ------
@@ -240,12 +240,12 @@ class NodeTask:
         return plan_training_seeds(self.dataset, sampling, is_typed=self.spec.has_types)
 
     def require_memory(self, model: Any, inference: HeteroInference) -> None:
-        """Raise BudgetError if the logits of a split would not fit."""
+        """Raise BudgetError if a split's logits do not fit."""
         inference.require_memory(model, num_outputs=max(len(self.dataset.valid), len(self.dataset.test)))
 
     def score(
         self, split: Split, model: Any, inference: HeteroInference, on_progress: Callable[[float], None]
     ) -> float | None:
-        """Return the accuracy on the nodes of the split."""
+        """Return the accuracy on the split's nodes."""
         nodes = self.dataset.valid if split == "valid" else self.dataset.test
         return accuracy(model, inference, nodes, self.dataset.labels_of(nodes), on_progress=on_progress)

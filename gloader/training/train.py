@@ -1,4 +1,4 @@
-"""Training: one or more runs over a dataset, from settings to a result, on one rank or on several."""
+"""Training: one or more runs over a dataset, from settings to a result, on one rank or several."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFiles:
-    """The files of a run, and the choice to resume or overwrite them."""
+    """A run's files, and the choice to resume or overwrite them."""
 
-    out: Path | None = (
-        None  # folder for config.yaml, metrics.jsonl, result.json and the checkpoint; None: no files
-    )
+    # The folder for config.yaml, metrics.jsonl, result.json and the checkpoint. None means no files.
+    out: Path | None = None
     resume: bool = False  # continue from the checkpoints in ``out``, if any
-    overwrite: bool = False  # replace a run in ``out``; an error without it or ``resume``
-    is_shared: bool = True  # all ranks see ``out``; otherwise each has its own, with the same initial content
-    on_checkpoint: Callable[[Checkpoint], None] | None = (
-        None  # called on every rank with each complete checkpoint
-    )
+    # Replace a run in ``out``. Without this or ``resume``, such a run is an error.
+    overwrite: bool = False
+    # All ranks see ``out``. Otherwise each rank has its own folder, with the same initial content.
+    is_shared: bool = True
+    # Called on every rank with each complete checkpoint.
+    on_checkpoint: Callable[[Checkpoint], None] | None = None
     tensorboard: bool = False  # write event files below ``out``
-    trace: Path | None = None  # receives the pipeline's events of the first run, for Perfetto
+    trace: Path | None = None  # file for the pipeline's events of the first run, for Perfetto
 
 
 _NO_FILES = RunFiles()
@@ -69,7 +69,7 @@ _NO_FILES = RunFiles()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitResult:
-    """Every run, and ``summary``, the content of ``result.json``."""
+    """All runs, and ``summary``, the content of ``result.json``."""
 
     runs: tuple[RunResult, ...]
     summary: dict[str, Any]
@@ -84,45 +84,45 @@ def fit(
     reporter: Reporter | None = None,
     loader_factory: LoaderFactory | None = None,
 ) -> FitResult:
-    """Train ``settings.runs`` networks, which differ only in their seed, and test each at its best epoch.
+    """Train ``settings.runs`` networks that differ only in their seed, and test each at its best epoch.
 
-    The best epoch has the highest accuracy on the validation nodes, or for links the best metric; of equal ones the
-    earliest is taken. Without validation data it is the last epoch. Test data is evaluated
-    once, with those weights.
+    The best epoch has the highest accuracy on the validation nodes, or the best metric for links. Of equal epochs, the
+    earliest is taken. Without validation data the last epoch is taken. Test data is evaluated once, with the weights of
+    this epoch.
 
-    Under an initialised process group all its ranks train together: every rank calls this with the same settings,
-    the gradients are averaged, and the batch size is that of one rank. The memory and spill budgets are for all
-    ranks of a machine. Only the first rank reports, writes and evaluates; all ranks write checkpoints.
+    All ranks of an initialised process group train together. Every rank calls this with the same settings, and the
+    gradients are averaged. The batch size is one rank's. The memory and spill budgets are for all ranks of a machine.
+    Only the first rank reports, writes and evaluates; all ranks write checkpoints.
 
     Parameters
     ----------
     dataset : a prepared dataset
     settings : network, optimisation, precision and loader; run k uses the loader's seed + k
-    device : "auto" (the GPU of this rank, or the CPU), or a torch device
+    device : "auto" (this rank's GPU, or the CPU), or a torch device
     files : the files to write, in ``run-k`` below its folder for each of several runs; defaults to none
     reporter : receives every epoch on the first rank; defaults to none
-    loader_factory : opens the loader of a run; defaults to `Loader`, or `HeteroLoader` for a model over several types
+    loader_factory : opens a run's loader; defaults to `Loader`, or `HeteroLoader` for a model over several types
 
     Raises
     ------
     ConfigError, BudgetError
         A setting is not allowed, or memory does not suffice; raised before training.
     CheckpointError, StateError
-        A checkpoint to resume from is damaged, malformed or belongs to another run, dataset or other settings.
+        The checkpoint to resume from is damaged or malformed, or belongs to another run, dataset or other settings.
     StoreLockedError, StoreExistsError, StoreWriteError
-        Another run is at work in the folder, it holds an older run or files of other programs, or it cannot be
-        written.
+        Another run is active in the folder, the folder has an older run or foreign files, or it cannot be written.
+
     MissingDependencyError
         TensorBoard is not installed.
     RankError
-        Another rank failed or is gone.
+        Another rank failed or is lost.
     """
     group = RankGroup.current()
     settings = resolved_settings(settings, dataset)
     recorded = run_config(settings, dataset)
     task = task_of(settings, dataset)
     task.warn()
-    # Before files are written or opened: different ranks would wait in collectives that do not match.
+    # This check precedes all files: ranks with other settings would wait in collectives that do not match.
     _agree_on(group, recorded, files)
     _check(settings, files)
     check_step(settings.step, world_size=group.world_size)
@@ -146,7 +146,8 @@ def fit(
             listener = TeeReporter(listener, board)
         stack.enter_context(own_cores(group, target))
         first_bytes()
-        with uninterrupted():  # between its start and the stack that ends it
+        # A signal must not come between its start and the stack that ends it.
+        with uninterrupted():
             peak = stack.enter_context(PeakMemory())
         results = []
         for number in range(settings.runs):
@@ -157,7 +158,7 @@ def fit(
                 group=group,
                 run_id=run_id,
                 folder=None if folder is None else folder.of_run(number, num_runs=settings.runs),
-                # The first of several runs begins the folder of all.
+                # The first of several runs begins the common folder.
                 begin=None
                 if folder is None or number
                 else partial(folder.begin, {"run": {"id": run_id}, **recorded}, is_fresh=not files.resume),
@@ -179,14 +180,15 @@ def fit(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TrainingRun:
-    """One network, from its first batch to its test; ``settings`` hold its own seed."""
+    """The training of one network, from its first batch to its test. ``settings`` hold its own seed."""
 
     dataset: Dataset
     settings: TrainSettings
     group: RankGroup
     run_id: str
     folder: RunFolder | None
-    begin: Callable[[], None] | None  # makes the run folder this run's, on the first rank
+    # Gives the run folder to this run, on the first rank.
+    begin: Callable[[], None] | None
     device: torch.device
     resume: bool
     trace: Path | None
@@ -212,14 +214,14 @@ class _TrainingRun:
             evaluates=True,
         )
         budget, opened = opening.open()
-        # In this order: the other ranks receive an error before this one waits for the threads of its loader.
+        # The order matters: the other ranks receive an error before this rank waits for its loader's threads.
         with opened as loader, private_randomness(self.device), self.group.log_failures():
             trainer = self._trainer(loader, budget)
             self._resume(trainer)
-            # Only now: a refused run leaves the older one unchanged.
+            # The folder is begun this late so that a refused run leaves the older run unchanged.
             if self.begin is not None:
                 self.group.run_on_first(self.begin)
-            # Gathered on every rank, even without a reporter: it is a collective.
+            # This runs on every rank, even without a reporter, because it is a collective.
             explanations = self.group.gather(loader.explain())
             self.reporter.on_start(
                 RunStart(
@@ -238,7 +240,7 @@ class _TrainingRun:
             try:
                 outcome = trainer.train()
             finally:
-                # The timeline of a run that a signal or an error ended is useful, too.
+                # The timeline is also useful if a signal or an error ended the run.
                 if self.trace is not None:
                     loader.write_trace(self.trace)
             result = self._result(
@@ -249,7 +251,7 @@ class _TrainingRun:
                 num_parameters=trainer.num_parameters,
                 sampler_threads=opening.sampler_threads,
             )
-        # One of several runs has a result of its own at once: a later run may be interrupted.
+        # Each of several runs writes its result at once: a later run may be interrupted.
         if self.folder is not None and self.settings.runs > 1 and self.group.is_first:
             self.folder.write_result(summarize([result]))
         self.reporter.on_finish(result)
@@ -265,9 +267,9 @@ class _TrainingRun:
         num_parameters: int,
         sampler_threads: int,
     ) -> RunResult:
-        """Return the result of the training, and its resources; collective."""
+        """Return the training's result and resources. Collective."""
         is_on_ssd = loader.memory_plan.features == "ssd"
-        # Features that several ranks map are one memory.
+        # Several ranks may map the same features, whose memory counts once.
         peaks = self.group.gather(max(self.peak.peak_bytes - loader.borrowed_bytes, 0))
         return RunResult(
             seed=self.settings.loader.sampling.seed,
@@ -293,7 +295,7 @@ class _TrainingRun:
         )
 
     def _objects(self) -> dict[str, Any] | None:
-        """Return all ranks' traffic from the dataset's URL; None if this rank's dataset is in a folder. Collective."""
+        """Return all ranks' traffic from the dataset's URL, or None if this rank's dataset is a folder. Collective."""
         mirrored = self.dataset.mirrored
         parts = self.group.gather({} if mirrored is None else asdict(mirrored.traffic()))
         total = ObjectTraffic()
@@ -344,7 +346,7 @@ class _TrainingRun:
         )
 
     def _resume(self, trainer: Trainer) -> None:
-        """Continue from the checkpoint, if requested and present; on all ranks or on none."""
+        """Continue from the checkpoint if requested and present, on all ranks or on none."""
         failure: Exception | None = None
         if self.resume and self.folder is not None:
             try:
@@ -395,21 +397,22 @@ class _TrainingRun:
 
 
 def task_of(settings: TrainSettings, dataset: Dataset) -> Task:
-    """Return the task of a run with these settings; ConfigError if the dataset or the model does not fit."""
+    """Return the task for a run with ``settings``; ConfigError if the dataset or the model does not fit."""
     require_choice("task", settings.task, get_args(TaskName))
     return (LinkPrediction if settings.task == "link" else NodeTask).of(settings, dataset)
 
 
 def _agree_on(group: RankGroup, recorded: Mapping[str, Any], files: RunFiles) -> None:
-    """Raise ConfigError on every rank if the ranks have different settings."""
+    """Raise ConfigError on every rank if the ranks' settings differ."""
     versions = {"gloader": __version__, "torch": torch.__version__}
     out = files.out is not None
     paths = {"out": str(files.out) if out and files.is_shared else out, "resume": files.resume}
-    dataset = {"dataset": recorded["dataset"]["fingerprint"]}  # its path may differ from machine to machine
+    # The dataset's path may differ between machines.
+    dataset = {"dataset": recorded["dataset"]["fingerprint"]}
     flat = {
         f"{part}.{name}" if isinstance(values, dict) else part: value
         for part, values in recorded.items()
-        if part not in ("dataset", "objects")  # nor the place of a machine's mirror, or of its packs
+        if part not in ("dataset", "objects")  # the places of a machine's mirror and packs may differ too
         for name, value in (values.items() if isinstance(values, dict) else [(part, values)])
         if name != "spill_dir"
     }
@@ -417,7 +420,7 @@ def _agree_on(group: RankGroup, recorded: Mapping[str, Any], files: RunFiles) ->
 
 
 def _by_rank(texts: Sequence[str]) -> str:
-    """Return one text from the ranks' texts; repetitions of the first rank's text are left out."""
+    """Return one text from the ranks' texts, without repetitions of the first rank's text."""
     if len(texts) == 1:
         return texts[0]
     said = [texts[0], *(text.removesuffix(texts[0]).rstrip(":\n") for text in texts[1:])]
@@ -443,8 +446,8 @@ def _check(settings: TrainSettings, files: RunFiles) -> None:
 
 
 def _check_compile(settings: TrainSettings, task: Task) -> None:
-    # Measured: two minutes for an epoch of seven batches. Relations are empty in some batches only, and torch
-    # compiles anew for each such case.
+    # Measured: two minutes for an epoch of seven batches. Some batches have empty relations, and torch compiles
+    # anew for each such case.
     if settings.step.compile and task.spec.has_types:
         raise ConfigError(
             f"--compile is for models of graphs of one node type, and {settings.model.name!r} is for several; leave it "
@@ -455,7 +458,7 @@ def _check_compile(settings: TrainSettings, task: Task) -> None:
 def resolved_settings(settings: TrainSettings, dataset: Dataset) -> TrainSettings:
     """Return ``settings`` with the host cache in bytes, and without data that the model does not use.
 
-    For an MLP hops have no edges; edge features are loaded only for models that use them.
+    An MLP's hops have no edges. Edge features are loaded only for models that use them.
     """
     loader = settings.loader
     loader = loader.changed(cache=loader.memory.cache_bytes(dataset.feature_bytes))
@@ -472,7 +475,7 @@ def _has_edge_features(dataset: Dataset) -> bool:
 
 
 def run_config(settings: TrainSettings, dataset: Dataset) -> dict[str, Any]:
-    """Return the content of ``config.yaml``, which is a recipe of the command line."""
+    """Return the content of ``config.yaml``, a recipe for the command line."""
     of_links = {"task": "link", "links": asdict(settings.links)} if settings.task == "link" else {}
     return {
         "dataset": {"path": dataset.location, "name": dataset.name, "fingerprint": dataset.fingerprint},

@@ -1,4 +1,4 @@
-"""One training step: a forward and a backward pass, and the update of the weights by an optimiser."""
+"""One training step: a forward pass, a backward pass, and the optimiser's update of the weights."""
 
 from __future__ import annotations
 
@@ -24,26 +24,27 @@ if TYPE_CHECKING:
     from gloader.types import Delivered
 
 
-# The defaults of torch.optim.Adam; updates agree with it bit for bit.
+# The defaults of torch.optim.Adam. Updates agree with torch's bit for bit.
 _BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8
-_PIECE_BYTES = 1 << 20  # of a sparse gradient's rows that are updated at a time
+# Bytes of a sparse gradient's rows that are updated together.
+_PIECE_BYTES = 1 << 20
 _STATE_NAMES = ("steps", "means", "squares")
 _SCHEDULES = ("constant", "cosine", "step")
 _OPTIMIZERS = ("adam", "adamw")
 
 
 class Adam:
-    """The updates of ``torch.optim.Adam`` or, ``decoupled``, of ``torch.optim.AdamW``, bit for bit; on a GPU, fused.
+    """The updates of ``torch.optim.Adam`` or, ``decoupled``, of ``torch.optim.AdamW``, bit for bit. Fused on a GPU.
 
-    The classes of torch import its compiler at the first call, which takes 70 MB of every run's memory and 0.8 s;
-    the functions below them do not. A sparse gradient, that of learned rows, is applied as in
-    ``torch.optim.SparseAdam``: rows outside of it keep their values and moments, and none decays.
+    torch's optimiser classes import its compiler at the first call, which takes 70 MB of every run's memory and 0.8 s.
+    The functions below them do not. The sparse gradient of learned rows is applied as in ``torch.optim.SparseAdam``:
+    rows outside it keep their values and moments, without decay.
 
     Parameters
     ----------
     parameters : the trained parameters
-    lr : learning rate; may be assigned between steps
-    weight_decay : added to the gradient, or with ``decoupled`` subtracted from the parameter
+    lr : learning rate; assignable between steps
+    weight_decay : added to the gradient, or subtracted from the parameter if ``decoupled``
     """
 
     def __init__(
@@ -59,13 +60,13 @@ class Adam:
 
     def zero_grad(self) -> None:
         """Drop the gradients and their memory."""
-        # Dropped, not zeroed: an evaluation between two epochs uses their memory.
+        # Gradients are dropped, not zeroed: an evaluation between two epochs uses their memory.
         for parameter in self._parameters:
             parameter.grad = None
 
     @torch.no_grad()
     def step(self) -> None:
-        """Update every parameter that has a gradient."""
+        """Update every parameter with a gradient."""
         # A layer that a batch did not use keeps its moments, as in torch.
         grads = [
             (i, grad) for i, parameter in enumerate(self._parameters) if (grad := parameter.grad) is not None
@@ -74,7 +75,7 @@ class Adam:
         chosen = [i for i, _ in dense]
         is_fused = bool(chosen) and all(_is_fused(self._parameters[i]) for i in chosen)
         if is_fused:
-            # Counted on the device of the fused launch, which reads the counts.
+            # The device counts the steps, because the fused launch reads the counts.
             for i in chosen:
                 self._steps[i] = self._steps[i].to(self._parameters[i].device)
         self._update(
@@ -95,14 +96,14 @@ class Adam:
         )
         for i, grad in grads:
             if grad.is_sparse:
-                # Counted on the host, which computes with it: otherwise every step would wait for the device.
+                # The host counts the steps, because it computes with them: otherwise every step waits for the device.
                 self._steps[i] = self._steps[i].cpu() + 1
                 self._update_rows(i, *_distinct_rows(grad))
 
     def _update_rows(self, number: int, ids: torch.Tensor, values: torch.Tensor) -> None:
-        """Update the rows ``ids`` (n,), unique, of a parameter by their gradients (n, width), as torch does."""
-        # Piece by piece: torch makes eight arrays as large as the gradient, and on the CPU each is untouched memory,
-        # which takes several times as long as the arithmetic. Pieces are reused.
+        """Update a parameter's rows ``ids`` (n,), unique, with their gradients (n, width), as torch does."""
+        # The update runs in pieces: torch makes eight arrays as large as the gradient. On the CPU each is untouched
+        # memory, whose first use takes several times as long as the arithmetic. Pieces are reused.
         step = int(self._steps[number])
         size = self.lr * math.sqrt(1 - _BETA2**step) / (1 - _BETA1**step)
         rows = len(ids) if values.is_cuda else max(_PIECE_BYTES // max(values[:1].nbytes, 1), 1)
@@ -110,7 +111,7 @@ class Adam:
         for first in range(0, len(ids), rows):
             wanted, new = ids[first : first + rows], values[first : first + rows]
             parameter, mean, square = (table.index_select(0, wanted) for table in tables)
-            # The terms in torch's order, so that every bit is the same.
+            # The terms are in torch's order, so that every bit is equal.
             mean = new.sub(mean).mul_(1 - _BETA1).add_(mean)
             square = new.pow(2).sub_(square).mul_(1 - _BETA2).add_(square)
             tables[1].index_copy_(0, wanted, mean)
@@ -123,12 +124,12 @@ class Adam:
         return {"steps": self._steps, "means": self._means, "squares": self._squares}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from the tensors of a `state_dict`.
+        """Continue from the tensors of `state_dict`.
 
         Raises
         ------
         ValueError
-            The state belongs to an optimiser with other parameters.
+            The state belongs to an optimiser for other parameters.
         """
         own = self.state_dict()
         if set(state) != set(_STATE_NAMES) or any(
@@ -136,22 +137,22 @@ class Adam:
             for name in _STATE_NAMES
         ):
             raise ValueError("the optimiser's state has other parameters than the model")
-        # Copied into the existing tensors: the parameters' device and dtype stay.
+        # The values are copied into the existing tensors, whose device and dtype stay.
         for name in _STATE_NAMES:
             for tensor, saved in zip(own[name], state[name], strict=True):
                 tensor.copy_(saved)
 
 
 def _is_fused(parameter: torch.Tensor) -> bool:
-    """Return whether one kernel updates ``parameter`` with all others; torch by itself would launch a dozen."""
+    """Return whether one kernel updates ``parameter`` with all others. Otherwise torch launches a dozen kernels."""
     return parameter.is_cuda
 
 
 def _distinct_rows(grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the rows (n,) of a sparse gradient, unique, and their gradients (n, width)."""
+    """Return a sparse gradient's rows (n,), unique, and their gradients (n, width)."""
     ids, values = grad._indices()[0], grad._values()  # noqa: SLF001 - public of added up ones alone
     ordered = ids.sort().values
-    # A batch's rows are distinct: no sum over repeats is needed, which would take five times as long.
+    # A batch's rows are distinct, so no sum over repeats is needed; it would take five times as long.
     if bool((ordered[1:] != ordered[:-1]).all()):
         return ids, values
     grad = grad.coalesce()
@@ -161,8 +162,8 @@ def _distinct_rows(grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def learning_rate(config: OptimConfig, epoch: int) -> float:
     """Return the learning rate of ``epoch``. Pure.
 
-    "cosine" falls from ``lr`` towards 0 over the epochs; "step" divides by 10 after half of them and again
-    after three quarters.
+    "cosine" falls from ``lr`` towards 0 over the epochs. "step" divides by 10 after half of the epochs and again after
+    three quarters.
     """
     progress = epoch / config.epochs
     match config.lr_schedule:
@@ -175,7 +176,7 @@ def learning_rate(config: OptimConfig, epoch: int) -> float:
 
 
 def build_optimizer(config: OptimConfig, parameters: Iterable[torch.nn.Parameter]) -> Adam:
-    """Return the optimiser that ``config`` names."""
+    """Return the optimiser named in ``config``."""
     return Adam(
         parameters, lr=config.lr, weight_decay=config.weight_decay, decoupled=config.optimizer == "adamw"
     )
@@ -198,33 +199,33 @@ def check_optim(config: OptimConfig) -> None:
         raise ConfigError(f"weight_decay is {config.weight_decay}; allowed: 0 or a positive number")
 
 
-_INIT = -1  # the epoch number in the address of the initial weights
+_INIT = -1  # the epoch number in the seed address of the initial weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRecipe:
-    """The settings that determine a network's training, besides its batches."""
+    """Settings that determine a network's training, besides its batches."""
 
     task: Task
-    optim: OptimConfig  # checked, as is ``step``
+    optim: OptimConfig  # both this and ``step`` are checked
     step: StepConfig
-    seed: int  # of the initial weights and of dropout
-    run_id: str  # of the run that owns the checkpoints
+    seed: int  # seed of the initial weights and of dropout
+    run_id: str  # id of the run that owns the checkpoints
     settings: Mapping[str, Any]  # `decisive_settings`
 
 
 def new_step(
     task: Task, settings: TrainSettings, device: torch.device, group: RankGroup, *, num_steps: int
 ) -> TrainStep:
-    """Return the steps of a new network, as in `gloader.training.train.fit`, without checkpoints.
+    """Return the steps for a new network, as in `gloader.training.train.fit`, without checkpoints.
 
     Parameters
     ----------
-    task : of the run
-    settings : of the same
-    device : of the network
+    task : the run's task
+    settings : the run's settings
+    device : the network's device
     group : the ranks that train together
-    num_steps : of the whole run
+    num_steps : steps of the whole run
     """
     recipe = TrainRecipe(
         task=task,
@@ -246,16 +247,16 @@ def first_network(recipe: TrainRecipe, device: torch.device) -> AnyNetwork:
 
 
 class TrainStep:
-    """Takes the steps of a run. Shares the parameters of ``model``; collective with several ranks.
+    """The training steps of a run. Shares the parameters of ``model``; collective with several ranks.
 
     Seeds torch's generators: use it in `private_randomness`.
 
     Parameters
     ----------
-    model : on its device
+    model : the network, on its device
     recipe : precision, optimisation and seed
     group : the ranks that train together
-    num_steps : of the whole run
+    num_steps : steps of the whole run
     """
 
     def __init__(self, model: AnyNetwork, recipe: TrainRecipe, group: RankGroup, *, num_steps: int) -> None:
@@ -268,18 +269,18 @@ class TrainStep:
         self.optimizer = build_optimizer(recipe.optim, model.parameters())
 
     def take(self, batch: Delivered, *, is_last: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """Learn from ``batch``; return the outputs of the network, and their mean loss.
+        """Learn from ``batch``; return the network's outputs and their mean loss.
 
         Parameters
         ----------
-        batch : on the device
-        is_last : whether the epoch ends with it; the same on every rank
+        batch : a batch on the device
+        is_last : whether the batch ends the epoch, equal on every rank
         """
-        # A rank's dropout is its own; a run without ranks keeps the address that it always had.
+        # Each rank has its own dropout. A run without ranks keeps its earlier address.
         rank = () if self._group.is_alone else (self._group.rank,)
         seed_torch(self._seed, batch.id.epoch, batch.id.index, *rank, device=self._device)
         outputs, loss = self._replica.forward(batch)
-        # Otherwise the gradients would be added to those of the step before.
+        # Without this, the gradients would be added to the previous step's.
         self.optimizer.zero_grad()
         self._replica.backward(loss, num_seeds=self._objective.count(batch), is_last=is_last)
         self.optimizer.step()

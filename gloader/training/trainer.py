@@ -1,4 +1,4 @@
-"""One network, from its first batch to its test accuracy, on one rank or on several."""
+"""One network's training, from its first batch to its test accuracy, on one rank or several."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gloader.training.task import AnyLoader, Split
     from gloader.training.train_step import TrainRecipe
 
-# A report reads sums from the device, and so waits for it; ten a second look smooth and cost little.
+# A report reads sums from the device and waits for it. Ten reports a second look smooth and cost little.
 _REPORT_EVERY_S = 0.1
 
 
@@ -48,28 +48,28 @@ class Outcome:
 class Trainer:
     """Trains and evaluates one network. Owns nothing; seeds torch's generators: use it in `private_randomness`.
 
-    Every rank of ``group`` trains on its part of each step, and the gradients are averaged. Only the first evaluates,
-    reports and writes, while the others wait. A layer's output for all nodes is needed before the next layer, so
-    evaluation on several ranks would repeat the work or send every activation to every rank. And on one
-    machine the ranks would share the same cores, memory and SSD.
+    Every rank of ``group`` trains on its part of each step, and the gradients are averaged. Only the first rank
+    evaluates, reports and writes, while the others wait. Each layer needs the output of the layer below for all nodes.
+    Evaluation on several ranks would therefore repeat the work or send every activation to every rank. On one machine
+    the ranks would also share the cores, memory and SSD.
 
     Parameters
     ----------
     recipe : task, optimisation, precision and seed
     dataset : the dataset of the checkpoints
     group : the ranks that train together
-    loader : over the training data of this rank
-    inference : over all neighbours, for evaluation; needed only on the first rank
-    device : holds the network
-    folder : receives metrics and checkpoints; None means that nothing is written
+    loader : a loader over this rank's training data
+    inference : inference over all neighbours, for evaluation; needed only on the first rank
+    device : the network's device
+    folder : folder for metrics and checkpoints; None writes nothing
     reporter : receives batches, epochs and evaluations
-    rows : readers of all machines' rows, if each has a part; ``inference`` on the first rank reads through them
-    peak : watches the memory of this rank
+    rows : readers of all machines' rows, if each machine has a part; ``inference`` on the first rank uses them
+    peak : watches this rank's memory
 
     Raises
     ------
     ConfigError, BudgetError
-        The model is not allowed, or evaluation would not fit its budget; raised before training.
+        The model is not allowed, or evaluation does not fit its budget. Raised before training.
     """
 
     def __init__(  # noqa: PLR0913 - what a run consists of, each a keyword
@@ -98,9 +98,9 @@ class Trainer:
         self._reporter = reporter
         self._rows = rows
         self._peak = peak
-        # Before anything is drawn: the weights are the same on every rank.
+        # This precedes every random draw: the weights are equal on every rank.
         self._model = first_network(recipe, device)
-        # On one rank, for all: the budget is that of the machine, and an error has to reach every rank
+        # The first rank checks for all: the budget is the machine's, and an error must reach every rank
         # before DDP waits.
         group.run_on_first(self._require_inference)
         self._step = TrainStep(self._model, recipe, group, num_steps=recipe.optim.epochs * len(loader))
@@ -110,7 +110,7 @@ class Trainer:
 
     @property
     def num_parameters(self) -> int:
-        """Number of trained values."""
+        """Number of trained weights."""
         return sum(parameter.numel() for parameter in self._model.parameters())
 
     @property
@@ -124,7 +124,7 @@ class Trainer:
         Raises
         ------
         CheckpointError, StateError
-            The checkpoint belongs to another run, model, dataset or stream of batches, or is malformed.
+            The checkpoint is malformed, or belongs to another run, model, dataset or batch stream.
         """
         content = checkpoint.progress
         try:
@@ -153,13 +153,13 @@ class Trainer:
                 self._best_weights = self._weights()
             if self._folder is not None and self._group.is_first:
                 self._folder.append_metrics(record.to_json())
-            # After the line of metrics: a run that is killed in between repeats the epoch, and rewrites the line.
+            # This follows the line of metrics: a run killed in between repeats the epoch and rewrites the line.
             self._save()
             self._reporter.on_epoch(record)
         return self._test()
 
     def _require_same_run(self, checkpoint: Checkpoint, *, epochs_done: int) -> None:
-        """Raise CheckpointError or StateError naming every difference between this run and that of ``checkpoint``."""
+        """Raise CheckpointError or StateError with every difference between this run and the checkpoint's run."""
         saved = {**checkpoint.settings, "dataset": checkpoint.fingerprint}
         ours = {**self._recipe.settings, "dataset": self._dataset.fingerprint}
         names = differing(saved, ours, epochs_done=epochs_done)
@@ -180,7 +180,7 @@ class Trainer:
             raise CheckpointError(f"the checkpoint is of {checkpoint.spec}, this run trains {self._spec}")
 
     def _require_inference(self) -> None:
-        """Raise BudgetError if evaluation would not fit its budget."""
+        """Raise BudgetError if evaluation does not fit its budget."""
         if self._inference is None:
             raise ConfigError("the first rank evaluates; give its trainer an inference")
         self._task.require_memory(self._model, self._inference)
@@ -198,7 +198,7 @@ class Trainer:
         metrics = self._train_batches(epoch).over(self._group)
         seconds, rows_per_second = metrics.seconds, metrics.rows_per_second
         bottleneck, stats = self._share_stats()
-        # The loader's figures are taken first: reads of an evaluation do not belong to the epoch.
+        # The loader's figures are taken first: an evaluation's reads do not belong to the epoch.
         self._end_phase()
         valid_acc, evaluate_seconds = self._validate(epoch)
         return EpochRecord(
@@ -232,26 +232,26 @@ class Trainer:
                 reported = now
                 self._reporter.on_batch(_batch_report(epoch, index, len(self._loader), metrics))
             every = self._optim.checkpoint_every
-            # The last batch is left to the epoch's checkpoint, which also holds its metrics.
+            # The last batch is saved by the epoch's checkpoint, which also holds its metrics.
             if every and (index + 1) % every == 0 and not is_last:
                 self._save(partial=self._group.gather(metrics.state()))
         return metrics
 
     def _share_stats(self) -> tuple[str, EpochStats]:
-        """Return the bottleneck of the epoch on the first rank, and the traffic of all ranks."""
+        """Return the epoch's bottleneck on the first rank, and the traffic of all ranks."""
         stats = with_traffic(self._loader.stats, self._dataset.mirrored)
         own = {"bottleneck": self._loader.bottleneck(), "stats": asdict(stats)}
         parts = self._group.gather(own)
         return parts[0]["bottleneck"], merge_stats([EpochStats(**part["stats"]) for part in parts])
 
     def _memory_bytes(self) -> tuple[int, ...]:
-        """Return the memory of the first machine's ranks together in each part of the epoch; collective."""
+        """Return the first machine's memory, all ranks together, in each part of the epoch. Collective."""
         borrowed = self._loader.borrowed_bytes
         parts = self._group.gather([max(held - borrowed, 0) for held in self._peak.course()])
         return tuple(map(sum, zip(*(parts[rank] for rank in self._group.first_machine), strict=True)))
 
     def _end_phase(self) -> None:
-        """Free the memory of the training steps before an evaluation takes its place."""
+        """Free the training steps' memory before an evaluation uses it."""
         self._optimizer.zero_grad()
         release_freed_memory()
 
@@ -265,7 +265,7 @@ class Trainer:
             valid_acc = self._score("valid")
             return [valid_acc, time.perf_counter() - started]
 
-        # One measurement for all: every rank decides on patience and the best epoch in the same way.
+        # All ranks use one measurement, so that they decide equally on patience and the best epoch.
         valid_acc, seconds = self._group.run_on_first(validate, meanwhile=self._serve)
         return valid_acc, seconds or 0.0
 
@@ -275,7 +275,7 @@ class Trainer:
         reading = nullcontext() if self._rows is None else self._rows.reading()
         with all_cores(self._group, self._device), reading:
             score = self._task.score(split, self._model, self._inference, self._reporter.on_evaluate)
-        # The next step, or the test, takes its place.
+        # The next step or the test uses this memory.
         release_freed_memory()
         return score
 
@@ -284,7 +284,7 @@ class Trainer:
         return None if self._rows is None else self._rows.serve
 
     def _test(self) -> Outcome:
-        # Test data is evaluated once, with the weights that validation chose.
+        # Test data is evaluated once, with the best weights by validation.
         self._model.load_state_dict(self._best_weights)
         test_acc = self._group.run_on_first(lambda: self._score("test"), meanwhile=self._serve)
         progress = self._progress
@@ -322,18 +322,17 @@ class Trainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Progress:
-    """The finished epochs, and the state of the one under way."""
+    """The finished epochs, and the state of the current epoch."""
 
     epochs: tuple[EpochRecord, ...]
     best_epoch: int
     best_valid: float | None
-    partial: (
-        Sequence[dict[str, float]] | None
-    )  # `RunningMetrics.state` of each rank, in the middle of an epoch
+    # `RunningMetrics.state` of each rank, in the middle of an epoch.
+    partial: Sequence[dict[str, float]] | None
 
     def partial_of(self, group: RankGroup) -> dict[str, float] | None:
-        """Return the state from which a rank of ``group`` continues; after a change of ranks the first takes all."""
-        # A run may resume on another number of ranks; then only the first carries the sums, so that
+        """Return a rank's state to continue from. After a change of ranks, the first rank takes all."""
+        # A run may resume on another number of ranks. Then only the first rank carries the sums, so that
         # none counts twice.
         if self.partial is None or len(self.partial) == group.world_size:
             return None if self.partial is None else self.partial[group.rank]
@@ -343,9 +342,9 @@ class _Progress:
         return total | {"seconds": max(part["seconds"] for part in self.partial)}
 
     def after(self, record: EpochRecord, *, is_error: bool) -> _Progress:
-        """Return the progress with one more epoch; without validation the last epoch is the best."""
+        """Return the progress with one more epoch. Without validation the last epoch is the best."""
         valid, best = record.valid_acc, self.best_valid
-        # Strictly better: of equal epochs the earliest counts.
+        # Only a strictly better epoch counts: the earliest of equal epochs stays the best.
         is_better = best is None or (valid is not None and (valid < best if is_error else valid > best))
         return _Progress(
             epochs=(*self.epochs, record),
@@ -356,7 +355,7 @@ class _Progress:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> _Progress:
-        """Parse the result of `dataclasses.asdict`; KeyError or TypeError if it is malformed."""
+        """Return the progress from the result of `dataclasses.asdict`; KeyError or TypeError if it is malformed."""
         if set(content) != {field.name for field in fields(cls)}:
             raise TypeError(f"progress has the entries {sorted(content)}")
         epochs = tuple(map(_record_of, content["epochs"]))
