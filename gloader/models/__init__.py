@@ -1,4 +1,4 @@
-"""GraphSAGE, GCN, GAT, GINE and an MLP for one node type; R-SAGE, R-GCN and R-GAT for several; decoders of links."""
+"""GraphSAGE, GCN, GAT, GINE and an MLP for one node type; R-SAGE, R-GCN and R-GAT for several; link decoders."""
 
 from gloader.config import HETERO_MODELS
 from gloader.models.build import build_hetero_model, build_model, takes_edge_features

@@ -1,4 +1,4 @@
-"""The edges of one hop, and sums over in-edges. Neither pass, forward or backward, holds a row per edge in memory."""
+"""One hop's edges, and sums over in-edges. Neither pass, forward or backward, holds a row per edge in memory."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class Adjacency:
-    """A bipartite CSC graph on the compute device: the in-edges of each destination, in order.
+    """A bipartite CSC graph on the compute device, with each destination's in-edges in order.
 
     Parameters
     ----------
-    indptr : (D + 1,) int32 or int64, from 0 to E
-    indices : (E,) of the same dtype, the source of each edge
-    num_src : number of sources
-    features : (E, F_e) float32 of the edges; None without features, or if no layer reads them
+    indptr : (D + 1,) int32 or int64 offsets, from 0 to E
+    indices : (E,) each edge's source, in the dtype of ``indptr``
+    num_src : source count
+    features : (E, F_e) float32 edge features; None without features, or if no layer reads them
     """
 
     def __init__(
@@ -46,12 +46,12 @@ class Adjacency:
 
     @property
     def num_dst(self) -> int:
-        """D."""
+        """D, the destination count."""
         return int(self.indptr.shape[0]) - 1
 
     @property
     def num_edges(self) -> int:
-        """E."""
+        """E, the edge count."""
         return int(self.indices.shape[0])
 
     @property
@@ -62,36 +62,36 @@ class Adjacency:
 
     @cached_property
     def counts(self) -> torch.Tensor:
-        """(D,) float32, in-edges of each destination."""
+        """The in-edge counts of the destinations, (D,) float32."""
         return self.indptr.diff().float()
 
     @property
     def dst(self) -> torch.Tensor:
-        """(E,), the destination of each edge, with the dtype of ``indices``."""
+        """Each edge's destination, (E,), in the dtype of ``indices``."""
         return self.pairs[0]
 
     @cached_property
     def pairs(self) -> torch.Tensor:
-        """(2, E), the destinations and the sources, with the dtype of ``indices``."""
+        """The destinations and the sources, (2, E), in the dtype of ``indices``."""
         if torch.compiler.is_compiling():
-            # The operation below has no known shape for torch's compiler if the number of edges is a symbol.
+            # torch's compiler knows no shape for the operation below if the edge count is a symbol.
             number = torch.arange(self.num_dst, device=self.indices.device, dtype=self.indices.dtype)
             dst = number.repeat_interleave(self.indptr.diff(), output_size=self.num_edges)
             return torch.stack((dst, self.indices))
-        # One kernel with a known result size. It has no public name.
+        # This is one kernel with a known result size. It has no public name.
         return torch._convert_indices_from_csr_to_coo(  # noqa: SLF001
             self.indptr, self.indices, out_int32=self.indices.dtype == torch.int32
         )
 
     @property
     def pairs_and_loops(self) -> torch.Tensor:
-        """(2, E + D): `pairs`, then an edge from each destination to itself."""
+        """`pairs`, followed by an edge from each destination to itself, (2, E + D)."""
         own = torch.arange(self.num_dst, device=self.indices.device, dtype=self.indices.dtype)
         return torch.cat((self.pairs, own.expand(2, -1)), dim=1)
 
     @cached_property
     def transposed(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Offsets (num_src + 1,), destinations (E,) and edge numbers (E,) in the order of the sources."""
+        """Offsets (num_src + 1,), destinations (E,) and edge numbers (E,), sorted by source."""
         order, offsets = by_source(self.indices, self.num_src)
         return offsets, self.dst.index_select(0, order), order
 
@@ -102,15 +102,15 @@ class Part:
 
     nodes: torch.Tensor  # (n,) int64
     degree: torch.Tensor  # (n,) float32
-    # One adjacency, or several if a single node has too many edges. Each has n destinations and sources in 0..N-1;
-    # together they hold every in-edge once, in order. They are valid until the next part is requested.
+    # One adjacency, or several if a single node has too many edges. Each has n destinations, and sources in 0..N-1.
+    # Together they hold every in-edge once, in order. They are valid until the next part is requested.
     pieces: Iterable[Adjacency]
 
 
 def stay_eager() -> None:
-    """Break the graph that torch's compiler is tracing, if any. Called first in an autograd function.
+    """Break the graph that torch's compiler is tracing, if any. Autograd functions call this first.
 
-    The autograd function keeps an `Adjacency`, which some versions of torch cannot trace. Tracing would gain nothing,
+    The autograd function keeps an `Adjacency`, which some torch versions cannot trace. Tracing would gain nothing,
     because all operations are torch's own.
     """
     if torch.compiler.is_compiling():
@@ -118,14 +118,14 @@ def stay_eager() -> None:
 
 
 def by_source(sources: torch.Tensor, num_src: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the edge numbers (E,) sorted by source, and each source's offset in them (num_src + 1,).
+    """Return the edge numbers (E,) sorted by source, and each source's offset in them, (num_src + 1,).
 
     Parameters
     ----------
-    sources : (E,) int32 or int64, the source of each edge; offsets have this dtype, edge numbers are int64
-    num_src : number of sources
+    sources : (E,) int32 or int64, each edge's source; offsets have this dtype, edge numbers are int64
+    num_src : source count
     """
-    # Stable: the edges of a source keep their order, so that its sum is rounded equally in every run.
+    # The sort is stable: a source's edges keep their order, so that its sum is rounded equally in every run.
     found, order = torch.sort(sources, stable=True)
     # This operation has no public name, like its inverse in `Adjacency.pairs`.
     offsets = torch._convert_indices_from_coo_to_csr(  # noqa: SLF001
@@ -138,24 +138,24 @@ _SUM_MODE = 0
 
 
 def sum_neighbors(x: torch.Tensor, edges: Adjacency, weight: torch.Tensor | None = None) -> torch.Tensor:
-    """Return the (weighted) sum of the rows of each destination's sources.
+    """Return the (weighted) sum of each destination's source rows.
 
-    The forward pass is an embedding bag, which was measured faster than ``torch.sparse`` CSR products,
-    ``segment_reduce`` and ``index_add``. Its own backward pass scatters. Here the gradient is a second bag over the
-    transposed edges instead.
+    The forward pass is an embedding bag. It was measured faster than ``torch.sparse`` CSR products, ``segment_reduce``
+    and ``index_add``. Its own backward pass scatters. Here the gradient is a second bag over the transposed edges.
     Memory beyond the result is O(E), never O(E F).
+
 
     Parameters
     ----------
-    x : (num_src, F) float32 or bfloat16; both are added up in float32
+    x : (num_src, F) float32 or bfloat16 rows; both are summed in float32
     edges : E edges into D destinations
-    weight : (E,) float32, rounded to the dtype of ``x``; None means ones
+    weight : (E,) float32 weights, rounded to the dtype of ``x``; None means ones
 
     Returns
     -------
-    (D, F), with the dtype of ``x``; a destination without edges gets zeros
+    (D, F), in the dtype of ``x``; zeros for a destination without edges
     """
-    # A bag needs one dtype for rows and weights. To widen the rows would cost O(num_src F). Rounded weights are as
+    # A bag needs one dtype for rows and weights. Wider rows would cost O(num_src F), and rounded weights are as
     # precise as the rows.
     weight = None if weight is None else weight.to(x.dtype)
     result: torch.Tensor = _NeighborSum.apply(x.contiguous(), weight, edges)  # type: ignore[no-untyped-call]
@@ -165,17 +165,17 @@ def sum_neighbors(x: torch.Tensor, edges: Adjacency, weight: torch.Tensor | None
 def mean_neighbors(
     x: torch.Tensor, edges: Adjacency, weight: torch.Tensor | None = None, degree: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Return the mean row of each destination's sources, (D, F); zeros if it has none.
+    """Return the mean of each destination's source rows, (D, F), or zeros without sources.
 
     With ``weight`` and ``degree``, return the weighted sum over the degree: an unbiased estimate of the mean over all
     in-neighbours.
 
     Parameters
     ----------
-    x : (num_src, F) float32 or bfloat16
+    x : (num_src, F) float32 or bfloat16 rows
     edges : E edges into D destinations
-    weight : (E,) number of full-graph edges that each edge represents; None means the plain mean over ``edges``
-    degree : (D,) full-graph in-degrees; None means the plain mean
+    weight : (E,) number of full-graph edges that each edge represents; None gives the plain mean over ``edges``
+    degree : (D,) full-graph in-degrees; None gives the plain mean
     """
     if weight is None or degree is None:
         return sum_neighbors(x, edges) / edges.counts.clamp(min=1.0).unsqueeze(1)
@@ -195,7 +195,7 @@ class _NeighborSum(torch.autograd.Function):
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor | None, edges: Adjacency) -> torch.Tensor:
         stay_eager()
         ctx.edges = edges
-        # Only the weights' gradient needs the rows, which are the largest tensor of a layer.
+        # Only the weights' gradient needs the rows, which are a layer's largest tensor.
         needs_x = weight is not None and ctx.needs_input_grad[1]
         ctx.save_for_backward(x if needs_x else None, weight)
         return _bag(x, edges.indices, edges.indptr, weight)
@@ -207,7 +207,7 @@ class _NeighborSum(torch.autograd.Function):
         grad = grads[0].contiguous()
         grad_x = grad_weight = None
         if ctx.needs_input_grad[0]:
-            # The gradient of a sum is a scatter to the sources. Over the transposed edges it is a sum again, with the
+            # A sum's gradient is a scatter to the sources. Over the transposed edges it is a sum again, with the
             # same order in every run.
             offsets, destinations, order = edges.transposed
             grad_x = _bag(

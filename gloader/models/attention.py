@@ -1,4 +1,4 @@
-"""Sums over in-edges weighted by attention, for all heads at once, without a row per edge in memory."""
+"""Attention-weighted sums over in-edges, for all heads at once, without a row per edge in memory."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ def attend(
     has_loops: bool = True,
     edge_terms: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return the mean row of each destination's sources, weighted by the softmax of each head's scores.
+    """Return the mean of each destination's source rows, weighted by the softmax of each head's scores.
 
-    No operation adds with atomics or waits for the device: each run gives the same bits. Memory beyond the result and
-    the gradients is O(E heads), never O(E F).
+    No operation adds with atomics or waits for the device, so each run gives the same bits. Memory beyond the result
+    and the gradients is O(E heads), never O(E F).
 
     Parameters
     ----------
-    rows : (U, heads, W) with rows of its own for each head, or (U, W) shared by all heads; float32, or bfloat16 that is
-        added up in float32
-    scores : (U, heads, 2) of a node as a source and as a destination
+    rows : (U, heads, W) with separate rows for each head, or (U, W) shared by all heads; float32, or bfloat16 that is
+        summed in float32
+    scores : (U, heads, 2) each node's scores as a source and as a destination
     edges : E edges into the first D nodes
-    importance : (E,) number of edges that each represents in the softmax; None means one
-    has_loops : a destination is one more source of itself
-    edge_terms : (E, heads) score terms of the edges; with loops (E + D, heads), those of the loops last; None means
-        no terms
+    importance : (E,) number of edges that each edge represents in the softmax; None means one
+    has_loops : whether each destination is also its own source
+    edge_terms : (E, heads) edge scores; with loops (E + D, heads), with the loops' scores last; None means no edge
+        scores
 
     Returns
     -------
-    (heads, D, W) of the dtype of ``scores``; a destination without sources gets zeros
+    (heads, D, W), in the dtype of ``scores``; zeros for a destination without sources
     """
     if not has_loops and not edges.num_edges:
-        # torch's operations take no empty edges. The sums are 0, and each input still gets a gradient of 0.
+        # torch's operations accept no empty edges. The sums are 0, and each input still gets a gradient of 0.
         nothing = rows[:0].sum().to(scores.dtype) + scores[:0].sum()
         nothing = nothing if edge_terms is None else nothing + edge_terms.sum()
         return nothing.expand(scores.shape[1], edges.num_dst, rows.shape[-1])
-    # The kernels take no float64, which only tests of gradients use. A compiler fuses the operations by itself.
+    # The kernels accept no float64, which only gradient tests use. A compiler fuses the operations by itself.
     kernels = (
         attention_kernels(rows.device)
         if scores.dtype == torch.float32 and edge_terms is None and not torch.compiler.is_compiling()
@@ -77,17 +77,17 @@ def attend_between(
 
     Parameters
     ----------
-    rows : (U, heads, W) or (U, W) of the sources, as for `attend`
-    scores_src : (U, heads) of the sources
-    scores_dst : (D, heads) of the destinations
+    rows : (U, heads, W) or (U, W) source rows, see `attend`
+    scores_src : (U, heads) the sources' scores
+    scores_dst : (D, heads) the destinations' scores
     edges : E edges from U sources to D destinations
-    importance : as for `attend`
+    importance : see `attend`
 
     Returns
     -------
-    (heads, D, W) of the dtype of the scores; a destination without sources gets zeros
+    (heads, D, W), in the dtype of the scores; zeros for a destination without sources
     """
-    # The kernels take one table of nodes, with the scores of sources in one column and of destinations in the other.
+    # The kernels accept one node table, with the sources' scores in one column and the destinations' in the other.
     num_src, num_dst = len(scores_src), len(scores_dst)
     num_nodes = max(num_src, num_dst)
     scores = torch.stack(
@@ -111,11 +111,11 @@ def attend_in_torch(
     has_loops: bool,
     edge_terms: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return the result of `attend` by operations of torch, without the kernels.
+    """Return the result of `attend`, computed with torch operations instead of the kernels.
 
     Parameters
     ----------
-    rows, scores, edges, importance, has_loops, edge_terms : as for `attend`; ``rows`` contiguous
+    rows, scores, edges, importance, has_loops, edge_terms : see `attend`; ``rows`` are contiguous
     """
     result: torch.Tensor = _Attention.apply(  # type: ignore[no-untyped-call]
         rows, scores, edges, importance, has_loops, edge_terms
@@ -125,10 +125,10 @@ def attend_in_torch(
 
 @cache
 def attention_kernels(place: torch.device) -> Callable[..., torch.Tensor] | None:
-    """Return `attend_by_kernels` if it runs on ``place`` with torch's results; else log the reason and return None.
+    """Return `attend_by_kernels` if it runs on ``place`` with torch's results. Otherwise log the reason; return None.
 
-    On a CPU, which has no such kernels, return None without a line in the log. The kernels are tried once, like
-    `gloader.device.cuda.gather_kernel`: an installed Triton may be unable to launch.
+    A CPU has no such kernels: there the result is None without a log line. The kernels are tried once, like
+    `gloader.device.cuda.gather_kernel`, because an installed Triton may be unable to launch.
     """
     if place.type != "cuda":
         return None
@@ -157,8 +157,8 @@ def attention_kernels(place: torch.device) -> Callable[..., torch.Tensor] | None
 
 
 def _trial(attend_by: Callable[..., torch.Tensor], place: torch.device) -> tuple[torch.Tensor, ...]:
-    """Return the result and the gradients of a few edges between three sources and two destinations."""
-    # Gradients are tried too, even if the first call wants none.
+    """Return the result and the gradients for a few edges between three sources and two destinations."""
+    # Gradients are tried too, even if the first call needs none.
     with torch.inference_mode(mode=False), torch.enable_grad(), torch.autocast(place.type, enabled=False):
         numbers = torch.arange(18.0, device=place).sin()
         rows, scores = numbers[:12].view(3, 2, 2).requires_grad_(), numbers[6:].view(3, 2, 2).requires_grad_()
@@ -175,13 +175,13 @@ def edge_scores(
     ends: tuple[torch.Tensor, torch.Tensor],
     terms: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return the score of each edge, (E, heads).
+    """Return each edge's score, (E, heads).
 
     Parameters
     ----------
-    sources, destinations : (nodes, heads) scores of nodes as sources and as destinations
+    sources, destinations : (nodes, heads) the nodes' scores as sources and as destinations
     ends : source and destination of each edge, both (E,)
-    terms : (E, heads) of each edge; None means no terms
+    terms : (E, heads) further score terms of each edge; None means no terms
     """
     total = sources.index_select(0, ends[0]).add_(destinations.index_select(0, ends[1]))
     if terms is not None:
@@ -190,31 +190,31 @@ def edge_scores(
 
 
 def reduce_edges(values: torch.Tensor, edges: Adjacency, *, by: str) -> torch.Tensor:
-    """Return the "sum" or "max" of the ``values`` (E, heads) into each destination, (D, heads).
+    """Return the "sum" or "max" of each destination's ``values``, (D, heads).
 
-    A destination without edges gets 0 or -inf. Edges are in the order of their destinations: each sum has a fixed order
-    on every device.
+    A destination without edges gets 0 or -inf. Edges are sorted by destination, so each sum has a fixed order on every
+    device.
 
     Parameters
     ----------
-    values : one row per edge
+    values : (E, heads) one row per edge
     edges : E edges into D destinations
     by : "sum" or "max"
     """
-    # `unsafe` leaves out a check of the offsets, which would wait for the device.
+    # `unsafe` skips a check of the offsets, which would wait for the device.
     result: torch.Tensor = torch.segment_reduce(values, by, offsets=edges.indptr, unsafe=True)
     return result
 
 
 class RunningSoftmax:
-    """Rows weighted by a softmax whose edges come piece by piece.
+    """A softmax-weighted mean of rows whose edges arrive in pieces. Computes no gradients.
 
-    A piece with a larger score scales down the sums of the pieces before it. No gradients.
+    A piece with a larger score scales down the sums of earlier pieces.
 
     Parameters
     ----------
-    values : (N, W) rows of each head
-    like : (n, heads) float, in the shape and dtype of the destinations' scores
+    values : (N, W) rows for each head
+    like : (n, heads) float tensor, with the shape and dtype of the destinations' scores
     """
 
     def __init__(self, values: Sequence[torch.Tensor], like: torch.Tensor) -> None:
@@ -228,13 +228,13 @@ class RunningSoftmax:
 
         Parameters
         ----------
-        scores : (E, heads); overwritten
+        scores : (E, heads) the edges' scores; overwritten
         edges : E edges from the N rows to the n destinations
         """
         decay = self._raise_to(reduce_edges(scores, edges, by="max"))
         powers = scores.sub_(self._top.index_select(0, edges.dst)).exp_()
         self._total = (self._total * decay).add_(reduce_edges(powers, edges, by="sum"))
-        # Head by head: a piece of edges is as large as memory allows, and all heads at once would double it.
+        # Heads are processed one by one: a piece fills the memory, and all heads at once would double it.
         for head, value in enumerate(self._values):
             found = sum_neighbors(value, edges, powers[:, head].contiguous())
             self._sums[head] = found.addcmul_(self._sums[head], decay[:, head, None])
@@ -244,8 +244,8 @@ class RunningSoftmax:
 
         Parameters
         ----------
-        scores : (n, heads) of these edges; overwritten
-        nodes : (n,) int64, the destinations among the N rows
+        scores : (n, heads) the loops' scores; overwritten
+        nodes : (n,) int64, row numbers of the destinations among the N rows
         """
         decay = self._raise_to(scores)
         powers = scores.sub_(self._top).exp_()
@@ -260,13 +260,13 @@ class RunningSoftmax:
         return torch.stack(self._sums).div_(total.t().unsqueeze(2))
 
     def _raise_to(self, scores: torch.Tensor) -> torch.Tensor:
-        """Raise the largest score of each destination; return the factor of the sums so far, both (n, heads)."""
+        """Raise each destination's largest score; return the factor for the sums so far, (n, heads)."""
         before, self._top = self._top, torch.maximum(self._top, scores)
         return (before - self._top).exp_()
 
 
 class _Attention(torch.autograd.Function):
-    """Normalises the softmax after the rows are added up: D quotients instead of E."""
+    """Attention with the softmax normalised after the row sums: D quotients instead of E."""
 
     @staticmethod
     def forward(
@@ -280,17 +280,17 @@ class _Attention(torch.autograd.Function):
     ) -> torch.Tensor:
         stay_eager()
         num_dst, num_edges, heads = edges.num_dst, edges.num_edges, scores.shape[1]
-        # The loops follow all edges, so that one operation takes both; their terms are added by slices.
+        # The loops follow all edges, so that one operation handles both. Their terms are added by slices.
         dst, src = edges.pairs_and_loops if has_loops else edges.pairs
         slopes = edge_scores(scores[..., 0], scores[..., 1], (src, dst), edge_terms)
-        # Shifted by their maximum, no exponential overflows. The shift and its gradient cancel out of the softmax.
+        # The maximum is subtracted so that no exponential overflows. The shift and its gradient cancel in the softmax.
         top = reduce_edges(slopes[:num_edges], edges, by="max")
         top = torch.maximum(top, slopes[num_edges:]) if has_loops else top
         powers = (slopes - top.index_select(0, dst)).exp_()
         if importance is not None:
             powers[:num_edges].mul_(importance.unsqueeze(1))
         total = reduce_edges(powers[:num_edges], edges, by="sum")
-        # Without edges and loop the sum is zero; the smallest normal number gives 0 / tiny = 0, not NaN.
+        # Without edges and loop the sum is zero. The smallest normal number then gives 0 / tiny = 0, not NaN.
         total = total.add_(powers[num_edges:]) if has_loops else total.clamp_(torch.finfo(total.dtype).tiny)
 
         number = torch.arange(heads, device=src.device, dtype=src.dtype).unsqueeze(1)
@@ -326,8 +326,8 @@ class _Attention(torch.autograd.Function):
             _SUM_MODE,
         )
         grad_slopes = torch.mul(each.view(heads, -1).t(), powers, out=torch.empty_like(slopes))
-        # The gradient of the denominator is the same for every column. It is the sum of the very products that it is
-        # subtracted from: their rounding, in bfloat16, cancels out.
+        # The denominator's gradient is equal for every column. It is the sum of exactly the products from which it is
+        # subtracted, so that their bfloat16 rounding cancels out.
         common = reduce_edges(grad_slopes[:num_edges], edges, by="sum")
         if len(dst) > num_edges:
             common.add_(grad_slopes[num_edges:])
@@ -337,7 +337,7 @@ class _Attention(torch.autograd.Function):
         if len(dst) > num_edges:
             grad_dst.add_(grad_edges[num_edges:])
 
-        # The gradients of the sources are sums over the edges in their order: the same in every run.
+        # The sources' gradients are sums over the edges in a fixed order: equal in every run.
         order, bounds = by_source(src, num_src)
         grad_src = functional.embedding_bag(order, grad_edges, bounds, mode="sum", include_last_offset=True)
         grad_dst = functional.pad(grad_dst, (0, 0, 0, num_src - num_dst))
@@ -349,7 +349,7 @@ class _Attention(torch.autograd.Function):
                 at_dst = at_dst.index_select(1, order)
                 grad_rows = _bags(grad, at_dst, starts, ordered.t().contiguous()).transpose(0, 1)
             else:
-                # One bag has all heads of an edge.
+                # One bag holds all heads of an edge.
                 at_dst = torch.add(dst.index_select(0, order).unsqueeze(1), number.t(), alpha=num_dst)
                 grad_rows = _bags(grad, at_dst, (bounds[:-1] * heads).unsqueeze(0), ordered)[0]
         grad_terms = grad_edges if ctx.needs_input_grad[5] else None
@@ -357,13 +357,13 @@ class _Attention(torch.autograd.Function):
 
 
 def _of_heads(rows: torch.Tensor, src: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
-    """Return the position of each head's source row (heads, E) in the table of all ``rows``.
+    """Return the position of each head's source row, (heads, E), in the table of all ``rows``.
 
     Parameters
     ----------
     rows : (U, heads, W), or (U, W) shared by all heads
     src : (E,) sources
-    number : (heads, 1) of the heads
+    number : (heads, 1) head numbers
     """
     return (
         torch.add(number, src, alpha=len(number))
@@ -375,14 +375,14 @@ def _of_heads(rows: torch.Tensor, src: torch.Tensor, number: torch.Tensor) -> to
 def _bags(
     table: torch.Tensor, index: torch.Tensor, starts: torch.Tensor, weights: torch.Tensor
 ) -> torch.Tensor:
-    """Return the weighted sum of the table's rows in each bag, (groups, bags, W).
+    """Return the weighted sum of the table rows in each bag, (groups, bags, W).
 
     Parameters
     ----------
-    table : (R, W)
-    index : one row of the table per element
-    starts : (groups, bags) first element of each bag, which ends at the first element of the next bag
-    weights : one per element, of the dtype of ``table``
+    table : (R, W) the table
+    index : one table row per element
+    starts : (groups, bags) each bag's first element; a bag ends at the next bag's first element
+    weights : one weight per element, in the dtype of ``table``
     """
     sums = functional.embedding_bag(
         index.view(-1), table, starts.reshape(-1), mode="sum", per_sample_weights=weights.view(-1)

@@ -13,20 +13,21 @@ from gloader.models.adjacency import by_source
 if TYPE_CHECKING:
     from gloader.models.adjacency import Adjacency
 
-# A tile has as many edges as most fan-outs draw, and at most 16 elements for each of its 128 threads.
+# A tile has as many edges as most fan-outs, and at most 16 elements for each of its 128 threads.
 _EDGES: Final = 16
 _MOST_COLUMNS: Final = 128
 _WARPS: Final = 4
 _SLOPE = tl.constexpr(0.2)  # `gloader.models.attention.NEGATIVE_SLOPE`
-_LOWEST = tl.constexpr(-3.0e38)  # below every score; unlike -inf, minus itself it is 0
+# A number below every score. Unlike -inf, its difference with itself is 0.
+_LOWEST = tl.constexpr(-3.0e38)
 _TINY = tl.constexpr(1.17549435e-38)  # the smallest normal number
-# Sizes differ from batch to batch: one compiled kernel must serve all of them.
+# Sizes differ between batches, and one compiled kernel must serve all of them.
 _SIZES: Final = ("num_dst", "num_edges", "step_dst", "step_head")
 
 
 @triton.jit
 def _score(scores, source, destination, is_edge):  # type: ignore[no-untyped-def]
-    """Return the scores of edges before and after the leaky ReLU; -inf in lanes without an edge.
+    """Return the edges' scores before and after the leaky ReLU, and -inf in lanes without an edge.
 
     ``source`` and ``destination`` are numbers of a node and head in ``scores`` (nodes, HEADS, 2).
     """
@@ -36,7 +37,7 @@ def _score(scores, source, destination, is_edge):  # type: ignore[no-untyped-def
 
 @triton.jit
 def _edge(scores, indices, edge, end, to, head, HEADS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Return the mask of ``edge`` before ``end``, the sources, and the result of `_score`.
+    """Return the mask of each ``edge`` before ``end``, the sources, and the result of `_score`.
 
     ``to`` is the number of the destination and ``head``.
     """
@@ -58,7 +59,7 @@ def _importance(importance, edge, is_edge, IS_WEIGHTED: tl.constexpr):  # type: 
 
 @triton.jit
 def _dot(rows, place, is_edge, upstream, WIDTH: tl.constexpr, EDGES: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Return the products of the rows at ``place`` with one row of the gradient, (EDGES,)."""
+    """Return the products of the rows at ``place`` with one gradient row, (EDGES,)."""
     found = tl.zeros((EDGES,), tl.float32)
     for start in range(0, WIDTH, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
@@ -91,16 +92,16 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
     HAS_LOOPS: tl.constexpr,
     IS_WEIGHTED: tl.constexpr,
 ):
-    """One program for each destination and head: first the softmax of its scores, then its mean row."""
+    """One program for each destination and head: first its scores' softmax, then its mean row."""
     to = tl.program_id(0).to(tl.int64)
     node = to // HEADS
     head = to % HEADS
     begin = tl.load(indptr + node).to(tl.int64)
     end = tl.load(indptr + node + 1).to(tl.int64)
     lane = tl.arange(0, EDGES)
-    # A softmax in pieces: a tile with a larger score scales down the sums of the tiles before it.
+    # The softmax runs in tiles. A tile with a larger score scales down the sums of earlier tiles.
     if HAS_LOOPS:
-        # As a tile of one edge.
+        # The loop is a tile with one edge.
         _, loop_slope = _score(scores, to + lane * 0, to, lane < 1)
         loop = tl.max(loop_slope, axis=0)
         top = loop
@@ -115,7 +116,7 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
         top = tl.maximum(before, tl.max(slope, axis=0))
         power = tl.exp(slope - top) * _importance(importance, edge, is_edge, IS_WEIGHTED)
         total = total * tl.exp(before - top) + tl.sum(power, axis=0)
-    # Without edges and loop the sum is zero; this makes that 0 / tiny = 0, not NaN.
+    # Without edges and loop the sum is zero. This gives 0 / tiny = 0, not NaN.
     total = tl.maximum(total, _TINY)
     tl.store(tops + to, top)
     tl.store(totals + to, total)
@@ -166,9 +167,9 @@ def _edges_kernel(  # type: ignore[no-untyped-def]
     HAS_LOOPS: tl.constexpr,
     IS_WEIGHTED: tl.constexpr,
 ):
-    """One program for each destination and head: the attention and the score gradients of its edges and of itself.
+    """One program for each destination and head: attention and score gradients of its edges and its loop.
 
-    In ``weights`` and ``grad_edges`` (E + D, HEADS) the loops follow all edges.
+    In ``weights`` and ``grad_edges`` (E + D, HEADS), the loops follow all edges.
     """
     to = tl.program_id(0).to(tl.int64)
     node = to // HEADS
@@ -180,10 +181,10 @@ def _edges_kernel(  # type: ignore[no-untyped-def]
     upstream = grad + node * step_dst + head * step_head
     lane = tl.arange(0, EDGES)
     is_first = lane < 1
-    # The gradient of the denominator: the mean of the edges' products.
+    # The denominator's gradient is the mean of the edges' products.
     common = tl.full((), 0.0, tl.float32)
     if HAS_LOOPS:
-        # As a tile of one edge.
+        # The loop is a tile with one edge.
         loop_sum, loop_slope = _score(scores, to + lane * 0, to, is_first)
         loop_weight = tl.exp(loop_slope - top) / total
         loop_place = (to if IS_OWN else node) + lane * 0
@@ -203,7 +204,7 @@ def _edges_kernel(  # type: ignore[no-untyped-def]
         at = (num_edges + node) * HEADS + head + lane
         tl.store(weights + at, loop_weight, mask=is_first)
         tl.store(grad_edges + at, loop_grad, mask=is_first)
-    # Reading the rows again, from the cache, is faster than storing their products in memory.
+    # Rereading the rows from the cache is faster than storing their products in memory.
     for start in range(begin, end, EDGES):
         edge = start + lane
         is_edge, source, both, slope = _edge(scores, indices, edge, end, to, head, HEADS)
@@ -241,10 +242,10 @@ def _sources_kernel(  # type: ignore[no-untyped-def]
     HAS_LOOPS: tl.constexpr,
     HAS_ROWS: tl.constexpr,
 ):
-    """One program for each row: its gradient and that of its scores as a source, over its out-edges in order."""
+    """One program for each row: its gradient and its source score's gradient, over its out-edges in order."""
     at = tl.program_id(0).to(tl.int64)
     node = at // HEADS if IS_OWN else at
-    # Rows shared by all heads have gradients from each head.
+    # Rows shared by all heads receive gradients from each head.
     first_head = at % HEADS if IS_OWN else 0
     last_head = first_head + 1 if IS_OWN else HEADS
     begin = tl.load(bounds + node).to(tl.int64)
@@ -261,7 +262,7 @@ def _sources_kernel(  # type: ignore[no-untyped-def]
             score += tl.load(grad_edges + (num_edges + node) * HEADS + head, mask=is_dst, other=0.0)
         to = (node * HEADS + head) * 2
         tl.store(grad_scores + to, score)
-        # Those of destinations come from the kernel before.
+        # The destinations' gradients come from the previous kernel.
         tl.store(grad_scores + to + 1, 0.0, mask=node >= num_dst)
     if HAS_ROWS:
         for first in range(0, WIDTH, COLUMNS):
@@ -300,14 +301,14 @@ def attend_by_kernels(
 
     Parameters
     ----------
-    rows, scores, edges, importance, has_loops : as for `gloader.models.attention.attend`
+    rows, scores, edges, importance, has_loops : see `gloader.models.attention.attend`
     """
     result: torch.Tensor = _KernelAttention.apply(rows, scores.contiguous(), edges, importance, has_loops)  # type: ignore[no-untyped-call]
     return result.transpose(0, 1)
 
 
 class _KernelAttention(torch.autograd.Function):
-    """Saves two numbers for each destination and head; the backward pass computes the attention of edges from them."""
+    """Saves two numbers per destination and head, from which the backward pass recomputes the attention."""
 
     @staticmethod
     def forward(
@@ -346,15 +347,15 @@ def launch_forward(
     *,
     has_loops: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the result (D, heads, W) in the dtype of ``scores``, and the maximum and sum of each softmax (D, heads).
+    """Return the result (D, heads, W) in the dtype of ``scores``, and each softmax's maximum and sum (D, heads).
 
     Parameters
     ----------
-    rows, scores, edges, importance, has_loops : as for `gloader.models.attention.attend`; contiguous
+    rows, scores, edges, importance, has_loops : see `gloader.models.attention.attend`; contiguous
     """
     heads, width = scores.shape[1], rows.shape[-1]
     result = scores.new_empty(edges.num_dst, heads, width)
-    # Two arrays: halves of one array are not always aligned to 16 bytes, and Triton would compile for both cases.
+    # Two arrays are needed: halves of one array may not be aligned to 16 bytes, and Triton would compile both cases.
     tops, totals = (scores.new_empty(edges.num_dst, heads) for _ in range(2))
     if edges.num_dst:
         with torch.cuda.device_of(rows):  # type: ignore[no-untyped-call]
@@ -385,15 +386,15 @@ def launch_backward(
     has_loops: bool,
     needs_rows: bool,
 ) -> tuple[torch.Tensor | None, torch.Tensor]:
-    """Return the gradients of ``rows``, or None if not needed, and of ``scores``.
+    """Return the gradients of ``scores`` and of ``rows``, or None for ``rows`` if not needed.
 
     Parameters
     ----------
-    saved : rows, scores, maximum and sum of each softmax, and the importance if there is one
-    edges : the edges of the forward pass
+    saved : rows, scores, each softmax's maximum and sum, and the importance if present
+    edges : the forward pass's edges
     sources : result of `by_source` for these edges
-    grad : (D, heads, W) of the result; contiguous columns
-    has_loops : a destination is one more source of itself
+    grad : (D, heads, W) gradient of the result; contiguous columns
+    has_loops : whether each destination is also its own source
     needs_rows : whether ``rows`` need a gradient
     """
     rows, scores, tops, totals, *importance = saved
@@ -450,6 +451,6 @@ def launch_backward(
 
 
 def tile_shape(width: int, heads: int) -> dict[str, int]:
-    """Return the sizes that the kernels are compiled for. Pure."""
+    """Return the compile-time sizes of the kernels. Pure."""
     columns = min(int(triton.next_power_of_2(width)), _MOST_COLUMNS)
     return {"WIDTH": width, "HEADS": heads, "EDGES": _EDGES, "COLUMNS": columns}

@@ -1,4 +1,4 @@
-"""Networks by their names, in the form of the papers and of OGB's and PyG's examples."""
+"""Networks by name, in the form of the papers and of OGB's and PyG's examples."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
 
 
 class _Shape(NamedTuple):
-    """The place of a convolution in its network."""
+    """A convolution's place in its network."""
 
     in_dim: int
-    own_dim: int  # width of a destination
+    own_dim: int  # width of a destination row
     out_dim: int
     is_last: bool
     edge_dim: int
     add_self_loops: bool
 
 
-# The models by name, and the convolution of each. A model of `HETERO_MODELS` adds a Linear for a node's own row.
+# The convolution of each model, by model name. A model of `HETERO_MODELS` adds a Linear for a node's own row.
 _CONVS: Final[Mapping[str, Callable[[ModelConfig, _Shape], Conv]]] = {
     "graphsage": lambda _, at: SageConv(at.in_dim, at.out_dim),
     "gcn": lambda _, at: GcnConv(at.in_dim, at.out_dim, add_self_loops=at.add_self_loops),
-    # Concatenated heads make a hidden row; the last layer has the mean of its heads, as in the paper.
+    # Concatenated heads form a hidden row. The last layer averages its heads, as in the paper.
     "gat": lambda config, at: GatConv(
         at.in_dim,
         at.out_dim,
@@ -75,22 +75,22 @@ def build_model(
     add_self_loops: bool = True,
     edge_dim: int = 0,
 ) -> GraphNetwork:
-    """Return the network for one node type that ``config`` describes, initialised from torch's global generator.
+    """Return the network for one node type from ``config``, initialised from torch's global generator.
 
     Parameters
     ----------
     config : name, width and regularisation
     in_dim : F
-    out_dim : width of the output: of the logits, or of embeddings
-    num_layers : L, one per fan-out
+    out_dim : width of the logits or embeddings
+    num_layers : L, one layer per fan-out
     add_self_loops : False if the dataset was prepared with ``--self-loops``
-    edge_dim : F_e, width of the edge features; 0 if there are none or the model is to ignore them. Only models with
+    edge_dim : F_e, width of the edge features; 0 without edge features or to ignore them. Only models with
         `takes_edge_features` read them
 
     Raises
     ------
     ConfigError
-        A value of ``config`` is not allowed, or "gine" is asked for without edge features.
+        A value of ``config`` is not allowed, or "gine" is requested without edge features.
     """
     check_model(config, _NAMES, {"layers": num_layers, "out_dim": out_dim, "features": in_dim})
     if config.name == "gat" and num_layers > 1:
@@ -121,18 +121,18 @@ def build_model(
 
 @near_keywords
 def takes_edge_features(name: str) -> bool:
-    """Return whether the model ``name`` reads edge features, if there are any. Pure."""
+    """Return whether the model ``name`` reads edge features. Pure."""
     return name in _WITH_EDGES
 
 
 def check_model(config: ModelConfig, names: Sequence[str], counts: Mapping[str, int]) -> None:
-    """Raise ConfigError naming the first value of ``config`` that is not allowed. Pure.
+    """Raise ConfigError naming the first invalid value of ``config``. Pure.
 
     Parameters
     ----------
-    config : settings of the network
+    config : the network's settings
     names : the allowed names
-    counts : further numbers that must be at least 1, by name
+    counts : further numbers by name, which must be at least 1
     """
     if config.name not in names:
         raise ConfigError(f"model {config.name!r} is not known; allowed: {', '.join(names)}")
@@ -157,27 +157,27 @@ def _require_heads(config: ModelConfig, widths: Mapping[str, int]) -> None:
 def build_hetero_model(
     config: ModelConfig, schema: Schema, *, out_dim: int, num_layers: int, has_head: bool = True
 ) -> GraphNetwork:
-    """Return the network over several types that ``config`` describes, initialised from torch's global generator.
+    """Return the network over several types from ``config``, initialised from torch's global generator.
 
     "rgcn" is the model of OGB's ogbn-mag examples, whose last layer gives the logits. "rsage" and "rgat" are the
-    baselines of MAG240M with parameters for each type, as PyG's `to_hetero` makes them: every layer is hidden, and an
-    MLP gives the logits. Relations and types that do not reach the output have no parameters. The graph may have one
-    type and one relation.
+    MAG240M baselines with parameters for each type, as in PyG's `to_hetero`: every layer is hidden, and an MLP gives
+    the logits. Relations and types that do not reach the output have no parameters. The graph may have one type and one
+    relation.
 
-    Embeddings of links have no head: the last layer gives the rows of every target, in all three models.
+    Link embeddings have no head: in all three models, the last layer gives every target's rows.
 
     Parameters
     ----------
     config : name, width and regularisation
     schema : types, widths and relations
-    out_dim : width of the output: of the logits, or of embeddings
-    num_layers : L, one per fan-out
+    out_dim : width of the logits or embeddings
+    num_layers : L, one layer per fan-out
     has_head : False if the last layer gives the output; "rgcn" never has a head
 
     Raises
     ------
     ConfigError
-        A value of ``config`` is not allowed, or a head is asked for with several targets.
+        A value of ``config`` is not allowed, or a head is requested with several targets.
     """
     check_model(config, HETERO_MODELS, {"layers": num_layers, "out_dim": out_dim})
     has_head = has_head and config.name != "rgcn"
@@ -224,10 +224,10 @@ def _build_layers(
 
     Parameters
     ----------
-    config : name of the model, heads and hidden width
+    config : model name, heads and hidden width
     schema : types, widths and relations
-    widths : (L,) of the rows that leave each layer
-    edge_dim, add_self_loops : as for `build_model`
+    widths : (L,) width of the rows that leave each layer
+    edge_dim, add_self_loops : see `build_model`
     """
     inputs, *reaching = schema.reaching(len(widths))
     in_dims = {name: schema.feature_dims[name] or schema.learned_dim or config.hidden for name in inputs}
@@ -253,11 +253,11 @@ def _build_layers(
 
 
 def _typed_parts(name: str, layers: Sequence[Layer]) -> dict[str, nn.Module]:
-    """Return the modules of a model of `HETERO_MODELS`, by the names of OGB's example or of PyG's `to_hetero`."""
+    """Return the modules of a model in `HETERO_MODELS`, by the names in OGB's example or PyG's `to_hetero`."""
     roots = [_by_key(layer.roots) for layer in layers]
     convs = []
     for layer in layers:
-        # OGB's relation is a Linear, PyG's a module with a Linear.
+        # OGB's relation is a Linear, and PyG's is a module with a Linear.
         relations: Mapping[Relation, Any] = layer.relations
         convs.append(_by_key({key: c.lin_l if name == "rgcn" else c for key, c in relations.items()}))
     if name == "rgcn":

@@ -1,4 +1,4 @@
-"""Layers of a network: convolutions along relations, and their sums."""
+"""A network's layers: convolutions along relations, and their sums."""
 
 from __future__ import annotations
 
@@ -19,43 +19,44 @@ if TYPE_CHECKING:
     from gloader.types import DeviceBlock, Relation
 
 
-Table = tuple[torch.Tensor, ...]  # the result of `project`, one row per node
+# The result of `project`, one row per node.
+Table = tuple[torch.Tensor, ...]
 # The cost of gathering one element, in multiply-adds of a matrix product.
-# On a CPU, measured on two cores: 0.16 ns against 0.0105 ns. Wrong choices cost little: both orders are
-# then about as fast.
+# On a CPU, measured on two cores: 0.16 ns against 0.0105 ns. Wrong choices cost little, because both orders are
+# then about equally fast.
 _CPU_GATHER_COST = 15
-# On a GPU, from the data sheet of an H200 and not measured, with everything at a third of its peak: a gathered float32
-# takes 4 bytes of 3.3 TB/s, 3.6 ps, and a multiply-add outside of the matrix units 0.1 ps. In bfloat16 a gathered
-# element takes 1.8 ps, and a multiply-add inside of the matrix units 0.006 ps.
+# On a GPU, from an H200 data sheet, not measured, at a third of each peak: a gathered float32 takes 4 bytes of
+# 3.3 TB/s, 3.6 ps, and a multiply-add outside the matrix units 0.1 ps. In bfloat16 a gathered element takes 1.8 ps,
+# and a multiply-add inside the matrix units 0.006 ps.
 _GPU_GATHER_COST = 40
 _GPU_BF16_GATHER_COST = 300
 
 
 def gather_cost(device_type: str) -> int:
-    """Return the cost of gathering one element in multiply-adds, on such a device and under its autocast."""
+    """Return the cost of gathering one element, in multiply-adds, on such a device under its autocast."""
     if device_type == "cpu":
         return _CPU_GATHER_COST
     return _GPU_BF16_GATHER_COST if torch.is_autocast_enabled(device_type) else _GPU_GATHER_COST
 
 
 class Conv(Protocol):
-    """A convolution along one relation, from nodes of one type to nodes of another type or of the same type.
+    """A convolution along one relation, between nodes of one type or of two types.
 
-    It computes from the block of a batch in one call, or over all in-edges of any nodes in two steps. The steps are
-    for graphs whose features exceed memory: `project` is dense and streams over the sources in node order; `propagate`
-    then needs only the projected table. Both take a range of columns, so that the table can be as narrow as memory
-    requires. These are columns of the output; a convolution with a head has columns of the head's input.
-
-    A relation without edges adds its bias, as in PyG.
+    It computes a batch's block in one call, or all in-edges of any nodes in two steps. The steps are for graphs whose
+    features exceed memory: `project` is dense and streams over the sources in node order. `propagate` then needs only
+    the projected table. Both take a range of columns, so that the table can be as narrow as memory requires. These are
+    output columns; for a convolution with a head, they are columns of the head's input. A relation without edges adds
+    its bias, as in PyG.
     """
 
-    edge_dim: int  # width of the edge features that it reads; 0 without edge features
+    # Width of the edge features that the convolution reads. 0 without edge features.
+    edge_dim: int
     out_dim: int
 
     def __call__(self, x_src: torch.Tensor, x_dst: torch.Tensor, block: DeviceBlock, /) -> torch.Tensor:
-        """Return (D, out_dim) for the rows (U, in_dim) of the sources and (D, own_dim) of the destinations.
+        """Return (D, out_dim) from source rows (U, in_dim) and destination rows (D, own_dim).
 
-        Within one type the first D rows of ``x_src`` are ``x_dst``.
+        Within one type, ``x_dst`` are the first D rows of ``x_src``.
         """
         ...
 
@@ -66,12 +67,12 @@ class Conv(Protocol):
 
     @property
     def edge_floats(self) -> int:
-        """Floats per edge that `propagate` holds besides features and a few scores."""
+        """Floats per edge in `propagate`, besides features and a few scores."""
         ...
 
     @property
     def column_step(self) -> int:
-        """The number of columns in a range is a multiple of this."""
+        """The divisor of a range's column count."""
         ...
 
     def table_widths(self, num_columns: int, /) -> tuple[int, ...]:
@@ -83,9 +84,9 @@ class Conv(Protocol):
 
         Parameters
         ----------
-        x : (n, in_dim) their inputs
-        degree : (n,) float32, their in-degrees, if sources and destinations have one type; otherwise (0,)
-        columns : a multiple of `column_step`
+        x : (n, in_dim) the sources' inputs
+        degree : (n,) float32, the sources' in-degrees, if sources and destinations have one type; otherwise (0,)
+        columns : output columns, a multiple of `column_step`
         """
         ...
 
@@ -98,8 +99,8 @@ class Conv(Protocol):
 
         Parameters
         ----------
-        x : (n, own_dim) their inputs
-        columns : as for `project`
+        x : (n, own_dim) the destinations' inputs
+        columns : see `project`
         """
         ...
 
@@ -108,26 +109,26 @@ class Conv(Protocol):
 
         Parameters
         ----------
-        table : result of `project` for all sources; without rows if the relation has no edge
+        table : result of `project` for all sources; without rows if the relation has no edges
         own : result of `project_own` for the n destinations
         part : the destinations and their in-edges, whose sources index the table
-        columns : those of the table
+        columns : the table's columns
         """
         ...
 
 
 def one_part(conv: object, num_columns: int) -> tuple[int, ...]:  # noqa: ARG001 - a method of convolutions
-    """Return `Conv.table_widths` of a table that has a float per column. Pure."""
+    """Return `Conv.table_widths` for a table with one float per column. Pure."""
     return (num_columns,)
 
 
 def no_own_widths(conv: object, num_columns: int) -> tuple[int, ...]:  # noqa: ARG001 - a method of convolutions
-    """Return `Conv.own_widths` of a convolution whose destinations add no terms of their own. Pure."""
+    """Return `Conv.own_widths` for a convolution without own terms of the destinations. Pure."""
     return ()
 
 
 def no_own_terms(conv: object, x: torch.Tensor, columns: slice) -> Table:  # noqa: ARG001 - a method of convolutions
-    """Return `Conv.project_own` of a convolution whose destinations add no terms of their own. Pure."""
+    """Return `Conv.project_own` for a convolution without own terms of the destinations. Pure."""
     return ()
 
 
@@ -158,9 +159,9 @@ def projects_first(
 
     Parameters
     ----------
-    x : (U, in_dim) rows of the sources
+    x : (U, in_dim) source rows
     block : the edges
-    in_dim, out_dim, num_heads : as for `multiplies_first`
+    in_dim, out_dim, num_heads : see `multiplies_first`
     """
     return multiplies_first(
         num_src=block.num_src,
@@ -187,22 +188,22 @@ def multiplies_first(
 ) -> bool:
     """Return whether ``A (X W)`` costs less than ``(A X) W`` in one training step. Pure.
 
-    To multiply first takes a product over all U source rows and a gather of H columns. To aggregate first takes a
-    gather of F columns per head and a product over the D destination rows. A backward pass repeats both for the
-    weights, and once more for an input with a gradient. The input of the first layer has no gradient.
+    Multiplying first takes a product over all U source rows and a gather of H columns. Aggregating first takes a gather
+    of F columns per head and a product over the D destination rows. A backward pass repeats both for the weights, and
+    once more for an input with a gradient. The first layer's input has no gradient.
 
     Parameters
     ----------
     num_src, num_dst, num_edges : U, D, E of the block
     in_dim, out_dim : F and H
     input_has_grad : whether the layer's input needs a gradient
-    num_heads : aggregations with different weights, each of H / num_heads columns
+    num_heads : aggregations with different weights, each with H / num_heads columns
     gather_cost : result of `gather_cost`
     """
-    # Forward, and backward for the weights. The third product is the gradient of the input.
+    # The products are one forward, one backward for the weights, and a third for the input's gradient.
     products = 3 if input_has_grad else 2
     multiply = products * num_src * in_dim * out_dim + 2 * gather_cost * num_edges * out_dim
-    # Attention weights, which differ by head, have gradients: their backward pass gathers too.
+    # Attention weights differ by head and have gradients, so their backward pass gathers too.
     gathers = 2 if input_has_grad or num_heads > 1 else 1
     aggregate = gathers * gather_cost * num_heads * num_edges * in_dim + products * num_dst * in_dim * out_dim
     return multiply <= aggregate
@@ -210,35 +211,35 @@ def multiplies_first(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Layer:
-    """One layer: the sum of a convolution for each relation, and of a Linear for the node's own row.
+    """One layer: each relation's convolution, plus a Linear for the node's own row, summed.
 
-    The network owns and names the parameters. The layer has only types whose rows reach the output. For a type without
-    a Linear there is one relation into it, whose convolution adds the node's own row.
+    The network owns and names the parameters. The layer has only types whose rows reach the output. A type without a
+    Linear has one relation, whose convolution adds the node's own row.
     """
 
-    roots: Mapping[str, nn.Linear]  # with bias
+    roots: Mapping[str, nn.Linear]  # Linear layers with bias
     relations: Mapping[Relation, Conv]  # in the order of the dataset's record
-    in_dims: Mapping[str, int]  # width of the rows of each type that enter the layer
+    in_dims: Mapping[str, int]  # width of each type's rows that enter the layer
     out_dim: int  # width of the rows that leave the layer
 
     @property
     def types(self) -> tuple[str, ...]:
-        """The types that the layer computes."""
+        """Types computed by the layer."""
         return tuple(self.roots) or tuple(name for _, _, name in self.relations)
 
     @property
     def head(self) -> nn.Module | None:
-        """The layers that each sum passes, or None; only a lone convolution has a head."""
+        """The layers that each sum passes, or None. Only a lone convolution has a head."""
         return None if self.roots else next(iter(self.relations.values())).head
 
     @property
     def sum_dim(self) -> int:
-        """Width of the sums: of the head's input, if there is a head."""
+        """Width of the sums. With a head, it is the width of the head's input."""
         return self.out_dim if self.head is None else next(iter(self.in_dims.values()))
 
     @property
     def column_step(self) -> int:
-        """The number of columns of the sums in a range is a multiple of this."""
+        """The divisor of a range's column count in the sums."""
         return max((conv.column_step for conv in self.relations.values()), default=1)
 
     def relations_into(self, node_type: str) -> dict[Relation, Conv]:
@@ -246,13 +247,13 @@ class Layer:
         return {relation: conv for relation, conv in self.relations.items() if relation[2] == node_type}
 
     def own(self, node_type: str, x: torch.Tensor, columns: slice) -> torch.Tensor:
-        """Return the terms of the nodes' own rows, (n, columns), bias included.
+        """Return the own-row terms of nodes, (n, columns), bias included.
 
         Parameters
         ----------
         node_type : one of `types`
-        x : (n, in_dim) rows of the nodes
-        columns : of the output
+        x : (n, in_dim) the nodes' rows
+        columns : output columns
         """
         root = self.roots[node_type]
         return functional.linear(x, root.weight[columns], root.bias[columns])
@@ -264,13 +265,13 @@ class Layer:
 
         Parameters
         ----------
-        x : (U_t, in_dim) of each type of ``in_dims``; the first D_t rows are the destinations
-        hop : the block of each relation
+        x : (U_t, in_dim) rows of each type in ``in_dims``; the first D_t rows are the destinations
+        hop : each relation's block
         num_rows : D_t of each of the `types`
         """
         result = {name: root(x[name][: num_rows[name]]) for name, root in self.roots.items()}
-        # Relations without edges in this batch count too: each parameter gets a gradient in every step, which the
-        # average over ranks needs.
+        # Relations without edges in this batch are included: each parameter gets a gradient in every step, as the
+        # average over ranks requires.
         for relation, conv in self.relations.items():
             source, _, destination = relation
             made = conv(x[source], x[destination][: num_rows[destination]], hop[relation])

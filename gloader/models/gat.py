@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 
 class GatConv(nn.Module):
-    """Attention over the neighbours; the parameters of PyG's ``GATConv`` (Velickovic et al., 2018).
+    """Attention over the neighbours, with the parameters of PyG's ``GATConv`` (Velickovic et al., 2018).
 
-    An edge with an importance weight w counts as w edges in the softmax: then both sums of the softmax are unbiased
-    estimates of the sums over all neighbours, and their ratio is a consistent estimate.
+    An edge with an importance weight w counts as w edges in the softmax. Then both softmax sums are unbiased estimates
+    of the sums over all neighbours, and their ratio is a consistent estimate.
 
-    With edge features, the parameters are those of PyG's ``GATConv(edge_dim=...)``: each edge adds a score of its own.
-    The score of a node to itself is then the mean over its in-edges, or its estimate from sampled edges.
+    With edge features, the parameters are those of PyG's ``GATConv(edge_dim=...)``: each edge adds its own score. A
+    node's score to itself is then the mean over its in-edges, or its estimate from sampled edges.
 
     Parameters
     ----------
@@ -40,8 +40,8 @@ class GatConv(nn.Module):
         the heads are averaged
     heads : number of heads
     concat : whether the heads are concatenated or averaged
-    add_self_loops : a node also attends to itself, whatever was sampled
-    edge_dim : width of the edge features; 0 means that they are not read
+    add_self_loops : whether a node also attends to itself, in every sample
+    edge_dim : width of the edge features; 0 ignores edge features
     """
 
     head = None
@@ -80,7 +80,7 @@ class GatConv(nn.Module):
         Raises
         ------
         ConfigError
-            The layer reads edge features, and the block has none, or features of another width.
+            The layer reads edge features, and the block has none or features of another width.
         """
         edges = Adjacency.of_block(block)
         weights = self.lin.weight.view(self.heads, self.head_dim, self.in_dim)
@@ -100,23 +100,23 @@ class GatConv(nn.Module):
         return _join(result, concat=self.concat) + self.bias
 
     def _scores(self, x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """Return the scores (U, heads, 2) as source and as destination, in the precision of the parameters.
+        """Return the source and destination scores (U, heads, 2), in the parameters' precision.
 
         Autocast is off: a relative error e of a score s becomes an error of e s in the attention.
 
         Parameters
         ----------
-        x : (U, in_dim)
-        weights : (heads, head_dim, in_dim) the projection of each head
+        x : (U, in_dim) rows
+        weights : (heads, head_dim, in_dim) each head's projection
         """
         with torch.autocast(x.device.type, enabled=False):
-            # The product of both maps: an input row has its scores without its projection.
+            # The product of both maps gives a row's scores without its projection.
             vectors = torch.cat((self.att_src, self.att_dst)).transpose(0, 1) @ weights
             scores = functional.linear(x.to(vectors.dtype), vectors.view(-1, self.in_dim))
         return scores.view(-1, self.heads, 2)
 
     def _edge_terms(self, block: DeviceBlock, edges: Adjacency) -> torch.Tensor:
-        """Return the score terms of each edge (E, heads); with self loops those of the loops follow, (E + D, heads)."""
+        """Return each edge's score terms, (E, heads). With self loops the loops' terms follow, (E + D, heads)."""
         terms = self._edge_scores(edge_features_of(block, self.edge_dim), slice(None))
         if not self.add_self_loops:
             return terms
@@ -130,33 +130,33 @@ class GatConv(nn.Module):
         return torch.cat((terms, loops))
 
     def _edge_scores(self, features: torch.Tensor, heads: slice) -> torch.Tensor:
-        """Return the scores (E, heads) of ``features`` (E, edge_dim), in the precision of the parameters."""
+        """Return the scores (E, heads) of ``features`` (E, edge_dim), in the parameters' precision."""
         return _scores_of(features, self.lin_edge, self.att_edge, heads)
 
     @property
     def edge_floats(self) -> int:
-        """Scores of an edge from its features, and their sum with the other scores."""
+        """An edge's scores from its features, and their sums with the other scores."""
         return 2 * self.heads if self.edge_dim else 0
 
     @property
     def column_step(self) -> int:
-        """Columns of one head if heads are concatenated, all columns if they are averaged."""
+        """One head's columns if heads are concatenated, all columns if they are averaged."""
         return self.head_dim if self.concat else self.out_dim
 
     def _heads_of(self, columns: slice) -> slice:
         return _heads_of(columns, self.head_dim) if self.concat else slice(0, self.heads)
 
     def table_widths(self, num_columns: int) -> tuple[int, ...]:
-        """Return the widths of the projection of each head, and of both scores of all heads."""
+        """Return the widths of each head's projection, and of both scores of all heads."""
         heads = self._heads_of(slice(0, num_columns)).stop
         return (*(self.head_dim,) * heads, heads, heads)
 
     def project(self, x: torch.Tensor, _degree: torch.Tensor, columns: slice) -> Table:
-        """Return the projection of ``x`` (n, in_dim) for each head, then the scores.
+        """Return each head's projection of ``x`` (n, in_dim), then the scores.
 
         Parameters
         ----------
-        x, _degree, columns : as for `Conv.project`
+        x, _degree, columns : see `Conv.project`
         """
         heads = self._heads_of(columns)
         weights = self.lin.weight.view(self.heads, self.head_dim, self.in_dim)[heads]
@@ -172,7 +172,7 @@ class GatConv(nn.Module):
 
         Parameters
         ----------
-        table, _own, part, columns : as for `Conv.propagate`
+        table, _own, part, columns : see `Conv.propagate`
         """
         *values, scores_src, scores_dst = table
         nodes = part.nodes
@@ -188,7 +188,7 @@ class GatConv(nn.Module):
             if terms is not None and self.add_self_loops:
                 loop_terms += reduce_edges(terms, edges, by="sum")
             softmax.add_edges(edge_scores(scores_src, scores_dst, (edges.indices, edges.dst), terms), edges)
-        # The score of a loop is a mean over the features of all edges: such a loop comes last.
+        # A loop's score is a mean over the features of all edges, so these loops come last.
         if self.add_self_loops and self.edge_dim:
             loop_terms /= part.degree.clamp(min=1.0).unsqueeze(1)
             softmax.add_loops(functional.leaky_relu(loops + loop_terms, NEGATIVE_SLOPE), nodes)
@@ -196,7 +196,7 @@ class GatConv(nn.Module):
 
 
 def glorot(weight: torch.Tensor) -> None:
-    """Fill as PyG does, from the last two dimensions."""
+    """Initialise ``weight`` as PyG does, from its last two dimensions."""
     bound = (6.0 / (weight.shape[-2] + weight.shape[-1])) ** 0.5
     nn.init.uniform_(weight, -bound, bound)
 
@@ -211,37 +211,37 @@ def _heads_of(columns: slice, head_dim: int) -> slice:
 
 
 def _join(results: torch.Tensor, *, concat: bool = True) -> torch.Tensor:
-    """Return (n, columns) of the ``results`` (heads, n, head_dim)."""
+    """Return (n, columns) from the ``results`` (heads, n, head_dim)."""
     return results.transpose(0, 1).flatten(1) if concat else results.mean(dim=0)
 
 
 def _scores_of(x: torch.Tensor, lin: nn.Linear, attention: torch.Tensor, heads: slice) -> torch.Tensor:
-    """Return the scores (n, heads) of rows by a projection, in the precision of the parameters.
+    """Return the scores (n, heads) of projected rows, in the parameters' precision.
 
     Autocast is off, as in `GatConv._scores`.
 
     Parameters
     ----------
-    x : (n, width) rows of nodes or edges
-    lin, attention : (heads * head_dim, width) and (1, heads, head_dim), of all heads
-    heads : the wanted heads
+    x : (n, width) node or edge rows
+    lin, attention : (heads * head_dim, width) and (1, heads, head_dim) parameters of all heads
+    heads : the requested heads
     """
     with torch.autocast(x.device.type, enabled=False):
-        # The product of both maps: a row has its scores without its projection.
+        # The product of both maps gives a row's scores without its projection.
         weights = lin.weight.view(*attention.shape[1:], -1)[heads]
         vectors = attention[:, heads].transpose(0, 1) @ weights
         return functional.linear(x.to(vectors.dtype), vectors.squeeze(1))
 
 
 class RelationAttention(nn.Module):
-    """Attention of destinations to sources of another type, or of the same type; heads are concatenated.
+    """Attention of destinations to sources of another type or the same type. Heads are concatenated.
 
     The parameters are those of PyG's ``GATConv((in_dim, own_dim), ..., add_self_loops=False)``. An edge with an
     importance weight w counts as w edges in the softmax.
 
     Parameters
     ----------
-    in_dim, own_dim : width of a source and of a destination
+    in_dim, own_dim : widths of a source and a destination
     out_dim : H; a head has H / heads columns
     heads : number of heads, a divisor of ``out_dim``
     """
@@ -279,20 +279,20 @@ class RelationAttention(nn.Module):
 
     @property
     def column_step(self) -> int:
-        """Columns of one head."""
+        """One head's columns."""
         return self.head_dim
 
     def table_widths(self, num_columns: int) -> tuple[int, ...]:
-        """Return the widths of the projection of each head, and of the source's scores of all heads."""
+        """Return the widths of each head's projection, and of the source scores of all heads."""
         heads = num_columns // self.head_dim
         return (*(self.head_dim,) * heads, heads)
 
     def project(self, x: torch.Tensor, _degree: torch.Tensor, columns: slice) -> Table:
-        """Return the projection of ``x`` (n, in_dim) for each head, then the scores.
+        """Return each head's projection of ``x`` (n, in_dim), then the scores.
 
         Parameters
         ----------
-        x, _degree, columns : as for `Conv.project`
+        x, _degree, columns : see `Conv.project`
         """
         heads = _heads_of(columns, self.head_dim)
         values = functional.linear(x, self.lin_src.weight[columns]).view(len(x), -1, self.head_dim)
@@ -307,7 +307,7 @@ class RelationAttention(nn.Module):
 
         Parameters
         ----------
-        x, columns : as for `Conv.project_own`
+        x, columns : see `Conv.project_own`
         """
         return (_scores_of(x, self.lin_dst, self.att_dst, _heads_of(columns, self.head_dim)),)
 
@@ -316,7 +316,7 @@ class RelationAttention(nn.Module):
 
         Parameters
         ----------
-        table, own, part, columns : as for `Conv.propagate`
+        table, own, part, columns : see `Conv.propagate`
         """
         *values, scores_src = table
         (scores_dst,) = own

@@ -1,4 +1,4 @@
-"""GCN with the symmetric normalisation of the whole graph."""
+"""GCN with the full graph's symmetric normalisation."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 class GcnConv(nn.Module):
-    """``W sum_u x_u / sqrt(d_u d_v) + b``; the parameters of PyG's ``GCNConv`` (Kipf and Welling, 2017).
+    """``W sum_u x_u / sqrt(d_u d_v) + b``, with the parameters of PyG's ``GCNConv`` (Kipf and Welling, 2017).
 
-    The degrees are those of the full graph. The sum over the sampled edges of a node is rescaled: by its in-degree
-    over the number sampled, or edge by edge by the importance weight from the sampler. Both give an unbiased estimate
-    of the sum over all edges.
+    The degrees are full-graph degrees. The sum over a node's sampled edges is rescaled: by its in-degree over the
+    number sampled, or edge by edge by the sampler's importance weights. Both give an unbiased estimate of the sum over
+    all edges.
 
     Parameters
     ----------
     in_dim, out_dim : F and H
-    add_self_loops : the node itself counts as one more neighbour, which is always there; False if the graph stores a
+    add_self_loops : whether the node itself counts as one more neighbour, in every sample; False if the graph stores a
         self loop at every node
     """
 
@@ -59,7 +59,7 @@ class GcnConv(nn.Module):
         edges = Adjacency.of_block(block)
         norm = self._norm(block.src_degree)
         own = norm[: edges.num_dst]
-        # Without weights each sampled edge represents equally many edges.
+        # Without weights, each sampled edge represents equally many edges.
         if block.edge_weight is None:
             rescale = block.src_degree[: edges.num_dst] / edges.counts.clamp(min=1.0)
             weight = (own * rescale)[edges.dst] * norm[edges.indices]
@@ -71,7 +71,7 @@ class GcnConv(nn.Module):
         return total
 
     def _norm(self, degree: torch.Tensor) -> torch.Tensor:
-        """Return 1 / sqrt(d) of each node, 0 for a node without edges."""
+        """Return each node's 1 / sqrt(d), or 0 for a node without edges."""
         if self.add_self_loops:
             return (degree + 1.0).rsqrt()
         return torch.where(degree > 0, degree.clamp(min=1.0).rsqrt(), 0.0)
@@ -79,11 +79,11 @@ class GcnConv(nn.Module):
     table_widths = one_part
 
     def project(self, x: torch.Tensor, degree: torch.Tensor, columns: slice) -> Table:
-        """Return the projection of ``x`` (n, in_dim), divided by the root of its degree.
+        """Return the projection of ``x`` (n, in_dim), divided by the square root of the degree.
 
         Parameters
         ----------
-        x, degree, columns : as for `Conv.project`
+        x, degree, columns : see `Conv.project`
         """
         return (functional.linear(x, self.lin.weight[columns]) * self._norm(degree).unsqueeze(1),)
 
@@ -95,14 +95,14 @@ class GcnConv(nn.Module):
 
         Parameters
         ----------
-        table, _own, part, columns : as for `Conv.propagate`
+        table, _own, part, columns : see `Conv.propagate`
         """
         (neighbors,) = table
         if self.add_self_loops:
             total = neighbors[part.nodes]
         else:
             total = neighbors.new_zeros(len(part.nodes), neighbors.shape[1])
-        # The table's rows have the factor of the source; that of the destination is the same for all of its edges.
+        # The table's rows contain the source's factor. The destination's factor is equal for all its edges.
         for edges in part.pieces:
             total += sum_neighbors(neighbors, edges)
         return total * self._norm(part.degree).unsqueeze(1) + self.bias[columns]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gloader.types import DeviceBlock
 
 
-# Columns of a message that are held at once: wide enough for a kernel, and narrower than most rows.
+# Message columns held at once: wide enough for a kernel, and narrower than most rows.
 MESSAGE_COLUMNS: Final = 32
 
 
@@ -30,23 +30,23 @@ def sum_messages(
     lin: tuple[torch.Tensor, torch.Tensor],
     weight: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return the (weighted) sum of ``relu(x_source + W e + b)`` over the in-edges of each destination.
+    """Return the (weighted) sum of ``relu(x_source + W e + b)`` over each destination's in-edges.
 
-    Each edge has a message of its own, which must exist before it is added; but columns are independent of each other.
-    Memory beyond the result and the gradients is O(E `MESSAGE_COLUMNS`), forward and backward, never O(E F): the
-    backward pass computes the messages again. Each sum has a fixed order on every device.
+    Each edge has its own message, which must exist before the sum, but columns are independent. Memory beyond the
+    result and the gradients is O(E `MESSAGE_COLUMNS`) in both passes, never O(E F). The backward pass recomputes the
+    messages. Each sum has a fixed order on every device.
 
     Parameters
     ----------
-    x : (num_src, F) float32 or bfloat16; messages are made and added up in float32
-    features : (E, F_e) e of each edge
+    x : (num_src, F) float32 or bfloat16 rows; messages are computed and summed in float32
+    features : (E, F_e) each edge's features e
     edges : E edges into D destinations
     lin : W (F, F_e) and b (F,)
     weight : (E,) factor of each message; None means ones
 
     Returns
     -------
-    (D, F) of the dtype of ``lin``; a destination without edges gets zeros
+    (D, F), in the dtype of ``lin``; zeros for a destination without edges
     """
     result: torch.Tensor = _MessageSum.apply(x, features, *lin, weight, edges)  # type: ignore[no-untyped-call]
     return result
@@ -95,7 +95,7 @@ class _MessageSum(torch.autograd.Function):
             if grad_features is not None:
                 grad_features.addmm_(each, w[columns])
             if grad_x is not None:
-                # As in `sum_neighbors`: a sum over the edges of each source.
+                # This is a sum over each source's edges, as in `sum_neighbors`.
                 offsets, _, order = edges.transposed
                 grad_x[:, columns] = _bag(each, order, offsets, None)
         return grad_x, grad_features, grad_w, grad_b, grad_weight, None
@@ -114,7 +114,7 @@ def _before_relu(
     columns: slice,
 ) -> torch.Tensor:
     """Return some columns of ``x_source + W e + b``, (E, columns), in the precision of W."""
-    # The same precision in both passes, which must agree on the sign of each value.
+    # Both passes use the same precision, because they must agree on the sign of each value.
     with torch.autocast(x.device.type, enabled=False):
         messages = functional.linear(features, w, b)
     # Rows with few columns are gathered faster from contiguous memory.
@@ -137,20 +137,21 @@ class GineConv(nn.Module):
     """``MLP((1 + eps) x + sum_u relu(x_u + W e_u + b))`` (Hu et al., 2020).
 
     The parameters are those of PyG's ``GINEConv(edge_dim=..., train_eps=True)`` around a Linear, ReLU and Linear, with
-    an optional batch norm. As in `gloader.models.gcn.GcnConv` the sum over the sampled edges of a node is rescaled by
-    its in-degree over the number sampled, or each edge by its importance weight: an unbiased estimate of the sum over
-    all edges, which evaluation computes.
+    an optional batch norm. The sum over a node's sampled edges is rescaled as in `gloader.models.gcn.GcnConv`: by the
+    in-degree over the number sampled, or each edge by its importance weight. This is an unbiased estimate of the sum
+    over all edges, which evaluation computes.
 
     Parameters
     ----------
     in_dim, out_dim : F and H
-    edge_dim : F_e, width of the features of an edge
+    edge_dim : F_e, width of an edge's features
     hidden : width between the two Linear layers
-    batch_norm : normalise between them
+    batch_norm : whether to normalise between the Linear layers
     """
 
     column_step = 1
-    edge_floats = 2 * MESSAGE_COLUMNS  # some columns of the messages, and the terms that they are made of
+    # Some message columns and the terms of their sums.
+    edge_floats = 2 * MESSAGE_COLUMNS
 
     def __init__(self, in_dim: int, out_dim: int, *, edge_dim: int, hidden: int, batch_norm: bool) -> None:
         super().__init__()
@@ -186,11 +187,11 @@ class GineConv(nn.Module):
     table_widths = one_part
 
     def project(self, x: torch.Tensor, _degree: torch.Tensor, columns: slice) -> Table:
-        """Return the columns of ``x`` (n, in_dim).
+        """Return some columns of ``x`` (n, in_dim).
 
         Parameters
         ----------
-        x, _degree, columns : as for `Conv.project`
+        x, _degree, columns : see `Conv.project`
         """
         return (x[:, columns],)
 
@@ -198,11 +199,11 @@ class GineConv(nn.Module):
     project_own = no_own_terms
 
     def propagate(self, table: Table, _own: Table, part: Part, columns: slice) -> torch.Tensor:
-        """Return the node's own row and the sum of the messages of all in-edges.
+        """Return the node's own row plus the sum of all in-edges' messages.
 
         Parameters
         ----------
-        table, _own, part, columns : as for `Conv.propagate`
+        table, _own, part, columns : see `Conv.propagate`
         """
         (rows,) = table
         lin = (self.lin.weight[columns], self.lin.bias[columns])

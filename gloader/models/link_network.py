@@ -1,4 +1,4 @@
-"""An encoder of nodes and a decoder of pairs, as one network."""
+"""A node encoder and a pair decoder, as one network."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 
 
 DECODERS: Final = ("dot", "mlp")
-_LAYERS: Final = 3  # of OGB's examples
+# The number in OGB's examples.
+_LAYERS: Final = 3
 
 
 class DotDecoder(nn.Module):
     """The dot product of both ends. Has no parameters."""
 
     def forward(self, source: torch.Tensor, destination: torch.Tensor) -> torch.Tensor:
-        """Return the logits (P,) of pairs whose ends are ``source`` and ``destination``, both (P, D)."""
+        """Return the logits (P,) of pairs with the ends ``source`` and ``destination``, both (P, D)."""
         return (source * destination).sum(dim=1)
 
 
@@ -37,9 +38,9 @@ class MlpDecoder(nn.Module):
     ----------
     dim : D, width of an end
     hidden : width between the layers
-    layers : Linear layers, at least 1
-    dropout : probability, applied between the layers
-    num_outputs : C, numbers for each pair
+    layers : number of Linear layers, at least 1
+    dropout : dropout probability between the layers
+    num_outputs : C, outputs per pair
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class MlpDecoder(nn.Module):
         self.dropout = dropout
 
     def forward(self, source: torch.Tensor, destination: torch.Tensor) -> torch.Tensor:
-        """Return the logits of pairs whose ends are ``source`` and ``destination``, both (P, D): (P,), or (P, C)."""
+        """Return the logits, (P,) or (P, C), of pairs with the ends ``source`` and ``destination``, both (P, D)."""
         x = source * destination
         *hidden, last = self.lins
         for lin in hidden:
@@ -74,12 +75,12 @@ def build_decoder(
     name : "dot" or "mlp"
     dim : D, width of an end
     hidden, dropout, layers : parameters of `MlpDecoder`
-    num_outputs : C, numbers for each pair; 1 for a score
+    num_outputs : C, outputs per pair; 1 for a score
 
     Raises
     ------
     ConfigError
-        There is no such decoder, or it makes only one number per pair.
+        There is no such decoder, or it gives only one output per pair.
     """
     match name:
         case "dot" if num_outputs > 1:
@@ -96,13 +97,13 @@ def build_decoder(
 
 @near_keywords
 class LinkNetwork(nn.Module):
-    """Scores pairs of nodes by the embeddings of both.
+    """Scores node pairs from the embeddings of both ends.
 
     Parameters
     ----------
     encoder : maps features and edges to embeddings
-    decoder : maps the embeddings of pairs to their scores
-    ends : types of the sources and of the destinations
+    decoder : maps the embeddings of pairs to scores
+    ends : types of the sources and the destinations
     """
 
     def __init__(self, encoder: GraphNetwork, decoder: Decoder, *, ends: tuple[str, str]) -> None:
@@ -112,9 +113,9 @@ class LinkNetwork(nn.Module):
         self._ends = ends
 
     def forward(self, batch: LinkBatch) -> torch.Tensor:
-        """Return the scores of the batch's pairs: (P,), or (P, C) from a decoder with C outputs."""
+        """Return the scores of the batch's pairs, (P,), or (P, C) from a decoder with C outputs."""
         found = self.encoder.embed(batch.batch)
-        # Indexing would add up gradients from several threads in a random order.
+        # Indexing would add gradients from several threads in a random order.
         ends = (functional.embedding(batch.pairs[:, i], found[end]) for i, end in enumerate(self._ends))
         scores: torch.Tensor = self.decoder(*ends)
         return scores
@@ -122,5 +123,5 @@ class LinkNetwork(nn.Module):
 
 @near_keywords
 def encoder_of(network: GraphNetwork | LinkNetwork) -> GraphNetwork:
-    """Return the part of ``network`` that computes node rows: the encoder of a `LinkNetwork`, or the network itself."""
+    """Return the part of ``network`` that computes node rows: a `LinkNetwork`'s encoder, or the network itself."""
     return network.encoder if isinstance(network, LinkNetwork) else network

@@ -1,4 +1,4 @@
-"""A layer that reads no neighbour: the baseline on the same features."""
+"""A layer that reads no neighbours: the baseline on the same features."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class DenseConv(nn.Module):
-    """``W x + b`` of the destinations."""
+    """``W x + b`` for the destinations."""
 
     column_step = 1
     edge_dim = 0
@@ -43,7 +43,7 @@ class DenseConv(nn.Module):
 
         Parameters
         ----------
-        x, _degree, columns : as for `Conv.project`
+        x, _degree, columns : see `Conv.project`
         """
         return (functional.linear(x, self.lin.weight[columns], self.lin.bias[columns]),)
 
@@ -51,10 +51,10 @@ class DenseConv(nn.Module):
     project_own = no_own_terms
 
     def propagate(self, table: Table, _own: Table, part: Part, _columns: slice) -> torch.Tensor:
-        """Return the table rows of the destinations.
+        """Return the destinations' table rows.
 
         Parameters
         ----------
-        table, _own, part, _columns : as for `Conv.propagate`
+        table, _own, part, _columns : see `Conv.propagate`
         """
         return table[0][part.nodes]

@@ -1,4 +1,4 @@
-"""Networks: stacks of layers over the types and relations of a graph."""
+"""Networks: stacks of layers over a graph's types and relations."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ class GraphNetwork(nn.Module):
     """Layers with an activation, dropout and optional batch norm between them.
 
     A graph of one type has the type `gloader.types.NODE` and the relation `gloader.types.EDGE`. Types without features
-    have learned rows. Layers and norms share their parameters with ``parts``, whose names are those of checkpoints:
-    the names of PyG's and OGB's examples.
+    have learned rows. Layers and norms share their parameters with ``parts``. The names of parts are checkpoint names:
+    the names in PyG's and OGB's examples.
 
     Parameters
     ----------
     schema : types, widths and relations
-    layers : the L layers, beginning at the input features
-    parts : modules that hold the parameters, by name
-    activation : between layers
-    dropout : probability, applied to the input of every layer but the first
-    norms : for each layer, from the first, a batch norm of each type that it computes; later layers have none
-    head : maps the rows of the only target from the last layer to the logits, by Linear, norm or identity, ReLU,
-        dropout and Linear; None if these rows are the output
+    layers : the L layers, from the input features on
+    parts : modules with the parameters, by name
+    activation : function between layers
+    dropout : dropout probability at the input of every layer but the first
+    norms : a batch norm for each computed type, for each layer from the first on; later layers have none
+    head : maps the only target's rows from the last layer to the logits, by Linear, norm or identity, ReLU, dropout
+        and Linear. If None, these rows are the output
     learned : (N_t, width) rows of each type without features
     """
 
@@ -66,26 +66,26 @@ class GraphNetwork(nn.Module):
         for name, part in parts.items():
             self.add_module(name, part)
         self.mlp = head
-        # Pairs: torch would sort the names of a dict.
+        # The pairs keep their order, while torch would sort the names of a dict.
         self.embs = nn.ParameterDict([[key_of(name), rows] for name, rows in (learned or {}).items()])
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """The types of the output rows."""
+        """Types of the output rows."""
         return self.schema.targets
 
     @property
     def learned(self) -> dict[str, torch.Tensor]:
-        """The learned rows (N_t, width) of each type that has no features and reaches the output."""
+        """Learned rows (N_t, width) of each type that has no features and reaches the output."""
         return {name: self.embs[key] for name in self.layers[0].in_dims if (key := key_of(name)) in self.embs}
 
     @property
     def out_dim(self) -> int:
-        """Width of the output."""
+        """Width of the output rows."""
         return self.layers[-1].out_dim if self.mlp is None else int(self.mlp[-1].out_features)  # type: ignore[arg-type]
 
     def below(self, num_layers: int) -> GraphNetwork:
-        """Return the network of the lowest ``num_layers``, at least 1; shares its parts, and has modes of its own."""
+        """Return a network of the lowest ``num_layers``, at least 1. Shares parts; modes are set separately."""
         found = copy.copy(self)
         found._modules = {name: part for name, part in self._modules.items() if name != "mlp"}  # noqa: SLF001 - a copy
         found.layers, found.mlp = self.layers[:num_layers], None
@@ -94,17 +94,17 @@ class GraphNetwork(nn.Module):
     def forward(
         self, batch: AnyReadyBatch | torch.Tensor, blocks: Sequence[DeviceBlock] | None = None
     ) -> torch.Tensor:
-        """Return the output for the seeds of the only target, (B, out_dim).
+        """Return the output for the only target's seeds, (B, out_dim).
 
         Parameters
         ----------
-        batch : of any loader; or the rows ``x`` (U, F) of a batch of one type
-        blocks : the L blocks of that batch
+        batch : a batch of any loader, or the rows ``x`` (U, F) of a one-type batch
+        blocks : the L blocks of a one-type batch
 
         Raises
         ------
         ConfigError
-            There are several targets; or as `embed`.
+            There are several targets, or `embed` raises this error.
         """
         if len(self.targets) > 1:
             raise ConfigError(
@@ -118,14 +118,14 @@ class GraphNetwork(nn.Module):
         return found[self.targets[0]]
 
     def embed(self, batch: AnyReadyBatch) -> dict[str, torch.Tensor]:
-        """Return the output for the seeds of each target, (num_seeds_t, out_dim), in the order of the targets.
+        """Return the output for each target's seeds, (num_seeds_t, out_dim), in target order.
 
-        The two ends of links may have two types: a decoder takes the rows of both.
+        The two ends of links may have two types. A decoder takes the rows of both.
 
         Raises
         ------
         ConfigError
-            The number of hops is not the number of layers.
+            The number of hops differs from the number of layers.
         """
         typed = batch.typed
         x = {name: self._inputs(name, typed) for name in self.layers[0].in_dims}
@@ -134,7 +134,7 @@ class GraphNetwork(nn.Module):
     def _rows(
         self, x: dict[str, torch.Tensor], hops: Hops, num_seeds: Mapping[str, int]
     ) -> dict[str, torch.Tensor]:
-        """Return the output of each target for the input rows ``x`` (U_t, width) of each type."""
+        """Return each target's output from each type's input rows ``x`` (U_t, width)."""
         if len(hops) != len(self.layers):
             raise ConfigError(
                 f"the batch has {len(hops)} hops and the model {len(self.layers)} layers; "
@@ -148,52 +148,52 @@ class GraphNetwork(nn.Module):
         return {name: self.leave(x[name]) for name in self.targets}
 
     def enter(self, depth: int, node_type: str, x: torch.Tensor) -> torch.Tensor:
-        """Return the input rows of layer ``depth`` from the output of the layer below it.
+        """Return layer ``depth``'s input rows from the output of the layer below.
 
         Parameters
         ----------
         depth : 0 for the first layer, L for the head
         node_type : type of the rows
-        x : (n, width)
+        x : (n, width) output rows of the layer below
         """
         if depth == 0:
             return x
-        # On the way into a layer, not out of the layer below: layer-wise inference keeps plain outputs between layers,
-        # on disk if needed, and passes them through this method as it reads them.
+        # These steps belong to the next layer, not to the layer below: layer-wise inference keeps plain outputs between
+        # layers, on disk if needed, and passes them through this method as it reads them.
         if len(self._norms) >= depth:
             x = _normalised(self._norms[depth - 1][node_type], x)
         return functional.dropout(self._activation(x), self.dropout, training=self.training)
 
     def enter_sums(self, depth: int, node_type: str, sums: torch.Tensor) -> torch.Tensor:
-        """Return the input rows of layer ``depth`` from the sums of the layer below it.
+        """Return layer ``depth``'s input rows from the sums of the layer below.
 
         Parameters
         ----------
-        depth, node_type : as for `enter`
-        sums : (n, sum_dim); for layer 0 the features
+        depth, node_type : see `enter`
+        sums : (n, sum_dim) sums; for layer 0 the features
         """
         return self.enter(depth, node_type, self.finish(depth - 1, sums) if depth else sums)
 
     def finish(self, depth: int, sums: torch.Tensor) -> torch.Tensor:
-        """Return the output of layer ``depth`` for its sums (n, sum_dim)."""
+        """Return layer ``depth``'s output for its sums (n, sum_dim)."""
         head = self.layers[depth].head
         found: torch.Tensor = sums if head is None else head(sums)
         return found
 
     def tail(self, num_layers: int, *, is_output: bool) -> Callable[[torch.Tensor], torch.Tensor] | None:
-        """Return the function from the sums of a layer, (n, sum_dim), to its rows; None if the sums are the rows.
+        """Return the function from a layer's sums, (n, sum_dim), to its rows. Returns None if the sums are the rows.
 
         Parameters
         ----------
         num_layers : number of the layer, 1 to L
-        is_output : whether the output of the network is wanted, or that of the layer
+        is_output : whether the network's output is requested instead of the layer's
         """
-        # A layer with a head is never followed by the MLP of the network.
+        # A layer with a head is never followed by the network's MLP.
         is_finished = not is_output or self.mlp is None
         return self.layers[num_layers - 1].head if is_finished else self.leave
 
     def leave(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the output (n, out_dim) for rows ``x`` (n, width) of a target from the last layer."""
+        """Return the output (n, out_dim) for a target's rows ``x`` (n, width) from the last layer."""
         if self.mlp is None:
             return x
         (target,) = self.targets  # a network with a head has one
@@ -208,15 +208,15 @@ class GraphNetwork(nn.Module):
             return batch.x[node_type]
         table = self.embs[key]
         ids = torch.from_numpy(batch.nodes[node_type]).to(table.device)
-        # A step reads few of the rows: a sparse gradient has these rows alone.
+        # A step reads few rows, and a sparse gradient holds only these rows.
         return functional.embedding(ids, table, sparse=True)
 
     def _num_rows(self, hops: Hops, num_seeds: Mapping[str, int]) -> list[dict[str, int]]:
-        """Return the number of rows of each type that leave each layer."""
+        """Return the row count of each type that leaves each layer."""
         counts: list[dict[str, int]] = []
         above = {name: num_seeds.get(name, 0) for name in self.targets}
-        # No block counts the rows of a type that is no destination: the hop above, which takes them in, counts them as
-        # sources.
+        # No block counts the rows of a type that is no destination. The hop above reads these rows and counts them
+        # as sources.
         for layer, hop in zip(reversed(self.layers), reversed(hops), strict=True):
             ends = {relation[2]: hop[relation].num_dst for relation in layer.relations}
             counts.append({name: ends.get(name, above.get(name, 0)) for name in layer.types})
@@ -225,11 +225,12 @@ class GraphNetwork(nn.Module):
         return counts[::-1]
 
 
-HeteroNetwork = GraphNetwork  # the same class, by the name of its batches
+# The same class under the name of its batches.
+HeteroNetwork = GraphNetwork
 
 
 def _normalised(norm: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Return ``x`` (n, width) through a batch norm; by its running statistics if n is too small for a variance."""
+    """Return ``x`` (n, width) after a batch norm. Running statistics are used if n is too small for a variance."""
     if len(x) > 1 or not isinstance(norm, nn.BatchNorm1d) or not norm.training:
         found: torch.Tensor = norm(x)
         return found

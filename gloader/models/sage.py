@@ -22,14 +22,14 @@ class SageConv(nn.Module):
     """``W_l mean(x_neighbours) + b + W_r x``: PyG's ``SAGEConv`` (Hamilton et al., 2017).
 
     Edges with importance weights give a weighted sum over the in-degree, an unbiased estimate of the mean over all
-    in-neighbours. A block of a relation has no in-degrees: there the sum of the weights is an estimate of the degree,
-    and the mean a consistent estimate.
+    in-neighbours. A relation's block has no in-degrees. There the sum of the weights estimates the degree, and the mean
+    is a consistent estimate.
 
     Parameters
     ----------
     in_dim, out_dim : F and H
-    has_root : False leaves out ``W_r x``, as PyG's ``root_weight=False`` does
-    bias : False leaves out ``b``, as a relation of OGB's R-GCN does
+    has_root : False leaves out ``W_r x``, like PyG's ``root_weight=False``
+    bias : False leaves out ``b``, like a relation in OGB's R-GCN
     """
 
     column_step = 1
@@ -46,7 +46,7 @@ class SageConv(nn.Module):
 
     def forward(self, x_src: torch.Tensor, x_dst: torch.Tensor, block: DeviceBlock) -> torch.Tensor:
         """Return (D, out_dim) for sources ``x_src`` (U, in_dim) and destinations ``x_dst`` (D, in_dim)."""
-        # A mean is linear: W may be applied to the rows before they are gathered, or to their means.
+        # A mean is linear, so W may be applied to the rows before the gather or to their means.
         if projects_first(x_src, block, in_dim=self.in_dim, out_dim=self.out_dim):
             found = _mean(functional.linear(x_src, self.lin_l.weight), block)
             found = found if self._bias is None else found + self._bias
@@ -59,15 +59,15 @@ class SageConv(nn.Module):
         return self.lin_l.bias
 
     def table_widths(self, num_columns: int) -> tuple[int, ...]:
-        """Return the widths of the projected neighbour, and of the node's own term."""
+        """Return the widths of the projected neighbour and of the node's own term."""
         return (num_columns,) if self.lin_r is None else (num_columns, num_columns)
 
     def project(self, x: torch.Tensor, _degree: torch.Tensor, columns: slice) -> Table:
-        """Return the projections of ``x`` (n, in_dim): as a neighbour, and as the node itself.
+        """Return the projections of ``x`` (n, in_dim) as a neighbour and as the node itself.
 
         Parameters
         ----------
-        x, _degree, columns : as for `Conv.project`
+        x, _degree, columns : see `Conv.project`
         """
         neighbors = functional.linear(x, self.lin_l.weight[columns])
         if self.lin_r is None:
@@ -83,7 +83,7 @@ class SageConv(nn.Module):
 
         Parameters
         ----------
-        table, _own, part, columns : as for `Conv.propagate`
+        table, _own, part, columns : see `Conv.propagate`
         """
         neighbors, *own_rows = table
         total = neighbors.new_zeros(len(part.degree), neighbors.shape[1])
