@@ -82,7 +82,7 @@ class _Files:
 
     @classmethod
     def beside(cls, run: Path, out: Path | None) -> "_Files":
-        """Return the files of ``run`` in ``out``, which is made now: a failure comes before minutes of work."""
+        """Return the files for ``run`` in ``out``. Makes the folder now, so that a failure precedes minutes of work."""
         from gloader.ssd_store.write.atomic_file import make_output_folder, require_file_target
 
         folder = out or (run if run.is_dir() else run.parent)

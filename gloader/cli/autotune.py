@@ -39,24 +39,25 @@ if TYPE_CHECKING:
 
 
 _SCRATCH_PREFIX = "gloader-autotune-"
-_MOST_S = 30.0  # of the recording; the epoch under way then ends early
+# Longest recording. The current epoch then ends early.
+_MOST_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunedRun:
-    """A recording, and all facts needed to train the same again."""
+    """A recording, and all facts needed to repeat the run."""
 
-    name: str  # for the user
+    name: str  # shown to the user
     predictor: "Predictor"
     dataset: "Dataset"
-    spec: str  # of the dataset, in a recipe's form
-    settings: TrainSettings  # with the memory budget of the run
+    spec: str  # the dataset, in a recipe's form
+    settings: TrainSettings  # the run's settings, with its memory budget
     device: "torch.device"
-    extent: "RunExtent"  # of the measurements
+    extent: "RunExtent"  # extent of the measurements
 
     @property
     def unit(self) -> str:
-        """The unit that its seconds are for."""
+        """The unit of the run's seconds."""
         taken, whole = self.extent.num_batches, self.predictor.recording.header.num_batches
         return "an epoch" if taken == whole else f"the first {taken:,} of {whole:,} batches"
 
@@ -119,16 +120,16 @@ def calibration_run(
     num_batches: int,
     objects: ObjectSettings,
 ) -> Iterator[TunedRun]:
-    """Record a run first.
+    """Record a run before the search.
 
     Parameters
     ----------
-    spec : of the dataset, as of `open_or_prepare`
-    given : settings of the run
+    spec : the dataset, see `open_or_prepare`
+    given : the run's settings
     screen : shows the progress
     device : "auto", or a torch device
-    num_batches : about how many are recorded
-    objects : settings of the mirror of a dataset at a URL
+    num_batches : approximate number of recorded batches
+    objects : settings for the mirror of a dataset at a URL
 
     Raises
     ------
@@ -165,7 +166,7 @@ def calibration_run(
 def _record(
     dataset: "Dataset", given: TrainSettings, folder: Path, device: "torch.device", *, num_batches: int
 ) -> "tuple[TrainSettings, RunExtent]":
-    """Record a few batches in ``folder``; return their settings, with the memory budget, and their number."""
+    """Record a few batches in ``folder``; return their settings, with the memory budget, and their extent."""
     from gloader.lab.analyze.predict import TRACE
     from gloader.lab.analyze.trial import RunExtent, run_short, warm_up
     from gloader.training.run_folder import RunFolder
@@ -183,7 +184,7 @@ def _record(
         most_s=_MOST_S,
         trace=folder / TRACE,
     )
-    # A loader with a known last epoch plans nothing after it, and neither may a new plan of the run.
+    # A loader with a known last epoch plans nothing beyond it, so a new plan of the run must not either.
     short = replace(settings, optim=replace(settings.optim, epochs=taken.extent.num_epochs))
     RunFolder(folder).write_config(run_config(short, dataset))
     return settings, taken.extent

@@ -115,7 +115,7 @@ _OBJECTS = ObjectSettings()
 
 
 def build_app() -> App:
-    """Return the benchmarks as an app of their own."""
+    """Return the app with the benchmarks."""
     app = App(name="bench", help="Measure a part of gloader on this machine.")
     for command in (sampler, inspector, gather, epoch):
         app.command(command)
@@ -250,7 +250,7 @@ def _finish(screen: Screen, report: dict[str, Any], rows: dict[str, str], out: P
     if not screen.is_json:
         screen.console.print(facts(rows))
     if out is not None:
-        # Imported here: --help does without numpy.
+        # These imports are late: --help needs no numpy.
         from gloader.ssd_store.write.atomic_file import make_output_folder, write_atomically
 
         make_output_folder(out.parent)
@@ -307,7 +307,7 @@ def _sampler_rates(report: dict[str, Any]) -> dict[str, str]:
         f"gloader, {report['threads']} threads": f"{format_count(report['edges_per_second'])} edges/s",
         "gloader, 1 thread": f"{format_count(report['edges_per_cpu_second_one_thread'])} edges/s of processor time",
     }
-    # Missing, or switched off with --no-dgl.
+    # DGL is missing, or switched off with --no-dgl.
     if report["ratio_to_dgl"] is None:
         return rows | {"dgl": "not measured"}
     rows[str(report["dgl_setting"])] = f"{format_count(report['dgl_edges_per_second'])} edges/s"

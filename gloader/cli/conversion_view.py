@@ -20,7 +20,7 @@ def format_amount(amount: float, unit: str) -> str:
 
 
 class _Rate(ProgressColumn):
-    """The finished amount, and its rate."""
+    """The finished amount and its rate."""
 
     def render(self, task: Task) -> Text:
         unit = str(task.fields["unit"])
@@ -38,24 +38,24 @@ class _BarView:
         self._task = TaskID(0)
 
     def advance(self, step: str, done: int, total: int | None, unit: str) -> None:
-        """Move the bar of ``step``; a new step gets a bar of its own."""
+        """Move the bar of ``step``. A new step gets its own bar."""
         if step != self._step:
             self._finish()
             self._step, self._task = step, self._bars.add_task(step, total=total, unit=unit)
         self._bars.update(self._task, completed=done, total=total)
 
     def _finish(self) -> None:
-        # A step of unknown length is complete at its end.
+        # The end of a step of unknown length is its completion.
         if self._step is not None:
             completed = self._bars.tasks[self._task].completed
             self._bars.update(self._task, total=completed)
 
 
 class _LineView:
-    """One line when a step ends, and every few seconds of a long one, for logs; implements `PrepareProgress`."""
+    """For logs: one line at each step's end, and every few seconds of a long step; implements `PrepareProgress`."""
 
     def __init__(self, screen: Screen) -> None:
-        # Imported here: numba loads when something is converted, not for --help.
+        # This import is late: a conversion needs numba, --help does not.
         from gloader.observe.compile_clock import compile_seconds
 
         self._compile_seconds = compile_seconds

@@ -73,7 +73,7 @@ def _network(screen: Screen) -> int:
 
 
 def _show(screen: Screen, findings: "list[MachineFinding]") -> bool:
-    """Print a table of findings, unless the output is JSON; return whether there is no problem among them."""
+    """Print a table of findings, unless the output is JSON; return whether no finding is a problem."""
     if not screen.is_json:
         screen.console.print(_table(findings))
     return all(finding.severity != "problem" for finding in findings)

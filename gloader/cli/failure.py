@@ -1,4 +1,4 @@
-"""The end of a command: its exit status, and one line with the reason."""
+"""A command's end: its exit status, and one line with the reason."""
 
 import re
 import signal
@@ -25,10 +25,10 @@ from gloader import errors
 from gloader.cli.screen import cell, make_console
 from gloader.core.flag_values import as_flags
 
-# 128 + the number of the signal, as shells report it: SIGINT is 2, SIGTERM is 15.
+# 128 + the signal's number, as shells report it: SIGINT is 2, SIGTERM is 15.
 EXIT_OK, EXIT_FAILURE, EXIT_USAGE, EXIT_INTERRUPT, EXIT_TERMINATED = 0, 1, 2, 130, 143
 
-# Errors that other input corrects; every other error is a failure of the run.
+# Errors that other input corrects. Every other error is a failure of the run.
 _USAGE_ERRORS = (
     CycloptsError,
     errors.BudgetError,
@@ -48,8 +48,9 @@ _USAGE_ERRORS = (
     errors.VersionError,
 )
 _FEW_FLAGS = 10
-_MISSPELT = re.compile(r"Did you mean (?P<meant>\S+) instead of (?P<typed>\S+)\?")  # the wording of cyclopts
-# Expected kinds of failure, which one line explains. Any other exception is a bug and keeps its traceback.
+# The wording of cyclopts.
+_MISSPELT = re.compile(r"Did you mean (?P<meant>\S+) instead of (?P<typed>\S+)\?")
+# Expected kinds of failure, explained by one line. Any other exception is a bug and keeps its traceback.
 REPORTED_ERRORS = (CycloptsError, errors.GloaderError, OSError, MemoryError)
 
 
@@ -61,11 +62,11 @@ def exit_status(error: BaseException) -> int:
 
 
 def interruption_behind(error: BaseException) -> int | None:
-    """Return the exit status of a Ctrl-C or SIGTERM that ``error`` has hidden, else None. Pure.
+    """Return the exit status of a Ctrl-C or SIGTERM hidden behind ``error``, else None. Pure.
 
     Leaving a block after a signal can raise another error: torch's `with device:` does.
     """
-    # An exception raised while another one passes keeps that one as its context.
+    # An exception raised during another exception keeps the earlier one as its context.
     context: BaseException | None = error
     while context is not None:
         if isinstance(context, KeyboardInterrupt):
@@ -82,7 +83,7 @@ def describe(error: BaseException, command: App | None = None) -> str:
     Parameters
     ----------
     error : the error that ended a command
-    command : the command, whose flags replace the library's keywords in the text; None before a command began
+    command : the command, whose flags replace the library's keywords in the text; None if no command had begun
     """
     text = str(error)
     if isinstance(error, OSError) and error.strerror:
@@ -98,15 +99,15 @@ def describe(error: BaseException, command: App | None = None) -> str:
 
 
 def _ended(error: BaseException) -> str:
-    """Return a text about the state after a signal. Results are whole or absent; a note names the way to continue."""
+    """Return a text on the state after a signal. Results are complete or absent. A note names the way to continue."""
     word = "terminated" if interruption_behind(error) == EXIT_TERMINATED else "interrupted"
-    # The batch at the time of the signal did not fail.
+    # The signal's current batch did not fail.
     return word + (_notes(error, but="in stage ") or ": no result was written; the same command starts again")
 
 
 def _keywords_of(command: App | None) -> set[str]:
     """Return the Python names of a command's flags."""
-    # A group of commands has no flags of its own.
+    # A group of commands has no flags.
     if command is None or command.default_command is None:
         return set()
     found = command.assemble_argument_collection()
@@ -124,7 +125,7 @@ def _notes(error: BaseException, *, but: str | None = None) -> str:
 
 
 def _of_words(error: CycloptsError) -> str:
-    """Return the text for wrong words on the command line, with a correction; cyclopts has most of it."""
+    """Return the text for wrong words on the command line, with a correction. Most of it comes from cyclopts."""
     words = error.root_input_tokens or []
     if "--resume" in words and isinstance(error, MissingArgumentError | UnusedCliTokensError):
         folder = words[words.index("--resume") + 1 :][:1]
@@ -148,7 +149,7 @@ def _of_words(error: CycloptsError) -> str:
 
 
 def _repeated(command: App, flag: str | None) -> str:
-    """Say of a flag that is given twice to give it once; of one that takes a list, with all values in one word."""
+    """Return advice for a repeated flag: give it once, or put a list flag's values into one word."""
     takes_list = any(
         flag in each.names and each.token_count()[1] for each in command.assemble_argument_collection()
     )
@@ -162,7 +163,7 @@ def _command_of(error: CycloptsError) -> str:
 
 
 def _missing(error: MissingArgumentError) -> str:
-    """Return the text for a missing argument or a misspelt flag; cyclopts reports a flag without a value."""
+    """Return the text for a missing argument or a misspelt flag, which cyclopts reports as a flag without a value."""
     text, command = str(error), _command_of(error)
     if misspelt := _MISSPELT.search(text):
         return f"{command} has no {misspelt['typed']}. Did you mean {misspelt['meant']}?"
@@ -172,7 +173,7 @@ def _missing(error: MissingArgumentError) -> str:
 
 
 def _left_over(words: list[str], unused: list[str]) -> str:
-    """Return the text for words that no flag took, with the flag that they may belong to. Pure."""
+    """Return the text for words that belong to no flag, with the flag that they may belong to. Pure."""
     flags = [
         place for place, word in enumerate(words) if word.startswith("--") and unused[0] in words[place:]
     ]
@@ -189,7 +190,7 @@ def _left_over(words: list[str], unused: list[str]) -> str:
 
 
 def _flags_of(error: UnknownOptionError) -> str:
-    """Return the flags of a command with few, or the command that lists them."""
+    """Return the flags of a command with few flags, or the command that lists them."""
     command = _command_of(error)
     names = [argument.name for argument in error.argument_collection if argument.name.startswith("--")]
     if len(names) > _FEW_FLAGS:
@@ -198,7 +199,7 @@ def _flags_of(error: UnknownOptionError) -> str:
 
 
 def _unknown_command(app: App, word: str) -> str:
-    """Return the existing commands, the nearest first; a flag of `gloader train` is recognised. Pure."""
+    """Return the existing commands, the nearest first. Recognises a flag of `gloader train`. Pure."""
     commands = [name for name in app if not name.startswith("-")]
     flags = app["train"].assemble_argument_collection() if "train" in commands else ()
     if any(f"--{word}" in flag.names for flag in flags):
@@ -209,21 +210,21 @@ def _unknown_command(app: App, word: str) -> str:
 
 
 def report(error: BaseException, command: App | None = None) -> None:
-    """Write `error: ...` to stderr, see `describe`; after a signal, the state and the next command."""
+    """Write `error: ...` to stderr, see `describe`. After a signal, write the state and the next command."""
     console = make_console(stderr=True)
     text = describe(error, command) if isinstance(error, REPORTED_ERRORS) else _ended(error)
     console.print(cell("error: ", "bold red"), cell(text), sep="", soft_wrap=True)
 
 
 def _terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
-    # An exception, so that every file, thread and temporary folder is released on the way out.
+    # The exit is an exception, so that every file, thread and temporary folder is released on the way out.
     sys.exit(EXIT_TERMINATED)
 
 
 @contextmanager
 def termination_unwinds() -> Iterator[None]:
     """Turn SIGTERM into an orderly exit with status 143 inside the block."""
-    # In Python only the main thread may set signal handlers; a command in another thread leaves them unchanged.
+    # In Python only the main thread may set signal handlers. A command in another thread leaves them unchanged.
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from gloader.lab.analyze.fit import Fit, FitQuestion
     from gloader.training.run_budget import RunBudget
 
-_EXPONENTS = {"k": 3, "m": 6, "g": 9, "b": 9}  # of ten
+# Powers of ten.
+_EXPONENTS = {"k": 3, "m": 6, "g": 9, "b": 9}
 _SIZED_MODELS: Final = ("graphsage", "gcn", "gat")
 _WHOLE = "it must be a whole number, such as 111059956, 111e6 or 111M"
 
@@ -101,11 +102,11 @@ class FitFlags:
 
     @property
     def model_config(self) -> ModelConfig:
-        """The network."""
+        """The network's settings."""
         return ModelConfig(name=self.model, hidden=self.hidden, heads=self.heads)
 
     def loader(self, features: Features = "auto") -> LoaderSettings:
-        """Return the settings of the loader."""
+        """Return the loader's settings."""
         return LoaderSettings.of(
             fanouts=self.fanout,
             batch_size=self.batch_size,
@@ -116,7 +117,7 @@ class FitFlags:
         )
 
     def run(self) -> TrainSettings:
-        """Return the settings of a run on the dataset; ConfigError if flags describe a graph without one."""
+        """Return the settings of a run on the dataset; ConfigError if flags describe a graph without a dataset."""
         for flag, value in (("nodes", self.nodes), ("dtype", self.dtype), ("train-nodes", self.train_nodes)):
             if value is not None:
                 raise ConfigError(
@@ -134,7 +135,7 @@ class FitFlags:
         )
 
     def size(self) -> tuple[int, int, int]:
-        """Return nodes, edges and the width of a feature row; ConfigError if one is missing or not a number."""
+        """Return nodes, edges and feature width; ConfigError if one is missing or not a number."""
         told = {"--nodes": self.nodes, "--edges": self.edges, "--features": self.features}
         if missing := [flag for flag, value in told.items() if value is None]:
             raise ConfigError(
@@ -191,7 +192,7 @@ def fit(*, flags: FitFlags = _NOTHING, output: OutputFlags = DEFAULT_OUTPUT) -> 
 def _opened(spec: str, settings: TrainSettings, screen: Screen) -> "Iterator[DatasetQuestion]":
     from gloader.observe.peak_memory import bare_bytes
 
-    bare_bytes()  # imports torch, to measure later memory above it, as in a run
+    bare_bytes()  # This imports torch, so that later memory is measured above it, as in a run.
     from gloader.lab.analyze.dataset_fit import DatasetQuestion
 
     with open_or_prepare(spec, screen, memory_budget=None) as dataset:
@@ -199,7 +200,7 @@ def _opened(spec: str, settings: TrainSettings, screen: Screen) -> "Iterator[Dat
 
 
 def _fit_size(flags: FitFlags, screen: Screen) -> None:
-    """Answer from the size of a graph."""
+    """Answer from a graph's size."""
     num_nodes, num_edges, feature_dim = flags.size()
     from gloader.lab.analyze.dataset_fit import ladder
     from gloader.lab.analyze.fit import FitQuestion, SizedGraph
@@ -235,7 +236,7 @@ def _fit_size(flags: FitFlags, screen: Screen) -> None:
 
 
 def _show(screen: Screen, facts: Sequence[tuple[str, str]], found: "Sequence[Fit]") -> None:
-    """Show the facts that do not depend on the budget, and a row for each budget."""
+    """Show the facts that are independent of the budget, and a row for each budget."""
     if screen.is_json:
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
@@ -249,7 +250,7 @@ def _show(screen: Screen, facts: Sequence[tuple[str, str]], found: "Sequence[Fit
 def _facts(
     question: "FitQuestion", least: int, least_to_prepare: int, dataset: int, scratch: int
 ) -> list[tuple[str, str]]:
-    """Return the facts that do not depend on the budget."""
+    """Return the facts that are independent of the budget."""
     data = question.dataset
     return [
         ("features", format_bytes(data.feature_bytes)),
@@ -263,7 +264,7 @@ def _facts(
 
 
 def _dataset_facts(question: "DatasetQuestion", least: "RunBudget") -> list[tuple[str, str]]:
-    """Return the facts that do not depend on the budget, and the division of the least budget."""
+    """Return the facts that are independent of the budget, and the least budget's division."""
     data, parts = question.dataset, _parts(least)
     learned = int(question.learned_share * least.model_bytes)
     rows = f", {format_bytes(learned)} of it learned rows of nodes without features" if learned else ""
@@ -285,7 +286,7 @@ def _dataset_facts(question: "DatasetQuestion", least: "RunBudget") -> list[tupl
 
 
 def _parts(budget: "RunBudget") -> dict[str, int]:
-    """Return the bytes of each part of a budget, by name."""
+    """Return the bytes of a budget's parts, by name."""
     return {
         "model": budget.model_bytes,
         "step": budget.phase_bytes,
@@ -303,7 +304,7 @@ def _batches(question: "FitQuestion | DatasetQuestion") -> list[tuple[str, str]]
 
 
 def _seeds(question: "FitQuestion") -> str:
-    """Return the number of training nodes in an epoch, and its origin."""
+    """Return the number of training nodes in an epoch, with its origin."""
     count = format_count(question.num_seeds)
     return count if question.knows_seeds else f"{count} (assumed: a hundredth of all; --train-nodes says it)"
 

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 _OBJECTS = ObjectSettings()
-_STALL_TIMEOUT_S = 300.0  # of machines' waits for each other
+# Longest wait of one machine for another.
+_STALL_TIMEOUT_S = 300.0
 
 
 def infer(  # noqa: PLR0913 - each a flag
@@ -84,18 +85,19 @@ def infer(  # noqa: PLR0913 - each a flag
     from gloader.ssd_store.write.atomic_file import require_file_target
 
     screen = Screen.open(is_json=output.json)
-    # Before hours of work with a useless result.
+    # This check precedes hours of work with a useless result.
     require_file_target(out)
     remove_dead_spills()
     given = None if pairs is None else read_pairs(pairs)
     with open_or_prepare(dataset, screen, memory_budget=memory_budget, objects=objects) as opened:
         compile_first(opened, None, says=screen.say, memory_budget=memory_budget)
 
-        # After other processes compiled the kernels: torch besides them would take too much memory.
+        # Other processes have compiled the kernels by now. torch beside them would take too much memory.
         from gloader.observe.peak_memory import PeakMemory, bare_bytes
         from gloader.plan.available import default_budget_bytes
 
-        bare_bytes()  # imports torch, to measure later memory above it
+        # This imports torch, so that later memory is measured above it.
+        bare_bytes()
         from gloader.training.checkpoint.save import load_checkpoint
         from gloader.training.process import resolve_device
         from gloader.training.run_inference import MachineRows, launch_machine_rows
@@ -117,7 +119,7 @@ def infer(  # noqa: PLR0913 - each a flag
             def work() -> None:
                 with nullcontext() if rows is None else rows.reading(), PeakMemory() as peak:
                     _Inference(dataset=opened, screen=screen, rows=rows, out=out, given=given).run(
-                        # The position of training is of no use here.
+                        # The training position is useless here.
                         replace(load_checkpoint(checkpoint), progress={}),
                         node_type=node_type,
                         layer=layer,
@@ -131,7 +133,7 @@ def infer(  # noqa: PLR0913 - each a flag
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Inference:
-    """The prediction, and its output file."""
+    """A prediction and its output file."""
 
     dataset: "Dataset"
     screen: Screen
@@ -149,7 +151,7 @@ class _Inference:
         device: "torch.device",
         peak: "PeakMemory",
     ) -> None:
-        """Predict, write, and report the file."""
+        """Compute the prediction, write it, and report the file."""
         from gloader.observe.peak_memory import peak_rss_bytes
         from gloader.training.model_spec import LinkSpec
         from gloader.training.predict import embed, embedded_type, predict, score_pairs
@@ -188,7 +190,7 @@ class _Inference:
                 what = "classes"
                 predicted = predict(opened, loaded, **settings)
                 num_nodes = len(predicted)
-                # The dataset may hold its nodes in another order than the source.
+                # The dataset's node order may differ from the source's.
                 save_predictions(out, opened.in_original_order(predicted))
             else:
                 what = "embeddings" if layer is None else f"rows of layer {layer}"
@@ -221,7 +223,7 @@ class _Inference:
 
 @contextmanager
 def _beside_code(memory_budget: int) -> "Iterator[int]":
-    """Yield the part of a budget without the run's code; budgets in errors from the block include both."""
+    """Yield the part of a budget without the run's code. Budgets in errors from the block include both."""
     from gloader.observe.peak_memory import first_bytes
     from gloader.plan.too_small import advice, rounded_up
     from gloader.training.run_budget import prediction_code_bytes
@@ -231,7 +233,7 @@ def _beside_code(memory_budget: int) -> "Iterator[int]":
     try:
         yield left
     except BudgetError as error:
-        if str(error) == error.cause:  # which names no budget
+        if str(error) == error.cause:  # the error names no budget
             raise
         enough = rounded_up(code + left + error.short_bytes)
         cause = f"the code of the run and its reserve take {format_bytes(code)} of the memory budget"
@@ -256,7 +258,7 @@ def save_embeddings(out: Path, made: "Embeddings", *, os_io: "OsIO | None" = Non
     Raises
     ------
     StoreExistsError, StoreWriteError
-        As `write_atomically`.
+        See `write_atomically`.
     """
     import numpy as np
 
@@ -268,7 +270,7 @@ def save_embeddings(out: Path, made: "Embeddings", *, os_io: "OsIO | None" = Non
     np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
     num_bytes = header.tell() + 4 * made.num_nodes * made.width
 
-    # Impossible computations fail with the first rows: before a folder or a draft exists.
+    # An impossible computation fails with the first rows, before a folder or a draft exists.
     first = list(islice(made.chunks, 1))
 
     def content() -> "Iterator[memoryview]":
@@ -287,7 +289,7 @@ def save_predictions(out: Path, predicted: "NDArray[Any]", *, os_io: "OsIO | Non
     Raises
     ------
     StoreExistsError, StoreWriteError
-        As `write_atomically`.
+        See `write_atomically`.
     """
     import numpy as np
 

@@ -52,9 +52,9 @@ def info(
 
 
 def summary(dataset: "Dataset") -> dict[str, object]:
-    """Return the facts about a dataset that need no read of its arrays. Pure."""
+    """Return facts about a dataset without reading its arrays. Pure."""
     of_one: dict[str, object] = {}
-    if dataset.kind == "homogeneous":  # with several types, each type has it
+    if dataset.kind == "homogeneous":  # with several types, each table has its own figures
         has_weights = "edge_weight" in dataset.arrays
         of_one = {
             "feature_dim": dataset.feature_dim,
@@ -140,7 +140,7 @@ def _describe(dataset: "Dataset") -> dict[str, str]:
 
 
 def _labels(dataset: "Dataset", of_type: str) -> dict[str, str]:
-    if dataset.is_for_links_alone:  # its one class and its empty splits belong to no node
+    if dataset.is_for_links_alone:  # such a dataset's single class and empty splits belong to no node
         return {"labels": "none"}
     splits = dataset.labelled.split_sizes
     return {
@@ -200,7 +200,7 @@ def _edge_features(table: "EdgeTable") -> str:
 
 def _links(table: "LinkTable", of_relation: str) -> str:
     said = [f"{table.num_rows:,}{of_relation}"]
-    # Held-out edges should not be in the graph: messages pass along them.
+    # Held-out edges should not be in the graph, because messages pass along graph edges.
     leak = ", where a model sees what it is to predict" if table.in_graph and table.name != "train" else ""
     said += [f"{table.in_graph:,} of them in the graph{leak}"]
     said += [f"labels {table.label_dtype}"] if table.has_labels else []
@@ -210,9 +210,9 @@ def _links(table: "LinkTable", of_relation: str) -> str:
 
 
 def _notes(metadata: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Yield the notes of the preparation as name and text; switches that are off are left out."""
+    """Yield the preparation's notes as name and text, without switches that are off."""
     for name, value in metadata.items():
-        if name in _OWN_LINES:  # they have lines of their own
+        if name in _OWN_LINES:  # these notes have their own lines
             continue
         if isinstance(value, Mapping):
             yield from _notes(value)

@@ -44,13 +44,13 @@ class InspectFlags:
     """With --topology: the loader's disk space. Default: a quarter of the free space, at most 4 x the features."""
 
 
-# Enough for the pages of a batch to be known to a percent; passes for more batches read the whole file.
+# Enough batches to know a batch's pages to a percent. Passes for more batches read the whole file.
 _BATCHES = 64
 _WAYS = ("direct", "merged", "full")
 
 
 def read_topology(dataset: "Dataset", flags: "InspectFlags") -> "TopologyReads":
-    """Return the cost of reading the edges of ``dataset`` for batches with ``flags``."""
+    """Return the costs of reading the edges of ``dataset``, for batches with ``flags``."""
     from contextlib import ExitStack
 
     from gloader.config import LoaderSettings
@@ -70,9 +70,9 @@ def read_topology(dataset: "Dataset", flags: "InspectFlags") -> "TopologyReads":
         fanouts=flags.fanout, batch_size=flags.batch_size, seed=flags.seed, spill_budget=flags.spill_budget
     )
     with ExitStack() as stack:
-        # With room for the output of passes, even if the edges would be held: the table shows every way.
+        # There is room for the passes' output even if the edges would be held: the table shows every way.
         spill = open_spill_folder(dataset, settings.changed(topology="sweep"), stack, budget_bytes=budget)
-        # A quarter of the budget for the pages that are marked, a quarter for those that are read, half for the graph.
+        # A quarter of the budget is for marked pages, a quarter for read pages, and half for the graph.
         topology = stack.enter_context(open_topology(dataset, max_bytes=budget // 2))
         order = EpochOrder(
             seeds=dataset.train, num_nodes=dataset.num_nodes, batch_size=flags.batch_size, seed=flags.seed
@@ -104,7 +104,7 @@ def read_topology(dataset: "Dataset", flags: "InspectFlags") -> "TopologyReads":
 
 
 def show_topology(screen: Screen, reads: "TopologyReads", name: str) -> None:
-    """Print tables and lines for people."""
+    """Print tables and lines for the user."""
     screen.say(f"{name}: pages of edges that a batch touches, of {reads.num_pages:,}")
     screen.console.print(_hop_table(reads))
     screen.say(
@@ -124,7 +124,7 @@ def show_topology(screen: Screen, reads: "TopologyReads", name: str) -> None:
 
 
 def _choice(reads: "TopologyReads") -> str:
-    """Return a loader's choice as sentences. Pure."""
+    """Return a loader's choice in sentences. Pure."""
     home = {
         "ram": "A loader keeps the edges in memory",
         "sweep": "A loader reads the edges in sweeps",
@@ -171,12 +171,13 @@ def _reads(num_bytes: float, seconds: float) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    """Return a duration; parts of a pass get a few digits of milliseconds."""
+    """Return a duration. Parts of a pass get a few digits of milliseconds."""
     return f"{1000 * seconds:.2f} ms" if seconds < 0.01 else format_seconds(seconds)
 
 
 _FLAGS, _OBJECTS = InspectFlags(), ObjectSettings()
-_UNBOUNDED = 10_000  # characters; no table is as wide
+# In characters. No table is as wide.
+_UNBOUNDED = 10_000
 
 
 def inspect(
@@ -234,7 +235,7 @@ def _inspect(dataset: "Dataset", flags: InspectFlags) -> "Inspection":
     from gloader.plan.available import available_memory_bytes
     from gloader.samplers import NeighborSampler
 
-    # Half of the budget for the topology, a quarter for each of two traces.
+    # Half of the budget is for the topology, and a quarter for each of two traces.
     budget = flags.memory_budget or available_memory_bytes() // 2
     threads = flags.threads or len(os.sched_getaffinity(0))
     with open_topology(dataset, max_bytes=budget // 2) as topology:
@@ -242,7 +243,7 @@ def _inspect(dataset: "Dataset", flags: InspectFlags) -> "Inspection":
             seeds=dataset.train, num_nodes=dataset.num_nodes, batch_size=flags.batch_size, seed=flags.seed
         )
         sampler = NeighborSampler(topology, flags.fanout, seed=flags.seed)
-        # A run would sample epoch 0; it could presample epoch 1 to choose a static set.
+        # A run would sample epoch 0, and could presample epoch 1 to choose a static set.
         trace, presampled = (
             sample_trace(
                 sampler, order, epoch=epoch, batches=flags.batches, threads=threads, budget_bytes=budget // 4
@@ -269,7 +270,7 @@ def _settings(flags: InspectFlags) -> dict[str, Any]:
 
 
 def _show(screen: Screen, inspection: "Inspection", name: str) -> None:
-    # First, since readers look for it.
+    # This comes first, because readers look for it.
     screen.say(
         f"The knee is at {format_bytes(inspection.knee_bytes)} ({inspection.knee_slots:,} rows, "
         f"{100 * inspection.knee_slots / max(inspection.num_nodes, 1):.1f}%): "
@@ -278,7 +279,7 @@ def _show(screen: Screen, inspection: "Inspection", name: str) -> None:
     title = f"{name}: % of {inspection.num_accesses:,} accesses that read the SSD"
     rest = [policy for policy in inspection.misses if policy != "none"]
     while rest:
-        # Columns that do not fit stand in a table below: rich would cut their headings.
+        # Columns that do not fit go into a table below, because rich would cut their headings.
         count = len(rest)
         while count > 1 and not _fits(screen, _table(inspection, rest[:count])):
             count -= 1
@@ -301,13 +302,13 @@ def _show(screen: Screen, inspection: "Inspection", name: str) -> None:
 
 
 def _fits(screen: Screen, table: Table) -> bool:
-    # With the console's own width, `measure` would find no table wider than that.
+    # Within the console's own width, `measure` finds no table wider than the console.
     unbounded = screen.console.options.update(width=_UNBOUNDED)
     return screen.console.measure(table, options=unbounded).maximum <= screen.console.width
 
 
 def _table(inspection: "Inspection", policies: list[str]) -> Table:
-    """Return the table of ``policies``, one in each column. Pure."""
+    """Return a table with a column for each of ``policies``. Pure."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), title_justify="left", title_style="bold")
     table.add_column("\nmemory", no_wrap=True)
     for policy in policies:
@@ -319,14 +320,14 @@ def _table(inspection: "Inspection", policies: list[str]) -> Table:
 
 
 def _heading(policy: str) -> str:
-    """Return two lines: the policy, and its variant, if any. Pure."""
+    """Return a heading of two lines: the policy and its variant, if any. Pure."""
     name, _, variant = policy.partition(", ")
-    # Next to the column of the same superbatches without reset, "S=64" would add no information.
+    # Next to the same superbatches without reset, "S=64" would add no information.
     return f"{name}\n{variant.split()[-1]}" if variant else f"\n{name}"
 
 
 def _write(out: Path, name: str, report: dict[str, Any], chart: "Chart | None", screen: Screen) -> None:
-    """Write ``name``.json, and ``name``.svg if there is a chart: damaged figures may have none."""
+    """Write ``name``.json, and ``name``.svg if there is a chart. Damaged figures may have no chart."""
     from gloader.ssd_store.write.atomic_file import make_output_folder, write_atomically
 
     make_output_folder(out)

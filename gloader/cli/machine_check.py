@@ -1,4 +1,4 @@
-"""Checks of `gloader doctor`: the machine, its problems, and the network between the machines of a launch."""
+"""Checks for `gloader doctor`: the machine, its problems, and the network between a launch's machines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Severity = Literal["ok", "note", "problem"]
 
 _REQUIRED = ("numpy", "numba", "torch")
-# Each with the extra of pyproject.toml that brings it.
+# Optional packages, each with its extra in pyproject.toml.
 _OPTIONAL = {
     "torch-geometric": "pyg",
     "dgl": "dgl",
@@ -36,10 +36,11 @@ _OPTIONAL = {
     "tensorboard": "plot",
 }
 _MIN_PYTHON = (3, 11)
-# Below these a run works, with smaller settings than the defaults: a note, not a problem.
+# A run below these limits works with smaller settings than the defaults: this is a note, not a problem.
 _MIN_MEMORY_BYTES = 2 << 30
 _MIN_FREE_BYTES = 5 << 30
-_FULL_BYTES = 64 << 20  # with less, neither a checkpoint nor a compiled kernel is sure to find room
+# With less free space, a checkpoint or a compiled kernel may not find room.
+_FULL_BYTES = 64 << 20
 _MIN_DESCRIPTORS = 256
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -55,14 +56,14 @@ class MachineFinding:
 
 
 def _judged(name: str, value: str, *, is_fine: bool, fix: str, severity: Severity = "note") -> MachineFinding:
-    """Return a finding that is fine, or has ``severity`` and ``fix``. Pure."""
+    """Return a finding that is fine, or that has ``severity`` and ``fix``. Pure."""
     if is_fine:
         return MachineFinding(name=name, value=value)
     return MachineFinding(name=name, value=value, severity=severity, fix=fix)
 
 
 def diagnose(folder: Path) -> list[MachineFinding]:
-    """Return the findings of every check; probing the disk of ``folder`` takes two to three seconds."""
+    """Return the findings of all checks. Probing the disk of ``folder`` takes two to three seconds."""
     return [
         *check_versions(),
         check_cores(),
@@ -75,7 +76,7 @@ def diagnose(folder: Path) -> list[MachineFinding]:
 
 
 def check_versions() -> list[MachineFinding]:
-    """Return the versions of Python and of the packages that gloader needs or can use."""
+    """Return the versions of Python and of required and optional packages."""
     python = ".".join(map(str, sys.version_info[:3]))
     is_new = sys.version_info >= _MIN_PYTHON
     findings = [
@@ -100,7 +101,7 @@ def _version(package: str) -> str | None:
 
 
 def check_cores() -> MachineFinding:
-    """Return how many cores this process may use."""
+    """Return the number of cores available to this process."""
     usable, present, quota = len(os.sched_getaffinity(0)), os.cpu_count() or 1, cpu_quota(_CGROUP)
     text = f"{usable} of {present}" + (f", limited to {quota:.3g} by its cgroup" if quota else "")
     fix = "with one core nothing overlaps; give the process two or more"
@@ -108,8 +109,8 @@ def check_cores() -> MachineFinding:
 
 
 def cpu_quota(cgroup: Path) -> float | None:
-    """Return the cores that the cgroup mounted at ``cgroup`` allows (version 2 or 1); None without a limit."""
-    # Version 2 has one file of two words; version 1 has a file for each.
+    """Return the cores that the cgroup mounted at ``cgroup`` (version 2 or 1) allows, or None without a limit."""
+    # Version 2 has one file with two words. Version 1 has a file for each value.
     try:
         quota, period = (cgroup / "cpu.max").read_text().split()[:2]
     except (OSError, ValueError):
@@ -123,7 +124,7 @@ def cpu_quota(cgroup: Path) -> float | None:
 
 
 def check_memory() -> MachineFinding:
-    """Return the memory that a run may use now, the limits of the cgroup included."""
+    """Return the memory currently available to a run, within the cgroup's limits."""
     from gloader.plan.available import available_memory_bytes
 
     available = available_memory_bytes()
@@ -134,7 +135,7 @@ def check_memory() -> MachineFinding:
 
 def check_cuda() -> MachineFinding:
     """Return the GPU that torch finds."""
-    # A torch whose libraries do not fit the system fails with OSError.
+    # A torch installation whose libraries do not fit the system fails with OSError.
     try:
         import torch
     except (ImportError, OSError) as error:
@@ -152,8 +153,8 @@ def check_cuda() -> MachineFinding:
 
 
 def check_kernel_cache(package: Path) -> MachineFinding:
-    """Return the place of compiled kernels between runs."""
-    # numba keeps kernels in the folder of the source files by default.
+    """Return the folder that keeps compiled kernels between runs."""
+    # By default, numba keeps kernels in the source files' folder.
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     folder = Path(chosen) if chosen else package / "__pycache__"
     is_fine = os.access(nearest_existing(folder), os.W_OK)
@@ -176,7 +177,7 @@ def check_descriptors() -> MachineFinding:
 
 
 def check_disk(folder: Path) -> list[MachineFinding]:
-    """Return the space, the rates and the ways of reading that the disk of ``folder`` offers."""
+    """Return the disk of ``folder``: its space, rates and ways of reading."""
     base = nearest_existing(folder)
     free = shutil.disk_usage(base).free
     if free < _FULL_BYTES:
@@ -223,11 +224,11 @@ def _probe(base: Path) -> list[MachineFinding]:
 
 
 def used_rates(profile: DeviceProfile, now: float) -> MachineFinding:
-    """Return the rates that loaders use, their age, and the number of runs that they were learned from.
+    """Return the rates that loaders use, with their age and the number of runs behind them.
 
     Parameters
     ----------
-    profile : the remembered facts of the device
+    profile : the device's remembered facts
     now : seconds since 1970
     """
     times, learnt = profile.times, profile.learnt
@@ -246,7 +247,7 @@ def used_rates(profile: DeviceProfile, now: float) -> MachineFinding:
 
 
 def _age(seconds: float) -> str:
-    """Return a time ago in words, in its largest whole unit."""
+    """Return a past time in words, in its largest whole unit."""
     for name, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
         if (count := int(seconds // length)) >= 1:
             return f"{count} {name}{'' if count == 1 else 's'} ago"
@@ -259,18 +260,19 @@ HOW_TO_RUN: Final = (
     "--network`"
 )
 _START_S: Final = 60.0
-_MOST_PAIRS: Final = 12  # lines of a table; with more pairs, the slowest ones
+# Lines of a table. With more pairs, the slowest are shown.
+_MOST_PAIRS: Final = 12
 
 
 def survey_launch(launch: RankLaunch) -> Survey:
-    """Measure the network between the machines that torchrun started; collective.
+    """Measure the network between torchrun's machines; collective.
 
     Raises
     ------
     ConfigError
-        There is no launch, or it has one machine.
+        There is no launch, or it has only one machine.
     RankError
-        The ranks do not find one another, or one of them does not answer.
+        The ranks do not find each other, or a rank does not answer.
     """
     if launch.world_size == 1:
         raise ConfigError(HOW_TO_RUN)

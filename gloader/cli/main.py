@@ -44,13 +44,13 @@ _HELP = """Train graph neural networks on graphs whose features do not fit in me
 
 
 def build_app() -> App:
-    """Return the command line as a fresh app."""
+    """Return a new app for the command line."""
     app = App(
         name="gloader",
         help=_HELP,
         help_format="markdown",
         version=gloader.__version__,
-        # A flag that is given twice is a typing error, except those in `REPEATED`.
+        # A repeated flag is a typing error, except for the flags in `REPEATED`.
         default_parameter=Parameter(allow_repeating=False),
         exit_on_error=False,
         print_error=False,
@@ -72,7 +72,7 @@ def build_app() -> App:
 def normalise(words: Sequence[str]) -> list[str]:
     """Return the command line with every flag hyphenated: ``--batch_size=8`` becomes ``--batch-size=8``. Pure.
 
-    ``--symmetrize`` may stand alone or before a relation: before a source or a path it stands alone, and goes last.
+    ``--symmetrize`` may stand alone or before a relation. Before a source or a path it stands alone, and goes last.
     """
     normal: list[str] = []
     last: list[str] = []
@@ -90,7 +90,7 @@ def normalise(words: Sequence[str]) -> list[str]:
 
 
 def _command(arguments: Sequence[str]) -> App | None:
-    """Return the command at the beginning of ``arguments``; None if there is none."""
+    """Return the command at the beginning of ``arguments``, or None."""
     app = build_app()
     return next((app[word] for word in arguments[:1] if word in app), None)
 
@@ -101,13 +101,13 @@ def main(words: Sequence[str] | None = None) -> int:
     0: done; 1: the run failed; 2: the command line, a configuration or an input is wrong; 130: Ctrl-C;
     143: SIGTERM.
     """
-    # torch's idle threads would otherwise spin on the cores that sampling and gathering need.
+    # Otherwise torch's idle threads would spin on the cores that sampling and gathering need.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     arguments = normalise(sys.argv[1:] if words is None else words)
     try:
         with termination_unwinds():
             status = build_app()(arguments)
-    # The reader of stdout, such as `head`, has left. Closing stderr keeps Python from complaining at exit.
+    # The reader of stdout, such as `head`, has left. Closing stderr prevents Python's complaint at exit.
     except BrokenPipeError:
         sys.stderr.close()
         return EXIT_OK
@@ -116,7 +116,7 @@ def main(words: Sequence[str] | None = None) -> int:
             raise
         report(error, _command(arguments))
         return exit_status(error)
-    # A signal may surface as another error, which is not a bug of ours; other exceptions are, and some are exits.
+    # A signal may surface as another error, which is no bug. Other exceptions are bugs, and some are exits.
     except BaseException as error:
         signalled = interruption_behind(error)
         if signalled is None:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from gloader.bridges.migrate.draft import Finding
     from gloader.bridges.migrate.migration import Migration
 
-_MAX_LINES = 3  # shown line numbers of a name
+# Most line numbers shown for a name.
+_MAX_LINES = 3
 
 
 def migrate(
@@ -45,7 +46,7 @@ def migrate(
     if output.json:
         screen.result(found.to_json())
     elif diff:
-        # Past the console: the diff is bytes for `patch`, with the script's line ends.
+        # The diff bypasses the console: it is bytes for `patch`, with the script's line ends.
         sys.stdout.buffer.write(found.diff.encode())
         sys.stdout.flush()
     else:
@@ -80,7 +81,7 @@ def _show(screen: Screen, found: "Migration") -> None:
 
 
 def _places(screen: Screen, title: str, findings: "Iterable[Finding]") -> None:
-    """Write the places of names, one by one."""
+    """Write the places of names, one per line."""
     names: dict[str, set[str]] = {}
     for each in findings:
         names.setdefault(each.text, set()).add(each.name.rpartition(".")[2])
@@ -88,7 +89,7 @@ def _places(screen: Screen, title: str, findings: "Iterable[Finding]") -> None:
 
 
 def _list(screen: Screen, title: str, findings: "Iterable[Finding]") -> None:
-    """Write the verdicts on names, after their lines; equal verdicts share a row."""
+    """Write the verdicts on names after their line numbers. Equal verdicts share a row."""
     lines: dict[str, set[int]] = {}
     names: dict[str, dict[str, None]] = {}
     for each in findings:

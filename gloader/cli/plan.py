@@ -74,7 +74,7 @@ def plan(
 
 
 def _show(screen: Screen, offers: "Offers", chosen: "MachineOffer | None", *, bounds: str) -> None:
-    """Write the table, and the choice."""
+    """Write the table and the choice."""
     if offers.best:
         screen.console.print(_table(offers.best))
     for name, reason in offers.left_out.items():
@@ -92,7 +92,7 @@ def _show(screen: Screen, offers: "Offers", chosen: "MachineOffer | None", *, bo
 
 
 def _bounds(max_dollars: float | None, max_seconds: float | None) -> str:
-    """Return the bounds in words, preceded by the requested optimum. Pure."""
+    """Return the bounds in words, after the requested optimum. Pure."""
     parts = []
     if max_seconds is not None:
         parts.append(f" in at most {format_exact_seconds(max_seconds)} an epoch")
@@ -123,6 +123,6 @@ def _table(best: "tuple[MachineOffer, ...]") -> Table:
 
 
 def _dollars(dollars: float) -> str:
-    """Return dollars with cents, or with as many places as three digits need. Pure."""
+    """Return dollars with cents, or with enough places for three digits. Pure."""
     places = 2 if dollars >= 1 or not dollars else 2 - math.floor(math.log10(dollars))
     return f"${dollars:,.{places}f}"

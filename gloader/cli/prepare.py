@@ -37,26 +37,27 @@ _RECORD = "dataset.json"
 
 
 def is_prepared(source: str) -> bool:
-    """Return whether ``source`` is the folder of a dataset, not a source."""
-    with suppress(OSError, ValueError):  # for text that is not a path either
+    """Return whether ``source`` is a dataset's folder instead of a source."""
+    # The text may not be a path at all.
+    with suppress(OSError, ValueError):
         return not is_source(source) and (Path(source) / _RECORD).is_file()
     return False
 
 
 def draft_folder(held: ExitStack) -> Path:
-    """Return the path of a folder to make, which is removed with its content when ``held`` is left.
+    """Return the path of a folder to make. It is removed with its content at the end of ``held``.
 
-    It is below $GLOADER_SPILL_DIR or the system's temporary folder; a later run removes it if this one is killed.
+    It is below $GLOADER_SPILL_DIR or the system's temporary folder. After a kill, a later run removes it.
     """
     from gloader.ssd_store.spill.folder import SpillFolder
 
-    # No budget: nothing is spilled there, and conversions check the room on the disk themselves.
+    # There is no budget: nothing is spilled there, and conversions check the disk's room themselves.
     return held.enter_context(SpillFolder(budget_bytes=0)).path / "dataset"
 
 
 def upload(screen: Screen, root: Path, url: str, *, overwrite: bool) -> dict[str, object]:
-    """Upload the dataset ``root`` to ``url`` with progress on the screen, and return the result for programs."""
-    # Imported here: the format comes with numpy.
+    """Upload the dataset ``root`` to ``url``, with progress on the screen; return the result for programs."""
+    # This import is late, because the format needs numpy.
     from gloader.convert.upload import upload_dataset
 
     with convert_view(screen) as progress:
@@ -68,7 +69,8 @@ def upload(screen: Screen, root: Path, url: str, *, overwrite: bool) -> dict[str
     return {"path": report.url, "uploaded": asdict(report)}
 
 
-_RECEIPT_WIDTH = 300  # letters of a line of the receipt
+# Most letters of a receipt line.
+_RECEIPT_WIDTH = 300
 
 
 @Parameter(name="*", group=Group("Conversion", sort_key=1))
@@ -118,7 +120,7 @@ class PrepareFlags:
         return self.edge_split is not None or bool(self.edge_table)
 
     def options(self, seed: int = 0) -> PrepareOptions:
-        """Return the options of the conversion; ``seed`` is the key of a random edge split."""
+        """Return the options of the conversion. ``seed`` is the key for a random edge split."""
         return PrepareOptions(
             symmetrize=tuple(self.symmetrize) if isinstance(self.symmetrize, list) else self.symmetrize,
             add_reverse=self.add_reverse,
@@ -165,7 +167,7 @@ class SourceFlags:
     """Key of random splits, and of synthetic graphs without a seed of their own."""
 
     def options(self, memory_budget: int | None, *, needs_labels: bool = True) -> SourceOptions:
-        """Return the options of the source; see `SourceOptions`."""
+        """Return the options of the source, see `SourceOptions`."""
         given: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
         return SourceOptions(**given, needs_labels=needs_labels, memory_budget_bytes=memory_budget)
 
@@ -197,7 +199,7 @@ def prepare(
         The folder to make; or a URL (s3://..., gs://..., az://..., https://..., file://...): the dataset is made in a
         folder below $GLOADER_SPILL_DIR or the system's temporary folder, and uploaded from there.
     """
-    # Imported here: numba and the sources load only when something is converted.
+    # These imports are late: only a conversion loads numba and the sources.
     from gloader.cli.conversion_view import convert_view
     from gloader.convert.prepare import prepare as convert
 
@@ -232,8 +234,8 @@ def prepare(
 
 
 def require_upload(source: str, url: str, of_source: SourceFlags, conversion: PrepareFlags) -> None:
-    """Raise before hours of work if a dataset cannot go to ``url``, or a prepared one has conversion flags."""
-    # Imported here: the format comes with numpy.
+    """Raise before hours of work if no dataset can go to ``url``, or a prepared dataset has conversion flags."""
+    # This import is late, because the format needs numpy.
     from gloader.convert.upload import require_target
 
     as_it_is = replace(conversion, overwrite=False, memory_budget=None) == DEFAULT_CONVERSION
@@ -291,7 +293,7 @@ def _tables(report: "PrepareReport") -> dict[str, str]:
 
 
 def _edges(counts: "PrepareReport | RelationReport") -> str:
-    # Rules may add edges as well as merge them: the number of read edges is shown only if it differs.
+    # Rules may add edges as well as merge them. The number of read edges is shown only if it differs.
     dropped = counts.edges_read - counts.num_edges
     return f"{counts.num_edges:,}" + ("" if dropped == 0 else f" from {counts.edges_read:,} read")
 
@@ -319,7 +321,7 @@ def _links(report: "PrepareReport") -> dict[str, str]:
 
 
 def _on_screen(receipt: dict[str, str]) -> dict[str, str]:
-    """Return the receipt with long lines cut, except the line of unused input. Pure."""
+    """Return the receipt with shortened long lines, except the line on unused input. Pure."""
     cut = " ... (gloader info shows the rest)"
     return {
         name: text if name == NOT_USED else shorten(text, _RECEIPT_WIDTH, placeholder=cut)

@@ -1,4 +1,4 @@
-"""Ranks of a command: `torchrun ... -m gloader train` starts one process for each."""
+"""A command's ranks: `torchrun ... -m gloader train` starts one process for each rank."""
 
 import logging
 import os
@@ -14,7 +14,7 @@ from gloader.training.group import RankGroup
 from gloader.training.rendezvous import fresh_store, group_timeout
 
 _LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-# Ranks that only receive an error wait this long, so that the rank with the error reports first.
+# Ranks that only receive an error wait this long, so that the failed rank reports first.
 _FIRST_SPEAKS_S = 2.0
 # gloo's text for a missing interface.
 _NO_INTERFACE = "Unable to find address for"
@@ -22,22 +22,22 @@ _NO_INTERFACE = "Unable to find address for"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankLaunch:
-    """Place of this process among those of torchrun."""
+    """The place of this process in the launch by torchrun."""
 
     world_size: int = 1
     local_rank: int = 0
-    restarts: int = 0  # of the group so far
+    restarts: int = 0  # restarts of the group so far
     max_restarts: int = 0
     is_first: bool = True  # whether this process prints
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] = os.environ) -> "RankLaunch":
-        """Return the launch from the environment; a process without torchrun is alone.
+        """Return the launch from the environment. A process without torchrun is alone.
 
         Raises
         ------
         ConfigError
-            A variable is no number.
+            A variable is not a number.
         """
         if any(name not in environ for name in _LAUNCHED):
             return cls()
@@ -52,20 +52,20 @@ class RankLaunch:
 
 @contextmanager
 def joined_ranks(launch: RankLaunch, *, device: str, stall_timeout_s: float) -> Iterator[RankGroup]:
-    """Join the ranks of torchrun, inside the block; without torchrun the group is one rank.
+    """Join torchrun's ranks inside the block. Without torchrun the group is one rank.
 
     An error gets a note that names the rank.
 
     Parameters
     ----------
-    launch : place of this process among the ranks
-    device : "auto", "cpu" or "cuda:0"; ranks on GPUs talk over nccl
+    launch : this process's place among the ranks
+    device : "auto", "cpu" or "cuda:0"; ranks on GPUs communicate over nccl
     stall_timeout_s : seconds after which a stage counts as stalled
 
     Raises
     ------
     RankError
-        The ranks do not find one another within the timeout.
+        The ranks do not find each other within the timeout.
     """
     if launch.world_size == 1:
         yield RankGroup.alone()
@@ -83,12 +83,12 @@ def joined_ranks(launch: RankLaunch, *, device: str, stall_timeout_s: float) -> 
     except Exception as error:
         error.add_note(f"on rank {rank}")
         raise
-    # Only after success: it would wait for a rank that is gone.
+    # This runs only after success, because it would wait for a lost rank.
     distributed.destroy_process_group()
 
 
 def screen_of(group: RankGroup, screen: Screen) -> Screen:
-    """Return ``screen`` on the first rank; on the others one that shows only errors, on stderr."""
+    """Return ``screen`` on the first rank, and on the others a screen for errors only, on stderr."""
     if group.is_first:
         return screen
     show_logs(make_console(stderr=True))
@@ -99,7 +99,8 @@ def screen_of(group: RankGroup, screen: Screen) -> Screen:
 def _start(launch: RankLaunch, *, device: str, timeout: timedelta) -> None:
     from gloader.observe.peak_memory import bare_bytes
 
-    bare_bytes()  # imports torch: later imports belong to the run, as with one rank
+    # This imports torch, so that later imports belong to the run, as with one rank.
+    bare_bytes()
     import torch
     from torch import distributed
     from torch.distributed.rendezvous import rendezvous
@@ -108,14 +109,14 @@ def _start(launch: RankLaunch, *, device: str, timeout: timedelta) -> None:
 
     place = resolve_device(device, local_rank=launch.local_rank)
     is_cuda = place.type == "cuda"
-    # Before anything else touches a GPU: the first use of CUDA makes a context on the current device.
+    # This precedes any other use of a GPU: CUDA's first use makes a context on the current device.
     if is_cuda:
         torch.cuda.set_device(place)
-    # The store of an earlier attempt may still hold its keys after a restart: the ranks agree on a fresh one.
+    # After a restart, the store may still hold keys of an earlier attempt, so the ranks agree on a new part.
     try:
         found, rank, world_size = next(rendezvous("env://", timeout=timeout))
         distributed.init_process_group(
-            # gloo carries data that is not on the GPUs: settings, figures, checkpoints.
+            # gloo carries data outside the GPUs: settings, figures, checkpoints.
             "cpu:gloo,cuda:nccl" if is_cuda else "gloo",
             store=fresh_store(found, rank=rank, world_size=world_size, timeout=timeout),
             rank=rank,
@@ -127,7 +128,7 @@ def _start(launch: RankLaunch, *, device: str, timeout: timedelta) -> None:
 
 
 def apart(launch: RankLaunch, error: Exception) -> RankError:
-    """Return the error of ranks that did not meet because of ``error``; it names a wrong setting of gloo."""
+    """Return the error for ranks that did not meet because of ``error``. It names a wrong setting of gloo."""
     from gloader.distributed.network.interfaces import INTERFACE_VARIABLE, list_interfaces
 
     text = str(error)

@@ -1,4 +1,4 @@
-"""Recipes: a run as a YAML file, whose keys are the flags of `gloader train`."""
+"""Recipes: runs as YAML files, whose keys are the flags of `gloader train`."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gloader.dataset import Dataset
 
 
-# Names in other tools, or earlier recipes, that are too different from ours to be guessed.
+# Names from other tools or earlier recipes that are too different for a guess.
 _SYNONYMS = {
     "learning-rate": "lr",
     "num-epochs": "epochs",
@@ -41,8 +41,8 @@ _SYNONYMS = {
     "name": "model",
 }
 
-# The sections of a run folder's config.yaml, and their keys' flags if those differ; None for a key that is no
-# setting. A run is repeated by `gloader train --config RUN/config.yaml`.
+# The sections of a run folder's config.yaml, with their keys' flags if those differ. None marks a key that is no
+# setting. `gloader train --config RUN/config.yaml` repeats a run.
 _SECTIONS: dict[str, dict[str, str | None]] = {
     "run": {"id": None},
     "dataset": {"path": "dataset", "name": None, "fingerprint": None},
@@ -58,7 +58,8 @@ _SECTIONS: dict[str, dict[str, str | None]] = {
 }
 
 
-_MAX_ITEMS = 64  # of a list; fan-outs are the only one
+# Most items of a list. Fan-outs are the only list.
+_MAX_ITEMS = 64
 
 
 def nearest_key(key: str, known: Collection[str]) -> str | None:
@@ -71,17 +72,17 @@ def nearest_key(key: str, known: Collection[str]) -> str | None:
 
 
 def load_recipe(path: Path, known: Collection[str]) -> dict[str, str]:
-    """Return the settings of a recipe as flags and the text that would follow them.
+    """Return a recipe's settings, as flags and their text.
 
     Parameters
     ----------
-    path : a YAML file that holds one mapping, keys hyphenated or underscored; or the config.yaml of a run folder
-    known : the names of the flags, hyphenated
+    path : a YAML file with one mapping, keys hyphenated or underscored, or a run folder's config.yaml
+    known : hyphenated names of the flags
 
     Raises
     ------
     ConfigError
-        The file is missing, is not a YAML mapping, or has a key or a value that no flag takes.
+        The file is missing, is no YAML mapping, or has a key or value that no flag accepts.
     """
     settings: dict[str, str] = {}
     content = read_yaml_mapping(
@@ -103,7 +104,7 @@ def load_recipe(path: Path, known: Collection[str]) -> dict[str, str]:
 
 
 def flatten(content: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    """Yield the settings of a flat recipe, or of a run folder's ``config.yaml``, under the names of flags. Pure."""
+    """Yield the settings of a flat recipe, or of a run folder's ``config.yaml``, by flag name. Pure."""
     for key, value in content.items():
         if not isinstance(value, Mapping) or key not in _SECTIONS:
             yield key, value
@@ -124,7 +125,7 @@ def _words(value: object, where: str) -> str:
         return "true" if value else "false"
     items = value if isinstance(value, list) else [value]
     if len(items) <= _MAX_ITEMS and all(isinstance(item, int | float | str) for item in items):
-        # Python refuses to write a number of thousands of digits.
+        # Python refuses to print a number with thousands of digits.
         with suppress(ValueError):
             return ",".join(str(item) for item in items)
     raise ConfigError(
@@ -137,19 +138,19 @@ def _fanouts(value: Mapping[object, object], where: str) -> str:
     return ";".join(f"{_words(name, where)}={_words(hops, where)}" for name, hops in value.items())
 
 
-# Flags that belong to one call, not to a recorded run.
+# These flags belong to one call, not to a recorded run.
 _NOT_IN_A_RECIPE = frozenset({"config", "json", "debug", "resume", "explain", "trace"})
 
 
 def apply_recipe(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Fill the flags that were not given on the command line from the recipe named by ``--config``.
+    """Fill the flags missing on the command line from the recipe in ``--config``.
 
-    Has the signature of a cyclopts configuration source.
+    The signature is that of a cyclopts configuration source.
 
     Parameters
     ----------
-    app, commands : the command line and the command on it
-    arguments : those of that command, which are filled
+    app, commands : the command line and its command
+    arguments : the command's arguments, to be filled
     """
     given = next(
         (argument for argument in arguments if "--config" in argument.names and argument.tokens), None
@@ -164,14 +165,14 @@ def apply_recipe(app: App, commands: tuple[str, ...], arguments: ArgumentCollect
 
 
 def recipe_of(settings: TrainSettings, dataset: "Dataset", *, spec: str, remarks: Sequence[str]) -> str:
-    """Return the recipe of a run, without default settings.
+    """Return a run's recipe, without default settings.
 
     Parameters
     ----------
-    settings : of the run
+    settings : the run's settings
     dataset : the training data
-    spec : its path, its URL, or its source
-    remarks : comment lines before it, for the user
+    spec : the dataset's path, URL or source
+    remarks : comment lines at the recipe's start, for the user
     """
     import yaml
 
@@ -182,8 +183,8 @@ def recipe_of(settings: TrainSettings, dataset: "Dataset", *, spec: str, remarks
 
 
 def _flags_of(settings: TrainSettings, dataset: "Dataset") -> dict[str, Any]:
-    """Return every flag of a run, hyphenated, with its value."""
-    # It imports torch, which a command does as late as it can.
+    """Return all flags of a run, hyphenated, with their values."""
+    # This imports torch, so the command does it as late as possible.
     from gloader.training.train import run_config
 
     return {

@@ -8,8 +8,10 @@ from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, Screen, figures
 if TYPE_CHECKING:
     from gloader.lab.report.training import Training
 
-_WIDE = 150  # characters for all columns of a table of runs
-_ESSENTIAL = (0, 2, 5, 6, 7, 8, 9)  # run, test, median epoch, waiting, peak memory, budget, read
+# Characters for all columns of a table of runs.
+_WIDE = 150
+# The columns run, test, median epoch, waiting, peak memory, budget and read.
+_ESSENTIAL = (0, 2, 5, 6, 7, 8, 9)
 
 
 def report(
@@ -50,7 +52,7 @@ def report(
         screen.console.print(figures(table if screen.console.width >= _WIDE else table.columns(*_ESSENTIAL)))
         screen.say("")
     for section in sections:
-        if section.run is None:  # the others are in the table
+        if section.run is None:  # the table shows the others
             screen.say(section.title)
     screen.say(f"\npage: {out}")
     for picture in pictures:

@@ -1,4 +1,4 @@
-"""Progress and result of a training run on the screen: bars, a row per epoch, and the closing table."""
+"""A training run on the screen: bars, a row per epoch, and the closing table."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,20 +26,21 @@ if TYPE_CHECKING:
 
 # An optimiser with fewer steps has hardly trained.
 _FEW_BATCHES, _FEW_EPOCHS = 20, 50
-_STAGES_WIDTH = 58  # letters for the values of the closing table, on a screen of 80
+# Letters for the values of the closing table, on a screen with 80 columns.
+_STAGES_WIDTH = 58
 _NO_SHARES = ("rmse",)  # metrics that are not shares
 _HEADER = f"{'epoch':>5}  {'loss':>7}  {'train':>6}  {'valid':>6}  {'rows/s':>7}  {'hits':>6}  {'time':>8}  bottleneck"
 
 
 class RunView:
-    """Shows the runs of one command; implements `gloader.training.reporter.Reporter`. A context manager.
+    """Shows the runs of a command; implements `gloader.training.reporter.Reporter`. A context manager.
 
     Parameters
     ----------
-    screen : of the command
-    explains : whether to show the full memory plan with reasons; otherwise two lines
-    is_baseline : whether it is a second training on the same data, whose facts are already shown
-    price : prices of the store of a dataset at a URL, or None
+    screen : the command's screen
+    explains : whether to show the full memory plan with reasons instead of two lines
+    is_baseline : whether this is a second training on the same data, whose facts are already shown
+    price : the prices of the store of a dataset at a URL, or None
     """
 
     def __init__(
@@ -56,8 +57,8 @@ class RunView:
         self._is_baseline = is_baseline
         self._num_epochs = 0
         self._run = ""
-        self._position = (0, 0)  # epoch and batch at which a resumed run begins
-        # Whether the last epoch waited for loading; the first one always does, as it begins with nothing prepared.
+        self._position = (0, 0)  # first epoch and batch of a resumed run
+        # Whether the last epoch waited for loading. The first epoch always waits, because nothing is prepared.
         self.is_exposed = False
         self._first_epoch = 0
         self._task: TaskID | None = None
@@ -84,7 +85,7 @@ class RunView:
             self._bars.stop()
 
     def on_start(self, start: "RunStart", /) -> None:
-        """Show the facts of the run."""
+        """Show the run's facts."""
         of = f" {start.run + 1} of {start.num_runs}" if start.num_runs > 1 else ""
         self._run = f" of run {start.run + 1}" if start.num_runs > 1 else ""
         self._position, self._first_epoch = (start.first_epoch, 0), start.first_epoch
@@ -106,18 +107,18 @@ class RunView:
         self._lines = PacedLines(self._screen)
 
     def on_batch(self, report: "BatchReport", /) -> None:
-        """Move the bar of the epoch."""
+        """Move the epoch's bar."""
         rate = format_count(report.rows_per_second)
         figures = f"loss {report.loss:.3f}  acc {100 * report.accuracy:.1f}%  {rate} rows/s"
         epoch = f"epoch {report.epoch + 1}/{self._num_epochs}"
         self._move(epoch, report.index + 1, report.num_batches, figures)
 
     def on_evaluate(self, fraction: float, /) -> None:
-        """Move the bar of the evaluation."""
+        """Move the evaluation's bar."""
         self._move("evaluating", fraction, 1, "")
 
     def on_epoch(self, record: "EpochRecord", /) -> None:
-        """Write the row of the epoch."""
+        """Write the epoch's row."""
         self.is_exposed = record.epoch > self._first_epoch and is_exposed(record.stats)
         valid = "-" if record.valid_acc is None else _figure(record.valid_acc, record.metric)
         told = [
@@ -135,11 +136,11 @@ class RunView:
         self._lines = PacedLines(self._screen)
 
     def on_checkpoint(self, checkpoint: "Checkpoint", /) -> None:
-        """Note the saved position of the run; see `RunFiles.on_checkpoint`."""
+        """Note the run's saved position, see `RunFiles.on_checkpoint`."""
         self._position = checkpoint.position
 
     def describe_end(self, out: Path) -> str:
-        """Return a text with the position of a run that a signal ended, and its files in ``out``."""
+        """Return a text with the position of a run ended by a signal, and its files in ``out``."""
         epoch, index = self._position
         where = f"in epoch {epoch + 1}" if epoch < self._num_epochs else "behind the last epoch"
         parts = {1: ["epoch 1"], 2: ["epochs 1 and 2"]}.get(epoch, [f"epochs 1 to {epoch}"] if epoch else [])
@@ -159,7 +160,7 @@ class RunView:
         if self._bars is None:
             self._lines.say(f"{description}: {100 * done / total:.0f}%" + (f", {figures}" if figures else ""))
             return
-        # One bar at a time: that of the epoch goes when the evaluation begins.
+        # There is one bar at a time: the epoch's bar goes when the evaluation begins.
         if self._task is None or self._bars.tasks[0].description != description:
             if self._task is not None:
                 self._bars.remove_task(self._task)
@@ -168,7 +169,7 @@ class RunView:
 
 
 def _objects_moved(stats: "EpochStats", price: ObjectPrice | None) -> str:
-    """Return a text about the traffic from the dataset's URL; "" without any."""
+    """Return a text on the traffic from the dataset's URL, or "" without traffic."""
     moved = ObjectTraffic(
         requests=stats.object_requests,
         num_bytes=stats.object_bytes,
@@ -179,20 +180,20 @@ def _objects_moved(stats: "EpochStats", price: ObjectPrice | None) -> str:
 
 
 def _device_text(start: "RunStart") -> str:
-    # A rank has only the index of its own device.
+    # A rank knows only its own device's index.
     if start.num_ranks == 1:
         return start.device
     return f"{start.num_ranks} ranks ({start.device.partition(':')[0]})"
 
 
 def print_result(screen: Screen, result: Mapping[str, Any], *, mlp: Mapping[str, Any] | None = None) -> None:
-    """Write the closing table of a run, or of several.
+    """Write the closing table of one or several runs.
 
     Parameters
     ----------
-    screen : of the command
+    screen : the command's screen
     result : the content of ``result.json``
-    mlp : the same of an MLP without edges, or None
+    mlp : this content for an MLP without edges, or None
     """
     metric = result.get("metric", "acc")
     said = "accuracy" if metric == "acc" else metric
@@ -228,7 +229,7 @@ def _tables(result: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _edges(result: Mapping[str, Any]) -> dict[str, str]:
-    """Return the line of the passes over the edges, if there were any."""
+    """Return the line on passes over the edges, if there were any."""
     if not result["edge_passes"]:
         return {}
     read, written = (format_bytes(result[name]) for name in ("edge_bytes_read", "edge_bytes_written"))
@@ -236,7 +237,7 @@ def _edges(result: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _objects(result: Mapping[str, Any]) -> dict[str, str]:
-    """Return the line of the traffic from the dataset's URL, if it has one."""
+    """Return the line on traffic from the dataset's URL, if it has one."""
     if not (found := result.get("objects")):
         return {}
     cost = "" if found["cost"] is None else f", cost {format_cost(found['cost'])}"
@@ -245,7 +246,7 @@ def _objects(result: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _measured(result: Mapping[str, Any], name: str) -> str:
-    # With several runs the deviation follows the mean.
+    # With several runs, the deviation follows the mean.
     value, deviation, metric = result[name], result.get(f"{name}_std"), result.get("metric", "acc")
     if value is None:
         return "not evaluated"
@@ -260,8 +261,8 @@ def _figure(value: float, metric: str) -> str:
 
 
 def memory_text(result: Mapping[str, Any]) -> str:
-    """Return the peak and the budget, and a sufficient budget if it was exceeded. Pure."""
-    # The counted memory comes first; resident memory includes libraries and pages of files.
+    """Return the peak and the budget, and a sufficient budget if the peak exceeded it. Pure."""
+    # The counted memory comes first. Resident memory includes libraries and file pages.
     taken, budget = (format_bytes(result[name]) for name in ("peak_anonymous_bytes", "memory_budget_bytes"))
     ranks = result.get("rank_peak_rss_bytes", ())
     resident = format_bytes(result["peak_rss_bytes"])
@@ -270,14 +271,15 @@ def memory_text(result: Mapping[str, Any]) -> str:
     text = f"{taken} of a budget of {budget} ({resident} with libraries)"
     if result["peak_anonymous_bytes"] <= result["memory_budget_bytes"]:
         return text
-    from gloader.plan.too_small import rounded_up  # not for --help: it imports numba
+    # This import is late: it loads numba, which --help does not need.
+    from gloader.plan.too_small import rounded_up
 
     enough = format_bytes(rounded_up(result["peak_anonymous_bytes"])).replace(" ", "")
     return f"warning: {text}; the budget was exceeded: give --memory-budget {enough} or more"
 
 
 def _stages(seconds: Mapping[str, float]) -> str:
-    """Return the longest times of stages that fit in a line of 80 columns, and the sum of the others. Pure."""
+    """Return the longest stage times that fit into 80 columns, and the sum of the others. Pure."""
     spent = sorted(((seconds.get(name, 0.0), name) for name in STAGES), reverse=True)
     text = ""
     for count in range(len(spent), 0, -1):

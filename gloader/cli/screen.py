@@ -1,4 +1,4 @@
-"""Output of a command: a console for the user, JSON on stdout for programs, and the flags that choose between them."""
+"""A command's output: a console for the user, JSON on stdout for programs, and the flags for this choice."""
 
 import json
 import logging
@@ -27,21 +27,22 @@ _LINE_EVERY_S: Final = 4.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Screen:
-    """Output of one command, for the user and for programs."""
+    """One command's output, for the user and for programs."""
 
-    console: Console  # tables, bars and lines; on stderr when stdout carries JSON
+    # Tables, bars and lines. On stderr if stdout carries JSON.
+    console: Console
     is_json: bool
 
     @classmethod
     def open(cls, *, is_json: bool) -> "Screen":
-        """Return the screen of a command with or without ``--json``."""
+        """Return a command's screen, with or without ``--json``."""
         console = make_console(stderr=is_json)
         show_logs(console)
         return cls(console=console, is_json=is_json)
 
     @property
     def has_bars(self) -> bool:
-        """True if moving bars make sense here; otherwise progress is written as plain lines."""
+        """True if moving bars make sense here. Otherwise progress is written as plain lines."""
         return self.console.is_terminal and not self.console.is_dumb_terminal
 
     def say(self, text: str) -> None:
@@ -51,17 +52,17 @@ class Screen:
     def result(self, values: Mapping[str, object]) -> None:
         """Write the result for programs, if requested."""
         if self.is_json:
-            # Past the console, which would wrap and colour the text; flushed, so that a pipe has it at once.
+            # The text bypasses the console, which would wrap and colour it. The flush lets a pipe have it at once.
             sys.stdout.write(json.dumps(values, indent=2, default=str) + "\n")
             sys.stdout.flush()
 
 
 class PacedLines:
-    """Progress lines of long work for logs: one every few seconds. On a terminal bars move instead.
+    """Progress lines for logs of long work, one every few seconds. On a terminal bars move instead.
 
     Parameters
     ----------
-    screen : of the command; the clock begins as if a line had just been written
+    screen : the command's screen; the clock begins as if a line had just been written
     """
 
     def __init__(self, screen: Screen) -> None:
@@ -69,7 +70,7 @@ class PacedLines:
         self._written = time.monotonic()
 
     def say(self, text: str) -> None:
-        """Write a line, unless the last one is recent."""
+        """Write a line, unless the last line is recent."""
         now = time.monotonic()
         if not self._screen.has_bars and now - self._written >= _LINE_EVERY_S:
             self._screen.say(text)
@@ -82,7 +83,7 @@ def make_console(*, stderr: bool, quiet: bool = False) -> Console:
 
 
 class _Console(Console):
-    """A console that omits, in files and pipes, the blanks that fill tables up to their width."""
+    """A console that omits the padding of tables in files and pipes."""
 
     def _render_buffer(self, buffer: Iterable[Segment]) -> str:
         text = super()._render_buffer(buffer)
@@ -90,26 +91,26 @@ class _Console(Console):
 
 
 def cell(text: str, style: str = "") -> Text:
-    """Return one line of text for a table; it may come from data. Pure."""
+    """Return one line of text for a table. The text may come from data. Pure."""
     return Text(printable_line(text), style)
 
 
 class _LogView(logging.Handler):
-    """Writes the library's log to the console of the bars, so that the two do not mix."""
+    """Writes the library's log to the console with the bars, so that the two do not mix."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(logging.INFO)
         self._console = console
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one message on a line of its own."""
+        """Write one message on its own line."""
         style = "yellow" if record.levelno >= logging.WARNING else "dim"
         self._console.print(Text(printable(record.getMessage())), style=style, soft_wrap=True)
 
 
 def show_logs(console: Console | None) -> None:
-    """Show the library's log only on ``console``; None shows nothing."""
-    # The handler of an earlier command in this process would write every line twice.
+    """Show the library's log only on ``console``. None shows nothing."""
+    # An earlier command's handler in this process would write every line twice.
     logger = logging.getLogger("gloader")
     for handler in [handler for handler in logger.handlers if isinstance(handler, _LogView)]:
         logger.removeHandler(handler)
@@ -119,7 +120,7 @@ def show_logs(console: Console | None) -> None:
 
 
 def facts(rows: Mapping[str, str], *, title: str | None = None) -> Table:
-    """Return a two-column table of names and values, any of which may come from data. Pure."""
+    """Return a two-column table of names and values, which may come from data. Pure."""
     table = Table(
         title=None if title is None else cell(title),
         show_header=False,
@@ -136,7 +137,7 @@ def facts(rows: Mapping[str, str], *, title: str | None = None) -> Table:
 
 
 def numbers(*headings: str, first: str | None = None) -> Table:
-    """Return a table without rows, of right-aligned columns; ``first`` heads a column of text before them. Pure."""
+    """Return a table without rows, with right-aligned columns. ``first`` heads a text column before them. Pure."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     if first is not None:
         table.add_column(first, overflow="fold")
@@ -146,7 +147,7 @@ def numbers(*headings: str, first: str | None = None) -> Table:
 
 
 def figures(table: "TextTable") -> Table:
-    """Return a table of texts, any of which may come from data; the first column names the row. Pure."""
+    """Return a table of texts, which may come from data. The first column names the row. Pure."""
     found = Table(box=None, pad_edge=False)
     for place, name in enumerate(table.header):
         found.add_column(cell(name, "dim"), justify="right" if place else "left", overflow="fold")

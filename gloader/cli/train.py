@@ -80,8 +80,10 @@ class RunFlags:
 
 _MODEL, _OPTIM, _STEP, _LOADER = ModelConfig(), OptimConfig(), StepConfig(), LoaderSettings()
 _LINKS, _OBJECTS = LinkConfig(), ObjectSettings()
-_CONVERTING = "gloader.convert.csc.csc_kernels"  # of every source
-_MLP = "mlp"  # the folder of an MLP's run, in that of the compared run
+# Kernels of every source's conversion.
+_CONVERTING = "gloader.convert.csc.csc_kernels"
+# The folder of an MLP's run, inside the compared run's folder.
+_MLP = "mlp"
 
 
 def train(
@@ -133,8 +135,8 @@ def train(
         if run.resume and run.out is not None and not holds_run(run.out):
             screen.say(f"nothing to resume in {run.out}: a new run begins")
         budget = loader.memory.memory_budget
-        # One rank prepares and names the folder: others would write the same files at once, or find a later time.
-        # On each machine: its copy, or its range, may have a path of its own.
+        # One rank prepares and names the folder: others would write the same files at once, or read a later time.
+        # This happens on each machine, because its copy or its range may have another path.
         path = group.run_on_machines(lambda: prepare(run.dataset, screen, memory_budget=budget))
         dataset = held.enter_context(closing(open_dataset(path, objects)))
         _tell_missing(dataset, run.dataset, screen)
@@ -154,8 +156,8 @@ def train(
             )
         )
         out = Path(group.run_on_first(lambda: str(run.out or _default_out(dataset.name, model.name))))
-        # Machines count the restarts for themselves.
-        # A restarted attempt continues from the files of the previous one, and replaces nothing.
+        # Machines count the restarts separately.
+        # A restarted attempt continues from the previous attempt's files and replaces nothing.
         if max(group.gather(launch.restarts)) > 0:
             run = replace(run, resume=True, overwrite=False)
         trace = out / "trace.json" if run.trace else None
@@ -172,12 +174,12 @@ def train(
 
 
 def _require_folders(run: RunFlags, loader: LoaderSettings, *, has_restarted: bool) -> None:
-    """Raise if a run could not use its folders, before anything is prepared for it.
+    """Raise if a run could not use its folders, before anything is prepared for the run.
 
     Raises
     ------
     ConfigError
-        Flags contradict one another, or the spill disk is missing.
+        Flags contradict each other, or the spill disk is missing.
     StoreExistsError
         The folder holds a run, and neither resume nor overwrite is set.
     """
@@ -195,14 +197,14 @@ def _require_folders(run: RunFlags, loader: LoaderSettings, *, has_restarted: bo
 
 def _require_sampler(sampling: SamplingSettings) -> None:
     """Raise ConfigError for an unknown sampler or layout, before a source is prepared for it."""
-    # Imported here: numba loads when something is trained, not for --help.
+    # This import is late: training needs numba, --help does not.
     from gloader.samplers.make import require_layout
 
     require_layout(sampling.sampler, sampling.layout)
 
 
 def _require_typed_run(run: RunFlags, loader: LoaderSettings, dataset: "Dataset") -> None:
-    """Raise ConfigError for settings that datasets of several types do not support, before kernels are compiled."""
+    """Raise ConfigError for settings that datasets with several types do not support. Precedes all compilation."""
     from gloader.samplers.arguments import resolve_fanouts
 
     if run.compare_mlp:
@@ -218,8 +220,8 @@ def require_one_type(dataset: "Dataset", command: str, *, instead: str) -> None:
     Parameters
     ----------
     dataset : the command's dataset
-    command : its words
-    instead : the alternative for graphs of several types
+    command : the command's words
+    instead : the alternative for graphs with several types
     """
     if dataset.kind == "hetero":
         raise ConfigError(
@@ -240,7 +242,8 @@ def _fit(
     """Train, and return the content of `result.json`."""
     from gloader.observe.peak_memory import bare_bytes
 
-    bare_bytes()  # imports torch, to measure later memory above it
+    # This imports torch, so that later memory is measured above it.
+    bare_bytes()
     from gloader.training.train import RunFiles, fit
 
     files = RunFiles(
@@ -260,7 +263,7 @@ def _fit(
 
 
 def _resuming(out: Path) -> str:
-    """Return the flags that resume the run in ``out``; an MLP's run is resumed with the compared run."""
+    """Return the flags that resume the run in ``out``. An MLP's run is resumed with the compared run."""
     root = out.parent if out.name == _MLP and is_begun(out.parent) else out
     return f"--out {shlex.quote(str(root))} --resume"
 
@@ -294,14 +297,14 @@ def _print(
 def open_or_prepare(
     spec: str, screen: Screen, *, memory_budget: int | None, objects: ObjectSettings = _OBJECTS
 ) -> "Iterator[Dataset]":
-    """Open the dataset of ``spec`` until the block ends; a source is prepared first, with progress on the screen.
+    """Open the dataset of ``spec`` until the block ends. A source is prepared first, with progress on the screen.
 
     Parameters
     ----------
-    spec : a prepared folder, the URL of one, or a source of `gloader prepare`
+    spec : a prepared folder, its URL, or a source of `gloader prepare`
     screen : shows the progress
-    memory_budget : bytes for preparing; None means half of the free memory
-    objects : settings of the mirror of a dataset at a URL
+    memory_budget : bytes for the preparation; None means half of the free memory
+    objects : settings for the mirror of a dataset at a URL
     """
     with closing(open_dataset(prepare(spec, screen, memory_budget=memory_budget), objects)) as dataset:
         _tell_missing(dataset, spec, screen)
@@ -309,17 +312,17 @@ def open_or_prepare(
 
 
 def _tell_missing(dataset: "Dataset", spec: str, screen: Screen) -> None:
-    """Report data of a source that its dataset lacks, and the bytes of one at a URL that are still to come."""
+    """Report data that the source has and its dataset lacks, and the missing bytes of a dataset at a URL."""
     receipt = dataset.metadata.get("receipt")
     if is_source(spec) and isinstance(receipt, Mapping) and (unused := receipt.get(NOT_USED)):
         screen.say(f"{spec}: {NOT_USED}: {unused}")
-    # Before the silence during its download.
+    # The report precedes the silence during its download.
     if dataset.mirrored is not None and (coming := dataset.mirrored.describe_missing()):
         screen.say(coming)
 
 
 def prepare(spec: str, screen: Screen, *, memory_budget: int | None) -> str:
-    """Return the path, or the URL, of the dataset of ``spec``.
+    """Return the path or the URL of the dataset of ``spec``.
 
     Parameters
     ----------
@@ -333,7 +336,7 @@ def prepare(spec: str, screen: Screen, *, memory_budget: int | None) -> str:
 
 
 def _prepare_apart(spec: str, screen: Screen, memory_budget: int | None) -> None:
-    """Prepare a source in another process: compiling takes 25 MB and more, which its process keeps."""
+    """Prepare a source in another process: compilation takes 25 MB and more, which its process keeps."""
     words = [sys.executable, "-m", "gloader.cli.train", spec, json.dumps(memory_budget)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, errors="replace") as child:
         try:
@@ -356,7 +359,7 @@ def _prepare_here(spec: str, screen: Screen, memory_budget: int | None) -> str:
 
 
 def open_dataset(path: str, objects: ObjectSettings = _OBJECTS) -> "Dataset":
-    """Return the dataset at ``path``, or at a URL, which is mirrored with the settings ``objects``."""
+    """Return the dataset at ``path``, or at a URL, mirrored with the settings ``objects``."""
     from gloader.dataset import Dataset
 
     return Dataset.open(path, **objects.keywords())
