@@ -1,9 +1,9 @@
-"""Power loss, simulated: a file system that records which writes are not yet forced to the device.
+"""Simulated power loss: a file system that records which writes are not yet forced to the device.
 
-The idea is SQLite's ``test6.c``. `CrashRecorder` performs every call for real and logs it. `crash` then
-builds a folder as it could be found after a power loss at any point of the log. Synced data is there. Of the
-rest, each 512-byte sector and each change of a folder may be there or not. Only a rename is atomic, as
-on every journaling file system; only fsync guarantees an order.
+The idea is from SQLite's ``test6.c``. `CrashRecorder` performs every call and logs it. `crash` then builds a folder
+as a power loss at any point of the log could leave it. Synced data is there. Each other 512-byte sector and each
+other change of a folder may or may not be there. Only a rename is atomic, as on every journaling file system. Only
+fsync guarantees an order.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class _Write:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sync:
-    node: int  # a file or a folder
+    node: int  # number of a file or a folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entries:
-    """A change of folders that happens as one: (folder, name, node or None for removal)."""
+    """A change of folders in one step: (folder, name, node), or None as node for a removal."""
 
     changes: tuple[tuple[int, str, int | None], ...]
 
@@ -51,7 +51,7 @@ _Op: TypeAlias = _Write | _Sync | _Entries
 
 
 class CrashRecorder(OsIO):
-    """Performs and logs the calls below the folder ``root``, whose initial content counts as durable."""
+    """Performs and logs the calls below the folder ``root``. The initial content counts as durable."""
 
     is_real: ClassVar[bool] = False
 
@@ -62,7 +62,7 @@ class CrashRecorder(OsIO):
         self._folders = {_ROOT}
         self._open_files: dict[int, list[int]] = {}  # fd -> [node, position]
         self._next_node = 1
-        # The initial content counts as durable: the log begins with it, synced.
+        # The initial content counts as durable, so the log begins with this content, synced.
         self._import(self._root, _ROOT)
 
     @property
@@ -77,9 +77,9 @@ class CrashRecorder(OsIO):
         ----------
         at : the operation before which the power fails, 0..num_ops - 1
         into : the folder to create
-        survival : the part of unsynced data that survives: none, all, only the last operation, or a random choice of
+        survival : the surviving part of unsynced data: none, all, only the last operation, or a random choice of
             sectors and folder changes
-        random : decides for "torn"
+        random : random numbers for "torn"
         """
         log = self._log[:at]
         tree: dict[int, dict[str, int]] = {node: {} for node in self._folders}
@@ -146,7 +146,7 @@ class CrashRecorder(OsIO):
     # --- the calls ---
 
     def open(self, path: StrPath, flags: int, mode: int = 0o666) -> int:
-        """As `OsIO.open`."""
+        """See `OsIO.open`."""
         fd = super().open(path, flags, mode)
         if flags & (os.O_WRONLY | os.O_RDWR):
             folder, name = self._locate(path)
@@ -157,12 +157,12 @@ class CrashRecorder(OsIO):
         return fd
 
     def close(self, fd: int) -> None:
-        """As `OsIO.close`."""
+        """See `OsIO.close`."""
         self._open_files.pop(fd, None)
         super().close(fd)
 
     def write(self, fd: int, data: memoryview) -> int:
-        """As `OsIO.write`."""
+        """See `OsIO.write`."""
         count = super().write(fd, data)
         file = self._open_files[fd]
         self._log.append(_Write(node=file[0], offset=file[1], data=bytes(data[:count])))
@@ -170,76 +170,76 @@ class CrashRecorder(OsIO):
         return count
 
     def pwrite(self, fd: int, data: memoryview, offset: int) -> int:
-        """As `OsIO.pwrite`."""
+        """See `OsIO.pwrite`."""
         count = super().pwrite(fd, data, offset)
         self._log.append(_Write(node=self._open_files[fd][0], offset=offset, data=bytes(data[:count])))
         return count
 
     def seek(self, fd: int, offset: int) -> None:
-        """As `OsIO.seek`."""
+        """See `OsIO.seek`."""
         super().seek(fd, offset)
         self._open_files[fd][1] = offset
 
     def truncate(self, fd: int, num_bytes: int) -> None:
-        """As `OsIO.truncate`, for a growing file."""
+        """See `OsIO.truncate`; files only grow."""
         super().truncate(fd, num_bytes)
         self._log.append(_Write(node=self._open_files[fd][0], offset=num_bytes, data=b""))
 
     def fsync(self, fd: int) -> None:
-        """As `OsIO.fsync`."""
+        """See `OsIO.fsync`."""
         super().fsync(fd)
         self._log.append(_Sync(node=self._open_files[fd][0]))
 
     def datasync(self, fd: int) -> None:
-        """As `OsIO.datasync`."""
+        """See `OsIO.datasync`."""
         super().datasync(fd)
         self._log.append(_Sync(node=self._open_files[fd][0]))
 
     def punch_hole(self, fd: int, offset: int, num_bytes: int) -> None:
-        """As `OsIO.punch_hole`: the zeros may or may not survive a crash."""
+        """See `OsIO.punch_hole`. The zeros may or may not survive a crash."""
         super().punch_hole(fd, offset, num_bytes)
         self._log.append(_Write(node=self._open_files[fd][0], offset=offset, data=bytes(num_bytes)))
 
     def fsync_dir(self, path: StrPath) -> None:
-        """As `OsIO.fsync_dir`."""
+        """See `OsIO.fsync_dir`."""
         super().fsync_dir(path)
         self._log.append(_Sync(node=self._node(path)))
 
     def mkdir(self, path: StrPath, mode: int = 0o777) -> None:
-        """As `OsIO.mkdir`."""
+        """See `OsIO.mkdir`."""
         super().mkdir(path, mode)
         self._change((*self._locate(path), self._add(is_folder=True)))
 
     def replace(self, source: StrPath, target: StrPath) -> None:
-        """As `OsIO.replace`."""
+        """See `OsIO.replace`."""
         node = self._node(source)
         super().replace(source, target)
         self._change((*self._locate(source), None), (*self._locate(target), node))
 
     def rename_noreplace(self, source: StrPath, target: StrPath) -> None:
-        """As `OsIO.rename_noreplace`."""
+        """See `OsIO.rename_noreplace`."""
         node = self._node(source)
         super().rename_noreplace(source, target)
         self._change((*self._locate(source), None), (*self._locate(target), node))
 
     def exchange(self, first: StrPath, second: StrPath) -> None:
-        """As `OsIO.exchange`."""
+        """See `OsIO.exchange`."""
         nodes = self._node(first), self._node(second)
         super().exchange(first, second)
         self._change((*self._locate(first), nodes[1]), (*self._locate(second), nodes[0]))
 
     def unlink(self, path: StrPath) -> None:
-        """As `OsIO.unlink`."""
+        """See `OsIO.unlink`."""
         super().unlink(path)
         self._change((*self._locate(path), None))
 
     def rmdir(self, path: StrPath) -> None:
-        """As `OsIO.rmdir`."""
+        """See `OsIO.rmdir`."""
         super().rmdir(path)
         self._change((*self._locate(path), None))
 
     def rmtree(self, path: StrPath) -> None:
-        """As `OsIO.rmtree`: one removal after another, each of which may or may not survive a crash."""
+        """See `OsIO.rmtree`. Removes entries one by one, and each removal may or may not survive a crash."""
         super().rmtree(path)
         self._remove_below(self._node(path))
         self._change((*self._locate(path), None))
@@ -251,7 +251,7 @@ class CrashRecorder(OsIO):
 
 
 def _surviving_entries(log: list[_Op], survival: Survival, random: Random) -> list[_Entries]:
-    """Return the changes of folders that survive the crash, in order."""
+    """Return the folder changes that survive the crash, in order."""
     durable = _durable_entries(log)
     return [
         op
@@ -262,10 +262,10 @@ def _surviving_entries(log: list[_Op], survival: Survival, random: Random) -> li
 
 
 def _durable_entries(log: list[_Op]) -> set[int]:
-    """Return the changes that an fsync of one of their folders, or a later durable change, made durable."""
+    """Return the changes made durable by an fsync of one of their folders, or by a later durable change."""
     durable: set[int] = set()
     synced: set[int] = set()
-    # Backwards: an fsync makes earlier changes durable, and a durable rename includes its other folder.
+    # The loop runs backwards: an fsync makes earlier changes durable, and a durable rename includes its other folder.
     for index in range(len(log) - 1, -1, -1):
         op = log[index]
         if isinstance(op, _Sync):
@@ -295,11 +295,12 @@ def _surviving_contents(log: list[_Op], survival: Survival, random: Random) -> d
         is_durable = index < last_sync.get(op.node, -1)
         if not op.data and (is_durable or _survives(survival, random, is_last=index == len(log) - 1)):
             _put(content, op.offset, b"")  # a size that was set
-        # A disk writes sectors whole, and those of one write in any order.
+        # A disk writes full sectors, and the sectors of one write in any order.
         for start in range(0, len(op.data), SECTOR_BYTES):
             if is_durable or _survives(survival, random, is_last=index == len(log) - 1):
                 _put(content, op.offset + start, op.data[start : start + SECTOR_BYTES])
-        if survival == "torn" and random.random() < 0.5:  # the size is there, the sectors read as zeros
+        # Here only the new size survives, and the sectors read as zeros.
+        if survival == "torn" and random.random() < 0.5:
             _put(content, op.offset + len(op.data), b"")
     return {node: bytes(content) for node, content in contents.items()}
 

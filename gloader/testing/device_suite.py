@@ -1,4 +1,4 @@
-"""The conformance suite of compute devices, for a test class that inherits it and makes the device."""
+"""The conformance suite for compute devices. A test class inherits it and makes the device."""
 
 # ruff: noqa: S101 - tests that are shipped, for devices elsewhere to inherit
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def make_arrays() -> list[NDArray[Any]]:
-    """Return small arrays of every dtype in a batch, one of them empty, one a matrix. Pure."""
+    """Return small arrays with every dtype of a batch, among them an empty array and a matrix. Pure."""
     return [
         np.arange(5, dtype=np.int64),
         np.arange(7, dtype=np.int32),
@@ -32,7 +32,7 @@ def make_arrays() -> list[NDArray[Any]]:
 
 
 class DeviceSuite:
-    """Checks of every `Device`. A test class inherits them and provides `make_device`."""
+    """Checks for every `Device`. A test class inherits them and provides `make_device`."""
 
     def make_device(self) -> Device:
         """Return a device."""
@@ -40,27 +40,27 @@ class DeviceSuite:
 
     @pytest.fixture
     def device(self) -> Device:
-        """The device; override this if it needs other fixtures."""
+        """The device. Override this if it needs other fixtures."""
         return self.make_device()
 
     def test_tensors_can_be_made_where_batches_are_delivered(self, device: Device) -> None:
-        """`place` is a torch device that is there, with memory left."""
+        """`place` is an existing torch device with free memory."""
         assert torch.zeros(2, device=device.place).sum().item() == 0
         assert device.free_bytes() > 0
 
     @pytest.mark.parametrize("num_bytes", [1, 20, 16388])
     def test_host_buffers_hold_what_is_written(self, device: Device, num_bytes: int) -> None:
-        """A buffer is one flat, writable array of bytes, its own for each call."""
+        """A buffer is one flat, writable byte array, separate for each call."""
         first, second = device.host_buffer(num_bytes), device.host_buffer(num_bytes)
         for buffer in (first, second):
             assert (buffer.shape, buffer.dtype) == ((num_bytes,), np.dtype(np.uint8))
             assert buffer.flags.c_contiguous
-        # Written in turn: buffers that share memory would show the second value in the first.
+        # The buffers are written in turn: shared memory would show the second value in the first buffer.
         first[:], second[:] = 1, 2
         assert first.sum() == num_bytes
 
     def test_arrays_arrive_as_they_were(self, device: Device) -> None:
-        """Every dtype and shape that a batch has, empty ones included, in the order given."""
+        """Arrays of every dtype and shape in a batch, empty ones included, arrive in the given order."""
         arrays = make_arrays()
         with device.sending():
             tensors = device.upload(arrays)
@@ -74,12 +74,12 @@ class DeviceSuite:
             assert np.array_equal(tensor.cpu().numpy(), array)
 
     def test_what_was_sent_outlives_the_array_where_it_is_a_copy(self, device: Device) -> None:
-        """An asynchronous device is done with the arrays when `upload` returns: the ring writes them again."""
+        """An asynchronous device no longer needs the arrays when `upload` returns: the ring overwrites them."""
         array = np.arange(9, dtype=np.float32)
         with device.sending():
             (tensor,) = device.upload([array])
             mark = device.mark()
-        # If the device is the host, the tensor is the array, and must follow it.
+        # On the host the tensor is the array and must follow its changes.
         if device.is_asynchronous:
             array[:] = -1
         mark.wait()
@@ -87,7 +87,7 @@ class DeviceSuite:
 
     @pytest.mark.parametrize("is_copied", [False, True])
     def test_rows_come_as_they_are_stored_and_are_widened(self, device: Device, is_copied: bool) -> None:
-        """int8 rows of the host's buffers, gathered from there or from a copy, each with the factor of its node."""
+        """int8 rows of the host's buffers are gathered there or from a copy, each with its node's factor."""
         rows = device.host_buffer(6).view(np.int8).reshape(3, 2)
         rows[:] = [[1, -2], [3, 4], [-128, 127]]
         scale = torch.tensor([9.0, 0.5, 9.0, 2.0, 0.25], device=device.place)
@@ -105,7 +105,7 @@ class DeviceSuite:
         assert out.tolist() == [[2.0, -4.0], [1.5, 2.0], [-32.0, 31.75]]
 
     def test_a_mark_is_reached_after_waiting_for_it(self, device: Device) -> None:
-        """`wait` ends, even twice, and this thread's computation after `precede` sees the sent data."""
+        """`wait` ends, even twice. After `precede`, this thread's computation sees the sent data."""
         with device.sending():
             tensors = device.upload([np.arange(1000, dtype=np.int64)])
             mark = device.mark()
@@ -116,7 +116,7 @@ class DeviceSuite:
         assert mark.is_reached()
 
     def test_another_thread_can_send(self, device: Device) -> None:
-        """Batches of an asynchronous device are sent by a thread of their own, one block after another."""
+        """A separate thread sends the batches of an asynchronous device, one block after another."""
         sums: list[int] = []
 
         def send() -> None:
@@ -133,7 +133,7 @@ class DeviceSuite:
         assert sums == [0, 4, 8]
 
     def test_what_was_sampled_can_be_read_behind_a_mark(self, device: Device) -> None:
-        """A thread that samples makes memory of the batch, works in it, and waits for a mark of its own."""
+        """A sampling thread makes the batch's memory, works in it, and waits for its own mark."""
         with device.sampling():
             made = device.empty((3,), torch.int64)
             made.fill_(7)
@@ -149,7 +149,7 @@ class DeviceSuite:
             device.most_bytes_of(self._fail)
 
     def test_pinned_memory_is_the_array_itself(self, device: Device) -> None:
-        """Either the device reads ``array`` in place, until `close`, or `pin` returns None."""
+        """The device reads ``array`` in place until `close`, or `pin` returns None."""
         array = np.arange(12, dtype=np.float32).reshape(4, 3)
         pinned = device.pin(array)
         if pinned is not None:

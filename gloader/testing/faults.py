@@ -1,4 +1,4 @@
-"""Faults on demand: system calls that fail, and an object store with late, refused, cut or damaged answers."""
+"""Faults on demand: failing system calls, and an object store with late, refused, cut or damaged answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gloader.ssd_store.mirror.object_store import ObjectFacts, ObjectStore
 
 
-# Methods that are not counted: a query of present bytes is no system call, and neither is a kill point.
+# Methods that do not count: a query of present bytes is no system call, and neither is a kill point.
 NO_CALLS: Collection[str] = frozenset(
     {"limit_memory", "portions", "source", "download_s", "refetch", "kill_point"}
 )
@@ -35,11 +35,11 @@ EVERY_CALL: frozenset[str] = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corruption:
-    """A byte that is changed in every read."""
+    """A byte changed in every read."""
 
     offset: int  # in the file
     mask: int  # bits to flip
-    file: str = ""  # only in files whose path ends so; empty for every file
+    file: str = ""  # only files whose path ends with this text are affected; empty means every file
 
 
 class FaultyOS(OsIO):
@@ -47,14 +47,14 @@ class FaultyOS(OsIO):
 
     Parameters
     ----------
-    fail_at : number of the call (from 1, among ``calls``) that fails; 0 fails none
-    error : the errno it fails with
-    repeat : how many calls fail from there on
-    calls : names of the methods that count; all by default
-    short : reads and writes transfer at most this many bytes; 0 does not limit
+    fail_at : number of the failing call (from 1, among ``calls``); 0 fails none
+    error : errno of the failure
+    repeat : number of failing calls, from the first on
+    calls : names of the counted methods; defaults to all
+    short : most bytes of a read or write; 0 means no limit
     corrupt : a byte that reads return changed
-    refuse_flags : ``open`` with any of these flags fails, as on some file systems; 0 refuses none
-    refuse_error : the errno that refused flags fail with
+    refuse_flags : flags with which ``open`` fails, as on some file systems; 0 refuses none
+    refuse_error : errno for refused flags
 
     Raises
     ------
@@ -92,7 +92,7 @@ class FaultyOS(OsIO):
         self._lock = threading.Lock()
         self._paths: dict[int, str] = {}
         self.num_calls = 0  # counted calls so far
-        self.history: list[str] = []  # their names
+        self.history: list[str] = []  # names of the counted calls
 
     @property
     def was_hit(self) -> bool:
@@ -102,7 +102,7 @@ class FaultyOS(OsIO):
     def _enter(self, name: str) -> None:
         if name not in self._calls:
             return
-        # Read threads call concurrently; the number decides which of them fails.
+        # Read threads call concurrently. The number decides which thread's call fails.
         with self._lock:
             self.num_calls += 1
             number = self.num_calls
@@ -114,7 +114,7 @@ class FaultyOS(OsIO):
         return buffer[: self._short] if self._short else buffer
 
     def open(self, path: StrPath, flags: int, mode: int = 0o666) -> int:
-        """As `OsIO.open`."""
+        """See `OsIO.open`."""
         self._enter("open")
         if flags & self._refuse_flags:
             raise OSError(self._refuse_error, "flags refused (injected)", os.fspath(path))
@@ -124,7 +124,7 @@ class FaultyOS(OsIO):
         return fd
 
     def duplicate(self, fd: int) -> int:
-        """As `OsIO.duplicate`."""
+        """See `OsIO.duplicate`."""
         self._enter("duplicate")
         other = super().duplicate(fd)
         with self._lock:
@@ -132,15 +132,15 @@ class FaultyOS(OsIO):
         return other
 
     def close(self, fd: int) -> None:
-        """As `OsIO.close`; the descriptor is closed even if the call fails, as on Linux."""
-        # A failing close must not leak the descriptor: Linux has closed it, for any return value.
+        """See `OsIO.close`. The descriptor is closed even if the call fails, as on Linux."""
+        # A failing close must not leak the descriptor: Linux closes it for any return value.
         try:
             self._enter("close")
         finally:
             super().close(fd)
 
     def pread_into(self, fd: int, buffer: memoryview, offset: int) -> int:
-        """As `OsIO.pread_into`, short or with a changed byte if configured."""
+        """See `OsIO.pread_into`. The read is short or has a changed byte if configured."""
         self._enter("pread_into")
         limited = self._limit(buffer)
         count = super().pread_into(fd, limited, offset)
@@ -152,17 +152,17 @@ class FaultyOS(OsIO):
         return count
 
     def write(self, fd: int, data: memoryview) -> int:
-        """As `OsIO.write`, short if configured."""
+        """See `OsIO.write`. The write is short if configured."""
         self._enter("write")
         return super().write(fd, self._limit(data))
 
     def pwrite(self, fd: int, data: memoryview, offset: int) -> int:
-        """As `OsIO.pwrite`, short if configured."""
+        """See `OsIO.pwrite`. The write is short if configured."""
         self._enter("pwrite")
         return super().pwrite(fd, self._limit(data), offset)
 
     def set_direct(self, fd: int, *, is_direct: bool) -> None:
-        """As `OsIO.set_direct`; refused together with its flag."""
+        """See `OsIO.set_direct`. The call fails if its flag is refused."""
         self._enter("set_direct")
         if is_direct and self._refuse_flags & os.O_DIRECT:
             raise OSError(self._refuse_error, "O_DIRECT refused (injected)")
@@ -170,7 +170,7 @@ class FaultyOS(OsIO):
 
 
 def _counted(name: str) -> Callable[..., Any]:
-    """Return the method of `FaultyOS` that counts the call ``name``, or fails, and then performs it."""
+    """Return the `FaultyOS` method for the call ``name``, which counts the call, and fails it or performs it."""
 
     @wraps(getattr(OsIO, name))
     def counted(self: FaultyOS, *arguments: Any, **keywords: Any) -> Any:
@@ -183,8 +183,8 @@ def _counted(name: str) -> Callable[..., Any]:
 for _name in EVERY_CALL - vars(FaultyOS).keys():
     setattr(FaultyOS, _name, _counted(_name))
 
-# The fault of one request: refused with an errno (EBUSY is 503), half of the bytes, more than requested, a
-# flipped bit, or an answer that does not come while the store is held up. None for no fault.
+# A request's fault: refusal with an errno (EBUSY is 503), half of the bytes, more bytes than requested, a
+# flipped bit, or no answer while the store is held up. None means no fault.
 Fault: TypeAlias = "int | Literal['cut', 'long', 'flip', 'hang', 'alien'] | None"
 
 
@@ -199,14 +199,14 @@ class Asked:
 
 
 class FaultyObjects:
-    """The objects of ``objects``, with a log of each request for a part of one, and faults from ``fault``.
+    """The objects of ``objects``, with a log of each partial read, and faults from ``fault``.
 
     Parameters
     ----------
     objects : the real store
-    fault : returns the fault of each request, from its number (0, ...); called by several threads
-    delay_s : additional time of each request
-    is_away : whether every request fails as without a network
+    fault : returns a request's fault from its number (0, ...) and the request; called by several threads
+    delay_s : additional time per request
+    is_away : whether every request fails as if there were no network
     """
 
     def __init__(
@@ -223,28 +223,28 @@ class FaultyObjects:
         self._lock = threading.Lock()
         self.is_away = is_away
         self.asked: list[Asked] = []
-        self.num_others = 0  # requests that were not for a part of an object
+        self.num_others = 0  # requests other than partial reads
         self.num_running = 0
         self.most_running = 0
         self.go_on = threading.Event()  # ends hanging requests
 
     @property
     def url(self) -> str:
-        """As `ObjectStore.url`."""
+        """See `ObjectStore.url`."""
         return self._objects.url
 
     def head(self, name: str, /) -> ObjectFacts | None:
-        """As `ObjectStore.head`."""
+        """See `ObjectStore.head`."""
         self._count(name)
         return self._objects.head(name)
 
     def read(self, name: str, /, *, max_bytes: int) -> tuple[bytes, ObjectFacts]:
-        """As `ObjectStore.read`."""
+        """See `ObjectStore.read`."""
         self._count(name)
         return self._objects.read(name, max_bytes=max_bytes)
 
     def get(self, name: str, start: int, length: int, etag: str, /) -> Buffer:
-        """As `ObjectStore.get`, perhaps with a fault."""
+        """See `ObjectStore.get`. The answer may have a fault."""
         asked = Asked(name=name, start=start, length=length, etag=etag)
         with self._lock:
             number = len(self.asked)
@@ -260,15 +260,15 @@ class FaultyObjects:
                 self.num_running -= 1
 
     def put(self, name: str, source: Path | bytes | Iterator[bytes], /) -> None:
-        """As `ObjectStore.put`."""
+        """See `ObjectStore.put`."""
         self._objects.put(name, source)
 
     def list(self, prefix: str = "", /) -> list[str]:
-        """As `ObjectStore.list`."""
+        """See `ObjectStore.list`."""
         return self._objects.list(prefix)
 
     def delete(self, name: str, /) -> None:
-        """As `ObjectStore.delete`."""
+        """See `ObjectStore.delete`."""
         self._objects.delete(name)
 
     def _get(self, asked: Asked, fault: Fault) -> Buffer:

@@ -1,4 +1,4 @@
-"""The conformance suite of samplers over several types, for a test class that inherits it and makes the sampler."""
+"""The conformance suite for samplers over several types. A test class inherits it and makes the sampler."""
 
 # ruff: noqa: S101 - tests that are shipped, for samplers elsewhere to inherit
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gloader.types import AnySeeds, HeteroSampler, IdArray, Relation
 
 _NUM_NODES = {"paper": 500, "author": 400, "nobody": 0, "field": 30}
-_RELATIONS: dict[Relation, int] = {  # with the largest in-degree
+_RELATIONS: dict[Relation, int] = {  # largest in-degree of each relation
     ("paper", "cites", "paper"): 60,
     ("author", "writes", "paper"): 12,
     ("paper", "written_by", "author"): 40,
@@ -66,7 +66,7 @@ def make_hetero_graph(seed: int = 0) -> HeteroGraph:
 
 
 def hetero_batch_bytes(batch: HeteroBatch) -> dict[str, bytes]:
-    """Return every field of ``batch`` by its name as bytes: equal batches, equal bytes. Pure."""
+    """Return every field of ``batch`` as bytes, by name: equal batches give equal bytes. Pure."""
     named = {"id": repr(batch.id).encode(), "num_seeds": repr(dict(batch.num_seeds)).encode()}
     named |= {f"nodes[{name}]": found.tobytes() for name, found in batch.nodes.items()}
     for at, blocks in enumerate(batch.blocks):
@@ -82,13 +82,13 @@ def hetero_batch_bytes(batch: HeteroBatch) -> dict[str, bytes]:
 def draw_hetero_hops(
     rule: HeteroRule, graph: HeteroGraph, batch_id: BatchId, seeds: AnySeeds
 ) -> list[tuple[NDArray[Any], ...]]:
-    """Return the draws of each relation in each hop of a batch, as passes over the edges would deliver them. Pure.
+    """Return each relation's draws in each hop of a batch, as passes over the edges deliver them. Pure.
 
     Parameters
     ----------
-    rule : of the sampler
+    rule : the sampler's rule
     graph : the sampled graph
-    batch_id, seeds : of the batch
+    batch_id, seeds : the batch's id and seeds
     """
     frontier = rule.begin(batch_id, seeds)
     drawn = []
@@ -105,17 +105,17 @@ def draw_hetero_hops(
 
 
 class HeteroSamplerSuite:
-    """Checks of every `HeteroSampler`. A test class inherits them and provides `make_sampler`."""
+    """Checks for every `HeteroSampler`. A test class inherits them and provides `make_sampler`."""
 
-    takes_batch_seeds = False  # True for one that also takes `BatchSeeds`, which link loaders pass
+    takes_batch_seeds = False  # True if the sampler also takes `BatchSeeds`, which link loaders pass
 
     def make_sampler(self, graph: HeteroGraph, *, seed: int) -> HeteroSampler:
-        """Return a sampler of ``graph``, with any number of hops."""
+        """Return a sampler for ``graph``, with any number of hops."""
         raise NotImplementedError
 
     @pytest.fixture
     def graph(self) -> HeteroGraph:
-        """The graph that the checks sample."""
+        """The graph for the checks."""
         return make_hetero_graph()
 
     def test_every_type_and_relation_is_there_and_blocks_chain(self, graph: HeteroGraph) -> None:
@@ -136,12 +136,12 @@ class HeteroSamplerSuite:
                 assert batch.blocks[0][relation].num_src == len(batch.nodes[source])
                 assert batch.blocks[-1][relation].num_dst == batch.num_seeds[destination]
                 for outer, inner in pairwise(batch.blocks):
-                    # The rows of a type in one layer's output and in the next one's input.
+                    # A type's rows are one layer's output and the next layer's input.
                     found = {of[0]: block.num_src for of, block in inner.items()}
                     assert outer[relation].num_dst == found.get(destination, outer[relation].num_dst)
 
     def test_every_edge_is_one_of_its_relation(self, graph: HeteroGraph) -> None:
-        """An edge id names the edge: its source, and its destination by the range it lies in."""
+        """An edge id identifies the edge's source, and its destination by the id's range."""
         batch = self.make_sampler(graph, seed=3).sample(BatchId(epoch=0, index=0), _seeds(graph))
         assert sum(block.num_edges for block in batch.all_blocks)
         for blocks in batch.blocks:
@@ -191,7 +191,7 @@ class HeteroSamplerSuite:
             ]
 
     def test_excluded_edges_of_any_relation_are_never_taken(self, graph: HeteroGraph) -> None:
-        """Not in any hop; fan-outs stay full, nodes without such edges draw the same. Or the sampler refuses."""
+        """No hop has such edges. Fan-outs stay full, and other nodes draw the same. Or the sampler refuses."""
         if not self.takes_batch_seeds:
             return
         sampler: Any = self.make_sampler(graph, seed=3)
@@ -227,7 +227,7 @@ class HeteroSamplerSuite:
             assert swept.links is LINKS
 
     def test_threads_order_and_refused_seeds_do_not_matter(self, graph: HeteroGraph) -> None:
-        """One sampler serves many threads, and gives each the batch it would give alone."""
+        """One sampler serves many threads. Each gets the batch that it would get alone."""
         ids = [BatchId(epoch=1, index=index) for index in range(16)]
 
         def one(sampler: HeteroSampler, batch_id: BatchId) -> dict[str, bytes]:
@@ -252,6 +252,6 @@ class HeteroSamplerSuite:
 
 
 def _seeds(graph: HeteroGraph, number: int = 0) -> IdArray:
-    """Return seeds of several types in a mixed order; other numbers, other seeds."""
+    """Return seeds of several types in a mixed order. Other numbers give other seeds."""
     random = np.random.default_rng(number)
     return random.permutation(graph.type_starts[-1])[:_NUM_SEEDS]

@@ -1,4 +1,4 @@
-"""The conformance suite of superbatch planners, and so of cache policies: a test class inherits it."""
+"""The conformance suite for superbatch planners and their cache policies. A test class inherits it."""
 
 # ruff: noqa: S101 - tests that are shipped, for policies elsewhere to inherit
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 NUM_NODES = 20
 _DIM = 3
-_CAPACITIES = (0, 1, 7, NUM_NODES, 2 * NUM_NODES)  # none, fewer than a batch, all, more than there are rows
+_CAPACITIES = (0, 1, 7, NUM_NODES, 2 * NUM_NODES)  # none, fewer than a batch, all rows, more than all rows
 
 
 def make_traces(num_superbatches: int, *, seed: int = 0) -> list[list[IdArray]]:
-    """Return superbatches of 5 sorted batches, skewed so that some rows come back; one batch is empty. Pure."""
+    """Return superbatches of 5 sorted batches, skewed so that some rows repeat; one batch is empty. Pure."""
     random = np.random.default_rng(seed)
     return [
         [np.unique((NUM_NODES * random.random((size,)) ** 3).astype(np.int64)) for size in (9, 14, 0, 20, 9)]
@@ -33,19 +33,19 @@ def make_traces(num_superbatches: int, *, seed: int = 0) -> list[list[IdArray]]:
 
 
 class SuperbatchPlannerSuite:
-    """Checks of every `SuperbatchPlanner`. A test class inherits them and provides `make_planner`."""
+    """Checks for every `SuperbatchPlanner`. A test class inherits them and provides `make_planner`."""
 
     def make_planner(self, *, num_nodes: int, capacity: int) -> SuperbatchPlanner:
         """Return a planner for ``num_nodes`` rows and ``capacity`` slots.
 
-        Its `resident` are the rows that it assumes in the cache from the start, those of a static cache; all slots are
+        Its `resident` are the rows of a static cache, which it assumes in the cache from the start. All slots are
         filled with them before its first plan is executed.
         """
         raise NotImplementedError
 
     @pytest.mark.parametrize("capacity", _CAPACITIES)
     def test_every_plan_keeps_its_promises(self, capacity: int) -> None:
-        """Hits are resident, slots exist and are written once, counts are right: `CachePlan.validate`."""
+        """`CachePlan.validate` holds: hits are resident, slots exist and are written once, counts are right."""
         planner, traces = self.make_planner(num_nodes=NUM_NODES, capacity=capacity), make_traces(5)
         left_behind = planner.resident.copy()
         for window, beyond in zip(traces, [*traces[1:], []], strict=True):
@@ -53,7 +53,7 @@ class SuperbatchPlannerSuite:
             assert len(held) <= capacity
             assert ((held == left_behind) | (held < 0)).all(), "the planner counts on rows that no slot holds"
             plan = planner.plan(Trace(window), Trace(beyond))
-            # A planner may assume fewer rows than are there (Belady with reset assumes none), never others.
+            # A planner may assume fewer rows than the cache holds (Belady with reset assumes none), never other rows.
             left_behind = plan.resident_after.copy()
             assert plan.capacity <= capacity
             plan.validate(held, window)
@@ -61,7 +61,7 @@ class SuperbatchPlannerSuite:
 
     @pytest.mark.parametrize("capacity", _CAPACITIES)
     def test_every_batch_gets_its_rows(self, capacity: int) -> None:
-        """Executed one after another, with real slots, the plans put the right row at every position."""
+        """In sequence, with real slots, the plans put the right row at every position."""
         planner, features = self.make_planner(num_nodes=NUM_NODES, capacity=capacity), _features()
         traces = make_traces(4, seed=1)
         with SlotCache(capacity, dim=_DIM) as slots:
@@ -70,7 +70,7 @@ class SuperbatchPlannerSuite:
                 _execute(slots, planner.plan(Trace(window), Trace(beyond)), window, features)
 
     def test_a_plan_stays_as_it_is_when_the_next_one_is_made(self) -> None:
-        """The plan of a superbatch is executed while the one after it is planned."""
+        """A superbatch's plan is executed while the next is planned."""
         planner, traces = self.make_planner(num_nodes=NUM_NODES, capacity=7), make_traces(3, seed=2)
         held = planner.resident.copy()
         first = planner.plan(Trace(traces[0]), Trace(traces[1]))
@@ -83,15 +83,16 @@ class SuperbatchPlannerSuite:
     @pytest.mark.parametrize("capacity", [1, 7, NUM_NODES])
     @pytest.mark.parametrize("executed", [0, 1, 3])
     def test_rows_are_right_after_plans_that_were_given_up(self, capacity: int, executed: int) -> None:
-        """An epoch may end anywhere: `restart` takes the slots' present rows, and later plans hold again."""
+        """An epoch may end anywhere. `restart` takes the slots' present rows, and later plans hold again."""
         planner, features = self.make_planner(num_nodes=NUM_NODES, capacity=capacity), _features()
         traces = make_traces(6, seed=3)
         with SlotCache(capacity, dim=_DIM) as slots:
             _fill(slots, planner)
             for window, beyond in ((traces[0], traces[1]), (traces[2], traces[3])):
                 _execute(slots, planner.plan(Trace(window), Trace(beyond)), window[:executed], features)
-                # The planner is ahead of the slots by more than a superbatch, as after a broken-off epoch.
-                planner.plan(Trace(beyond))  # planned ahead, and never begun
+                # The planner is more than a superbatch ahead of the slots, as after an interrupted epoch.
+                # This superbatch is planned ahead and never begun.
+                planner.plan(Trace(beyond))
                 planner.restart(slots.resident)
             for window in traces[4:]:
                 held = planner.resident.copy()
@@ -100,7 +101,7 @@ class SuperbatchPlannerSuite:
                 _execute(slots, plan, window, features)
 
     def test_equal_histories_give_equal_plans(self) -> None:
-        """A plan depends on the traces, not on chance, time or how the ids are stored."""
+        """A plan depends only on the traces, not on chance, time or the storage of the ids."""
         traces, plans = make_traces(3, seed=4), []
         for coded in (True, True, False):
             planner = self.make_planner(num_nodes=NUM_NODES, capacity=7)
@@ -113,7 +114,7 @@ class SuperbatchPlannerSuite:
         assert plans[0] == plans[1] == plans[2]
 
     def test_nothing_to_plan(self) -> None:
-        """No batches, and batches without rows, are superbatches too."""
+        """Superbatches may have no batches, or batches without rows."""
         planner, none = self.make_planner(num_nodes=NUM_NODES, capacity=7), np.zeros(0, np.int64)
         for window in ([], [none, none]):
             held = planner.resident.copy()

@@ -1,10 +1,10 @@
 """A software device whose streams run as late as CUDA allows, so that a missing wait gives wrong values.
 
-It never sleeps, and has no randomness. A copy, an upload or a gather runs when a host thread waits for a later mark,
-and not before. So a host buffer that is written again too early has its new content by then, and a stream that
-computes without waiting finds no rows yet. Released memory is overwritten as early as CUDA would be
-allowed to: device memory in the order of the stream that it was made on, unless another stream was recorded; host
-memory at once. `OverwritingRing` overwrites returned host buffers.
+It never sleeps and has no randomness. A copy, upload or gather runs only when a host thread waits for a later mark.
+So a host buffer that is rewritten too early has its new content by then, and a stream that computes without waiting
+finds no rows yet. Released memory is overwritten as early as CUDA may overwrite it. Device memory follows the order of
+the stream that made it, unless another stream was recorded. Host memory is overwritten at once. `OverwritingRing`
+overwrites returned host buffers.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from gloader.device.row_table import RowParts
 
 
-# An impossible value of every dtype in a batch: NaN in all floats but float64, huge as an id.
+# A value that no batch has, for every dtype: NaN in all floats but float64, and huge as an id.
 _POISON: Final = np.uint16(0x7FC0)
 
 
 def poison(memory: NDArray[Any]) -> None:
-    """Overwrite ``memory``, contiguous, with values that no batch has."""
+    """Overwrite contiguous ``memory`` with values that no batch has."""
     flat = memory.reshape(-1).view(np.uint8)
     even = len(flat) // 2 * 2
     flat[:even].view(np.uint16)[:] = _POISON
@@ -49,18 +49,19 @@ def poison(memory: NDArray[Any]) -> None:
 
 @dataclass(slots=True, eq=False)
 class StreamWork:
-    """A pending operation of a stream."""
+    """A pending operation on a stream."""
 
     run: Callable[[], None]
-    touches: frozenset[int] = frozenset()  # addresses of the blocks that it reads or writes
+    # Addresses of the blocks that the operation reads or writes.
+    touches: frozenset[int] = frozenset()
     seconds: float = 0.0
-    since_s: float = 0.0  # the time at which the host gave it to the stream
+    since_s: float = 0.0  # time at which the host gave the operation to the stream
     is_wait: bool = False
-    is_early: bool = False  # takes no time, and runs as soon as earlier work is done
+    is_early: bool = False  # whether it takes no time and runs as soon as earlier work is done
 
 
 class Stream:
-    """Work in order, run only when it is needed."""
+    """Ordered work that runs only on demand."""
 
     def __init__(self) -> None:
         self.work: deque[StreamWork] = deque()
@@ -77,7 +78,7 @@ class Stream:
             self._run_next()
 
     def overwrite(self, block: MemoryBlock) -> None:
-        """Let the next user of the memory write to it, after the last work here that touches it."""
+        """Let the memory's next user write to it, after the last work here that touches it."""
         last = 0
         for place, work in enumerate(self.work, start=1):
             if work.is_wait or block.address in work.touches:
@@ -99,22 +100,22 @@ class Stream:
 
 @dataclass(slots=True, eq=False)
 class MemoryBlock:
-    """Memory of the device, or host memory that it reads. Work refers to the memory; users hold a lease of it."""
+    """Device memory, or host memory that the device reads. Work refers to the memory; users hold a lease on it."""
 
     memory: NDArray[np.uint8]
     num_bytes: int
-    stream: Stream | None = None  # where it was made; None for the host's own work
+    stream: Stream | None = None  # the stream that made it; None for the host's own work
     is_host: bool = False
-    is_open: bool = True  # false after it was unpinned, when the device may not read it
-    streams: set[Stream] = field(default_factory=set)  # others that use it
+    is_open: bool = True  # False after unpinning, when the device may not read it
+    streams: set[Stream] = field(default_factory=set)  # other streams that use it
 
     @property
     def address(self) -> int:
-        """Its first byte."""
+        """Address of the first byte."""
         return int(self.memory.ctypes.data)
 
     def holds(self, address: int) -> bool:
-        """Return whether ``address`` lies in it."""
+        """Return whether ``address`` lies in the block."""
         return self.address <= address < self.address + self.memory.nbytes
 
 
@@ -122,7 +123,7 @@ T = TypeVar("T")
 
 
 class RehearsedMark:
-    """A place in a stream's work; it is reached after a wait for it, or for a later mark."""
+    """A place in a stream's work. It is reached after a wait for it or for a later mark."""
 
     def __init__(self, device: RehearsedDevice, stream: Stream | None) -> None:
         self._device = device
@@ -131,36 +132,36 @@ class RehearsedMark:
         self.at_s = 0.0
 
     def is_reached(self) -> bool:
-        """Return whether a wait made the device reach it."""
+        """Return whether the device has reached the mark by a wait."""
         return self.reached
 
     def wait(self) -> None:
-        """Make the device reach it."""
+        """Make the device reach the mark."""
         self._device.reach(self)
 
     def precede(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Make this thread's stream wait for the mark, and protect the memory of ``tensors`` until it is done."""
+        """Make this thread's stream wait for the mark, and protect the memory of ``tensors`` until then."""
         self._device.precede(self, tensors)
 
     def seconds_since(self, other: RehearsedMark) -> float:
-        """Return the device's seconds between ``other`` and this, both of which are reached."""
+        """Return the device's seconds between ``other`` and this mark, both reached."""
         assert self.reached  # noqa: S101 - CUDA raises here too
         assert other.reached  # noqa: S101
         return self.at_s - other.at_s
 
     def come(self, stream: Stream) -> None:
-        """Mark it as reached."""
+        """Record that the mark is reached."""
         self.reached = True
         self.at_s = stream.now_s
 
     @property
     def stream(self) -> Stream | None:
-        """The stream of the mark; None for the host's own work."""
+        """The mark's stream. None for the host's own work."""
         return self._stream
 
 
 class RehearsedPin:
-    """Host memory that the device reads in place; later reads than `close` find it overwritten."""
+    """Host memory that the device reads in place. Reads after `close` find it overwritten."""
 
     def __init__(self, device: RehearsedDevice, array: NDArray[Any]) -> None:
         self._device = device
@@ -168,24 +169,24 @@ class RehearsedPin:
 
     @property
     def array(self) -> NDArray[Any]:
-        """The memory."""
+        """The pinned memory."""
         return self._array
 
     def close(self) -> None:
-        """Unpin it. Idempotent."""
+        """Unpin the memory. Idempotent."""
         self._device.unpin(self._array)
 
 
 class RehearsedDevice:
-    """A device that is late whenever CUDA may be. Thread-safe.
+    """A device that is late wherever CUDA may be late. Thread-safe.
 
-    A loop that computes with torch waits by itself, like one that prints its loss at every step. A loop that only
-    launches work uses `computing`, with `launch`.
+    A loop that computes with torch waits by itself, like a loop that prints its loss at every step. A loop that only
+    launches work uses `computing` with `launch`.
 
     Parameters
     ----------
-    reads_in_place : whether to pin features in memory, and gather from there
-    num_bytes : of device memory
+    reads_in_place : whether to pin features in memory and gather from there
+    num_bytes : size of the device memory
     send_s : seconds of every copy, upload and gather, by the device's clock
     """
 
@@ -200,12 +201,12 @@ class RehearsedDevice:
         self._computing = Stream()
         self._here = threading.local()
         self._blocks: dict[int, MemoryBlock] = {}
-        # Returned memory, noted by a callback in C, which may run in any thread at any point.
+        # Returned memory. A C callback notes it, which may run in any thread at any point.
         self._gone: queue.SimpleQueue[MemoryBlock] = queue.SimpleQueue()
         self._leases: dict[int, weakref.ref[NDArray[np.uint8]]] = {}
         self._held: list[MemoryBlock] = []
         self._error: BaseException | None = None
-        self.most_blocks = 0  # held at once
+        self.most_blocks = 0  # most blocks held at once
         self.most_bytes = 0
         self.faults: list[str] = []  # illegal accesses, in CUDA's terms
 
@@ -221,13 +222,13 @@ class RehearsedDevice:
 
     @property
     def num_blocks(self) -> int:
-        """Blocks of device memory that are held."""
+        """Number of held blocks of device memory."""
         with self._settled():
             return len(self._held)
 
     @property
     def num_pinned(self) -> int:
-        """Arrays that are pinned."""
+        """Number of pinned arrays."""
         with self._settled():
             return sum(
                 block.is_host and address not in self._leases for address, block in self._blocks.items()
@@ -238,7 +239,7 @@ class RehearsedDevice:
         return self._allocate(num_bytes, None, is_host=True)[:num_bytes]
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Return memory of this thread's present stream."""
+        """Return memory of this thread's current stream."""
         num_bytes = math.prod(shape) * dtype.itemsize
         lease = self._allocate(num_bytes, self._current())
         return torch.from_numpy(lease)[:num_bytes].view(dtype).view(shape)
@@ -249,7 +250,7 @@ class RehearsedDevice:
         return self._num_bytes - self._bytes_held()
 
     def most_bytes_of(self, step: Callable[[], object]) -> int:
-        """Run ``step`` and return the most bytes that it held at once."""
+        """Run ``step`` and return the most bytes held at once."""
         self.finish()
         before = self.most_bytes = self._bytes_held()
         step()
@@ -264,18 +265,18 @@ class RehearsedDevice:
 
     @contextmanager
     def sampling(self) -> Iterator[None]:
-        """Run this thread's kernels at once, in the interpreter, which is not late."""
+        """Run this thread's kernels at once in the interpreter, which is not late."""
         with self._giving_to(None):
             yield
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """Give this thread's launched work to a stream that is also late."""
+        """Give this thread's launched work to another late stream."""
         with self._giving_to(self._computing):
             yield
 
     def upload(self, arrays: Sequence[NDArray[Any]]) -> tuple[torch.Tensor, ...]:
-        """Copy ``arrays`` by one copy, later; they are packed into memory of its own at once."""
+        """Copy ``arrays`` later, in one copy. They are packed into separate memory at once."""
         offsets = pack_offsets(arrays)
         packed = np.empty(offsets[-1], dtype=np.uint8)
         pack(arrays, offsets, packed)
@@ -284,7 +285,7 @@ class RehearsedDevice:
         return unpack(block, arrays, offsets)
 
     def copy(self, rows: torch.Tensor, out: torch.Tensor) -> None:
-        """Copy later; from pageable memory now, into a block that is dropped again."""
+        """Copy later. Copies from pageable memory run now, into a block that is dropped again."""
         if self._block_of(rows) is None:
             rows = self.empty(tuple(rows.shape), rows.dtype).copy_(rows)
         self._give(lambda source, to: to.copy_(source), (rows, out), self._send_s)
@@ -293,17 +294,17 @@ class RehearsedDevice:
         """Gather later."""
         host = parts.host
         if host is not None and self._block_of(host.rows) is None:
-            # Pageable: like the kernel's twin, a copy that is complete on return.
+            # The memory is pageable: the copy is complete on return, like the copy of the kernel's twin.
             rows = self.empty(tuple(host.rows.shape), host.rows.dtype)
             parts = replace(parts, host=replace(host, rows=rows.copy_(host.rows)))
         self._give(lambda nodes, there, x: gather_rows(nodes, there, out=x), (ids, parts, out), self._send_s)
 
     def mark(self) -> RehearsedMark:
-        """Return a mark after everything sent so far."""
+        """Return a mark after all work sent so far."""
         return self._mark_on(self._sending)
 
     def mark_computing(self) -> RehearsedMark:
-        """Return a mark after this thread's launched work so far; it is reached if the host computes."""
+        """Return a mark after this thread's launched work so far. It is reached if the host computes."""
         return self._mark_on(self._current())
 
     def pin(self, array: NDArray[Any]) -> RehearsedPin | None:
@@ -311,7 +312,7 @@ class RehearsedDevice:
         return self.pin_memory(array) if self._reads_in_place else None
 
     def pin_memory(self, array: NDArray[Any]) -> RehearsedPin:
-        """Pin ``array``: its reads happen later."""
+        """Pin ``array``, so that its reads happen later."""
         memory = array.reshape(-1).view(np.uint8)
         with self._settled():
             self._blocks[array.ctypes.data] = MemoryBlock(memory, array.nbytes, is_host=True)
@@ -324,34 +325,35 @@ class RehearsedDevice:
                 block.is_open = False
 
     def launch(self, work: Callable[..., object], *arguments: object, seconds: float = 0.0) -> None:
-        """Run ``work`` on the stream of this thread: later within `computing`, otherwise at once.
+        """Run ``work`` on this thread's stream: later within `computing`, otherwise at once.
 
         Parameters
         ----------
-        work : gets the arguments as they are when it runs; should hold no tensor of the device itself
-        arguments : tensors, and dataclasses and tuples of them, are read in place: no reference keeps their memory
+        work : receives the arguments in their state at its run; should hold no tensor of the device itself
+        arguments : tensors, and dataclasses and tuples with tensors; read in place, without a reference to their memory
         seconds : its duration by the device's clock
         """
         self._give(work, arguments, seconds)
 
     def finish(self) -> None:
-        """Run everything that was given to the device, like `torch.cuda.synchronize`."""
+        """Run all work given to the device, like `torch.cuda.synchronize`."""
         with self._running():
             self._sending.run_all()
             self._computing.run_all()
 
     def reach(self, mark: RehearsedMark) -> None:
-        """Run everything before ``mark``."""
+        """Run all work before ``mark``."""
         with self._running():
             if mark.stream is not None:
                 mark.stream.run_until(mark)
             self._here.now_s = max(self._now_s(), mark.at_s)
 
     def precede(self, mark: RehearsedMark, tensors: Iterable[torch.Tensor]) -> None:
-        """Make this thread's stream wait for ``mark``, and protect ``tensors``; see `RehearsedMark`."""
+        """Make this thread's stream wait for ``mark``, and protect ``tensors``, see `RehearsedMark`."""
         stream = self._current()
         if stream is None:
-            self.reach(mark)  # the host computes: it waits, and is done with its work when it drops a tensor
+            # The host computes: it waits, and no longer needs a tensor when it drops it.
+            self.reach(mark)
             return
 
         def wait() -> None:
@@ -408,7 +410,7 @@ class RehearsedDevice:
     def _where_field(self, value: Any, name: str, touches: set[int]) -> Callable[[], Any]:
         found = getattr(value, name)
         if isinstance(vars(type(value)).get(name), OnDemand):
-            # Copied by the requesting thread, in memory of its own stream: its launched work has it to its end.
+            # The requesting thread copied it into its own stream's memory, which its launched work keeps to the end.
             return lambda: found
         return self._where(found, touches)
 
@@ -418,7 +420,7 @@ class RehearsedDevice:
             return lambda: torch.empty(shape, dtype=dtype)
         block = self._block_of(tensor)
         if block is None:
-            # A table: its memory is torch's, and must still exist. Other memory of a test belongs to the host.
+            # This is a table: torch owns its memory, which must still exist. Other memory in tests is the host's.
             held = weakref.ref(tensor) if self._current() is self._sending else lambda: tensor
             return lambda: cast("torch.Tensor", held()) if held() is not None else self._fault(shape, dtype)
         touches.add(block.address)
@@ -442,7 +444,7 @@ class RehearsedDevice:
         memory = np.empty(-(-max(num_bytes, 1) // 16) * 16, dtype=np.uint8)
         poison(memory)
         block = MemoryBlock(memory, num_bytes, stream, is_host)
-        # Through a memoryview: every view then holds the lease, and not the memory behind it. See `BufferRing`.
+        # A memoryview makes every view hold the lease instead of the memory behind it. See `BufferRing`.
         lease = np.frombuffer(memory.data, dtype=np.uint8, count=max(num_bytes, 1))
         with self._settled():
             if not is_host:
@@ -460,7 +462,7 @@ class RehearsedDevice:
 
     @contextmanager
     def _running(self) -> Iterator[None]:
-        """Keep the first error of the device, which every later wait raises again, as CUDA does."""
+        """Keep the device's first error. Every later wait raises it again, as in CUDA."""
         with self._settled():
             if self._error is not None:
                 raise RuntimeError(f"the rehearsed device failed before: {self._error!r}")
@@ -490,7 +492,8 @@ class RehearsedDevice:
             others = block.streams - {block.stream}
             if not others:
                 self._reuse(block)
-            for stream in others:  # the event that the allocator records when the memory is returned
+            # Each event is recorded by the allocator when the memory is returned.
+            for stream in others:
                 stream.work.append(StreamWork(partial(self._pass, block, stream), is_early=True))
                 stream.run_early()
 
@@ -530,13 +533,13 @@ class OverwritingRing(BufferRing):
     """A ring that overwrites a returned buffer at once, as the next batch would a moment later."""
 
     def acquire(self, rows: Sequence[int]) -> tuple[RowMatrix, ...]:
-        """Return a buffer; as `BufferRing.acquire`."""
+        """Return a buffer, see `BufferRing.acquire`."""
         found = super().acquire(rows)
-        if not found:  # without tables: there is no buffer
+        if not found:  # without tables there is no buffer
             return found
         lease = cast("NDArray[np.uint8]", found[0].base)
         memory = cast("memoryview", lease.base)
-        # Called before the reference that returns the buffer: the newer of two is called first.
+        # This callback runs before the reference that returns the buffer: the newer of two runs first.
         address = int(lease.ctypes.data)
         self._watched[address] = weakref.ref(lease, partial(_overwrite, memory))
         return found

@@ -1,4 +1,4 @@
-"""Networks for tests: hosts that are threads of one process, and transports of a given speed."""
+"""Networks for tests: hosts as threads of one process, and transports with a given speed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 _HOST_POLL_S: Final = 0.01
-_THERE: Final = f"{HERE} 1 1"  # has reached its first collective
+_THERE: Final = f"{HERE} 1 1"  # a host that has reached its first collective
 
 
 class ThreadHosts:
-    """W hosts, each a `Transport` for its own thread. Owns nothing but memory.
+    """W hosts, each a `Transport` for its own thread. Owns only memory.
 
     Parameters
     ----------
@@ -43,12 +43,12 @@ class ThreadHosts:
 
 
 class ThreadHost:
-    """One of the hosts: a `Transport`. For one thread; any may close it.
+    """One of the hosts, as a `Transport` for one thread. Any thread may close it.
 
     Parameters
     ----------
     world : all hosts
-    index : number of this host
+    index : this host's number
     """
 
     def __init__(self, world: ThreadHosts, index: int) -> None:
@@ -59,7 +59,7 @@ class ThreadHost:
         self._is_closed = False
 
     def write(self, text: str) -> None:
-        """Leave a note, as `Notes.write`."""
+        """Leave a note, see `Notes.write`."""
         world = self._world
         with world.changed:
             if is_here(world.notes[self.index]):
@@ -73,7 +73,7 @@ class ThreadHost:
             world.changed.notify_all()
 
     def read(self) -> Sequence[str | None]:
-        """Return the notes of all hosts, as `Notes.read`."""
+        """Return all hosts' notes, see `Notes.read`."""
         with self._world.changed:
             return list(self._world.notes)
 
@@ -87,7 +87,7 @@ class ThreadHost:
         *,
         is_cancelled: Callable[[], bool],
     ) -> None:
-        """Send each host its part of ``data`` and fill ``out``, as `Transport.all_to_all`."""
+        """Send each host its part of ``data`` and fill ``out``, see `Transport.all_to_all`."""
         world, call = self._world, self._num_calls
         self._num_calls += 1
         with world.changed:
@@ -103,7 +103,7 @@ class ThreadHost:
         out[:] = np.concatenate(parts)
 
     def close(self, error: BaseException | None = None) -> None:
-        """Announce this host's end to the others, and leave them, as `Transport.close`. Idempotent."""
+        """Announce this host's end to the others and leave them, see `Transport.close`. Idempotent."""
         with self._world.changed:
             if self._is_closed:
                 return
@@ -147,16 +147,16 @@ _POLL_S: Final = 0.05
 
 
 class ThrottledTransport:
-    """Another `Transport`, slowed to a network of these rates. Owns it as its maker does.
+    """Another `Transport`, slowed down to a network's rates. Owns the inner transport.
 
-    A collective takes ``latency_s``, and the time of the bytes that this host sends or receives, whichever are
-    more: a network card does both at once.
+    A collective takes ``latency_s`` plus the time for this host's sent or received bytes, whichever are more: a network
+    card sends and receives at once.
 
     Parameters
     ----------
-    inner : moves the bytes
-    bytes_per_s : each way
-    latency_s : of each collective
+    inner : the transport that moves the bytes
+    bytes_per_s : rate in each direction
+    latency_s : latency of each collective
     """
 
     def __init__(self, inner: Transport, *, bytes_per_s: float, latency_s: float = 0.0) -> None:
@@ -171,7 +171,7 @@ class ThrottledTransport:
 
     @property
     def names(self) -> Sequence[str]:
-        """Names of the hosts in errors."""
+        """The hosts' names in errors."""
         return self._inner.names
 
     def all_to_all(
@@ -184,7 +184,7 @@ class ThrottledTransport:
         *,
         is_cancelled: Callable[[], bool],
     ) -> None:
-        """As `Transport.all_to_all`, then wait for the network's time."""
+        """Exchange data as in `Transport.all_to_all`, then wait for the network's time."""
         began = time.monotonic()
         self._inner.all_to_all(out, data, out_sizes, sizes, is_cancelled=is_cancelled)
         moved = max(sum(part) - part[self.index] for part in (out_sizes, sizes))
@@ -196,5 +196,5 @@ class ThrottledTransport:
             time.sleep(min(left, _POLL_S))
 
     def close(self, error: BaseException | None = None) -> None:
-        """As `Transport.close`."""
+        """See `Transport.close`."""
         self._inner.close(error)

@@ -1,4 +1,4 @@
-"""A harness for resuming: the state is saved before every step, and every saved state is restored."""
+"""A harness for resuming: it saves the state before every step and restores every saved state."""
 
 # ruff: noqa: S101 - a check that is shipped, for tests elsewhere to call
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
 
-_RETURN_BATCHES = 5  # enough to leave a superbatch, or an epoch, behind
+_RETURN_BATCHES = 5  # enough to leave a superbatch or an epoch
 
 
 class Resumable(Protocol[T_co]):
-    """A resumable object: a `gloader.Loader`, an adapter's, or a stand-in. An iteration is an epoch."""
+    """A resumable object: a `gloader.Loader`, an adapter's loader, or a stand-in. An iteration is an epoch."""
 
     def __iter__(self) -> Iterator[T_co]:
-        """Start the next epoch, or continue the one at the position of `load_state_dict`."""
+        """Start the next epoch, or continue the epoch at the position from `load_state_dict`."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the first batch that was not handed out, as JSON."""
+        """Return the position of the first undelivered batch, as JSON."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any], /) -> None:
@@ -40,7 +40,7 @@ class Resumable(Protocol[T_co]):
 
 
 def batch_digest(batch: Delivered) -> str:
-    """Return a digest of every bit of a batch on the CPU, of one or several node types, or of links. Pure."""
+    """Return a digest of every bit of a CPU batch with one or several node types, or with links. Pure."""
     if isinstance(batch, LinkBatch):
         of_links = (batch.pairs.tolist(), batch.labels.tolist(), batch.edge_ids.tolist(), batch.num_positives)
         return hashlib.sha256(f"{batch_digest(batch.batch)} {of_links}".encode()).hexdigest()
@@ -87,27 +87,28 @@ def check_resume(
     digest: Callable[[T], str],
     returns_to: Sequence[int] = (),
 ) -> list[str]:
-    """Save the state before every step, restore each in a fresh loader, and compare the rest bit for bit.
+    """Save the state before every step, restore each in a new loader, and compare the rest bit for bit.
 
     The states go through JSON, as in a checkpoint.
 
     Parameters
     ----------
-    open_loader : opens a loader at its beginning, always the same one, with ``2 * epochs`` epochs
-    epochs : states are saved before the steps of these epochs, and as many are read after each; two cover a border
-    digest : different for different batches; `batch_digest` for those of a loader of gloader
-    returns_to : steps to which one loader is sent back and forth, with caches filled by other steps
+    open_loader : opens an equal loader each time, at its beginning, with ``2 * epochs`` epochs
+    epochs : states are saved before the steps of these epochs, and as many epochs are read after each; two cover a
+        border
+    digest : returns different values for different batches; `batch_digest` for the batches of gloader's loaders
+    returns_to : steps to which one loader goes back and forth, with caches filled by other steps
 
     Returns
     -------
-    The digests of all ``2 * epochs`` epochs, for a comparison by the caller.
+    The digests of all ``2 * epochs`` epochs, for the caller's comparison.
 
     Raises
     ------
     AssertionError
-        A resumed loader yields other batches, or too few.
+        A resumed loader yields different or too few batches.
     TypeError
-        A state is not JSON.
+        A state is no JSON.
     """
     with open_loader() as loader:
         states, stream = [_copy(loader.state_dict())], []
@@ -116,29 +117,29 @@ def check_resume(
                 stream.append(digest(batch))
                 states.append(_copy(loader.state_dict()))
         num_steps = len(stream)
-        # A resumed loader reads past the last state: it begins an epoch in the middle, and ends another in full.
+        # A resumed loader reads past the last state: it begins one epoch in the middle and ends another in full.
         stream += [digest(batch) for _ in range(epochs) for batch in loader]
-        # After the stream was read to its end, so that every cache is as full as possible.
+        # The stream was read to its end first, so that every cache is as full as possible.
         for step in returns_to:
             loader.load_state_dict(states[step])
             batches = iter(loader)
             found = [digest(batch) for batch in itertools.islice(batches, _RETURN_BATCHES)]
-            del batches  # which ends an epoch in its middle
-            left = num_steps // epochs - step % (num_steps // epochs)  # of the epoch
+            del batches  # this ends an epoch in the middle
+            left = num_steps // epochs - step % (num_steps // epochs)  # remaining steps of the epoch
             _require_same(
                 found, stream, step, f"sent back to step {step}", at_least=min(_RETURN_BATCHES, left)
             )
     for step, state in enumerate(states):
         with open_loader() as resumed:
             resumed.load_state_dict(state)
-            # Whole epochs beyond the last state: the border after it has to be crossed as well.
+            # The loader reads full epochs beyond the last state, because the border after it must be crossed too.
             found = [digest(batch) for _ in range(epochs) for batch in resumed]
         _require_same(found, stream, step, f"resumed before step {step}", at_least=num_steps - step)
     return stream
 
 
 def _copy(state: dict[str, Any]) -> dict[str, Any]:
-    """Return ``state`` after a way through a file, independent of the loader's later changes."""
+    """Return ``state`` after a round trip through JSON, independent of the loader's later changes."""
     copied: dict[str, Any] = json.loads(json.dumps(state))
     return copied
 

@@ -1,4 +1,4 @@
-"""The conformance suite of samplers, and the checks of excluded edges.
+"""The conformance suite for samplers, and checks of excluded edges.
 
 A test class inherits the suite and makes the tested sampler.
 """
@@ -44,13 +44,13 @@ LINKS = Links(
 
 
 def edges_to_exclude(graph: CscGraph, nodes: IdArray, number: int = 0) -> IdArray:
-    """Return positions (X,) to exclude: all of a node, some of every third one, and few of others. Pure.
+    """Return positions (X,) to exclude: a node's whole list, parts of every third list, few of others. Pure.
 
     Parameters
     ----------
     graph : the graph
-    nodes : of a batch; in-edges of other nodes are excluded as well, as a later hop may find them
-    number : another number gives other edges
+    nodes : the batch's nodes; in-edges of other nodes are excluded as well, as a later hop may find them
+    number : seed of the choice; another number gives other edges
     """
     random = np.random.default_rng(number)
     chance = np.full(graph.num_nodes, 0.02)
@@ -62,7 +62,7 @@ def edges_to_exclude(graph: CscGraph, nodes: IdArray, number: int = 0) -> IdArra
 
 
 def require_left_out(blocks: Iterable[Block], excluded: IdArray) -> None:
-    """Check that none of ``blocks`` has one of the edges ``excluded``. Pure; AssertionError names some."""
+    """Check that none of ``blocks`` has an edge from ``excluded``. Pure. AssertionError names some."""
     for block in blocks:
         found = np.intersect1d(block.edge_ids, excluded)
         assert len(found) == 0, (
@@ -73,14 +73,14 @@ def require_left_out(blocks: Iterable[Block], excluded: IdArray) -> None:
 def require_full(graph: CscGraph, nodes: IdArray, found: Block, plain: Block, excluded: IdArray) -> None:
     """Check the hop next to the seeds against the same hop without exclusion. Pure.
 
-    A node without excluded edges takes the same; others take as many, if enough edges are left.
+    A node without excluded edges takes the same edges. Other nodes take as many, if enough edges are left.
 
     Parameters
     ----------
     graph : the topology
     nodes : (D,) destinations of both blocks
-    found, plain : with and without the exclusion
-    excluded : ascending positions
+    found, plain : blocks with and without the exclusion
+    excluded : ascending edge positions
     """
     starts, stops = graph.indptr[nodes], graph.indptr[nodes + 1]
     left = stops - starts - (np.searchsorted(excluded, stops) - np.searchsorted(excluded, starts))
@@ -126,7 +126,7 @@ def make_graph(*, num_nodes: int = NUM_NODES, max_degree: int = 80, seed: int = 
 
 
 def batch_bytes(batch: SampledBatch) -> dict[str, bytes]:
-    """Return every field of ``batch`` by its name, the weights included, as bytes: equal batches, equal bytes. Pure."""
+    """Return the fields of ``batch`` as bytes, by name, weights included: equal batches give equal bytes. Pure."""
     named = {
         "id": repr(batch.id).encode(),
         "num_seeds": repr(batch.num_seeds).encode(),
@@ -140,15 +140,15 @@ def batch_bytes(batch: SampledBatch) -> dict[str, bytes]:
 
 
 def require_same(found: dict[str, bytes], expected: dict[str, bytes], batch_id: BatchId, reason: str) -> None:
-    """Check that two batches of `batch_bytes` are equal. Pure; AssertionError names the fields that are not.
+    """Check that two results of `batch_bytes` are equal. Pure. AssertionError names the differing fields.
 
     Parameters
     ----------
     found, expected : the fields as bytes, by name
-    batch_id : of both
-    reason : for the message: the defect of a sampler for which they differ
+    batch_id : id of both batches
+    reason : text for the message: a sampler's defect that explains a difference
     """
-    # Only the names: pytest would print the bytes of both.
+    # The message has only names, because pytest would print the bytes of both.
     differing = [name for name in expected | found if found.get(name) != expected.get(name)]
     assert not differing, f"{reason}: {batch_id} differs in {', '.join(differing)}"
 
@@ -156,14 +156,14 @@ def require_same(found: dict[str, bytes], expected: dict[str, bytes], batch_id: 
 def draw_hops(
     rule: HopRule, graph: CscGraph, batch_id: BatchId, seeds: AnySeeds, *, width: int = 64
 ) -> list[NDArray[Any]]:
-    """Return the drawn array of each hop of a batch, as passes over the edges would deliver them. Pure.
+    """Return the drawn array of each hop of a batch, as passes over the edges deliver them. Pure.
 
     Parameters
     ----------
-    rule : of the sampler
+    rule : the sampler's rule
     graph : the sampled graph
-    batch_id, seeds : of the batch
-    width : columns of listed positions
+    batch_id, seeds : the batch's id and seeds
+    width : columns of the listed positions
     """
     frontier = rule.begin(batch_id, seeds)
     drawn: list[NDArray[Any]] = []
@@ -175,14 +175,14 @@ def draw_hops(
 
 
 def draw_hop(rule: HopRule, graph: CscGraph, frontier: Frontier, *, width: int = 64) -> NDArray[Any]:
-    """Return the drawn array of ``frontier``; see `draw_hops`. Pure."""
+    """Return the drawn array for ``frontier``, see `draw_hops`. Pure."""
     if isinstance(rule, ListRule):
         return _choose(rule, graph, frontier)
     return graph.indices[list_positions(cast("UniformPickRule", rule), frontier, width=width)]
 
 
 def list_positions(rule: UniformPickRule, frontier: Frontier, *, width: int = 64) -> IdArray:
-    """Return the positions that ``frontier`` takes (K,), from portions of ``width``. Pure."""
+    """Return the positions (K,) that ``frontier`` takes, from portions of ``width``. Pure."""
     portions = rule.portions([frontier])
     ids = np.empty((1, width), np.int64)
     taken, ends, has_more = np.zeros(1, np.int64), np.zeros(1, np.int64), np.ones(1, np.bool_)
@@ -196,7 +196,7 @@ def list_positions(rule: UniformPickRule, frontier: Frontier, *, width: int = 64
 
 
 def _choose(rule: ListRule, graph: CscGraph, frontier: Frontier) -> NDArray[Any]:
-    """Return the choice of ``frontier`` from all edges, which it sees in small pieces."""
+    """Return the choice for ``frontier`` from all edges, seen in small pieces."""
     words: list[NDArray[Any]] = []
     draws = ListDraws(rule, [frontier], capacity=64)
     weights = np.zeros(0) if graph.edge_weight is None else graph.edge_weight
@@ -208,7 +208,7 @@ def _choose(rule: ListRule, graph: CscGraph, frontier: Frontier) -> NDArray[Any]
 
 
 class _CopiedValues:
-    """`EdgeValues` of a graph on the SSD: each request gets its own copy of the values."""
+    """`EdgeValues` like those of a graph on the SSD: each request gets its own copy."""
 
     def __init__(self, array: NDArray[Any]) -> None:
         self._array = array
@@ -241,7 +241,7 @@ class _CopiedValues:
 
 
 class GraphOnDisk:
-    """A `Topology` without edge arrays, as one that is read page by page."""
+    """A `Topology` without edge arrays, like a topology read page by page."""
 
     def __init__(self, graph: CscGraph) -> None:
         self.num_nodes, self.num_edges, self.num_sources = graph.num_nodes, graph.num_edges, graph.num_sources
@@ -254,18 +254,18 @@ class GraphOnDisk:
 
 
 class SamplerSuite:
-    """Checks of every `Sampler`. A test class inherits them and provides `make_sampler`."""
+    """Checks for every `Sampler`. A test class inherits them and provides `make_sampler`."""
 
-    is_random = True  # False for a sampler that takes all neighbours
-    takes_batch_seeds = False  # True for one that also takes `BatchSeeds`, which link loaders pass
+    is_random = True  # False if the sampler takes all neighbours
+    takes_batch_seeds = False  # True if the sampler also takes `BatchSeeds`, which link loaders pass
 
     def make_sampler(self, graph: Topology, *, seed: int) -> Sampler:
-        """Return a sampler of ``graph``, with any number of hops; it must leave out some of 80 neighbours."""
+        """Return a sampler for ``graph``, with any number of hops. It must leave out some of 80 neighbours."""
         raise NotImplementedError
 
     @pytest.fixture
     def graph(self) -> CscGraph:
-        """The graph that most checks sample."""
+        """The graph for most checks."""
         return make_graph()
 
     @pytest.mark.parametrize("num_seeds", [0, 1, 7, NUM_NODES])
@@ -294,9 +294,9 @@ class SamplerSuite:
             assert ((block.indices >= 0) & (block.indices < block.num_src)).all()
 
     def test_every_edge_is_one_of_the_graph(self, graph: CscGraph) -> None:
-        """An edge id names the edge: its source, and its destination by the range it lies in."""
+        """An edge id identifies the edge's source, and its destination by the id's range."""
         batch = self.make_sampler(graph, seed=3).sample(BatchId(epoch=0, index=0), np.arange(60))
-        # A sampler without edges would pass everything below.
+        # A sampler without edges would pass all checks below.
         assert sum(block.num_edges for block in batch.blocks)
         for block in batch.blocks:
             destination = np.repeat(batch.nodes[: block.num_dst], np.diff(block.indptr))
@@ -305,7 +305,7 @@ class SamplerSuite:
             assert (block.edge_ids < graph.indptr[destination + 1]).all()
 
     def test_weights_are_finite_and_positive(self, graph: CscGraph) -> None:
-        """A sampled edge stands for some edges of the graph: never for none, never for NaN."""
+        """A sampled edge stands for some graph edges: never for zero or NaN edges."""
         batch = self.make_sampler(graph, seed=3).sample(BatchId(epoch=0, index=0), np.arange(60))
         for block in batch.blocks:
             if block.edge_weight is not None:
@@ -314,7 +314,7 @@ class SamplerSuite:
                 assert (np.isfinite(block.edge_weight) & (block.edge_weight > 0)).all()
 
     def test_seed_epoch_and_index_decide_the_batch(self, graph: CscGraph) -> None:
-        """The address and nothing else: a new sampler draws the same, another address something else."""
+        """Only the address decides: a new sampler draws the same batch, another address gives another batch."""
         seeds = np.arange(80)
         first = BatchId(epoch=0, index=0)
         drawn = {
@@ -360,12 +360,12 @@ class SamplerSuite:
             assert nodes.tolist() == sorted(expected.nodes.tolist())
 
     def test_batches_drawn_before_do_not_matter(self, graph: CscGraph) -> None:
-        """No state: not of batches that were sampled, not of one that was refused."""
+        """A sampler keeps no state from sampled or refused batches."""
         sampler, seeds, last = self.make_sampler(graph, seed=0), np.arange(40), BatchId(epoch=0, index=9)
         fresh = batch_bytes(self.make_sampler(graph, seed=0).sample(last, seeds))
         for index in range(5):
             sampler.sample(BatchId(epoch=0, index=index), seeds[index:])
-            # A repeat is found in the middle of a kernel, when its map of nodes is half filled.
+            # A repeat is found in the middle of a kernel, with a half-filled map of nodes.
             for refused in ([NUM_NODES], [0, 1, 0]):
                 with pytest.raises(SeedError):
                     sampler.sample(BatchId(epoch=0, index=index), np.array(refused))
@@ -389,9 +389,9 @@ class SamplerSuite:
         assert not changed, f"the sampler wrote to {', '.join(changed)}"
 
     def test_threads_and_order_do_not_matter(self, graph: CscGraph) -> None:
-        """One sampler serves many threads, in any order, and gives each the batch it would give alone."""
+        """One sampler serves many threads in any order. Each gets the batch that it would get alone."""
         expected = self._sample(self.make_sampler(graph, seed=0), threads=1, order=range(_NUM_BATCHES))
-        # A thread usually keeps the interpreter for 5 ms, longer than a batch takes: no two calls would overlap.
+        # A thread usually keeps the interpreter for 5 ms, longer than a batch: no two calls would overlap.
         interval = sys.getswitchinterval()
         sys.setswitchinterval(_SWITCH_S)
         try:
@@ -409,7 +409,7 @@ class SamplerSuite:
 
     @pytest.mark.parametrize("seeds", [[0, NUM_NODES], [-1], [2**40], [3, 4, 3]], ids=str)
     def test_seeds_that_are_no_distinct_nodes_are_refused(self, graph: CscGraph, seeds: list[int]) -> None:
-        """Seeds out of range or twice are named before a kernel sees them."""
+        """Seeds that are repeated or out of range are named before a kernel sees them."""
         with pytest.raises(SeedError):
             self.make_sampler(graph, seed=0).sample(BatchId(epoch=0, index=0), np.array(seeds))
 
@@ -420,7 +420,7 @@ class SamplerSuite:
                 self.make_sampler(graph, seed=0).sample(BatchId(epoch=0, index=0), seeds)  # type: ignore[arg-type]
 
     def test_batch_seeds_without_exclusion_give_the_batch_of_their_nodes(self, graph: CscGraph) -> None:
-        """The links of the seeds are passed on, and change nothing."""
+        """The links of the seeds are passed on and change nothing."""
         if not self.takes_batch_seeds:
             return
         sampler, nodes, batch_id = self.make_sampler(graph, seed=0), np.arange(60), BatchId(epoch=0, index=4)
@@ -432,7 +432,7 @@ class SamplerSuite:
             require_same(batch_bytes(found), batch_bytes(expected), batch_id, "links change the draws")
 
     def test_excluded_edges_are_never_taken(self, graph: CscGraph) -> None:
-        """Not in any hop; fan-outs stay full, nodes without such edges draw the same. Or the sampler refuses."""
+        """No hop has such edges. Fan-outs stay full, and other nodes draw the same. Or the sampler refuses."""
         if not self.takes_batch_seeds:
             return
         sampler: Any = self.make_sampler(graph, seed=3)
@@ -467,7 +467,7 @@ class SamplerSuite:
             assert swept.links is LINKS
 
     def test_nodes_without_neighbours_are_sampled(self) -> None:
-        """A graph without edges gives blocks without edges, of the seeds alone."""
+        """A graph without edges gives blocks without edges, with only the seeds."""
         empty = CscGraph(indptr=np.zeros(9, np.int64), indices=np.zeros(0, np.int32), edge_weight=np.zeros(0))
         batch = self.make_sampler(empty, seed=0).sample(BatchId(epoch=0, index=0), np.array([4, 1]))
         assert batch.nodes.tolist() == [4, 1]

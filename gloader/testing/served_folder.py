@@ -1,4 +1,4 @@
-"""A folder as a range server serves it: late, capped and with faults, with counts of the answered requests."""
+"""A range server's folder: late, capped and faulty answers, with counts of the answered requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FaultKind = Literal["500", "503", "cut", "stall"]
 FAULT_KINDS: Final[tuple[FaultKind, ...]] = ("500", "503", "cut", "stall")
-_BURST_S = 0.01  # of the cap: the backlog that a late thread may catch up on
+_BURST_S = 0.01  # seconds of the cap: the backlog that a late thread may catch up on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,18 +25,19 @@ class Faults:
     """Faulty answers, chosen by the seed and the request, independent of time."""
 
     rate: float = 0.0  # share of the requests that fail
-    kinds: tuple[FaultKind, ...] = FAULT_KINDS  # a failing request has each of them with equal probability
+    kinds: tuple[FaultKind, ...] = FAULT_KINDS  # a failing request has each kind with equal probability
     methods: tuple[str, ...] = ("GET",)
     seed: int = 0
-    stall_s: float = 60.0  # no answer for this time, then the connection ends
+    # The time without an answer before the connection ends.
+    stall_s: float = 60.0
 
     def of(self, method: str, name: str, start: int, attempt: int) -> FaultKind | None:
-        """Return the fault of a request, or None. Pure.
+        """Return a request's fault, or None. Pure.
 
         Parameters
         ----------
-        method, name, start : the request, from this byte on
-        attempt : number of equal requests before
+        method, name, start : the request and its first byte
+        attempt : number of earlier equal requests
         """
         if self.rate <= 0 or method not in self.methods:
             return None
@@ -49,11 +50,11 @@ NO_FAULTS: Final = Faults()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flip:
-    """A byte of an object that is changed when it is served."""
+    """A byte of an object, changed in every answer."""
 
     name: str
-    offset: int  # of the object
-    mask: int = 1  # bits that are changed
+    offset: int  # position in the object
+    mask: int = 1  # bits to flip
 
 
 class RateCap:
@@ -61,7 +62,7 @@ class RateCap:
 
     Parameters
     ----------
-    bytes_per_s : None means no cap
+    bytes_per_s : bytes per second; None means no cap
     """
 
     def __init__(self, bytes_per_s: float | None) -> None:
@@ -71,11 +72,11 @@ class RateCap:
 
     @property
     def piece_bytes(self) -> int:
-        """Bytes to send at once: all without a cap, else the cap's bytes in 2 ms."""
+        """Bytes to send at once: all without a cap, otherwise the cap's bytes in 2 ms."""
         return 1 << 30 if self._rate is None else int(min(max(0.002 * self._rate, 1 << 14), 1 << 20))
 
     def wait(self, num_bytes: int) -> None:
-        """Wait until ``num_bytes`` more may be sent."""
+        """Wait until ``num_bytes`` more bytes may be sent."""
         if self._rate is None:
             return
         now = time.monotonic()
@@ -87,7 +88,7 @@ class RateCap:
 
 
 def flipped(data: bytearray, start: int, flips: Mapping[int, int]) -> bytearray:
-    """Return ``data``, which begins at byte ``start`` of an object, with the bits of ``flips`` changed."""
+    """Return ``data``, which begins at an object's byte ``start``, with the bits of ``flips`` changed."""
     for offset, mask in flips.items():
         if start <= offset < start + len(data):
             data[offset - start] ^= mask
@@ -101,8 +102,9 @@ class Served:
     method: str
     name: str  # path below the folder
     start: int = 0  # first requested byte
-    length: int = 0  # sent bytes of the answer's body, or received bytes of the request's
-    status: int = 0  # 0 if the connection ended without one
+    # Sent bytes of the answer's body, or received bytes of the request's body.
+    length: int = 0
+    status: int = 0  # 0 if the connection ended without an answer
     fault: FaultKind | None = None
 
 
@@ -115,7 +117,7 @@ class ServedCounts:
     bytes_sent: int
     bytes_received: int
     faults: int
-    gets_of: dict[str, int]  # by name
+    gets_of: dict[str, int]  # number of reads by name
 
     @classmethod
     def of(cls, log: list[Served]) -> Self:
@@ -136,11 +138,11 @@ class ServedFolder:
 
     Parameters
     ----------
-    folder : the folder; uploads are written there, whole or not at all
-    latency_s : before each answer
+    folder : the served folder; uploads are written there, completely or not at all
+    latency_s : delay before each answer
     bytes_per_s : cap over all connections; None means no cap
     faults : faulty answers
-    flips : bytes that are changed when they are served
+    flips : bytes changed in every answer
     """
 
     def __init__(
@@ -180,7 +182,7 @@ class ServedFolder:
             self._log.clear()
 
     def replace_after(self, name: str, *, gets: int, by: Path) -> None:
-        """Replace ``name`` by the file ``by`` after ``gets`` further requests for it."""
+        """Replace ``name`` by the file ``by`` after ``gets`` further requests for ``name``."""
         with self._lock:
             self._replacements[name] = (gets, by)
 
@@ -190,7 +192,7 @@ class ServedFolder:
             self._log.append(served)
 
     def begin(self, method: str, name: str, start: int) -> FaultKind | None:
-        """Return the fault of a request; due replacements happen before."""
+        """Return a request's fault. Due replacements happen first."""
         with self._lock:
             attempt = self._attempts[method, name, start]
             self._attempts[method, name, start] += 1
@@ -203,6 +205,6 @@ class ServedFolder:
         return self.faults.of(method, name, start, attempt)
 
     def path_of(self, target: str) -> Path | None:
-        """Return the file of a request's path, or None outside of the folder."""
+        """Return the file of a request's path, or None outside the folder."""
         path = (self.folder / unquote(urlsplit(target).path).lstrip("/")).resolve()
         return path if path.is_relative_to(self.folder) else None

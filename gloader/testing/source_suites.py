@@ -1,4 +1,4 @@
-"""Conformance suites of feature sources and miss sources, and feature arrays of any bit pattern for their tests.
+"""Conformance suites for feature sources and miss sources, with feature arrays of any bit pattern for their tests.
 
 A test class inherits a suite and makes the tested source.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def make_features(num_rows: int, dim: int, dtype: str, *, seed: int = 0) -> NDArray[Any]:
-    """Return features of any bit pattern, NaNs with payloads among them. Pure.
+    """Return features with any bit pattern, including NaNs with payloads. Pure.
 
     Parameters
     ----------
@@ -46,12 +46,12 @@ def make_features(num_rows: int, dim: int, dtype: str, *, seed: int = 0) -> NDAr
 
 
 def widen(array: NDArray[Any], dtype: str, scale: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-    """Return the float32 rows that stored rows must become: numpy's own conversion. Pure.
+    """Return the required float32 rows for stored rows: numpy's own conversion. Pure.
 
     Parameters
     ----------
     array : (N, F), as stored
-    dtype : of the elements, "bfloat16" for those stored as uint16
+    dtype : dtype of the elements, "bfloat16" if they are stored as uint16
     scale : (N,) factor of each int8 row, or None
     """
     if dtype == "bfloat16":
@@ -74,21 +74,21 @@ DIMS = (1, 3, 100, 127, 128, 1023)
 
 
 class FeatureSourceSuite:
-    """Checks of every `FeatureSource`. A test class inherits them and provides `make_source`."""
+    """Checks for every `FeatureSource`. A test class inherits them and provides `make_source`."""
 
     num_rows = 500
 
     def make_source(
         self, array: NDArray[Any], tmp_path: Path, *, dtype: str, scale: NDArray[np.float32] | None
     ) -> FeatureSource:
-        """Return a source of the rows of ``array``.
+        """Return a source for the rows of ``array``.
 
         Parameters
         ----------
-        array : (N, F), the rows as they are stored
+        array : (N, F), the stored rows
         tmp_path : an empty folder, for sources that need files
         dtype : one of `DTYPES`; bfloat16 is stored as uint16
-        scale : (N,) factor of each int8 row for its conversion to float32; None with other dtypes
+        scale : (N,) factor of each int8 row for its conversion to float32; None for other dtypes
         """
         raise NotImplementedError
 
@@ -100,7 +100,7 @@ class FeatureSourceSuite:
 
     @pytest.fixture
     def features(self) -> NDArray[np.float32]:
-        """Some features with rows that straddle pages."""
+        """Features with rows that straddle pages."""
         return make_features(self.num_rows, 100, "float32")
 
     @pytest.fixture
@@ -111,7 +111,7 @@ class FeatureSourceSuite:
         self.close_source(source)
 
     def test_describes_its_matrix(self, source: FeatureSource) -> None:
-        """The shape and dtype are those of the matrix."""
+        """The shape and dtype match the matrix."""
         assert (source.num_rows, source.dim, source.dtype) == (self.num_rows, 100, np.dtype(np.float32))
 
     @pytest.mark.parametrize("dim", DIMS)
@@ -156,7 +156,7 @@ class FeatureSourceSuite:
     def test_reads_rows_in_any_order(
         self, source: FeatureSource, features: NDArray[np.float32], rows: list[int]
     ) -> None:
-        """Order and repeats are the caller's business."""
+        """The caller chooses order and repeats."""
         wanted = np.array(rows, np.int64)
         out = np.full((len(rows), 100), 1, np.float32)
         assert source.read_into(wanted, out).rows == len(rows)
@@ -164,7 +164,7 @@ class FeatureSourceSuite:
 
     @pytest.mark.parametrize("row", [-1, 500, 2**31, 2**62, -(2**63)])
     def test_refuses_rows_out_of_range(self, source: FeatureSource, row: int) -> None:
-        """A wrong id is named and nothing is written."""
+        """A wrong id is named, and nothing is written."""
         out = np.zeros((2, 100), np.float32)
         with pytest.raises(ShapeError, match=rf"rows: 1 ids are out of range 0\.\.499: {row}"):
             source.read_into(np.array([0, row]), out)
@@ -178,7 +178,7 @@ class FeatureSourceSuite:
                 source.read_into(rows, out)  # type: ignore[arg-type]
 
     def test_refuses_an_output_that_does_not_fit(self, source: FeatureSource) -> None:
-        """Shape, dtype, order and writability are checked before anything is read."""
+        """Shape, dtype, order and writability are checked before any read."""
         rows = np.arange(2)
         locked = np.zeros((2, 100), np.float32)
         locked.flags.writeable = False
@@ -214,7 +214,8 @@ class FeatureSourceSuite:
 
 
 NUM_ROWS = 700
-DIM = 100  # rows of 400 bytes, some of which straddle pages
+# Rows have 400 bytes, and some of them straddle pages.
+DIM = 100
 _OUT_ROWS = NUM_ROWS + 3
 
 
@@ -228,9 +229,9 @@ def make_misses(*, seed: int = 0) -> list[IdArray]:
 
 
 class MissSourceSuite:
-    """Checks of every `MissSource`. A test class inherits them and provides `open_source`."""
+    """Checks for every `MissSource`. A test class inherits them and provides `open_source`."""
 
-    is_prepared = True  # False for a source that reads any rows of a batch
+    is_prepared = True  # False if the source reads any rows of a batch
 
     def open_source(
         self, store: FeatureStore, misses: Sequence[IdArray], tmp_path: Path
@@ -239,8 +240,8 @@ class MissSourceSuite:
 
         Parameters
         ----------
-        store : holds the rows
-        misses : the missing rows of each batch of the superbatch, ascending
+        store : the store with the rows
+        misses : each batch's missing rows in the superbatch, ascending
         tmp_path : a folder for files
         """
         raise NotImplementedError
@@ -273,10 +274,10 @@ class MissSourceSuite:
     def test_every_batch_gets_its_rows(
         self, source: MissSource, misses: list[IdArray], features: NDArray[Any]
     ) -> None:
-        """Row i goes to ``out[at[i]]``, as stored or as float32; nothing else of ``out`` changes."""
+        """Row i goes to ``out[at[i]]``, as stored or as float32. Nothing else in ``out`` changes."""
         random = np.random.default_rng(1)
         for expected in (features, features.astype(np.float32)):
-            # In any order, and each twice: a read must not consume a batch, only `release` does.
+            # Batches are read in any order, and each twice: only `release` consumes a batch.
             for batch in random.permutation(len(misses)).tolist():
                 rows = misses[batch]
                 at = random.permutation(_OUT_ROWS)[: len(rows)]
@@ -297,7 +298,7 @@ class MissSourceSuite:
     def test_a_released_batch_takes_no_other_with_it(
         self, source: MissSource, misses: list[IdArray], features: NDArray[Any]
     ) -> None:
-        """Batches are released one by one, and more than once, while later ones are still read."""
+        """Batches are released one by one, some more than once, while later batches are still read."""
         expected = features.astype(np.float32)
         for batch, rows in enumerate(misses):
             out = np.empty((len(rows), DIM), np.float32)
@@ -307,14 +308,14 @@ class MissSourceSuite:
             source.release(batch)
 
     def test_closing_twice_is_closing_once(self, source: MissSource) -> None:
-        """`close` is idempotent, before and after batches were released."""
+        """`close` is idempotent, before and after the release of batches."""
         source.release(0)
         source.close()
         source.close()
         source.release(1)
 
     def test_what_does_not_fit_is_refused(self, source: MissSource, misses: list[IdArray]) -> None:
-        """Wrong shapes and positions are found before a byte is written."""
+        """Wrong shapes and positions are found before any byte is written."""
         rows = misses[4]
         at = np.arange(len(rows))
         for out in (np.zeros((len(rows), DIM + 1), np.float32), np.zeros((len(rows), DIM), np.int32)):
@@ -334,7 +335,7 @@ class MissSourceSuite:
         assert not out.any()
 
     def test_rows_of_another_plan_are_refused(self, source: MissSource, misses: list[IdArray]) -> None:
-        """A prepared source serves the rows it was made from; others are an error, never wrong bytes."""
+        """A prepared source serves only the rows it was made from. Other rows are an error, never wrong bytes."""
         if not self.is_prepared:
             return
         absent = np.setdiff1d(np.arange(NUM_ROWS), np.concatenate(misses))[:2]

@@ -1,4 +1,4 @@
-"""Conformance suites, one for each seam, for test classes to inherit; see ``docs/extending.md``."""
+"""Conformance suites, one per seam, for test classes to inherit. See ``docs/extending.md``."""
 
 from gloader.testing.device_suite import DeviceSuite
 from gloader.testing.hetero_sampler_suite import HeteroSamplerSuite
