@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-_PAGE_BYTES: Final = 4096  # bytes of memory; a file's pages and a device's sectors are equal or divide it
+# Bytes of a memory page. A file's pages and a device's sectors equal it or divide it.
+_PAGE_BYTES: Final = 4096
 _HUGE_PAGE_BYTES: Final = 2 * 2**20
 
 
@@ -29,27 +30,27 @@ def aligned_bytes(num_bytes: int) -> NDArray[np.uint8]:
 
 
 def warm_bytes(num_bytes: int) -> NDArray[np.uint8]:
-    """Return uninitialised memory (num_bytes,), touched, which returns to the system with its last view."""
+    """Return uninitialised, touched memory (num_bytes,), which returns to the system with its last view."""
     return mapped_bytes(num_bytes)[:num_bytes]
 
 
 def mapped_bytes(num_bytes: int, *, touch: bool = True, inherited: bool = True) -> NDArray[np.uint8]:
-    """Return whole pages of memory, ``num_bytes`` rounded up, unmapped with their last view.
+    """Return full pages of memory, at least one, ``num_bytes`` rounded up, unmapped with their last view.
 
     This returns large memory to the system at once. numpy's allocator may keep blocks below 32 MB in an arena of the
-    calling thread for the life of the process, and each new loader would take more memory. At least one page. The pages
-    are touched now unless ``touch`` is false, so that later uses do not wait for page faults. A forked child has its
-    own copy, or no memory at these addresses if ``inherited`` is false.
+    calling thread for the life of the process, so each new loader would take more memory. The pages are touched now
+    unless ``touch`` is false, so that later uses do not wait for page faults. A forked child has its own copy, or no
+    memory at these addresses if ``inherited`` is false.
     """
     size = max(-(-num_bytes // _PAGE_BYTES), 1) * _PAGE_BYTES
-    # Private, unlike mmap's default: a forked child must not write rows into its parent's memory.
+    # The mapping is private, unlike mmap's default: a forked child must not write rows into its parent's memory.
     mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if not inherited:
         mapping.madvise(mmap.MADV_DONTFORK)
     if size >= _HUGE_PAGE_BYTES:
         try:
             mapping.madvise(mmap.MADV_HUGEPAGE)
-        except (OSError, AttributeError, ValueError) as error:  # an older kernel: slower, not wrong
+        except (OSError, AttributeError, ValueError) as error:  # an older kernel is slower, not wrong
             _LOG.debug("no huge pages: %s", error)
     # The view keeps the mapping alive, because the mapping has no other owner.
     memory = np.frombuffer(mapping, np.uint8)
@@ -59,10 +60,10 @@ def mapped_bytes(num_bytes: int, *, touch: bool = True, inherited: bool = True) 
 
 
 def plain_array(values: NDArray[Any], dtype: np.dtype[Any] | type[np.generic] | None = None) -> NDArray[Any]:
-    """Return a contiguous, aligned and writable array for kernels; ``values`` itself if it is one. Pure.
+    """Return a contiguous, aligned and writable array for kernels, or ``values`` itself if it is such an array. Pure.
 
-    An array mapped from the middle of a file may be unaligned or read-only. numba would compile each kernel once more
-    for it.
+    An array mapped from the middle of a file may be unaligned or read-only. numba would compile each kernel again for
+    such an array.
 
     Parameters
     ----------

@@ -20,7 +20,8 @@ RAW, HALF, BRAIN, SCALED = range(4)
 
 FeatureDtype: TypeAlias = Literal["float32", "float16", "bfloat16", "int8"]
 FEATURE_DTYPES: Final[tuple[str, ...]] = get_args(FeatureDtype)
-SCALE_SUFFIX: Final = ".scale"  # of the array with the factors of quantized rows
+# Suffix of the array with the factors of quantized rows.
+SCALE_SUFFIX: Final = ".scale"
 _SCALE_BYTES: Final = 4
 
 
@@ -29,9 +30,11 @@ class Dtype:
     """A dtype of stored elements."""
 
     name: str
-    descr: str  # numpy's, in the header of a file
-    way: int = RAW  # to float32
-    largest: float = 0.0  # float that a feature may be; 0 if features are not stored so
+    # numpy's text for the dtype in a file header.
+    descr: str
+    way: int = RAW  # conversion to float32
+    # The largest float that a feature may be. 0 if features cannot have this dtype.
+    largest: float = 0.0
 
     @property
     def stored(self) -> np.dtype[Any]:
@@ -40,7 +43,7 @@ class Dtype:
 
     @property
     def has_scale(self) -> bool:
-        """Each row has a factor in an array of its own."""
+        """True if each row has a factor in a separate array."""
         return self.way == SCALED
 
     def row_bytes(self, dim: int) -> int:
@@ -68,11 +71,11 @@ STORED_DTYPES: Final[dict[str, Dtype]] = {one.name: one for one in _ALL}
 
 
 def feature_dtype(dtype: DTypeLike | str) -> Dtype:
-    """Return the dtype of features that text, or numpy's dtype, names. Pure.
+    """Return the feature dtype for a text or a numpy dtype. Pure.
 
     Raises
     ------
-    ConfigError : features cannot be stored so
+    ConfigError : features cannot have this dtype
     """
     try:
         name = dtype if isinstance(dtype, str) and dtype in FEATURE_DTYPES else np.dtype(dtype).name
@@ -91,32 +94,33 @@ class RowFormat:
     dim: int  # F
     is_bfloat16: bool = False  # uint16 elements are bfloat16
     scale: NDArray[np.float32] | None = None  # (N,) the factor of each int8 row
-    way: int = field(init=False)  # from a stored row to float32; RAW if there is none
+    # Conversion from a stored row to float32. RAW if there is no conversion.
+    way: int = field(init=False)
 
     def __post_init__(self) -> None:
-        """Look the way up once: every read asks for it."""
+        """Look up the conversion once, because every read uses it."""
         element = self.element
         way = RAW if element.has_scale and self.scale is None else element.way
         object.__setattr__(self, "way", way)  # frozen; this is its constructor
 
     @property
     def element(self) -> Dtype:
-        """The elements' dtype."""
+        """The dtype of the elements."""
         if self.is_bfloat16 and self.dtype == np.uint16:
             return STORED_DTYPES["bfloat16"]
         return STORED_DTYPES.get(self.dtype.name) or Dtype(self.dtype.name, self.dtype.str)
 
     @property
     def row_bytes(self) -> int:
-        """R."""
+        """R, the bytes of a row."""
         return int(self.dtype.itemsize) * self.dim
 
     def way_to(self, wanted: np.dtype[Any]) -> int:
-        """Return the way from stored rows to rows of ``wanted``. Pure.
+        """Return the conversion from stored rows to rows of ``wanted``. Pure.
 
         Raises
         ------
-        ShapeError : there is none
+        ShapeError : there is no conversion
         """
         if wanted == self.dtype:
             return RAW
@@ -126,4 +130,4 @@ class RowFormat:
         raise ShapeError(f"out has dtype {wanted}, but rows stored as {self.dtype} can be read as {allowed}")
 
 
-BYTES: Final = RowFormat(dtype=np.dtype(np.uint8), dim=1)  # rows that are copied as they are
+BYTES: Final = RowFormat(dtype=np.dtype(np.uint8), dim=1)  # rows that are copied unchanged

@@ -1,4 +1,4 @@
-"""Fan-outs in the forms that users write: a list, one for each relation, or one for all relations together."""
+"""Fan-outs in the forms that users write: a list, a list per relation, or a list for all relations together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from gloader.core.near_names import near_keywords
 from gloader.errors import ConfigError
 from gloader.types import ANY_RELATION, CollectiveFanouts, Fanouts, Relation, RelationFanouts
 
-MAX_COUNT: Final = 2**31 - 1  # of any count: it fits every integer argument of a kernel
+# The largest value of any count: it fits every integer argument of a kernel.
+MAX_COUNT: Final = 2**31 - 1
 _MAX_FANOUT: Final = 2**31 - 2  # local ids and offsets are int32
 _COLLECTIVE: Final = "collective:"
 _EXAMPLE = "'author:writes:paper=25,20;*=10,5'"
@@ -41,18 +42,18 @@ def collective(fanouts: Sequence[int]) -> CollectiveFanouts:
 
 
 def checked_fanouts(fanouts: FanoutsLike) -> Fanouts:
-    """Return ``fanouts`` in the one form that is compared. Pure.
+    """Return ``fanouts`` in the one form for comparisons. Pure.
 
     Parameters
     ----------
-    fanouts : one integer per hop, for every relation; or a mapping from relations, each a tuple or the text
-        "source:name:destination", with "*" for all other relations; or a result of `collective`; or the command
-        line's text
+    fanouts : one integer per hop, for every relation. Or a mapping from relations, each a tuple or the text
+        "source:name:destination", with "*" for all other relations. Or a result of `collective`, or the command line's
+        text
 
     Raises
     ------
     ConfigError
-        ``fanouts`` has no such form, names no relation or one twice, or the numbers of hops differ.
+        ``fanouts`` has no such form, names no relation, repeats a relation, or has different numbers of hops.
     """
     match fanouts:
         case str():
@@ -97,7 +98,7 @@ def checked_hops(fanouts: Any, *, noun: str = "fanouts") -> tuple[int, ...]:
 
 
 def largest_fanout(fanouts: Fanouts) -> int:
-    """Return the largest fan-out over all hops and relations; -1, which takes all, counts as the largest. Pure."""
+    """Return the largest fan-out over all hops and relations. -1, which takes all, counts as the largest. Pure."""
     match fanouts:
         case CollectiveFanouts():
             hops = fanouts.fanouts
@@ -114,12 +115,12 @@ def plain_fanouts(fanouts: Fanouts) -> list[int] | str:
 
 
 def parse_fanouts(text: str) -> Fanouts:
-    """Return the fan-outs that a text stands for: "15,10", "a:writes:b=25,20;*=10,5" or "collective:25,20". Pure.
+    """Return the fan-outs for a text such as "15,10", "a:writes:b=25,20;*=10,5" or "collective:25,20". Pure.
 
     Raises
     ------
     ConfigError
-        The text is none of these.
+        The text has none of these forms.
     """
     if "=" in text:
         parts = [part.partition("=") for part in text.split(";") if part.strip()]
@@ -130,7 +131,7 @@ def parse_fanouts(text: str) -> Fanouts:
 
 
 def parse_fanout(text: str) -> tuple[int, ...]:
-    """Return the fan-outs that ``text`` ("15,10,5", "[15, 10]" or "-1") stands for. Pure.
+    """Return the fan-outs for ``text``, such as "15,10,5", "[15, 10]" or "-1". Pure.
 
     Raises
     ------
@@ -152,7 +153,7 @@ def parse_fanout(text: str) -> tuple[int, ...]:
 
 
 def parse_relation(name: object) -> Relation:
-    """Return the relation that ``name`` is or spells, such as "author:writes:paper". Pure.
+    """Return the relation for ``name``, a relation or a text such as "author:writes:paper". Pure.
 
     Raises
     ------
@@ -169,7 +170,7 @@ def parse_relation(name: object) -> Relation:
 
 
 def _by_relation(given: Any) -> Fanouts:
-    """Return the checked fan-outs for pairs (relation, fan-outs), the nameless last."""
+    """Return the checked fan-outs for pairs (relation, fan-outs), with the nameless pair last."""
     found: dict[Relation | str, tuple[int, ...]] = {}
     for name, hops in given:
         relation = ANY_RELATION if name == ANY_RELATION else parse_relation(name)
@@ -185,7 +186,7 @@ def _by_relation(given: Any) -> Fanouts:
         raise ConfigError(
             f"fanouts have different numbers of hops: {listed}; write as many for each relation"
         )
-    # One form for equal draws, independent of the relations' order and of "*" for a plain list.
+    # Equal draws have one form, independent of the relations' order and of "*" for a plain list.
     named = sorted((name, hops) for name, hops in found.items() if isinstance(name, tuple))
     others = found.get(ANY_RELATION)
     if not named and others is not None:

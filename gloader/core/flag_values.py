@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from cyclopts import Token
 
 _PERCENT = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*%\s*$")
-# ``keyword=value`` in a sentence. Neither in a list, nor after "in Python", where the sentence gives the flag itself.
-# `_CALL` finds an open call before it.
+# This finds ``keyword=value`` in a sentence, except in a list or after "in Python", where the sentence gives the flag
+# itself. `_CALL` finds an open call before it.
 _KEYWORD = re.compile(
     r"""(?<![\w.,:(=/-])(?<!in Python )(?P<name>[a-z_]+)=(?P<value>'[^']*'|"[^"]*"|[\w.:/+-]*[\w%]|)(?![\w=])"""
 )
@@ -85,7 +85,7 @@ def require_choice(name: str, value: object, allowed: tuple[object, ...]) -> Non
 
 
 def _text(tokens: Sequence[Token]) -> str:
-    # A list in a recipe arrives as one token per item, a flag as one token for all items.
+    # A list in a recipe arrives as one token per item. A flag arrives as one token for all items.
     return ",".join(token.value for token in tokens)
 
 
@@ -138,7 +138,7 @@ def _require_price(_type: Any, value: Any) -> None:
 
 # Settings without a flag. Tests and Python loops pass them, or training computes them.
 NOT_A_FLAG: Final = Parameter(parse=False)
-SWITCH: Final = Parameter(negative=())  # for example --compile, without --no-compile
+SWITCH: Final = Parameter(negative=())  # for flags such as --compile without --no-compile
 REPEATED: Final = Parameter(
     negative=(), show_default=False, allow_repeating=True
 )  # other flags are given once

@@ -1,7 +1,7 @@
 """The bijection of 64 bits behind all addressed randomness.
 
-It is the finaliser of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA'14) with
-the constants of Stafford's variant 13.
+It is the finaliser of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA'14),
+with the constants of Stafford's variant 13.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def mix64(x: np.uint64) -> np.uint64:
 # Each shift is undone by repeated shifts over 64 bits, each product by the inverse modulo 2**64.
 @njit(cache=True, nogil=True, inline="always")
 def unmix64(x: np.uint64) -> np.uint64:
-    """Return the word whose `mix64` is ``x``. Pure."""
+    """Return the word with the `mix64` value ``x``. Pure."""
     x = (x ^ (x >> _S31) ^ (x >> _S62)) * _INVERSE_2
     x = (x ^ (x >> _S27) ^ (x >> _S54)) * _INVERSE_1
     return x ^ (x >> _S30) ^ (x >> _S60)
@@ -58,7 +58,7 @@ def mixed_words(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def mix_int(x: int) -> int:
     """Return `mix64` for a Python int below 2**64. Pure."""
-    # Python ints do not wrap: each product is cut to 64 bits, as the kernel's are.
+    # Python ints do not wrap, so each product is cut to 64 bits, like the kernel's products.
     x = ((x ^ (x >> 30)) * int(MUL_1)) & _MASK
     x = ((x ^ (x >> 27)) * int(MUL_2)) & _MASK
     return x ^ (x >> 31)

@@ -1,7 +1,7 @@
-"""Checks for id arrays, and each table's row ranges that a machine has on its disk.
+"""Checks for id arrays, and the row ranges of tables on a machine's disk.
 
-An id array is one-dimensional and holds integers of a range. The caller gives the words of the error. `RowRanges`
-divides the rows of the tables over a run's machines.
+An id array is one-dimensional and holds integers in a range. The caller gives the words of the error. `RowRanges`
+divides the tables' rows over a run's machines.
 """
 
 from __future__ import annotations
@@ -71,27 +71,28 @@ def id_dtype(count: int) -> np.dtype[Any]:
 
 
 def outside(ids: NDArray[Any], limit: int) -> NDArray[Any]:
-    """Return the entries in ``ids`` (n,) outside 0..limit-1, in their order; usually none. Pure."""
-    # Two passes without a temporary array, because each batch calls this.
+    """Return the entries in ``ids`` (n,) outside 0..limit-1, in order; usually none. Pure."""
+    # Two passes need no temporary array, which matters because each batch calls this.
     if ids.size == 0 or (ids.min() >= 0 and ids.max() < limit):
         return ids[:0]
     return ids[(ids < 0) | (ids >= limit)]
 
 
-MAX_PARTS: Final = 4096  # machines; far more than any run has
+# Most machines, far more than in any run.
+MAX_PARTS: Final = 4096
 _PART = re.compile(r"(\d{1,9})/(\d{1,9})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangePart:
-    """One of the parts into which all tables' rows are divided."""
+    """One of the parts that divide all tables' rows."""
 
     part: int  # 0..of-1
     of: int
 
     @classmethod
     def parse(cls, asked: str | Sequence[int]) -> RangePart:
-        """Return the part that "0/4", or (0, 4), stands for. Pure.
+        """Return the part for a value such as "0/4" or (0, 4). Pure.
 
         Raises
         ------
@@ -128,21 +129,21 @@ class HeldRows:
 
     @property
     def past(self) -> int:
-        """The row after the last local one."""
+        """The row after the last local row."""
         return self.bounds[self.part + 1]
 
     def part_of(self, row: int) -> int:
         """Return the part with ``row``, 0..N-1. Pure."""
-        # After empty parts, which begin at the same row.
+        # The search skips empty parts, which begin at the same row.
         return int(np.searchsorted(self.bounds, row, side="right")) - 1
 
     def span(self, row_bytes: int, page_bytes: int) -> tuple[int, int]:
-        """Return the first page with a local row and the page after the last one; equal if there is none. Pure.
+        """Return the first page with a local row and the page after the last; equal without local rows. Pure.
 
         Parameters
         ----------
         row_bytes : R
-        page_bytes : bytes per page; a page that two parts share is in both spans
+        page_bytes : bytes per page; a page with rows of two parts is in both spans
         """
         if self.first == self.past:
             return 0, 0
@@ -158,7 +159,7 @@ class HeldRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowRanges:
-    """Each table's row part that this machine holds. Every machine holds the ranges for all parts."""
+    """The rows of each table on this machine. Every machine knows the ranges of all parts."""
 
     part: int
     of: int
@@ -173,22 +174,22 @@ class RowRanges:
         return np.array(self.tables[table], np.int64)
 
     def held(self, table: str) -> tuple[int, int]:
-        """Return the first local row in ``table``, and the row after the last one."""
+        """Return the first local row in ``table`` and the row after the last local row."""
         rows = self.rows(table)
         return rows.first, rows.past
 
 
 def copy_bounds(num_rows: int, parts: int) -> IdArray:
-    """Return the bounds that cut ``num_rows`` rows into equal parts: (parts + 1,) int64 from 0 to N. Pure.
+    """Return the bounds that cut ``num_rows`` rows into equal parts, (parts + 1,) int64 from 0 to N. Pure.
 
     Sizes differ by at most one. With fewer rows than parts, some parts are empty.
     """
-    # Python integers, because the product of rows and parts may exceed int64.
+    # Python integers are needed, because the product of rows and parts may exceed int64.
     return np.array([num_rows * part // parts for part in range(parts + 1)], np.int64)
 
 
 def require_all_rows(parts: Sequence[RowRanges | None], names: Sequence[str] = ()) -> None:
-    """Raise ConfigError if a run's machines do not hold all rows together. Pure.
+    """Raise ConfigError if a run's machines together do not hold all rows. Pure.
 
     Parameters
     ----------
@@ -198,7 +199,7 @@ def require_all_rows(parts: Sequence[RowRanges | None], names: Sequence[str] = (
     Raises
     ------
     ConfigError
-        Some rows are on no machine, the parts come from different divisions, or parts and full copies are mixed.
+        No machine has some of the rows, the parts come from different divisions, or parts and full copies are mixed.
     """
     ranges = [each for each in parts if each is not None]
     if not ranges:
@@ -219,7 +220,7 @@ def require_all_rows(parts: Sequence[RowRanges | None], names: Sequence[str] = (
 
 
 def hosts_by_part(parts: Sequence[RowRanges]) -> tuple[int, ...]:
-    """Return the machine numbers in their parts' order; equal parts keep their order. Pure.
+    """Return the machine numbers in part order. Machines with equal parts keep their order. Pure.
 
     Parameters
     ----------
@@ -233,7 +234,7 @@ def host_bounds(parts: Sequence[RowRanges], table: str) -> IdArray:
 
     Parameters
     ----------
-    parts : W machines' ranges, in the order from `hosts_by_part`; among several with the same part the first serves it
+    parts : W machines' ranges, in the order from `hosts_by_part`. Of several machines with equal parts the first serves
     table : the table's name
     """
     return np.array([0, *(each.held(table)[1] for each in parts)], np.int64)

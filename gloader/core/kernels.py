@@ -1,7 +1,7 @@
-"""The decorator of every kernel: numba's, with a cache on disk that holds for the kernel and its callees.
+"""The decorator for every kernel: numba's, with a disk cache that holds for the kernel and its callees.
 
-numba compares the file of a kernel alone. After a change of a callee in another file it would run old machine code,
-and after a move of a type that a kernel takes it fails while it reads its own index.
+numba compares only the kernel's own file. After a change of a callee in another file it would run old machine code.
+After a move of a type that a kernel takes, it fails while it reads its own index.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _PACKAGE = __name__.partition(".")[0]
-# An index or a kernel that an earlier version wrote: a module or a class moved, or a field is gone.
+# Errors from an index or a kernel of an earlier version: a module or a class moved, or a field is gone.
 _OUTDATED = (ImportError, AttributeError, TypeError, EOFError, KeyError)
 
 
 def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Return `numba.njit`, with a cache on disk that notices changes of callees.
+    """Return `numba.njit` with a disk cache that notices changes of callees.
 
     Parameters
     ----------
-    options : of `numba.njit`; without ``cache=True`` nothing is kept on disk
+    options : options of `numba.njit`; without ``cache=True`` nothing is kept on disk
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
@@ -50,7 +50,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc, unused-ignore]
     _is_stamped = False
 
     def is_filled(self) -> bool:
-        """Return whether the disk holds machine code of the kernel in its present version."""
+        """Return whether the disk holds machine code for the kernel's present version."""
         self._stamp()
         try:
             return bool(self._cache_file._load_index())  # noqa: SLF001 - numba has no public way
@@ -58,7 +58,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc, unused-ignore]
             return False
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the machine code for the types ``sig``; None means that it has to be compiled."""
+        """Return the machine code for the types ``sig``. None means that compilation is needed."""
         self._stamp()
         try:
             return super().load_overload(sig, target_context)
@@ -75,7 +75,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc, unused-ignore]
             super().save_overload(sig, data)
 
     def _stamp(self) -> None:
-        # Not when the kernel is declared: its callees may stand below it in the file.
+        # The stamp comes this late because the callees may stand below the kernel in its file.
         if not self._is_stamped:
             self._cache_file._source_stamp = kernel_stamp(self._py_func)  # noqa: SLF001 - as above
             self._is_stamped = True
@@ -84,7 +84,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc, unused-ignore]
 def kernel_stamp(function: FunctionType) -> str:
     """Return a digest of the files of ``function`` and its callees, and of the constants in their globals.
 
-    Constants count by value, because a constant does not name the file that it was imported from.
+    Constants count by value, because a constant does not name its source file.
     """
     files, constants = set(), set()
     seen: set[FunctionType] = set()
@@ -104,7 +104,7 @@ def kernel_stamp(function: FunctionType) -> str:
             elif isinstance(value, np.ndarray):
                 constants.add(f"{name}={value.dtype}{value.tolist()}")
             elif (path := _own_file(value)) is not None:
-                files.add(path)  # of a named tuple, an intrinsic, an overloaded function
+                files.add(path)  # the file of a named tuple, an intrinsic or an overloaded function
     parts = [*sorted(map(_digest, files)), *sorted(constants)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
@@ -127,5 +127,5 @@ def _own_file(value: object) -> str | None:
 def _digest(path: str) -> str:
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    except OSError:  # a source in an archive, or removed while the program runs
+    except OSError:  # the source is in an archive, or was removed while the program runs
         return path

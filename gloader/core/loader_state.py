@@ -22,11 +22,12 @@ _KEYS_OF_1 = _KEYS[:-1]
 class LoaderState:
     """A loader's position in its stream of batches, with the settings that determine the stream."""
 
-    next: BatchId  # the first batch that was not delivered
+    next: BatchId  # the first undelivered batch
     seed: int
     global_batch_size: int
     fingerprint: str  # hash of dataset, seeds, fan-outs and order
-    stream: Mapping[str, Any] = field(default_factory=dict)  # these by name, as JSON; empty if unknown
+    # These facts by name, as JSON. Empty if unknown.
+    stream: Mapping[str, Any] = field(default_factory=dict)
     version: int = STATE_VERSION
 
     def to_json(self) -> dict[str, Any]:
@@ -42,14 +43,14 @@ class LoaderState:
 
     @classmethod
     def from_json(cls, state: Mapping[str, Any]) -> LoaderState:
-        """Parse a result of `to_json`, of this version or of version 1.
+        """Return the state from a result of `to_json`, in this version or version 1.
 
         Raises
         ------
         StateError
-            A key is missing or unknown, or a value is malformed or of another version.
+            A key is missing or unknown, or a value is malformed or from another version.
         """
-        # Exactly these keys: a state of another kind, or an edited one, must not resume incorrectly.
+        # Exactly these keys are accepted: a state of another kind, or an edited state, must not resume incorrectly.
         if not isinstance(state, dict):
             raise StateError(f"a loader state is a JSON object, got {type(state).__name__}")
         version = state.get("version", STATE_VERSION)
@@ -82,9 +83,9 @@ class LoaderState:
         )
 
     def require_same_stream(self, other: LoaderState) -> None:
-        """Raise StateError with the first field in which ``other`` follows another stream of batches."""
+        """Raise StateError with the first field that gives ``other`` another stream of batches."""
         known, saved = self._facts(), other._facts()
-        # The fingerprint last, because it differs whenever a named field does.
+        # The fingerprint comes last, because it differs whenever a named field differs.
         names = {**known, **saved} if other.stream else ("seed", "global_batch_size")
         for name in names:
             _require_equal(name, known.get(name), saved.get(name))

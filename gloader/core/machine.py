@@ -1,6 +1,6 @@
-"""A process's machine, and the number of files that the process may open.
+"""A process's machine, and its limit on open files.
 
-A machine is a host, or the part of a host that GLOADER_MACHINE names. Open files are counted before a loader opens
+A machine is a host, or the part of a host named by GLOADER_MACHINE. Open files are counted before a loader opens
 more.
 """
 
@@ -25,15 +25,15 @@ MACHINE_VARIABLE: Final = "GLOADER_MACHINE"
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _MOST_CHARACTERS: Final = 64
-# Also a folder name: no separator, and no leading dot.
+# The name is also a folder name: no separator, and no leading dot.
 _NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{_MOST_CHARACTERS - 1}}}", re.ASCII)
 
 
 def named_machine(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the machine name that GLOADER_MACHINE gives, or an empty text.
+    """Return the machine name in GLOADER_MACHINE, or an empty text.
 
-    Processes of one host with different names belong to different machines: each machine has its own loader, memory and
-    temporary files, and they communicate only by the network.
+    Processes of one host with different names belong to different machines. Each machine has its own loader, memory and
+    temporary files, and machines communicate only by the network.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def named_machine(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def shown_machine() -> str:
-    """Return the machine's name for messages: its own name, else the host's."""
+    """Return the machine's name for messages: its own name, or the host's name."""
     return named_machine() or os.uname().nodename
 
 
@@ -69,13 +69,13 @@ def machine_id() -> str:
 
 
 def folder_of_machine(folder: Path) -> Path:
-    """Return this machine's own folder in ``folder``; ``folder`` itself if the machine has no name."""
+    """Return this machine's own folder in ``folder``, or ``folder`` itself if the machine has no name."""
     name = named_machine()
     return folder / name if name else folder
 
 
 def distinct_names(names: Sequence[str], first_ranks: Sequence[int]) -> tuple[str, ...]:
-    """Return the machines' names; equal names get their first rank as a suffix. Pure.
+    """Return the machines' names. Equal names get their first rank as a suffix. Pure.
 
     Parameters
     ----------
@@ -90,8 +90,10 @@ def distinct_names(names: Sequence[str], first_ranks: Sequence[int]) -> tuple[st
 
 _LOG = logging.getLogger(__name__)
 _OPEN: Final = Path("/proc/self/fd")
-_USUALLY_OPEN: Final = 64  # if the number is unknown
-SPARE: Final = 24  # kernel caches, logs, a library's socket: files that open and close meanwhile
+# Number of open files if it is unknown.
+_USUALLY_OPEN: Final = 64
+# Files that open and close meanwhile: kernel caches, logs, a library's socket.
+SPARE: Final = 24
 
 
 def require_descriptors(more: int) -> None:
@@ -104,7 +106,7 @@ def require_descriptors(more: int) -> None:
     Raises
     ------
     StoreOpenError
-        The hard limit is too small; the message gives needed and allowed files.
+        The hard limit is too small. The message gives the needed and the allowed number of files.
     """
     needed = _num_open() + more + SPARE
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

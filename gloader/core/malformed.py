@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# For `except MALFORMED` around the reading of a file of any origin: an error means that the file is wrong, not this
-# program. Of gloader's own errors only those that are also a ValueError are caught, see `gloader.errors`. A number
-# too large for any type is an ArithmeticError. Too deep a nesting is a RecursionError, or a MemoryError of Python's
-# parser. A missing member is a LookupError, or an AttributeError if a list stands in place of an object.
+# For `except MALFORMED` around the reading of a file of any origin: an error means a wrong file, not a wrong program.
+# Of gloader's own errors, only those that are also a ValueError are caught, see `gloader.errors`. A number too large
+# for any type is an ArithmeticError. Too deep a nesting is a RecursionError, or a MemoryError of Python's parser. A
+# missing member is a LookupError, or an AttributeError if a list stands in place of an object.
 MALFORMED: Final = (
     ArithmeticError,
     AttributeError,
@@ -53,16 +53,16 @@ def shown(value: object) -> str:
 
 
 _REPLACEMENT: Final = "\ufffd"
-# Control characters except line end and tab, because a terminal obeys sequences that begin with escape. Marks that
-# change the writing direction, so that a name looks like another, and other line ends. Surrogates, which file names
-# outside UTF-8 contain and no stream can encode.
+# These are control characters except line end and tab, because a terminal obeys sequences that begin with escape.
+# Others are marks that change the writing direction, so that a name looks like another, and other line ends. The last
+# are surrogates: file names outside UTF-8 contain them, and no stream can encode them.
 _UNFIT: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
 
 def printable(text: str) -> str:
-    """Return ``text`` with every character replaced that a terminal would interpret or hide. Pure."""
+    """Return ``text`` with replacements for all characters that a terminal would interpret or hide. Pure."""
     return _UNFIT.sub(_REPLACEMENT, text)
 
 
@@ -81,8 +81,8 @@ def read_yaml_mapping(path: Path, *, what: str, holds: str, error: type[Exceptio
     Parameters
     ----------
     path : the file
-    what : its kind, for messages, such as "recipe"
-    holds : its content, then a semicolon and advice on writing it, for messages
+    what : the file's kind, for messages, such as "recipe"
+    holds : the file's content, then a semicolon and advice on writing it, for messages
     error : the error's class
 
     Raises
@@ -98,7 +98,7 @@ def read_yaml_mapping(path: Path, *, what: str, holds: str, error: type[Exceptio
     except (OSError, UnicodeDecodeError) as failure:
         reason = getattr(failure, "strerror", None) or str(failure)
         raise error(f"{what} {path} cannot be read: {reason}") from failure
-    # For each bracket, the YAML reader visits all open ones.
+    # For each bracket, the YAML reader visits all open brackets.
     if len(text) > MAX_YAML_CHARACTERS or text.count("[") + text.count("{") > _MAX_BRACKETS:
         raise error(
             f"{what} {path} is longer than {MAX_YAML_CHARACTERS} characters, or has more than {_MAX_BRACKETS} "
@@ -106,7 +106,7 @@ def read_yaml_mapping(path: Path, *, what: str, holds: str, error: type[Exceptio
         )
     try:
         content = yaml.safe_load(text)
-    # Also malformed values: a date with month 13, a number with thousands of digits, deeply nested brackets.
+    # Malformed values count too: a date with month 13, a number with thousands of digits, deeply nested brackets.
     except (yaml.YAMLError, *MALFORMED) as failure:
         raise error(f"{what} {path} is not YAML: {' '.join(str(failure).split())}") from failure
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):

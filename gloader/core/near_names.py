@@ -1,4 +1,4 @@
-"""The nearest existing name to one that a user wrote, for keywords and attributes."""
+"""The nearest existing name to a user's name, for keywords and attributes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ V = TypeVar("V")
 
 _SLIP: Final = 0.9  # similarity of a name with one extra letter
 
-# Names of other libraries and ours.
+# Other libraries' names and ours.
 _FOREIGN_NAMES: Final[dict[str, tuple[str, ...]]] = {
     "num_neighbors": ("fanouts",),
     "num_neighbours": ("fanouts",),
@@ -37,7 +37,7 @@ _FOREIGN_NAMES: Final[dict[str, tuple[str, ...]]] = {
     "test_mask": ("test",),
     "test_idx": ("test",),
     "y": ("labels",),
-    # The opposite direction, with PyG's and DGL's names.
+    # These are for the opposite direction, with PyG's and DGL's names.
     "fanout": ("num_neighbors", "graph_sampler"),
     "fanouts": ("num_neighbors", "graph_sampler"),
     "seeds": ("input_nodes", "indices"),
@@ -57,13 +57,13 @@ def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | No
 
 
 def near_advice(name: str, known: Collection[str]) -> str:
-    """Return advice on replacing ``name``: the nearest of ``known``, or all of them. Pure."""
+    """Return advice on replacing ``name``: the nearest of ``known``, or all known names. Pure."""
     near = nearest(name, known)
     return f"did you mean {near!r}?" if near else f"allowed: {', '.join(known)}"
 
 
 def require_keywords(owner: str, given: Iterable[str], known: Collection[str]) -> None:
-    """Raise TypeError, as Python does, if a keyword for ``owner`` is not in ``known``. Pure."""
+    """Raise TypeError, like Python, if a keyword for ``owner`` is not in ``known``. Pure."""
     for name in given:
         if name not in known:
             raise TypeError(
@@ -72,7 +72,7 @@ def require_keywords(owner: str, given: Iterable[str], known: Collection[str]) -
 
 
 def near_keywords(target: F) -> F:
-    """Make a function, or a class, suggest the nearest keyword for an unknown one."""
+    """Make a function or a class suggest the nearest keyword for an unknown keyword."""
     if isinstance(target, type):
         above = [inspect.signature(base.__init__) for base in target.__mro__[1:]]  # type: ignore[misc]
         handed_on = {name for signature in above for name in signature.parameters}
@@ -82,7 +82,7 @@ def near_keywords(target: F) -> F:
 
 
 def near_options(owner: str, also: Iterable[str]) -> Callable[[F], F]:
-    """Return `near_keywords` for a function that users call ``owner``, and that also takes ``also`` by ``**``."""
+    """Return `near_keywords` for a function that users call ``owner``, with the extra ``**`` keywords ``also``."""
 
     def decorate(function: F) -> F:
         return cast("F", _checked(function, owner, also))
@@ -109,12 +109,12 @@ def _checked(function: Callable[..., Any], owner: str, also: Iterable[str] = ())
 
 
 def near_attributes(target: K) -> K:
-    """Make a class suggest the nearest attribute for a missing one."""
+    """Make a class suggest the nearest attribute for a missing attribute."""
 
     def getattr_of(self: object, name: str) -> Any:
         if hasattr(
             type(self), name
-        ):  # a property raised this error: evaluated again, for the property's own message
+        ):  # a property raised this error, so it is evaluated again for its own message
             return object.__getattribute__(self, name)
         raise missing_attribute(with_article(type(self).__name__), name, dir(self), {})
 
@@ -123,7 +123,7 @@ def near_attributes(target: K) -> K:
 
 
 class Named(dict[N, V]):
-    """A batch's values by type or relation. A missing key raises an error with the nearest existing one."""
+    """A batch's values by type or relation. A missing key raises an error with the nearest existing key."""
 
     __slots__ = ()
 

@@ -21,15 +21,15 @@ _STRICT: Final = "strict"
 @near_keywords
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """``k`` negatives for each edge: its source, and a destination drawn from all nodes of that type.
+    """``k`` negatives for each edge: its source, and a destination drawn from all nodes of the destination's type.
 
-    With ``strict`` no negative is an edge of the graph or a self loop. The graph holds only the edges that messages
-    pass over: a held-out edge may be drawn, as by OGB's uniform negatives.
+    With ``strict`` no negative is an edge of the graph or a self loop. The graph holds only message edges, so a
+    held-out edge may be drawn, as by OGB's uniform negatives.
 
     Raises
     ------
     ConfigError
-        ``k`` is not a whole number of at least 1, or ``strict`` neither True nor False.
+        ``k`` is not a whole number of at least 1, or ``strict`` is neither True nor False.
     """
 
     k: int
@@ -59,7 +59,7 @@ class Binary:
     Raises
     ------
     ConfigError
-        ``ratio`` is not a finite number above 0, or ``strict`` neither True nor False.
+        ``ratio`` is not a finite number above 0, or ``strict`` is neither True nor False.
     """
 
     ratio: float = 1.0
@@ -70,7 +70,7 @@ class Binary:
         numbers = (int, float, np.integer, np.floating)
         if isinstance(self.ratio, (bool, np.bool_)) or not isinstance(self.ratio, numbers):
             raise ConfigError(f"Binary(ratio={shown(self.ratio)}): ratio must be a number above 0")
-        if not 0 < self.ratio <= MAX_COUNT:  # NaN is neither
+        if not 0 < self.ratio <= MAX_COUNT:  # NaN fails both comparisons
             raise ConfigError(
                 f"Binary(ratio={shown(self.ratio)}): ratio must be above 0 and at most {MAX_COUNT:,}"
             )
@@ -90,7 +90,7 @@ class Binary:
 @near_keywords
 @dataclass(frozen=True, slots=True)
 class InBatch:
-    """The destinations of the batch's other edges, for each edge."""
+    """For each edge, the destinations of the batch's other edges."""
 
     def __str__(self) -> str:
         """Return the command line's form."""
@@ -105,7 +105,7 @@ class Table:
     Raises
     ------
     ConfigError
-        ``name`` is not a text, or empty.
+        ``name`` is not a text, or is empty.
     """
 
     name: str
@@ -125,7 +125,7 @@ Negatives: TypeAlias = Uniform | Binary | InBatch | Table
 
 
 def checked_negatives(negatives: Any) -> Negatives | None:
-    """Return ``negatives``, or the value of their text. None means that none are drawn. Pure.
+    """Return ``negatives``, or the value for their text. None means no negatives. Pure.
 
     Raises
     ------
@@ -143,12 +143,12 @@ def checked_negatives(negatives: Any) -> Negatives | None:
 
 
 def parse_negatives(text: str) -> Negatives | None:
-    """Return the negatives that ``text`` stands for, such as "uniform:5,strict"; None for "none". Pure.
+    """Return the negatives for ``text``, such as "uniform:5,strict", or None for "none". Pure.
 
     Raises
     ------
     ConfigError
-        The text is none of these, or its number is not allowed.
+        The text has none of these forms, or its number is not allowed.
     """
     word, has_value, value = text.partition(":")
     word = word.strip()
@@ -169,7 +169,7 @@ def parse_negatives(text: str) -> Negatives | None:
     except ConfigError:
         raise
     except ValueError:
-        pass  # not a number; the error below reports it
+        pass  # the error below reports a value that is not a number
     raise ConfigError(f"{shown(text)} names no negatives; write {_ALLOWED}")
 
 

@@ -1,4 +1,4 @@
-"""Machine operations for numba kernels that Python has no syntax for: prefetch, block copy, arrays by address."""
+"""Machine operations for numba kernels without Python syntax: prefetch, block copy, arrays by address."""
 
 # ruff: noqa: ARG001  numba declares the arguments of an intrinsic by the names of its parameters
 
@@ -16,7 +16,7 @@ from numba.extending import intrinsic
 
 from gloader.core.kernels import njit
 
-# A child that is forked while another thread compiles would wait for ever for the compiler's lock.
+# A child forked while another thread compiles would wait for ever for the compiler's lock.
 os.register_at_fork(
     before=global_compiler_lock.acquire,
     after_in_parent=global_compiler_lock.release,
@@ -33,7 +33,7 @@ def _address(context: Any, builder: Any, array_type: Any, array: Any, index: Any
 
 @intrinsic
 def _prefetch(typingctx: Any, array: Any, index: Any) -> Any:
-    """Fetch the cache line of ``array[index]``; the address is not dereferenced, so no bound is checked."""
+    """Fetch the cache line of ``array[index]``. The address is not dereferenced, so no bound is checked."""
     if not isinstance(array, types.Array) or array.ndim != 1:
         return None
 
@@ -50,7 +50,7 @@ def _prefetch(typingctx: Any, array: Any, index: Any) -> Any:
 
 @intrinsic
 def _copy_block(typingctx: Any, target: Any, to: Any, source: Any, start: Any, length: Any) -> Any:
-    """Copy ``source[start : start + length]`` to ``target[to:]`` with memcpy; no bound is checked."""
+    """Copy ``source[start : start + length]`` to ``target[to:]`` with memcpy. No bound is checked."""
     arrays = (target, source)
     if any(not isinstance(array, types.Array) or array.ndim != 1 for array in arrays):
         return None
@@ -81,7 +81,7 @@ def _pointer(typingctx: Any, address: Any) -> Any:
 
 
 def _c_pointer(address: Any) -> ctypes.c_void_p:
-    return ctypes.c_void_p(int(address))  # ctypes takes no integers of numpy
+    return ctypes.c_void_p(int(address))  # ctypes accepts no numpy integers
 
 
 def _no_prefetch(array: Any, index: Any) -> None:
@@ -100,7 +100,7 @@ _as_pointer: Any = _c_pointer if config.DISABLE_JIT else _pointer
 
 @njit(cache=True, nogil=True)
 def array_at(address: int, length: int, like: Any) -> Any:
-    """Return the ``length`` entries at ``address``, with ``like``'s dtype. One table of addresses can name many arrays.
+    """Return the ``length`` entries at ``address``, with ``like``'s dtype. A table of addresses can name many arrays.
 
     The caller keeps the memory alive.
     """

@@ -23,39 +23,39 @@ _LOW_END: Final = 2**16
 
 
 class Offsets(NamedTuple):
-    """A graph's N + 1 offsets, in one of two forms. Kernels read them with `offset_at`, others with `offsets_of`.
+    """A graph's N + 1 offsets in one of two forms. Kernels read them with `offset_at`, other code with `offsets_of`.
 
-    The plain form is ``low`` alone. The compact form takes 2.125 bytes per node: each block of 64 nodes has a base, and
-    ``low`` holds each node's distance from it. ``wide`` holds the full offsets of blocks with 2**16 edges or more, at
-    most one byte for 128 edges.
+    The plain form has only ``low``. The compact form takes 2.125 bytes per node: each block of 64 nodes has a base,
+    and ``low`` holds each node's distance from the base. ``wide`` holds the full offsets of blocks with 2**16 edges or
+    more, at most one byte for 128 edges.
 
-    A named tuple and not a dataclass, because numba accepts only the former. Its arrays are read-only, so that every
-    kernel is compiled for two types only.
+    This is a named tuple, because numba accepts no dataclass. Its arrays are read-only, so that every kernel is
+    compiled for only two types.
     """
 
     low: NDArray[Any]  # (N + 1,) int64, or uint16 in the compact form
-    base: IdArray  # (blocks,); a value ~r below 0 means row r of ``wide``
+    base: IdArray  # (blocks,) a value ~r below 0 means row r of ``wide``
     wide: IdArray  # (64 r,)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes in the arrays."""
+        """Bytes of the arrays."""
         return sum(array.nbytes for array in self)
 
 
 def plain_offsets(indptr: IdArray) -> Offsets:
-    """Return ``indptr`` (N + 1,) int64 as it is. Pure."""
+    """Return ``indptr`` (N + 1,) int64 as plain offsets. Pure."""
     none = _read_only(np.empty(0, dtype=np.int64))
     return Offsets(low=_read_only(indptr), base=none, wide=none)
 
 
 def compact_offsets(pieces: Iterable[IdArray], num_nodes: int) -> Offsets:
-    """Return the offsets in ``pieces`` in the compact form.
+    """Return the offsets in ``pieces`` in compact form.
 
     Parameters
     ----------
-    pieces : pieces of the N + 1 offsets in order, int64, ascending; each but the last has a multiple of `BLOCK_NODES`
-        entries. A piece may be reused once the next is requested.
+    pieces : consecutive pieces of the N + 1 offsets, int64, ascending. Each piece but the last has a multiple of
+        `BLOCK_NODES` entries. A piece may be reused once the next is requested.
     num_nodes : N
     """
     low = np.empty(num_nodes + 1, dtype=np.uint16)
@@ -83,7 +83,7 @@ def compact_bytes(num_nodes: int) -> int:
 
 
 def offsets_of(offsets: Offsets, nodes: IdArray) -> IdArray:
-    """Return the positions of each node's first in-edge for ``nodes`` (n,), 0..N, as (n,) int64. Pure."""
+    """Return the position of the first in-edge of each of ``nodes`` (n,), 0..N, as (n,) int64. Pure."""
     low, base, wide = offsets
     if low.dtype == np.int64:
         plain: IdArray = low[nodes]
@@ -97,7 +97,7 @@ def offsets_of(offsets: Offsets, nodes: IdArray) -> IdArray:
 
 
 def degrees_between(offsets: Offsets, start: int, stop: int) -> IdArray:
-    """Return the in-degrees for nodes ``start`` to ``stop`` as (stop - start,) int64. Pure.
+    """Return the in-degrees of nodes ``start`` to ``stop`` as (stop - start,) int64. Pure.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def prefetch_offset(offsets: Offsets, node: int) -> None:
     """Prefetch ``node``'s offset. For kernels."""
 
 
-# By type: with a test of the plain form's base, counting degrees in memory took 1.14 times as long.
+# The form is chosen by type. With a test of the plain form's base, counting degrees in memory took 1.14 times as long.
 @overload(offset_at, strict=False)
 def _offset_at(offsets: Any, node: Any) -> Any:  # noqa: ARG001 - numba gives the types of all arguments
     if _is_plain(offsets):
@@ -144,7 +144,7 @@ def _prefetch_offset(offsets: Any, node: Any) -> Any:  # noqa: ARG001 - as above
 
 
 def _is_plain(offsets: Any) -> bool:
-    """Return True if this numba type is the plain form's."""
+    """Return True if this numba type is the plain form."""
     low = offsets.types[Offsets._fields.index("low")]
     return bool(low.dtype == types.int64)
 

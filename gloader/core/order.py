@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 
 _ONE: Final = np.uint64(1)
 _INVERSE_GOLDEN: Final = inverse(GOLDEN)
-EPOCHS_HELD: Final = 3  # the current epoch, and those that superbatches reach into
+# The current epoch, and the epochs that superbatches reach into.
+EPOCHS_HELD: Final = 3
 
 
 def epoch_permutation(num_items: int, *, seed: int, epoch: int) -> IdArray:
-    """Return a permutation of ``range(num_items)`` that depends on (seed, epoch) alone. Pure.
+    """Return a permutation of ``range(num_items)`` that depends only on (seed, epoch). Pure.
 
     Positions are ordered by a hash of (seed, epoch, position), so the result depends neither on a
     generator's state nor on the version of a random library.
@@ -49,16 +50,16 @@ def epoch_permutation(num_items: int, *, seed: int, epoch: int) -> IdArray:
     """
     key = np.uint64(_epoch_key(seed, epoch))
     words = hashed_words(num_items, seed=seed, epoch=epoch)
-    with np.errstate(over="ignore"):  # hashes wrap; compiled kernels do not check, interpreted ones do
-        # The hash is a bijection, so no two positions tie, and each can be computed from its hash. Sorting only the
-        # hashes takes a fifth of the time of sorting positions by hash.
+    with np.errstate(over="ignore"):  # hashes wrap; only interpreted kernels check for it
+        # The hash is a bijection, so no two positions tie, and each position can be computed from its hash. Sorting
+        # only the hashes takes a fifth of the time of sorting positions by hash.
         words.sort()
         _read_positions(key, words)
     return words.view(np.int64)
 
 
 def hashed_words(count: int, *, seed: int, epoch: int) -> NDArray[np.uint64]:
-    """Return (count,) each position's hash over (seed, epoch, position). Pure."""
+    """Return each position's hash over (seed, epoch, position), (count,). Pure."""
     words = np.empty(count, dtype=np.uint64)
     with np.errstate(over="ignore"):
         _hash_positions(np.uint64(_epoch_key(seed, epoch)), words)
@@ -87,24 +88,23 @@ def _epoch_key(seed: int, epoch: int) -> int:
 def block_permutation(num_items: int, block: int, *, seed: int, epoch: int) -> IdArray:
     """Return a permutation of ``range(num_items)`` that keeps blocks of ``block`` neighbours together. Pure.
 
-    The circle 0, 1, ..., num_items - 1 is cut into blocks, from a place that depends on (seed, epoch), so that one
-    block may hold the last and the first items. The blocks are permuted. If ``block`` does not divide ``num_items``,
-    the short block comes last, so that all others stay aligned to multiples of ``block``. Because the first cut moves,
+    The circle 0, 1, ..., num_items - 1 is cut into blocks, from a place that depends on (seed, epoch). So one block may
+    hold the last and the first items. The blocks are permuted. If ``block`` does not divide ``num_items``, the short
+    block comes last, so that all other blocks stay aligned to multiples of ``block``. Because the first cut moves,
     every item is equally likely to be in the short block.
 
     Parameters
     ----------
     num_items : number of positions
     block : neighbours that stay together
-    seed, epoch : as in `epoch_permutation`
+    seed, epoch : see `epoch_permutation`
 
     Returns
     -------
     (num_items,) int64
     """
     num_whole = num_items // block
-    # A different word from the key of the block permutation, because otherwise cut and order would depend on each
-    # other.
+    # The key differs from the block permutation's key. Otherwise the cut and the order would depend on each other.
     first = mix_int((_epoch_key(seed, epoch) + int(GOLDEN)) % 2**64) % max(num_items, 1)
     starts = block * epoch_permutation(num_whole, seed=seed, epoch=epoch)
     whole = (starts[:, None] + np.arange(block)).reshape(-1)
@@ -115,12 +115,11 @@ def block_permutation(num_items: int, block: int, *, seed: int, epoch: int) -> I
 
 
 def _check_seeds(seeds: IdArray, num_nodes: int, *, may_repeat: bool) -> None:
-    """Raise SeedError with up to five seeds that are no node ids, or that repeat without permission."""
+    """Raise SeedError with up to five seeds that are no node ids, or that repeat although repeats are not allowed."""
     if len(wrong := outside(seeds, num_nodes)):
         raise SeedError(f"seeds must be node ids in 0..{num_nodes - 1}; these are not: {wrong[:5].tolist()}")
-    if may_repeat or bool(
-        np.all(seeds[1:] > seeds[:-1])
-    ):  # as splits are stored; sorting 100 million takes two seconds
+    # Splits are stored in ascending order. Sorting 100 million seeds takes two seconds.
+    if may_repeat or bool(np.all(seeds[1:] > seeds[:-1])):
         return
     ordered = np.sort(seeds)
     repeated = ordered[1:][ordered[1:] == ordered[:-1]]
@@ -132,7 +131,7 @@ def _check_seeds(seeds: IdArray, num_nodes: int, *, may_repeat: bool) -> None:
 
 
 class HeldEpochs:
-    """The most recently requested epochs' positions. Thread-safe.
+    """The positions of the most recently requested epochs. Thread-safe.
 
     Parameters
     ----------
@@ -142,12 +141,13 @@ class HeldEpochs:
     def __init__(self, most: int) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._positions: dict[int, IdArray] = {}  # in the order of use, the latest last
+        self._positions: dict[int, IdArray] = {}  # in the order of use, with the latest last
 
     def positions(self, epoch: int, make: Callable[[], IdArray]) -> IdArray:
         """Return ``epoch``'s positions. One thread computes them with ``make`` while the others wait."""
         with self._lock:
-            # Removed and inserted again, so that the dict stays in the order of use and its first entry can be dropped.
+            # The entry is removed and inserted again, which keeps the dict in the order of use. Its first entry can
+            # then be dropped.
             found = self._positions.pop(epoch, None)
             if found is None:
                 while len(self._positions) >= self._most:
@@ -160,7 +160,7 @@ class HeldEpochs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCut:
-    """The cut from an epoch's items into steps, and from a step into the ranks' parts. Pure."""
+    """The cut of an epoch's items into steps, and of a step into the ranks' parts. Pure."""
 
     num_items: int
     batch_size: int  # per rank
@@ -187,12 +187,12 @@ class StepCut:
 
     @property
     def global_batch_size(self) -> int:
-        """Items that all ranks together take per step."""
+        """Items per step of all ranks together."""
         return self.batch_size * self.world_size
 
     @property
     def num_batches(self) -> int:
-        """Steps per epoch, the same on every rank."""
+        """Steps per epoch, equal on every rank."""
         full, rest = divmod(self.num_items, self.global_batch_size)
         return full + int(rest >= self.world_size and not self.drop_last)
 
@@ -202,12 +202,12 @@ class StepCut:
         Parameters
         ----------
         index : number of the step within the epoch
-        rank : the rank, by default this one
+        rank : the rank; defaults to this rank
         """
         part = self.rank if rank is None else rank
         first = min(index * self.global_batch_size, self.num_items)
         length = min(self.global_batch_size, self.num_items - first)
-        # Cut at multiples of len/W, rounded down: parts differ by one item at most, and a full step divides evenly.
+        # Cuts are at multiples of len/W, rounded down: parts differ by at most one item, and full steps divide evenly.
         return first + part * length // self.world_size, first + (part + 1) * length // self.world_size
 
 
@@ -215,17 +215,17 @@ class StepCut:
 class EpochOrder:
     """The batches of every epoch, for one rank of ``world_size``.
 
-    A step takes ``batch_size * world_size`` consecutive seeds of the epoch's permutation, and rank r takes the r-th of
+    A step takes ``batch_size * world_size`` consecutive seeds of the epoch's permutation. Rank r takes the r-th of
     ``world_size`` equal parts. All ranks have equally many batches: a last step with fewer seeds than ranks is dropped,
-    a longer one is divided as evenly as possible.
+    and a longer last step is divided as evenly as possible.
 
-    With ``seed_blocks`` b > 1 blocks are permuted: the seeds are sorted by node id and cut into blocks of b neighbours
-    (at other places in each epoch, see `block_permutation`). If b divides the global batch, a batch consists of whole
-    blocks; if not, a block continues in the next batch. Fewer than b seeds may be left over; they come last in the
-    epoch. Batches are then less random, and their neighbourhoods overlap if neighbouring ids mean neighbouring nodes
-    (``gloader prepare --order community``). Without ``shuffle`` the seeds keep their order and b changes nothing.
+    With ``seed_blocks`` b > 1 blocks are permuted: the seeds are sorted by node id and cut into blocks of b neighbours.
+    The cut has other places in each epoch, see `block_permutation`. If b divides the global batch, a batch consists of
+    full blocks. Otherwise a block continues in the next batch. Fewer than b seeds may be left over, and come last in
+    the epoch. Batches are then less random, and their neighbourhoods overlap if neighbouring ids mean neighbouring
+    nodes (``gloader prepare --order community``). Without ``shuffle`` the seeds keep their order and b changes nothing.
 
-    If seeds may repeat, or are drawn, a batch has each node once, at the place of its first draw.
+    If seeds may repeat or are drawn, a batch has each node once, at the place of its first draw.
     """
 
     seeds: IdArray  # (n,) node ids, unique unless they may repeat or have times
@@ -237,11 +237,12 @@ class EpochOrder:
     rank: int = 0
     world_size: int = 1
     seed_blocks: int = 1  # b; 1 permutes single seeds
-    # (n,) int64 seconds, the time of each seed; None takes the edges of all times.
+    # (n,) int64 seconds, each seed's time. None samples edges of all times.
     times: IdArray | None = None
     may_repeat: bool = False
-    draws: Draws | None = None  # an epoch's draws from the seeds; None takes each seed once
-    # Positions in the order of the node ids, if b > 1.
+    # An epoch's draws from the seeds. None takes each seed once.
+    draws: Draws | None = None
+    # Positions in node id order, if b > 1.
     _by_id: IdArray | None = field(init=False, repr=False, compare=False, default=None)
     _held: HeldEpochs = field(
         init=False, repr=False, compare=False, default_factory=lambda: HeldEpochs(EPOCHS_HELD)
@@ -266,7 +267,7 @@ class EpochOrder:
 
     @property
     def cut(self) -> StepCut:
-        """The cut from an epoch into steps."""
+        """The cut of an epoch into steps."""
         return StepCut(
             num_items=self.num_items,
             batch_size=self.batch_size,
@@ -277,12 +278,12 @@ class EpochOrder:
 
     @property
     def global_batch_size(self) -> int:
-        """Seeds that all ranks together take per step."""
+        """Seeds per step of all ranks together."""
         return self.cut.global_batch_size
 
     @property
     def num_batches(self) -> int:
-        """Batches per epoch, the same on every rank."""
+        """Batches per epoch, equal on every rank."""
         return self.cut.num_batches
 
     @property
@@ -300,7 +301,7 @@ class EpochOrder:
         self.epoch_positions(epoch)
 
     def seeds_of(self, batch: BatchId, *, rank: int | None = None) -> AnySeeds:
-        """Return one batch's seeds (B,) for a rank, by default this one, with their times if they have any."""
+        """Return a batch's seeds (B,) for a rank, with their times if they have any. The default is this rank."""
         positions = self.batch_positions(batch, rank=rank)
         seeds = self.seeds[positions]
         return seeds if self.times is None else BatchSeeds(nodes=seeds, times=self.times[positions])
@@ -320,13 +321,13 @@ class EpochOrder:
     def epoch_positions(self, epoch: int) -> IdArray:
         """Return the positions in ``seeds`` (n,) int64 in the order of ``epoch``, read-only. Pure.
 
-        They index arrays with one entry per seed, such as labels: ``values[order.batch_seeds(positions, index)]``. The
-        positions of the latest requested epochs are kept.
+        The positions index arrays with one entry per seed, such as labels:
+        ``values[order.batch_seeds(positions, index)]``. The positions of the latest requested epochs are kept.
         """
         return self._held.positions(epoch, lambda: self.make_positions(epoch))
 
     def make_positions(self, epoch: int) -> IdArray:
-        """Compute the result of `epoch_positions`, without keeping it. Pure."""
+        """Compute the result of `epoch_positions` without keeping it. Pure."""
         num_seeds = len(self.seeds)
         if self.draws is not None:
             return self.draws.positions(num_seeds, seed=self.seed, epoch=epoch)
@@ -341,23 +342,23 @@ class EpochOrder:
         return self.seeds[self.epoch_positions(epoch)] if self.shuffle else self.seeds
 
     def batch_seeds(self, ordered: IdArray, index: int, *, rank: int | None = None) -> IdArray:
-        """Return one rank's part of one step, out of ``ordered``. Pure.
+        """Return one rank's part of one step from ``ordered``. Pure.
 
         Parameters
         ----------
         ordered : (n,) one entry per seed: a result of `epoch_seeds` or `epoch_positions`
         index : number of the step within the epoch
-        rank : the rank, by default this one
+        rank : the rank; defaults to this rank
         """
         first, last = self.cut.bounds(index, rank=rank)
         return ordered[first:last]
 
 
-# Up to this size the permutation is one of hashes and is held: half a MB. With halves of fewer than nine bits a
-# Feistel network has few orders.
+# Up to this size the permutation is computed from hashes and held: half a MB. A Feistel network with halves of fewer
+# than nine bits has few orders.
 _MOST_HELD: Final = 1 << 16
-# Luby and Rackoff ("How to construct pseudorandom permutations from pseudorandom functions", SIAM J. Comput. 1988) need
-# four. Two more cost nothing compared with reading a row.
+# Luby and Rackoff ("How to construct pseudorandom permutations from pseudorandom functions", SIAM J. Comput. 1988)
+# need four rounds. Two more cost nothing compared with reading a row.
 _ROUNDS: Final = 6
 
 
@@ -375,7 +376,8 @@ class RowOrder:
     drop_last: bool = False
     rank: int = 0
     world_size: int = 1
-    expand: Callable[[BatchId, IdArray], AnySeeds] | None = None  # rows to seeds; None if they are seeds
+    # Function from rows to seeds. None if the rows are seeds.
+    expand: Callable[[BatchId, IdArray], AnySeeds] | None = None
     expand_bytes: int = 0  # peak memory of one call for a batch
     seed_blocks: int = 1
     _held: HeldEpochs = field(
@@ -403,12 +405,12 @@ class RowOrder:
 
     @property
     def global_batch_size(self) -> int:
-        """Rows that all ranks together take per step."""
+        """Rows per step of all ranks together."""
         return self.cut.global_batch_size
 
     @property
     def num_batches(self) -> int:
-        """Batches per epoch, the same on every rank."""
+        """Batches per epoch, equal on every rank."""
         return self.cut.num_batches
 
     @property
@@ -422,7 +424,7 @@ class RowOrder:
             self._permutation(epoch)
 
     def batch_items(self, batch: BatchId, *, rank: int | None = None) -> IdArray:
-        """Return the rows (B,) of one batch of a rank, by default this one. Pure."""
+        """Return the rows (B,) of a rank's batch. The default is this rank. Pure."""
         first, last = self.cut.bounds(batch.index, rank=rank)
         if not self.shuffle:
             return np.arange(first, last, dtype=np.int64)
@@ -431,7 +433,7 @@ class RowOrder:
         return permuted_range(first, last, self.num_items, seed=self.seed, epoch=batch.epoch)
 
     def seeds_of(self, batch: BatchId, *, rank: int | None = None) -> AnySeeds:
-        """Return the seeds of one batch, made from its rows."""
+        """Return the seeds of a batch, made from its rows."""
         rows = self.batch_items(batch, rank=rank)
         return rows if self.expand is None else self.expand(batch, rows)
 
@@ -453,7 +455,7 @@ def permuted_range(first: int, last: int, num_items: int, *, seed: int, epoch: i
     Parameters
     ----------
     first, last : range of the entries
-    num_items : at most 2**62
+    num_items : number of items, at most 2**62
     seed, epoch : integers, taken modulo 2**64
     """
     half = max(-(-(num_items - 1).bit_length() // 2), 1)
@@ -486,14 +488,15 @@ def _permute(first: int, num_items: int, half: int, keys: NDArray[np.uint64], ou
         out[i] = np.int64(at)
 
 
-_TO_UNIT: Final = 2.0**-53  # for the upper 53 bits of a word, which a float64 holds exactly
+# The factor for the upper 53 bits of a word, which a float64 holds exactly.
+_TO_UNIT: Final = 2.0**-53
 _LOW_BITS: Final = np.uint64(11)
-_DRAWS: Final = 0xD1B54A32D192ED03  # a different key from the epoch's permutation
+_DRAWS: Final = 0xD1B54A32D192ED03  # a key different from that of the epoch's permutation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Draws:
-    """An epoch's draws among n items, by a hash of (seed, epoch, draw), so that a resumed epoch draws the same.
+    """An epoch's draws from n items, by a hash of (seed, epoch, draw), so that a resumed epoch draws the same items.
 
     Thread-safe.
     """
@@ -516,18 +519,18 @@ class Draws:
             )
 
     def positions(self, num_items: int, *, seed: int, epoch: int) -> IdArray:
-        """Return (num_draws,) int64, the items in the order in which ``epoch`` draws them. Pure."""
+        """Return the items in the order of the draws in ``epoch``, (num_draws,) int64. Pure."""
         key = mix_int((seed + _DRAWS) % 2**64)
         if self.replace:
             chances = _chances(self.num_draws, key, epoch)
             if self.weights is None:
                 return np.minimum((chances * num_items).astype(np.int64), num_items - 1)
             sums = np.cumsum(self.weights)
-            # A chance next to 1 may be rounded up to the whole sum.
+            # A chance next to 1 may be rounded up to the full sum.
             last = int(np.flatnonzero(self.weights)[-1])
             return np.minimum(np.searchsorted(sums, chances * sums[-1], side="right"), last)
         if self.weights is None:
-            # Like torch: whole permutations, and a part of one more.
+            # The draws are full permutations and a part of one more, as in torch.
             rounds = -(-self.num_draws // num_items)
             return np.concatenate(
                 [
@@ -535,7 +538,7 @@ class Draws:
                     for part in range(rounds)
                 ]
             )[: self.num_draws]
-        # The first of independent exponential times (Efraimidis and Spirakis, IPL 97, 2006).
+        # The draws are the first of independent exponential times (Efraimidis and Spirakis, IPL 97, 2006).
         with np.errstate(divide="ignore", invalid="ignore"):  # weights of 0 are set below
             times = -np.log1p(-_chances(num_items, key, epoch)) / self.weights
         times[self.weights == 0] = np.inf
@@ -553,11 +556,11 @@ class DrawnSeeds:
     A batch has each node once; ``loader.seed_positions`` returns the positions of its drawn seeds.
     """
 
-    nodes: Any  # ids (n,), or ids by node type, as in `gloader.Loader`; they may repeat
+    nodes: Any  # ids (n,), or ids by node type, as in `gloader.Loader`; repeats are allowed
     draws: Draws | None = None  # None takes each seed once per epoch
 
 
 def _chances(count: int, key: int, epoch: int) -> NDArray[np.float64]:
-    """Return (count,) numbers in [0, 1)."""
+    """Return numbers in [0, 1), (count,)."""
     words = hashed_words(count, seed=key, epoch=epoch)
     return (words >> _LOW_BITS).astype(np.float64) * _TO_UNIT

@@ -17,7 +17,7 @@ _MAX_SLUG: Final = 60
 
 
 def home_dir() -> Path:
-    """Return $GLOADER_HOME, or the user's cache folder for gloader; it may not exist yet."""
+    """Return $GLOADER_HOME, or the user's cache folder for gloader, which may not exist yet."""
     named = os.environ.get("GLOADER_HOME")
     if named:
         return Path(named).expanduser()
@@ -27,7 +27,7 @@ def home_dir() -> Path:
 
 
 def nearest_existing(path: Path) -> Path:
-    """Return ``path``, or the nearest folder above it that exists."""
+    """Return ``path``, or the nearest existing folder above it."""
     absolute = path.expanduser().absolute()
     return next(folder for folder in (absolute, *absolute.parents) if folder.exists())
 
@@ -49,12 +49,12 @@ def require_parent(folder: Path, *, flag: str, keyword: str) -> None:
 
 
 def file_slug(text: str) -> str:
-    """Return the start of ``text``, which may be untrusted, as a part of a file name, perhaps empty. Pure."""
+    """Return the start of ``text``, which may be untrusted, as a part of a file name. It may be empty. Pure."""
     return re.sub(r"[^A-Za-z0-9_.]+", "-", text)[:_MAX_SLUG].strip("-.")
 
 
 def bytes_on_disk(folder: Path, *, has_holes: bool) -> int:
-    """Return the disk bytes of the files below ``folder``; files with holes take less than their sizes."""
+    """Return the disk bytes of the files below ``folder``. Files with holes take less than their sizes."""
     files = [file.stat() for file in folder.rglob("*") if file.is_file()]
     return sum(512 * file.st_blocks if has_holes else file.st_size for file in files)
 
@@ -92,7 +92,7 @@ def is_squeezed_url(text: str) -> bool:
 def require_no_url(text: str) -> None:
     """Raise ConfigError if the path ``text`` looks like a URL that is misspelt or lacks a slash. Pure.
 
-    Such a path would be created, or searched, in the working folder.
+    Such a path would be created or searched in the working folder.
     """
     scheme = text.partition(":")[0]
     if is_squeezed_url(text):

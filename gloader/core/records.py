@@ -1,6 +1,6 @@
 """Records: frozen dataclasses that travel as JSON.
 
-`dataclasses.asdict` writes them; `Records.read` checks and reads them.
+`dataclasses.asdict` writes them, and `Records.read` checks and reads them.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class Records:
         self._fields: dict[type[Any], tuple[tuple[str, bool, Reader], ...]] = {}
 
     def read(self, kind: type[T], document: object) -> T:
-        """Return the ``kind`` that ``document`` is the JSON form of.
+        """Return the record of type ``kind`` with the JSON form ``document``.
 
         Raises
         ------
         ValueError
-            A field is missing, unknown or of another type; the error names it.
+            A field is missing, unknown or of another type. The error names the field.
         """
         given = dict(_of_type(dict, document))
         values = {}
@@ -69,9 +69,9 @@ class Records:
         return kind(**values)
 
     def _fields_of(self, kind: type[Any]) -> tuple[tuple[str, bool, Reader], ...]:
-        """Return each field's name, whether it has no default, and the reader of its value."""
+        """Return each field's name, whether it lacks a default, and its value's reader."""
         found = self._fields.get(kind)
-        if found is None:  # else computed before: a message is read for every batch
+        if found is None:  # it is kept for later calls, because a message is read for every batch
             hints = get_type_hints(kind, localns=self._names)
             found = self._fields[kind] = tuple(
                 (
@@ -105,7 +105,7 @@ class Records:
         if origin is tuple:
             item = self._reader_of(arguments[0])
             return lambda value: tuple(map(item, _of_type(list, value)))
-        item = self._reader_of(arguments[1])  # of a mapping
+        item = self._reader_of(arguments[1])  # the reader of a mapping's values
         return lambda value: {str(name): item(one) for name, one in _of_type(dict, value).items()}
 
 

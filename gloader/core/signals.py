@@ -1,11 +1,11 @@
-"""Threads, locks and blocks that Ctrl-C and SIGTERM do not cut short.
+"""Threads, locks and blocks that Ctrl-C and SIGTERM cannot cut short.
 
-Python runs a signal's handler between any two lines of the main thread, and raises the handler's exception there. That
-may be in the middle of `threading`, whose locks then stay held for ever or are released twice, or between a call that
-opens a file and the line that keeps it. docs/adr/0014-signals.md lists the other attempts.
+Python runs a signal's handler between any two lines of the main thread, and raises the handler's exception there. The
+place may be inside `threading`, whose locks then stay held for ever or are released twice. It may also lie between a
+call that opens a file and the line that keeps it. docs/adr/0014-signals.md lists the other attempts.
 
-`SignalSafeCondition` is a lock for waiting threads that a signal cannot break. `run_together` starts and joins threads,
-and raises `ThreadStartError` if the system allows no more of them.
+`SignalSafeCondition` is a lock for waiting threads that a signal cannot break. `run_together` starts and joins
+threads, and raises `ThreadStartError` if the system allows no more threads.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ _last_acts: dict[Hashable, Callable[[], object]] = {}
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Delay Ctrl-C and SIGTERM until the end of a short block; then the first one that arrived is handled.
+    """Delay Ctrl-C and SIGTERM until the end of a short block. Then the first signal is handled.
 
-    It does nothing outside the main thread, which alone handles signals, inside another such block, or for a signal
-    that Python does not handle. The eighth signal is not delayed, because a disk may hang.
+    It does nothing outside the main thread, because only the main thread handles signals. It also does nothing inside
+    another such block, or for a signal that Python does not handle. The eighth signal is not delayed: a disk may hang.
     """
     note = _SignalNote()
     try:
         with note:
             yield
     finally:
-        # The former handlers are installed again. The signal is sent again and meets them.
+        # The former handlers are installed again. The signal is sent again and reaches them.
         if note.arrived:
             signal.raise_signal(note.arrived[0])
 
@@ -58,7 +58,7 @@ def uninterrupted() -> Iterator[None]:
 def interruption_first() -> Iterator[None]:
     """Raise the exception of Ctrl-C or SIGTERM inside the block again at its end, even if the block caught it.
 
-    For foreign code that catches everything. It does nothing outside the main thread.
+    This is for foreign code that catches everything. It does nothing outside the main thread.
     """
     raised: list[BaseException] = []
     former = {number: signal.getsignal(number) for number in _SIGNALS if _is_main_thread()}
@@ -101,10 +101,10 @@ def close_in_finalizer(close: Callable[[], object]) -> None:
 
 
 def act_at_sigterm(key: Hashable, act: Callable[[], object]) -> None:
-    """Call ``act`` when SIGTERM is about to end the process. The process then ends as it would have without it.
+    """Call ``act`` when SIGTERM is about to end the process. Afterwards the process ends as without ``act``.
 
-    This applies only while SIGTERM has no other handler: a process that handles it closes its own files. ``act`` takes
-    no lock, because the main thread may hold any. A child does not inherit it.
+    This applies only while SIGTERM has no other handler: a process with a handler closes its own files. ``act`` takes
+    no lock, because the main thread may hold any lock. A child does not inherit it.
 
     Parameters
     ----------
@@ -146,13 +146,13 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 @cache
 def expect_signals_at_exit() -> None:
-    """Ignore the first Ctrl-C once the main thread is done, and end the process at the second one.
+    """Ignore the first Ctrl-C once the main thread is done, and end the process at the second.
 
     Python also runs a signal's handler while it ends. In a finalizer the handler's exception is printed ("Exception
-    ignored in ...") and the rest of the finalizer is lost. Idempotent. It changes nothing before the process ends, nor
-    then if Ctrl-C has a handler of the user.
+    ignored in ...") and the rest of the finalizer is lost. This changes nothing before the process ends, nor then if
+    Ctrl-C has a user's handler. Idempotent.
     """
-    # `atexit` comes later, after the threads that Python joins, and in an uncertain order.
+    # `atexit` runs too late, after the threads that Python joins, and in an uncertain order.
     with suppress(RuntimeError):  # the process is already ending
         getattr(threading, "_register_atexit", atexit.register)(_ignore_once)
 
@@ -167,7 +167,7 @@ def _end_at_the_next(number: int, _frame: FrameType | None) -> None:
 
 
 def is_signal_pending() -> bool:
-    """Return True if a signal is pending: a long wait inside `uninterrupted` should then end."""
+    """Return True if a signal is pending. A long wait inside `uninterrupted` should then end."""
     handlers = map(signal.getsignal, _SIGNALS)
     return any(isinstance(handler, _SignalNote) and handler.arrived for handler in handlers)
 
@@ -190,7 +190,8 @@ class _SignalNote:
             for number in _SIGNALS:
                 handler = signal.getsignal(number)
                 if callable(handler) and not isinstance(handler, _SignalNote):
-                    # Saved first: a signal between the two lines meets the real handler, and __exit__ restores it.
+                    # The handler is saved first: a signal between the two lines meets the real handler, and
+                    # __exit__ restores it.
                     self._handlers[number] = handler
                     signal.signal(number, self)
         except BaseException:  # a signal before the handler is installed
@@ -198,10 +199,11 @@ class _SignalNote:
             raise
 
     def __exit__(self, *_: object) -> None:
-        # One handler per call, so that an exception of one does not prevent the other's restoration.
+        # Each call restores one handler, so that one handler's exception does not prevent another's restoration.
         if self._handlers:
             number, handler = self._handlers.popitem()
-            if handler is _act_and_end and not _last_acts:  # its reason was closed inside the block
+            # The handler's reason was closed inside the block.
+            if handler is _act_and_end and not _last_acts:
                 handler = signal.SIG_DFL
             try:
                 signal.signal(number, handler)
@@ -220,13 +222,13 @@ T = TypeVar("T")
 class SignalSafeCondition:
     """A condition with the semantics of `threading.Condition` that Ctrl-C cannot break, for the main thread too.
 
-    A condition takes its lock, and takes it again after a wait, in Python code. An exception between two of those lines
-    leaves the lock held for ever, or released twice. Here the lock is only used as ``with condition.lock``, which no
-    signal can divide, and no lock is held during a wait.
+    A condition takes its lock in Python code, and again after a wait. An exception between two of those lines leaves
+    the lock held for ever, or released twice. Here the lock is only used as ``with condition.lock``, which no signal
+    can divide, and no lock is held during a wait.
 
     Attributes
     ----------
-    lock : guards the shared state. Reentrant, because an object that is dropped under it may close its user.
+    lock : guards the shared state. Reentrant, because an object dropped under the lock may close its user.
     """
 
     def __init__(self) -> None:
@@ -234,13 +236,13 @@ class SignalSafeCondition:
         self._bells: list[queue.SimpleQueue[None]] = []
 
     def when(self, is_ready: Callable[[], object], act: Callable[[], T], timeout_s: float | None = None) -> T:
-        """Wait until ``is_ready`` is true, then call ``act``, both under the lock, and return the result of ``act``.
+        """Wait until ``is_ready`` is true, then return the result of ``act``. Both are called under the lock.
 
         Parameters
         ----------
         is_ready : quick test, called at the start and after every `notify_all`
         act : called once, with the lock still held, so that the state cannot change in between
-        timeout_s : seconds after which ``act`` is called in any case. None means that the wait is unlimited.
+        timeout_s : seconds after which ``act`` is called in any case. None means no limit.
         """
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while True:
@@ -248,10 +250,10 @@ class SignalSafeCondition:
                 if is_ready() or time.monotonic() >= deadline:
                     return act()
                 bell: queue.SimpleQueue[None] = queue.SimpleQueue()
-                # Registered before the lock is released, so that a change right now rings it.
+                # The bell is registered before the lock is released, so that an immediate change rings it.
                 self._bells.append(bell)
             try:
-                # In C, without a lock held, so that a signal that raises here breaks nothing.
+                # The wait is in C without a lock, so that a signal that raises here breaks nothing.
                 bell.get(timeout=None if timeout_s is None else max(deadline - time.monotonic(), 0))
             except queue.Empty:
                 continue
@@ -266,7 +268,7 @@ class SignalSafeCondition:
 
 @contextmanager
 def thread_errors() -> Iterator[None]:
-    """Turn the error of a thread that cannot begin inside the block into `ThreadStartError`.
+    """Turn the error of a thread that cannot start inside the block into `ThreadStartError`.
 
     Raises
     ------
@@ -276,7 +278,7 @@ def thread_errors() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        # Python has no exception class and no errno for it.
+        # Python has no exception class and no errno for this failure.
         if "can't start new thread" not in str(error):
             raise
         raise ThreadStartError(
@@ -301,14 +303,14 @@ def run_together(
     tasks : the tasks, in the order of their start
     threads : number of threads
     name : name of the threads, before their numbers
-    cancel : called before the wait for the running tasks, so that long ones can end early
+    cancel : called before the wait for running tasks, so that long tasks can end early
 
     Raises
     ------
     ThreadStartError
         The system allows no more threads.
     BaseException
-        The error of the first task that failed.
+        The error of the first failed task.
     """
     changed = SignalSafeCondition()
     numbers = iter(range(len(tasks)))  # shared: each thread takes the next one

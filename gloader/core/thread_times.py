@@ -1,4 +1,4 @@
-"""Times of a thread: processor time with the work of its helper threads, and time without a free core."""
+"""A thread's times: processor time with the work of its helper threads, and time without a free core."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Schedule:
     def __init__(self) -> None:
         try:
             self._fd = os.open(_PATH, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:  # a kernel without this account, or a sandbox that hides it
+        except OSError:  # the kernel lacks this account, or a sandbox hides it
             self._fd = -1
 
     def waited_ns(self) -> int:
@@ -43,7 +43,7 @@ class _Schedule:
 
 class _OwnSchedule(threading.local):
     def __init__(self) -> None:
-        # Kept open, because opening it takes ten times as long as reading it, and every batch reads it.
+        # The file stays open, because opening it takes ten times as long as reading it, and every batch reads it.
         self.schedule = _Schedule()
 
 
@@ -56,7 +56,7 @@ def core_wait_s() -> float:
 
 
 def _forget() -> None:
-    """Begin anew in a forked child, which inherits the accounts of its parent's threads."""
+    """Begin new accounts in a forked child, which inherits the accounts of its parent's threads."""
     global _own  # noqa: PLW0603 - the threads' accounts, which the child does not have
     _own = _OwnSchedule()
 
@@ -74,13 +74,13 @@ class HelpAccount:
     __slots__ = ("_used_ns",)
 
     def __init__(self) -> None:
-        # Per helper: each adds only to its own number, so that no lock is needed.
+        # Each helper has its own number and adds only to it, so that no lock is needed.
         self._used_ns: dict[int, int] = {}
 
     @property
     def used_ns(self) -> int:
-        """Nanoseconds so far."""
-        # Copied as a list, in one step, because another helper may start meanwhile.
+        """The used nanoseconds so far."""
+        # The list is copied in one step, because another helper may start meanwhile.
         return sum(list(self._used_ns.values())) if self._used_ns else 0
 
     @contextmanager
@@ -108,12 +108,12 @@ def own_account() -> HelpAccount:
 
 
 def thread_ns() -> int:
-    """Return the processor time of this thread and of its helpers in nanoseconds; see `helping`."""
+    """Return the processor time of this thread and its helpers in nanoseconds, see `helping`."""
     return time.thread_time_ns() + _accounts.own.used_ns
 
 
 def helping(work: Callable[P, T]) -> Callable[P, T]:
-    """Return ``work`` for another thread. Its processor time counts for the thread that calls `helping`."""
+    """Return ``work`` for another thread. Its processor time counts for the thread that called `helping`."""
     account = _accounts.own
 
     def run(*args: P.args, **kwargs: P.kwargs) -> T:

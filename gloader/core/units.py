@@ -25,18 +25,19 @@ _FACTORS = {
     "T": 10**12,
 }
 _SIZE = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*$")
-_NO_UNIT = re.compile(r"^\s*[1-9][0-9]?\s*$")  # of plain bytes: fewer are probably an error
+# A size without a unit. So few plain bytes are probably an error.
+_NO_UNIT = re.compile(r"^\s*[1-9][0-9]?\s*$")
 MAX_BYTES: Final = 1 << 62  # sums and products of sizes stay in 64 bits
 _MAX_DIGITS = 100
 
 
 def parse_bytes(size: str | int) -> int:
-    """Return the number of bytes that ``size`` ("8GB", "512MiB", "4096" or an int) stands for. Pure.
+    """Return the bytes for ``size``, such as "8GB", "512MiB", "4096" or an int. Pure.
 
     Raises
     ------
     ConfigError
-        The text is not a size, or has no unit and is less than 100; or the size is negative or beyond 4 EB.
+        The text is not a size, has no unit and is less than 100, or the size is negative or beyond 4 EB.
     """
     num_bytes = _size_of_text(size) if isinstance(size, str) else size
     if isinstance(size, str) and _NO_UNIT.match(size):
@@ -58,7 +59,7 @@ def _size_of_text(text: str) -> int | None:
         return None
     if len(match[1]) > _MAX_DIGITS:
         return MAX_BYTES + 1
-    # Whole numbers, because as floats 32.3MB would be one byte less than 32.3 million.
+    # Whole numbers are needed: as floats, 32.3MB would be one byte less than 32.3 million.
     whole, _, digits = match[1].partition(".")
     return int(whole + digits) * factor // 10 ** len(digits)
 

@@ -1,8 +1,8 @@
 """Kernels on array values: checks at the speed of memory, and conversions between stored dtypes. Pure.
 
 Conversions turn stored elements of 8 and 16 bits into float32 and back without a loss. They index with unsigned
-numbers: slices are counted references, which cost more than copying a row, and signed indices are compared with zero,
-which keeps loops from being vectorised.
+numbers. Slices are counted references, which cost more than copying a row. Signed indices are compared with zero,
+which prevents vectorised loops.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gloader.core.numba_ops import to_int
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Bits16 = NDArray[np.uint16]  # of float16 or bfloat16, which numba does not support
+    Bits16 = NDArray[np.uint16]  # bits of float16 or bfloat16, which numba does not support
 
 
 _BLOCK: Final = 4096
@@ -41,12 +41,12 @@ def first_outside(values: NDArray[Any], low: int, high: int) -> int:
 
 @njit(cache=True, nogil=True)
 def first_descent(values: NDArray[Any], last: int) -> int:
-    """Return the first position of a value below the one before it, ``last`` before the first; or -1."""
+    """Return the first position with a value below its predecessor, or -1. ``last`` precedes the first value."""
     if values.shape[0] and values[0] < last:
         return 0
     for start in range(0, values.shape[0], _BLOCK):
         block = values[start : start + _BLOCK + 1]
-        # Compared, not subtracted, because a difference may overflow.
+        # The values are compared, not subtracted, because a difference may overflow.
         num_good = np.int64(1)
         for i in range(block.shape[0] - 1):
             num_good += block[i + 1] >= block[i]
@@ -80,14 +80,14 @@ def float32_from_bits(bits: int) -> np.float32:
 
 @njit(cache=True, nogil=True)
 def float16_to_float32(bits: int) -> np.float32:
-    """Return the float16 with these ``bits`` as float32: exact, with NaN payloads."""
+    """Return the float16 with these ``bits`` as float32. Exact, including NaN payloads."""
     magnitude = (bits & 0x7FFF) << 13
     sign = (bits & 0x8000) << 16
     if magnitude >= 0x7C00 << 13:  # infinity or NaN
         return float32_from_bits(sign | magnitude | 0x7F800000)
     if magnitude >= 0x400 << 13:  # the exponents count from 15 and from 127
         return float32_from_bits(sign | (magnitude + (112 << 23)))
-    # A subnormal number without the leading one of all others. float32 can represent it with one.
+    # A subnormal number lacks the leading one of all other numbers. float32 can represent the value with a leading one.
     tiny = np.float32(bits & 0x3FF) * np.float32(2.0**-24)
     return -tiny if sign else tiny
 
@@ -143,7 +143,7 @@ def dequantize_int8(
 def narrow_to_float16(
     out: Bits16, out_start: int, values: NDArray[np.uint32], values_start: int, count: int
 ) -> bool:
-    """Copy float32 bits ``values[values_start:][:count]`` to ``out[out_start:]`` as float16; return if exactly."""
+    """Copy float32 bits ``values[values_start:][:count]`` to ``out[out_start:]`` as float16; return True if exact."""
     to, start = np.uint64(out_start), np.uint64(values_start)
     lost = np.uint32(0)
     for k in range(np.uint64(count)):
@@ -158,7 +158,7 @@ def narrow_to_float16(
 def narrow_to_bfloat16(
     out: Bits16, out_start: int, values: NDArray[np.uint32], values_start: int, count: int
 ) -> bool:
-    """Copy float32 bits ``values[values_start:][:count]`` to ``out[out_start:]`` as bfloat16; return if exactly."""
+    """Copy float32 bits ``values[values_start:][:count]`` to ``out[out_start:]`` as bfloat16; return True if exact."""
     to, start = np.uint64(out_start), np.uint64(values_start)
     lost = np.uint32(0)
     for k in range(np.uint64(count)):
@@ -179,11 +179,11 @@ def requantize_int8(
 ) -> bool:
     """Quantize ``values[values_start:][:count]`` by ``factor`` into ``out[out_start:]``; return True if all are exact.
 
-    Results of `dequantize_int8` are exact: the quotient is off by less than a half, and its product is the same again.
+    Results of `dequantize_int8` are exact: the quotient is off by less than a half, and its product is equal again.
     """
     to, start = np.uint64(out_start), np.uint64(values_start)
     is_exact = True
-    # With a factor of zero the value holds only its sign, and the sign of a zero is restored too.
+    # With a zero factor the value holds only its sign, and the sign of a zero is restored too.
     factor_sign = np.copysign(np.float32(1), factor)
     for k in range(np.uint64(count)):
         value = values[start + k]

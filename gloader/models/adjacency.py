@@ -144,7 +144,6 @@ def sum_neighbors(x: torch.Tensor, edges: Adjacency, weight: torch.Tensor | None
     and ``index_add``. Its own backward pass scatters. Here the gradient is a second bag over the transposed edges.
     Memory beyond the result is O(E), never O(E F).
 
-
     Parameters
     ----------
     x : (num_src, F) float32 or bfloat16 rows; both are summed in float32

@@ -112,7 +112,6 @@ def embed(  # noqa: PLR0913 - what is computed, from what, and within which boun
 
     The output is the layer's own: it comes before the next layer's batch norm and activation.
 
-
     Parameters
     ----------
     dataset, checkpoint, memory_budget_bytes, device, scratch, on_progress, rows : see `predict`

@@ -141,7 +141,6 @@ class RunFolder:
 
     Only files of `gloader train` are replaced or removed. Owns the lock of `enter` until `release`.
 
-
     Parameters
     ----------
     root : the run's folder
