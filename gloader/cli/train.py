@@ -303,7 +303,7 @@ def open_or_prepare(
     ----------
     spec : a prepared folder, its URL, or a source of `gloader prepare`
     screen : shows the progress
-    memory_budget : bytes for the preparation; None means half of the free memory
+    memory_budget : bytes for the preparation; None means half the free memory
     objects : settings for the mirror of a dataset at a URL
     """
     with closing(open_dataset(prepare(spec, screen, memory_budget=memory_budget), objects)) as dataset:

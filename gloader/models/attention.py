@@ -29,7 +29,7 @@ def attend(
     has_loops: bool = True,
     edge_terms: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return the mean of each destination's source rows, weighted by the softmax of each head's scores.
+    """Return the mean of each destination's source rows, weighted by each head's softmax scores.
 
     No operation adds with atomics or waits for the device, so each run gives the same bits. Memory beyond the result
     and the gradients is O(E heads), never O(E F).
@@ -73,7 +73,7 @@ def attend_between(
     *,
     importance: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return the result of `attend` without loops, for sources and destinations of two types.
+    """Return the result of `attend` without loops, for sources and destinations with two types.
 
     Parameters
     ----------

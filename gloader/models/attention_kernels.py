@@ -37,7 +37,7 @@ def _score(scores, source, destination, is_edge):  # type: ignore[no-untyped-def
 
 @triton.jit
 def _edge(scores, indices, edge, end, to, head, HEADS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Return the mask of each ``edge`` before ``end``, the sources, and the result of `_score`.
+    """Return the mask for each ``edge`` before ``end``, the sources, and the result of `_score`.
 
     ``to`` is the number of the destination and ``head``.
     """
@@ -386,7 +386,7 @@ def launch_backward(
     has_loops: bool,
     needs_rows: bool,
 ) -> tuple[torch.Tensor | None, torch.Tensor]:
-    """Return the gradients of ``scores`` and of ``rows``, or None for ``rows`` if not needed.
+    """Return the gradients for ``rows``, or None if not needed, and for ``scores``.
 
     Parameters
     ----------

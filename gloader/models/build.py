@@ -1,4 +1,4 @@
-"""Networks by name, in the form of the papers and of OGB's and PyG's examples."""
+"""Networks by name, as in the papers and in OGB's and PyG's examples."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def gather_cost(device_type: str) -> int:
 
 
 class Conv(Protocol):
-    """A convolution along one relation, between nodes of one type or of two types.
+    """A convolution along one relation, between nodes of one type or two types.
 
     It computes a batch's block in one call, or all in-edges of any nodes in two steps. The steps are for graphs whose
     features exceed memory: `project` is dense and streams over the sources in node order. `propagate` then needs only
@@ -91,7 +91,7 @@ class Conv(Protocol):
         ...
 
     def own_widths(self, num_columns: int, /) -> tuple[int, ...]:
-        """Return the floats per destination in each part of the result of `project_own`."""
+        """Return the floats per destination in each part of a `project_own` result."""
         ...
 
     def project_own(self, x: torch.Tensor, columns: slice, /) -> Table:
@@ -234,7 +234,7 @@ class Layer:
 
     @property
     def sum_dim(self) -> int:
-        """Width of the sums. With a head, it is the width of the head's input."""
+        """Width of the sums. With a head, this is the head's input width."""
         return self.out_dim if self.head is None else next(iter(self.in_dims.values()))
 
     @property
@@ -261,13 +261,13 @@ class Layer:
     def forward(
         self, x: Mapping[str, torch.Tensor], hop: Mapping[Relation, DeviceBlock], num_rows: Mapping[str, int]
     ) -> dict[str, torch.Tensor]:
-        """Return the rows (D_t, out_dim) of each of the `types`.
+        """Return the rows (D_t, out_dim) for each of the `types`.
 
         Parameters
         ----------
         x : (U_t, in_dim) rows of each type in ``in_dims``; the first D_t rows are the destinations
         hop : each relation's block
-        num_rows : D_t of each of the `types`
+        num_rows : D_t for each of the `types`
         """
         result = {name: root(x[name][: num_rows[name]]) for name, root in self.roots.items()}
         # Relations without edges in this batch are included: each parameter gets a gradient in every step, as the

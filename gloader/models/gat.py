@@ -147,7 +147,7 @@ class GatConv(nn.Module):
         return _heads_of(columns, self.head_dim) if self.concat else slice(0, self.heads)
 
     def table_widths(self, num_columns: int) -> tuple[int, ...]:
-        """Return the widths of each head's projection, and of both scores of all heads."""
+        """Return the widths of each head's projection, and of all heads' scores."""
         heads = self._heads_of(slice(0, num_columns)).stop
         return (*(self.head_dim,) * heads, heads, heads)
 
@@ -234,7 +234,7 @@ def _scores_of(x: torch.Tensor, lin: nn.Linear, attention: torch.Tensor, heads: 
 
 
 class RelationAttention(nn.Module):
-    """Attention of destinations to sources of another type or the same type. Heads are concatenated.
+    """Attention from destinations to sources with another type or the same type. Heads are concatenated.
 
     The parameters are those of PyG's ``GATConv((in_dim, own_dim), ..., add_self_loops=False)``. An edge with an
     importance weight w counts as w edges in the softmax.
@@ -283,7 +283,7 @@ class RelationAttention(nn.Module):
         return self.head_dim
 
     def table_widths(self, num_columns: int) -> tuple[int, ...]:
-        """Return the widths of each head's projection, and of the source scores of all heads."""
+        """Return the widths of each head's projection, and of all heads' source scores."""
         heads = num_columns // self.head_dim
         return (*(self.head_dim,) * heads, heads)
 

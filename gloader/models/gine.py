@@ -113,7 +113,7 @@ def _before_relu(
     b: torch.Tensor,
     columns: slice,
 ) -> torch.Tensor:
-    """Return some columns of ``x_source + W e + b``, (E, columns), in the precision of W."""
+    """Return some columns of ``x_source + W e + b``, (E, columns), in W's precision."""
     # Both passes use the same precision, because they must agree on the sign of each value.
     with torch.autocast(x.device.type, enabled=False):
         messages = functional.linear(features, w, b)

@@ -120,12 +120,12 @@ class GraphNetwork(nn.Module):
     def embed(self, batch: AnyReadyBatch) -> dict[str, torch.Tensor]:
         """Return the output for each target's seeds, (num_seeds_t, out_dim), in target order.
 
-        The two ends of links may have two types. A decoder takes the rows of both.
+        The two ends of a link may have two types. A decoder takes both ends' rows.
 
         Raises
         ------
         ConfigError
-            The number of hops differs from the number of layers.
+            The hop and layer counts differ.
         """
         typed = batch.typed
         x = {name: self._inputs(name, typed) for name in self.layers[0].in_dims}

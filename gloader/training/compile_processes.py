@@ -1,6 +1,6 @@
 """The processes that compile kernels before a run: as many at once as the memory budget allows.
 
-numba keeps the memory of compilation until its process ends. When the processes come near the budget, one of them
+numba keeps compilation memory until its process ends. When the processes come near the budget, one
 ends, and a new one continues its work with the saved kernels.
 """
 
@@ -61,7 +61,7 @@ def room_beside(memory_budget: int | None, *, num_ranks: int) -> int:
 
     Parameters
     ----------
-    memory_budget : budget in bytes; None means half of the free memory
+    memory_budget : budget in bytes; None means half the free memory
     num_ranks : ranks on this machine; each holds as much as this one
     """
     from gloader.observe.peak_memory import anonymous_bytes, bare_bytes
@@ -90,7 +90,7 @@ def run_all(jobs: Sequence[CompileJob], folder: Path, says: Any, *, room_bytes: 
     ----------
     jobs : the jobs
     folder : receives the files of the processes
-    says : receives progress messages
+    says : function for progress messages
     room_bytes : anonymous memory for all processes together
     """
     is_ample = sum(job.least_bytes for job in jobs) <= room_bytes

@@ -77,7 +77,7 @@ def evaluate(
 def predict_classes(
     model: GraphNetwork, inference: HeteroInference, nodes: IdArray, on_progress: Callable[[float], None]
 ) -> IdArray:
-    """Return the most likely class of each of ``nodes``, (n,) int64, over all neighbours.
+    """Return the most likely class for each of ``nodes``, (n,) int64, over all neighbours.
 
     Parameters
     ----------

@@ -331,10 +331,10 @@ def compile_first(
     ----------
     dataset : the run's dataset
     loader : settings of the run's loader; None for a command without a loader
-    says : receives progress messages
+    says : function for progress messages
     links : the task of a link loader; None for a node loader
     has_machines : whether other machines also load and may exchange rows
-    memory_budget : budget in bytes of a command without a loader; None means half of the free memory
+    memory_budget : bytes for a command without a loader; None means half the free memory
     num_ranks : ranks on this machine, which wait meanwhile
     """
     # This imports numba, which --help does not need.
@@ -383,7 +383,7 @@ def compile_first(
 
 
 def _in_small(loader: "LoaderSettings", dataset: "Dataset", *, beside_bytes: int) -> dict[str, Any]:
-    """Return keywords of a loader with the kernels of ``loader`` and almost no memory. Pure.
+    """Return keywords for a loader with the same kernels as ``loader`` and almost no memory. Pure.
 
     Parameters
     ----------
@@ -418,7 +418,7 @@ def _in_small(loader: "LoaderSettings", dataset: "Dataset", *, beside_bytes: int
 
 
 def _of_links(links: "LinkConfig") -> dict[str, Any]:
-    """Return keywords of a link loader for the kernels of ``links``, over the rehearsal's table."""
+    """Return link loader keywords that need the kernels for ``links``, over the rehearsal's table."""
     return {
         "edges": _TABLE,
         "negatives": f"table:{_WRONG}" if links.negatives.startswith("table:") else links.negatives,

@@ -1,4 +1,4 @@
-"""The evaluation of a link table: scores of pairs, an edge's negatives, and hits@K, MRR or AUC.
+"""Link table evaluation: pair scores, an edge's negatives, and hits@K, MRR or AUC.
 
 Scores are computed in chunks from embeddings that may lie on the SSD.
 """
@@ -35,7 +35,7 @@ _LOWEST: Final = np.float32(-np.inf)
 
 @dataclass(frozen=True, slots=True)
 class LinkMetric:
-    """A metric of a set of links. ``str()`` is its name in `result.json` and on the command line."""
+    """A metric for a set of links. ``str()`` is its name in `result.json` and on the command line."""
 
     kind: Literal["hits", "mrr", "auc", "acc", "rmse"]
     k: int = 0  # K of hits@K
@@ -154,7 +154,7 @@ def auc(positives: Iterable[Scores], negatives: Any) -> float:
     Parameters
     ----------
     positives : chunks of scores; each chunk is sorted and held during one pass over the negatives
-    negatives : called once for each chunk of positives; returns an iterator over chunks of all negatives
+    negatives : called once per chunk of positives; returns an iterator over all negatives in chunks
     """
     twice_right = num_pairs = 0
     for chunk in positives:

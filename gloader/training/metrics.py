@@ -209,7 +209,7 @@ def with_traffic(stats: EpochStats, mirrored: Mirrored | None) -> EpochStats:
 
 
 def merge_stats(parts: Sequence[EpochStats]) -> EpochStats:
-    """Return the sums of all ranks' traffic, and the times of the slowest rank. Pure.
+    """Return all ranks' summed traffic, and the slowest rank's times. Pure.
 
     A rank that loads for its machine counts the rows of all its ranks. With private loaders each rank counts its own
     rows. A step counts as one batch.

@@ -62,7 +62,7 @@ class OpenedModel:
         ----------
         node_type : type of the requested rows
         layer : a layer whose rows of all nodes are requested. If None, the network's output is requested
-        num_outputs : number of requested output rows. None stands for the rows of `HeteroInference.embedded`
+        num_outputs : number of requested output rows. None stands for `HeteroInference.embedded`
         """
         if layer is None:
             self.inference.require_memory(self.encoder, num_outputs=num_outputs)
@@ -111,10 +111,10 @@ def open_model(
     ----------
     dataset : the network's input
     checkpoint : the network, with its best weights
-    budget_bytes : budget for all memory, the topology included; None means half of the free memory
+    budget_bytes : budget for all memory, the topology included; None means half the free memory
     device : the compute device
     scratch : folder for activations that do not fit; None means the system's temporary folder
-    rows : readers of all machines' rows if each machine has a part of them; otherwise None
+    rows : readers of all machines' rows if each machine has a part; otherwise None
     require : raises BudgetError if the computation does not fit
 
     Raises

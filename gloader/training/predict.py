@@ -43,7 +43,7 @@ def predict(
     on_progress: Progress = lambda _: None,
     rows: MachineRows | None = None,
 ) -> IdArray:
-    """Return the most likely class of every node of the labelled type, (N,) int64, over all neighbours.
+    """Return each labelled-type node's most likely class, (N,) int64, over all neighbours.
 
     Nodes are in the order of ``dataset``, like its labels and splits.
     `Dataset.in_original_order` converts the result to the source's order.
@@ -52,11 +52,11 @@ def predict(
     ----------
     dataset : dataset with the nodes
     checkpoint : the network, with its best weights
-    memory_budget_bytes : budget for all memory, the topology included; defaults to half of the free memory
+    memory_budget_bytes : budget for all memory, the topology included; defaults to half the free memory
     device : the compute device
     scratch : folder for activations that do not fit; defaults to the system's temporary folder
     on_progress : called with the finished share, 0 to 1
-    rows : readers of all machines' rows if each machine has a part of them; otherwise None
+    rows : readers of all machines' rows if each machine has a part; otherwise None
 
     Raises
     ------
@@ -116,7 +116,7 @@ def embed(  # noqa: PLR0913 - what is computed, from what, and within which boun
     ----------
     dataset, checkpoint, memory_budget_bytes, device, scratch, on_progress, rows : see `predict`
     layer : 1, next to the features, to L. None means L; for links its output are the embeddings
-    node_type : type of the nodes; defaults to the labelled type, or to the type of both ends of the links
+    node_type : node type; defaults to the labelled type, or to the links' end type
 
     Raises
     ------
@@ -164,7 +164,7 @@ def embed(  # noqa: PLR0913 - what is computed, from what, and within which boun
 
 
 def embedded_type(dataset: Dataset, checkpoint: Checkpoint) -> str:
-    """Return the default type of `embed`; ConfigError if it may be one of two."""
+    """Return the default type for `embed`; ConfigError if two types are possible."""
     if not isinstance(checkpoint.spec, LinkSpec):
         return dataset.labelled.name
     source, destination = checkpoint.spec.ends
@@ -200,7 +200,7 @@ def score_pairs(
     on_progress: Progress = lambda _: None,
     rows: MachineRows | None = None,
 ) -> NDArray[np.float32]:
-    """Return the score of each of ``pairs`` over all neighbours, (n,) float32, or (n, C) for C classes.
+    """Return each pair's score over all neighbours, (n,) float32, or (n, C) for C classes.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Signs of life of ranks on several machines, which name a silent rank when a collective fails."""
+"""Ranks' signs of life on several machines, which name a silent rank when a collective fails."""
 
 from __future__ import annotations
 

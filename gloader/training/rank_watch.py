@@ -32,7 +32,7 @@ class RankWatch:
     Parameters
     ----------
     processes : `gloader.distributed.agree.own_process` of each rank
-    signs : signs of life of all ranks; None if all are on this machine
+    signs : all ranks' signs of life; None if all are on this machine
     """
 
     def __init__(self, processes: Sequence[Mapping[str, Any]], signs: RankSigns | None) -> None:

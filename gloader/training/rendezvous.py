@@ -1,4 +1,4 @@
-"""The rendezvous of ranks after a restart, in a part of the store without entries of dead ranks."""
+"""The ranks' rendezvous after a restart, in a part of the store without dead ranks' entries."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def group_timeout(stall_timeout_s: float) -> timedelta:
 
 
 def fresh_store(store: Store, *, rank: int, world_size: int, timeout: timedelta) -> Store:
-    """Return a part of ``store`` that no earlier group of ranks has written to, equal on every rank.
+    """Return a part of ``store`` without writes from earlier ranks, equal on every rank.
 
     torchrun keeps its store over restarts, so new ranks would find the addresses of dead ranks (pytorch issue 135712).
     The restart count differs between machines. So every rank sends a request under an unused name to the first rank,

@@ -148,7 +148,7 @@ def logits_and_loss(
 
     Parameters
     ----------
-    network : maps features and blocks, or a batch of several types or of links, to logits
+    network : maps features and blocks, or a batch with several types or links, to logits
     batch : the batch, on the network's device
     autocast : precision of the layers; the loss is computed in float32
     objective : the loss

@@ -1,4 +1,4 @@
-"""Reporters: listeners for the events of a run, such as the writer of TensorBoard curves."""
+"""Reporters: listeners for a run's events, such as the writer for TensorBoard curves."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _PACKAGES = ("torch", "numpy", "numba")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """The result of one run: all epochs, and the accuracy of its best weights by validation."""
+    """One run's result: all epochs, and the accuracy with its best weights by validation."""
 
     seed: int
     best_epoch: int
@@ -55,7 +55,7 @@ class RunResult:
 
 
 def summarize(results: Sequence[RunResult]) -> dict[str, Any]:
-    """Return the content of ``result.json`` for one or more runs: means, and sums of traffic. Pure.
+    """Return the content for ``result.json`` from one or more runs: means, and summed traffic. Pure.
 
     ``*_std`` is the unbiased standard deviation over the runs, or None for one run.
     """

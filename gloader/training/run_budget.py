@@ -126,7 +126,7 @@ def share_budget(
     parameter_bytes : each rank's weights; 0 if they are on a GPU
     step_bytes : each rank's peak of a training step's tensors; 0 if they are on a GPU
     first_bytes : a rank's memory before its process's first run: modules, and earlier work of the program
-    process : the number of ranks and the kind of model
+    process : number of ranks and kind of model
 
     Returns
     -------

@@ -108,7 +108,7 @@ def differing(saved: Mapping[str, Any], ours: Mapping[str, Any], *, epochs_done:
 
     Parameters
     ----------
-    saved, ours : `decisive_settings` and further facts of the saved run and of this run
+    saved, ours : `decisive_settings` and further facts of the saved run and this run
     epochs_done : finished epochs of the saved run
     """
     saved, ours = {**_FORMER, **saved}, {**_FORMER, **ours}
@@ -241,7 +241,7 @@ class RunFolder:
                     self._remove_shards(folder)
 
     def of_run(self, run: int, *, num_runs: int) -> RunFolder:
-        """Return the folder of one of several runs, or this folder for a single run."""
+        """Return one run's folder among several, or this folder for a single run."""
         if num_runs == 1:
             return self
         return RunFolder(

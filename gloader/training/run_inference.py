@@ -175,7 +175,7 @@ def inference_of(
     dataset : the loader's dataset
     loader : a loader with batches for the model, or its plan; has ``graph`` and ``features``
     memory_bytes : budget for all held memory
-    rows : readers of other machines' rows, which take a part of this memory. If None, all rows are here
+    rows : readers of other machines' rows, which share this memory. If None, all rows are here
     scratch : folder for activations that do not fit
     """
     spec = task.spec.encoder

@@ -1,4 +1,4 @@
-"""The loader of a run, opened within its part of the memory budget, for one rank or several."""
+"""A run's loader, opened within its part of the memory budget, for one rank or several."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ class RunLoader:
         return _Attempt(self._outcome(failure), known_needs, budget, loader, failure)
 
     def _enough(self, needs: _Needs, *, more_than: int = 0) -> _Attempt:
-        """Return the outcome of a budget slightly above the least, or of the last tried budget. Collective.
+        """Return the outcome for a budget slightly above the least, or for the last tried budget. Collective.
 
         The needs of loader and evaluation do not depend on the insufficient budget, and the other parts follow from the
         budget. So any insufficient budget leads to the same result.
@@ -334,7 +334,7 @@ class RunLoader:
 
 
 def extent_of(dataset: Dataset, targets: Sequence[str]) -> Extent:
-    """Return the sizes of the graph and of an evaluation of all nodes of ``targets``."""
+    """Return the sizes of the graph and an evaluation for all nodes in ``targets``."""
     tables = dataset.edge_tables.items()
     return Extent(
         num_nodes={name: table.num_nodes for name, table in dataset.node_tables.items()},
@@ -349,7 +349,7 @@ def with_evaluation(step: DryRun, num_bytes: int, device: Device) -> DryRun:
     Parameters
     ----------
     step : one step of the model
-    num_bytes : preferred device memory of an evaluation; a quarter of the free memory is enough
+    num_bytes : an evaluation's preferred device memory; a quarter of the free memory is enough
     device : the measured device
     """
 

@@ -123,7 +123,7 @@ def parameter_bytes(spec: AnyModelSpec) -> int:
 
 
 def learned_row_bytes(spec: AnyModelSpec) -> int:
-    """Return the bytes of learned rows of types without features, except for one row per type."""
+    """Return the learned rows' bytes for types without features, except for one row per type."""
     return parameter_bytes(spec) - parameter_bytes(spec.with_rows({}))
 
 
@@ -137,7 +137,7 @@ def _size(batch: AnyBatch) -> int:
 
 
 def _num_inputs(spec: AnyModelSpec, batch: AnyBatch) -> int:
-    """Return the number of inputs of the network's first layer and of the pair decoder."""
+    """Return the input count for the network's first layer and the pair decoder."""
     if isinstance(spec, LinkSpec):
         num_pairs = 0 if batch.links is None else len(batch.links.pairs)
         # Each pair has its own copies of both ends. With many drawn pairs these are most of the step.

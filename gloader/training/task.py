@@ -79,7 +79,7 @@ class TruePairs:
         return loss + functional.softplus(others).mean() if len(others) else loss
 
     def right(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
-        """Return the share of pairs with a score on the right side of 0, times the edges."""
+        """Return the share of pairs scored on the right side of 0, times the edges."""
         return ((outputs > 0) == (batch.labels > 0.5)).float().mean() * batch.num_positives
 
 
@@ -132,7 +132,7 @@ class Task(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the task, as a value of ``--task``."""
+        """The task's name, as a value for ``--task``."""
         ...
 
     @property

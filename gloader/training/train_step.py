@@ -247,7 +247,7 @@ def first_network(recipe: TrainRecipe, device: torch.device) -> AnyNetwork:
 
 
 class TrainStep:
-    """The training steps of a run. Shares the parameters of ``model``; collective with several ranks.
+    """A run's training steps. Shares the parameters of ``model``; collective with several ranks.
 
     Seeds torch's generators: use it in `private_randomness`.
 

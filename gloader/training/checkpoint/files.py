@@ -173,7 +173,7 @@ def foreign_folders(root: Path) -> list[Path]:
 
 
 def removed_name(folder: Path) -> str:
-    """Return the temporary name of a folder of shards during its deletion. Pure."""
+    """Return a shard folder's temporary name during its deletion. Pure."""
     return f".{folder.name}.removed"
 
 
@@ -199,7 +199,7 @@ def _position(path: Path) -> tuple[int, int]:
 
 
 def _best_run(result: Path) -> str:
-    """Return the name of the best of several runs, or of the first if ``result`` names no best run."""
+    """Return the best run's name among several, or the first name if ``result`` has none."""
     try:
         return f"run-{int(json.loads(result.read_bytes())['best_run'])}"
     except (OSError, *MALFORMED):

@@ -1,4 +1,4 @@
-"""One pass of full-neighbour inference through all layers of a network, one layer and one node type at a time."""
+"""One full-neighbour inference pass through a network, layer by layer and type by type."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class InferenceRun:
         return results
 
     def _make(self, step: _Step, columns: slice, outputs: LayerOutputs, on_progress: Progress) -> None:
-        """Compute a slab of columns for all rows of a type."""
+        """Compute a column slab for all rows of a type."""
 
         def advance() -> None:
             self._num_done += 1
@@ -164,7 +164,7 @@ class InferenceRun:
         )
 
     def _sums(self, step: _Step, columns: slice, outputs: LayerOutputs) -> torch.Tensor:
-        """Return the sums of all relations, (n, columns): a view of the outputs if the device can add in place."""
+        """Return all relations' sums, (n, columns): a view of the outputs if the device can add in place."""
         if isinstance(outputs, DeviceRows):
             return outputs.columns(columns)
         if isinstance(outputs, RamRows) and self._adds_in_place(outputs):
@@ -223,7 +223,7 @@ class InferenceRun:
         return self._num_nodes[relation[0]] if relation in self._with_edges or not step.is_sum else 0
 
     def _entered(self, step: _Step, node_type: str) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yield consecutive chunks of a type's rows as they enter the layer, each with the number of its first row."""
+        """Yield consecutive chunks of a type's rows as they enter the layer, each with its first row number."""
         chunks = stream_rows(
             step.inputs[node_type],
             self._device,
@@ -238,7 +238,7 @@ class InferenceRun:
     def _messages(
         self, step: _Step, relation: Relation, conv: Conv, table: Table, own: Table, columns: slice
     ) -> Generator[tuple[slice, torch.Tensor]]:
-        """Yield ranges of targets and their message sums, (., columns), in one scan of the edges."""
+        """Yield target ranges and their message sums, (., columns), in one scan of the edges."""
         limits = PieceLimits(max_edges=step.plan.edges_per_piece, max_rows=step.plan.rows_per_piece)
         features = self._placed.edge_features[relation] if conv.edge_dim else None
         parts: Generator[Part] = self._placed.edges(relation).parts(step.targets.nodes, limits, features)

@@ -63,7 +63,7 @@ class LayerPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """The sizes of the graph and of the result."""
+    """The sizes of graph and result."""
 
     num_nodes: Mapping[str, int]  # node count of each type, in type order
     relations: tuple[Relation, ...]  # relations with edges
@@ -86,7 +86,7 @@ class Extent:
 
 
 def read_dims(layers: Sequence[Layer], depth: int) -> Mapping[str, int]:
-    """Return each type's row width at the input of layer ``depth``: features, or the sums of the layer below. Pure."""
+    """Return each type's input row width in layer ``depth``: features, or sums from the layer below. Pure."""
     dims = layers[depth].in_dims
     return dict.fromkeys(dims, layers[depth - 1].sum_dim) if depth else dims
 
@@ -94,16 +94,16 @@ def read_dims(layers: Sequence[Layer], depth: int) -> Mapping[str, int]:
 def plan_inference(layers: Sequence[Layer], extent: Extent, *, budget_bytes: int) -> tuple[TypePlans, ...]:
     """Return a plan for each layer and each of its types that keeps all memory within ``budget_bytes``. Pure.
 
-    The types of a layer are computed one after another, in order. A type needs the source table of one relation at a
+    The types of a layer are computed one after another, in order. A type needs one relation's source table at a
     time. It also needs a sum for each destination if several terms are added. Tables and sums that do not fit come in
     slabs of columns. Every slab streams the inputs once more, in node order, so that all I/O stays sequential. The
-    activations of a layer's types may take a third of the memory, the smallest types first. The other activations go to
+    activations of a layer's types may take a third of the memory, smallest types first. The other activations go to
     the SSD. A layer's inputs are freed after the last type that reads them.
 
     Parameters
     ----------
     layers : the L layers
-    extent : sizes of the graph and of the result
+    extent : sizes of graph and result
     budget_bytes : memory for tables, sums, activations, buffers and results; the topology is not counted
 
     Raises
@@ -176,7 +176,7 @@ def _host_room(layers: Sequence[Layer], extent: Extent, budget_bytes: int) -> Ro
 
 
 class _Memory(Protocol):
-    """The memory of the CPU, or of a device and its host."""
+    """The memory for computing on the CPU, or on a device with its host."""
 
     @property
     def tables(self) -> Room:
@@ -194,7 +194,7 @@ class _Memory(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Widths:
-    """The floats of a row and of an edge: the largest of all types and relations."""
+    """Floats per row and per edge: the largest over all types and relations."""
 
     read: int
     # Floats of a row on its way into the layer.
@@ -357,7 +357,7 @@ class _TypeWork:
         return min(-(-num_columns // self.column_step) * self.column_step, self._sum_dim)
 
     def held_bytes(self, width: int) -> int:
-        """Return the bytes of the largest table, of own terms, and of sums with separate memory."""
+        """Return the bytes for the largest table, own terms, and sums with separate memory."""
         tables = [
             self._num_nodes[relation[0]] * sum(conv.table_widths(width))
             for relation, conv in self._convs.items()
@@ -373,7 +373,7 @@ class _TypeWork:
         )
 
     def widths(self, width: int) -> _Widths:
-        """Return the floats of a row as read, of all its terms in one pass, and of an edge."""
+        """Return the floats per read row, per row's terms in one pass, and per edge."""
         convs = self._convs.values()
         table = max((sum(conv.table_widths(width)) for conv in convs), default=0)
         return _Widths(

@@ -55,7 +55,7 @@ class RamRows:
             row += len(chunk)
 
     def columns(self, columns: slice) -> Matrix:
-        """Return a writable view of ``columns`` of all rows."""
+        """Return a writable view of all rows' ``columns``."""
         return self._array[:, columns]
 
     def read(self, start: int, stop: int, out: Matrix) -> None:
@@ -120,7 +120,7 @@ Rows: TypeAlias = InputRows | MadeRows  # read in row order
 
 
 class EmbeddedRows:
-    """The output of a network for all nodes of a type, in host memory or on the SSD, as planned.
+    """A network's output for all nodes of a type, in host memory or on the SSD, as planned.
 
     Parameters
     ----------

@@ -99,7 +99,7 @@ class HeteroInference:
     def logits(
         self, network: GraphNetwork, nodes: IdArray, on_progress: Progress = lambda _: None
     ) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Yield ranges of positions and their logits, (., classes), for ``nodes`` of the target type, in order.
+        """Yield position ranges and their logits, (., classes), for target ``nodes``, in order.
 
         The network computes in evaluation mode, without dropout. Its mode is restored afterwards.
 
@@ -152,7 +152,7 @@ class HeteroInference:
     def embedded(
         self, network: GraphNetwork, *, on_progress: Progress = lambda _: None
     ) -> Iterator[dict[str, EmbeddedRows]]:
-        """Open the output of ``network`` for all nodes of each target type, computed in one pass.
+        """Open the output of ``network`` for all target nodes, by type, computed in one pass.
 
         Until the context closes, the network is in evaluation mode, and torch records no gradients.
 
@@ -197,7 +197,7 @@ class HeteroInference:
         plan_inference(network.layers[:num_layers], extent, budget_bytes=self.memory_budget_bytes)
 
     def extent(self, *, num_outputs: int) -> Extent:
-        """Return the sizes of the graph and of a result for ``num_outputs`` nodes of the target type."""
+        """Return the sizes of the graph and a result for ``num_outputs`` target nodes."""
         return self._given().extent({self.target: num_outputs})
 
     def _all_outputs(self, network: GraphNetwork) -> dict[str, int]:
@@ -238,7 +238,7 @@ class HeteroInference:
         nodes: Mapping[str, IdArray | range],
         on_progress: Progress,
     ) -> Iterator[dict[str, MadeRows]]:
-        """Open the sums of layer number ``num_layers`` for ``nodes`` of each type."""
+        """Open layer number ``num_layers``'s sums for each type's ``nodes``."""
         # This comes before any thread computes: two threads must not make the first call at once.
         settle_vector_math()
         self._require_edge_features(network)

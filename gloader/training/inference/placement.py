@@ -104,7 +104,7 @@ class Given:
     device: Device | None = None  # defaults to the network's device
 
     def extent(self, outputs: Mapping[str, int]) -> Extent:
-        """Return the sizes of the graph and of a result with ``outputs`` rows of each target type."""
+        """Return the sizes of the graph and a result with ``outputs`` rows per target type."""
         relations = self.graph.relations.items()
         return Extent(
             num_nodes=self.graph.num_nodes,
@@ -114,13 +114,13 @@ class Given:
 
 
 class Placement:
-    """The device of an inference, with the plans, inputs and edges of its layers.
+    """An inference's device, with its layers' plans, inputs and edges.
 
     Parameters
     ----------
     given : graph, features and memory
     network : the network, on ``device``
-    extent : sizes of the graph and of the result
+    extent : sizes of graph and result
     device : the computing device
     plans : plans of the computed layers
     held : edges on the device; other edges are sent on demand
@@ -179,7 +179,7 @@ def place_inference(
     ----------
     network : the network, on its device
     given : graph, features and memory
-    extent : sizes of the graph and of the result
+    extent : sizes of graph and result
     num_layers : number of computed layers
     share : divisor: one part in ``share`` of the device's free memory is used
 
@@ -206,7 +206,7 @@ def device_bytes_needed(layers: Sequence[Layer], extent: Extent) -> int:
     Parameters
     ----------
     layers : the L layers
-    extent : sizes of the graph and of the result
+    extent : sizes of graph and result
     """
     # Relations with sent edges keep only one relation's offsets on the device.
     offsets = max((_offset_bytes(extent.num_nodes[into]) for _, _, into in extent.relations), default=0)

@@ -33,7 +33,7 @@ _AHEAD_ON_CPU: Final = 2
 
 
 def num_ahead(device: Device) -> int:
-    """Return the number of items that `send_ahead` has in progress, which is also the number of buffers it needs."""
+    """Return the most items in progress in `send_ahead`, which needs as many buffers."""
     return AHEAD if device.is_asynchronous else _AHEAD_ON_CPU
 
 
@@ -191,7 +191,7 @@ class DeviceRows:
             row += len(chunk)
 
     def columns(self, columns: slice) -> torch.Tensor:
-        """Return a writable view of ``columns`` of all rows."""
+        """Return a writable view of all rows' ``columns``."""
         return self._table.rows[:, columns]
 
     def chunk(self, start: int, stop: int) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""In-edges of many nodes, in pieces of bounded size, read on the host or held on the device."""
+"""Many nodes' in-edges, in pieces of bounded size, read on the host or held on the device."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def iter_spans(graph: Topology, targets: IdArray | range, limits: PieceLimits) -
 
 
 def iter_pieces(graph: Topology, targets: IdArray | range, limits: PieceLimits) -> Iterator[Span]:
-    """Yield the pieces of all spans of ``targets`` (n,), in order."""
+    """Yield all spans' pieces for ``targets`` (n,), in order."""
     return (piece for span in iter_spans(graph, targets, limits) for piece in span.pieces(limits.max_edges))
 
 
