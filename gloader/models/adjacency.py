@@ -21,7 +21,7 @@ class Adjacency:
     Parameters
     ----------
     indptr : (D + 1,) int32 or int64 offsets, from 0 to E
-    indices : (E,) each edge's source, in the dtype of ``indptr``
+    indices : (E,) each edge's source, with ``indptr``'s dtype
     num_src : source count
     features : (E, F_e) float32 edge features; None without features, or if no layer reads them
     """
@@ -67,12 +67,12 @@ class Adjacency:
 
     @property
     def dst(self) -> torch.Tensor:
-        """Each edge's destination, (E,), in the dtype of ``indices``."""
+        """Each edge's destination, (E,), with ``indices``' dtype."""
         return self.pairs[0]
 
     @cached_property
     def pairs(self) -> torch.Tensor:
-        """The destinations and the sources, (2, E), in the dtype of ``indices``."""
+        """The destinations and the sources, (2, E), with ``indices``' dtype."""
         if torch.compiler.is_compiling():
             # torch's compiler knows no shape for the operation below if the edge count is a symbol.
             number = torch.arange(self.num_dst, device=self.indices.device, dtype=self.indices.dtype)
@@ -148,11 +148,11 @@ def sum_neighbors(x: torch.Tensor, edges: Adjacency, weight: torch.Tensor | None
     ----------
     x : (num_src, F) float32 or bfloat16 rows; both are summed in float32
     edges : E edges into D destinations
-    weight : (E,) float32 weights, rounded to the dtype of ``x``; None means ones
+    weight : (E,) float32 weights, rounded to ``x``'s dtype; None means ones
 
     Returns
     -------
-    (D, F), in the dtype of ``x``; zeros for a destination without edges
+    (D, F), with ``x``'s dtype; zeros for a destination without edges
     """
     # A bag needs one dtype for rows and weights. Wider rows would cost O(num_src F), and rounded weights are as
     # precise as the rows.
@@ -173,7 +173,7 @@ def mean_neighbors(
     ----------
     x : (num_src, F) float32 or bfloat16 rows
     edges : E edges into D destinations
-    weight : (E,) number of full-graph edges that each edge represents; None gives the plain mean over ``edges``
+    weight : (E,) full-graph edges represented by each edge; None gives the plain mean over ``edges``
     degree : (D,) full-graph in-degrees; None gives the plain mean
     """
     if weight is None or degree is None:

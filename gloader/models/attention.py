@@ -40,14 +40,14 @@ def attend(
         summed in float32
     scores : (U, heads, 2) each node's scores as a source and as a destination
     edges : E edges into the first D nodes
-    importance : (E,) number of edges that each edge represents in the softmax; None means one
+    importance : (E,) each edge's weight in the softmax, as a number of edges; None means one
     has_loops : whether each destination is also its own source
     edge_terms : (E, heads) edge scores; with loops (E + D, heads), with the loops' scores last; None means no edge
         scores
 
     Returns
     -------
-    (heads, D, W), in the dtype of ``scores``; zeros for a destination without sources
+    (heads, D, W), with ``scores``' dtype; zeros for a destination without sources
     """
     if not has_loops and not edges.num_edges:
         # torch's operations accept no empty edges. The sums are 0, and each input still gets a gradient of 0.
@@ -85,7 +85,7 @@ def attend_between(
 
     Returns
     -------
-    (heads, D, W), in the dtype of the scores; zeros for a destination without sources
+    (heads, D, W), with the scores' dtype; zeros for a destination without sources
     """
     # The kernels accept one node table, with the sources' scores in one column and the destinations' in the other.
     num_src, num_dst = len(scores_src), len(scores_dst)
@@ -245,7 +245,7 @@ class RunningSoftmax:
         Parameters
         ----------
         scores : (n, heads) the loops' scores; overwritten
-        nodes : (n,) int64, row numbers of the destinations among the N rows
+        nodes : (n,) int64, the destinations' row numbers among the N rows
         """
         decay = self._raise_to(scores)
         powers = scores.sub_(self._top).exp_()
@@ -357,7 +357,7 @@ class _Attention(torch.autograd.Function):
 
 
 def _of_heads(rows: torch.Tensor, src: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
-    """Return the position of each head's source row, (heads, E), in the table of all ``rows``.
+    """Return the positions of each head's source rows, (heads, E), in the table for all ``rows``.
 
     Parameters
     ----------
@@ -382,7 +382,7 @@ def _bags(
     table : (R, W) the table
     index : one table row per element
     starts : (groups, bags) each bag's first element; a bag ends at the next bag's first element
-    weights : one weight per element, in the dtype of ``table``
+    weights : one weight per element, with ``table``'s dtype
     """
     sums = functional.embedding_bag(
         index.view(-1), table, starts.reshape(-1), mode="sum", per_sample_weights=weights.view(-1)

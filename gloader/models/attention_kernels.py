@@ -49,7 +49,7 @@ def _edge(scores, indices, edge, end, to, head, HEADS: tl.constexpr):  # type: i
 
 @triton.jit
 def _importance(importance, edge, is_edge, IS_WEIGHTED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Return the number of edges that each edge represents in the softmax."""
+    """Return each edge's weight in the softmax, as a number of edges."""
     if IS_WEIGHTED:  # noqa: SIM108 - a branch at compile time, as in the gather
         found = tl.load(importance + edge, mask=is_edge, other=0.0)
     else:
@@ -59,7 +59,7 @@ def _importance(importance, edge, is_edge, IS_WEIGHTED: tl.constexpr):  # type: 
 
 @triton.jit
 def _dot(rows, place, is_edge, upstream, WIDTH: tl.constexpr, EDGES: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Return the products of the rows at ``place`` with one gradient row, (EDGES,)."""
+    """Multiply the rows at ``place`` with one gradient row; return the products, (EDGES,)."""
     found = tl.zeros((EDGES,), tl.float32)
     for start in range(0, WIDTH, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
@@ -347,7 +347,7 @@ def launch_forward(
     *,
     has_loops: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the result (D, heads, W) in the dtype of ``scores``, and each softmax's maximum and sum (D, heads).
+    """Return the result (D, heads, W) with ``scores``' dtype, and each softmax's maximum and sum (D, heads).
 
     Parameters
     ----------
@@ -451,6 +451,6 @@ def launch_backward(
 
 
 def tile_shape(width: int, heads: int) -> dict[str, int]:
-    """Return the compile-time sizes of the kernels. Pure."""
+    """Return the kernels' compile-time sizes. Pure."""
     columns = min(int(triton.next_power_of_2(width)), _MOST_COLUMNS)
     return {"WIDTH": width, "HEADS": heads, "EDGES": _EDGES, "COLUMNS": columns}

@@ -81,10 +81,10 @@ def build_model(
     ----------
     config : name, width and regularisation
     in_dim : F
-    out_dim : width of the logits or embeddings
+    out_dim : output width, for logits or embeddings
     num_layers : L, one layer per fan-out
     add_self_loops : False if the dataset was prepared with ``--self-loops``
-    edge_dim : F_e, width of the edge features; 0 without edge features or to ignore them. Only models with
+    edge_dim : F_e, edge feature width; 0 without edge features or to ignore them. Only models with
         `takes_edge_features` read them
 
     Raises
@@ -144,7 +144,7 @@ def check_model(config: ModelConfig, names: Sequence[str], counts: Mapping[str, 
 
 
 def _require_heads(config: ModelConfig, widths: Mapping[str, int]) -> None:
-    """Raise ConfigError naming the first of ``widths`` that is no multiple of the number of heads."""
+    """Raise ConfigError naming the first of ``widths`` that the number of heads does not divide."""
     for name, width in widths.items():
         if width % config.heads:
             raise ConfigError(
@@ -170,7 +170,7 @@ def build_hetero_model(
     ----------
     config : name, width and regularisation
     schema : types, widths and relations
-    out_dim : width of the logits or embeddings
+    out_dim : output width, for logits or embeddings
     num_layers : L, one layer per fan-out
     has_head : False if the last layer gives the output; "rgcn" never has a head
 
@@ -253,7 +253,7 @@ def _build_layers(
 
 
 def _typed_parts(name: str, layers: Sequence[Layer]) -> dict[str, nn.Module]:
-    """Return the modules of a model in `HETERO_MODELS`, by the names in OGB's example or PyG's `to_hetero`."""
+    """Return a `HETERO_MODELS` model's modules, by their names in OGB's example or PyG's `to_hetero`."""
     roots = [_by_key(layer.roots) for layer in layers]
     convs = []
     for layer in layers:

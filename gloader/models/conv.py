@@ -72,7 +72,7 @@ class Conv(Protocol):
 
     @property
     def column_step(self) -> int:
-        """The divisor of a range's column count."""
+        """The divisor for a range's column count."""
         ...
 
     def table_widths(self, num_columns: int, /) -> tuple[int, ...]:
@@ -123,12 +123,12 @@ def one_part(conv: object, num_columns: int) -> tuple[int, ...]:  # noqa: ARG001
 
 
 def no_own_widths(conv: object, num_columns: int) -> tuple[int, ...]:  # noqa: ARG001 - a method of convolutions
-    """Return `Conv.own_widths` for a convolution without own terms of the destinations. Pure."""
+    """Return `Conv.own_widths` for a convolution whose destinations have no own terms. Pure."""
     return ()
 
 
 def no_own_terms(conv: object, x: torch.Tensor, columns: slice) -> Table:  # noqa: ARG001 - a method of convolutions
-    """Return `Conv.project_own` for a convolution without own terms of the destinations. Pure."""
+    """Return `Conv.project_own` for a convolution whose destinations have no own terms. Pure."""
     return ()
 
 
@@ -138,7 +138,7 @@ def edge_features_of(block: DeviceBlock, edge_dim: int) -> torch.Tensor:
     Raises
     ------
     ConfigError
-        The block has no edge features, or features of another width.
+        The block's edge features are missing or have another width.
     """
     if block.edge_x is None:
         raise ConfigError(
@@ -239,7 +239,7 @@ class Layer:
 
     @property
     def column_step(self) -> int:
-        """The divisor of a range's column count in the sums."""
+        """The divisor for a range's column count in the sums."""
         return max((conv.column_step for conv in self.relations.values()), default=1)
 
     def relations_into(self, node_type: str) -> dict[Relation, Conv]:
@@ -247,7 +247,7 @@ class Layer:
         return {relation: conv for relation, conv in self.relations.items() if relation[2] == node_type}
 
     def own(self, node_type: str, x: torch.Tensor, columns: slice) -> torch.Tensor:
-        """Return the own-row terms of nodes, (n, columns), bias included.
+        """Return the nodes' own-row terms, (n, columns), bias included.
 
         Parameters
         ----------
@@ -265,7 +265,7 @@ class Layer:
 
         Parameters
         ----------
-        x : (U_t, in_dim) rows of each type in ``in_dims``; the first D_t rows are the destinations
+        x : (U_t, in_dim) rows for each type in ``in_dims``; the first D_t rows are the destinations
         hop : each relation's block
         num_rows : D_t for each of the `types`
         """

@@ -41,7 +41,7 @@ class GatConv(nn.Module):
     heads : number of heads
     concat : whether the heads are concatenated or averaged
     add_self_loops : whether a node also attends to itself, in every sample
-    edge_dim : width of the edge features; 0 ignores edge features
+    edge_dim : edge feature width; 0 ignores edge features
     """
 
     head = None
@@ -80,7 +80,7 @@ class GatConv(nn.Module):
         Raises
         ------
         ConfigError
-            The layer reads edge features, and the block has none or features of another width.
+            The layer reads edge features, and the block has none or another width.
         """
         edges = Adjacency.of_block(block)
         weights = self.lin.weight.view(self.heads, self.head_dim, self.in_dim)
@@ -130,7 +130,7 @@ class GatConv(nn.Module):
         return torch.cat((terms, loops))
 
     def _edge_scores(self, features: torch.Tensor, heads: slice) -> torch.Tensor:
-        """Return the scores (E, heads) of ``features`` (E, edge_dim), in the parameters' precision."""
+        """Return the scores (E, heads) for ``features`` (E, edge_dim), in the parameters' precision."""
         return _scores_of(features, self.lin_edge, self.att_edge, heads)
 
     @property
@@ -147,7 +147,7 @@ class GatConv(nn.Module):
         return _heads_of(columns, self.head_dim) if self.concat else slice(0, self.heads)
 
     def table_widths(self, num_columns: int) -> tuple[int, ...]:
-        """Return the widths of each head's projection, and of all heads' scores."""
+        """Return the widths: each head's projection, then all heads' scores."""
         heads = self._heads_of(slice(0, num_columns)).stop
         return (*(self.head_dim,) * heads, heads, heads)
 
@@ -223,7 +223,7 @@ def _scores_of(x: torch.Tensor, lin: nn.Linear, attention: torch.Tensor, heads: 
     Parameters
     ----------
     x : (n, width) node or edge rows
-    lin, attention : (heads * head_dim, width) and (1, heads, head_dim) parameters of all heads
+    lin, attention : (heads * head_dim, width) and (1, heads, head_dim) parameters for all heads
     heads : the requested heads
     """
     with torch.autocast(x.device.type, enabled=False):
@@ -241,9 +241,9 @@ class RelationAttention(nn.Module):
 
     Parameters
     ----------
-    in_dim, own_dim : widths of a source and a destination
+    in_dim, own_dim : source width and destination width
     out_dim : H; a head has H / heads columns
-    heads : number of heads, a divisor of ``out_dim``
+    heads : head count, a divisor of ``out_dim``
     """
 
     edge_dim = 0
@@ -283,7 +283,7 @@ class RelationAttention(nn.Module):
         return self.head_dim
 
     def table_widths(self, num_columns: int) -> tuple[int, ...]:
-        """Return the widths of each head's projection, and of all heads' source scores."""
+        """Return the widths: each head's projection, then all heads' source scores."""
         heads = num_columns // self.head_dim
         return (*(self.head_dim,) * heads, heads)
 
@@ -299,7 +299,7 @@ class RelationAttention(nn.Module):
         return (*values.unbind(1), _scores_of(x, self.lin_src, self.att_src, heads))
 
     def own_widths(self, num_columns: int) -> tuple[int, ...]:
-        """Return the width of the destination's scores."""
+        """Return the destination's score width."""
         return (num_columns // self.head_dim,)
 
     def project_own(self, x: torch.Tensor, columns: slice) -> Table:

@@ -79,7 +79,7 @@ class GcnConv(nn.Module):
     table_widths = one_part
 
     def project(self, x: torch.Tensor, degree: torch.Tensor, columns: slice) -> Table:
-        """Return the projection of ``x`` (n, in_dim), divided by the square root of the degree.
+        """Return ``x`` (n, in_dim) projected and divided by the degree's square root.
 
         Parameters
         ----------

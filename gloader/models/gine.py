@@ -46,7 +46,7 @@ def sum_messages(
 
     Returns
     -------
-    (D, F), in the dtype of ``lin``; zeros for a destination without edges
+    (D, F), with ``lin``'s dtype; zeros for a destination without edges
     """
     result: torch.Tensor = _MessageSum.apply(x, features, *lin, weight, edges)  # type: ignore[no-untyped-call]
     return result
@@ -144,7 +144,7 @@ class GineConv(nn.Module):
     Parameters
     ----------
     in_dim, out_dim : F and H
-    edge_dim : F_e, width of an edge's features
+    edge_dim : F_e, edge feature width
     hidden : width between the two Linear layers
     batch_norm : whether to normalise between the Linear layers
     """
@@ -169,7 +169,7 @@ class GineConv(nn.Module):
         Raises
         ------
         ConfigError
-            The edges of ``block`` have no features, or features of another width.
+            The edge features of ``block`` are missing or have another width.
         """
         edges, features = Adjacency.of_block(block), edge_features_of(block, self.edge_dim)
         lin = (self.lin.weight, self.lin.bias)

@@ -26,7 +26,7 @@ class DotDecoder(nn.Module):
     """The dot product of both ends. Has no parameters."""
 
     def forward(self, source: torch.Tensor, destination: torch.Tensor) -> torch.Tensor:
-        """Return the logits (P,) of pairs with the ends ``source`` and ``destination``, both (P, D)."""
+        """Return the logits (P,) for the pairs' ends ``source`` and ``destination``, both (P, D)."""
         return (source * destination).sum(dim=1)
 
 
@@ -36,7 +36,7 @@ class MlpDecoder(nn.Module):
 
     Parameters
     ----------
-    dim : D, width of an end
+    dim : D, width per end
     hidden : width between the layers
     layers : number of Linear layers, at least 1
     dropout : dropout probability between the layers
@@ -52,7 +52,7 @@ class MlpDecoder(nn.Module):
         self.dropout = dropout
 
     def forward(self, source: torch.Tensor, destination: torch.Tensor) -> torch.Tensor:
-        """Return the logits, (P,) or (P, C), of pairs with the ends ``source`` and ``destination``, both (P, D)."""
+        """Return the logits, (P,) or (P, C), for the pairs' ends ``source`` and ``destination``, both (P, D)."""
         x = source * destination
         *hidden, last = self.lins
         for lin in hidden:
@@ -73,7 +73,7 @@ def build_decoder(
     Parameters
     ----------
     name : "dot" or "mlp"
-    dim : D, width of an end
+    dim : D, width per end
     hidden, dropout, layers : parameters of `MlpDecoder`
     num_outputs : C, outputs per pair; 1 for a score
 
@@ -102,8 +102,8 @@ class LinkNetwork(nn.Module):
     Parameters
     ----------
     encoder : maps features and edges to embeddings
-    decoder : maps the embeddings of pairs to scores
-    ends : types of the sources and the destinations
+    decoder : maps pair embeddings to scores
+    ends : source type and destination type
     """
 
     def __init__(self, encoder: GraphNetwork, decoder: Decoder, *, ends: tuple[str, str]) -> None:
@@ -113,7 +113,7 @@ class LinkNetwork(nn.Module):
         self._ends = ends
 
     def forward(self, batch: LinkBatch) -> torch.Tensor:
-        """Return the scores of the batch's pairs, (P,), or (P, C) from a decoder with C outputs."""
+        """Return the batch's pair scores, (P,), or (P, C) from a decoder with C outputs."""
         found = self.encoder.embed(batch.batch)
         # Indexing would add gradients from several threads in a random order.
         ends = (functional.embedding(batch.pairs[:, i], found[end]) for i, end in enumerate(self._ends))

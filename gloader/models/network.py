@@ -29,7 +29,7 @@ class GraphNetwork(nn.Module):
     """Layers with an activation, dropout and optional batch norm between them.
 
     A graph of one type has the type `gloader.types.NODE` and the relation `gloader.types.EDGE`. Types without features
-    have learned rows. Layers and norms share their parameters with ``parts``. The names of parts are checkpoint names:
+    have learned rows. Layers and norms share their parameters with ``parts``. Part names are checkpoint names:
     the names in PyG's and OGB's examples.
 
     Parameters
@@ -42,7 +42,7 @@ class GraphNetwork(nn.Module):
     norms : a batch norm for each computed type, for each layer from the first on; later layers have none
     head : maps the only target's rows from the last layer to the logits, by Linear, norm or identity, ReLU, dropout
         and Linear. If None, these rows are the output
-    learned : (N_t, width) rows of each type without features
+    learned : (N_t, width) rows for each type without features
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class GraphNetwork(nn.Module):
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """Types of the output rows."""
+        """The output rows' types."""
         return self.schema.targets
 
     @property
@@ -81,11 +81,11 @@ class GraphNetwork(nn.Module):
 
     @property
     def out_dim(self) -> int:
-        """Width of the output rows."""
+        """The output rows' width."""
         return self.layers[-1].out_dim if self.mlp is None else int(self.mlp[-1].out_features)  # type: ignore[arg-type]
 
     def below(self, num_layers: int) -> GraphNetwork:
-        """Return a network of the lowest ``num_layers``, at least 1. Shares parts; modes are set separately."""
+        """Return a network from the lowest ``num_layers``, at least 1. Shares parts; modes are set separately."""
         found = copy.copy(self)
         found._modules = {name: part for name, part in self._modules.items() if name != "mlp"}  # noqa: SLF001 - a copy
         found.layers, found.mlp = self.layers[:num_layers], None
@@ -148,13 +148,13 @@ class GraphNetwork(nn.Module):
         return {name: self.leave(x[name]) for name in self.targets}
 
     def enter(self, depth: int, node_type: str, x: torch.Tensor) -> torch.Tensor:
-        """Return layer ``depth``'s input rows from the output of the layer below.
+        """Return layer ``depth``'s input rows from the output below.
 
         Parameters
         ----------
         depth : 0 for the first layer, L for the head
-        node_type : type of the rows
-        x : (n, width) output rows of the layer below
+        node_type : the rows' type
+        x : (n, width) output rows from the layer below
         """
         if depth == 0:
             return x
@@ -165,7 +165,7 @@ class GraphNetwork(nn.Module):
         return functional.dropout(self._activation(x), self.dropout, training=self.training)
 
     def enter_sums(self, depth: int, node_type: str, sums: torch.Tensor) -> torch.Tensor:
-        """Return layer ``depth``'s input rows from the sums of the layer below.
+        """Return layer ``depth``'s input rows from the sums below.
 
         Parameters
         ----------
@@ -185,7 +185,7 @@ class GraphNetwork(nn.Module):
 
         Parameters
         ----------
-        num_layers : number of the layer, 1 to L
+        num_layers : layer number, 1 to L
         is_output : whether the network's output is requested instead of the layer's
         """
         # A layer with a head is never followed by the network's MLP.
@@ -212,7 +212,7 @@ class GraphNetwork(nn.Module):
         return functional.embedding(ids, table, sparse=True)
 
     def _num_rows(self, hops: Hops, num_seeds: Mapping[str, int]) -> list[dict[str, int]]:
-        """Return the row count of each type that leaves each layer."""
+        """Return each type's row count after each layer."""
         counts: list[dict[str, int]] = []
         above = {name: num_seeds.get(name, 0) for name in self.targets}
         # No block counts the rows of a type that is no destination. The hop above reads these rows and counts them

@@ -59,7 +59,7 @@ class SageConv(nn.Module):
         return self.lin_l.bias
 
     def table_widths(self, num_columns: int) -> tuple[int, ...]:
-        """Return the widths of the projected neighbour and the node's own term."""
+        """Return the widths: the projected neighbour, then the node's own term."""
         return (num_columns,) if self.lin_r is None else (num_columns, num_columns)
 
     def project(self, x: torch.Tensor, _degree: torch.Tensor, columns: slice) -> Table:
