@@ -176,7 +176,7 @@ def _seconds(seconds: float) -> str:
 
 
 _FLAGS, _OBJECTS = InspectFlags(), ObjectSettings()
-# In characters. No table is as wide.
+# A width in characters that no table reaches.
 _UNBOUNDED = 10_000
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# Written last into a folder. `sha256sum -c SHA256SUMS` checks the folder by hand.
+# This file is written last into a folder. `sha256sum -c SHA256SUMS` checks the folder by hand.
 SUMS_NAME = "SHA256SUMS"
 _SEAL = re.compile(rb"\ngloader checkpoint (\d{5,})-(\d{7,}) ([0-9a-f]{64})\n\Z")
 _MAX_SEAL_BYTES = 200
@@ -109,9 +109,9 @@ def _sums_text(sums: Mapping[str, str]) -> str:
 
 
 CHECKPOINT_NAME = "checkpoint.pt"
-# Written first into a folder of shards. Holds the run id.
+# This file is written first into a folder of shards, and holds the run id.
 MARK_NAME = "gloader-run"
-# Written last by torch into the same folder. Lists every tensor with its place.
+# torch writes this file last into the same folder. It lists every tensor with its place.
 TORCH_RECORD_NAME = ".metadata"
 _SHARDS = re.compile(r"checkpoint-(\d{5,})-(\d{7,})")  # checkpoint folders of runs with several ranks
 

@@ -122,7 +122,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
 
         return _parse(load_shards(file), file)
     try:
-        # Read once: the verified bytes are the bytes that are used.
+        # The file is read once, so that exactly the verified bytes are used.
         body, _ = unsealed(file.read_bytes(), file)
         # Without weights_only a pickle runs any code that the file names.
         content = torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
