@@ -199,7 +199,7 @@ def require_all_rows(parts: Sequence[RowRanges | None], names: Sequence[str] = (
     Raises
     ------
     ConfigError
-        No machine has some of the rows, the parts come from different divisions, or parts and full copies are mixed.
+        Some rows are on no machine, the parts come from different divisions, or parts and full copies are mixed.
     """
     ranges = [each for each in parts if each is not None]
     if not ranges:

@@ -302,7 +302,7 @@ def run_together(
     ----------
     tasks : the tasks, in the order of their start
     threads : number of threads
-    name : name of the threads, before their numbers
+    name : the thread's names, before their numbers
     cancel : called before the wait for running tasks, so that long tasks can end early
 
     Raises

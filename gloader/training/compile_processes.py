@@ -138,7 +138,7 @@ def _has_room(
 
 
 def _held_by(running: "Sequence[tuple[CompileJob, subprocess.Popen[bytes]]]") -> list[int]:
-    """Return the anonymous memory of each process."""
+    """Return each process's anonymous memory."""
     from gloader.observe.peak_memory import anonymous_bytes
 
     return [anonymous_bytes(Path(f"/proc/{process.pid}/status")) for _, process in running]
@@ -180,7 +180,7 @@ def save_in_turns(folder: Path, job: str) -> None:
     Parameters
     ----------
     folder : folder of all processes, with their lock file
-    job : the job of this process
+    job : this process's job
     """
     from numba.core.caching import IndexDataCacheFile
 

@@ -61,7 +61,7 @@ _EITHER = "either"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
-    """The settings that determine the kernels of a command."""
+    """The settings that determine a command's kernels."""
 
     folder: str
     index_dtype: str
@@ -475,7 +475,7 @@ def _is_compiled(name: str) -> bool:
 
 
 def _kernels_of(name: str) -> list[Any]:
-    """Return the kernels of a module."""
+    """Return a module's kernels."""
     from numba.core.dispatcher import Dispatcher
 
     found: list[Any] = [

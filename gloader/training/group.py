@@ -113,7 +113,7 @@ class RankGroup:
         return self.world_size == 1
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the ``value`` of every rank, in rank order."""
+        """Return every rank's ``value``, in rank order."""
         if self.is_alone:
             return [value]
         # torch is imported only for several ranks, so that a single process starts without it.
@@ -142,7 +142,7 @@ class RankGroup:
 
     @property
     def machine_hosts(self) -> tuple[int, ...]:
-        """The first rank of each machine, ascending."""
+        """Each machine's first rank, ascending."""
         return tuple(sorted({self.machines.index(machine) for machine in self.machines}))
 
     def run_on_first(self, work: Callable[[], T], *, meanwhile: SideWork | None = None) -> T:
@@ -456,7 +456,7 @@ class _StatusExchange:
 
 
 def _own_place() -> dict[str, Any]:
-    """Return the place of this process, as JSON."""
+    """Return this process's place, as JSON."""
     # torch is imported only for several ranks, so that a single process starts without it.
     from gloader.distributed.agree import own_process
 

@@ -99,7 +99,7 @@ class LinkPrediction:
 
     @property
     def name(self) -> str:
-        """Name of the task."""
+        """The task's name."""
         return "link"
 
     @property

@@ -84,7 +84,7 @@ class Replica:
     Parameters
     ----------
     model : the network, on its device
-    num_steps : steps of the whole run
+    num_steps : steps in the run
     objective : the loss
     """
 

@@ -57,15 +57,15 @@ class Reporter(Protocol):
         ...
 
     def on_evaluate(self, fraction: float, /) -> None:
-        """Receive the progress of an evaluation, 0 to 1."""
+        """Receive an evaluation's progress, 0 to 1."""
         ...
 
     def on_epoch(self, record: EpochRecord, /) -> None:
-        """Receive the figures of a finished epoch."""
+        """Receive a finished epoch's figures."""
         ...
 
     def on_finish(self, result: RunResult, /) -> None:
-        """Receive the result of the run."""
+        """Receive the run's result."""
         ...
 
 

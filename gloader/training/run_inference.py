@@ -114,7 +114,7 @@ def launch_machine_rows(
     Raises
     ------
     ConfigError
-        No machine has some of the rows.
+        Some rows are on no machine.
     """
     ranges = dataset.ranges
     own = None if ranges is None else [ranges.part, ranges.of]

@@ -46,7 +46,7 @@ def probe(dataset: Dataset, seeds: SeedPlan, settings: LoaderSettings) -> list[A
     Parameters
     ----------
     dataset : dataset with the edges
-    seeds : seeds of every epoch
+    seeds : every epoch's seeds
     settings : the loader's settings
     """
     opener = open_hetero_topology if seeds.is_typed else open_topology

@@ -56,7 +56,7 @@ class NodeClasses:
         return functional.cross_entropy(outputs, batch.y)
 
     def right(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
-        """Return the number of seeds with a correct most likely class."""
+        """Return the number of correctly classified seeds."""
         return (outputs.argmax(dim=1) == batch.y).sum()
 
 
@@ -95,7 +95,7 @@ class LinkClasses:
         return functional.cross_entropy(outputs, batch.labels)
 
     def right(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
-        """Return the number of edges with a correct most likely class."""
+        """Return the number of correctly classified edges."""
         return (outputs.argmax(dim=1) == batch.labels).sum()
 
 
@@ -176,7 +176,7 @@ class Task(Protocol):
     def score(
         self, split: Split, model: Any, inference: HeteroInference, on_progress: Callable[[float], None]
     ) -> float | None:
-        """Return the score of ``model`` on a split, over all neighbours; None without labels or edges to compare."""
+        """Return ``model``'s score on a split, over all neighbours; None without labels or edges to compare."""
         ...
 
 
@@ -207,7 +207,7 @@ class NodeTask:
 
     @property
     def name(self) -> str:
-        """Name of the task."""
+        """The task's name."""
         return "node"
 
     @property

@@ -225,7 +225,7 @@ def new_step(
     settings : the run's settings
     device : the network's device
     group : the ranks that train together
-    num_steps : steps of the whole run
+    num_steps : steps in the run
     """
     recipe = TrainRecipe(
         task=task,
@@ -256,7 +256,7 @@ class TrainStep:
     model : the network, on its device
     recipe : precision, optimisation and seed
     group : the ranks that train together
-    num_steps : steps of the whole run
+    num_steps : steps in the run
     """
 
     def __init__(self, model: AnyNetwork, recipe: TrainRecipe, group: RankGroup, *, num_steps: int) -> None:

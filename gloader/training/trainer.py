@@ -37,7 +37,7 @@ _REPORT_EVERY_S = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The result of training."""
+    """The training's result."""
 
     best_epoch: int
     valid_acc: float | None

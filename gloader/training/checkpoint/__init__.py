@@ -1,1 +1,1 @@
-"""Checkpoints of a training run: one file, or a part for each rank."""
+"""A training run's checkpoints: one file, or a part for each rank."""

@@ -83,12 +83,12 @@ def write_sums(folder: Path, sums: Mapping[str, str], *, os_io: OsIO = REAL_OS) 
 
 
 def read_checked(folder: Path) -> dict[str, bytes]:
-    """Return the content of each file in the checkpoint ``folder``, verified against its digest.
+    """Return each file's content in the checkpoint ``folder``, verified against its digest.
 
     Raises
     ------
     CheckpointError
-        A file or the record of digests is damaged.
+        A file or the digest record is damaged.
     OSError
         A file is missing, or cannot be read.
     """

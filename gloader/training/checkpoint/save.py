@@ -32,7 +32,7 @@ CHECKPOINT_VERSION = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """The content of a checkpoint file: plain tensors and JSON values."""
+    """A checkpoint file's content: plain tensors and JSON values."""
 
     run_id: str  # id of the run that wrote the checkpoint
     settings: Mapping[str, Any]  # settings that change a run's result, see `run_identity`

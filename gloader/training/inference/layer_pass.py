@@ -65,7 +65,7 @@ class InferenceRun:
 
     Parameters
     ----------
-    placed : device, plans, inputs and edges of the inference
+    placed : the inference's device, plans, inputs and edges
     scratch : folder for activations that do not fit into memory
     stack : closes the activations
     """

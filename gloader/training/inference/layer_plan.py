@@ -184,7 +184,7 @@ class _Memory(Protocol):
         ...
 
     def homes(self, sizes: Mapping[str, int], *, is_last: bool) -> Mapping[str, Home]:
-        """Return the place of each type's outputs."""
+        """Return the place for each type's outputs."""
         ...
 
     def plan(self, slabs: tuple[slice, ...], widths: _Widths, home: Home) -> LayerPlan:

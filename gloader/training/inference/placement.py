@@ -66,9 +66,9 @@ class OutputRoom:
 
         Parameters
         ----------
-        name : name of a new folder
+        name : a new folder's name
         plan : the layer's plan
-        num_rows, width : shape of the outputs
+        num_rows, width : the outputs' shape
         """
         outputs: LayerOutputs
         if plan.is_on_device:

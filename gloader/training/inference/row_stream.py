@@ -49,7 +49,7 @@ def send_ahead(
     items : the items, consumed by the thread
     send : called in the thread with an item and the number of a free buffer, below `num_ahead`
     device : the receiving device
-    name : name of the thread
+    name : the thread's name
 
     Raises
     ------
@@ -94,7 +94,7 @@ def fetch_behind(
     Parameters
     ----------
     chunks : float32 chunks on the device
-    device : the device of the chunks
+    device : the chunks' device
     buffers : returns two or more `Device.host_buffer`, each with room for any chunk; not called on the CPU
     """
     if not device.is_asynchronous:
@@ -238,7 +238,7 @@ def stream_rows(
     rows : (N, width), the rows
     device : the computing device
     shape : N and width
-    rows_per_read : rows of a chunk
+    rows_per_read : rows per chunk
     buffers : returns `num_ahead` `Device.host_buffer`, each with room for a chunk; called only if the host reads rows
         for another device
     """

@@ -88,7 +88,7 @@ def cut_rows(counts: IdArray, *, max_edges: int, max_rows: int) -> tuple[RowRang
 
     Parameters
     ----------
-    counts : (n,) in-edges of each row
+    counts : (n,) each row's in-edges
     max_edges : most edges of a range with several rows
     max_rows : most rows of a range
     """
