@@ -139,9 +139,8 @@ def _require_price(_type: Any, value: Any) -> None:
 # Settings without a flag. Tests and Python loops pass them, or training computes them.
 NOT_A_FLAG: Final = Parameter(parse=False)
 SWITCH: Final = Parameter(negative=())  # for flags such as --compile without --no-compile
-REPEATED: Final = Parameter(
-    negative=(), show_default=False, allow_repeating=True
-)  # other flags are given once
+# Flags that may be given several times. Other flags are given once.
+REPEATED: Final = Parameter(negative=(), show_default=False, allow_repeating=True)
 
 Count = Annotated[int, Parameter(validator=_require_count)]
 Share = Annotated[float, Parameter(validator=_require_share)]

@@ -112,9 +112,8 @@ def near_attributes(target: K) -> K:
     """Make a class suggest the nearest attribute for a missing attribute."""
 
     def getattr_of(self: object, name: str) -> Any:
-        if hasattr(
-            type(self), name
-        ):  # a property raised this error, so it is evaluated again for its own message
+        # A property raised this error, so it is evaluated again for its own message.
+        if hasattr(type(self), name):
             return object.__getattribute__(self, name)
         raise missing_attribute(with_article(type(self).__name__), name, dir(self), {})
 

@@ -28,10 +28,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
 
-_SIGNALS = (
-    signal.SIGINT,
-    signal.SIGTERM,
-)  # signals that end a run, and that Python code may turn into exceptions
+# These signals end a run, and Python code may turn them into exceptions.
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _AGAIN_S = 0.02  # long enough for the finalizer to return
 _ATTEMPTS = 8  # a user who presses Ctrl-C more often does not want to wait
 _last_acts: dict[Hashable, Callable[[], object]] = {}

@@ -133,9 +133,8 @@ def attention_kernels(place: torch.device) -> Callable[..., torch.Tensor] | None
     if place.type != "cuda":
         return None
     try:
-        from gloader.models.attention_kernels import (
-            attend_by_kernels,
-        )  # Triton looks for a GPU when it is imported
+        # This import is late, because Triton looks for a GPU at its import.
+        from gloader.models.attention_kernels import attend_by_kernels
 
         for tried, expected in zip(
             _trial(attend_by_kernels, place), _trial(attend_in_torch, place), strict=True
