@@ -23,7 +23,8 @@ os.register_at_fork(
     after_in_child=global_compiler_lock.release,
 )
 
-to_int: Any = np.int64  # in kernels: a plain int() would leave an unsigned integer unsigned
+# For kernels, in which a plain int() would leave an unsigned integer unsigned.
+to_int: Any = np.int64
 
 
 def _address(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:

@@ -141,7 +141,7 @@ class HeldEpochs:
     def __init__(self, most: int) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._positions: dict[int, IdArray] = {}  # in the order of use, with the latest last
+        self._positions: dict[int, IdArray] = {}  # sorted by last use
 
     def positions(self, epoch: int, make: Callable[[], IdArray]) -> IdArray:
         """Return ``epoch``'s positions. One thread computes them with ``make`` while the others wait."""

@@ -71,7 +71,8 @@ class Records:
     def _fields_of(self, kind: type[Any]) -> tuple[tuple[str, bool, Reader], ...]:
         """Return each field's name, whether it lacks a default, and its value's reader."""
         found = self._fields.get(kind)
-        if found is None:  # it is kept for later calls, because a message is read for every batch
+        # The result is kept for later calls, because a message is read for every batch.
+        if found is None:
             hints = get_type_hints(kind, localns=self._names)
             found = self._fields[kind] = tuple(
                 (

@@ -338,7 +338,7 @@ def run_together(
             is_cut = True
             cancel()
             while begun:
-                begun.pop().join()  # and dropped: Python swallows a Ctrl-C during the deletion of a thread
+                begun.pop().join()  # deletes the thread here, because Python swallows a Ctrl-C during a deletion
     if failed:
         try:
             raise failed[min(failed)]

@@ -37,7 +37,7 @@ EVERY_CALL: frozenset[str] = frozenset(
 class Corruption:
     """A byte changed in every read."""
 
-    offset: int  # in the file
+    offset: int  # position in the file
     mask: int  # bits to flip
     file: str = ""  # only files whose path ends with this text are affected; empty means every file
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 # cost an evaluation more passes.
 _MOST_OF_DEVICE: Final = 4
 
-# Tries to find a sufficient budget. A loader that fails without naming its lack may lack any part of it.
+# The most tries to find a sufficient budget. If an error does not name the lack, a fixed part of the budget is assumed.
 _MOST_ATTEMPTS: Final = 12
 _LEAST_STEP: Final = 32
 _MOST_BYTES: Final = 1 << 48

@@ -207,7 +207,7 @@ class TrainRecipe:
     """Settings that determine a network's training, besides its batches."""
 
     task: Task
-    optim: OptimConfig  # both this and ``step`` are checked
+    optim: OptimConfig  # checked settings, as is ``step``
     step: StepConfig
     seed: int  # seed of the initial weights and of dropout
     run_id: str  # id of the run that owns the checkpoints
