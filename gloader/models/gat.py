@@ -80,7 +80,7 @@ class GatConv(nn.Module):
         Raises
         ------
         ConfigError
-            The layer reads edge features, and the block has none or another width.
+            The layer reads edge features, and the block's are missing or have another width.
         """
         edges = Adjacency.of_block(block)
         weights = self.lin.weight.view(self.heads, self.head_dim, self.in_dim)

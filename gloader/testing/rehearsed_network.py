@@ -38,7 +38,8 @@ class ThreadHosts:
         self.changed = threading.Condition()
         self.notes: list[str | None] = [_THERE] * num_hosts
         self.parted: set[int] = set()  # hosts with ended connections
-        self.mail: dict[tuple[int, int, int], NDArray[np.uint8]] = {}  # messages by collective, sender, receiver
+        # Messages by collective, sender and receiver.
+        self.mail: dict[tuple[int, int, int], NDArray[np.uint8]] = {}
         self.hosts = tuple(ThreadHost(self, host) for host in range(num_hosts))
 
 
