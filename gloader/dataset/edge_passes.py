@@ -1,7 +1,6 @@
-"""Passes over the edges on the SSD, each for the hops of many batches.
+"""Passes over the edges on the SSD. One pass serves the hops of many batches.
 
-`EdgePasses` is the seam between sampling and reading. `PickedPasses` serves samplers that know the positions of the
-edges that they take.
+`EdgePasses` is the seam between sampling and reading. `PickedPasses` serves samplers that draw edges by position.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class PassReport:
 
     way: PassWay
     predicted_s: float
-    pages_wanted: int  # of the file's
+    pages_wanted: int  # pages with wanted edges
     cost: SweepCost  # measured
 
 
@@ -64,12 +63,12 @@ class SweptHops(Protocol):
         Raises
         ------
         ChecksumError, SpillError
-            It was damaged or cut since, or the device fails; or it was released.
+            The draws were damaged or truncated, the device fails, or the draws were released.
         """
         ...
 
     def release(self, owner: int) -> None:
-        """Say that ``frontiers[owner]`` is done: its file goes back with the last owner in it. Idempotent."""
+        """Release ``frontiers[owner]``. A file is removed once all its frontiers are released. Idempotent."""
         ...
 
     def close(self) -> None:
@@ -78,27 +77,27 @@ class SweptHops(Protocol):
 
 
 class EdgePasses(Protocol):
-    """Makes passes over the edges of a dataset, one at a time. Owns files, rings and buffers until `close`."""
+    """Passes over a dataset's edges, one after another. Owns files, rings and buffers until `close`."""
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes of buffers that are held for it."""
+        """Bytes of the passes' buffers."""
         ...
 
     def sweep(self, frontiers: Sequence[Any], *, label: str, is_cancelled: Callable[[], bool]) -> SweptHops:
-        """Bring the draws of ``frontiers`` to the spill folder, in one pass, or leave nothing there.
+        """Write the draws for ``frontiers`` to the spill folder in one pass. A failed pass leaves no files.
 
         Parameters
         ----------
-        frontiers : as of the rule, of any batches and hops below L; of batches that wait for one another the earlier
-            hops come first
-        label : whose pass it is, for messages
-        is_cancelled : looked at every few milliseconds
+        frontiers : the rule's frontiers, for any batches and for hops below L. If batches wait for one another, their
+            earlier hops come first
+        label : the pass's name, for messages
+        is_cancelled : called every few milliseconds
 
         Raises
         ------
         StoreReadError, TruncatedStoreError, ChecksumError
-            The edges cannot be read, or are damaged; names file and page.
+            The edges cannot be read, or are damaged. The message names file and page.
         BudgetError, SpillError
             The spill folder has no room, its disk is full or fails.
         ChannelClosedError
@@ -116,32 +115,33 @@ class PassCall:
     """The name of one pass, for messages, and its cancellation."""
 
     label: str
-    is_cancelled: Callable[[], bool]  # looked at every few milliseconds
+    is_cancelled: Callable[[], bool]  # called every few milliseconds
 
     def require_going(self, doing: str) -> None:
         """Raise ChannelClosedError if the pass is cancelled; ``doing`` names the step, such as "marking lists of"."""
         require_going(self.is_cancelled, f"{doing} {self.label}")
 
 
-# Of the pages. Beyond it all of the file is read, and marking the others would take longer than it saves.
+# Share of the pages. If more pages are wanted, the pass reads the full file, because marking would cost more than it
+# saves.
 _FULL_SHARE: Final = 0.6
-_LOOKS: Final = 8  # at how many pages are marked, in the positions that could mark all of them
+_LOOKS: Final = 8  # counts of the marked pages, per as many positions as the file has pages
 
 
 class PickedPasses:
-    """`EdgePasses` for a `UniformPickRule`. Thread-safe; one pass at a time. Owns its buffers until `close`.
+    """`EdgePasses` for a `UniformPickRule`. Thread-safe: passes take turns. Owns its buffers until `close`.
 
     Parameters
     ----------
-    dataset : of one type, or a relation, whose edges they are
-    rule : of the sampler
-    folder : takes the passes' results, within its budget
-    memory_bytes : of all buffers; `pass_memory_bytes` says how many make for full speed
-    rates : of the disks
-    io : how requests are made
-    way : how every pass reads; None means as ``rates`` predict
-    buffers : of `shared_buffers` with as many bytes, which passes over other files share and their owner closes; None:
-        of its own
+    dataset : a dataset of one type, or a relation
+    rule : the sampler's rule
+    folder : the spill folder for the results
+    memory_bytes : bytes of all buffers; `pass_memory_bytes` returns the bytes for full speed
+    rates : the disks' rates
+    io : the I/O mode
+    way : the way of every pass. By default, ``rates`` decide
+    buffers : buffers from `shared_buffers` with ``memory_bytes``, which other passes share and their owner closes.
+        By default, the passes own their buffers
 
     Raises
     ------
@@ -183,25 +183,25 @@ class PickedPasses:
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes of buffers and page checksums that are held, and of the page marks of a pass."""
+        """Bytes of the buffers, the page checksums and one pass's page marks."""
         marks = self._num_pages // 8
         return self._store.resident_bytes + self._portion_bytes + int(self._stored.checksums.nbytes) + marks
 
     def sweep(
         self, frontiers: Sequence[Frontier], *, label: str, is_cancelled: Callable[[], bool]
     ) -> PickedHops:
-        """Bring the sources at the positions of ``frontiers`` to the spill folder, or leave nothing there.
+        """Write the sources at the positions of ``frontiers`` to the spill folder. A failed pass leaves no files.
 
         Parameters
         ----------
-        frontiers : of any batches and hops below L; neighbours of one hop share files
-        label : whose pass it is, for messages
-        is_cancelled : looked at every few milliseconds
+        frontiers : frontiers of any batches, for hops below L; neighbouring frontiers of one hop share files
+        label : the pass's name, for messages
+        is_cancelled : called every few milliseconds
 
         Raises
         ------
         StoreReadError, TruncatedStoreError, ChecksumError
-            The edges cannot be read, or are damaged; names file and page.
+            The edges cannot be read, or are damaged. The message names file and page.
         BudgetError, SpillError
             There are too many frontiers for the buffers; the spill folder has no room, its disk is full or fails.
         ChannelClosedError
@@ -214,7 +214,7 @@ class PickedPasses:
         stored = self._stored
         with self._store.turn:
             self._store.require_open()
-            # Planned for its error alone: too many frontiers are to fail before a page is marked.
+            # This plan is made only for its error: too many frontiers must fail before any page is marked.
             plan_buffers(len(frontiers), self._store.sweep_bytes)
             call = PassCall(label=label, is_cancelled=is_cancelled)
             counts = self._counts(frontiers, call)
@@ -269,7 +269,7 @@ class PickedPasses:
     def _mark(
         self, frontiers: Sequence[Frontier], counts: IdArray, call: PassCall
     ) -> tuple[NDArray[np.uint64], bool]:
-        """Return the pages that ``frontiers`` want, and whether they are only those: if they are most, all are set."""
+        """Return the wanted pages, and whether the marks are exact. If most pages are wanted, every page is marked."""
         pages = empty_bits(self._num_pages)
         most = _FULL_SHARE * self._num_pages
         may_stop = self._way in (None, "full")
@@ -277,7 +277,7 @@ class PickedPasses:
         for frontier, count in zip(frontiers, counts.tolist(), strict=True):
             self._mark_pages(frontier, pages, call)
             marked += count
-            # No more pages are marked than positions were: mostly there is no need to count them.
+            # There are at most as many marked pages as positions. So the pages seldom need to be counted.
             if may_stop and marked > next_look:
                 if count_bits(pages) > most:
                     pages[:] = ~np.uint64(0)
@@ -291,7 +291,7 @@ class PickedPasses:
 
 
 def shared_buffers(memory_bytes: int) -> SharedBuffers:
-    """Return the buffers with which passes read and write, of ``memory_bytes`` in all; raises as `PickedPasses`."""
+    """Return buffers for passes, of ``memory_bytes`` in all. Raises as `PickedPasses`."""
     plan = plan_pass_buffers(memory_bytes)
     return SharedBuffers(
         sweep_bytes=plan.sweep_bytes, lane_bytes=plan.lane_bytes, name="the reader of the edges"
@@ -303,9 +303,9 @@ class PickedHops:
 
     Parameters
     ----------
-    regions : of the spill folder, one for each frontier
-    counts : (O,) sources in each
-    dtype : of a source
+    regions : regions of the spill folder, one per frontier
+    counts : (O,) number of sources per frontier
+    dtype : dtype of the source ids
     report : the pass's cost
     """
 
@@ -321,17 +321,17 @@ class PickedHops:
         return self._report
 
     def read(self, owner: int) -> NDArray[Any]:
-        """Return the sources at the positions of ``frontiers[owner]``, ascending by position; verified.
+        """Return the verified sources of ``frontiers[owner]``, by ascending position.
 
         Raises
         ------
         ChecksumError, SpillError, StoreError
-            They were damaged or cut since, or the device fails; or they were released; or the passes are closed.
+            The sources were damaged, truncated or released, the device fails, or the passes are closed.
         """
         return self._regions.read_array(owner, int(self._counts[owner]), self._dtype)
 
     def release(self, owner: int) -> None:
-        """Say that ``frontiers[owner]`` is done: its file goes back with the last owner in it. Idempotent."""
+        """Release ``frontiers[owner]``. A file is removed once all its frontiers are released. Idempotent."""
         self._regions.release(owner)
 
     def close(self) -> None:

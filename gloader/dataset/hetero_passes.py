@@ -1,4 +1,4 @@
-"""Passes over the edges of several relations, one file after another, and the choice of passes for a sampler."""
+"""Passes over the edges of several relations in turn, and the choice of passes for a sampler."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ def open_passes(
     way: PassWay | None = None,
     buffers: SharedBuffers | None = None,
 ) -> EdgePasses:
-    """Return the passes over the edges of ``dataset`` that ``rule`` needs; the caller closes them.
+    """Return the passes over a dataset's edges for ``rule``. The caller closes them.
 
     Parameters
     ----------
-    dataset : of one type, or a relation, whose edges they are
-    rule : of the sampler: a `ListRule`, else a `UniformPickRule`
-    folder : takes the passes' results, within its budget
-    memory_bytes : of all buffers
-    rates : of the disks
-    io : how requests are made
-    way : how every pass reads; None means as ``rates`` predict
-    buffers : of `shared_buffers`, for passes by a `UniformPickRule` that take turns; their owner closes them
+    dataset : a dataset of one type, or a relation
+    rule : the sampler's rule
+    folder : the spill folder for the results
+    memory_bytes : bytes of all buffers
+    rates : the disks' rates
+    io : the I/O mode
+    way : the way of every pass. By default, ``rates`` decide
+    buffers : buffers from `shared_buffers`, for passes by a `UniformPickRule` that take turns; their owner closes them
 
     Raises
     ------
@@ -72,20 +72,20 @@ _NOTHING = np.empty(0, dtype=np.int32)
 
 
 class HeteroPasses:
-    """`EdgePasses` for a `HeteroRule`: a pass reads the edges of each relation in turn. Thread-safe; one at a time.
+    """`EdgePasses` for a `HeteroRule`. A pass reads the relations in turn. Thread-safe: passes take turns.
 
-    Owns files, rings and buffers of every relation that has edges, until `close`.
+    Owns the files, rings and buffers of every relation with edges, until `close`.
 
     Parameters
     ----------
-    dataset : whose edges they are
-    rule : of the sampler
-    folder : takes the passes' results, within its budget
-    memory_bytes : of all buffers, with which relations take turns; where whole lists are looked at, each that has
-        edges gets an equal part
-    rates : of the disks
-    io : how requests are made
-    way : how every pass reads; None means as ``rates`` predict
+    dataset : the dataset
+    rule : the sampler's rule
+    folder : the spill folder for the results
+    memory_bytes : bytes of all buffers. Relations take turns with them. If the rule reads lists, every relation with
+        edges has an equal share
+    rates : the disks' rates
+    io : the I/O mode
+    way : the way of every pass. By default, ``rates`` decide
 
     Raises
     ------
@@ -135,16 +135,16 @@ class HeteroPasses:
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes of buffers and page checksums that are held."""
+        """Bytes of the buffers, the page checksums and the page marks."""
         held = [passes.resident_bytes for passes in self._passes if passes is not None]
         return sum(held) - self._shared_bytes * max(len(held) - 1, 0)
 
     def sweep(
         self, frontiers: Sequence[HeteroFrontier], *, label: str, is_cancelled: Callable[[], bool]
     ) -> HeteroHops:
-        """Bring what ``frontiers`` draw in every relation to the spill folder, or leave nothing there.
+        """Write the draws for ``frontiers`` in every relation to the spill folder. A failed pass leaves no files.
 
-        Parameters and errors are those of `EdgePasses.sweep`.
+        Takes the parameters of `EdgePasses.sweep`, and raises its errors.
         """
         parts = [self._rule.parts(frontier) for frontier in frontiers]
         hops: list[SweptHops | None] = []
@@ -152,7 +152,7 @@ class HeteroPasses:
         with ExitStack() as undo:
             for number, passes in enumerate(self._passes):
                 drawing: list[Frontier] = []
-                numbers: dict[int, int] = {}  # of a frontier among those that draw in the relation
+                numbers: dict[int, int] = {}  # by owner, the number among the frontiers that draw here
                 for owner, of_owner in enumerate(parts):
                     part = of_owner[number]
                     if part is not None:
@@ -177,8 +177,8 @@ class HeteroHops:
 
     Parameters
     ----------
-    hops : what was brought of each relation; None means that no draw was made in it
-    owners : of each relation, the number that a frontier has there
+    hops : each relation's hops; None for a relation without draws
+    owners : each relation's numbers for the frontiers
     """
 
     def __init__(self, hops: Sequence[SweptHops | None], owners: Sequence[dict[int, int]]) -> None:
@@ -192,14 +192,14 @@ class HeteroHops:
         return self._report
 
     def read(self, owner: int) -> tuple[NDArray[Any], ...]:
-        """Return what ``frontiers[owner]`` drew in each relation, verified; errors as of `SweptHops.read`."""
+        """Return the verified draws for ``frontiers[owner]`` in each relation. Raises as `SweptHops.read`."""
         return tuple(
             swept.read(numbers[owner]) if swept is not None and owner in numbers else _NOTHING
             for swept, numbers in zip(self._hops, self._owners, strict=True)
         )
 
     def release(self, owner: int) -> None:
-        """Say that ``frontiers[owner]`` is done: its files go back with the last owners in them. Idempotent."""
+        """Release ``frontiers[owner]``. A file is removed once all its frontiers are released. Idempotent."""
         for swept, numbers in zip(self._hops, self._owners, strict=True):
             if swept is not None and owner in numbers:
                 swept.release(numbers[owner])
@@ -210,7 +210,7 @@ class HeteroHops:
         Raises
         ------
         SpillError
-            A file cannot be removed; the others are.
+            A file cannot be removed. The other files are removed.
         """
         with ExitStack() as stack:
             for swept in self._hops:
@@ -227,9 +227,9 @@ def open_any_passes(
     rates: IoRates,
     io: IoMode = "auto",
 ) -> EdgePasses:
-    """Return the passes over the edges of ``dataset`` that ``rule`` needs, of one relation or of several.
+    """Return the passes over a dataset's edges for ``rule``, over one relation or several.
 
-    Parameters and errors are those of `open_passes`.
+    Takes the parameters of `open_passes`, and raises its errors.
     """
     if isinstance(rule, HeteroRule):
         return HeteroPasses(dataset, rule, folder, memory_bytes=memory_bytes, rates=rates, io=io)
@@ -238,17 +238,17 @@ def open_any_passes(
 
 
 def looks_at_lists(rule: HeteroRule) -> bool:
-    """Return whether passes bring what was chosen of whole lists, and not the edges at positions known before. Pure."""
+    """Return whether the rule chooses edges while it reads a node's list. Pure."""
     return any(isinstance(of_relation, ListRule) for of_relation in rule.rules)
 
 
 def num_swept(dataset: Dataset) -> int:
-    """Return the relations that a pass reads: those that have edges."""
+    """Return the number of relations with edges. A pass reads only these."""
     return sum(table.num_edges > 0 for table in dataset.edge_tables.values())
 
 
 def _sum_of(reports: Sequence[PassReport]) -> PassReport:
-    """Return the report of passes that were made one after another; the way is that of the one that read most. Pure."""
+    """Return the summed report of consecutive passes. The way comes from the pass with the most bytes read. Pure."""
     costs = [report.cost for report in reports]
     most = max(reports, key=lambda report: report.cost.read.bytes_read, default=None)
     return PassReport(

@@ -1,4 +1,4 @@
-"""Passes over the edges for samplers that look at whole lists: the wanted lists stream by, and owners choose."""
+"""Passes over the edges for samplers that read full neighbour lists. Frontiers choose edges while the lists stream."""
 
 from __future__ import annotations
 
@@ -42,35 +42,34 @@ if TYPE_CHECKING:
     from gloader.ssd_store.spill.folder import SpillFolder
     from gloader.types import IdArray
 
-MIN_LIST_PASS_BYTES: Final = 2 * 2**20  # then what is read at once has room for extents
-_MAX_PIECE_BYTES: Final = (
-    2**20
-)  # of edges read at a time: a core's cache holds it, and a disk is busy with it
-_READING_PART: Final = 4  # of the memory, one in so many is for reading; the rest is for the owners
-_MAX_WORD_BYTES: Final = 64 * 2**10  # that an owner gathers before they are written; more gains nothing
-_PIECES_HELD: Final = 8  # of two files, two each; and as many to read through, and to read back through
-_FILES_PER_GROUP: Final = 8  # so many go back one by one, and no more than one is partly empty
+MIN_LIST_PASS_BYTES: Final = 2 * 2**20  # enough for read extents
+# Bytes of edges per piece. A piece fits in a core's cache, and keeps a disk busy.
+_MAX_PIECE_BYTES: Final = 2**20
+_READING_PART: Final = 4  # one part in four of the memory is for reading; the frontiers have the rest
+_MAX_WORD_BYTES: Final = 64 * 2**10  # bytes that a frontier gathers before a write; more gains nothing
+_PIECES_HELD: Final = 8  # two for each of two files, and two for each of two lanes' bounce buffers
+_FILES_PER_GROUP: Final = 8  # files per hop; each is removed once it is done
 _MIN_FILE_BYTES: Final = 16 * 2**10
 _WIDE_GAP: Final = 2**40
 _NO_WEIGHTS: Final[NDArray[Any]] = np.empty(0, dtype=np.float32)
 
 
 class ListPasses:
-    """`EdgePasses` for a `ListRule`. Owns files, rings, a thread and buffers until `close`; one pass at a time.
+    """`EdgePasses` for a `ListRule`. Passes take turns. Owns files, rings, a thread and buffers until `close`.
 
-    A pass reads the pages of the edges, and beside them those of the weights, that hold a list of any frontier, in file
-    order. What is read goes by in pieces: while one is looked at, a thread reads the next.
+    A pass reads the pages with the frontiers' lists in file order, and the pages with the same edges' weights. It works
+    piece by piece. While the frontiers choose from one piece, a thread reads the next piece.
 
     Parameters
     ----------
-    dataset : of one type, or a relation, whose edges they are
-    rule : of the sampler
-    folder : takes the draws, within its budget
-    memory_bytes : of all buffers
-    rates : of the disks
-    io : how requests are made
-    way : how every pass reads; None means as ``rates`` predict
-    piece_bytes : of the edges that are read at a time; None: as ``memory_bytes`` allows
+    dataset : a dataset of one type, or a relation
+    rule : the sampler's rule
+    folder : the spill folder for the draws
+    memory_bytes : bytes of all buffers
+    rates : the disks' rates
+    io : the I/O mode
+    way : the way of every pass. By default, ``rates`` decide
+    piece_bytes : bytes of edges per piece. By default, as many as ``memory_bytes`` allows
 
     Raises
     ------
@@ -130,18 +129,18 @@ class ListPasses:
     def sweep(
         self, frontiers: Sequence[Frontier], *, label: str, is_cancelled: Callable[[], bool]
     ) -> SweptLists:
-        """Bring what ``frontiers`` draw to the spill folder, in one pass, or leave nothing there.
+        """Write the draws for ``frontiers`` to the spill folder in one pass. A failed pass leaves no files.
 
         Parameters
         ----------
-        frontiers : of any batches and hops below L
-        label : whose pass it is, for messages
-        is_cancelled : looked at every few milliseconds
+        frontiers : frontiers of any batches, for hops below L
+        label : the pass's name, for messages
+        is_cancelled : called every few milliseconds
 
         Raises
         ------
         StoreReadError, TruncatedStoreError, ChecksumError, GraphError
-            The edges cannot be read, or are damaged; names file and page.
+            The edges cannot be read, or are damaged. The message names file and page.
         BudgetError, SpillError
             There are too many frontiers for the buffers; the spill folder has no room, its disk is full or fails.
         ConfigError
@@ -176,24 +175,24 @@ class ListPasses:
             except BaseException as error:
                 pieces.give_up(error)
                 raise
-            # Those that are gone are forgotten.
+            # Passes whose files are gone are dropped here.
             self._passes = [*(others for others in self._passes if not others.is_gone), pieces]
         cost = SweepCost(read=read, writes=pieces.writes, bytes_written=pieces.bytes_written)
         report = PassReport(way=plan.way, predicted_s=plan.seconds, pages_wanted=plan.pages_wanted, cost=cost)
         return SweptLists(report, self._rule, pieces, self._back)
 
     def close(self) -> None:
-        """Wait for a pass in progress, then release everything, and close what the passes left. Idempotent.
+        """Wait for a pass in progress, then release everything, and remove the passes' files. Idempotent.
 
         Raises
         ------
         SpillError
-            A file cannot be removed; the others are.
+            A file cannot be removed. The other files are removed.
         """
         with self._turn, ExitStack() as stack:
             for pieces in self._passes:
                 stack.callback(pieces.close)
-            # The lane closes before the files: no read may reach a file that is closed.
+            # The lane closes before the files, because no read may reach a closed file.
             self._is_closed = True
             self._stack.close()
             self._buffers = []
@@ -212,7 +211,7 @@ class ListPasses:
         return lane
 
     def _new_buffer(self) -> _Buffer:
-        # Pages of weights that hold the edges of so many pages of sources, of which the last may be half wanted.
+        # A piece's edges may begin or end within a page of weights, so there is one page more.
         num_weights = self._piece_pages + 1 if self._weights is not None else 0
         return _Buffer(
             sources=aligned_bytes(self._piece_pages * PAGE_BYTES).reshape(-1, PAGE_BYTES),
@@ -220,7 +219,7 @@ class ListPasses:
         )
 
     def _capacity(self, num_owners: int) -> int:
-        """Return the words that each of so many owners gathers before they are written."""
+        """Return the number of words that each of ``num_owners`` frontiers gathers before a write."""
         size = self._rule.word_dtype.itemsize
         held = list_draws_bytes(self._rule, num_owners, capacity=0)
         room = (self._draw_bytes - held) // max(num_owners, 1) // PAGE_BYTES * PAGE_BYTES
@@ -238,7 +237,7 @@ class ListPasses:
         wanted: NDArray[np.uint64],
         call: PassCall,
     ) -> dict[int, int]:
-        """Mark the pages that ``frontiers`` want; return about how many words each hop draws."""
+        """Mark the pages that ``frontiers`` need. Return an estimate of each hop's drawn words."""
         words: dict[int, int] = {}
         for frontier in frontiers:
             call.require_going("marking the lists of")
@@ -247,7 +246,7 @@ class ListPasses:
         return words
 
     def _plan(self, wanted: NDArray[np.uint64], num_words: int) -> PassPlan:
-        """Return how to read the pages ``wanted`` of the edges, and of the weights beside them."""
+        """Return the plan for reading the pages ``wanted`` of the edges, and the matching pages of the weights."""
         plan = plan_pass(
             wanted,
             self._sources.record.num_pages,
@@ -256,7 +255,7 @@ class ListPasses:
             written_bytes=0,
             forced=self._way,
         )
-        # Of weights as many are read as of sources; their bytes are those of as many elements.
+        # The pass reads as many weights as sources, so the time grows by the ratio of their element sizes.
         read_s = plan.seconds
         if self._weights is not None:
             read_s *= 1 + self._sources.per_page / self._weights.per_page
@@ -273,7 +272,7 @@ class ListPasses:
         gap_bytes: int,
         call: PassCall,
     ) -> ReadStats:
-        """Read the pages ``wanted`` piece by piece, and let owners choose."""
+        """Read the pages ``wanted`` piece by piece, and let the frontiers choose."""
 
         def take(owner: int, words: NDArray[Any]) -> None:
             pieces.append(owner, words.view(np.uint8))
@@ -293,12 +292,12 @@ class ListPasses:
                     draws.offer(begin, sources, weights, take)
         except BaseException:
             if ahead is not None:
-                ahead.exception()  # nothing may be in flight into buffers that others use next
+                ahead.exception()  # waits: no read may still fill a buffer that the next pass uses
             raise
         return total
 
     def _read_ahead(self, batches: Iterator[IdArray], turn: int, gap_bytes: int) -> Future[_ListPiece] | None:
-        """Have the next pages read into the buffer whose turn it is; None: there is none."""
+        """Start to read the next pages into the other buffer. Return None if no pages are left."""
         pages = next(batches, None)
         if pages is None:
             return None
@@ -309,20 +308,20 @@ class ListPasses:
         cost = self._sources.read_pages(self._lane, pages, content, gap_bytes=gap_bytes)
         if self._weights is None:
             return _ListPiece(pages=pages, sources=content, weight_pages=pages, weights=content, cost=cost)
-        # Of the same edges: where sources are wider, two pages of them share one of weights.
+        # These pages hold the same edges' weights. If sources are wider, two of their pages share a page of weights.
         weight_pages = np.unique(pages * self._sources.per_page // self._weights.per_page)
         beside = buffer.weights[: len(weight_pages)]
         cost += self._weights.read_pages(self._lane, weight_pages, beside, gap_bytes=gap_bytes)
         return _ListPiece(pages=pages, sources=content, weight_pages=weight_pages, weights=beside, cost=cost)
 
     def _runs(self, piece: _ListPiece) -> Iterator[tuple[int, NDArray[Any], NDArray[Any]]]:
-        """Yield the edges of ``piece`` that follow one another: the first position, their sources and weights."""
+        """Yield each run of consecutive edges: the first position, the sources and the weights."""
         per_page = self._sources.per_page
         sources = piece.sources.reshape(-1).view(self._sources.dtype)
         begins = np.flatnonzero(np.diff(piece.pages, prepend=-2) != 1)
         for first, last in zip(begins, np.append(begins[1:], len(piece.pages)), strict=True):
             begin = int(piece.pages[first]) * per_page
-            # The bytes behind the last edge in its page belong to no edge.
+            # The last page has padding behind the last edge.
             count = min(int(last - first) * per_page, self._rule.graph.num_edges - begin)
             here = sources[first * per_page : first * per_page + count]
             if self._weights is None:
@@ -349,7 +348,7 @@ class SweptLists:
         return self._pieces.read(owner, self._lane, self._rule.word_dtype)
 
     def release(self, owner: int) -> None:
-        """Say that ``frontiers[owner]`` is done: files go back with the last owner in them. Idempotent."""
+        """Release ``frontiers[owner]``. A file is removed once all its frontiers are released. Idempotent."""
         self._pieces.release(owner)
 
     def close(self) -> None:
@@ -359,7 +358,7 @@ class SweptLists:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Buffer:
-    """Room for a piece."""
+    """The memory for one piece."""
 
     sources: NDArray[np.uint8]  # (pages, 4096)
     weights: NDArray[np.uint8]
@@ -367,7 +366,7 @@ class _Buffer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ListPiece:
-    """Pages that were read, ascending, and those of the weights of the same edges."""
+    """Ascending pages of sources, and the pages of the same edges' weights."""
 
     pages: IdArray
     sources: NDArray[np.uint8]  # (pages, 4096)
@@ -377,7 +376,7 @@ class _ListPiece:
 
 
 def _page_batches(wanted: NDArray[np.uint64], num_pages: int, size: int) -> Iterator[IdArray]:
-    """Yield the set bits, ascending, ``size`` of them at a time. Pure."""
+    """Yield the ascending set bits in batches of ``size``. Pure."""
     start = 0
     while True:
         pages = np.empty(size, dtype=np.int64)
@@ -389,7 +388,7 @@ def _page_batches(wanted: NDArray[np.uint64], num_pages: int, size: int) -> Iter
 
 @njit(cache=True, nogil=True)
 def _next_pages(wanted: NDArray[np.uint64], start: int, num_pages: int, pages: IdArray) -> tuple[int, int]:
-    """Write set bits from ``start`` on, as many as ``pages`` has room for; return their number, and where to go on."""
+    """Write set bits from ``start`` on into ``pages``. Return their number, and the start of the next call."""
     count = 0
     while count < pages.shape[0]:
         start = next_bit(wanted, start, num_pages)

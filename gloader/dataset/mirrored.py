@@ -1,4 +1,4 @@
-"""A dataset at a URL, as the directory on this machine that mirrors it."""
+"""A dataset at a URL, mirrored in a directory of this machine."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Mirrored:
 
     Parameters
     ----------
-    url : of the dataset, without anything secret
+    url : the dataset's URL, without secrets
     root : the mirror's directory
-    settings : that it was opened with
-    os_io : reads the directory, and fetches missing blocks
+    settings : the mirror's settings
+    os_io : reader of the directory, which fetches missing blocks
     """
 
     __slots__ = ("_reported", "os_io", "price", "root", "settings", "url")
@@ -48,7 +48,7 @@ class Mirrored:
 
     @property
     def starved_s(self) -> float:
-        """Seconds so far in which at least one reader waited for bytes."""
+        """Seconds so far during which at least one reader waited for bytes."""
         return self.os_io.stats().starved_s
 
     def unreported(self) -> ObjectTraffic:
@@ -58,11 +58,11 @@ class Mirrored:
         return now.since(before)
 
     def recorded(self) -> dict[str, Any]:
-        """Return how it is mirrored, as plain values for ``config.yaml``."""
+        """Return the settings as plain values for ``config.yaml``."""
         return self.settings.recorded()
 
     def rates(self, disk: IoRates) -> IoRates:
-        """Return the rates of reads in the long run: those of ``disk``, but for what the mirror has no room for."""
+        """Return the long-run rates of reads: the store's for the share without room in the mirror, else the disk's."""
         budget = self.settings.mirror_budget
         record = self.os_io.mirror.record
         total = sum(facts.size for facts in record.files.values())
@@ -99,12 +99,12 @@ class Mirrored:
         return f"from {self.url} so far: {self.traffic().describe(self.price)}"
 
     def figures(self, traffic: ObjectTraffic | None = None) -> dict[str, Any]:
-        """Return what came from the URL, of all ranks where ``traffic`` is theirs, as plain values."""
+        """Return the traffic as plain values. ``traffic`` may be the sum over all ranks; the default is this rank's."""
         moved = self.traffic() if traffic is None else traffic
         return {"url": self.url, **asdict(moved), "cost": moved.cost(self.price)}
 
     def close(self) -> None:
-        """Give connections, threads and lock back. Idempotent."""
+        """Release connections, threads and lock. Idempotent."""
         self.os_io.close_mirror()
 
     def __repr__(self) -> str:
@@ -112,7 +112,7 @@ class Mirrored:
 
 
 def open_mirrored(url: str, settings: ObjectSettings) -> tuple[Path, Mirrored]:
-    """Return the directory that mirrors the dataset at ``url``, and its `Mirrored`, which the caller owns.
+    """Return the mirror's directory for the dataset at ``url``, and its `Mirrored`, which the caller owns.
 
     Raises
     ------
@@ -120,7 +120,7 @@ def open_mirrored(url: str, settings: ObjectSettings) -> tuple[Path, Mirrored]:
         As `gloader.ssd_store.mirror.open_mirror`.
     """
     require_plain(url)
-    # Late: obstore is optional.
+    # This import is late, because obstore is optional.
     from gloader.ssd_store.mirror import Limits, open_mirror, open_objects
 
     root, os_io = open_mirror(
@@ -135,14 +135,14 @@ def open_mirrored(url: str, settings: ObjectSettings) -> tuple[Path, Mirrored]:
 
 
 def rates_with_store(disk: IoRates, *, share: float, bytes_per_s: float, block_bytes: int) -> IoRates:
-    """Return the rates of reads of which some bring a block from a store, whatever their size. Pure.
+    """Return the mean rates of reads from the disk and from an object store. Pure.
 
     Parameters
     ----------
-    disk : the rates of the others
-    share : of the reads that do
-    bytes_per_s : of the store
-    block_bytes : that each of them brings
+    disk : rates of reads from the disk
+    share : share of the reads that fetch a block from the store
+    bytes_per_s : the store's bandwidth
+    block_bytes : bytes per block; a read of any size fetches one block
     """
     if share <= 0:
         return disk
@@ -161,7 +161,7 @@ def rates_with_store(disk: IoRates, *, share: float, bytes_per_s: float, block_b
 
 
 def mirrors_dir(settings: ObjectSettings) -> Path:
-    """Return the folder that mirrors are made in; machines that are rehearsed on one host have their own."""
+    """Return the folder for mirrors. Machines that are rehearsed on one host have separate folders."""
     if settings.mirror_dir is not None:
         require_parent(settings.mirror_dir, flag="--mirror-dir", keyword="mirror_dir=")
         return settings.mirror_dir

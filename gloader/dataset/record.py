@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gloader.ssd_store.format.format import ArrayRecord, Manifest
     from gloader.types import Relation
 
-LABELS: Final = ("labels", "train", "valid", "test")  # of the one type that is trained on
+LABELS: Final = ("labels", "train", "valid", "test")  # the labelled type's arrays
 EDGES: Final = ("indptr", "indices")
 REQUIRED_ARRAYS: Final = (*EDGES, "features", *LABELS)
 _OF_NODES: Final = ("features", "features.scale", *LABELS, "original_ids")
@@ -32,11 +32,10 @@ MATRICES: Final = ("features", "edge_features")
 
 
 def check_record(root: Path, manifest: Manifest) -> DatasetSchema:
-    """Check that a record describes a dataset; return its types, relations and link tables. Pure.
+    """Check a dataset's record, and return its types, relations and link tables. Pure.
 
-    Link tables, edge features and edge times need a format feature that the record requires, so that an older build
-    refuses the dataset. Otherwise an older build would draw edges later than their seeds, or train without the edge
-    features.
+    A record with link tables, edge features or edge times must require a format feature, so that older builds refuse
+    the dataset. Otherwise an older build would draw edges later than their seeds, or train without the edge features.
 
     Raises
     ------
@@ -66,15 +65,15 @@ def check_record(root: Path, manifest: Manifest) -> DatasetSchema:
 
 
 def content_digest(manifest: Manifest, schema: DatasetSchema) -> str:
-    """Return a digest of a dataset's content: equal for equal arrays, wherever they are stored. Pure."""
+    """Return a digest of a dataset's content. Equal arrays have equal digests, in any storage. Pure."""
     digest = hashlib.sha256()
-    # The order of types and relations decides what is drawn, and no array says how many nodes a bare type has.
+    # The order of types and relations affects the draws, and a type without arrays has its node count only here.
     if schema.kind == "hetero":
         digest.update(f"{tuple(schema.num_nodes.items())} {schema.relations}\n".encode())
-    # Nor of which relation a link table is; their order says nothing.
+    # No array tells a link table's relation. The order of link tables has no effect.
     for table in sorted(schema.links, key=lambda each: each.name):
         digest.update(f"links {table.name} {table.relation} {table.reverse}\n".encode())
-    # Of the record alone: its digests stand for the bytes, so that no array is read.
+    # The record's digests stand for the bytes, so no array is read.
     for name in sorted(manifest.arrays):
         record = manifest.arrays[name]
         digest.update(f"{name} {record.dtype} {record.shape} {record.digest}\n".encode())
@@ -114,7 +113,7 @@ def link_limits(manifest: Manifest, schema: DatasetSchema, table: LinkRecord) ->
 
 
 def all_limits(manifest: Manifest, schema: DatasetSchema) -> Iterator[tuple[str, str, ValueLimits]]:
-    """Yield each array in a type or relation: its name in the record, its plain name and its bounds. Pure."""
+    """Yield each type's and relation's arrays: the name in the record, the plain name and the bounds. Pure."""
     tables: list[tuple[str, tuple[str, ...], ValueLimits]] = [
         (schema.node_folder(name), _OF_NODES, node_limits(manifest, schema, name))
         for name in schema.num_nodes
@@ -221,7 +220,7 @@ def _check_columns_known(root: Path, manifest: Manifest) -> None:
 
 
 def _check_ranges(root: Path, manifest: Manifest) -> None:
-    # Of ids, labels and scales all are here: what reads them looks at no ranges.
+    # Ids, labels and scales must be complete, because their readers ignore ranges.
     matrices = {
         name for name in manifest.arrays if name.rpartition("/")[2] in MATRICES and not is_of_links(name)
     }

@@ -1,4 +1,4 @@
-"""A dataset's node types, relations and link tables, in the order that its commit record lists them."""
+"""A dataset's node types, relations and link tables, in the order of its commit record."""
 
 from __future__ import annotations
 
@@ -33,12 +33,11 @@ DatasetKind: TypeAlias = Literal["homogeneous", "hetero"]
 # The kinds of commit records.
 KIND: Final = "dataset"
 HETERO_KIND: Final = "hetero"
-DATASET_VERSION: Final = (
-    2  # of a dataset of several types; one of a single type is of version 1, and says none
-)
-# Far above what a graph has, far below what hurts.
+# The version for several types. A record with a single type has version 1, and does not list it.
+DATASET_VERSION: Final = 2
+# Far above the number of types in a real graph, and far below a harmful number.
 MAX_TYPES: Final = 1000
-MAX_NODES: Final = 2**48  # of a type, so that all of them together are numbered in int64
+MAX_NODES: Final = 2**48  # nodes per type; the numbers of all types' nodes then fit in int64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +67,7 @@ class LinkRecord:
 class DatasetSchema:
     """A dataset's types, relations and link tables."""
 
-    num_nodes: Mapping[str, int]  # of each type
+    num_nodes: Mapping[str, int]  # nodes per type
     relations: tuple[Relation, ...]
     kind: DatasetKind
     links: tuple[LinkRecord, ...] = ()  # in the order of the record
@@ -80,7 +79,7 @@ class DatasetSchema:
 
     @property
     def has_names(self) -> bool:
-        """True if the types and relations have names, in the record and as folders."""
+        """True if the types and relations have names in the record, and folders."""
         return self.kind == "hetero"
 
     @property
@@ -90,19 +89,19 @@ class DatasetSchema:
 
     @property
     def type_starts(self) -> IdArray:
-        """(T + 1,) int64: node v in type t has the number ``type_starts[t] + v``; as `HeteroGraph.type_starts`."""
+        """(T + 1,) int64: node v of type t has number ``type_starts[t] + v``, as in `HeteroGraph.type_starts`."""
         return np.array([0, *accumulate(self.num_nodes.values())], dtype=np.int64)
 
     def node_folder(self, node_type: str) -> str:
-        """Return the prefix of a type's array names: empty without names."""
+        """Return the prefix of a type's array names, empty if types have no names."""
         return f"{NODES}/{node_type}/" if self.has_names else ""
 
     def edge_folder(self, relation: Relation) -> str:
-        """Return the prefix of a relation's array names: empty without names."""
+        """Return the prefix of a relation's array names, empty if relations have no names."""
         return f"{RELATIONS}/{SEPARATOR.join(relation)}/" if self.has_names else ""
 
     def to_metadata(self) -> dict[str, Any]:
-        """Return the types and relations as the commit record lists them; it lists none without names. Pure."""
+        """Return the commit record's entry for types and relations, empty if they have no names. Pure."""
         if not self.has_names:
             return {}
         return {
@@ -122,14 +121,14 @@ def checked_schema(num_nodes: Mapping[str, int], relations: Sequence[Relation]) 
 
     Parameters
     ----------
-    num_nodes : nodes in each type
-    relations : (source type, name, destination type) each
+    num_nodes : nodes per type
+    relations : (source type, name, destination type) of each relation
 
     Raises
     ------
     GraphError
-        A name cannot be a folder's, is there twice, or a relation names a type that is not there; a number of nodes is
-        no integer, or a relation not of three names.
+        A name is not valid as a folder name, or stands twice. A relation names an unknown type, or does not have three
+        names. A number of nodes is not an integer.
     """
     for name, count in num_nodes.items():
         if not isinstance(count, int | np.integer):
@@ -155,14 +154,14 @@ def read_schema(root: Path, manifest: Manifest) -> DatasetSchema:
     Parameters
     ----------
     root : the dataset's directory, for messages
-    manifest : its record, with any content
+    manifest : the dataset's commit record, not yet checked
 
     Raises
     ------
     FormatError
         The record lists no types and relations, or invalid ones.
     VersionError
-        It has another version.
+        The record has another version.
     """
     metadata = manifest.metadata
     version = metadata.get("dataset_version")
@@ -245,7 +244,7 @@ def _first_wrong_relation(schema: DatasetSchema) -> str | None:
 def _first_alike(kind: str, folders: list[str]) -> str | None:
     seen: dict[str, str] = {}
     for folder in folders:
-        # Some file systems do not tell upper from lower case: two such folders would be one there.
+        # Some file systems ignore case. There, two such folders would be one.
         other = seen.setdefault(folder.casefold(), folder)
         if other is not folder:
             if other == folder:

@@ -1,6 +1,6 @@
-"""Verification of a dataset: checksums of all bytes, ranges of all ids, and the order of edge times.
+"""Verification of a dataset: all checksums, the ranges of all ids, and the order of edge times.
 
-Times ascend within the in-edges of each node, so that the edges before a time are a prefix of the list.
+Edge times ascend within each node's in-edges. So the edges before a given time are a prefix of the list.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _NONE = np.empty(0, dtype=np.int64)
 
 
 class TimeCheck:
-    """The check that the times of each node's in-edges are sorted. Times come in pieces, in the order of their edges.
+    """Check that the times of each node's in-edges are sorted. Times come in pieces, in edge order.
 
-    It holds the offsets within a piece.
+    The check holds the list starts of one piece.
 
     Parameters
     ----------
-    offsets : pieces of indptr, in order. If they cannot be read, no list is known and the check reports nothing: the
-        check of the offsets reports the damage.
+    offsets : pieces of indptr, in order. If they cannot be read, this check reports nothing, because the check of the
+        offsets reports the damage.
     """
 
     def __init__(self, offsets: Iterable[IdArray]) -> None:
@@ -49,12 +49,12 @@ class TimeCheck:
         self._last = np.iinfo(np.int64).min
 
     def wrong(self, values: IdArray) -> str | None:
-        """Take the next ``values`` (n,); return a message about the first that descends within its list, or None."""
+        """Check the next ``values`` (n,). Return a message about the first unsorted time, or None."""
         first, self._count = self._count, self._count + len(values)
         starts = self._starts_up_to(self._count)
         if starts is None or len(values) == 0:
             return None
-        # Read-only, as loaded arrays are: to numba another type, to be compiled for again.
+        # Loaded arrays are read-only. To numba, a writable array has another type and would need a second compilation.
         view = values.view()
         view.flags.writeable = False
         at = int(_first_unsorted(view, first, self._last, starts))
@@ -67,18 +67,18 @@ class TimeCheck:
         )
 
     def wrong_end(self) -> str | None:
-        """Return None: the last time may be any."""
+        """Return None, because any last time is valid."""
         return None
 
     def _starts_up_to(self, end: int) -> IdArray | None:
-        """Return the starts of lists, up to element ``end``, ascending; None if unknown."""
+        """Return the ascending list starts up to element ``end``, or None if the offsets cannot be read."""
         if self._starts is None:
             return None
         known = [self._starts]
         last = int(self._starts[-1]) if len(self._starts) else -1
         try:
             while last < end and (piece := next(self._offsets, None)) is not None:
-                # Copied, as the reader uses its memory again; once each, so that empty lists take none.
+                # The starts are copied, because the reader reuses its memory. Empty lists share one start.
                 begins = piece[np.flatnonzero(np.diff(piece, prepend=last))]
                 known.append(begins)
                 last = int(piece[-1])
@@ -86,14 +86,14 @@ class TimeCheck:
             self._starts = None
             return None
         starts = np.concatenate(known)
-        # What lies before the next piece is not asked for again.
+        # Starts before the next piece are no longer needed.
         self._starts = starts[np.searchsorted(starts, end) :]
         return starts
 
 
 @njit(cache=True, nogil=True)
 def _first_unsorted(times: IdArray, first: int, last: int, starts: IdArray) -> int:
-    """Return the first position of a time below that before it, ``last`` before the first, in the same list; or -1."""
+    """Return the first position whose time is below the one before in its list, or -1. ``last`` precedes the times."""
     before = last
     for i in range(times.shape[0]):
         if times[i] < before:
@@ -107,9 +107,9 @@ def _first_unsorted(times: IdArray, first: int, last: int, starts: IdArray) -> i
 def verify_dataset(
     path: Path | str, *, progress: Progress | None = None, os_io: OsIO = REAL_OS
 ) -> VerifyReport:
-    """Check every byte of the dataset or feature store at ``path``, and a dataset's ids, labels and links.
+    """Check every byte of the dataset or feature store at ``path``. Check a dataset's ids, labels and links too.
 
-    Damage is reported, not raised. Memory is two buffers, and a bit for each node with original ids.
+    Damage is reported, not raised. Memory is two buffers, and one bit per node with an original id.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def verify_dataset(
     Raises
     ------
     StoreOpenError, NotAStoreError, IncompleteStoreError, FormatError, VersionError, StoreReadError
-        As `verify_directory`; also a record that is no dataset's.
+        As `verify_directory`. FormatError also if the record is not a dataset's.
     """
     root = Path(path)
     name = find_manifest_name(root, os_io=os_io)
@@ -150,17 +150,17 @@ class VerifiedTable:
 
     table: str  # "type paper", "relation author:writes:paper" or "links train"
     num_arrays: int
-    num_bytes: int  # of the elements
-    num_problems: int  # of those in the report
+    num_bytes: int  # bytes of the elements
+    num_problems: int  # problems in the report
 
 
 def verified_tables(report: VerifyReport, *, os_io: OsIO = REAL_OS) -> tuple[VerifiedTable, ...]:
-    """Return the findings in ``report`` by type and relation, for several types, and by link table."""
+    """Return the findings by link table and, for a dataset of several types, by type and relation."""
     root = Path(report.path)
     try:
         manifest = read_manifest(root, DATASET_MANIFEST, os_io=os_io)
         schema = check_record(root, manifest)
-    except StoreError:  # a feature store, or a record that is damaged, as the report says
+    except StoreError:  # a feature store, or a damaged record, which the report lists
         return ()
     folders: dict[str, str] = {}
     if schema.kind == "hetero":

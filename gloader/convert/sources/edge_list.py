@@ -1,4 +1,4 @@
-"""``edges:FILE``: an edge list as CSV or Parquet, with features, labels and splits in files of their own."""
+"""``edges:FILE``: an edge list as CSV or Parquet, with separate files for features, labels and splits."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ if TYPE_CHECKING:
 def open_node_features(
     path: Path, *, budget_bytes: int, told: Told, labels: Path | None = None
 ) -> tuple[FeatureStream, IdArray | None]:
-    """Open a ``.npy`` (N, F), a ``.npz`` of a scipy CSR matrix, or a table with a row per node.
+    """Open a ``.npy`` (N, F), a ``.npz`` with a scipy CSR matrix, or a table with a row per node.
 
     Parameters
     ----------
-    path : of the file, or of a folder of part files
-    budget_bytes : memory that row offsets of a sparse matrix, or ids, may take
+    path : a file, or a folder of part files
+    budget_bytes : memory for a sparse matrix's row offsets, or for ids
     told : receives the receipt's lines on columns
-    labels : of the labels' own file, which may be the same: their column is then no feature
+    labels : the label file. It may be the feature file; then the column of labels is not a feature
 
     Returns
     -------
-    features : their rows
-    row_ids : (N,) the node of each row; None: row i is of node i
+    features : the feature rows
+    row_ids : (N,) the node of each row, or None if row i belongs to node i
 
     Raises
     ------
     SourceError, ShapeError, GraphError
-        The file is missing or malformed, or ids are not 0..N-1, each once.
+        The file is missing or malformed, or the ids are not 0..N-1, each once.
     BudgetError
         Row offsets or ids take more than ``budget_bytes``.
     """
@@ -64,7 +64,7 @@ def open_node_features(
 
 
 def open_edge_features(path: Path, *, budget_bytes: int, told: Told) -> FeatureStream:
-    """Open a file with a row of features per edge, in their order; raises as `open_node_features`."""
+    """Open a file with one feature row per edge, in edge order. Raises as `open_node_features`."""
     rows, ids = open_node_features(path, budget_bytes=budget_bytes, told=told)
     if ids is not None:
         raise SourceError(
@@ -74,7 +74,7 @@ def open_edge_features(path: Path, *, budget_bytes: int, told: Told) -> FeatureS
 
 
 def count_labels(path: Path) -> int:
-    """Return how many labels a file holds; raises as `read_label_file`."""
+    """Return the number of labels in a file. Raises as `read_label_file`."""
     return open_table(path).count_rows() if is_table(path) else NpyFile.open(path).size
 
 
@@ -83,9 +83,9 @@ def read_label_file(path: Path, *, num_nodes: int, budget_bytes: int, told: Told
 
     Parameters
     ----------
-    path : of the file, or of a folder of part files
+    path : a file, or a folder of part files
     num_nodes : N
-    budget_bytes : memory that they may take
+    budget_bytes : memory for the labels
     told : receives the receipt's lines on columns
 
     Raises
@@ -100,18 +100,18 @@ def read_label_file(path: Path, *, num_nodes: int, budget_bytes: int, told: Told
 
 
 def read_split_files(path: Path, *, num_nodes: int, budget_bytes: int) -> Splits:
-    """Return the splits in a ``.npz``, or in a folder of ``.npy`` files, named train, valid (or val) and test.
+    """Return the splits train, valid (or val) and test in a ``.npz``, or in a folder of ``.npy`` files.
 
     Parameters
     ----------
-    path : of the archive or folder
+    path : the archive or folder
     num_nodes : N
-    budget_bytes : memory that each may take
+    budget_bytes : memory for each split
 
     Raises
     ------
     SourceError, ShapeError, GraphError, BudgetError
-        As `read_split`; one is missing.
+        As `read_split`. SourceError also if a split is missing.
     """
     parts = {name: _open_split(path, name) for name in ("train", "valid", "test")}
     return Splits(
@@ -143,12 +143,12 @@ def _open_split(path: Path, name: str) -> NpyFile:
 
 
 def reading_bytes(*streams: EdgeStream | FeatureStream | None) -> int:
-    """Return the memory that reading the largest table of a source takes; they are read one after another."""
+    """Return the memory for reading the largest of a source's tables. Tables are read in turn."""
     return max((each.reading_bytes for each in streams if each is not None), default=0)
 
 
 def held_bytes(features: FeatureStream | None, row_ids: IdArray | None = None) -> int:
-    """Return the bytes of memory that features hold besides their chunks: row offsets, ids and the order of rows."""
+    """Return the bytes of row offsets, ids and row order that features hold besides their chunks."""
     offsets = 0 if features is None else features.held_bytes
     return offsets + (0 if row_ids is None else JOINED_NODE_BYTES * row_ids.shape[0])
 
@@ -163,23 +163,23 @@ def edge_table_columns(
     features_file: Path | None = None,
     keys: tuple[str, str] = ("--edge-time", "--edge-features"),
 ) -> tuple[EdgeStream, FeatureStream | None]:
-    """Return the edges of a table with their times, and their features.
+    """Return a table's edges with times, and the edge features.
 
     Parameters
     ----------
-    edges : of the table
-    time : the column of the times; None or "none": they have none
-    features : columns of numbers or of lists of them, such as "amount,kind", or a file with a row for each edge; None
-        or "none": they have none
-    budget_bytes : memory that the row offsets of a sparse matrix may take
+    edges : the table's edges
+    time : the column of times; None or "none" for edges without times
+    features : columns of numbers or lists of numbers, such as "amount,kind", or a file with a row per edge. None or
+        "none" for edges without features
+    budget_bytes : memory for a sparse matrix's row offsets
     told : receives the receipt's lines on columns
-    features_file : that file's path; None means as ``features`` says
+    features_file : path of the feature file. By default, ``features`` is the path
     keys : the options for times and features, for messages
 
     Raises
     ------
     ConfigError
-        There is no such column, and no such file; says which columns there are.
+        There is no such column, and no such file. The message lists the columns.
     SourceError, ShapeError, GraphError
         The table or the file is malformed.
     """
@@ -190,7 +190,7 @@ def edge_table_columns(
         edges = replace(edges, time=time)
     names = () if features in (None, NONE) else tuple(dict.fromkeys(str(features).split(",")))
     if not table.has_names and {edges.weight} & {time, *names}:
-        # Without names, the third column was taken for the weights.
+        # In a table without names, the third column is the weights by default.
         edges = replace(edges, weight=None)
     of_table = names if set(names) <= set(table.names) else ()
     _tell(edges, of_table, told)
@@ -204,7 +204,7 @@ def edge_table_columns(
             )
         return edges.stream(), open_edge_features(path, budget_bytes=budget_bytes, told=told)
     if edges.num_edges is None:
-        # How many edges there are is known before they are sorted, as the rows of features take disk.
+        # The sort needs the number of edges first, because feature rows take disk space.
         edges = replace(edges, num_edges=table.count_rows())
     return edges.stream(), table_features(table, edges.num_edges or 0, names)
 
@@ -236,21 +236,20 @@ _PLAIN_NAMES = ("edge", "edges", "edge_list", "edgelist", "edge_index", "graph",
 
 
 def open_edges(argument: str, options: SourceOptions) -> Source:
-    """Open an edge list with the features and labels that ``options`` name.
+    """Open an edge list, with the features and labels that ``options`` name.
 
-    The edge list is a ``.csv``, ``.tsv`` or ``.txt`` (also ``.gz``), with or without a header, or a ``.parquet``,
-    or a folder or a pattern of such files: columns of names such as src, dst and weight; without a header the first
-    two (and, of three, the third). Features are a ``.npy`` (N, F), a ``.npz`` of a scipy CSR matrix, or a table of
-    a row per node; labels a ``.npy`` (N,) or a table; splits a ``.npz`` or a folder of ``.npy`` with train, valid
-    and test. A table of nodes is joined by its column of ids, where it has one. Times and features of edges are
-    columns that ``options`` name. Without splits, the labelled nodes are dealt out 60/20/20 at random by
-    ``options.seed``. Where edges are predicted, labels may be left out.
+    The edge list is a ``.csv``, ``.tsv`` or ``.txt`` (also ``.gz``), a ``.parquet``, or a folder or pattern of such
+    files. Its columns have names such as src, dst and weight. Without a header, the first two columns are the ends, and
+    the third of three is the weight. Features are a ``.npy`` (N, F), a ``.npz`` with a scipy CSR matrix, or a table
+    with a row per node. Labels are a ``.npy`` (N,) or a table. Splits are a ``.npz`` or a folder of ``.npy`` with
+    train, valid and test. A table of nodes with an id column is joined by it. ``options`` name the columns for edge
+    times and edge features. Without splits, labelled nodes are split 60/20/20 at random by ``options.seed``. Labels are
+    optional if edges are predicted.
 
     Raises
     ------
     ConfigError
-        Features are not named, or labels where they are needed, or the table has no column of times or of edge features
-        of that name.
+        Features or required labels are not named, or the table has no such column of times or edge features.
     SourceError
         A file is missing, truncated or malformed.
     GraphError
@@ -309,12 +308,12 @@ def open_edges(argument: str, options: SourceOptions) -> Source:
 
 
 def _name_of(path: Path) -> str:
-    """Return the name of the graph in the file ``path``: edges.csv is the file of a folder that has one."""
+    """Return the graph's name: the file's stem, or the folder's name for a file such as edges.csv."""
     stem = Path(path.stem).stem
     return (path.resolve().parent.name or stem) if stem.lower() in _PLAIN_NAMES else stem
 
 
 def _require_path(path: Path | None) -> Path:
     expanded = Path() if path is None else path.expanduser()
-    part_files(expanded)  # raises where there are none
+    part_files(expanded)  # raises if there are no files
     return expanded

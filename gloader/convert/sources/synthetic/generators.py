@@ -1,12 +1,12 @@
-"""Generators for synthetic graphs: addressed draws, features, community graphs and R-MAT graphs, edge by edge.
+"""Generators for synthetic graphs: addressed draws, features, community graphs and R-MAT graphs.
 
-An addressed draw hashes its purpose and number, so that any part of a graph can be made alone. A feature row is its
-class's or traits' centre plus much noise.
+An addressed draw is a hash of its purpose and number, so any part of a graph can be made separately. A feature row is
+the centre of its class or traits, plus strong noise.
 
-Community graph, degree-corrected (Karrer and Newman, Phys. Rev. E 83, 2011): before ids are shuffled, community c owns
-the positions ``starts[c] ... starts[c + 1] - 1``, the nodes of highest expected degree first. Edge pair p draws a
-community by size, a node in it by expected degree, whether to stay inside, and the other end likewise. The labels of an
-R-MAT graph depend on the neighbourhoods of its nodes.
+Community graphs are degree-corrected (Karrer and Newman, Phys. Rev. E 83, 2011). Before ids are shuffled, community c
+owns the positions ``starts[c] ... starts[c + 1] - 1``, by descending expected degree. Each edge pair draws a community
+by size and a node in it by expected degree. Then it draws whether to stay in the community, and draws the other end in
+the same way. In an R-MAT graph, a node's label depends on its neighbourhood.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def to_unit(bits: np.uint64) -> float:
 def permute(x: np.uint64, size: np.uint64, perm: NDArray[np.uint64]) -> np.uint64:
     """Return the image of ``x`` under the permutation ``perm`` of [0, size).
 
-    Each step is a bijection of [0, 2**bits); values beyond ``size`` walk on along their cycle (Black and
-    Rogaway, CT-RSA'02), so no table of N entries is needed.
+    Each step is a bijection of [0, 2**bits). A value of ``size`` or more takes further steps along its cycle (Black
+    and Rogaway, CT-RSA'02), so no table with N entries is needed.
     """
     mask, shift = perm[0], perm[1]
     while True:
@@ -75,8 +75,8 @@ def _permute_range(
 
 
 def make_key(seed: int, purpose: str) -> np.uint64:
-    """Return the key of the draws that serve ``purpose`` in a graph of ``seed``. Pure."""
-    # The length is hashed too, as two purposes may share their first eight letters.
+    """Return the key for the draws of one ``purpose``. Pure."""
+    # The length is hashed too, because two purposes may share their first eight letters.
     state = int.from_bytes(purpose.encode()[:8].ljust(8, b"\0"), "little")
     for word in (seed, len(purpose)):
         state = mix_int(state ^ mix_int((word + int(GOLDEN)) % 2**64))
@@ -88,11 +88,11 @@ def make_permutation(size: int, seed: int, purpose: str) -> NDArray[np.uint64]:
 
     Parameters
     ----------
-    size : the permutation is one of [0, size)
-    seed : of the graph
-    purpose : tells the permutations of a graph apart, such as "ids"
+    size : length of the permuted range [0, size)
+    seed : the graph's seed
+    purpose : the permutation's name within the graph, such as "ids"
     """
-    # Odd factors are what makes a multiplication modulo 2**bits a bijection.
+    # A multiplication modulo 2**bits is a bijection only if the factor is odd.
     bits = max(1, (size - 1).bit_length())
     key = int(make_key(seed, purpose))
     odd = [mix_int((key + j) % 2**64) | 1 for j in range(3)]
@@ -105,15 +105,15 @@ def permute_range(start: int, stop: int, size: int, perm: NDArray[np.uint64]) ->
     Parameters
     ----------
     start, stop : the numbers ``start`` ... ``stop - 1``
-    size : the permutation is one of [0, size); ``stop`` is at most this
-    perm : (6,) its constants, from `make_permutation`
+    size : length of the permuted range [0, size), and the largest valid ``stop``
+    perm : (6,) constants from `make_permutation`
 
     Returns
     -------
     (stop - start,) numbers in [0, size)
     """
     out = np.empty(stop - start, np.int64)
-    # Hashes wrap around by design; compiled kernels do not check, interpreted ones warn.
+    # Hashes wrap around by design. Compiled kernels do not check this, and interpreted kernels warn.
     with np.errstate(over="ignore"):
         _permute_range(U64(start), U64(size), perm, out)
     return out
@@ -121,19 +121,19 @@ def permute_range(start: int, stop: int, size: int, perm: NDArray[np.uint64]) ->
 
 _LOW = U64(0xFFFF)
 _S16, _S32, _S48 = U64(16), U64(32), U64(48)
-# Of the sum of four uniform 16-bit numbers: its mean, and one over its standard deviation.
+# The mean of a sum of four uniform 16-bit numbers, and the inverse of the sum's standard deviation.
 _NOISE_MEAN = 2 * 65535
 _NOISE_SCALE = np.float32(1.0 / np.sqrt((65536.0**2 - 1.0) / 3.0))
 
 
 def synthetic_features(codes: IdArray, centers: NDArray[np.float32], *, seed: int) -> FeatureStream:
-    """Return float32 rows: row n is ``centers[codes[n]]`` plus noise of mean 0 and deviation 1. Pure.
+    """Return float32 rows. Row n is ``centers[codes[n]]`` plus noise with mean 0 and deviation 1. Pure.
 
     Parameters
     ----------
-    codes : (N,)
-    centers : (K, F)
-    seed : of the graph
+    codes : (N,) row of ``centers`` per node
+    centers : (K, F) centres of the feature rows
+    seed : the graph's seed
     """
     key = make_key(seed, "features")
 
@@ -145,32 +145,32 @@ def synthetic_features(codes: IdArray, centers: NDArray[np.float32], *, seed: in
 
 
 def class_centers(num_classes: int, dim: int, *, signal: float, seed: int) -> NDArray[np.float32]:
-    """Return one random direction for each class (K, F). Pure.
+    """Return one random direction (K, F) per class. Pure.
 
     Parameters
     ----------
     num_classes, dim : K and F
-    signal : length of every direction; the noise of a feature has deviation 1
-    seed : of the graph
+    signal : length of every direction; a feature's noise has deviation 1
+    seed : the graph's seed
     """
     return (signal * _directions(num_classes, dim, seed)).astype(np.float32)
 
 
 def trait_centers(num_traits: int, dim: int, *, signal: float, seed: int) -> NDArray[np.float32]:
-    """Return the centre of each combination of traits (2**num_traits, F), of length about ``signal``. Pure.
+    """Return the centre (2**num_traits, F) of each combination of traits. Pure.
 
-    Each trait adds or takes away its own direction.
+    Each trait adds or subtracts its own direction.
 
     Parameters
     ----------
     num_traits, dim : number of binary traits, and F
-    signal : length of a centre, about; the noise of a feature has deviation 1
-    seed : of the graph
+    signal : approximate length of a centre; a feature's noise has deviation 1
+    seed : the graph's seed
     """
     bits = (np.arange(1 << num_traits)[:, None] >> np.arange(num_traits)) & 1
     directions = _directions(num_traits, dim, seed) * (signal / np.sqrt(num_traits))
     centers = np.zeros((1 << num_traits, dim))
-    # Not a matrix product, whose order of additions differs between machines.
+    # A matrix product would add in an order that differs between machines.
     for trait in range(num_traits):
         centers += (2.0 * bits[:, trait, None] - 1.0) * directions[trait]
     return centers.astype(np.float32)
@@ -206,19 +206,19 @@ def _fill_rows(
         center = centers[codes[i]]
         for f in range(out.shape[1]):
             bits = draw(node_key, U64(f))
-            # The sum of four 16-bit uniforms is near enough to a normal variable, and exact on every machine.
+            # The sum of four 16-bit uniform numbers is close to a normal variable, and exact on every machine.
             total = (bits & _LOW) + ((bits >> _S16) & _LOW) + ((bits >> _S32) & _LOW) + (bits >> _S48)
             out[i, f] = center[f] + np.float32(np.int64(total) - _NOISE_MEAN) * _NOISE_SCALE
 
 
-# Knots of the inverse degree distribution, which is linear between them.
+# Intervals of the inverse degree distribution, which is linear within each.
 _NUM_KNOTS = 4096
-# Numbers of draws set aside for one pair of edges, of which five are used; with more, graphs would change.
+# Draw numbers reserved for one edge pair. Five are used. Another value would change the graphs.
 _DRAWS = U64(8)
 
 
 def _made_edges(num_edges: int, fill: Callable[[int, IdArray, IdArray], None]) -> EdgeStream:
-    """Return edges without weights and times; ``fill`` writes sources and destinations from a number on. Pure."""
+    """Return edges without weights and times. ``fill`` writes a chunk's sources and destinations. Pure."""
 
     def chunks(max_edges: int) -> Iterator[EdgeChunk]:
         for first in range(0, num_edges, max_edges):
@@ -232,9 +232,9 @@ def _made_edges(num_edges: int, fill: Callable[[int, IdArray, IdArray], None]) -
 
 
 def community_edges(spec: CommunitySpec) -> EdgeStream:
-    """Return the edges of ``spec``: entries 2p and 2p + 1 are the two directions of pair p. Pure."""
+    """Return the graph's edges. Entries 2p and 2p + 1 are the two directions of pair p. Pure."""
     starts = community_starts(spec)  # (communities + 1,) first position of each community
-    # (_NUM_KNOTS + 1,) where in its community a node of quantile u stands
+    # (_NUM_KNOTS + 1,) relative position in its community, by quantile
     quantiles = degree_quantiles(
         exponent=spec.exponent, max_ratio=(spec.nodes**2 / max(spec.edges, spec.nodes)) ** 0.5
     )
@@ -248,7 +248,7 @@ def community_edges(spec: CommunitySpec) -> EdgeStream:
 
 
 def community_starts(spec: CommunitySpec) -> IdArray:
-    """Return the first position of each community and N: sizes differ by up to a factor of 3. Pure."""
+    """Return each community's first position, then N. Sizes differ by up to a factor of 3. Pure."""
     count = spec.num_communities
     key = make_key(spec.seed, "sizes")
     with np.errstate(over="ignore"):
@@ -263,28 +263,28 @@ def community_starts(spec: CommunitySpec) -> IdArray:
 def degree_quantiles(*, exponent: float, max_ratio: float) -> NDArray[np.float64]:
     """Return the inverse distribution of edge ends over a community, highest degree first. Pure.
 
-    Expected degrees follow a power law of ``exponent``: the node at x in [0, 1) has weight
-    (x + s) ** -(1 / (exponent - 1)), where s keeps the largest at ``max_ratio`` times the mean. That ratio
-    is the structural cut-off sqrt(N / mean degree), beyond which hubs would be joined over and over.
+    Expected degrees follow a power law with ``exponent``. The node at x in [0, 1) has weight
+    (x + s) ** -(1 / (exponent - 1)). The shift s limits the largest degree to ``max_ratio`` times the mean. The caller
+    passes the structural cut-off sqrt(N / mean degree). Beyond it, hubs would share many parallel edges.
     """
     slope = 1.0 - 1.0 / (exponent - 1.0)  # in (0, 1)
 
     def ratio(shift: float) -> float:
         return float(shift ** (slope - 1.0) * slope / ((1.0 + shift) ** slope - shift**slope))
 
-    low, high = -60.0, 10.0  # of log2(shift); the ratio falls from thousands to 1
+    low, high = -60.0, 10.0  # bounds of log2(shift); the ratio falls from thousands to 1
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if ratio(2.0**middle) > max_ratio else (low, middle)
     shift = 2.0**high
     u = np.linspace(0.0, 1.0, _NUM_KNOTS + 1)
     x = (u * ((1.0 + shift) ** slope - shift**slope) + shift**slope) ** (1.0 / slope) - shift
-    # Rounded, so that a last-digit difference between two machines' `pow` cannot move an edge.
+    # Two machines' `pow` may differ in the last digit. Rounding keeps such a difference from moving an edge.
     return np.round(np.clip(x, 0.0, 1.0) * 2.0**40) / 2.0**40
 
 
 def community_classes(spec: CommunitySpec) -> IdArray:
-    """Return the class of every node (N,): its community modulo the number of classes. Pure."""
+    """Return every node's class (N,): its community modulo the number of classes. Pure."""
     labels = np.empty(spec.nodes, np.int64)
     with np.errstate(over="ignore"):
         _fill_classes(
@@ -343,14 +343,14 @@ def _fill_community_edges(
         size = starts[community + 1] - starts[community]
         u = _pick(to_unit(draw(key, at + U64(1))), starts[community], size, quantiles)
         if to_unit(draw(key, at + U64(2))) >= homophily and size < total:
-            # A position outside the node's own community; its community is drawn by size.
+            # The other end is outside the community. A uniform position draws its community by size.
             away = np.int64(to_unit(draw(key, at + U64(3))) * (total - size))
             if away >= starts[community]:
                 away += size
             community = _community_of(away, starts)
             size = starts[community + 1] - starts[community]
         v = _pick(to_unit(draw(key, at + U64(4))), starts[community], size, quantiles)
-        # No self loops, unless there is only one node.
+        # There are no self loops, unless the graph has only one node.
         if u == v:
             v = (v + 1) % total
         a = np.int64(permute(U64(u), num_nodes, perm))
@@ -364,16 +364,16 @@ def _fill_community_edges(
 
 
 _LEVEL_MASK, _LEVEL_BITS = U64(0xFFFF), U64(16)
-# Draws of a pair until it lies in [0, N): a quarter or more of the square does, so that hardly any pair fails.
+# Attempts to draw a pair in [0, N). At least a quarter of the square is in range, so hardly any pair needs all of them.
 _MAX_ATTEMPTS = 64
-# Edges read at a time while labels are counted.
+# Edges per chunk while labels are counted.
 _LABEL_CHUNK = 1 << 20
 
 
 def rmat_edges(spec: RmatSpec) -> EdgeStream:
-    """Return the edges of ``spec``. Pure.
+    """Return the graph's edges. Pure.
 
-    Ids are shuffled, as Graph500 does; parallel edges and self loops occur.
+    Ids are shuffled, as in Graph500. Parallel edges and self loops occur.
     """
     # (3,) a, a + b, a + b + c in units of 2**-16
     thresholds = np.round(np.cumsum([spec.a, spec.b, spec.c]) * 2**16).astype(np.int64)
@@ -387,12 +387,12 @@ def rmat_edges(spec: RmatSpec) -> EdgeStream:
 
 
 def num_traits(num_classes: int) -> int:
-    """Return how many binary traits tell ``num_classes`` classes apart. Pure."""
+    """Return the number of binary traits that distinguish ``num_classes`` classes. Pure."""
     return max(1, (num_classes - 1).bit_length())
 
 
 def node_traits(spec: RmatSpec) -> IdArray:
-    """Return the traits of every node (N,), one bit each. Pure."""
+    """Return every node's traits (N,), one bit each. Pure."""
     traits = np.empty(spec.nodes, np.int64)
     with np.errstate(over="ignore"):
         _fill_traits(U64((1 << num_traits(spec.classes)) - 1), make_key(spec.seed, "traits"), traits)
@@ -400,15 +400,15 @@ def node_traits(spec: RmatSpec) -> IdArray:
 
 
 def rmat_labels(spec: RmatSpec, edges: EdgeStream, traits: IdArray) -> IdArray:
-    """Return the label of every node (N,): the majority of each trait over its in-edges, its own on a tie.
+    """Return every node's label (N,): each trait's majority over its in-edges, or its own trait on a tie.
 
     Reads the edges once and holds 4 N ceil(log2(classes)) bytes.
 
     Parameters
     ----------
-    spec : of the graph
-    edges : its stream
-    traits : (N,) binary traits of each node, one bit each
+    spec : the graph's spec
+    edges : the graph's edges
+    traits : (N,) each node's binary traits, one bit each
     """
     votes = np.zeros((spec.nodes, num_traits(spec.classes)), np.int32)
     for chunk in edges.chunks(_LABEL_CHUNK):
@@ -445,7 +445,7 @@ def _count_votes(
             if votes[i, j] != 0:
                 bit = 1 if votes[i, j] > 0 else 0
             label |= bit << j
-        # The traits tell 2**k labels apart, which may be more than there are classes.
+        # k traits give 2**k labels, which may be more than the classes.
         out[i] = label % classes
 
 
@@ -467,7 +467,7 @@ def _fill_rmat_edges(
     for i in range(src.shape[0]):
         state = draw(key, U64(first + i))
         u, v = 0, 0
-        # The square has 2**scale nodes; a pair outside [0, N) is redrawn.
+        # The square has 2**scale nodes on each side. A pair outside [0, N) is redrawn.
         for _ in range(_MAX_ATTEMPTS):
             u, v, bits = 0, 0, U64(0)
             for level in range(scale):
