@@ -1,6 +1,6 @@
 """Conversion of a source into a dataset directory, within a memory budget.
 
-The steps are those of any graph: edges are split, nodes get their order, relations are sorted one after another, link
+The steps are the same for every graph. Edges are split, nodes get their order, and relations are sorted in turn. Link
 tables and features follow. A graph of one type has one relation.
 """
 
@@ -55,21 +55,21 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeReport:
-    """A node type as the dataset has it."""
+    """A node type in the dataset."""
 
     num_nodes: int
     feature_dim: int  # 0: no features
-    is_derived: bool  # whether the conversion made the features
+    is_derived: bool  # True if the conversion computed the features
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelationReport:
-    """A relation as the dataset has it."""
+    """A relation in the dataset."""
 
-    num_edges: int  # stored
-    edges_read: int  # from the source
+    num_edges: int  # stored edges
+    edges_read: int  # edges read from the source
     has_edge_times: bool
-    edge_feature_dim: int  # 0: edges have no features
+    edge_feature_dim: int  # 0: no edge features
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,21 +79,21 @@ class PrepareReport:
     path: Path
     kind: DatasetKind
     node_types: dict[str, TypeReport]
-    relations: dict[str, RelationReport]  # by "source:name:destination"
-    labelled: str  # the type that has labels and splits
-    edge_feature_dtype: str | None  # None: no edges have features
+    relations: dict[str, RelationReport]  # keys are "source:name:destination"
+    labelled: str  # the type with labels and splits
+    edge_feature_dtype: str | None  # None: no edge features
     feature_dtype: str
     order: OrderName
     seconds: float
-    order_seconds: float  # spent on finding the order
-    edge_seconds: float  # with the features of edges
-    feature_seconds: float  # of given and of derived features
-    dataset_bytes: int  # on disk
-    spilled_bytes: int  # temporary edges that went through the disk
+    order_seconds: float  # time to find the node order
+    edge_seconds: float  # time for edges and edge features
+    feature_seconds: float  # time for given and derived features
+    dataset_bytes: int  # bytes on disk
+    spilled_bytes: int  # bytes of edges in temporary files
     budget_bytes: int
-    peak_bytes: int = 0  # of memory, above Python, libraries and kernels; as it was seen between chunks
-    links: dict[str, LinkReport] = field(default_factory=dict)  # of each link table
-    receipt: dict[str, str] = field(default_factory=dict)  # as the dataset records it; see `Receipt`
+    peak_bytes: int = 0  # peak memory without Python, libraries and kernels, measured between chunks
+    links: dict[str, LinkReport] = field(default_factory=dict)  # reports by link table
+    receipt: dict[str, str] = field(default_factory=dict)  # the dataset's receipt; see `Receipt`
 
     @property
     def num_nodes(self) -> int:
@@ -107,7 +107,7 @@ class PrepareReport:
 
     @property
     def edges_read(self) -> int:
-        """Edges of all relations of the source."""
+        """Edges read for all relations."""
         return sum(found.edges_read for found in self.relations.values())
 
     @property
@@ -122,11 +122,11 @@ class PrepareReport:
 
     @property
     def feature_dim(self) -> int:
-        """Columns of the features of the labelled type, or 0."""
+        """Columns of the labelled type's features, or 0."""
         return self.node_types[self.labelled].feature_dim
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON values; that of a graph of one type has counts, and no types or relations."""
+        """Return the report as JSON values. For one type, it has counts instead of types and relations."""
         values = asdict(self) | {"path": str(self.path)}
         path, kind = values.pop("path"), values.pop("kind")
         if kind == "hetero":
@@ -139,24 +139,24 @@ class PrepareReport:
 
 
 def plan_source(source: AnySource, out: Path, options: PrepareOptions) -> PreparePlan:
-    """Check a source and return the memory and disk that its conversion takes; nothing is written.
+    """Check a source, and return its conversion's memory and disk. Nothing is written.
 
     Parameters
     ----------
-    source : labels and splits are checked; edges and features are not read
-    out : the folder that the dataset would have
-    options : of the conversion
+    source : the graph; labels and splits are checked, edges and features are not read
+    out : the dataset's folder
+    options : the conversion's options
 
     Raises
     ------
     ShapeError, GraphError
-        Features or labels are not one per node, a feature row has no columns, or a name cannot be stored.
+        There is not one feature row or label per node, a feature row has no columns, or a name cannot be stored.
     SourceError
-        Types contradict each other, a label is no class, or the splits are malformed.
+        Types contradict each other, a label is not a class, or the splits are malformed.
     BudgetError
-        The memory budget is too small; says needed and allowed.
+        The memory budget is too small. The message gives needed and allowed bytes.
     StoreWriteError
-        The disk has no room; says needed and free.
+        The disk has no room. The message gives needed and free bytes.
     ConfigError
         The feature dtype cannot be stored, a link table is not one, or an option does not fit the source.
     """
@@ -165,7 +165,7 @@ def plan_source(source: AnySource, out: Path, options: PrepareOptions) -> Prepar
 
 def _plan(source: GraphSource, out: Path, options: PrepareOptions) -> PreparePlan:
     check_source(source)
-    plan_relations(source, options)  # an option that does not fit the source is refused before a budget is
+    plan_relations(source, options)  # refuses options that do not fit, before any budget error
     budget = default_budget_bytes() if options.memory_budget_bytes is None else options.memory_budget_bytes
     plan = planned_within(lambda size: plan_prepare(source, options, budget_bytes=size), budget)
     require_free_space(nearest_existing(out.absolute().parent), plan.dataset_bytes + plan.scratch_bytes)
@@ -175,28 +175,28 @@ def _plan(source: GraphSource, out: Path, options: PrepareOptions) -> PreparePla
 def prepare(
     source: AnySource, out: Path, options: PrepareOptions, *, progress: PrepareProgress = NO_PROGRESS
 ) -> PrepareReport:
-    """Write ``source`` as a dataset directory at ``out``: all of it, or nothing.
+    """Write ``source`` as a dataset directory at ``out``. A failed conversion leaves no dataset.
 
-    Edges are read once, or twice if nodes are put in another order, and sorted within the budget; features
-    pass through in chunks, and derived features are averaged from the stored ones. Besides the budget, a running
-    interpreter with the libraries takes about 200 MB.
+    Edges are sorted within the budget. They are read once, or twice if nodes are reordered. Features pass through in
+    chunks, and derived features are means over stored rows. An interpreter with the libraries takes about 200 MB more
+    than the budget.
 
     Parameters
     ----------
     source : the graph
     out : the folder to make; it appears when the dataset is complete
-    options : of the conversion
-    progress : receives the steps, of a typed graph each with the relation or type that it is about
+    options : the conversion's options
+    progress : receives the steps. For several types, each step names its relation or type
 
     Raises
     ------
     ShapeError, SourceError, BudgetError, ConfigError
-        As `plan_source`; also if a stream turns out shorter, longer or malformed.
+        As `plan_source`. Also if a stream turns out shorter, longer or malformed.
     GraphError
-        An edge names a node that does not exist, has a weight that is not a finite number of at least 0, or a time that
-        is beyond those that are stored; or a name cannot be stored.
+        An edge names an unknown node, has a weight that is negative or not finite, or a time out of range. Or a name
+        cannot be stored.
     StoreExistsError, StoreLockedError, StoreWriteError
-        ``out`` exists, is being created by another process, or the disk refuses or has no room.
+        ``out`` exists, another process creates it, or the disk fails or has no room.
     """
     steps = WatchedSteps(progress)
     held = source.labels.nbytes + source.splits.num_bytes
@@ -214,7 +214,7 @@ def _prepare(
         _log_plan(graph, plan)
         graph = split_source(graph, options, budget_bytes=plan.free_bytes, progress=progress)
         order, order_seconds = _find_order(graph, writer.scratch, plan, options, progress)
-        # Edges, labels and splits get their new ids here; the rows of the features change places as they are written.
+        # Edges, labels and splits get their new ids here. Feature rows are reordered when they are written.
         if order is not None:
             graph = renumbered(graph, order)
             writer.nodes(graph.labelled).original_ids(order.original_ids)
@@ -293,7 +293,7 @@ def _begin(source: GraphSource, out: Path, options: PrepareOptions) -> DatasetWr
 def _recorded(
     source: GraphSource, relations: Sequence[PlannedRelation], options: PrepareOptions
 ) -> dict[str, object]:
-    """Return the options as the commit record lists them: those of all relations, and which were symmetrized."""
+    """Return the options for the commit record, with the list of symmetrized relations."""
     rules: dict[str, object] = asdict(options.rules)
     if source.has_names:
         rules["symmetrize"] = [relation_text(each.relation) for each in relations if each.rules.symmetrize]
@@ -308,7 +308,7 @@ def _recorded(
 
 
 def _log_plan(source: GraphSource, plan: PreparePlan) -> None:
-    # The number of edges in such a file is known when it has been read: few take little of what they may take.
+    # If a file does not store its number of edges, the plan counts on the most memory that they may take.
     is_counted = all(each.edges.num_edges is not None for each in source.relations)
     _LOG.info(
         "preparing %s: at most %s of memory%s, %s on disk and %s of temporary files",
@@ -323,7 +323,7 @@ def _log_plan(source: GraphSource, plan: PreparePlan) -> None:
 def _find_order(
     source: GraphSource, scratch: Path, plan: PreparePlan, options: PrepareOptions, progress: PrepareProgress
 ) -> tuple[NodeOrder | None, float]:
-    """Return the order of the nodes, and the seconds that it took to find it."""
+    """Return the node order, and the seconds to find it."""
     if options.order == "none":
         return None, 0.0
     started = time.perf_counter()
@@ -364,10 +364,10 @@ def _named(progress: PrepareProgress, source: GraphSource, name: str) -> Prepare
 
 
 class _FeatureWriter:
-    """Writes all types' features: given features first, as derived ones are averages over stored rows.
+    """Writes all types' features. Given features come first, because derived features are means over stored rows.
 
-    If only a part of the rows is stored, the rows that a mean averages are streamed again, and the edges that lead
-    to it are kept until all is written.
+    If only a part of the rows is stored, each mean streams its source rows again. The edges for all means then stay
+    until everything is written.
     """
 
     def __init__(
@@ -389,7 +389,7 @@ class _FeatureWriter:
         self._stored: dict[str, AnyColumn] = {}
 
     def write(self) -> None:
-        """Write all of them."""
+        """Write all features."""
         for nodes in self._source.nodes:
             if nodes.given is not None:
                 self._append(nodes, "writing features", self._rows(nodes, nodes.given), nodes.given)
@@ -400,7 +400,7 @@ class _FeatureWriter:
                     graphs.close()
 
     def _rows(self, nodes: NodeSource, features: FeatureStream) -> Iterator[NDArray[np.generic]]:
-        """Return the rows of a type in the order of its nodes."""
+        """Return a type's feature rows in node order."""
         shares = self._plan.rows[nodes.name]
         moves = NodeOrder.of_rows(nodes.row_ids, self._order)
         if moves is None:

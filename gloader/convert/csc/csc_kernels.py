@@ -1,8 +1,8 @@
-"""Loops over edges and compressed columns: the external counting sort, sparse feature rows, and the look-up of pairs.
+"""Kernels for the external counting sort, for sparse feature rows, and for the look-up of pairs.
 
-Callers check the arrays, kernels do not. In the look-up a *group* is the rows of one pair. The rows are sorted by
-destination, source, time and row number, so that those of a group are adjacent, and ``start[d] : start[d + 1]`` bounds
-the rows of destination d.
+Callers check the arrays. Kernels do not. In the look-up, a *group* is the rows with the same pair. Rows are sorted by
+destination, source, time and row number, so a group's rows are adjacent. Destination d has the rows
+``start[d] : start[d + 1]``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @njit(cache=True, nogil=True)
 def first_bad_edge(src: IdArray, dst: IdArray, num_sources: int, num_nodes: int) -> int:
-    """Return the first i whose source or destination is outside its range, which starts at 0, or -1. Pure."""
+    """Return the first i with a source outside 0..S-1 or a destination outside 0..N-1, or -1. Pure."""
     for i in range(src.shape[0]):
         if src[i] < 0 or src[i] >= num_sources or dst[i] < 0 or dst[i] >= num_nodes:
             return i
@@ -30,7 +30,7 @@ def first_bad_edge(src: IdArray, dst: IdArray, num_sources: int, num_nodes: int)
 
 @njit(cache=True, nogil=True)
 def first_bad_weight(weight: NDArray[np.float32]) -> int:
-    """Return the first i whose weight is negative, infinite or not a number, or -1. Pure."""
+    """Return the first i with a negative, infinite or NaN weight, or -1. Pure."""
     for i in range(weight.shape[0]):
         if not 0 <= weight[i] < np.inf:
             return i
@@ -39,7 +39,7 @@ def first_bad_weight(weight: NDArray[np.float32]) -> int:
 
 @njit(cache=True, nogil=True)
 def count_buckets(dst: IdArray, shift: int, counts: IdArray) -> None:
-    """Add to ``counts[b]`` the edges whose destination lies in bucket ``b = dst >> shift``."""
+    """Count the edges per bucket ``dst >> shift`` in ``counts``."""
     for i in range(dst.shape[0]):
         counts[dst[i] >> shift] += 1
 
@@ -55,7 +55,7 @@ def scatter_records(
     cursor: IdArray,
     records: Any,
 ) -> None:
-    """Write each edge to its bucket's next free slot; destinations become offsets in the bucket."""
+    """Write each edge to its bucket's next free slot. Destinations become offsets in the bucket."""
     mask = (np.int64(1) << shift) - 1
     for i in range(dst.shape[0]):
         bucket = dst[i] >> shift
@@ -73,7 +73,7 @@ def scatter_records(
 
 @njit(cache=True, nogil=True)
 def count_in_degrees(records: Any, degrees: IdArray) -> None:
-    """Add to ``degrees[d]`` the records of destination ``d``, counted within the bucket."""
+    """Count a bucket's records per destination offset in ``degrees``."""
     for i in range(records.shape[0]):
         degrees[records[i]["dst"]] += 1
 
@@ -89,7 +89,7 @@ def scatter_sources(
     times: IdArray | None,
     numbers: NDArray[Any] | None,
 ) -> None:
-    """Write each source with a destination in [first, last) to that destination's next free slot."""
+    """Write each source to its destination's next free slot, for destinations in [first, last)."""
     for i in range(records.shape[0]):
         node = np.int64(records[i]["dst"])
         if first <= node < last:
@@ -106,11 +106,11 @@ def scatter_sources(
 
 @njit(cache=True, nogil=True)
 def merge_segments(indptr: IdArray, indices: NDArray[Any], merged: IdArray) -> int:
-    """Sort each node's sources and keep one of each, in place; return how many are left in all.
+    """Sort each node's sources and drop duplicates, in place. Return the number of remaining sources.
 
-    ``indptr`` (n + 1,) bounds the segments, and ``merged`` (n,) receives how many of each are left.
+    ``indptr`` (n + 1,) bounds the segments, and ``merged`` (n,) receives each node's number of remaining sources.
     """
-    # What is left never overtakes what is read: the result may overwrite the input.
+    # The result may overwrite the input, because writing never overtakes reading.
     end = 0
     for node in range(indptr.shape[0] - 1):
         segment = indices[indptr[node] : indptr[node + 1]]
@@ -133,15 +133,16 @@ def merge_columns(
     numbers: NDArray[Any] | None,
     merged: IdArray,
 ) -> int:
-    """Merge as `merge_segments` does, with the edges' columns.
+    """Merge the sources as in `merge_segments`, together with the edges' columns.
 
-    An edge's weight is the larger of two sums: its own weights, and its reverse's, which have the sign bit set. Sums
-    run in input order, in float64. With numbers, an edge keeps the least number, and that edge's time.
+    A merged edge's weight is the larger of two sums: its own weights, and its reverse's weights, which have the sign
+    bit set. Sums run in input order, in float64. With numbers, a merged edge keeps the smallest number, and the time of
+    the edge with this number.
     """
     end = 0
     for node in range(indptr.shape[0] - 1):
         low, high = indptr[node], indptr[node + 1]
-        # A stable sort, so that the weights of parallel edges are added in input order.
+        # The sort is stable, so that the weights of parallel edges are added in input order.
         order = np.argsort(indices[low:high], kind="mergesort")
         sources = indices[low:high][order]
         if weights is not None:
@@ -184,7 +185,7 @@ def sort_by_time(
     weights: NDArray[np.float32] | None,
     numbers: NDArray[Any] | None,
 ) -> None:
-    """Put each node's edges into order by time, those of a time by source, in place; equal ones stay in order."""
+    """Sort each node's edges by time, then by source, in place. The sort is stable."""
     for node in range(indptr.shape[0] - 1):
         low, high = indptr[node], indptr[node + 1]
         is_sorted = True
@@ -192,7 +193,7 @@ def sort_by_time(
             if times[i] < times[i - 1] or (times[i] == times[i - 1] and indices[i] < indices[i - 1]):
                 is_sorted = False
                 break
-        # Logs come in the order of their times, which leaves nothing to do.
+        # Logs are sorted by time already.
         if is_sorted:
             continue
         order = np.argsort(indices[low:high], kind="mergesort")
@@ -216,9 +217,9 @@ def mark_sources(
     numbers: IdArray | None,
     times: IdArray | None,
 ) -> None:
-    """Mark in ``seen`` the sources of ``node`` from ``first`` on, and sum their weights.
+    """Mark the sources of ``node`` from ``first`` on in ``seen``, and sum their weights.
 
-    ``numbers`` receives the least number of each, and ``times`` the time of that one.
+    ``numbers`` receives each source's smallest edge number, and ``times`` the time of the edge with this number.
     """
     for i in range(records.shape[0]):
         source = np.int64(records[i]["src"]) - first
@@ -240,9 +241,9 @@ def mark_sources(
 
 @njit(cache=True, nogil=True)
 def expand_rows(indptr: IdArray, first: int, first_row: int, rows: IdArray) -> int:
-    """Write the row of entries ``first``, ``first + 1``, ... of a compressed matrix; return the last row.
+    """Write the rows of a compressed matrix's entries ``first``, ``first + 1``, ... Return the last row.
 
-    ``first_row`` is a row at or before that of entry ``first``.
+    ``first_row`` is at most the row of entry ``first``.
     """
     row = first_row
     for i in range(rows.shape[0]):
@@ -254,11 +255,11 @@ def expand_rows(indptr: IdArray, first: int, first_row: int, rows: IdArray) -> i
 
 @njit(cache=True, nogil=True)
 def add_sparse_rows(indptr: IdArray, columns: IdArray, values: NDArray[Any], out: NDArray[Any]) -> int:
-    """Add compressed rows to the dense ``out`` (n, F); return the first bad entry of ``columns``, or -1.
+    """Add compressed rows to the dense ``out`` (n, F). Return the first bad entry of ``columns``, or -1.
 
     ``indptr`` (n + 1,) bounds the rows' entries in ``columns`` and ``values``, counted from ``indptr[0]``.
     """
-    # The offsets are those of the whole file; columns and values are the part that was read.
+    # Offsets count from the start of the file. Columns and values are only the part that was read.
     base = indptr[0]
     for row in range(out.shape[0]):
         for i in range(indptr[row] - base, indptr[row + 1] - base):
@@ -271,7 +272,7 @@ def add_sparse_rows(indptr: IdArray, columns: IdArray, values: NDArray[Any], out
 
 @njit(cache=True, nogil=True)
 def first_not_below(values: IdArray, low: int, high: int, value: int) -> int:
-    """Return the first i in low..high-1 with ``values[i] >= value``, or ``high``; ``values`` ascend there. Pure."""
+    """Return the first i in low..high-1 with ``values[i] >= value``, or ``high``. ``values`` must ascend there. Pure."""
     while low < high:
         middle = (low + high) // 2
         if values[middle] < value:
@@ -294,9 +295,10 @@ def count_ahead(
     group_rows: IdArray,
     added: IdArray,
 ) -> None:
-    """Add 1 to ``added[i]`` for every other row that stands ahead of row i, and of no earlier one, of its group.
+    """Add 1 to ``added[i]`` for every other row whose next row in the group is i.
 
-    The others are ``rows``, ``destinations``, ``sources`` and ``times`` (m,); ``first`` is destination 0 of ``start``.
+    The columns of the other rows are ``rows``, ``destinations``, ``sources`` and ``times`` (m,). ``start`` begins at
+    destination ``first``.
     """
     for other in range(rows.shape[0]):
         node = destinations[other] - first
@@ -334,22 +336,22 @@ def match_edges(
     last: IdArray,
     positions: IdArray,
 ) -> int:
-    """Give every edge of a piece of the lists to the row of its pair that has its rank; return the piece's last node.
+    """Match a piece's edges with the rows of their pairs: the k-th edge with the row of rank k. Return the last node.
 
     Parameters
     ----------
-    indptr : (n + 1,) bounds of the lists of n destinations, positions in the whole graph
-    node : a destination, of the n, at or before that of the first edge
-    first_position : of the first edge
-    indices : (m,) sources of the edges
-    start : (n + 1,) bounds of the rows of each destination
+    indptr : (n + 1,) bounds of n destinations' lists, as positions in the graph
+    node : one of the n destinations, at or before the first edge's destination
+    first_position : position of the first edge
+    indices : (m,) sources of the piece's edges
+    start : (n + 1,) bounds of each destination's rows
     group_sources : (r,) source of each row
     heads : (r,) first row of each row's group
-    ranks : (r,) number of each row within its group, ascending there; rows of other pieces make holes
-    seen : (r,) at the head of a group: edges seen so far
-    cursor : (r,) at the head of a group: the next row that waits for its edge
-    last : (r,) at the head of a group: position of the last edge
-    positions : (r,) of the edge of each row; written
+    ranks : (r,) rank of each row within its group, ascending; ranks of other pieces' rows are missing
+    seen : (r,) at the head of a group, the number of its edges so far
+    cursor : (r,) at the head of a group, the next row without an edge
+    last : (r,) at the head of a group, the position of its last edge
+    positions : (r,) position of each row's edge, written
     """
     at, end = first_position, first_position + indices.shape[0]
     while at < end:

@@ -1,9 +1,9 @@
-"""Find the positions of pairs in a graph on disk, and those of their reverse edges, out of core.
+"""Find the positions of pairs and of their reverse edges in a graph on disk, out of core.
 
-The rows of a table are dealt out to ranges of destinations, and each range is compared with its lists as these are
-read. The results are dealt out to ranges of sources, which are compared with the lists of the reverse relation, and
-then to ranges of rows, which restores the order of the table. Lists are read in pieces: one may be longer than memory.
-`plan_locate` divides the memory budget among these steps.
+First, a table's rows go into buckets by destination, and each bucket is compared with its destinations' lists. Then the
+results go into buckets by source, for the lists of the reverse relation. Last, they go into ranges of rows, which
+restores the table's order. Lists are read in pieces, because a list may be larger than memory. `plan_locate` divides
+the memory budget among these steps.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-# Of a row on its way: it is widest before it is put in order, with its number, its ends and what was found.
+# Bytes of the widest spilled row: its number, two ends and two positions.
 SPILLED_ROW_BYTES = 40
-# Each bucket is a file that is opened and closed once per chunk: more of them would cost more than they help.
+# Each bucket is a file that is opened and closed once per chunk, so more buckets would cost more than they save.
 _MAX_BUCKETS = 1024
-# Bytes per destination of a bucket: where its list starts, where its rows do, and the sum that says so.
+# Bytes per destination of a bucket: the start of its list, the start of its rows, and a sum.
 _NODE_BYTES = 24
-# Bytes per row that is read: as it comes, as it goes to the spill, in the order of the buckets, and what sorts it.
+# Bytes per row of a chunk: the row as read, the row for the spill, the copy in bucket order, and the sort.
 _CHUNK_BYTES = 160
-# Bytes per row that is looked up: the row and another one beside it, its sorted columns, the sort, what is known of its
-# group, and the result as it goes to the next spill.
+# Bytes per row during the look-up: the row, a row of another piece, the sorted columns, the sort, the state of its
+# group, and the row for the next spill.
 _JOIN_BYTES = 320
-# Bytes per row that is put in order: of the table, twice as it is handed on, of the spill, and its place.
+# Bytes per row while the order is restored: the output row, two copies of it, the spilled row and its place.
 _ORDER_BYTES = 120
 _MAX_CHUNK_ROWS = 1 << 20
 _MIN_ROWS = 4_096
-_PIECE_BYTES = 4 << 20  # of a list, read at a time
+_PIECE_BYTES = 4 << 20  # bytes per piece of a list
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocatePlan:
     """Shares of a memory budget for finding link-table rows in a graph."""
 
-    chunk_rows: int  # read from a table at a time
-    held_bytes: int  # of dealt-out rows, before they go to files; two such are alive at once
-    join_rows: int  # looked up at a time
-    list_edges: int  # of a list, read at a time
-    range_rows: int  # put in the order of the table at a time
-    bucket_nodes: int  # of a bucket, at most
+    chunk_rows: int  # rows per chunk of a table
+    held_bytes: int  # bytes of rows that a spill holds before it writes; two spills may be alive at once
+    join_rows: int  # rows per look-up
+    list_edges: int  # edges per piece of a list
+    range_rows: int  # rows per range while the table's order is restored
+    bucket_nodes: int  # destinations per bucket, at most
     memory_bytes: int
 
     def shift(self, num_nodes: int, num_rows: int | None) -> int:
@@ -64,30 +64,30 @@ class LocatePlan:
 
         Parameters
         ----------
-        num_nodes : destinations
-        num_rows : the table's rows; None means unknown, and counts as many
+        num_nodes : number of destinations
+        num_rows : the table's number of rows, or None if unknown, which counts as a large number
         """
-        # Half of what may be looked up at once, because real destinations are skewed.
+        # A bucket gets half the rows of one look-up, because real destinations are skewed.
         by_rows = _MAX_BUCKETS // 4 if num_rows is None else -(-2 * num_rows // self.join_rows)
-        # Ranges are powers of two, and so up to twice as large as they need be.
+        # Ranges are powers of two, and so up to twice as large as necessary.
         by_nodes = 1 if num_nodes <= self.bucket_nodes else -(-2 * num_nodes // self.bucket_nodes)
         buckets = min(_MAX_BUCKETS, max(1, by_rows, by_nodes))
         return max(0, (max(1, num_nodes) - 1).bit_length() - (buckets - 1).bit_length())
 
 
 def plan_locate(num_nodes: int, *, budget_bytes: int, num_rows: int | None = None) -> LocatePlan:
-    """Divide a memory budget between the parts of a search. Pure.
+    """Divide a memory budget among the steps of a search. Pure.
 
     Parameters
     ----------
     num_nodes : nodes at the relation's larger end
-    budget_bytes : memory to stay within
-    num_rows : the table's rows; None means unknown
+    budget_bytes : the memory budget
+    num_rows : the table's number of rows, or None if unknown
 
     Raises
     ------
     BudgetError
-        Not even the smallest useful buffers fit; says needed and allowed.
+        Not even the smallest useful buffers fit. The message gives needed and allowed bytes.
     """
     least_nodes = -(-2 * num_nodes // _MAX_BUCKETS)
     needed = _PIECE_BYTES + 2 * (_NODE_BYTES * least_nodes + _JOIN_BYTES * _MIN_ROWS)
@@ -97,7 +97,7 @@ def plan_locate(num_nodes: int, *, budget_bytes: int, num_rows: int | None = Non
             f"budget leaves {format_bytes(budget_bytes)} for it. Raise --memory-budget"
         )
     free = budget_bytes - _PIECE_BYTES
-    # Reading, looking up and putting in order come one after another; what two spills hold is alive beside them.
+    # The steps run in turn, so they share one part of the memory. The rows of two spills need memory all the time.
     held = free // 8
     work = free - 2 * held
     node_bytes = max(_NODE_BYTES * least_nodes, work // 4)
@@ -111,7 +111,7 @@ def plan_locate(num_nodes: int, *, budget_bytes: int, num_rows: int | None = Non
         list_edges=_PIECE_BYTES // 8,
         range_rows=ordered,
         bucket_nodes=node_bytes // _NODE_BYTES,
-        # Without the buffers of the files that are read, which a conversion has room for.
+        # This leaves out the source files' buffers, because the conversion's plan counts them.
         memory_bytes=min(2 * held, 2 * most * SPILLED_ROW_BYTES)
         + max(
             min(chunk, most) * _CHUNK_BYTES,
@@ -123,7 +123,7 @@ def plan_locate(num_nodes: int, *, budget_bytes: int, num_rows: int | None = Non
 
 # Columns of a row before it has a position.
 _ROW, _SOURCE, _DESTINATION, _TIME = range(4)
-_MAX_RANGES = 4096  # files of the last step, in which nothing else happens
+_MAX_RANGES = 4096  # files of the last step; it may have more, because no other step runs then
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,17 +133,17 @@ class _Lists:
     graph: StoredCsc
     first: int
     stop: int
-    max_edges: int  # read at a time
+    max_edges: int  # edges per piece
 
 
 class _Groups:
-    """Rows whose edges are looked up together, sorted so that equal pairs, a group, lie side by side."""
+    """Rows that are looked up together. They are sorted, so that the rows of equal pairs, a group, are adjacent."""
 
     def __init__(self, rows: IdArray, lists: _Lists, key: tuple[int, int]) -> None:
         self._lists = lists
         self._node_column, self._source_column = key
         nodes = rows[:, self._node_column] - lists.first
-        # Rows come in the order of the table, and the sort is stable.
+        # Rows come in table order, and the sort is stable.
         self._order = np.lexsort((rows[:, _TIME], rows[:, self._source_column], nodes))
         counts = np.bincount(nodes, minlength=lists.stop - lists.first)
         self._start = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
@@ -179,7 +179,7 @@ class _Groups:
         seen, last = np.zeros(num_rows, np.int64), np.full(num_rows, NO_EDGE, np.int64)
         cursor = np.arange(num_rows, dtype=np.int64)
         sorted_positions = np.empty(num_rows, np.int64)
-        # No row belongs to the lists before the first row and behind the last one.
+        # Lists before the first row's destination and behind the last row's destination are not read.
         wanted = np.flatnonzero(np.diff(self._start))
         node, at = int(wanted[0]), int(indptr[wanted[0]])
         for sources in lists.graph.sources(at, int(indptr[wanted[-1] + 1]), lists.max_edges):
@@ -208,20 +208,19 @@ class _Groups:
 class LocatedRows:
     """One link table's rows with their positions and reverse positions. A context manager; not thread-safe.
 
-    Parallel edges are told apart: a pair's k-th row has its k-th edge, and rows beyond the last edge have the last.
-    Rows count in table order, or in time order if lists are sorted by time. Owns its temporary files until
-    ``close()``.
+    A pair's k-th row gets the pair's k-th parallel edge. Rows beyond the last edge get the last edge. Rows count in
+    table order, or in time order if lists are sorted by time. Owns its temporary files until ``close()``.
 
     Parameters
     ----------
-    plan : shares of the memory
+    plan : shares of the memory budget
     scratch : an existing folder for temporary files
     """
 
     def __init__(self, plan: LocatePlan, scratch: Path) -> None:
         self.num_rows = 0
         self.num_found = 0  # rows whose edge is in the graph
-        self.num_reversed = 0  # rows whose edge is not, and the one that leads back is
+        self.num_reversed = 0  # rows for which only the reverse edge is in the graph
         self.spilled_bytes = 0
         self._plan = plan
         self._scratch = scratch
@@ -250,14 +249,14 @@ class LocatedRows:
         *,
         num_rows: int | None,
     ) -> None:
-        """Look every row up. Called once.
+        """Look up every row. Call once.
 
         Parameters
         ----------
-        chunks : the rows, whose ids have been checked
+        chunks : the rows, with checked ids
         graph : the table's relation
-        back : the relation that leads back, or None
-        num_rows : the table's rows, or None if unknown; decides sizes, not results
+        back : the reverse relation, or None
+        num_rows : the table's number of rows, or None if unknown; it affects sizes, not results
 
         Raises
         ------
@@ -273,7 +272,7 @@ class LocatedRows:
             rows = self._looked_up(rows, back, key=(_SOURCE, _DESTINATION), num_rows=num_rows)
         ordered: Spill | None = None
         for found in rows:
-            if ordered is None:  # the number of rows is known as soon as the first is found
+            if ordered is None:  # all rows have been counted once the first result is here
                 self._range_rows = max(self._plan.range_rows, -(-self.num_rows // _MAX_RANGES))
                 ordered = self._spill("by-row", width=5, num_buckets=-(-self.num_rows // self._range_rows))
             self.num_found += int(np.count_nonzero(found[:, -2] != NO_EDGE))
@@ -282,11 +281,11 @@ class LocatedRows:
         self.spilled_bytes = sum(spill.spilled_bytes for spill in self._spills)
 
     def rows(self) -> Iterator[IdArray]:
-        """Yield (n, 4) source, destination, position and reverse position for all rows in order; once."""
+        """Yield (n, 4) source, destination, position and reverse position for all rows in order. Call once."""
         if not self.num_rows:
             return
         ordered = self._spills[-1]
-        # As many bytes as of a list, which is not read any more.
+        # A piece takes over the memory for a list's piece, because lists are no longer read.
         piece_rows = max(1, 8 * self._plan.list_edges // SPILLED_ROW_BYTES)
         for number, first in enumerate(range(0, self.num_rows, self._range_rows)):
             out = np.empty((min(self._range_rows, self.num_rows - first), 4), np.int64)
@@ -308,7 +307,7 @@ class LocatedRows:
     def _looked_up(
         self, rows: Iterable[IdArray], graph: StoredCsc, *, key: tuple[int, int], num_rows: int | None
     ) -> Iterator[IdArray]:
-        """Deal ``rows`` (n, W) out by column ``key[0]``; yield (n, W + 1) rows with the position found."""
+        """Put ``rows`` (n, W) into buckets by column ``key[0]``. Yield (n, W + 1) rows with the found positions."""
         shift = self._plan.shift(graph.num_nodes, num_rows)
         num_buckets = max(1, -(-graph.num_nodes // (1 << shift)))
         name, width = ("by-destination", 4) if key[0] == _DESTINATION else ("by-source", 5)
@@ -320,7 +319,7 @@ class LocatedRows:
             stop = min(graph.num_nodes, first + (1 << shift))
             yield from self._joined(spill, bucket, _Lists(graph, first, stop, self._plan.list_edges), key)
             spill.drop(bucket)
-        # What it holds goes before another spill but the next begins.
+        # The spill frees its memory here, so that at most two spills are alive.
         spill.close()
 
     def _joined(self, spill: Spill, bucket: int, lists: _Lists, key: tuple[int, int]) -> Iterator[IdArray]:
@@ -328,7 +327,7 @@ class LocatedRows:
         for number, piece in enumerate(spill.full_pieces(bucket, join_rows)):
             groups = _Groups(piece, lists, key)
             if piece.shape[0] < spill.counts[bucket]:
-                # Rows of one pair may lie in several pieces: each is told how many stand ahead of it in the others.
+                # One pair's rows may lie in several pieces, so each row counts the rows ahead of it in other pieces.
                 for other_number, other in enumerate(spill.full_pieces(bucket, join_rows)):
                     if other_number != number:
                         groups.count(other)

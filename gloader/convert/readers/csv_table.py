@@ -40,20 +40,19 @@ if TYPE_CHECKING:
 
     from gloader.convert.readers.table_streams import Columns, Number, TableError
 
-# As finely as numpy has them, so that none is rounded to a second unseen.
+# Dates are read in numpy's finest unit, so that no date is silently rounded to a second.
 _DATE, _UTC_DATE = pa.timestamp("ns"), pa.timestamp("ns", tz="UTC")
-# As long as a line may be. The reader holds several of them, and each is several times as large as numbers.
+# Bytes per block, and the longest valid line. The reader holds several blocks, and text is larger than its numbers.
 _BLOCK_BYTES = 1 << 20
-_BLOCK_COPIES = 12  # as text, cleaned, as bytes, and those that the parser holds
+_BLOCK_COPIES = 12  # the raw text, the cleaned text, the bytes and the parser's copies
 _DELIMITERS = (",", "\t", ";", "|", BLANKS)
-# More comment lines than this before the first row are taken for a file of another kind.
+# A file with more comment lines before the first row is not a table.
 _MAX_COMMENTS = 1000
-# Rows that tell what the columns hold.
+# Rows from which the columns' kinds are read.
 _SNIFFED_ROWS = 100
 _WHOLE = re.compile(r"\s*[+-]?\d+\s*")
 _NUMBER = re.compile(r"\s*[+-]?((\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|inf|infinity|nan)\s*", re.IGNORECASE)
-# What people and programs write in place of a number: a list, a comma for the point or between thousands, a sign of
-# money or of hundredths.
+# Text that is almost a number: a list, a decimal comma, a comma between thousands, a currency or percent sign.
 _ALMOST = re.compile(
     r"\[\s*[-+.\d]+([eE][-+]?\d+)?([,\s]+[-+.\d]+([eE][-+]?\d+)?)*\s*\]"
     r"|[$€£]?[-+]?\d+([.,]\d{3})*([.,]\d+)?\s?[%€$£]?"
@@ -63,11 +62,11 @@ _BOOLS: Final = frozenset({"true", "false"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvTable:
-    """Rows of numbers as text. Blank lines, and lines of ``#`` or ``%``, are skipped.
+    """Rows of numbers as text. Blank lines, and comment lines with ``#`` or ``%``, are skipped.
 
-    The separator is a comma, tab, semicolon, bar or blanks, whichever the first rows have. The first row is data if
-    its first two fields are whole numbers or all of them are numbers, and otherwise the header. Without one, the last
-    comment before the first row is, where it has names that are known.
+    The first rows decide whether the separator is a comma, tab, semicolon, bar or blanks. The first row is data if its
+    first two fields are whole numbers, or all its fields are numbers. Otherwise, it is the header. Without a header,
+    the last comment before the first row serves as the header if it has known names.
     """
 
     path: Path
@@ -75,19 +74,19 @@ class CsvTable:
     has_names: bool
     delimiter: str
     skipped_lines: int  # before the first row of numbers
-    kinds: tuple[str, ...]  # of the columns, as `NumberTable.kind` says them
+    kinds: tuple[str, ...]  # the columns' kinds, as in `NumberTable.kind`
     is_empty: bool  # no rows
-    # The numbers of the first row are 0, 1, 2 and so on, as in the header that pandas writes of columns without names.
+    # The first row's numbers are 0, 1, 2 and so on. pandas writes such a header for columns without names.
     counts_columns: bool
 
     @classmethod
     def open(cls, path: Path) -> CsvTable:
-        """Look at the first rows of the file.
+        """Open the file, and read its first rows.
 
         Raises
         ------
         SourceError
-            The file cannot be read, or its first line is neither names nor numbers.
+            The file cannot be read, or its first line has neither names nor numbers.
         """
         with _reading(path):
             comment, lines = _first_lines(path)
@@ -114,7 +113,7 @@ class CsvTable:
 
     @property
     def num_rows(self) -> None:
-        """Unknown: only reading tells."""
+        """None: the number of rows is unknown until they are read."""
         return
 
     @property
@@ -124,20 +123,20 @@ class CsvTable:
 
     @property
     def row_ids(self) -> None:
-        """Never: the index of a pandas table is a column."""
+        """None: in a text file, a pandas index is a column."""
         return
 
     def kind(self, column: str) -> str:
-        """Return a column's kind, as far as its first rows tell; see `NumberTable.kind`."""
+        """Return a column's kind according to its first rows; see `NumberTable.kind`."""
         return self.kinds[self.names.index(column)]
 
     def width(self, column: str) -> int:
-        """Return 1: a field is one number."""
+        """Return 1, because a field is one number."""
         del column
         return 1
 
     def reading_bytes(self, columns: Iterable[str]) -> int:
-        """Return the memory that reading takes besides its results: copies of a text block."""
+        """Return the memory for copies of a text block. Reading needs it besides the results."""
         del columns
         return _BLOCK_COPIES * _BLOCK_BYTES
 
@@ -171,18 +170,18 @@ class CsvTable:
         kinds = {name: self._type(name, number) for name, number in columns.items()}
         for batch in self._batches(kinds):
             for name in columns:
-                # Floats become NaN where empty; integers and bools have no such value.
+                # An empty field becomes NaN in a column of floats. Integers and bools have no such value.
                 if not pa.types.is_floating(kinds[name]) and batch.column(name).null_count:
                     raise pa.ArrowInvalid(f"column {name} has empty fields")
             yield tuple(_numbers(batch.column(name), columns[name]) for name in columns)
 
     def _batches(self, kinds: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
-        # pyarrow refuses an empty file, which is an empty table to us.
+        # An empty file is an empty table here, but pyarrow refuses it.
         if not self.names:
             return
         with closing(self._text()) as text:
             if self.is_empty:
-                text.read()  # comments alone, of which none may be a row
+                text.read()  # checks that all lines are comments
                 return
             reader = pacsv.open_csv(
                 cast("IO[bytes]", text),
@@ -190,7 +189,7 @@ class CsvTable:
                     block_size=_BLOCK_BYTES, column_names=list(self.names), use_threads=False
                 ),
                 parse_options=pacsv.ParseOptions(delimiter=self.delimiter),
-                # Without nulls of its own, pyarrow would take words such as "null" for missing numbers.
+                # By default, pyarrow would read words such as "null" as missing numbers.
                 convert_options=pacsv.ConvertOptions(
                     column_types=dict(kinds),
                     include_columns=list(kinds),
@@ -210,7 +209,7 @@ class CsvTable:
         )
 
     def _type(self, name: str, number: Number) -> pa.DataType:
-        """Return the type as which a column is read: of times, the one that the first row's is."""
+        """Return the type for reading a column. A column of times has the type of its first row."""
         if number != "time":
             is_bool = number != "int64" and self.kind(name) == "bool"
             return pa.bool_() if is_bool else pa.type_for_alias(number)
@@ -224,7 +223,7 @@ class CsvTable:
 
     def _explained(self, columns: Mapping[str, Number], error: TableError, failure: Exception) -> Exception:
         """Return the error for the first bad row, found by reading the text line by line."""
-        # pyarrow's message does not always name the row, and never the line.
+        # pyarrow's message never names the line, and not always the row.
         kinds = {name: self._type(name, number) for name, number in columns.items()}
         for row, (line, fields) in enumerate(rows_of(self.path, self.delimiter, self.skipped_lines)):
             if len(fields) != len(self.names):
@@ -274,7 +273,7 @@ def _is_valid(field: str, kind: pa.DataType) -> bool:
     try:
         if pa.types.is_boolean(kind):
             return field.strip().lower() in _BOOLS
-        # As pyarrow reads it, to whom "+1" is no whole number.
+        # The check uses pyarrow's own rules: it does not read "+1" as a whole number.
         is_left_out = pa.types.is_floating(kind) and field.strip() in {"", "nan", "NaN"}
         return is_left_out or bool(pa.scalar(field.strip()).cast(kind).is_valid)
     except (ValueError, pa.ArrowInvalid):
@@ -286,10 +285,10 @@ def _is_number(text: str) -> bool:
 
 
 def _is_data(fields: Sequence[str]) -> bool:
-    """True if the first line of a table is a row of it, and not its header. Pure."""
+    """True if a table's first line is data, not a header. Pure."""
     if _starts_whole(fields):
         return True
-    # The header of a pandas table without names: nothing over the index, and the numbers of the columns.
+    # The header of a pandas table without names is an empty field over the index, then the columns' numbers.
     if len(fields) > 1 and not fields[0].strip() and _counts(fields[1:]):
         return False
     return all(map(_is_number, fields))
@@ -300,7 +299,7 @@ def _counts(fields: Sequence[str]) -> bool:
 
 
 def _names(fields: Sequence[str], path: Path) -> Iterator[str]:
-    """Yield the names in a header, those of unnamed columns as pandas writes them."""
+    """Yield the names in a header. Unnamed columns get pandas' names."""
     names = [field.strip() for field in fields]
     if not "".join(names).isprintable():
         raise SourceError(
@@ -309,7 +308,7 @@ def _names(fields: Sequence[str], path: Path) -> Iterator[str]:
     named = [name for name in names if name]
     twice = twice_in(named)
     numbers = [name for name in named if _NUMBER.fullmatch(name) or name.lower() in MISSING]
-    # Beside a name that is known, a number is one too, and so are those that pandas counts its columns by.
+    # A number is a valid name in a header with known names, and in pandas' header of counted columns.
     is_header = not numbers or is_known(names) or (not names[0] and _counts(names[1:]))
     if twice is not None or not is_header:
         said = f"has {shown(twice)} twice" if twice is not None else "is neither names nor numbers"
@@ -321,7 +320,7 @@ def _names(fields: Sequence[str], path: Path) -> Iterator[str]:
 
 
 def _commented_names(comment: str, count: int, delimiter: str) -> tuple[str, ...]:
-    """Return the names in a comment such as ``# FromNodeId ToNodeId``, of ``count`` columns; (): it has none. Pure."""
+    """Return ``count`` names in a comment such as ``# FromNodeId ToNodeId``, or () if it has none. Pure."""
     text = comment.strip().lstrip("".join(COMMENTS))
     for mark in (delimiter, BLANKS, ","):
         names = [field.strip() for field in fields_of(text, mark)]
@@ -331,7 +330,7 @@ def _commented_names(comment: str, count: int, delimiter: str) -> tuple[str, ...
 
 
 def _delimiter(lines: Sequence[str]) -> str:
-    """Return the separator: one that leaves two whole numbers, and as many fields in every row. Pure."""
+    """Return the separator that gives two whole numbers first, and equally many fields in each row. Pure."""
     if not lines:
         return ","
     split = {mark: [fields_of(line, mark) for line in lines] for mark in _DELIMITERS}
@@ -362,14 +361,14 @@ def _kind(fields: Sequence[str]) -> str:
         return "integer"
     if all(field.lower() in _BOOLS for field in given):
         return "bool"
-    # Where some are numbers the others are mistakes, which reading names.
+    # If some fields are numbers, the others are mistakes, and the reader's error names them.
     if any(map(_NUMBER.fullmatch, given)):
         return "number"
     return ALMOST if all(map(_ALMOST.fullmatch, given)) else "string"
 
 
 def _first_lines(path: Path) -> tuple[str, list[tuple[int, str]]]:
-    """Return the comment right before the first row, and the first rows, each with the number of its line."""
+    """Return the comment right before the first row, and the first rows with their line numbers."""
     comment, found = "", []
     with open_text(path) as file:
         for number, line in lines_of(file, path):
@@ -393,7 +392,7 @@ def _first_lines(path: Path) -> tuple[str, list[tuple[int, str]]]:
 def _reading(path: Path) -> Iterator[None]:
     try:
         yield
-    # Those that `read` explains by the row and the value.
+    # `read` explains these errors with the row and the value.
     except (GloaderError, pa.ArrowInvalid):
         raise
     except (OSError, pa.ArrowException, *MALFORMED) as error:
@@ -403,20 +402,20 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def read_column(path: Path, number: Number = "float64", *, max_rows: int) -> NDArray[np.generic]:
-    """Read a table (n,) of one column whole, such as labels; no more of it is read than it may hold.
+    """Read a table with one column, such as labels, into memory (n,). A table that is too long is refused early.
 
     Parameters
     ----------
-    path : of the file
+    path : the file
     number : dtype of the numbers
-    max_rows : rows that it may have
+    max_rows : the largest valid number of rows
 
     Raises
     ------
     SourceError
         The file is missing or malformed.
     ShapeError
-        It has more columns, or more rows.
+        The table has more than one column, or more than ``max_rows`` rows.
     """
     if not path.is_file():
         raise SourceError(f"{path} is missing, or is not a file")

@@ -1,9 +1,9 @@
-"""Read files of `dgl.save_graphs` without DGL: the place, dtype and shape of each array of a graph.
+"""Read files of `dgl.save_graphs` without DGL: each array's place, dtype and shape.
 
-A file has a header of 4096 bytes, the arrays beside the graphs, the graphs, and the offset of each graph. A graph of
-version 2, which DGL has written since 0.5, is a graph of its types, then for each relation its edges in one form or
-several, and the columns of each type and relation. One of version 1 has no types, and its edges lie by destinations.
-Each value is checked against the bytes that are there.
+A file has a header of 4096 bytes, the arrays saved as graph labels, the graphs and an index of their offsets. DGL has
+written version 2 since 0.5. Such a graph starts with a graph of its types. Each relation's edges follow in one form or
+several, then the columns of each type and relation. A graph of version 1 has no types, and its edges are sorted by
+destination. Each value is checked against the file's size.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _ARRAY_MAGIC = 0xDD5E40F096B4A13F
 _CPU = 1
-# An element by the code of its kind, as of DLPack, and its bits; bits stand for a bfloat16.
+# Dtypes by DLPack's code of the kind, and by bits. A bfloat16 is stored as its bits.
 _DTYPES = {
     **{(0, bits): f"<i{bits // 8}" for bits in (8, 16, 32, 64)},
     **{(1, bits): f"<u{bits // 8}" for bits in (8, 16, 32, 64)},
@@ -41,24 +41,24 @@ _DTYPES = {
 }
 _BFLOAT = 4
 _MAX_NDIM = 32
-# Real files have neither longer names nor more of them; the two limits bound the memory of names.
+# These two limits bound the memory for names. Real files have shorter and fewer names.
 _MAX_NAME_BYTES = 4096
 _MAX_ENTRIES = 1 << 14
 
 
 class DglBytes:
-    """The values of a file, taken in order. Not thread-safe; the file is its caller's.
+    """Reads a file's values in order. Not thread-safe. The caller owns the file.
 
     Parameters
     ----------
-    file : open for reading
-    path : of it, for messages
-    num_bytes : that it has
+    file : the file, open for reading
+    path : the file's path, for messages
+    num_bytes : the file's size
 
     Raises
     ------
     SourceError
-        From every method: the file ends early, or holds something else; names the file, the byte and the reason.
+        From every method: the file ends early, or has an invalid value. The message names file, byte and reason.
     """
 
     def __init__(self, file: IO[bytes], path: Path, num_bytes: int) -> None:
@@ -75,7 +75,7 @@ class DglBytes:
         )
 
     def skip_to(self, position: int) -> None:
-        """Go on at byte ``position``."""
+        """Continue at byte ``position``."""
         if not self.position <= position <= self.num_bytes:
             raise self.damaged(self.position, f"it goes on at byte {position} of {self.num_bytes}")
         self.position = position
@@ -85,13 +85,13 @@ class DglBytes:
         return int.from_bytes(self._take(num_bytes, what), "little", signed=is_signed)
 
     def magic(self, magic: int, what: str) -> None:
-        """Refuse anything but ``magic``, which ``what`` begins with."""
+        """Read the signature of ``what``, and refuse any value but ``magic``."""
         at, found = self.position, self.whole(f"the signature of {what}")
         if found != magic:
             raise self.damaged(at, f"the signature of {what} is {found:#x}, not {magic:#x}")
 
     def count(self, what: str) -> int:
-        """Return how many entries of at least 8 bytes follow."""
+        """Return the number of the entries that follow, with at least 8 bytes each."""
         at, count = self.position, self.whole(f"the number of {what}")
         if count > min(_MAX_ENTRIES, (self.num_bytes - self.position) // 8):
             left = self.num_bytes - self.position
@@ -131,7 +131,7 @@ class DglBytes:
         return found
 
     def array(self, what: str) -> StoredArray:
-        """Return the next array, whose elements are skipped."""
+        """Return the next array, and skip its elements."""
         self.magic(_ARRAY_MAGIC, what)
         self.whole(f"the reserved bytes of {what}")
         start = self.position
@@ -177,14 +177,14 @@ _RELATION_MAGIC = 0xDD2E60F0F6B4A127
 _PAIRS_MAGIC = 0xDD61FFD305DFF127
 _LISTS_MAGIC = 0xDD6CD31205DFF127
 _HEADER_BYTES = 4096
-# Beside a code of forms: it is a set of them. Without it, as DGL 0.5 wrote, it is the number of one.
+# With this bit, the code of a relation's forms is a set. Without it, as in DGL 0.5, the code is one form's number.
 _IS_SET = 1 << 32
 
 
 class Form(IntFlag):
-    """The forms in which edges are stored, by DGL's codes."""
+    """The forms of stored edges, by DGL's codes."""
 
-    PAIRS = 1  # the source and the destination of each
+    PAIRS = 1  # source and destination of each edge
     BY_SOURCE = 2  # the destinations of each source
     BY_DESTINATION = 4  # the sources of each destination
 
@@ -194,8 +194,8 @@ class StoredEdges:
     """The edges of a relation in one form."""
 
     first: StoredArray  # (E,) sources of pairs, or (N + 1,) offsets of lists
-    second: StoredArray  # (E,) destinations of pairs, or what the lists hold
-    numbers: StoredArray | None  # (E,) the number of each edge among the columns; None: as they lie
+    second: StoredArray  # (E,) destinations of pairs, or the lists' entries
+    numbers: StoredArray | None  # (E,) each edge's row in the columns; None: edges and rows have one order
     num_sources: int
     num_destinations: int
 
@@ -207,25 +207,25 @@ class StoredEdges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DglFile:
-    """The one graph of a file: its columns, and its edges in each form that was saved."""
+    """A file's one graph: its columns, and its edges in each saved form."""
 
     path: Path
     node_types: tuple[str, ...]
-    num_nodes: tuple[int, ...]  # of each type
+    num_nodes: tuple[int, ...]  # nodes per type
     edge_types: tuple[Relation, ...]
-    relations: tuple[Mapping[Form, StoredEdges], ...]  # of each of these
-    node_columns: tuple[Mapping[str, StoredArray], ...]  # of each type
-    edge_columns: tuple[Mapping[str, StoredArray], ...]  # of each relation
-    beside: Mapping[str, StoredArray]  # that were saved as labels of graphs
+    relations: tuple[Mapping[Form, StoredEdges], ...]  # edges per relation, by form
+    node_columns: tuple[Mapping[str, StoredArray], ...]  # columns per type
+    edge_columns: tuple[Mapping[str, StoredArray], ...]  # columns per relation
+    beside: Mapping[str, StoredArray]  # arrays saved as graph labels
 
     @classmethod
     def open(cls, path: Path) -> DglFile:
-        """Look through the file at ``path``; of its arrays nothing is read.
+        """Read the file's structure. Array elements are not read.
 
         Raises
         ------
         SourceError
-            The file is missing, is of another kind, is damaged, or holds other than one graph.
+            The file is missing, damaged or not a DGL file, or does not have exactly one graph.
         """
         if not path.is_file():
             raise SourceError(f"{path} does not exist or is not a file; dgl: takes a file of dgl.save_graphs")
@@ -250,11 +250,11 @@ class DglFile:
 
     @property
     def is_homogeneous(self) -> bool:
-        """True if it has one type of nodes and one of edges."""
+        """True if the graph has one node type and one relation."""
         return len(self.num_nodes) == len(self.relations) == 1
 
     def small_columns(self) -> dict[str, NDArray[Any]]:
-        """Return the columns of one number a node of a homogeneous graph, such as labels and masks, in memory."""
+        """Return a homogeneous graph's columns with one number per node, such as labels and masks, in memory."""
         (columns,) = self.node_columns
         (count,) = self.num_nodes
         return {name: each.load() for name, each in columns.items() if each.shape in ((count,), (count, 1))}
@@ -336,7 +336,7 @@ class _GraphReader:
             raise SourceError(f"{self._path} holds {num_graphs} graphs; save one")
 
     def _types(self) -> StoredEdges:
-        """Return the graph whose nodes are types of nodes, and whose edges are the relations."""
+        """Return the graph of types. Its nodes are node types, and its edges are relations."""
         data = self._data
         data.magic(_TYPES_MAGIC, "a graph of types")
         at = data.position
@@ -350,7 +350,7 @@ class _GraphReader:
         data.magic(_RELATION_MAGIC, "a relation")
         at, code = data.position, data.whole("the forms of a relation")
         data.whole("the forms that a relation may take")
-        # Of a number: 1, 2 and 3 are the forms in their order.
+        # As a number, 1, 2 and 3 are the forms in order.
         forms = code ^ _IS_SET if code & _IS_SET else {1: 1, 2: 2, 3: 4}.get(code, 0)
         if not 1 <= forms <= 7:
             raise data.damaged(at, f"the forms of a relation are {code:#x}")
@@ -359,7 +359,7 @@ class _GraphReader:
             if forms & form:
                 self._types()
                 found[form] = self._matrix(_PAIRS_MAGIC if form is Form.PAIRS else _LISTS_MAGIC)
-        # The rows of a matrix are sources, and destinations where it lies by these.
+        # The rows of a matrix are sources, except in the form BY_DESTINATION.
         if Form.BY_DESTINATION in found:
             found[Form.BY_DESTINATION] = _turned(found[Form.BY_DESTINATION])
         sizes = {(each.num_sources, each.num_destinations, each.num_edges) for each in found.values()}
@@ -410,7 +410,7 @@ class _GraphReader:
     def _edge_types(
         self, at: int, types: StoredEdges, node_types: list[str], names: list[str]
     ) -> tuple[Relation, ...]:
-        """Return the relations in their order: each is an edge of the graph of ``types``, which lies by its sources."""
+        """Return the relations in order: the edges of the graph of ``types``, which is sorted by source."""
         offsets, ends = types.first.load(), types.second.load()
         numbers = np.arange(len(ends)) if types.numbers is None else types.numbers.load()
         is_whole = (
@@ -440,7 +440,7 @@ class _GraphReader:
         edge_types: tuple[Relation, ...],
         relations: list[dict[Form, StoredEdges]],
     ) -> None:
-        """Refuse relations that are not between as many nodes as their types have."""
+        """Refuse relations with other node counts than their types."""
         for (source, name, destination), forms in zip(edge_types, relations, strict=True):
             edges = next(iter(forms.values()))
             found, wanted = (
@@ -455,7 +455,7 @@ class _GraphReader:
                 )
 
     def _checked(self, at: int, found: DglFile) -> DglFile:
-        """Refuse columns that do not have a row for each node, or edge."""
+        """Refuse columns without exactly one row per node or edge."""
         counts = [*found.num_nodes, *(next(iter(each.values())).num_edges for each in found.relations)]
         for count, columns in zip(counts, [*found.node_columns, *found.edge_columns], strict=True):
             for name, column in columns.items():

@@ -1,6 +1,6 @@
-"""Open tables: the suffix of a file's name decides the format.
+"""Open tables of any format, by the suffix of the file name.
 
-A table may be several files: a folder of part files as Spark writes it, or a pattern such as ``edges-*.csv``.
+A table may have several files: a folder of part files, as Spark writes them, or a pattern such as ``edges-*.csv``.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from gloader.convert.readers.table_streams import Columns, Number, NumberTable, TableError
 
 
-# Marks beside the parts, of the program that wrote them: ``_SUCCESS``, ``.part-00000.crc``.
+# Prefixes of the writing program's marker files, such as ``_SUCCESS`` and ``.part-00000.crc``.
 _NOT_PARTS = ("_", ".")
 _PATTERN = ("*", "?", "[")
 
 
 def part_files(path: Path) -> list[Path]:
-    """Return the files of a table: the file itself, those of a folder, or those that match a pattern, by name.
+    """Return a table's files: the file itself, a folder's files, or a pattern's matches.
 
-    Numbers in names count as numbers.
+    Files are sorted by name, with numbers compared as numbers.
 
     Raises
     ------
     SourceError
-        There is none, or a folder holds folders, such as those of Hive's partitions.
+        There is no file, or the folder has folders, such as Hive partitions.
     """
     if path.is_file():
         return [path]
@@ -60,8 +60,8 @@ def part_files(path: Path) -> list[Path]:
 
 
 def _in_order(path: Path) -> list[str | int]:
-    """Return the sort key for a file name: part-2 comes before part-10. Pure."""
-    # Text and numbers take turns, so that each is compared with its kind.
+    """Return the sort key for a file name, which puts part-2 before part-10. Pure."""
+    # Text and numbers alternate, so that text is compared with text, and numbers with numbers.
     return [int(each) if each.isdecimal() else each for each in re.split(r"([0-9]+)", path.name)]
 
 
@@ -72,20 +72,20 @@ def is_pattern(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartedTable:
-    """A table in several files of the same columns, whose rows follow each other in the order of their names."""
+    """A table in several files with the same columns. Rows are in the order of the file names."""
 
     path: Path  # folder or pattern
     parts: tuple[NumberTable, ...]  # at least one
 
     @classmethod
     def of(cls, path: Path, parts: Sequence[NumberTable]) -> PartedTable:
-        """Check that the parts have the same columns; empty files are left out.
+        """Return the table over the parts, without empty files, after a check of their columns.
 
         Raises
         ------
         SourceError
-            A part has other columns than the first, another kind of values in one, or an index that counts its rows;
-        names the part.
+            A part has other columns or other kinds of values than the first, or a pandas index without a column. The
+            message names the part.
         """
         filled = [part for part in parts if part.names] or list(parts[:1])
         first, kinds = filled[0], dict[str, tuple[str, str]]()
@@ -118,7 +118,7 @@ class PartedTable:
 
     @property
     def has_names(self) -> bool:
-        """True if the names are the files'."""
+        """True if the files have the names."""
         return self.parts[0].has_names
 
     @property
@@ -128,7 +128,7 @@ class PartedTable:
 
     @property
     def row_ids(self) -> None:
-        """Never: `of` refuses them."""
+        """None, because `of` refuses parts with row ids."""
         return
 
     @property
@@ -138,32 +138,32 @@ class PartedTable:
 
     @property
     def num_rows(self) -> int | None:
-        """Number of rows; None: unknown until they are read."""
+        """Number of rows, or None if unknown until they are read."""
         counts = [part.num_rows for part in self.parts]
         return None if None in counts else sum(count or 0 for count in counts)
 
     def kind(self, column: str) -> str:
-        """Return a column's kind in the first part that tells; see `NumberTable.kind`."""
+        """Return a column's kind in the first part with values; see `NumberTable.kind`."""
         kinds = [part.kind(column) for part in self.parts]
         known = [kind for kind in kinds if kind != "empty"]
-        # Whole numbers in some parts and fractions in others are numbers.
+        # A column with whole numbers in some parts and fractions in others has the kind "number".
         return "number" if set(known) == {"integer", "number"} else next(iter(known), "empty")
 
     def width(self, column: str) -> int:
-        """Return the numbers in each row of a column, in the first part that tells."""
+        """Return a column's numbers per row, from the first part with values."""
         return next((part.width(column) for part in self.parts if part.kind(column) != "empty"), 1)
 
     def reading_bytes(self, columns: Iterable[str]) -> int:
-        """Return the memory that reading ``columns`` takes besides its results, in the largest part."""
+        """Return the memory to read ``columns`` in the largest part, without the results."""
         names = tuple(columns)
         return max(part.reading_bytes(names) for part in self.parts)
 
     def count_rows(self) -> int:
-        """Return the number of rows, by reading them if no file says it."""
+        """Return the number of rows, and read the files that do not store it."""
         return sum(part.count_rows() for part in self.parts)
 
     def read(self, columns: Mapping[str, Number], *, error: TableError) -> Iterator[Columns]:
-        """Yield the named ``columns`` of one part after another; see `NumberTable.read`."""
+        """Yield the named ``columns``, part by part; see `NumberTable.read`."""
         for part in self.parts:
             yield from part.read(columns, error=error)
 
@@ -174,7 +174,7 @@ def _columns(table: NumberTable) -> str:
 
 CSV_SUFFIXES = frozenset({".csv", ".tsv", ".txt", ".tab"})
 PARQUET_SUFFIXES = frozenset({".parquet", ".pq"})
-# What makes a table of a file of another kind.
+# Ways to turn a file of another kind into a table.
 _UNPACK = "unpack it, or pack it with gzip"
 _CURES = {
     ".zip": _UNPACK,
@@ -202,7 +202,7 @@ _CURES = {
 
 
 def is_table(path: Path) -> bool:
-    """True if ``path`` is a CSV (also .gz) or Parquet file by its name, or a folder or pattern of tables."""
+    """True if ``path`` is a CSV (also .gz) or Parquet file by its name, or a folder or pattern of such files."""
     if plain_suffix(path) in CSV_SUFFIXES | PARQUET_SUFFIXES:
         return True
     return path.is_dir() and any(is_table(part) for part in part_files(path) if not part.is_dir())
@@ -214,7 +214,7 @@ def open_table(path: Path) -> NumberTable:
     Raises
     ------
     SourceError
-        A file is missing or malformed, its name says neither, or parts have different columns.
+        A file is missing or malformed, its name has neither suffix, or parts have different columns.
     """
     files = part_files(path)
     if files == [path]:
@@ -236,12 +236,12 @@ def _open_file(path: Path) -> NumberTable:
 
 
 def unknown_format(path: Path) -> str:
-    """Return the rest of a message about a file that is no table by its name: a remedy. Pure."""
+    """Return the end of a message about a file with an unknown suffix, with a remedy. Pure."""
     known = ", ".join(sorted(CSV_SUFFIXES | PARQUET_SUFFIXES))
     cure = _CURES.get(path.suffix.lower(), "give it the name of what it is")
     return f"the name does not say the format; use one of {known} (.gz after a CSV's): {cure}"
 
 
 def plain_suffix(path: Path) -> str:
-    """Return the suffix of ``path`` that says its format, such as ".csv" of "a.csv.gz". Pure."""
+    """Return the suffix of ``path`` that names the format, such as ".csv" for "a.csv.gz". Pure."""
     return Path(path.stem).suffix.lower() if path.suffix == ".gz" else path.suffix.lower()

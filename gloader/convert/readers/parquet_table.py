@@ -21,22 +21,21 @@ if TYPE_CHECKING:
 
     from gloader.convert.readers.table_streams import Columns, Number, TableError
 
-# Numbers in memory at a time: 2 MB of two int64 columns, and large enough for pyarrow's own speed.
+# Numbers per batch: 2 MB of int64, and large enough for pyarrow's full speed.
 _BATCH_NUMBERS = 1 << 18
-# Of a column, read at a time.
+# Read buffer per column, in bytes.
 _BUFFER_BYTES = 1 << 16
-# Rows of which the first list tells how long the lists of a column are.
+# Rows from which the length of a column's lists is read.
 _FIRST_ROWS = 100
-# Groups of rows that tell how many bytes the pages of all columns have.
+# Row groups from which the size of a group is estimated.
 _FIRST_GROUPS = 8
-_PAGE_BYTES = (
-    3 << 20
-)  # of a column: a page and its dictionary have a megabyte each, and the packed page another
+# Bytes per column: a page, its dictionary and the packed page, of one megabyte each.
+_PAGE_BYTES = 3 << 20
 _DAMAGED = (pa.ArrowException, OSError, *MALFORMED)
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:
-    """Open a Parquet file to be read in pieces; by itself pyarrow would hold all that it is going to read."""
+    """Open a Parquet file for reading in pieces. With its defaults, pyarrow would buffer all requested columns."""
     return pq.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER_BYTES)
 
 
@@ -47,11 +46,11 @@ class ParquetTable:
     path: Path
     names: tuple[str, ...]
     num_rows: int
-    kinds: tuple[str, ...] = ()  # of the columns, as `NumberTable.kind` says them
-    widths: tuple[int, ...] = ()  # of the columns, as `NumberTable.width` says them
-    group_bytes: int = 0  # of all columns in a group of rows, unpacked
-    index: tuple[str, ...] = ()  # the columns that are the index of a pandas table
-    row_ids: range | None = None  # such an index that counts and is no column; None: there is none
+    kinds: tuple[str, ...] = ()  # the columns' kinds, as in `NumberTable.kind`
+    widths: tuple[int, ...] = ()  # the columns' widths, as in `NumberTable.width`
+    group_bytes: int = 0  # unpacked bytes of a row group
+    index: tuple[str, ...] = ()  # the columns of a pandas index
+    row_ids: range | None = None  # a pandas index without a column, or None
     has_names: bool = field(default=True, init=False)
     counts_columns: bool = field(default=False, init=False)
 
@@ -97,11 +96,11 @@ class ParquetTable:
         return self.kinds[self.names.index(column)]
 
     def width(self, column: str) -> int:
-        """Return the numbers in each row of a column: 1, or the length of its lists."""
+        """Return a column's numbers per row: 1, or the length of its lists."""
         return self.widths[self.names.index(column)]
 
     def reading_bytes(self, columns: Iterable[str]) -> int:
-        """Return the memory that reading ``columns`` takes besides its results: a page each, packed and unpacked."""
+        """Return the memory to read ``columns``, without the results: a packed and an unpacked page per column."""
         return min(_PAGE_BYTES * sum(1 for _ in columns), 2 * self.group_bytes)
 
     def read(self, columns: Mapping[str, Number], *, error: TableError) -> Iterator[Columns]:
@@ -109,7 +108,7 @@ class ParquetTable:
         done = 0
         try:
             with open_parquet(self.path) as file:
-                # Before the first row is read: a wrong type is a wrong column, not a wrong value.
+                # Types are checked before the first row, because a wrong type is a wrong column, not a wrong value.
                 for name, number in columns.items():
                     self._check_type(file, name, number, error)
                 batch_rows = max(1, _BATCH_NUMBERS // sum(map(self.width, columns)))
@@ -149,12 +148,12 @@ class ParquetTable:
         return None
 
     def _numbers(self, name: str, column: Any, number: Number, done: int, error: TableError) -> NDArray[Any]:
-        """Return numbers (n,), or lists (n, k), that follow ``done`` rows."""
+        """Return the numbers (n,), or lists (n, k), of the rows behind the first ``done`` rows."""
         if _is_list(column.type):
             column = self._flat(name, column, done)
         if pa.types.is_decimal(column.type):
             column = column.cast(pa.float64())
-        # Floats are NaN where there is none, which those who read them refuse or not.
+        # A missing float becomes NaN. The caller decides whether NaN is valid.
         is_float = number.startswith("float") and not pa.types.is_boolean(column.type)
         width = self.width(name)
         if column.null_count and not is_float:
@@ -166,7 +165,7 @@ class ParquetTable:
         return values if width == 1 else values.reshape(-1, width)
 
     def _flat(self, name: str, lists: Any, done: int) -> Any:
-        """Return the lists' entries in a row; each list is as long as the first."""
+        """Return the entries of all lists, one after another. Each list must be as long as the first."""
         width = self.width(name)
         lengths = lists.value_lengths().fill_null(-1).to_numpy(zero_copy_only=False)
         wrong = np.flatnonzero(lengths != width)
@@ -181,7 +180,7 @@ class ParquetTable:
 
 
 def _widths(file: pq.ParquetFile) -> dict[str, int]:
-    """Return the list length for each column with number lists; 0 if its first rows have none."""
+    """Return the list length for each column with number lists, or 0 if its first rows have no list."""
     fields = {each.name: each.type for each in file.schema_arrow if _is_list(each.type)}
     names = [name for name, kind in fields.items() if _is_real(kind.value_type)]
     first = next(file.iter_batches(batch_size=_FIRST_ROWS, columns=names), None) if names else None
@@ -197,7 +196,7 @@ def _widths(file: pq.ParquetFile) -> dict[str, int]:
 def _group_bytes(file: pq.ParquetFile) -> int:
     """Return the unpacked bytes in the largest of the first row groups."""
     metadata = file.metadata
-    # Not by column: where the description of one is damaged, asking pyarrow for it ends the process.
+    # The size is read per group, because reading a damaged column's metadata would crash pyarrow.
     groups = (metadata.row_group(each) for each in range(min(metadata.num_row_groups, _FIRST_GROUPS)))
     return max([0, *(each.total_byte_size for each in groups)])
 
@@ -223,7 +222,7 @@ def _kind(kind: pa.DataType, width: int | None) -> str:
 
 
 def _pandas_index(metadata: Any, num_rows: int) -> tuple[frozenset[str], range | None]:
-    """Return pandas' index columns, and an index without a column, unless it counts the rows."""
+    """Return pandas' index columns, and an index without a column unless it is 0..N-1."""
     described = metadata.get("index_columns", []) if isinstance(metadata, dict) else []
     ranges = [each for each in described if isinstance(each, dict) and each.get("kind") == "range"]
     for each in ranges:

@@ -1,4 +1,4 @@
-"""Tables of numbers in files, whatever their format, and the edge and feature streams over them.
+"""Tables of numbers in files of any format, and the edge and feature streams over them.
 
 `Told` gathers the receipt's lines on the columns of a source's files while the files are opened.
 """
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# "time": whatever a file has of times, for `to_seconds`.
+# "time" is any form of times in a file; `to_seconds` converts it.
 Number: TypeAlias = Literal["int64", "float32", "float64", "time"]
 TableError: TypeAlias = type[GraphError] | type[SourceError]
 Columns: TypeAlias = tuple[NDArray[Any], ...]
 
-# What a column may hold that is read as numbers.
+# Kinds of columns that can be read as numbers.
 NUMBER_KINDS: Final = frozenset({"integer", "number", "bool", "empty"})
 
 
 class NumberTable(Protocol):
-    """Named columns of numbers, read as a stream. Every call of a method starts again at the first row."""
+    """Named columns of numbers, read as a stream. Every call starts again at the first row."""
 
     @property
     def path(self) -> Path:
@@ -52,59 +52,59 @@ class NumberTable(Protocol):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns' names; c0, c1, ... if the file has none."""
+        """The columns' names, or c0, c1, ... if the file has no names."""
         ...
 
     @property
     def has_names(self) -> bool:
-        """True if the names are the file's."""
+        """True if the file has the names."""
         ...
 
     @property
     def index(self) -> tuple[str, ...]:
-        """Columns that number the rows, such as the index of a pandas table: never a feature or an end of edges."""
+        """Columns that number the rows, such as a pandas index. They are never features or ends of edges."""
         ...
 
     @property
     def row_ids(self) -> range | None:
-        """Such an index that is no column; None: there is none, or the rows are 0..N-1."""
+        """The row ids if the index is not stored as a column, or None. None also stands for 0..N-1."""
         ...
 
     @property
     def counts_columns(self) -> bool:
-        """True if the first row is 0, 1, 2 and so on: a row, or the header that pandas writes without names."""
+        """True if the first row is 0, 1, 2 and so on. It is data, or pandas' header for columns without names."""
         ...
 
     @property
     def num_rows(self) -> int | None:
-        """Number of rows; None: unknown until they are read."""
+        """Number of rows, or None if unknown until they are read."""
         ...
 
     def count_rows(self) -> int:
-        """Return the number of rows, by reading them if the file does not say it; raises SourceError."""
+        """Return the number of rows, and read them if the file does not store it. Raises SourceError."""
         ...
 
     def kind(self, column: str) -> str:
-        """Return a column's kind: integer, number, bool, empty, "list of 3", or such as string."""
+        """Return a column's kind: integer, number, bool, empty, "list of 3", or another such as string."""
         ...
 
     def width(self, column: str) -> int:
-        """Return the numbers in each row of a column: 1, or the length of its lists."""
+        """Return a column's numbers per row: 1, or the length of its lists."""
         ...
 
     def reading_bytes(self, columns: Iterable[str]) -> int:
-        """Return the memory that reading ``columns`` takes besides its results."""
+        """Return the memory to read ``columns``, without the results."""
         ...
 
     def read(self, columns: Mapping[str, Number], *, error: TableError) -> Iterator[Columns]:
-        """Yield the named ``columns`` as arrays (n,) of the dtypes given, or wider ones; of lists, (n, width).
+        """Yield the named ``columns`` as arrays (n,), or (n, width) for lists. Dtypes may be wider than requested.
 
         A missing float is NaN.
 
         Raises
         ------
         error
-            A whole number is missing, or a value is no such number; names the file, the row and the value.
+            A whole number is missing, or a value is not such a number. The message names file, row and value.
         ShapeError
             A list has another length than the first.
         SourceError
@@ -115,7 +115,7 @@ class NumberTable(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableEdges:
-    """The columns of a table of edges: a row is an edge."""
+    """The columns of an edge table, with one edge per row."""
 
     table: NumberTable
     src: str  # column
@@ -135,20 +135,20 @@ class TableEdges:
         num_edges: int | None = None,
         keys: str = "--src COLUMN --dst COLUMN",
     ) -> TableEdges:
-        """Find the ends by their names, and the weight; without a header they are the first two columns, and the third.
+        """Find the columns of the ends and the weight by name. Without a header, they are the first three columns.
 
         Parameters
         ----------
-        table : its rows are the edges
-        src, dst, weight : columns; None: by their names
-        num_edges : number of rows, from another file; None: as the table says
+        table : the edge table
+        src, dst, weight : columns, or None to find them by name
+        num_edges : number of rows from another file, or None for the table's own number
         keys : the options that name columns, for messages
 
         Raises
         ------
         SourceError
-            There are fewer than two columns, or no ends, or several, by names that are known, or several weights; says
-            which columns there are.
+            There are fewer than two columns. Or the known names match no ends, several ends or several weights. The
+            message lists the columns.
         """
         names = table.names
         if len(names) < 2 and names:
@@ -160,7 +160,7 @@ class TableEdges:
         ends = find_ends(table, src, dst, keys=keys)
         if weight is None and table.has_names:
             weight = named_column(names, WEIGHT_NAMES, what=f"the weights of {table.path}")
-        # A third column with a name of its own may be anything, such as a time; one that is empty or text is no weight.
+        # A named third column may be anything, such as a time. An unnamed third column is the weight if it has numbers.
         elif weight is None and len(names) == 3 and names[2] not in ends:
             weight = names[2] if table.kind(names[2]) in NUMBER_KINDS - {"empty"} else None
         if weight is not None and not is_number(table, weight):
@@ -172,7 +172,7 @@ class TableEdges:
         return cls(table=table, src=ends[0], dst=ends[1], weight=weight, num_edges=count)
 
     def stream(self) -> EdgeStream:
-        """Return the edges. Pure."""
+        """Return the edges as a stream. Pure."""
         columns = self._columns()
         names = self.table.names
         return EdgeStream(
@@ -216,23 +216,23 @@ class TableEdges:
 def table_features(
     table: NumberTable, num_rows: int, columns: tuple[str, ...] | None = None, *, may_round: bool = False
 ) -> FeatureStream:
-    """Return the feature rows of a table as float32: a row is a node, or an edge, and a column is a feature. Pure.
+    """Return a table's feature rows as float32, one row per node or edge, one column per feature. Pure.
 
     ``chunks`` raises FeatureValueError if a number is too large for float32, or `is_rounded`.
 
     Parameters
     ----------
-    table : of features
+    table : the table of features
     num_rows : N, or E
-    columns : None: all columns
-    may_round : whole numbers that float32 does not hold are rounded, and not refused
+    columns : the columns to read, or None for all columns
+    may_round : round whole numbers that float32 cannot hold, instead of an error
     """
     chosen = table.names if columns is None else columns
     widths = {name: table.width(name) for name in chosen}
 
     def floats() -> Iterator[Columns]:
         first = 0
-        # Read as float64, so that what float32 rounds is seen.
+        # The numbers are read as float64, so that rounding to float32 is detected.
         for arrays in table.read(dict.fromkeys(chosen, "float64"), error=SourceError):
             yield tuple(
                 _float32(table, name, column, first, may_round=may_round)
@@ -267,7 +267,7 @@ def _float32(
     if not may_round:
         is_bad = is_beyond | is_rounded(column)
         if column.dtype.kind == "f" and table.kind(name) == "integer":
-            # Of text. Beyond 2**53 float64 skips whole numbers too, so that the one that was meant is not known.
+            # These numbers were read from text. Beyond 2**53, float64 has rounded them already.
             is_bad |= np.abs(column) > 2**53
     if is_bad.any():
         at = np.unravel_index(int(is_bad.argmax()), is_bad.shape)
@@ -281,9 +281,9 @@ def _float32(
 
 
 def regroup(chunks: Iterable[Columns], max_rows: int) -> Iterator[Columns]:
-    """Yield the rows of ``chunks`` in order, ``max_rows`` at a time; the last group may be shorter.
+    """Yield the rows of ``chunks`` in order, in groups of ``max_rows``. The last group may be shorter.
 
-    Every chunk is a tuple of as many arrays, all of the same length. Memory is two groups.
+    Every chunk is a tuple of equally long arrays. Memory is two groups.
     """
     held: list[Columns] = []
     count = 0
@@ -310,7 +310,7 @@ def _joined(pieces: list[Columns]) -> Columns:
 
 
 def is_number(table: NumberTable, column: str) -> bool:
-    """True if a column can be read as numbers, as far as the file tells. Pure."""
+    """True if a column's kind can be read as numbers. Pure."""
     return table.kind(column) in NUMBER_KINDS
 
 
@@ -322,18 +322,18 @@ def is_feature(table: NumberTable, column: str) -> bool:
 def find_ends(
     table: NumberTable, src: str | None = None, dst: str | None = None, *, keys: str
 ) -> tuple[str, str]:
-    """Return the columns of a table of edges that are its sources and destinations. Pure.
+    """Return an edge table's columns of sources and destinations. Pure.
 
     Parameters
     ----------
-    table : of edges
-    src, dst : the columns, as they were asked for; None: by their names, without a header the first two
+    table : the edge table
+    src, dst : requested columns. By default, they are found by name, or are the first two without a header
     keys : the options that name columns, for messages
 
     Raises
     ------
     SourceError
-        The names tell of no ends, or of several; says which columns there are.
+        The known names match no ends, or several. The message lists the columns.
     """
     names, path = table.names, table.path
     for key, column in (("src", src), ("dst", dst)):
@@ -341,7 +341,7 @@ def find_ends(
             raise SourceError(f"{key} is {shown(column)}; the columns of {path} are {listed(names)}")
     named = [name for name in names if not is_unnamed(name)] if table.has_names else [*names, "c0", "c1"][:2]
     if not table.has_names or (len(named) == 2 and (src is None) != (dst is None)):
-        # One of two columns that is named leaves the other.
+        # If a request names one of two columns, the other end is the other column.
         first = src or next(name for name in named if name != dst)
         return first, dst or next(name for name in named if name != first)
     if src is None and dst is None:
@@ -370,7 +370,7 @@ class Told:
 
     said: list[str] = field(default_factory=list)
     _used: set[tuple[Path, str]] = field(default_factory=set)
-    _seen: dict[tuple[Path, str], str] = field(default_factory=dict)  # with what they hold
+    _seen: dict[tuple[Path, str], str] = field(default_factory=dict)  # each column's text
 
     @property
     def unused(self) -> tuple[str, ...]:
@@ -378,15 +378,15 @@ class Told:
         return tuple(text for column, text in self._seen.items() if column not in self._used)
 
     def say(self, line: str, table: NumberTable, used: Iterable[str | None]) -> None:
-        """Add a line on ``table``'s columns, with those that are ``used``."""
+        """Add a line on ``table``'s columns, and mark the columns in ``used``."""
         self.said.append(line)
         self._used.update((table.path, name) for name in used if name is not None)
         for name in table.names:
-            # By the name that flags take too.
+            # The text has the name that flags take.
             text = name if table.has_names else f"{column_text(table, name)}, {name}"
             self._seen[table.path, name] = f"{text} ({table.kind(name)}) of {table.path.name}"
 
 
 def column_text(table: NumberTable, name: str) -> str:
-    """Return a column as people know it: by its name, or by its number from 1 without names. Pure."""
+    """Return a column's name, or its number from 1 if columns have no names. Pure."""
     return name if table.has_names else f"column {table.names.index(name) + 1}"

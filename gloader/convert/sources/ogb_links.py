@@ -1,7 +1,7 @@
-"""``ogb:ogbl-NAME``: a link-prediction data set of the Open Graph Benchmark, read from OGB's own folder.
+"""``ogb:ogbl-NAME``: an OGB data set for link prediction, read from OGB's folder.
 
-The graph has OGB's training edges, in its order and with the reverse edges that its loader adds. The link tables are
-its split: train, valid and test, with their given negatives, or with tables valid_neg and test_neg beside them.
+The graph has OGB's training edges in OGB's order, with the reverse edges that OGB's loader adds. The link tables are
+OGB's splits train, valid and test. Negatives are in these tables, or in separate tables valid_neg and test_neg.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
     from gloader.convert.options import EdgeNames
 
-# An array within a pickle, while it is read: the file, its text, its bytes, and the array.
+# Copies of a pickled array while it is read: the file, the text, the bytes and the array.
 _PICKLE_COPIES = 4
-_OF_EDGES = "edge_"  # before a name in ``raw``: edge_year is called year in the split
+_OF_EDGES = "edge_"  # prefix of a name in ``raw``: edge_year there is year in the split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OgbLinkInfo:
-    """A row of OGB's table of data sets; see ``ogb/linkproppred/master.csv`` of the ogb package."""
+    """A row of OGB's list of data sets, ``ogb/linkproppred/master.csv`` in the ogb package."""
 
     add_inverse_edge: bool
     split: str  # the folder below ``split/``
@@ -50,7 +50,7 @@ LINK_SETS = {
     "ogbl-ddi": OgbLinkInfo(add_inverse_edge=True, split="target"),
     "ogbl-ppa": OgbLinkInfo(add_inverse_edge=True, split="throughput"),
 }
-# Why a data set does not fit: the rest of a sentence that begins with its name.
+# The reason why a data set does not fit. The text continues a sentence that begins with the name.
 UNFIT_LINKS = {
     "ogbl-biokg": "is a knowledge graph of 51 relations with a split that tells them apart",
     "ogbl-vessel": "has features and edges in a layout of its own",
@@ -61,30 +61,30 @@ UNFIT_LINKS = {
 def open_ogb_links(
     folder: Path, *, name: str, origin: str, info: OgbLinkInfo, budget_bytes: int, edge_names: EdgeNames
 ) -> Source:
-    """Return the source over a folder of OGB's text layout.
+    """Return the source for a folder in OGB's text layout.
 
-    Nodes have no labels. A data set without features, such as ogbl-ddi, gets a column of ones: a model then sees the
-    structure of the graph alone. Where edges get times, of ``raw/edge_year.csv.gz``, so do the tables whose file has a
-    ``year`` for each row.
+    Nodes have no labels. A data set without features, such as ogbl-ddi, gets a column of ones, so a model sees only
+    the graph's structure. If edges get times from ``raw/edge_year.csv.gz``, a link table gets times from its ``year``
+    column.
 
     Parameters
     ----------
-    folder : with ``raw`` and ``split``
-    name, origin : of the source
-    info : of the data set
-    budget_bytes : memory that an array of one entry per node, and a file of the split, may take
-    edge_names : of times and features of edges
+    folder : a folder with ``raw`` and ``split``
+    name, origin : the source's name and origin
+    info : OGB's facts on the data set
+    budget_bytes : memory for an array with one entry per node, and for one split file
+    edge_names : names of edge times and edge features
 
     Raises
     ------
     ConfigError
-        There are no times or features of a name that was asked for.
+        A requested name of times or features does not exist.
     SourceError
         A file is missing or malformed.
     ShapeError, GraphError
         An array has the wrong shape or dtype.
     BudgetError
-        They take more memory.
+        The arrays or a split file take more than ``budget_bytes``.
     """
     raw = folder / "raw"
     num_nodes, num_edges = read_count(raw / "num-node-list.csv.gz"), read_count(raw / "num-edge-list.csv.gz")
@@ -126,7 +126,7 @@ def open_ogb_links(
 
 
 def _ones(num_rows: int) -> FeatureStream:
-    """Return a column of ones, for nodes that have no features."""
+    """Return a column of ones, for nodes without features."""
 
     def chunks(max_rows: int) -> Iterator[NDArray[np.generic]]:
         for start in range(0, num_rows, max_rows):
@@ -136,9 +136,9 @@ def _ones(num_rows: int) -> FeatureStream:
 
 
 def _tables(part: str, file: Path, time_key: str | None) -> list[LinkSource]:
-    """Return the tables of a file of the split: that of its edges, and where it has some that of wrong ones.
+    """Return a split file's link tables: its edges, and its negative edges if it has any.
 
-    Times of the edges are those of ``time_key``, where the file has them; wrong ones have none.
+    Edges have the times under ``time_key`` if the file has this key. Negative edges have no times.
     """
     held = _held(file)
     names = {"": part} | ({"_neg": f"{part}_neg"} if "edge_neg" in held else {})
@@ -150,14 +150,14 @@ def _tables(part: str, file: Path, time_key: str | None) -> list[LinkSource]:
 
 
 def _split_rows(held: Mapping[Any, Any], file: Path, suffix: str, time_key: str | None) -> LinkStream:
-    """Return the rows of a table; the file is read again whenever they are asked for, and then let go.
+    """Return a table's rows. Each pass reads the file again, and does not keep it.
 
     Parameters
     ----------
-    held : the file's arrays, of which sizes are kept
-    file : of the split
-    suffix : of the keys: "" for edges, "_neg" for wrong ones
-    time_key : of the times; None: rows get none
+    held : the file's arrays, for their sizes
+    file : the split file
+    suffix : the keys' suffix: "" for edges, "_neg" for negative edges
+    time_key : the key of the times, or None for rows without times
     """
 
     def rows() -> LinkStream:
@@ -203,12 +203,12 @@ def _rows(held: Mapping[Any, Any], suffix: str, file: Path, time_key: str | None
 def _array(value: object, where: str) -> NDArray[Any]:
     try:
         return np.asarray(value)
-    except (RuntimeError, *MALFORMED) as error:  # tensors that are no arrays, lists of lists
+    except (RuntimeError, *MALFORMED) as error:  # such as sparse tensors, or ragged lists
         raise SourceError(f"{where} is a {type(value).__name__} that is no array: {error}") from error
 
 
 def _require_memory(file: Path, budget_bytes: int) -> int:
-    """Return the bytes of memory that reading a file takes at most."""
+    """Return an upper bound for the memory to read a file, in bytes."""
     needed = _PICKLE_COPIES * pickled_bytes(file)
     if needed > budget_bytes:
         raise BudgetError(

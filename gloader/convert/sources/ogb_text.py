@@ -1,6 +1,6 @@
-"""OGB's text layout: the files of its folder ``raw``, times and features of edges, and graphs of several types.
+"""OGB's text layout: the files in ``raw``, edge times and edge features, and graphs of several types.
 
-Times and features of edges are files with one row per edge, next to ``edge.csv.gz``. A graph of several types, such as
+Edge times and edge features are files with one row per edge, next to ``edge.csv.gz``. A graph of several types, such as
 ``ogb:ogbn-mag``, has folders for its node types and relations.
 """
 
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 
 
 def raw_table(path: Path) -> CsvTable:
-    """Open a table; raises SourceError if it is missing."""
+    """Open a table. Raises SourceError if the file is missing."""
     if not path.is_file():
         raise SourceError(f"{path} is missing; unpack OGB's archive anew")
     return CsvTable.open(path)
 
 
 def table_column(table: CsvTable, number: Number) -> EdgeColumn:
-    """Return the first column of a table, with a number for each edge. Pure."""
+    """Return a table's first column, with one number per edge. Pure."""
 
     def pieces(_max_values: int) -> Iterator[NDArray[Any]]:
         for (values,) in table.read(dict.fromkeys(table.names[:1], number), error=SourceError):
@@ -59,7 +59,7 @@ def table_column(table: CsvTable, number: Number) -> EdgeColumn:
 
 
 def read_count(path: Path) -> int:
-    """Return the number of nodes or edges in a file of one number; raises SourceError if it is none."""
+    """Return the number of nodes or edges from a file with one number. Raises SourceError for any other content."""
     try:
         (count,) = read_column(path, "int64", max_rows=1).tolist()
     except (ShapeError, ValueError) as error:
@@ -68,7 +68,7 @@ def read_count(path: Path) -> int:
 
 
 def plausible(count: int, path: Path) -> int:
-    """Return a number of nodes or edges; raises SourceError if it cannot be one."""
+    """Return ``count``. Raises SourceError if it is not a valid number of nodes or edges."""
     if not 1 <= count < 2**62:
         raise SourceError(f"{path} counts {count}; it must be a number of nodes or edges, at least 1")
     return count
@@ -76,40 +76,40 @@ def plausible(count: int, path: Path) -> int:
 
 _SUFFIX: Final = ".csv.gz"
 _FEATURES: Final = "edge-feat"
-# What begins so in ``raw`` is of edges; the edges themselves are not.
+# Prefixes of the names of files with edge columns in ``raw``. ``edge.csv.gz`` has neither.
 _PREFIXES: Final = ("edge-", "edge_")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OgbEdgeFiles:
-    """The files of a graph's edges, or of a relation's, in one folder."""
+    """The files with the edge columns of a graph or a relation, in one folder."""
 
     folder: Path
     names: EdgeNames
 
     def there(self) -> set[str]:
-        """Return the names of the files that have a row for each edge, without their suffix."""
+        """Return the names of the files with one row per edge, without suffix."""
         found = {path.name.removesuffix(_SUFFIX) for path in self.folder.glob(f"edge*{_SUFFIX}")}
         return {name for name in found if name.startswith(_PREFIXES)}
 
     def time_name(self) -> str | None:
-        """Return the name of the file that has their times; None: they have none."""
+        """Return the name of the file of edge times, or None without times."""
         return self.names.pick_time(self.there())
 
     def timed(self, edges: EdgeStream, *, add_inverse: bool = False) -> EdgeStream:
-        """Return ``edges`` with their times, if there are any, and perhaps with reverse edges.
+        """Return ``edges`` with the times, if there are any, and with reverse edges on request.
 
         Parameters
         ----------
-        edges : as they lie in their file
-        add_inverse : stream the reverse of each edge right behind it
+        edges : the edges in file order
+        add_inverse : add each edge's reverse right behind it
 
         Raises
         ------
         SourceError
-            The file is malformed.
+            The file of times is malformed.
         ShapeError
-            It has several columns.
+            The file of times has several columns.
         """
         if (name := self.time_name()) is not None:
             table = self._table(name)
@@ -121,12 +121,12 @@ class OgbEdgeFiles:
         return doubled_edges(edges) if add_inverse else edges
 
     def features(self, num_edges: int | None, *, add_inverse: bool = False) -> FeatureStream | None:
-        """Return the features of the edges; None: there are none.
+        """Return the edge features, or None without features.
 
         Parameters
         ----------
-        num_edges : rows, from another file; None means that they are counted
-        add_inverse : whether the reverse of each is streamed right behind it
+        num_edges : number of rows, from another file; None to count the rows
+        add_inverse : repeat each edge's row for its reverse edge
 
         Raises
         ------
@@ -146,12 +146,12 @@ class OgbEdgeFiles:
 
 RELATION_FILE = "triplet-type-list.csv.gz"
 _NODE_FILE = "num-node-dict.csv.gz"
-_MAX_TEXT = 1 << 16  # characters of the list of relations, which has some hundreds
+_MAX_TEXT = 1 << 16  # characters read from the list of relations; real lists have hundreds
 _MAX_COUNT = 2**48
 
 
 def has_types(folder: Path) -> bool:
-    """True if a folder of OGB's layout has several node types."""
+    """True if a folder in OGB's layout has several node types."""
     return (folder / "raw" / RELATION_FILE).is_file()
 
 
@@ -165,27 +165,27 @@ def open_ogb_hetero(
     budget_bytes: int,
     edge_names: EdgeNames = USUAL_NAMES,
 ) -> GraphSource:
-    """Return the source over a folder; types and relations are in the order in which OGB's loader has them.
+    """Return the source for a folder. Types and relations are in the order of OGB's loader.
 
     Parameters
     ----------
-    folder : with ``raw`` and ``split``
-    name, origin : of the source
-    num_classes : None: as the labels say
-    split : the folder below ``split``; None: the only one there
-    budget_bytes : memory that the labels may take
-    edge_names : of times and features of edges
+    folder : a folder with ``raw`` and ``split``
+    name, origin : the source's name and origin
+    num_classes : number of classes, or None to count the labels' classes
+    split : the folder below ``split``, or None for the only one
+    budget_bytes : memory for the labels
+    edge_names : names of edge times and edge features
 
     Raises
     ------
     SourceError
-        A file is missing or malformed, or labels are on no type, or on several.
+        A file is missing or malformed, or not exactly one type has labels.
     ShapeError
         A table has too many rows or columns.
     ConfigError
-        No relation has a file of ``edge_names``.
+        No relation has a file with a name in ``edge_names``.
     BudgetError
-        The labels of the labelled type alone are larger than the memory budget.
+        The labels are larger than the memory budget.
     """
     layout = _TypedLayout(raw=folder / "raw")
     counts = layout.num_nodes()
@@ -221,12 +221,12 @@ def open_ogb_hetero(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TypedLayout:
-    """``raw/*.csv.gz`` with a folder for each relation and for the features and labels of each type."""
+    """``raw/*.csv.gz`` with folders for relations, and for each type's features and labels."""
 
     raw: Path
 
     def num_nodes(self) -> dict[str, int]:
-        """Return the number of nodes of each type; the file has a column for each."""
+        """Return the number of nodes by type. The file has one column per type."""
         path = self.raw / _NODE_FILE
         if not path.is_file():
             raise SourceError(f"{path} is missing; unpack OGB's archive anew")
@@ -243,7 +243,7 @@ class _TypedLayout:
         return dict(sorted(counts.items()))
 
     def relations(self) -> list[Relation]:
-        """Return the relations, each a line of three names."""
+        """Return the relations. The file has one line with three names per relation."""
         path = self.raw / RELATION_FILE
         try:
             with gzip.open(path, "rt", encoding="utf-8") as file:
@@ -261,11 +261,11 @@ class _TypedLayout:
         return sorted(found)
 
     def edge_files(self, relation: Relation, names: EdgeNames) -> OgbEdgeFiles:
-        """Return the files of the edges of a relation."""
+        """Return the files with a relation's edge columns."""
         return OgbEdgeFiles(folder=self.raw / "relations" / "___".join(relation), names=names)
 
     def edges(self, relation: Relation, names: EdgeNames) -> RelationSource:
-        """Return the edges of a relation."""
+        """Return a relation's edges, with times and features."""
         files = self.edge_files(relation, names)
         path = files.folder / "edge.csv.gz"
         if not path.is_file():
@@ -279,7 +279,7 @@ class _TypedLayout:
         )
 
     def features(self, node_type: str, num_nodes: int) -> FeatureStream | None:
-        """Return the features of a type; None: it has none."""
+        """Return a type's features, or None without features."""
         path = self.raw / "node-feat" / node_type / "node-feat.csv.gz"
         return table_features(CsvTable.open(path), num_nodes) if path.is_file() else None
 
@@ -289,7 +289,7 @@ class _TypedLayout:
 
 
 def _count(path: Path) -> int | None:
-    """Return the number in a file of one; None: there is no such file, and reading the edges tells."""
+    """Return the number in a file with one number, or None without such a file."""
     if not path.is_file():
         return None
     values: IdArray = np.asarray(read_column(path, "int64", max_rows=1), np.int64)
@@ -299,14 +299,14 @@ def _count(path: Path) -> int | None:
 
 
 def read_splits(base: Path, name: str | None, *, num_nodes: int, node_type: str = "") -> Splits:
-    """Return the splits in OGB's text files; raises SourceError, and ShapeError as `to_split`.
+    """Return the splits in OGB's text files. Raises SourceError, and ShapeError as `to_split`.
 
     Parameters
     ----------
     base : the folder ``split``
-    name : of the folder in it; None: the only one there
+    name : the folder in ``base``, or None for the only one
     num_nodes : N
-    node_type : the folder in that; "": files lie there themselves
+    node_type : the folder below ``name``, or "" for files directly in ``name``
     """
     names = sorted(entry.name for entry in base.iterdir() if entry.is_dir()) if base.is_dir() else []
     if name is None and len(names) != 1:
