@@ -1,7 +1,7 @@
-"""Sources for a conversion: a graph as streams of edges, feature rows and link tables, never as whole arrays.
+"""Sources for a conversion: a graph as streams of edges, feature rows and link tables.
 
-A conversion reads a `GraphSource`: node types and relations. `Source` is the short form for one type and one relation.
-Each pass over a stream starts again at the first edge or row.
+A conversion reads a `GraphSource` with node types and relations. `Source` is the short form for one type and one
+relation. Each pass over a stream starts again at the first edge or row.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ class EdgeChunk:
     dst: IdArray  # (n,)
     weight: NDArray[np.float32] | None = None  # (n,)
     time: IdArray | None = None  # (n,) int64 seconds
-    # (n,) each edge's number in the source, by which its features are found; None means its place in the stream
+    # (n,) each edge's number in the source, which selects its features; None means the edge's place in the stream
     number: IdArray | None = None
 
     def take(self, which: NDArray[np.bool_] | IdArray) -> EdgeChunk:
-        """Return the edges that ``which``, a mask (n,) or positions, chooses. Pure."""
+        """Return the edges that ``which`` selects: a mask (n,) or positions. Pure."""
         return self.with_columns(lambda column: column[which])
 
     def with_columns(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> EdgeChunk:
-        """Return the chunk with each of its columns changed in the same way."""
+        """Return the chunk with ``change`` applied to each column."""
         columns = {name: getattr(self, name) for name in self.__slots__}
         return EdgeChunk(**{name: change(column) for name, column in columns.items() if column is not None})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeStream:
-    """The edges of a graph in a fixed order.
+    """A graph's edges in a fixed order.
 
-    ``chunks(max_edges)`` starts again at the first edge and yields at most ``max_edges`` at a time. File formats differ
-    in this function alone.
+    ``chunks(max_edges)`` starts again at the first edge, and yields chunks with at most ``max_edges`` edges. File
+    formats differ only in this function.
     """
 
     chunks: Callable[[int], Iterator[EdgeChunk]]
@@ -63,11 +63,11 @@ class EdgeStream:
     has_times: bool = False  # every chunk carries times
     columns: tuple[str, ...] = ()  # the columns of a table besides the two ends
     held_bytes: int = 0  # memory that the stream holds besides its chunks, such as row offsets
-    reading_bytes: int = 0  # memory that reading takes besides the chunks
+    reading_bytes: int = 0  # memory for reading, besides the chunks
 
 
 def edges_over(edges: EdgeStream, chunks: Callable[[int], Iterator[EdgeChunk]]) -> EdgeStream:
-    """Return a stream over another one: ``chunks`` are its own, size and columns are those of ``edges``. Pure."""
+    """Return a stream with the given ``chunks``, and with the size and columns of ``edges``. Pure."""
     return EdgeStream(
         chunks=chunks,
         num_edges=edges.num_edges,
@@ -79,13 +79,13 @@ def edges_over(edges: EdgeStream, chunks: Callable[[int], Iterator[EdgeChunk]]) 
 def changed_edges(
     edges: EdgeStream, change: Callable[[EdgeChunk, int], EdgeChunk], *, part: tuple[int, int] = (1, 1)
 ) -> EdgeStream:
-    """Return a stream whose chunks are those of ``edges`` after ``change``. Pure.
+    """Return a stream that applies ``change`` to each chunk of ``edges``. Pure.
 
     Parameters
     ----------
-    edges : read again in each pass
-    change : receives a chunk and the number of edges before it
-    part : numerator and denominator; chunks that grow, or that are alive in two copies, are read in smaller pieces
+    edges : the stream to change, read again in each pass
+    change : function of a chunk and the number of edges before it
+    part : numerator and denominator of the size of the chunks to read, for chunks that grow or need two copies
     """
 
     def chunks(max_edges: int) -> Iterator[EdgeChunk]:
@@ -98,7 +98,7 @@ def changed_edges(
 
 
 def reversed_edges(edges: EdgeStream) -> EdgeStream:
-    """Return the edges the other way. Pure."""
+    """Return the edges with source and destination exchanged. Pure."""
     return changed_edges(edges, lambda chunk, _: replace(chunk, src=chunk.dst, dst=chunk.src))
 
 
@@ -109,7 +109,7 @@ def bare_edges(edges: EdgeStream) -> EdgeStream:
 
 
 def doubled_edges(edges: EdgeStream) -> EdgeStream:
-    """Return the edges with the reverse of each right behind it, as OGB adds reverse edges. Pure."""
+    """Return the edges, each with its reverse right behind it, as in OGB. Pure."""
 
     def doubled(chunk: EdgeChunk, _: int) -> EdgeChunk:
         ends = np.stack([chunk.src, chunk.dst], axis=1)
@@ -126,7 +126,7 @@ def doubled_edges(edges: EdgeStream) -> EdgeStream:
 
 
 def numbered(chunk: EdgeChunk, first: int) -> EdgeChunk:
-    """Return a chunk whose edges have numbers: those of the source, or else counted from ``first``. Pure."""
+    """Return a chunk with edge numbers: the source's numbers, or else numbers from ``first`` on. Pure."""
     if chunk.number is not None:
         return chunk
     return replace(chunk, number=np.arange(first, first + chunk.src.shape[0], dtype=np.int64))
@@ -142,12 +142,12 @@ class FeatureStream:
     chunks: Callable[[int], Iterator[NDArray[np.generic]]]
     num_rows: int  # N, or E
     dim: int  # F
-    dtype: np.dtype[np.generic]  # of the chunks
-    names: tuple[str, ...] = ()  # (F,) of the columns, for messages
+    dtype: np.dtype[np.generic]  # the chunks' dtype
+    names: tuple[str, ...] = ()  # (F,) the columns' names, for messages
     where: str | None = None  # the file, for messages; None means that the source names it
-    rounded: FeatureStream | None = None  # the same rows, where whole numbers may be rounded to float32
+    rounded: FeatureStream | None = None  # the same rows, with whole numbers rounded to float32
     held_bytes: int = 0  # memory that the stream holds besides its chunks, such as row offsets
-    reading_bytes: int = 0  # memory that reading takes besides the chunks
+    reading_bytes: int = 0  # memory for reading, besides the chunks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +166,7 @@ class Splits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomSplits(Splits):
-    """Random splits, for a source that gives none."""
+    """Random splits, for a source without splits."""
 
     seed: int
 
@@ -175,7 +175,7 @@ class RandomSplits(Splits):
 class Source:
     """A graph with one node type and one relation, with features, labels and splits."""
 
-    name: str  # a short name for people, such as "ogbn-arxiv"
+    name: str  # a short display name, such as "ogbn-arxiv"
     origin: str  # the source as the user wrote it, such as "ogb:ogbn-arxiv"
     num_nodes: int
     num_classes: int
@@ -192,7 +192,7 @@ class Source:
     unused: tuple[str, ...] = ()  # parts that the dataset will not have, such as "pos (N, 3)"
 
     def graph(self) -> GraphSource:
-        """Return the graph as a conversion reads it. Pure."""
+        """Return the graph as a `GraphSource`. Pure."""
         nodes = NodeSource(name=NODE, num_nodes=self.num_nodes, features=self.features, row_ids=self.row_ids)
         relation = RelationSource(
             relation=EDGE, edges=self.edges, edge_features=self.edge_features, edge_file=self.edge_file
@@ -234,20 +234,20 @@ def _nothing(_max_rows: int) -> Iterator[Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkStream:
-    """The rows of a link table in a fixed order.
+    """A link table's rows in a fixed order.
 
-    ``chunks``, ``labels`` and ``negatives`` take the most rows at a time and start again at row 0. Labels are (n,) of
-    ``label_dtype``, negatives (n, k).
+    ``chunks``, ``labels`` and ``negatives`` take the largest number of rows per chunk, and start again at row 0.
+    Labels are (n,) of ``label_dtype``, negatives (n, k).
     """
 
     chunks: Callable[[int], Iterator[LinkChunk]]
     num_rows: int | None  # None: unknown until the rows are read
     has_times: bool = False  # every chunk carries times
-    label_dtype: str | None = None  # int64 or float32; None: rows have no labels
+    label_dtype: str | None = None  # int64 or float32; None: no labels
     labels: Callable[[int], Iterator[NDArray[np.generic]]] = _nothing
-    negatives_per_row: int = 0  # k: wrong destinations that are given for each row
+    negatives_per_row: int = 0  # k: given negative destinations per row
     negatives: Callable[[int], Iterator[IdArray]] = _nothing
-    are_edges: bool = False  # the rows are edges of the source, as an edge split deals them out
+    are_edges: bool = False  # the rows are the source's edges, from an edge split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,18 +257,18 @@ class LinkSource:
     name: str
     rows: LinkStream
     where: str  # the file or source, for messages
-    relation: str | None = None  # "author:writes:paper", or its name alone; None means the only relation
-    reverse: str | None = None  # the relation that leads back; None means that it is found by its name
+    relation: str | None = None  # "author:writes:paper", or only the name; None means the only relation
+    reverse: str | None = None  # the reverse relation; None means that it is found by its name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanOf:
-    """Features that the conversion makes: the mean over the rows at a node's neighbours, 0 without neighbours.
+    """Features that the conversion computes: the mean of the neighbours' stored rows, or 0 without neighbours.
 
-    A repeated edge counts each time. The rows are those that the dataset stores.
+    A parallel edge counts each time.
     """
 
-    relation: Relation  # between the type itself and another, which has features
+    relation: Relation  # a relation between this type and a type with features
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,37 +277,37 @@ class NodeSource:
 
     name: str
     num_nodes: int
-    features: FeatureStream | MeanOf | None = None  # None: the type has none
+    features: FeatureStream | MeanOf | None = None  # None: no features
     row_ids: IdArray | None = None  # (N,) each feature row's node; None means that row i belongs to node i
 
     @property
     def given(self) -> FeatureStream | None:
-        """The features that the source has; None: the type has none, or the conversion makes them."""
+        """The source's features, or None if there are none or the conversion computes them."""
         return None if isinstance(self.features, MeanOf) else self.features
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelationSource:
-    """The edges in one relation: source ids count within the source type, destination ids within theirs."""
+    """One relation's edges. Ids count within the source type and within the destination type."""
 
     relation: Relation
     edges: EdgeStream
     edge_features: FeatureStream | None = None  # (E, F_e) in the order of ``edges``
     edge_file: Path | None = None  # the edges' file, for messages
-    is_symmetric: bool = False  # holds both directions of every edge, so that it needs no reverse relation
+    is_symmetric: bool = False  # every edge has both directions, so no reverse relation is needed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphSource:
-    """A graph that a conversion turns into a dataset. The order of types and relations counts."""
+    """A graph that a conversion turns into a dataset. The order of types and relations matters."""
 
-    name: str  # a short name for people
+    name: str  # a short display name
     origin: str  # the source as the user wrote it, such as "ogb:ogbn-mag"
     nodes: tuple[NodeSource, ...]
     relations: tuple[RelationSource, ...]
-    labelled: str  # the type that has labels and splits
+    labelled: str  # the type with labels and splits
     num_classes: int
-    labels: IdArray  # (N,) of the labelled type, -1 where unlabelled
+    labels: IdArray  # (N,) labels for the labelled type, -1 if unlabelled
     splits: Splits  # ids within the labelled type
     kind: DatasetKind = "hetero"  # the dataset's; "homogeneous" means that type and relation have no names
     resident_bytes: int = 0  # memory that the streams hold besides their chunks
@@ -317,7 +317,7 @@ class GraphSource:
 
     @property
     def has_names(self) -> bool:
-        """True if types and relations have names, which messages then use."""
+        """True if types and relations have names. Messages then use them."""
         return self.kind == "hetero"
 
     @property
@@ -330,7 +330,7 @@ class GraphSource:
         return self
 
     def schema(self, relations: Sequence[Relation]) -> DatasetSchema:
-        """Return the dataset's schema; ``relations`` include those that the conversion adds. Pure."""
+        """Return the dataset's schema. ``relations`` include the relations that the conversion adds. Pure."""
         if self.has_names:
             return checked_schema(self.num_nodes, relations)
         return DatasetSchema.of_one_type(self.num_nodes_of(NODE))
@@ -341,7 +341,7 @@ class GraphSource:
         Raises
         ------
         SourceError
-            There is no such type; lists all types.
+            There is no such type. The message lists all types.
         """
         for nodes in self.nodes:
             if nodes.name == node_type:
@@ -351,7 +351,7 @@ class GraphSource:
         )
 
     def where(self, source: RelationSource) -> str:
-        """Return a relation's edge file, or else the source, with the relation, for messages."""
+        """Return a relation's edge file or else the source, and the relation's name, for messages."""
         named = f", relation {relation_text(source.relation)}" if self.has_names else ""
         return f"{source.edge_file or self.origin}{named}"
 
@@ -364,12 +364,12 @@ AnySource: TypeAlias = Source | GraphSource
 
 
 def only_labelled(types: Iterable[str], *, otherwise: str | None = None, where: str) -> str:
-    """Return the one labelled type; without labels, ``otherwise``. Pure.
+    """Return the one labelled type, or ``otherwise`` without labels. Pure.
 
     Raises
     ------
     SourceError
-        Several types have labels, or none has and ``otherwise`` is None; names the types.
+        Several types have labels, or no type has and ``otherwise`` is None. The message names the types.
     """
     found = list(types)
     if len(found) == 1:

@@ -272,7 +272,7 @@ def add_sparse_rows(indptr: IdArray, columns: IdArray, values: NDArray[Any], out
 
 @njit(cache=True, nogil=True)
 def first_not_below(values: IdArray, low: int, high: int, value: int) -> int:
-    """Return the first i in low..high-1 with ``values[i] >= value``, or ``high``. ``values`` must ascend there. Pure."""
+    """Return the first i in low..high-1 with ``values[i] >= value``, or ``high``, for ascending ``values``. Pure."""
     while low < high:
         middle = (low + high) // 2
         if values[middle] < value:

@@ -1,4 +1,4 @@
-"""Rows of link tables: in arrays, which may be memory-mapped, and in files (Parquet, CSV and npy)."""
+"""Rows of link tables, in arrays that may be memory-mapped, and in files (Parquet, CSV and npy)."""
 
 from __future__ import annotations
 
@@ -40,24 +40,24 @@ def array_rows(
     time: NDArray[Any] | None = None,
     negatives: NDArray[Any] | None = None,
 ) -> LinkStream:
-    """Return the rows of a link table over arrays of ids of any integer dtype, which are widened chunk by chunk.
+    """Return a link table's rows over arrays. Ids may have any integer dtype, and are widened chunk by chunk.
 
     Parameters
     ----------
     src, dst : (n,) integers
     where : the file or array, for messages
-    label : (n,) or (n, 1) numbers; None: there are none
-    time : (n,) or (n, 1) seconds, as `to_seconds` takes them; None: there are none
-    negatives : (n, k) integers, k of at least 1; None: there are none
+    label : (n,) or (n, 1) numbers, or None
+    time : (n,) or (n, 1) times for `to_seconds`, or None
+    negatives : (n, k) integers with k >= 1, or None
 
     Raises
     ------
     ShapeError
-        An array is not one of each row.
+        An array does not have one entry per row.
     GraphError
-        Ids are no native integers.
+        Ids are not native integers.
     SourceError
-        Labels are no numbers, or times are no whole seconds.
+        Labels are not numbers, or times are not whole seconds.
     """
     for array in (src, dst):
         check_id_dtype(array.dtype, where)
@@ -111,7 +111,7 @@ def array_rows(
 
 
 def _column(array: NDArray[Any] | None, what: str, src: NDArray[Any], where: str) -> NDArray[Any] | None:
-    """Return an array of a number for each row, without a second dimension of one column."""
+    """Return an array with one number per row. A second dimension with one column is dropped."""
     if array is None:
         return None
     if array.ndim == 2 and array.shape[1] == 1:
@@ -128,17 +128,17 @@ _KEYS = ("edge_index", *_COLUMNS, "relation", "reverse")
 
 
 def array_tables(links: Mapping[str, Mapping[str, Any]]) -> tuple[LinkSource, ...]:
-    """Return the link tables over arrays, which are shared.
+    """Return the link tables over shared arrays.
 
     Parameters
     ----------
-    links : by name, each with "edge_index" (2, n), and perhaps "labels" (n,), "times" (n,), "negatives" (n, k),
-        "relation" and "reverse"
+    links : tables by name, each with "edge_index" (2, n), and optional "labels" (n,), "times" (n,), "negatives"
+        (n, k), "relation" and "reverse"
 
     Raises
     ------
     ConfigError
-        A table lacks its edges, or has a key that is not known.
+        A table lacks its edges, or has an unknown key.
     ShapeError, GraphError, SourceError
         An array has the wrong shape or dtype.
     """
@@ -173,10 +173,11 @@ def _table(name: str, table: Mapping[str, Any]) -> LinkSource:
 
 
 def edge_table(text: str, told: Told) -> LinkSource:
-    """Return the link table that ``NAME=FILE`` names, or ``NAME@RELATION=FILE``.
+    """Return the link table for ``NAME=FILE`` or ``NAME@RELATION=FILE``.
 
-    FILE is Parquet or CSV with the columns src and dst, and perhaps label, time and (Parquet) negatives, a list of
-    destinations for each row; or a .npy of shape (2, n) or (n, 2). ``told`` receives the receipt's lines on columns.
+    FILE is a Parquet or CSV file, or a .npy (2, n) or (n, 2). A table has the columns src and dst, and optional label
+    and time. Parquet may also have negatives, a list of destinations per row. ``told`` receives the receipt's lines on
+    columns.
 
     Raises
     ------
@@ -200,19 +201,19 @@ def edge_table(text: str, told: Told) -> LinkSource:
 
 
 def edge_table_file(text: str) -> Path:
-    """Return the file of an edge table as `edge_table` takes it. Pure."""
+    """Return the file in the text of an edge table; see `edge_table`. Pure."""
     return Path(text.partition("=")[2]).expanduser()
 
 
 def table_rows(table: NumberTable, name: str, told: Told) -> LinkStream:
-    """Return the rows of a link table in a CSV or Parquet file.
+    """Return a link table's rows from a CSV or Parquet file.
 
-    Columns are found by their names; without names, a table of two columns is taken as src and dst.
+    Columns are found by name. Without names, a table with two columns has src and dst.
 
     Parameters
     ----------
-    table : of the rows
-    name : of the link table
+    table : the file's table
+    name : the link table's name
     told : receives the receipt's lines on columns
 
     Raises
@@ -260,7 +261,7 @@ def table_rows(table: NumberTable, name: str, told: Told) -> LinkStream:
         columns: dict[str, Number] = {} if lists is None else {lists: "int64"}
         first = 0
         for (rows,) in regroup(table.read(columns, error=GraphError), max_rows) if columns else ():
-            # Of lists of one, the rows are flat.
+            # Lists with one entry come as a flat array.
             yield to_ids(rows.reshape(-1), first=first, where=where).reshape(len(rows), -1)
             first += rows.size
 
@@ -276,7 +277,7 @@ def table_rows(table: NumberTable, name: str, told: Told) -> LinkStream:
 
 
 def _scan(table: NumberTable, src: str, label: str | None) -> tuple[int, str | None]:
-    """Return the rows of a CSV file, and the dtype of its labels: text says neither without being read."""
+    """Return a CSV file's number of rows and its labels' dtype, from reading the file."""
     count, is_whole = 0, True
     for (column,) in table.read({src if label is None else label: "float64"}, error=SourceError):
         count += column.shape[0]

@@ -1,6 +1,6 @@
-"""``dgl:FILE``: DGL's graphs of one type or several as sources, in memory or in a file of `dgl.save_graphs`.
+"""``dgl:FILE``: DGL's graphs with one type or several as sources, in memory or in a file of `dgl.save_graphs`.
 
-Topologies are converted from and to `dgl.DGLGraph`. `quiet_dgl` is the one import of DGL.
+The module converts topologies from and to `dgl.DGLGraph`. Only `quiet_dgl` imports DGL.
 """
 
 from __future__ import annotations
@@ -45,28 +45,28 @@ if TYPE_CHECKING:
     from gloader.types import Relation
 
 
-# Entries of a column that are looked at together.
+# Entries per step of a column's check.
 _CHECKED_ENTRIES = 1 << 20
-# By what they save: lists by destination are sorted already, and pairs come in the order of the columns of edges.
+# The cheapest form comes first: lists by destination are sorted already, and pairs are in the edge columns' order.
 _PREFERRED = (Form.BY_DESTINATION, Form.PAIRS, Form.BY_SOURCE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DglEdges:
-    """The edges of a relation."""
+    """A relation's edges."""
 
-    stream: EdgeStream  # without weights
+    stream: EdgeStream  # the edges without weights
     data: Mapping[str, NDArray[np.generic]]
-    order: NDArray[np.integer] | None  # (E,) the number of each edge in its data; None: they are in its order
-    resident_bytes: int  # memory that all of these take, as far as they were not there before
+    order: NDArray[np.integer] | None  # (E,) each edge's row in the data; None: edges and rows have one order
+    resident_bytes: int  # memory for arrays that were made here
 
     def store(self, relation: Relation, found: Attributes, saved: SavedGraph) -> EdgeStore:
-        """Return the edges with the columns of their data, which ``found`` holds.
+        """Return the edges with their data columns, which are in ``found``.
 
         Raises
         ------
         ShapeError
-            There are not as many times, or rows of features, as edges.
+            The number of times or feature rows is not the number of edges.
         """
         names, num_edges = saved.edge_names, self.stream.num_edges or 0
         columns = EdgeArrays(
@@ -85,12 +85,12 @@ class DglEdges:
 
 
 def stored_edges(file: DglFile, number: int) -> DglEdges:
-    """Return the edges of relation ``number`` of a file, which are mapped: features larger than memory stream.
+    """Return a file's edges for relation ``number``. They are mapped, so features may be larger than memory.
 
     Raises
     ------
     SourceError
-        Edges contradict the file's places or numbers.
+        The edges are damaged: their offsets or numbers contradict each other.
     """
     forms, columns = file.relations[number], file.edge_columns[number]
     form = next(form for form in _PREFERRED if form in forms)
@@ -117,24 +117,24 @@ def stored_edges(file: DglFile, number: int) -> DglEdges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DglGraph:
-    """The arrays of a graph, in memory or mapped from a file."""
+    """A graph's arrays, in memory or mapped from a file."""
 
-    num_nodes: Mapping[str, int]  # of each type
-    node_data: Mapping[str, Mapping[str, NDArray[np.generic]]]  # of each type
+    num_nodes: Mapping[str, int]  # nodes per type
+    node_data: Mapping[str, Mapping[str, NDArray[np.generic]]]  # columns per type
     edges: Mapping[Relation, DglEdges]
-    beside: Mapping[str, NDArray[np.generic]]  # saved beside the graph, such as the ids of splits
-    resident_bytes: int  # memory that the arrays take
+    beside: Mapping[str, NDArray[np.generic]]  # arrays saved as graph labels, such as split ids
+    resident_bytes: int  # memory for the arrays
 
     @classmethod
     def of(cls, graph: Any) -> DglGraph:
-        """Return the arrays of a `dgl.DGLGraph` on the CPU, of one type or several; they are shared."""
+        """Return the shared arrays of a `dgl.DGLGraph` on the CPU, with one type or several."""
         columns = {name: _arrays(graph.nodes[name].data) for name in graph.ntypes}
         if graph.is_homogeneous:
             indptr, indices, edge_ids = (tensor.numpy() for tensor in graph.adj_tensors("csc"))
             edges = DglEdges(
                 stream=array_csc_edges(indptr, indices, where="graph"),
                 data=_arrays(graph.edata),
-                # DGL numbers an edge list's edges in the order of the list; no numbers: the order is that of the CSC.
+                # DGL numbers a listed graph's edges in list order. Without numbers, edges are in CSC order.
                 order=edge_ids if len(edge_ids) else None,
                 resident_bytes=0,
             )
@@ -152,7 +152,7 @@ class DglGraph:
 
     @classmethod
     def stored(cls, file: DglFile) -> DglGraph:
-        """Return the arrays of a graph in a file, which are mapped; raises as `stored_edges`."""
+        """Return the mapped arrays of a graph in a file. Raises as `stored_edges`."""
         edges = {relation: stored_edges(file, number) for number, relation in enumerate(file.edge_types)}
         held = sum(resident_bytes(each.values()) for each in (file.beside, *file.node_columns))
         return cls(
@@ -164,19 +164,19 @@ class DglGraph:
         )
 
     def source(self, saved: SavedGraph) -> AnySource:
-        """Return the source over the graph.
+        """Return the source for the graph.
 
-        Edges come in DGL's numbering. A type's features are ``feat``, its labels ``label``, its splits masks; a
-        relation's weights ``weight``, its edges' features ``feat``, their times ``edge_time``.
+        Edges are in DGL's numbering. A type has features in ``feat``, labels in ``label``, and splits in masks. A
+        relation has weights in ``weight``, edge features in ``feat``, and edge times in ``edge_time``.
 
         Raises
         ------
         SourceError
-            Labels are on no type, or on several.
+            Not exactly one type has labels.
         ShapeError
             A tensor has the wrong shape or dtype.
         ConfigError
-            No relation has anything by a name that was asked for.
+            No relation has a requested name.
         """
         is_one = len(self.num_nodes) == len(self.edges) == 1
         nodes = {}
@@ -224,17 +224,17 @@ def _typed_edges(graph: Any, relation: Relation) -> DglEdges:
 
 
 def stored_values(columns: Mapping[str, StoredArray]) -> dict[str, NDArray[np.generic]]:
-    """Return the values of columns, as `StoredArray.values`."""
+    """Return each column's `StoredArray.values`."""
     return {name: column.values() for name, column in columns.items()}
 
 
 def resident_bytes(columns: Iterable[StoredArray]) -> int:
-    """Return the bytes of memory that the values of columns take."""
+    """Return the memory for the columns' values, in bytes."""
     return sum(column.resident_bytes for column in columns)
 
 
 def _check_numbers(file: DglFile, stored: StoredArray) -> None:
-    """Refuse numbers that are none of an edge, which rows are picked by."""
+    """Refuse edge numbers outside 0..E-1, because they select rows."""
     numbers = stored.values()
     for start in range(0, len(numbers), _CHECKED_ENTRIES):
         part = numbers[start : start + _CHECKED_ENTRIES]
@@ -253,18 +253,18 @@ _INT32_MAX = 2**31 - 1
 
 @contextmanager
 def quiet_dgl(who: str) -> Iterator[Any]:
-    """Import DGL with its torch backend, without its warnings and without the file it writes in $HOME.
+    """Import DGL with its torch backend, without warnings and without DGL's file in $HOME.
 
     Parameters
     ----------
-    who : the part that needs DGL, for the message
+    who : the caller that needs DGL, for the message
 
     Raises
     ------
     MissingDependencyError
         DGL is not installed, or cannot be imported.
     """
-    # DGL reads the backend from the environment, or asks for it in a file in $HOME, when it is first imported.
+    # On its first import, DGL reads the backend from the environment. Without it, DGL would write a file in $HOME.
     before = os.environ.get("DGLBACKEND")
     os.environ["DGLBACKEND"] = "pytorch"
     try:
@@ -283,19 +283,19 @@ def quiet_dgl(who: str) -> Iterator[Any]:
 
 
 def open_dgl(argument: str, options: SourceOptions) -> AnySource:
-    """Open a saved graph with node data feat, label and masks, and perhaps edge data weight, feat and edge_time.
+    """Open a saved graph with node data feat, label and masks, and optional edge data weight, feat and edge_time.
 
-    A graph of several types may have features in any of them, and has labels in one. Without masks, ``options.seed``
-    decides a random split. The arrays are mapped, and DGL is not needed.
+    With several types, any type may have features, and one type has labels. Without masks, nodes are split at random by
+    ``options.seed``. The arrays are mapped, and DGL is not needed.
 
     Raises
     ------
     SourceError
-        The file is missing, is not such a file, is damaged, holds other than one graph, or lacks a key.
+        The file is missing, damaged or not a DGL file, does not have exactly one graph, or lacks a key.
     ShapeError
         A tensor has the wrong shape or dtype.
     BudgetError
-        An array of one entry for each node is larger than the memory budget.
+        An array with one entry per node is larger than the memory budget.
     """
     path = Path(argument).expanduser()
     file, origin = DglFile.open(path), f"dgl:{argument}"
@@ -305,15 +305,15 @@ def open_dgl(argument: str, options: SourceOptions) -> AnySource:
 
 @near_keywords
 def from_graph(graph: Any, *, weight: str | None = None) -> CscGraph:
-    """Return the topology of a homogeneous DGL graph; its (E,) sources are shared, not copied.
+    """Return the topology of a homogeneous DGL graph. Its (E,) sources are shared, not copied.
 
-    Edges are in the order of DGL's CSC form. Where DGL numbers them otherwise (a graph made of an edge list),
-    ``graph.adj_tensors("csc")[2]`` has the number that DGL gives to each position.
+    Edges are in the order of DGL's CSC form. DGL numbers the edges of an edge list in another order. Then
+    ``graph.adj_tensors("csc")[2]`` has DGL's number for each position.
 
     Parameters
     ----------
     graph : a `dgl.DGLGraph` on the CPU
-    weight : name of edge data (E,) to sample by; those are copied into CSC order
+    weight : name of the edge data (E,) to sample by; the weights are copied into CSC order
 
     Raises
     ------
@@ -338,21 +338,21 @@ def from_graph(graph: Any, *, weight: str | None = None) -> CscGraph:
 
 @near_keywords
 def to_graph(graph: CscGraph, *, keep_ids: bool = False) -> Any:
-    """Return ``graph`` as a `dgl.DGLGraph`; edge e is position e of ``indices``.
+    """Return ``graph`` as a `dgl.DGLGraph`. Edge e is position e in ``indices``.
 
-    Edges with int64 ids are shared, not copied. Ids of int32 are widened, a copy, since DGL 1.1's fused neighbour
-    sampler aborts the process on int32 graphs; with ``keep_ids`` they are shared too, in an int32 graph, whose seeds
-    are int32 and whose sampler must be ``NeighborSampler(..., fused=False)``.
+    int64 ids are shared, not copied. int32 ids are copied to int64, because DGL 1.1's fused neighbour sampler aborts
+    the process on int32 graphs. With ``keep_ids``, int32 ids are shared in an int32 graph. Such a graph needs int32
+    seeds and ``NeighborSampler(..., fused=False)``.
 
     Parameters
     ----------
     graph : the topology
-    keep_ids : give an int32 graph for int32 ids; its (N + 1,) offsets are copied
+    keep_ids : make an int32 graph from int32 ids; its (N + 1,) offsets are copied
 
     Raises
     ------
     GraphError
-        ``keep_ids`` for a graph of 2**31 edges or more, whose offsets do not fit int32.
+        ``keep_ids`` is set for 2**31 edges or more, so the offsets do not fit int32.
     """
     import torch
 
@@ -385,7 +385,7 @@ def _weights(graph: Any, name: str, edge_ids: torch.Tensor) -> NDArray[Any]:
 
 
 def _shared(array: NDArray[Any]) -> torch.Tensor:
-    """Return a tensor over the memory of ``array``; torch has no read-only tensors, but this one is never written."""
+    """Return a tensor that shares the array's memory. It must not be written, though torch has no read-only tensors."""
     import torch
 
     with warnings.catch_warnings():

@@ -1,8 +1,8 @@
-"""``igb:DIR`` and ``igbh:DIR``: the Illinois Graph Benchmark in all of its sizes (Khatua et al., KDD'23).
+"""``igb:DIR`` and ``igbh:DIR``: the Illinois Graph Benchmark in all sizes (Khatua et al., KDD'23).
 
 ``igb`` is the homogeneous paper graph. ``igbh`` is the heterogeneous graph, with the relations of MLPerf's R-GAT
-benchmark and of the script of GraphLearn-for-PyTorch that it is based on: every relation has a reverse, and citations,
-stripped of self loops and with one for each paper, go both ways.
+benchmark, which follows a GraphLearn-for-PyTorch script. Every relation has a reverse. Citations go both ways, and
+their self loops are replaced as in `undirected_edges`.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ if TYPE_CHECKING:
 
 
 DIM = 1024
-# IGB's sizes disagree about the name of the larger set.
+# The file name for 2983 classes differs between IGB's sizes.
 _LABEL_FILES = {19: ("node_label_19.npy",), 2983: ("node_label_2K.npy", "node_label_2983.npy")}
 
 
 def open_igb(argument: str, options: SourceOptions) -> Source:
-    """Open ``igb:DIR`` or ``igb:DIR@2983``, where DIR is the folder of a size, such as ``igb/tiny``.
+    """Open ``igb:DIR`` or ``igb:DIR@2983``. DIR is the folder of one size, such as ``igb/tiny``.
 
-    The classes are 19 unless 2983 are asked for or only they are there. Of the labelled nodes, which come
-    first, the first 60% are train, the next 20% valid and the rest test, as in IGB's own loader. The arrays of
-    the large and full sizes have no header: they are raw float32.
+    There are 19 classes, or 2983 on request or if only these labels exist. Labelled nodes come first. As in IGB's
+    loader, the first 60% of them are train, the next 20% valid and the rest test. In the large and full sizes, arrays
+    are raw float32 without a header.
 
     Raises
     ------
     ConfigError
-        IGB has no labels of so many classes.
+        IGB has no labels with this number of classes.
     SourceError
         A file is missing, truncated or malformed.
     ShapeError, GraphError
@@ -77,15 +77,15 @@ def open_igb(argument: str, options: SourceOptions) -> Source:
 
 
 def igb_paths(argument: str, options: SourceOptions) -> list[Path]:
-    """Return the folders that hold what `open_igb` reads, and nothing else of size; raises ConfigError as it does."""
+    """Return the folders and files that `open_igb` reads, without other large files. Raises ConfigError."""
     del options
     paper, edge_file = _locate(parse_folder(argument, prefix="igb")[0])
     return [paper, edge_file]
 
 
 def sequential_splits(labels: IdArray) -> Splits:
-    """Cut the labelled nodes, in order of their ids, into 60% train, 20% valid and 20% test. Pure."""
-    # Rounded down, as IGB's own loader does.
+    """Split the labelled nodes, in id order, into 60% train, 20% valid and 20% test. Pure."""
+    # Sizes are rounded down, as in IGB's loader.
     labelled = np.flatnonzero(labels >= 0)
     first = int(0.6 * labelled.shape[0])
     second = first + int(0.2 * labelled.shape[0])
@@ -93,18 +93,18 @@ def sequential_splits(labels: IdArray) -> Splits:
 
 
 def first_labels(file: NpyFile, *, num_nodes: int, num_labelled: int) -> IdArray:
-    """Return labels (N,): those of the first nodes as they are in a file, -1 behind them.
+    """Return labels (N,): a file's labels for the first nodes, and -1 for the others.
 
     Parameters
     ----------
-    file : labels of the first nodes, or of all
+    file : labels for the first nodes, or for all
     num_nodes : N
-    num_labelled : nodes that have a label, at most; what the file says of others is not looked at
+    num_labelled : number of labelled nodes, at most; the file's further labels are ignored
 
     Raises
     ------
     SourceError, ShapeError
-        As `to_labels`; the file is truncated.
+        As `to_labels`. SourceError also if the file is truncated.
     """
     labels = np.full(num_nodes, -1, np.int64)
     stop = min(file.size, num_nodes, num_labelled)
@@ -114,12 +114,12 @@ def first_labels(file: NpyFile, *, num_nodes: int, num_labelled: int) -> IdArray
 
 
 def parse_folder(argument: str, *, prefix: str) -> tuple[Path, int | None]:
-    """Return the folder that ``DIR`` or ``DIR@2983`` names, and the number of classes asked for.
+    """Return the folder in ``DIR`` or ``DIR@2983``, and the requested number of classes or None.
 
     Raises
     ------
     ConfigError
-        IGB has no labels of so many classes.
+        IGB has no labels with this number of classes.
     """
     directory, at, classes = argument.rpartition("@")
     if not at or not classes.isdigit():
@@ -130,18 +130,18 @@ def parse_folder(argument: str, *, prefix: str) -> tuple[Path, int | None]:
 
 
 def _locate(folder: Path) -> tuple[Path, Path]:
-    """Return the folder of the papers' arrays, and the file of the citations."""
+    """Return the folder with the papers' arrays, and the file of citations."""
     processed = folder / "processed" if (folder / "processed").is_dir() else folder
     return processed / "paper", processed / "paper__cites__paper" / "edge_index.npy"
 
 
 def find_labels(paper: Path, classes: int | None) -> tuple[int, NpyFile]:
-    """Return the number of classes and the file of the labels; None: of 19 where they are there.
+    """Return the number of classes and the label file. Without ``classes``, 19 classes are preferred.
 
     Raises
     ------
     SourceError
-        The folder holds no such labels.
+        The folder has no such labels.
     """
     candidates = _LABEL_FILES if classes is None else {classes: _LABEL_FILES[classes]}
     for count, names in candidates.items():
@@ -153,7 +153,7 @@ def find_labels(paper: Path, classes: int | None) -> tuple[int, NpyFile]:
 
 
 def open_floats(path: Path, *, row_shape: tuple[int, ...]) -> NpyFile:
-    """Open an array that is raw float32 in the large and full sizes, and a .npy file in the others."""
+    """Open an array. It is raw float32 in the large and full sizes, and a .npy file in the other sizes."""
     return open_headerless(path, dtype=np.dtype("<f4"), row_shape=row_shape)
 
 
@@ -169,16 +169,16 @@ _LARGE_RELATIONS: Final[tuple[Relation, ...]] = (
     ("paper", "published", "journal"),
     ("paper", "venue", "conference"),
 )
-# Papers of the full size, and how many of them, the first ones, have a label; the other sizes are labelled throughout.
+# Numbers of papers and of labelled papers in the full size. Labelled papers come first. Other sizes are fully labelled.
 _FULL_PAPERS: Final = 269_346_174
 _FULL_LABELLED: Final = {19: 227_130_858, 2983: 157_675_969}
 
 
 def undirected_edges(edges: EdgeStream, num_nodes: int) -> EdgeStream:
-    """Return both directions of every edge but self loops, and two self loops of each node behind them. Pure.
+    """Return both directions of every edge without self loops, then two self loops per node. Pure.
 
-    As the reference makes them: it drops self loops, adds one for each node, and appends the reverse of everything.
-    Parallel edges stay. How many self loops are dropped is known when they are read.
+    The reference makes the same edges: it drops self loops, adds one per node, and appends the reverse of each edge.
+    Parallel edges stay. The number of edges is unknown until they are read, because self loops are dropped.
     """
 
     def chunks(max_edges: int) -> Iterator[EdgeChunk]:
@@ -195,16 +195,16 @@ def undirected_edges(edges: EdgeStream, num_nodes: int) -> EdgeStream:
 
 
 def open_igbh(argument: str, options: SourceOptions) -> GraphSource:
-    """Open ``igbh:DIR`` or ``igbh:DIR@2983``, where DIR is the folder of a size, such as ``igbh/tiny``.
+    """Open ``igbh:DIR`` or ``igbh:DIR@2983``. DIR is the folder of one size, such as ``igbh/tiny``.
 
-    The classes are 19 unless 2983 are asked for or only they are there. The labelled papers are dealt out 60/20/20 at
-    random by ``options.seed``. The arrays of the large and full sizes have no header: they are raw float32. Journals
-    and conferences are there in these two alone.
+    There are 19 classes, or 2983 on request or if only these labels exist. Labelled papers are split 60/20/20 at random
+    by ``options.seed``. In the large and full sizes, arrays are raw float32 without a header. Only these two sizes have
+    journals and conferences.
 
     Raises
     ------
     ConfigError
-        IGB has no labels of so many classes.
+        IGB has no labels with this number of classes.
     SourceError
         A file is missing, truncated or malformed.
     ShapeError, GraphError
@@ -240,7 +240,7 @@ def open_igbh(argument: str, options: SourceOptions) -> GraphSource:
 
 
 def igbh_paths(argument: str, options: SourceOptions) -> list[Path]:
-    """Return the folders that hold what `open_igbh` reads; raises ConfigError as it does."""
+    """Return the folders and files that `open_igbh` reads. Raises ConfigError."""
     del options
     processed = _processed(parse_folder(argument, prefix="igbh")[0])
     relations = (_CITES, *_RELATIONS, *_LARGE_RELATIONS)
@@ -256,7 +256,7 @@ def _processed(folder: Path) -> Path:
 def _relations(
     processed: Path, relations: tuple[Relation, ...], *, num_papers: int
 ) -> tuple[RelationSource, ...]:
-    """Return the citations both ways, the other relations, and behind all of them their reverses."""
+    """Return the citations both ways, the other relations, and last their reverses."""
     given = [_relation(processed, relation) for relation in relations]
     cites = _relation(processed, _CITES)
     both_ways = RelationSource(
