@@ -1,7 +1,7 @@
 """Write graphs in memory as datasets, and read datasets back: numpy arrays, PyG's data and DGL's graphs.
 
-Graphs have one node type or several. `Dataset` calls these functions by name and this module does not import
-`Dataset`, so that there is no import circle.
+Graphs have one node type or several. `Dataset` imports this module. This module does not import `Dataset`, to avoid an
+import circle.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ WEIGHTS: Final = "edge_weight"
 EDGE_FEATURES: Final = "edge_features"
 EDGE_TIMES: Final = "edge_time"
 _SAID: Final = {WEIGHTS: "weights", EDGE_FEATURES: "edge features", EDGE_TIMES: "edge times"}
-# The names of the masks in PyG and DGL.
+# The masks' names in PyG and DGL.
 MASKS = (("train", "train_mask"), ("valid", "val_mask"), ("test", "test_mask"))
 
 
 def tensor_of(array: NDArray[Any]) -> Any:
-    """Return an array as a tensor, shared if it is writable: torch has no read-only tensors."""
+    """Return an array as a tensor. A read-only array is copied, because torch has no read-only tensors."""
     import torch
 
     return torch.from_numpy(array) if array.flags.writeable else torch.tensor(array)
@@ -67,8 +67,8 @@ def _counts(
     labels: Mapping[str, NDArray[Any]],
     edges: Mapping[Relation, NDArray[Any]],
 ) -> dict[str, int]:
-    """Return each type's number of nodes: as many as its arrays have rows, else as its edges need."""
-    # The reader refuses other shapes.
+    """Return each type's number of nodes: the number of rows in its arrays, or else its largest id plus one."""
+    # Wrong shapes pass here, because the reader refuses them.
     counts = {
         name: np.size(array, 0) for name, array in (*labels.items(), *features.items()) if np.ndim(array)
     }
@@ -99,7 +99,7 @@ def given_columns(arrays: Mapping[str, NDArray[Any]], *, where: str, num_edges: 
     Raises
     ------
     ShapeError
-        They are not one row, and one time, for each edge.
+        There is not exactly one row, or one time, per edge.
     """
     names, num_edges = EdgeNames(time=EDGE_TIMES, features=EDGE_FEATURES), num_edges or 0
     found = Attributes(arrays=arrays, where=where)
@@ -137,19 +137,19 @@ def write_numpy(
     ----------
     path : the folder to make
     features : (N, F) real numbers, may be memory-mapped
-    labels : (N,) classes, -1 or NaN where unlabelled; may be left out with link tables
-    num_classes : None: the largest label plus one
-    seed : for random splits
-    edge_index : (2, E) sources and destinations; or
+    labels : (N,) classes, -1 or NaN if unlabelled; optional with link tables
+    num_classes : number of classes. By default, the largest label plus one
+    seed : seed for random splits
+    edge_index : (2, E) sources and destinations, an alternative to ``indptr`` and ``indices``
     indptr, indices : (N + 1,) and (E,), each node's in-neighbours
-    edge_weight : (E,) real numbers, at least 0; left out: unweighted
+    edge_weight : (E,) real numbers, at least 0. By default, edges are unweighted
     edge_features : (E, F_e) real numbers in edge order, may be memory-mapped
     edge_time : (E,) int64 seconds or datetime64; each node's in-edges are stored in time order
-    train, valid, test : ids or masks; all three or none, which splits the labelled nodes 60/20/20
-    links : link tables by name, each a mapping with "edge_index" (2, n) and perhaps "labels" (n,), "times" (n,) and
+    train, valid, test : ids or masks, all three or none. Without them, labelled nodes are split 60/20/20 at random
+    links : link tables by name. Each is a mapping with "edge_index" (2, n) and optional "labels" (n,), "times" (n,) and
         "negatives" (n, k) destinations
-    edge_split : shares for train, valid and test, such as (0.8, 0.1, 0.1); ``seed`` deals the edges out
-    ranges : "0/4", or (0, 4): only the first quarter of each matrix's rows is written; left out: all rows
+    edge_split : shares for train, valid and test, such as (0.8, 0.1, 0.1); ``seed`` decides each edge's part
+    ranges : "0/4" or (0, 4) to write only the first quarter of each matrix's rows. By default, all rows are written
     symmetrize, self_loops, deduplicate, dtype, allow_nan, order, edge_split_by, memory_budget, overwrite : see
         `PrepareOptions`
 
@@ -162,7 +162,7 @@ def write_numpy(
     SourceError, ShapeError, GraphError, BudgetError, StoreExistsError, StoreWriteError
         As `gloader.convert.prepare.prepare`.
     """
-    # What is not an array by its name is an option, which the preparation knows or refuses.
+    # All other keywords are options. The preparation refuses unknown options.
     arrays = {name: arrays_and_options.pop(name, None) for name in (*_TOPOLOGY, *_COLUMNS, *_SPLITS)}
     given = {"x": features, "y": labels} | {f"{name}_idx": arrays[name] for name in _SPLITS}
     found = Attributes(
@@ -207,34 +207,34 @@ def write_hetero(
 ) -> None:
     """Write a graph with several types as a dataset directory at ``path``.
 
-    The order of types and relations counts. The parameters from ``train`` on are keywords of
-    ``splits_and_options``.
+    The order of types and relations matters. The parameters from ``train`` on are keywords of ``splits_and_options``.
 
     Parameters
     ----------
     path : the folder to make
-    edges : (2, E) sources and destinations by relation (source type, name, destination type), or
-        "source:name:destination"; ids within the types
-    labels : (N,) classes in one type, -1 or NaN where unlabelled; may be left out with link tables
-    num_nodes : by type; left out: as many as it has labels or feature rows, else the largest id in edges plus one
-    features : (N, F) real numbers by type, may be memory-mapped; a type may have none
-    edge_weight : (E,) real numbers, at least 0, by relation; a relation may have none
-    edge_features : (E, F_e) real numbers, likewise
-    edge_time : (E,) int64 seconds or datetime64, likewise
-    train, valid, test : ids or masks in the labelled type; all three or none, which splits its labelled nodes 60/20/20
-    num_classes : left out: the largest label plus one
-    seed : for random splits
-    name : a short name for people; left out: the folder's
+    edges : (2, E) sources and destinations by relation, with ids within the types. A relation is (source type, name,
+        destination type) or "source:name:destination"
+    labels : (N,) classes in one type, -1 or NaN if unlabelled; optional with link tables
+    num_nodes : number of nodes by type. By default, the number of labels or feature rows, or the largest id plus one
+    features : (N, F) real numbers by type, may be memory-mapped; optional for each type
+    edge_weight : (E,) real numbers, at least 0, by relation; optional for each relation
+    edge_features : (E, F_e) real numbers by relation; optional for each relation
+    edge_time : (E,) int64 seconds or datetime64 by relation; optional for each relation
+    train, valid, test : ids or masks in the labelled type, all three or none. Without them, labelled nodes are split
+        60/20/20 at random
+    num_classes : number of classes. By default, the largest label plus one
+    seed : seed for random splits
+    name : a short display name. By default, the folder's name
     feature_dtype : the stored dtype: float32, float16, bfloat16 or int8
-    add_reverse : add (b, "rev_" + r, a) for each relation (a, r, b) that has no reverse, behind all others
-    links : link tables by name, see `write_numpy`, each with its "relation", and perhaps the "reverse" that leads
-        back, where there are several
-    edge_split : shares for train, valid and test, to which ``edge_split_relation``'s edges are dealt out: a relation,
-        or its name
-    reverse : relations that lead back, such as {"buys": "bought_by"}, which lose held-out edges too; a relation named
+    add_reverse : add (b, "rev_" + r, a) for each relation (a, r, b) without a reverse, behind all others
+    links : link tables by name; see `write_numpy`. With several relations, each has its "relation", and optionally its
+        "reverse" relation
+    edge_split : shares for train, valid and test, which divide the edges of ``edge_split_relation``, a relation or its
+        name
+    reverse : reverse relations, such as {"buys": "bought_by"}, which lose held-out edges too. A relation named
         rev_NAME, or with the same pairs, is found without this
-    symmetrize : relations within a type, or their names, that store both directions of each edge, each once; True
-        means all relations within a type
+    symmetrize : relations within a type, or their names, that store both directions of each edge once. True means all
+        relations within a type
     ranges : see `write_numpy`
     deduplicate, allow_nan, edge_split_by, memory_budget, overwrite : see `PrepareOptions`
 
@@ -243,9 +243,9 @@ def write_hetero(
     GraphError
         A relation, features or labels name an unknown type, or an id is outside its type's range.
     ShapeError
-        Features, labels, weights or times are not one for each node or edge.
+        There is not exactly one feature row, label, weight or time per node or edge.
     SourceError
-        Not exactly one type has labels, a label is no class, or the splits are malformed.
+        Not exactly one type has labels, a label is not a class, or the splits are malformed.
     TypeError
         An option is unknown.
     ConfigError
@@ -293,7 +293,7 @@ def write_hetero(
             needs_labels=bool(labels) or _needs_labels(options),
         ),
     )
-    # Names of columns are those of the keywords.
+    # The receipt has no line on columns, because the columns have the keywords' names.
     source = replace(source, links=array_tables(options.pop("links", None) or {}), said=())
     _write(source, path, options, num_classes=options.pop("num_classes", None), seed=seed)
 
@@ -323,12 +323,12 @@ def write_pyg(
 
     Parameters
     ----------
-    data : with x, edge_index or adj_t, y and masks, perhaps edge_weight; of several types, x is of those that have
-        features, y and masks are of one of them. Without masks the labelled nodes are dealt out 60/20/20 by ``seed``,
-        which is logged, as is what ``data`` holds and the dataset does not
+    data : the data with x, edge_index or adj_t, y and masks, and optional edge_weight. With several types, any type may
+        have x, and one type has y and masks. Without masks, labelled nodes are split 60/20/20 by ``seed``. The log
+        reports such a split, and the parts of ``data`` that the dataset does not have
     path : the folder to make
-    num_classes, seed, options : as `write_numpy`; ``edge_features`` and ``edge_time`` are names of edge attributes,
-        left out: edge_attr, where it is more than a weight, and edge_time, where they are there; "none": neither
+    num_classes, seed, options : as in `write_numpy`, but ``edge_features`` and ``edge_time`` are names of edge
+        attributes. The defaults are edge_attr, unless it is a weight, and edge_time. "none" leaves them out
 
     Raises
     ------
@@ -349,11 +349,11 @@ def write_dgl(
 
     Parameters
     ----------
-    graph : with feat, label and masks, perhaps weights of edges; of several types, feat is of those that have
-        features, label and masks are of one of them
+    graph : the graph with feat, label and masks, and optional edge weights. With several types, any type may have feat,
+        and one type has label and masks
     path : the folder to make
-    num_classes, seed, options : as `write_numpy`; ``edge_features`` and ``edge_time`` are names of edge data, left out:
-        feat and edge_time, where they are there; "none": neither
+    num_classes, seed, options : as in `write_numpy`, but ``edge_features`` and ``edge_time`` are names of edge data.
+        The defaults are feat and edge_time. "none" leaves them out
 
     Raises
     ------
@@ -369,14 +369,14 @@ def write_dgl(
 
 
 def _needs_labels(options: Mapping[str, Any]) -> bool:
-    """True if nodes are learned: there will be no link tables. Pure."""
+    """True if there will be no link tables, so that nodes need labels. Pure."""
     return not any(options.get(key) for key in ("links", "edge_split", "edge_tables"))
 
 
 def _saved(
     path: str | os.PathLike[str], origin: str, where: str, options: dict[str, Any], *, seed: int
 ) -> SavedGraph:
-    """Return the graph's name and options; takes the edge time and edge feature names out of ``options``."""
+    """Return the graph's name and options. Removes the names of edge times and edge features from ``options``."""
     return SavedGraph(
         name=Path(path).name,
         origin=origin,
@@ -411,7 +411,7 @@ def to_pyg(arrays: Mapping[str, Any]) -> Any:
 
     for node_type, count in typed["num_nodes"].items():
         if has_names:
-            # Also where rows say it: what has neither features nor edges is known by nothing else.
+            # The number is always set, because a type may have neither features nor edges.
             data[node_type].num_nodes = count
         if node_type in typed["features"]:
             store(node_type).x = torch.from_numpy(typed["features"][node_type])
@@ -428,7 +428,7 @@ def to_pyg(arrays: Mapping[str, Any]) -> Any:
 
 
 def to_dgl(arrays: Mapping[str, Any]) -> Any:
-    """Return the arrays of `Dataset.to_numpy` as a `dgl.DGLGraph`, with masks and ids of int64 as DGL's own have.
+    """Return the arrays of `Dataset.to_numpy` as a `dgl.DGLGraph`, with masks, and with int64 ids as usual in DGL.
 
     DGL puts a heterogeneous graph's types and relations into alphabetical order.
 
@@ -518,11 +518,11 @@ def _write(
         source = replace(source, num_classes=num_classes)
     report = prepare(source, Path(path), PrepareOptions(**settings))
     for name, text in report.receipt.items():
-        # What was given and left, or made up, is no news of a log.
+        # Unused input and a made-up split are warnings. Other lines are information.
         is_said = name == NOT_USED or (name == "split" and isinstance(source.splits, RandomSplits))
         _LOG.log(logging.WARNING if is_said else logging.INFO, "%s: %s: %s", path, name, text)
 
 
 def _name_of(relation: str | Relation) -> str:
-    """Return a relation as text, which may be its name alone; raises `ConfigError` if it is neither. Pure."""
+    """Return a relation as text, or its name unchanged. Raises `ConfigError` for other values. Pure."""
     return relation if isinstance(relation, str) else relation_text(parse_relation(relation))

@@ -1,7 +1,7 @@
-"""The plan for a conversion: its memory and disk, known before it starts.
+"""The plan for a conversion: its memory and disk, before it starts.
 
-A conversion's parts run one after another: each relation's sort, link tables, each node type's features, and derived
-features. Each part may take the memory that is left by the arrays held from start to end.
+A conversion's parts run in turn: each relation's sort, link tables, each node type's features, and derived features.
+Some arrays are held from start to end. Each part may use the rest of the memory.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ if TYPE_CHECKING:
     from gloader.convert.source import AnySource, EdgeStream, GraphSource, LinkSource, NodeSource
 
 
-# The buffers of the array writers, and of the files that are read.
+# Bytes for the array writers' and the source files' buffers.
 WRITER_BYTES = 24 << 20
-# Bytes of feature rows read at a time: as many as are read ahead of it, and written behind it.
+# Bytes per chunk of feature rows.
 CHUNK_BYTES = 4 << 20
-# Copies of a feature chunk alive at once: as read, as float32, as stored. Rows that change places add one.
+# Copies of a feature chunk alive at once: as read, as float32, as stored. Reordered rows need one more.
 CHUNK_COPIES = 3
 _PAGE_BYTES = 4096
-# A checksum of each page, beside every array.
+# Bytes of the checksum of one page.
 _CHECKSUM_BYTES = 8
-# Bytes per node that the checks of labels and splits take.
+# Bytes per node for the checks of labels and splits.
 CHECK_BYTES = 2
-# Edges per row where a source does not say their number; as the sort takes it.
+# Edges per row if the source's number of edges is unknown. The sort uses the same number.
 _USUAL_DEGREE = 32
-_PAIR_BYTES = 32  # of a link: source, destination, position and reverse position
+_PAIR_BYTES = 32  # bytes per link: source, destination, position and reverse position
 _LABEL_BYTES = {None: 0, "float32": 4, "int64": 8}
 
 
@@ -64,9 +64,9 @@ _LABEL_BYTES = {None: 0, "float32": 4, "int64": 8}
 class PartSizes:
     """Memory and disk for one part of a conversion."""
 
-    memory_bytes: int = 0  # at most, in addition to the memory that is held from start to end
-    dataset_bytes: int = 0  # for its arrays, without edges and rows of unknown number
-    scratch_bytes: int = 0  # at most, while the part runs
+    memory_bytes: int = 0  # at most, besides the memory held from start to end
+    dataset_bytes: int = 0  # disk bytes for its arrays, without edges and rows of unknown number
+    scratch_bytes: int = 0  # temporary disk bytes, at most
     num_arrays: int = 0
 
 
@@ -75,8 +75,8 @@ class RowShares:
     """One node type's shares of the memory for its feature rows."""
 
     dim: int
-    chunk_rows: int  # read at a time
-    range_rows: int  # put in order at a time; all rows if they keep their places
+    chunk_rows: int  # rows per chunk
+    range_rows: int  # rows per range while rows are reordered; all rows if they keep their places
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,28 +84,29 @@ class PreparePlan:
     """A conversion's memory and disk, and its parts' shares."""
 
     budget_bytes: int
-    memory_bytes: int  # at most, for the conversion's own arrays
-    free_bytes: int  # for each part, as parts run one after another
-    chunk_edges: int  # edges read at a time where the nodes are put in order
-    rows: Mapping[str, RowShares]  # by node type with features
-    mean_bytes: int  # for each mean that is made
-    dataset_bytes: int  # on disk, at the end; without edges of unknown number
-    scratch_bytes: int  # on disk, at most, while it runs
+    memory_bytes: int  # memory for the conversion's own arrays, at most
+    free_bytes: int  # memory for each part; parts run in turn
+    chunk_edges: int  # edges per chunk while the node order is found
+    rows: Mapping[str, RowShares]  # shares by node type with features
+    mean_bytes: int  # memory for each derived feature
+    dataset_bytes: int  # final bytes on disk, without edges of unknown number
+    scratch_bytes: int  # temporary disk bytes, at most
 
 
 def plan_prepare(source: AnySource, options: PrepareOptions, *, budget_bytes: int) -> PreparePlan:
-    """Divide a memory budget between a conversion's parts, and count the bytes on disk. Pure.
+    """Divide a memory budget among a conversion's parts, and count the bytes on disk. Pure.
 
     Parameters
     ----------
-    source : checked; its sizes count, nothing is read
-    options : for the conversion; their own budget is ignored
-    budget_bytes : memory to stay within
+    source : the checked source, whose sizes are used; no rows or edges are read
+    options : the conversion's options, whose own budget is ignored
+    budget_bytes : the memory budget
 
     Raises
     ------
     BudgetError
-        The arrays with one entry per node and the smallest useful buffers do not fit; says needed and allowed.
+        The arrays with one entry per node and the smallest useful buffers do not fit. The message gives needed and
+        allowed bytes.
     ConfigError
         A feature dtype cannot be stored, the node order is unknown, or an option does not fit the source.
     """
@@ -147,7 +148,7 @@ def plan_prepare(source: AnySource, options: PrepareOptions, *, budget_bytes: in
     num_bytes = sum(part.dataset_bytes for part in parts) + graph.labels.nbytes + graph.splits.num_bytes
     num_arrays = sum(part.num_arrays for part in parts) + 4  # labels and three splits
     if options.order != "none":
-        num_bytes, num_arrays = num_bytes + graph.labels.nbytes, num_arrays + 1  # the ids in the source
+        num_bytes, num_arrays = num_bytes + graph.labels.nbytes, num_arrays + 1  # the original ids
     return PreparePlan(
         budget_bytes=budget_bytes,
         memory_bytes=resident + max(part.memory_bytes for part in parts),
@@ -165,26 +166,26 @@ def stored_feature_bytes(num_rows: int, dim: int, dtype: str, *, num_parts: int 
 
     Parameters
     ----------
-    num_rows, dim, dtype : the matrix
-    num_parts : the largest of so many parts is written; each has all scales and page checksums
+    num_rows, dim, dtype : the matrix's sizes and dtype
+    num_parts : number of parts, of which the largest counts; each part has all scales and page checksums
     """
     element = STORED_DTYPES[dtype]
     if num_parts == 1:
         return num_rows * element.row_bytes(dim)
     row_bytes = dim * element.stored.itemsize
     scale_bytes = element.row_bytes(dim) - row_bytes
-    # The pages at both ends are shared with other parts.
+    # The first and the last page are shared with other parts.
     part = -(-num_rows // num_parts) * row_bytes + 2 * _PAGE_BYTES
     return part + num_rows * scale_bytes + num_rows * row_bytes // _PAGE_BYTES * _CHECKSUM_BYTES
 
 
 def ordered_row_bytes(dim: int, options: PrepareOptions) -> int:
-    """Return the memory per row while a range is put in order, with the sort by original id. Pure."""
+    """Return the memory per row while a range is reordered, with the sort by original id. Pure."""
     return dim * spill_dtype(options.stored_dtype).itemsize + ROW_SORT_BYTES
 
 
 def ordered_range_rows(num_rows: int, row_bytes: int, budget_bytes: int) -> int:
-    """Return how many rows are put in order at a time; raises BudgetError if too few. Pure."""
+    """Return the number of rows per range of reordered rows. Raises BudgetError if too few fit. Pure."""
     least = -(-num_rows // MAX_RANGES)
     if least * row_bytes > budget_bytes:
         raise BudgetError(
@@ -196,7 +197,7 @@ def ordered_range_rows(num_rows: int, row_bytes: int, budget_bytes: int) -> int:
 
 
 def ordered_scratch_bytes(num_rows: int, dim: int, options: PrepareOptions, range_rows: int) -> int:
-    """Return the disk bytes for rows that wait to be put in order in one pass over the source. Pure."""
+    """Return the disk bytes for the rows that one pass over the source spills for reordering. Pure."""
     if range_rows >= num_rows:
         return 0
     held = range_rows * ranges_per_pass(-(-num_rows // range_rows), options.num_parts)
@@ -204,33 +205,33 @@ def ordered_scratch_bytes(num_rows: int, dim: int, options: PrepareOptions, rang
 
 
 def on_disk(array_bytes: int, *, num_arrays: int) -> int:
-    """Return the most disk bytes for arrays, with their headers and checksums. Pure."""
-    # Headers, last pages and the commit record: a few pages for each array and for its checksums.
+    """Return an upper bound for the arrays' disk bytes, with headers and checksums. Pure."""
+    # Headers, last pages and the commit record take a few pages for each array and for its checksums.
     return array_bytes + array_bytes // _PAGE_BYTES * _CHECKSUM_BYTES + 4 * num_arrays * _PAGE_BYTES
 
 
 def link_sizes(
     links: Sequence[LinkSource], split: EdgeStream | None, *, num_nodes: int, budget_bytes: int
 ) -> PartSizes:
-    """Return the memory and disk for link tables, which are written one after another. Pure.
+    """Return the memory and disk for link tables, which are written in turn. Pure.
 
     Parameters
     ----------
     links : the given tables
-    split : the edges that an edge split deals out to tables, or None
+    split : the edges that an edge split divides among tables, or None
     num_nodes : nodes in the largest type
-    budget_bytes : memory for each
+    budget_bytes : memory for each table
 
     Raises
     ------
     BudgetError
-        It is too small; says needed and allowed.
+        The budget is too small. The message gives needed and allowed bytes.
     """
     rows = [each.rows.num_rows for each in links]
     disk = [_table_bytes(each, num_nodes) for each in links]
     num_arrays = 4 * len(links)
     if split is not None:
-        # Together they have as many rows as there are edges, and one of them may have nearly all.
+        # The split's tables have as many rows as edges in all, and one table may have nearly all of them.
         rows.append(split.num_edges)
         disk.append((split.num_edges or 0) * (_PAIR_BYTES + 8 * split.has_times))
         num_arrays += 2 * len(PARTS)
@@ -254,9 +255,9 @@ def _table_bytes(table: LinkSource, num_nodes: int) -> int:
 
 
 def _resident_bytes(source: GraphSource, options: PrepareOptions, budget_bytes: int) -> int:
-    """Return the memory that is held from start to end."""
+    """Return the bytes of memory held from start to end."""
     num_nodes = sum(nodes.num_nodes for nodes in source.nodes)
-    # The checks are done before the nodes that have edges are marked.
+    # The checks end before the marking of nodes with edges begins.
     checked = CHECK_BYTES * source.labels.shape[0]
     per_node = (
         max(checked, marked_bytes(num_nodes, budget_bytes)) + ORDER_NODE_BYTES[options.order] * num_nodes
@@ -267,7 +268,7 @@ def _resident_bytes(source: GraphSource, options: PrepareOptions, budget_bytes: 
 def _plan_edges(
     source: GraphSource, each: PlannedRelation, options: PrepareOptions, *, budget_bytes: int
 ) -> tuple[int, PartSizes]:
-    """Return how many edges are read at a time, and the sizes for a relation's sort and edge features."""
+    """Return the edges per chunk, and the sizes for a relation's sort and edge features."""
     edges, features, ends, rules = each.source.edges, each.source.edge_features, each.ends, each.rules
     columns = edge_columns(edges, rules, num_rows=None if features is None else features.num_rows)
     sort = plan_csc(ends, edges.num_edges, columns=columns, rules=rules, budget_bytes=budget_bytes)
@@ -276,7 +277,7 @@ def _plan_edges(
     stored = most * (index_bytes + 4 * edges.has_weights + 8 * edges.has_times)
     spill = most * record_dtype(num_sources=ends.num_sources, columns=columns).itemsize
     scratch = (spill if spill > sort.held_bytes else 0) + stored * rules.merges
-    if options.order == "community":  # communities are found on a sorted topology of their own
+    if options.order == "community":  # communities need another sorted copy of the topology
         scratch += most * index_bytes + 8 * (ends.num_nodes + 1)
     rows, row_bytes = NO_EDGE_ROWS, 0
     if features is not None:
@@ -307,7 +308,7 @@ def _is_moved(nodes: NodeSource, options: PrepareOptions) -> bool:
 
 
 def _chunk_row_bytes(nodes: NodeSource, dim: int, options: PrepareOptions) -> int:
-    """Return the bytes for all copies of a row as read: in its own dtype, or float32 if that is wider."""
+    """Return the bytes for all copies of a row, in its own dtype or in float32, whichever is wider."""
     width = 4 if nodes.given is None else max(4, nodes.given.dtype.itemsize)
     return (CHUNK_COPIES + _is_moved(nodes, options)) * max(1, dim * width)
 
@@ -317,7 +318,7 @@ def _least_bytes(nodes: NodeSource, dim: int, options: PrepareOptions) -> int:
 
 
 def _row_shares(nodes: NodeSource, dim: int, options: PrepareOptions, *, budget_bytes: int) -> RowShares:
-    # Rows that change places share the memory between the chunk that is read and the range that is put in order.
+    # Reordered rows need memory for a chunk and for a range.
     for_chunks = budget_bytes // 2 if _is_moved(nodes, options) else budget_bytes
     copies = CHUNK_COPIES + _is_moved(nodes, options)
     row_bytes = _chunk_row_bytes(nodes, dim, options) // copies
@@ -351,14 +352,14 @@ def _mean_sizes(
     budget_bytes: int,
     num_shares: int,
 ) -> list[PartSizes]:
-    """Return the sizes for derived features; ``num_shares`` of them share the memory."""
+    """Return the sizes for derived features. ``num_shares`` of them share the memory."""
     sizes = [
         _mean_size(source, nodes, dims[nodes.name], budget_bytes=budget_bytes, num_shares=num_shares)
         for nodes, _ in derivation_order(source)
     ]
     if options.num_parts == 1:
         return sizes
-    # Means are made again where others average them, so that all edges stay until the end.
+    # Means over other means compute these again, so all edges stay until the end.
     return [
         PartSizes(
             memory_bytes=max((size.memory_bytes for size in sizes), default=0),

@@ -1,6 +1,6 @@
 """A conversion's link tables: from the source, from files, and from an edge split.
 
-Each table belongs to one relation; its reverse relations are found by name or by a pair sample.
+Each table belongs to one relation. Reverse relations are found by name, or by a sample of pairs.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 
 
 _LOG = logging.getLogger(__name__)
-# Of a sampled pair: its hash, those that are compared with it, and the sort of both; chunks have the larger share.
+# Bytes per sampled pair: its hash, the other relation's hashes, and the sort. Chunks have the larger share.
 _BYTES_OF_PAIR: Final = 128
 _MIN_PAIRS: Final = 1 << 12
-_TOLD_SHARE: Final = 0.1  # of the pairs there the other way round, from which on it is said
-_FULL_SHARE: Final = 0.9  # of all pairs that there can be: such a relation holds any pair
+_TOLD_SHARE: Final = 0.1  # share of reversed pairs from which a warning is given
+_FULL_SHARE: Final = 0.9  # share of all possible pairs; a relation with more holds nearly any pair
 
 
 def reverse_of(
@@ -55,10 +55,10 @@ def reverse_of(
     relations: Sequence[Relation],
     named: Mapping[Relation, Relation] = MappingProxyType({}),
 ) -> Relation | None:
-    """Return the relation that leads back, by ``named`` or by its name, or None. Pure.
+    """Return the reverse relation, by ``named`` or by name, or None. Pure.
 
-    By its name it is (b, rev_r, a) for (a, r, b), and the other way round; a relation within one type may hold both
-    directions.
+    The reverse of (a, r, b) is named (b, rev_r, a). The reverse of (b, rev_r, a) is (a, r, b). A relation within one
+    type may be its own reverse.
     """
     if relation in named:
         return named[relation]
@@ -79,18 +79,18 @@ def reverses_by_pairs(
     budget_bytes: int,
     max_edges: int,
 ) -> list[Relation]:
-    """Return the relations that hold ``relation``'s pairs the other way round, under any name.
+    """Return the relations that hold ``relation``'s reversed pairs, under any name.
 
-    Pairs are compared by hashes: all pairs, or the same sample in each relation. A warning names relations that hold
-    only a part of the pairs, with the flag for a relation that leads back.
+    Pairs are compared by hashes: all pairs, or the same sample in each relation. A warning names relations with only a
+    part of the reversed pairs, and the flag for a reverse relation.
 
     Parameters
     ----------
     relation : the split relation
     streams : all relations' edges; candidates are read once
     counts : numbers of source and destination nodes
-    known : relations that lead back for certain, which are skipped
-    budget_bytes, max_edges : memory, and edges read at a time
+    known : certain reverse relations, which are skipped
+    budget_bytes, max_edges : memory, and edges per chunk
     """
     source, _, destination = relation
     others = [
@@ -111,7 +111,7 @@ def reverses_by_pairs(
         if not num_both:
             continue
         of_ours, of_theirs = num_both / num_ours, num_both / num_theirs
-        # Of all pairs that there can be, it says nothing that it holds these.
+        # A relation with nearly all possible pairs holds these pairs by chance.
         density = theirs.estimated() / max(counts[0] * counts[1], 1)
         said = (
             f"{relation_text(other)} holds {100 * of_ours:.3g}% of the pairs of {relation_text(relation)} the other "
@@ -136,19 +136,19 @@ def reverses_by_pairs(
 
 @dataclass(slots=True, kw_only=True)
 class PairSample:
-    """Hashes of a relation's pairs: all hashes, or those below a bound, which is the same for every relation."""
+    """Hashes of a relation's pairs: all hashes, or the hashes below a bound. Compared samples use the same bound."""
 
     most_pairs: int
-    hashes: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))  # ascending, each once
-    bits: int = 0  # pairs whose hash begins with so many zeros are held
+    hashes: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))  # ascending, unique
+    bits: int = 0  # the sample has the pairs whose hash begins with this number of zero bits
 
     @property
     def is_part(self) -> bool:
-        """True if not all pairs are held."""
+        """True if the sample is not complete."""
         return self.bits > 0
 
     def fill(self, edges: EdgeStream, max_edges: int, *, is_turned: bool) -> None:
-        """Take the pairs in ``edges``, with source and destination exchanged if ``is_turned``."""
+        """Add the pairs in ``edges``, with source and destination exchanged if ``is_turned``."""
         parts, size = [self.hashes], 0
         for chunk in edges.chunks(max_edges):
             first, second = (chunk.dst, chunk.src) if is_turned else (chunk.src, chunk.dst)
@@ -161,7 +161,7 @@ class PairSample:
         self._shrink(parts)
 
     def compared(self, other: PairSample) -> tuple[int, int, int]:
-        """Return the pairs compared in each sample, and the pairs in both."""
+        """Return the numbers of compared pairs in each sample, and in both."""
         bits = max(self.bits, other.bits)
         self.bits = other.bits = bits
         self.hashes, other.hashes = self._below(self.hashes), other._below(other.hashes)
@@ -169,7 +169,7 @@ class PairSample:
         return len(self.hashes), len(other.hashes), len(both)
 
     def estimated(self) -> int:
-        """Return an estimate for the number of different pairs."""
+        """Return an estimate for the number of distinct pairs."""
         return len(self.hashes) << self.bits
 
     def _shrink(self, parts: list[NDArray[np.uint64]]) -> None:
@@ -187,19 +187,19 @@ def _words(ids: NDArray[Any]) -> NDArray[np.uint64]:
 
 
 def named_or_only(text: str | None, relations: Sequence[Relation], *, need: str, where: str) -> Relation:
-    """Return the relation that ``text`` names, or the only one. Pure.
+    """Return the relation that ``text`` names, or the only relation. Pure.
 
     Parameters
     ----------
-    text : "author:writes:paper", or its name alone; None: the only one
-    relations : the source's
-    need : begins the message: says what needs a relation's name
+    text : "author:writes:paper", or only its name, or None for the only relation
+    relations : the source's relations
+    need : beginning of the message, which names the option that needs a relation
     where : the source, for messages
 
     Raises
     ------
     ConfigError
-        None is meant, or several.
+        No relation matches, or several.
     """
     if text is not None:
         return find_relation(text, relations, where=where)
@@ -209,18 +209,18 @@ def named_or_only(text: str | None, relations: Sequence[Relation], *, need: str,
     return relations[0]
 
 
-# Bytes per edge of a chunk that is dealt out: as it is read, as ids, and what says its part.
+# Bytes per edge of a chunk in an edge split: the edge as read, its ids, and its part.
 _EDGE_BYTES = 96
 _MIN_EDGES, _MAX_EDGES = 4_096, 2_000_000
 
 
 def with_tables(source: AnySource, options: PrepareOptions) -> GraphSource:
-    """Return ``source``'s graph with link tables from files behind its own; only their sizes are read.
+    """Return the source's graph, with its own link tables and those from files. Only sizes are read.
 
     Raises
     ------
     ConfigError
-        A table's name cannot be stored or is there twice, or a relation that is named, or should be, is not there.
+        A table's name cannot be stored or stands twice, or a relation is unknown or must be named.
     SourceError, ShapeError, GraphError
         A file is missing or malformed.
     """
@@ -255,29 +255,29 @@ def with_tables(source: AnySource, options: PrepareOptions) -> GraphSource:
 
 
 def _table_in_file(text: str, told: Told) -> LinkSource:
-    """Return the link table that ``text`` names, see `edge_table`."""
+    """Return the link table that ``text`` names; see `edge_table`."""
     from gloader.convert.links.link_rows import edge_table  # needs pyarrow, which no other preparation does
 
     return edge_table(text, told)
 
 
 def split_edges(source: GraphSource, options: PrepareOptions) -> EdgeStream | None:
-    """Return all edges that an edge split deals out, or None. Pure; raises as `with_tables`."""
+    """Return all edges of an edge split, or None without one. Raises as `with_tables`. Pure."""
     return None if options.edge_split is None else _edges_of(source, _split_relation(source, options))[1]
 
 
 def split_source(
     source: GraphSource, options: PrepareOptions, *, budget_bytes: int, progress: PrepareProgress
 ) -> GraphSource:
-    """Return ``source`` with the part "train" as its edges, and a link table for each part.
+    """Return the source with the part "train" as its edges, and with a link table for each part.
 
-    A relation that leads back is split in the same way.
+    A reverse relation is split in the same way.
 
     Parameters
     ----------
-    source : its edges are read once to be counted, and more often if times decide
-    options : for the conversion; without a split the source is returned as it is
-    budget_bytes : memory that it stays within
+    source : the source. One pass counts its edges, and a split by time needs more passes
+    options : the conversion's options; without a split, the source is returned unchanged
+    budget_bytes : the memory budget
     progress : receives the steps
 
     Raises
@@ -285,7 +285,7 @@ def split_source(
     ConfigError
         A part has no edges.
     SourceError
-        Times decide, and there are none.
+        The split is by time, and edges have no times.
     GraphError
         An id, a weight or a time is out of range.
     """
@@ -300,7 +300,7 @@ def split_source(
     _refuse_empty(parts, ends.where)
     kept = {relation: parts[0]}
     for back in _backs(source, relation, options, budget_bytes=budget_bytes, max_edges=max_edges):
-        # The held-out edges would come back by it.
+        # The reverse relation would bring the held-out edges back into the graph.
         back_ends, back_edges = _edges_of(source, back)
         if isinstance(rule, RandomParts):
             rule = replace(rule, is_reverse=True)
@@ -321,7 +321,7 @@ def split_source(
 def _part_tables(
     parts: Sequence[EdgeStream], where: str, relation: Relation, back: Relation | None = None
 ) -> tuple[LinkSource, ...]:
-    """Return each part's link table; ``back`` leads back, or None if its name tells."""
+    """Return each part's link table. ``back`` is the reverse relation, or None to find it by name."""
     return tuple(
         LinkSource(
             name=name,
@@ -337,7 +337,7 @@ def _part_tables(
 def _backs(
     source: GraphSource, relation: Relation, options: PrepareOptions, *, budget_bytes: int, max_edges: int
 ) -> list[Relation]:
-    """Return the relations that hold ``relation``'s edges the other way round: by a flag, a name or their pairs."""
+    """Return the reverse relations, found by a flag, by name or by their pairs."""
     relations = _relations(source)
     named = named_reverses(options.reverse, relations, where=source.origin)
     back = reverse_of(relation, relations, named)
@@ -359,14 +359,14 @@ def planned_tables(
     *,
     new_ids: IdArray | None = None,
 ) -> tuple[PlannedLinks, ...]:
-    """Return the dataset's link tables, each with its relation and the one that leads back. Pure.
+    """Return the dataset's link tables, each with its relation and reverse relation. Pure.
 
     Parameters
     ----------
-    source : its own link tables, and those of files
-    relations : of the dataset, reverses that are added included
-    options : name reverses
-    new_ids : (N,) of the nodes of a graph of one type that get another order; None if they keep their ids
+    source : the source, with link tables from files
+    relations : the dataset's relations, with added reverses
+    options : the conversion's options, which may name reverses
+    new_ids : (N,) new node ids for a reordered graph of one type, or None if nodes keep their ids
     """
     tables = []
     named = named_reverses(options.reverse, relations, where=source.origin)

@@ -1,4 +1,4 @@
-"""``tables:DIR``: a folder of edge tables and arrays, whose ``graph.yaml`` names node types and relations.
+"""``tables:DIR``: a folder with edge tables and arrays, and a ``graph.yaml`` that names node types and relations.
 
 .. code-block:: yaml
 
@@ -58,36 +58,36 @@ _EDGE_KEYS: Final = ("file", "src", "dst", "weight", "time", "features")
 class NodeEntry:
     """A node type in ``graph.yaml``."""
 
-    num_nodes: int | None  # None: the files tell
+    num_nodes: int | None  # None: counted from the files
     features: Path | None
     labels: Path | None
     splits: Path | None
-    num_classes: int | None  # None: the labels tell
+    num_classes: int | None  # None: counted from the labels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeEntry:
     """A relation in ``graph.yaml``.
 
-    The names are columns if ``file`` is a table. Otherwise weight, time and features name files in its folder.
+    If ``file`` is a table, the names are columns. Otherwise, weight, time and features name files in its folder.
     """
 
     folder: Path
     file: Path
-    src: str | None = None  # None: by its name, or the first column
+    src: str | None = None  # None: found by name, or the first column
     dst: str | None = None
     weight: str | None = None
     time: str | None = None
-    features: str | None = None  # columns, with commas between them, or a file in any case
+    features: str | None = None  # columns with commas between them, or a file
 
     def beside(self, name: str | None) -> NpyFile | None:
-        """Open the array file ``name``; None: there is none."""
+        """Open the array file ``name``. Return None without a name."""
         return None if name is None else NpyFile.open(self.folder / name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphYaml:
-    """A description, with the paths of the files as they lie."""
+    """The content of a ``graph.yaml``, with the paths of its files."""
 
     path: Path
     name: str
@@ -100,14 +100,14 @@ class GraphYaml:
 
     @contextmanager
     def naming(self, *keys: str) -> Iterator[None]:
-        """Put the file and the key before a message about a file that they name."""
+        """Prefix errors about a named file with the description's path and key."""
         try:
             yield
         except (SourceError, ShapeError, GraphError) as error:
             raise type(error)(f"{self.where(*keys)}: {error}") from error
 
     def files(self) -> list[Path]:
-        """Return every file that is named."""
+        """Return every named file."""
         named = [
             path
             for entry in self.nodes.values()
@@ -121,15 +121,16 @@ class GraphYaml:
 
 
 def read_graph_yaml(folder: Path) -> GraphYaml:
-    """Read the description in ``folder``; the files that it names are not looked at.
+    """Read the description in ``folder``. The files that it names are not opened.
 
     Raises
     ------
     SourceError
-        It is missing, is not YAML, or has a key or value that means nothing; names file, key and what is allowed.
+        The description is missing, is not YAML, or has an invalid key or value. The message names file, key and the
+        allowed values.
     """
     path = folder / GRAPH_FILE
-    if path.exists() and not path.is_file():  # a pipe would be waited for
+    if path.exists() and not path.is_file():  # reading a pipe would wait
         raise SourceError(f"the description {path} is not a file")
     content = read_yaml_mapping(
         path, what="the description", holds="name, nodes and edges of a graph", error=SourceError
@@ -174,7 +175,7 @@ def _relation_of_key(text: str, nodes: Mapping[str, NodeEntry], where: str) -> R
 
 
 def _node_entry(folder: Path, value: object, where: str) -> NodeEntry:
-    # A type without anything is one that edges alone tell of.
+    # A type without any entry gets its number of nodes from the edges.
     entry = {} if value is None else value
     if not isinstance(entry, dict):
         raise SourceError(f"{where} is {shown(value)}; it must have some of {', '.join(_NODE_KEYS)}")
@@ -196,7 +197,7 @@ def _edge_entry(folder: Path, value: object, where: str) -> EdgeEntry:
     file = _file(folder, entry, "file", where)
     if file is None:
         raise SourceError(f"{where} has no file; name the table of its edges")
-    # A list of columns is the text of their names.
+    # A list of columns becomes one text with commas.
     listed = entry.get("features")
     if isinstance(listed, list) and listed and all(isinstance(name, str) and name for name in listed):
         entry = {**entry, "features": ",".join(listed)}
@@ -238,20 +239,20 @@ def _count(entry: Mapping[str, object], key: str, limits: tuple[int, int], where
 def open_edge_table(
     entry: EdgeEntry, *, where: str, names: EdgeNames, budget_bytes: int, told: Told
 ) -> tuple[EdgeStream, FeatureStream | None]:
-    """Open the edges of a relation, a table with a row per edge or a ``.npy`` (E, 2) or (2, E), and their features.
+    """Open a relation's edges and edge features. Edges are a table with a row per edge, or a ``.npy`` (E, 2) or (2, E).
 
     Parameters
     ----------
-    entry : file and columns
-    where : what names them, for messages
-    names : of columns of times and features, of tables whose entry names none and that have them
-    budget_bytes : memory that the row offsets of a sparse matrix may take
+    entry : the relation's file and columns
+    where : the description's path and key, for messages
+    names : columns of times and features, for tables whose entry names none
+    budget_bytes : memory for a sparse matrix's row offsets
     told : receives the receipt's lines on columns
 
     Raises
     ------
     SourceError, ShapeError, GraphError, ConfigError
-        The file is missing or malformed, or has no such column; starts with ``where``.
+        The file is missing or malformed, or has no such column. The message starts with ``where``.
     """
     try:
         if is_table(entry.file):
@@ -303,25 +304,25 @@ def _open_array(
 
 
 _DATA_FILES = frozenset({".npy", ".npz", ".csv", ".tsv", ".parquet"})
-_CHUNK_EDGES = 1 << 18  # looked at in one go where the edges are to tell how many nodes there are
+_CHUNK_EDGES = 1 << 18  # edges per chunk while the largest id is found
 
 
 def open_tables(argument: str, options: SourceOptions) -> GraphSource:
-    """Open the folder ``argument``, as its ``graph.yaml`` describes it.
+    """Open the folder ``argument`` as described in its ``graph.yaml``.
 
-    A type's number of nodes is ``num_nodes``, or that of its features or labels, or the largest id in the edges plus
-    one. Without splits, ``options.seed`` decides a random one.
+    A type's number of nodes is ``num_nodes``, or the number of its feature rows or labels, or the largest id in the
+    edges plus one. Without splits, nodes are split at random by ``options.seed``.
 
     Raises
     ------
     SourceError
-        The description or a file is missing or malformed; names the file and the key that names it.
+        The description or a file is missing or malformed. The message names the file and its key.
     ShapeError, GraphError
         An array has the wrong shape or dtype.
     ConfigError
-        No table has a column of times or features that was asked for.
+        No table has a requested column of times or features.
     BudgetError
-        The labels alone are larger than the memory budget.
+        The labels are larger than the memory budget.
     """
     graph = read_graph_yaml(Path(argument).expanduser())
     given = [name for name, entry in graph.nodes.items() if entry.labels is not None]
@@ -377,7 +378,7 @@ def open_tables(argument: str, options: SourceOptions) -> GraphSource:
 
 
 def _unused(graph: GraphYaml) -> tuple[str, ...]:
-    """Return the tables and arrays of the folder that the description does not name."""
+    """Return the folder's tables and arrays that the description does not name."""
     named = {
         part.resolve()
         for path in graph.files()
@@ -393,7 +394,7 @@ def _unused(graph: GraphYaml) -> tuple[str, ...]:
 
 
 def source_paths(argument: str, options: SourceOptions) -> list[Path]:
-    """Return the description and every file that it names; raises SourceError as `open_tables`."""
+    """Return the description and every file that it names. Raises SourceError as `open_tables`."""
     del options
     folder = Path(argument).expanduser()
     if not (folder / GRAPH_FILE).is_file():
@@ -412,7 +413,7 @@ def _relation(
 
 
 def _edge_columns(relations: tuple[RelationSource, ...]) -> set[str]:
-    """Return the columns of all tables of edges besides their ends."""
+    """Return the columns of all edge tables, without the ends."""
     return {name for each in relations for name in each.edges.columns}
 
 
@@ -444,7 +445,7 @@ def _splits(graph: GraphYaml, name: str, labels: IdArray, options: SourceOptions
 def _counts(
     graph: GraphYaml, features: dict[str, FeatureStream], relations: tuple[RelationSource, ...]
 ) -> dict[str, int]:
-    """Return the number of nodes of each type."""
+    """Return the number of nodes by type."""
     counts: dict[str, int] = {}
     for name, entry in graph.nodes.items():
         said = entry.num_nodes
@@ -462,7 +463,7 @@ def _counts(
 
 
 def _largest_id(name: str, relations: tuple[RelationSource, ...]) -> int:
-    """Return the largest id of a type in the edges, which are read for it; -1: there is none."""
+    """Return a type's largest id, from reading the edges, or -1 without ids."""
     largest = -1
     for each in relations:
         first, _, last = each.relation
