@@ -1,4 +1,4 @@
-"""The receipt for a conversion: the source's content, its use in the dataset, and findings to look at twice."""
+"""The receipt for a conversion: the source's content, its use in the dataset, and findings to check."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     )
     from gloader.types import IdArray, Relation
 
-_MARKED_SHARE: Final = 64  # of the budget, one part in so many at most says which nodes have edges
-_LABELS_COUNTED: Final = 1 << 20  # at a time
-_MOST_CLASSES: Final = 8  # that are listed one by one
-_MOST_PARTS: Final = 6  # types or relations of a line
+_MARKED_SHARE: Final = 64  # the marks of nodes with edges take at most 1/64 of the budget
+_LABELS_COUNTED: Final = 1 << 20  # labels per step of counting
+_MOST_CLASSES: Final = 8  # with more classes, the line has only the range of sizes
+_MOST_PARTS: Final = 6  # types or relations per line, at most
 
 
 def marked_bytes(num_nodes: int, budget_bytes: int) -> int:
-    """Return the bytes for marking nodes that have edges, one each; 0 means that nodes are not marked. Pure."""
+    """Return the bytes for marking nodes with edges, one per node, or 0 if nodes are not marked. Pure."""
     return num_nodes if num_nodes <= budget_bytes // _MARKED_SHARE else 0
 
 
@@ -45,9 +45,9 @@ def marked_bytes(num_nodes: int, budget_bytes: int) -> int:
 class _Tally:
     """Counts and ranges for a relation's edges, gathered while they are read."""
 
-    is_whole: bool = False  # all of them were read
+    is_whole: bool = False  # all edges were read
     num_loops: int = 0
-    low: int = 0  # the least and the largest id
+    low: int = 0  # the smallest id; ``high`` is the largest
     high: int = -1
     earliest: int | None = None
     latest: int | None = None
@@ -71,7 +71,7 @@ class Receipt:
 
     Parameters
     ----------
-    said, unused, labels, splits, num_classes : the source's
+    said, unused, labels, splits, num_classes : the source's values
     rules : changes to the edges
     """
 
@@ -81,15 +81,15 @@ class Receipt:
     splits: Splits
     num_classes: int
     rules: EdgeRules
-    num_nodes: dict[str, int] = field(default_factory=dict)  # of each type
-    rows: dict[str, tuple[CheckedRows, str]] = field(default_factory=dict)  # by type, with the stored dtype
-    edge_rows: dict[str, tuple[CheckedRows, str]] = field(default_factory=dict)  # by relation
+    num_nodes: dict[str, int] = field(default_factory=dict)  # nodes per type
+    rows: dict[str, tuple[CheckedRows, str]] = field(default_factory=dict)  # rows and stored dtype by type
+    edge_rows: dict[str, tuple[CheckedRows, str]] = field(default_factory=dict)  # the same by relation
     tallies: dict[Relation, _Tally] = field(default_factory=dict)
     marks: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, source: GraphSource, options: PrepareOptions) -> tuple[Receipt, GraphSource]:
-        """Return an empty receipt, and the source with features that are checked as they are read."""
+        """Return an empty receipt, and the source with features that are checked during reading."""
         receipt = cls(
             said=source.said,
             unused=source.unused,
@@ -135,7 +135,7 @@ class Receipt:
         )
 
     def counted(self, relation: Relation, edges: EdgeStream, *, budget_bytes: int) -> EdgeStream:
-        """Return a relation's edges, which are counted as they are read."""
+        """Return a relation's edges, which are counted during reading."""
         if not self.marks and marked_bytes(sum(self.num_nodes.values()), budget_bytes):
             self.marks = {name: np.zeros(count, np.bool_) for name, count in self.num_nodes.items()}
         first, _, last = relation
@@ -145,7 +145,7 @@ class Receipt:
             seen = _Tally()
             for chunk in edges.chunks(max_edges):
                 yield chunk
-                # When the next are asked for, these have been checked.
+                # The consumer has checked this chunk when it requests the next.
                 seen.add(chunk, is_within=first == last)
                 for marked, ids in zip(marks, (chunk.src, chunk.dst), strict=True):
                     if marked is not None:
@@ -157,11 +157,11 @@ class Receipt:
         return edges_over(edges, chunks)
 
     def lines(self, edges: Mapping[Relation, CscReport]) -> dict[str, str]:
-        """Return the receipt: a short text under each name; empty texts are left out.
+        """Return the receipt: a short text by name, without empty texts.
 
         Parameters
         ----------
-        edges : each relation's counts, read and written
+        edges : each relation's counts of read and written edges
         """
         found = {
             "columns": "; ".join(self.said),

@@ -1,4 +1,4 @@
-"""Upload of a dataset directory to a URL: every file of its record, then the record."""
+"""Upload of a dataset directory to a URL: first the record's files, then the record."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ _STEP: Final = "uploading"
 class UploadReport:
     """The result of an upload."""
 
-    url: str  # as it may be shown
+    url: str  # the URL without secrets
     num_files: int
     num_bytes: int
     seconds: float
-    replaced: bool  # whether a dataset was there before
+    replaced: bool  # True if the upload replaced a dataset
 
 
 def require_target(url: str, *, overwrite: bool) -> None:
-    """Check that a dataset may be uploaded to ``url``, before hours of work that nothing could be done with.
+    """Check that a dataset may be uploaded to ``url``. Call this before hours of work for the upload.
 
     Raises
     ------
     StoreExistsError
-        There is a dataset, and ``overwrite`` is not set; or a record that is not ours.
+        There is a dataset, and ``overwrite`` is not set. Or there is a record from another program.
     ConfigError, MissingDependencyError, StoreReadError
-        The URL is none, obstore is missing, or the store does not answer.
+        The URL is invalid, obstore is missing, or the store does not answer.
     """
     folder = _mounted_folder(url)
     if folder is None or folder.is_dir():
@@ -67,27 +67,27 @@ def upload_dataset(
     progress: PrepareProgress = NO_PROGRESS,
     os_io: OsIO = REAL_OS,
 ) -> UploadReport:
-    """Upload the dataset directory ``root`` to ``url``: it is a dataset there when its record is, which goes last.
+    """Upload the dataset directory ``root`` to ``url``. The record goes last, and completes the dataset.
 
-    A replaced dataset loses its record first, then its files, one by one; its readers are refused by the ETags of the
-    files. Files of an interrupted upload belong to no dataset, and the next upload replaces them.
+    A replaced dataset first loses its record, then its files one by one. Its readers then fail, because they check the
+    files' ETags. After an interrupted upload, the uploaded files belong to no dataset. The next upload replaces them.
 
     Parameters
     ----------
     root : a dataset directory
     url : the target, such as s3://bucket/papers
-    overwrite : replace a dataset that is there
-    progress : receives the bytes
-    os_io : the system calls by which the directory is read
+    overwrite : replace an existing dataset
+    progress : receives the number of uploaded bytes
+    os_io : system calls for reading the directory
 
     Raises
     ------
     StoreOpenError, NotAStoreError, IncompleteStoreError, TruncatedStoreError, FormatError, VersionError
-        ``root`` is no complete dataset, or was replaced meanwhile.
+        ``root`` is not a complete dataset, or was replaced during the upload.
     StoreExistsError, ConfigError, MissingDependencyError, StoreReadError
-        As `require_target`; or the directory has a part of the rows.
+        As `require_target`. ConfigError also if the directory has only a part of the rows.
     StoreWriteError
-        The store refuses an object, or has other bytes of it than were sent.
+        The store refuses an object, or reports another size.
     """
     started = time.perf_counter()
     manifest = load_manifest(root, DATASET_MANIFEST, os_io=os_io)
@@ -116,7 +116,7 @@ def upload_dataset(
         for name, size in files.items():
             store.put(name, _pieces(root / name, size, advance, os_io))
             _require_whole(store, name, size)
-        # The folder is only ever replaced whole: what was uploaded is what its record says.
+        # If the folder still has the same record, the uploaded files belong to it.
         require_same(root, manifest, os_io=os_io)
         store.put(DATASET_MANIFEST, record)
     except (StoreError, KeyboardInterrupt) as error:
@@ -134,7 +134,7 @@ def upload_dataset(
 
 
 def _open(url: str) -> ObjectStore:
-    # Late: obstore is optional.
+    # This import is late, because obstore is optional.
     from gloader.ssd_store.mirror import open_objects
 
     require_plain(url)
@@ -142,12 +142,12 @@ def _open(url: str) -> ObjectStore:
 
 
 def _mounted_folder(url: str) -> Path | None:
-    """Return the folder of a file:// URL, which may have to be made; None: the URL is of a store, which has none."""
+    """Return the folder of a file:// URL, which may not exist yet, or None for another URL."""
     return Path(unquote(urlsplit(url).path)) if url.lower().startswith("file:") else None
 
 
 def _former_files(store: ObjectStore, *, overwrite: bool) -> frozenset[str] | None:
-    """Return the files of the dataset that is there, None: there is none."""
+    """Return the existing dataset's files, or None if there is no dataset."""
     if store.head(DATASET_MANIFEST) is None:
         return None
     if not overwrite:
@@ -177,7 +177,7 @@ def _names(manifest: Manifest) -> Iterator[str]:
 
 
 def _record_bytes(root: Path, manifest: Manifest, os_io: OsIO) -> bytes:
-    """Return the record as it was written: a dataset of an earlier version keeps its bytes."""
+    """Return the record's bytes on disk, so that a record with an earlier version stays unchanged."""
     path = root / DATASET_MANIFEST
     content = bytearray(os_io.stat(path).st_size)
     with Descriptor(path, os_io=os_io) as fd:
@@ -188,12 +188,12 @@ def _record_bytes(root: Path, manifest: Manifest, os_io: OsIO) -> bytes:
 
 
 def _files(manifest: Manifest, root: Path, os_io: OsIO) -> dict[str, int]:
-    """Return the size of every file of the record."""
+    """Return the size of each file in the record."""
     return {name: os_io.stat(root / name).st_size for name in _names(manifest)}
 
 
 def _pieces(path: Path, size: int, advance: Callable[[int], None], os_io: OsIO) -> Iterator[bytes]:
-    """Yield a file's content; a piece counts as uploaded when the next one is requested."""
+    """Yield a file's content. A piece counts as uploaded when the next piece is requested."""
     with Descriptor(path, os_io=os_io) as fd:
         for offset in range(0, size, _PIECE_BYTES):
             piece = bytearray(min(_PIECE_BYTES, size - offset))

@@ -1,6 +1,6 @@
-"""A saved graph's named arrays: features, labels, splits and weights, under the names that libraries use.
+"""A saved graph's named arrays: features, labels, splits and weights, under the libraries' names.
 
-`one_type_source` and `stored_source` make sources out of the arrays that a library keeps by node type and relation.
+`one_type_source` and `stored_source` make sources from a library's arrays by node type and relation.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, Relation
 
 
-# PyG's data sets have masks, OGB's splits are ids; "val" and "valid" are both common.
+# PyG's data sets have masks, and OGB's splits are ids. Both "val" and "valid" are common.
 _PARTS = {
     "train": ("train_mask", "train_idx"),
     "valid": ("val_mask", "valid_mask", "val_idx", "valid_idx"),
@@ -56,9 +56,9 @@ class Attributes:
 
     arrays: Mapping[str, NDArray[np.generic]]
     where: str  # the file or array, for messages
-    # What is there and is no array, such as {"adj": "a SparseTensor"}.
+    # Kinds of entries that are not arrays, such as {"adj": "SparseTensor"}.
     others: Mapping[str, str] = field(default_factory=dict)
-    used: dict[str, str] = field(default_factory=dict)  # what each array became; filled as they are asked for
+    used: dict[str, str] = field(default_factory=dict)  # roles of the arrays requested so far
 
     @property
     def num_bytes(self) -> int:
@@ -66,16 +66,16 @@ class Attributes:
         return sum(array.nbytes for array in self.arrays.values())
 
     def find(self, *names: str) -> str | None:
-        """Return the first name that is there."""
+        """Return the first name with an array, or None."""
         return next((name for name in names if name in self.arrays), None)
 
     def require(self, *names: str, what: str, instead: str = "") -> str:
-        """Return the first of ``names`` that is there; ``instead`` ends the message if none is.
+        """Return the first of ``names`` with an array. ``instead`` ends the message if there is no such array.
 
         Raises
         ------
         SourceError
-            None is; the message lists what is.
+            No name has an array. The message lists all names.
         """
         name = self.find(*names)
         if name is None:
@@ -84,14 +84,14 @@ class Attributes:
         return name
 
     def features(self, *names: str) -> NDArray[np.generic]:
-        """Return the features (N, F) under the first name that is there.
+        """Return the features (N, F) under the first of ``names`` with an array.
 
         Raises
         ------
         SourceError
-            None is.
+            No name has an array.
         ShapeError
-            The array is not two-dimensional, or holds no real numbers.
+            The array is not two-dimensional, or does not have real numbers.
         """
         name = self.require(*names, what="features")
         rows = self.arrays[name]
@@ -104,7 +104,7 @@ class Attributes:
         return rows
 
     def labels(self, *names: str, num_nodes: int, needs_labels: bool) -> IdArray:
-        """Return the labels (N,), -1 where unlabelled; raises as `to_labels` and `require`."""
+        """Return the labels (N,), -1 if unlabelled. Raises as `to_labels` and `require`."""
         if not needs_labels and self.find(*names) is None:
             return no_labels(num_nodes)
         name = self.require(*names, what="labels", instead=f"; add some, {OR_EDGES}")
@@ -112,14 +112,14 @@ class Attributes:
         return to_labels(self.arrays[name], where=f"{self.where}: {name}")
 
     def splits(self, num_nodes: int) -> Splits | None:
-        """Return the splits, or None if no part is there. In masks (N, k) for several splits, the first counts.
+        """Return the splits, or None without any part. Masks (N, k) have several splits, and the first is used.
 
-        A part for validation or tests that is not there is empty.
+        A missing valid or test part is empty.
 
         Raises
         ------
         SourceError
-            There is a part, but none to train on.
+            There is a part, but no train part.
         ShapeError, GraphError
             As `to_split`.
         """
@@ -136,12 +136,12 @@ class Attributes:
         )
 
     def weights(self, *names: str, num_edges: int) -> NDArray[np.generic] | None:
-        """Return the edge weights (E,); None without one number per edge."""
+        """Return the edge weights (E,), or None without an array with one number per edge."""
         name = self.find(*names)
         if name is None:
             return None
         raw = self.arrays[name]
-        # PyG keeps edge features (E, k) under the same name as weights: those are not an error, but no weights.
+        # PyG also keeps edge features (E, k) under this name. They are not weights, but no error either.
         if raw.dtype.kind not in "fiub" or raw.size != num_edges:
             return None
         self.used[name] = "edge weights"
@@ -155,7 +155,7 @@ class Attributes:
         Raises
         ------
         ShapeError
-            There is not a row for each edge, or the requested array holds no real numbers.
+            There is not one row per edge, or the requested array does not have real numbers.
         """
         name = names.pick_features(self.arrays, usual)
         if name is None:
@@ -183,7 +183,7 @@ class Attributes:
         Raises
         ------
         ShapeError
-            There is not one for each edge.
+            There is not one time per edge.
         """
         name = names.pick_time(self.arrays)
         if name is None:
@@ -200,22 +200,22 @@ class Attributes:
         return [name for name, array in self.arrays.items() if array.shape[:1] == (num_edges,)]
 
     def said(self) -> tuple[str, ...]:
-        """Return the arrays' roles, for the receipt: one line, or none. Pure."""
+        """Return the arrays' roles as one line for the receipt, or no line. Pure."""
         told = {name: role for name, role in self.used.items() if name != "edge_index"}
         roles = ", ".join(f"{name}: {role}" for name, role in told.items())
         return (f"{self.where}: {roles}",) if roles else ()
 
     def unused(self, *, num_nodes: int | None = None, num_edges: int | None = None) -> list[str]:
-        """Return the arrays that were not used, each with its shape, such as ``pos (N, 3)``. Pure.
+        """Return the unused arrays with their shapes, such as ``pos (N, 3)``. Pure.
 
         Parameters
         ----------
-        num_nodes, num_edges : N and E; None if no array here has one entry for each
+        num_nodes, num_edges : N and E, or None if no array here has one entry per node or edge
         """
 
         def shape(name: str, array: NDArray[np.generic]) -> str:
             sizes = [("E", num_edges), ("N", num_nodes)]
-            # In a graph of as many nodes as edges the name tells.
+            # In a graph with equally many nodes and edges, the name decides.
             first = list(map(str, array.shape))
             for letter, count in sizes if "edge" in name else sizes[::-1]:
                 if array.ndim and array.shape[0] == count:
@@ -226,7 +226,7 @@ class Attributes:
         left = [
             f"{name} {shape(name, array)}" for name, array in self.arrays.items() if name not in self.used
         ]
-        # Masks of several splits.
+        # Masks may have several splits, and only the first is used.
         left += [
             f"{name} [:, 1:] ({self.arrays[name].shape[1] - 1} more splits)"
             for name, role in self.used.items()
@@ -238,14 +238,14 @@ class Attributes:
         values = self.arrays[name]
         if values.ndim == 2:
             values = values[:, 0]
-        # Masks saved before torch had bools are bytes.
+        # Masks from before torch had bools are bytes.
         if values.dtype == np.uint8 and name.endswith("_mask"):
             values = values.astype(np.bool_)
         return to_split(values, num_nodes=num_nodes, where=f"{self.where}: {name}")
 
 
 class StoreNames(NamedTuple):
-    """A library's names for features and labels: the usual one first, then replacements."""
+    """A library's names for features and labels: first the usual name, then replacements."""
 
     features: tuple[str, ...]
     labels: tuple[str, ...]
@@ -259,14 +259,13 @@ DGL_NAMES: Final = StoreNames(("feat", "features", "x"), ("label", "labels", "y"
 class SavedGraph:
     """A library's graph: its name, and the options for a source over its arrays."""
 
-    name: str  # a short name for people
-    origin: str  # the source as it was asked for
-    where: Path | str  # what holds the arrays, for messages; a path: the file that they came from
-    seed: int = 0  # of the random split where there are no masks
-    edge_names: EdgeNames = USUAL_NAMES  # of times and features of edges
-    needs_labels: bool = (
-        True  # False: without labels on any type, those of the first one that has nodes are -1
-    )
+    name: str  # a short display name
+    origin: str  # the source as the user wrote it
+    where: Path | str  # the arrays' file, or their container for messages
+    seed: int = 0  # seed of the random split without masks
+    edge_names: EdgeNames = USUAL_NAMES  # names of edge times and edge features
+    # If False and no type has labels, the first type with nodes gets labels of -1.
+    needs_labels: bool = True
 
     @classmethod
     def in_file(cls, path: Path, origin: str, options: SourceOptions) -> SavedGraph:
@@ -282,11 +281,11 @@ class SavedGraph:
 
     @property
     def file(self) -> Path | None:
-        """The file that the arrays came from; None: they were in memory."""
+        """The arrays' file, or None for arrays in memory."""
         return self.where if isinstance(self.where, Path) else None
 
     def require_columns(self, edges: Sequence[EdgeStore]) -> None:
-        """Refuse time or feature names that no relation has, with a ConfigError that lists the names there are."""
+        """Refuse time or feature names that no relation has, with a ConfigError that lists the existing names."""
         self.edge_names.require(
             has_times=any(each.edges.has_times for each in edges),
             has_features=any(each.features is not None for each in edges),
@@ -309,9 +308,9 @@ class EdgeStore:
 
     relation: Relation
     edges: EdgeStream
-    features: FeatureStream | None = None  # in their order
-    arrays: Attributes | None = None  # that they came from; None: those of the nodes
-    names: Collection[str] = ()  # of arrays that may be times or features
+    features: FeatureStream | None = None  # edge features, in edge order
+    arrays: Attributes | None = None  # the edges' arrays; None: the nodes' arrays have the edges too
+    names: Collection[str] = ()  # names of arrays that may be times or features
 
 
 def one_type_source(
@@ -323,21 +322,21 @@ def one_type_source(
     num_nodes: int | None = None,
     resident_bytes: int = 0,
 ) -> Source:
-    """Return the source over a graph with one node type and one relation.
+    """Return the source for a graph with one node type and one relation.
 
     Parameters
     ----------
     nodes : the node arrays, with features
     edges : the relation
     saved : the graph's name and options
-    names : for features and labels
-    num_nodes : None means as many as there are feature rows
-    resident_bytes : memory that the arrays take
+    names : names of features and labels
+    num_nodes : number of nodes. By default, the number of feature rows
+    resident_bytes : memory for the arrays
 
     Raises
     ------
     SourceError, ShapeError, ConfigError
-        As `stored_source`; there are no features.
+        As `stored_source`. SourceError also without features.
     """
     rows = nodes.features(*names.features)
     count = len(rows) if num_nodes is None else num_nodes
@@ -376,20 +375,20 @@ def stored_source(
     names: StoreNames = PYG_NAMES,
     resident_bytes: int = 0,
 ) -> GraphSource:
-    """Return the source over a graph with several node types or relations.
+    """Return the source for a graph with several node types or relations.
 
     Parameters
     ----------
     nodes : each type's arrays, in order; the labelled type may have split masks or ids
     edges : each relation's edges, in order
     saved : the graph's name and options
-    names : for features and labels
-    resident_bytes : memory that the arrays take
+    names : names of features and labels
+    resident_bytes : memory for the arrays
 
     Raises
     ------
     SourceError
-        Labels are on no type, or on several; some splits are there and some are not.
+        Not exactly one type has labels, or there are splits without a train part.
     ShapeError
         An array has the wrong shape or dtype.
     ConfigError

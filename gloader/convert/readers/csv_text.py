@@ -1,4 +1,4 @@
-"""The rows of a text file: without byte order mark, comments and blanks, whatever packs it and ends its lines."""
+"""The rows of a text file, packed or not, without byte order mark, comments and blanks."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COMMENTS: Final = ("#", "%")
-# Of text: a row of 100,000 numbers is shorter. Packed, a line without an end takes next to nothing.
+# A row with 100,000 numbers is shorter. The limit stops packed files with an endless line.
 MAX_LINE_CHARACTERS: Final = 1 << 20
-# Separates columns that are aligned: any number of blanks and tabs.
+# The separator of aligned columns: any number of blanks and tabs.
 BLANKS: Final = " "
 _READ_CHARACTERS = 1 << 20
-# Beginnings of files that are no plain text, and what to do about each.
+# First bytes of files that are not plain text, with a remedy for each.
 _NO_TEXT: Final = {
     b"\xff\xfe": "text of two bytes a character (UTF-16); save it as UTF-8",
     b"\xfe\xff": "text of two bytes a character (UTF-16); save it as UTF-8",
@@ -41,12 +41,12 @@ _MARGIN = re.compile(r"^ | $", re.MULTILINE)
 
 @contextmanager
 def open_text(path: Path) -> Iterator[IO[str]]:
-    """Open a text file, gzipped or not; lines end in a newline alone.
+    """Open a text file, gzipped or not. Every line ends with a plain newline.
 
     Raises
     ------
     SourceError
-        The file is no text, or none of UTF-8, such as Excel's "Unicode text"; says what it is.
+        The file is not UTF-8 text, such as Excel's "Unicode text". The message names the kind of file.
     """
     with path.open("rb") as raw, ExitStack() as opened:
         packed = opened.enter_context(gzip.open(raw)) if path.suffix == ".gz" else raw
@@ -61,7 +61,7 @@ def open_text(path: Path) -> Iterator[IO[str]]:
 
 
 def lines_of(file: IO[str], path: Path) -> Iterator[tuple[int, str]]:
-    """Yield each line with its number, from 1; none is read further than a line may be long."""
+    """Yield each line with its number from 1. A line that is too long is refused early."""
     number = 0
     while line := file.readline(MAX_LINE_CHARACTERS + 1):
         number += 1
@@ -71,7 +71,7 @@ def lines_of(file: IO[str], path: Path) -> Iterator[tuple[int, str]]:
 
 def is_comment(line: str) -> bool:
     """True if a line is blank or a comment. Pure."""
-    # A row of a table with tabs may have nothing but them.
+    # Tabs do not make a line blank, because a table's row may have only empty fields.
     return not line.strip(" \n") or line.lstrip().startswith(COMMENTS)
 
 
@@ -82,7 +82,7 @@ def fields_of(line: str, delimiter: str) -> list[str]:
 
 
 def rows_of(path: Path, delimiter: str, skipped_lines: int) -> Iterator[tuple[int, list[str]]]:
-    """Yield the fields of each row behind the first lines, with the number of its line."""
+    """Yield each row's line number and fields, behind the skipped lines."""
     with open_text(path) as file:
         for number, line in lines_of(file, path):
             if number > skipped_lines and not is_comment(line) and (fields := fields_of(line, delimiter)):
@@ -90,15 +90,14 @@ def rows_of(path: Path, delimiter: str, skipped_lines: int) -> Iterator[tuple[in
 
 
 class RowText(io.RawIOBase):
-    """The rows of a file as UTF-8, for a parser that knows no comments. A context manager; not thread-safe.
+    """A file's rows as UTF-8, for a parser without support for comments. A context manager. Not thread-safe.
 
     Parameters
     ----------
-    path : of the file
-    delimiter : between its columns
-    skipped_lines : before the first row
-    rows_may_look_so : columns of a table whose rows may begin as comments do, as their first column is text; 0: they
-        may not
+    path : the file
+    delimiter : separator of the columns
+    skipped_lines : lines before the first row
+    rows_may_look_so : number of columns if the first column is text, so that rows may look like comments; otherwise 0
     """
 
     def __init__(self, path: Path, *, delimiter: str, skipped_lines: int, rows_may_look_so: int = 0) -> None:
@@ -110,22 +109,22 @@ class RowText(io.RawIOBase):
         self._num_columns = rows_may_look_so
         self._opened = open_text(path)
         self._file = self._opened.__enter__()
-        self._carry = ""  # the begin of a line
-        self._num_lines = 0  # before it
+        self._carry = ""  # the beginning of an incomplete line
+        self._num_lines = 0  # complete lines so far
         self._ready = b""
         self._is_done = False
 
     def readable(self) -> bool:
-        """Always."""
+        """True, because the rows can always be read."""
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """Return the next ``size`` bytes, fewer where they end.
+        """Return the next ``size`` bytes, or fewer at the end.
 
         Raises
         ------
         SourceError
-            A line is too long, or a quoted field goes over several lines; names it.
+            A line is too long, or a quoted field has several lines. The message names the line.
         """
         while not self._is_done and (size < 0 or len(self._ready) < size):
             self._fill()
@@ -164,7 +163,7 @@ class RowText(io.RawIOBase):
             return _MARGIN.sub("", _GAP.sub(BLANKS, text))
         if " " not in text:
             return text
-        # A parser takes the blank in ", true" for a part of the word. Inside of quotes it may be.
+        # A parser would read the blank in ", true" as part of the word. Quoted text keeps its blanks.
         text = text if '"' in text else self._around.sub(self._delimiter, text)
         return _BLANK_LINE.sub("", text)
 

@@ -1,8 +1,8 @@
-"""``mag240m:DIR`` and ``mag240m-papers:DIR``: OGB-LSC's MAG240M; the features stay float16.
+"""``mag240m:DIR`` and ``mag240m-papers:DIR``: OGB-LSC's MAG240M, with float16 features.
 
-``mag240m-papers`` is the graph of papers that cite papers. ``mag240m`` has papers, authors and institutions. Only
-papers have features of their own. Those of authors and institutions are read if the folder has them, as DGL's example
-makes them, and otherwise derived: an author's are the mean of their papers', an institution's of its authors'.
+``mag240m-papers`` is the citation graph of papers. ``mag240m`` has papers, authors and institutions. OGB gives features
+only for papers. If the folder has features for authors and institutions, as made by DGL's example, they are read.
+Otherwise they are derived: an author's features are the mean over papers, an institution's the mean over authors.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MISSING = "DIR names the folder that OGB-LSC's archive unpacks to"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MagPapers:
-    """The papers of a folder of MAG240M, with labels and splits in memory, and the numbers of its other nodes."""
+    """A MAG240M folder's papers, with labels and splits in memory, and the numbers of other nodes."""
 
     folder: Path
     meta: Mapping[str, Any]
@@ -53,20 +53,20 @@ class MagPapers:
 
     @property
     def citations(self) -> Path:
-        """The file of the edges from citing to cited paper."""
+        """The file with edges from citing to cited paper."""
         return self.edge_file("paper", "cites", "paper")
 
     def edge_file(self, source: str, name: str, destination: str) -> Path:
-        """Return the (2, E) file of a relation."""
+        """Return a relation's (2, E) file."""
         return self.folder / "processed" / f"{source}___{name}___{destination}" / "edge_index.npy"
 
     def count(self, node_type: str) -> int:
-        """Return a type's number of nodes; raises SourceError if ``meta.pt`` lacks it."""
+        """Return a type's number of nodes. Raises SourceError if ``meta.pt`` lacks it."""
         return _count(self.meta, node_type, self.folder / "meta.pt")
 
 
 def read_papers(argument: str, options: SourceOptions) -> MagPapers:
-    """Read the papers' sizes, labels and splits; raises as `open_papers`."""
+    """Read the papers' sizes, labels and splits. Raises as `open_papers`."""
     folder = locate(argument)
     meta = load_mapping(folder / "meta.pt", missing=_MISSING)
     splits = load_mapping(folder / "split_dict.pt", missing=_MISSING)
@@ -95,15 +95,15 @@ def read_papers(argument: str, options: SourceOptions) -> MagPapers:
 
 
 def open_papers(argument: str, options: SourceOptions) -> Source:
-    """Open the folder ``argument``, or ``mag240m_kddcup2021`` in it, as `ogb.lsc.MAG240MDataset` downloads it.
+    """Open the folder ``argument``, or ``mag240m_kddcup2021`` in it, from `ogb.lsc.MAG240MDataset`.
 
-    Citations are edges from the citing to the cited paper, as OGB has them; ``--symmetrize`` adds the other
-    direction. Papers without a class have label -1. The labels of the test nodes (``test-dev``) are not public.
+    As in OGB, citations are edges from citing to cited paper. ``--symmetrize`` adds the other direction. Papers without
+    a class have label -1. The labels of test nodes (``test-dev``) are not public.
 
     Raises
     ------
     SourceError
-        A file is missing, malformed, or holds other objects than numbers and arrays.
+        A file is missing or malformed, or has objects other than numbers and arrays.
     ShapeError, GraphError
         An array has the wrong shape or dtype.
     """
@@ -160,9 +160,9 @@ def _split(splits: Mapping[str, Any], names: tuple[str, ...], num_nodes: int, fo
 def _split_ids(value: object, num_nodes: int, where: str) -> IdArray:
     try:
         ids = np.asarray(value)
-    except (RuntimeError, *MALFORMED) as error:  # lists of lists, tensors that are no arrays
+    except (RuntimeError, *MALFORMED) as error:  # such as ragged lists, or sparse tensors
         raise SourceError(f"{where} is a {type(value).__name__} that is no array of ids: {error}") from error
-    # A tensor may repeat a few stored numbers any number of times.
+    # A tensor may have any size over a few stored numbers.
     require_split_size(ids.size, num_nodes, where)
     return to_split(ids, num_nodes=num_nodes, where=where)
 
@@ -172,7 +172,7 @@ _RELATIONS: Final[tuple[Relation, ...]] = (
     ("author", "writes", "paper"),
     ("paper", "cites", "paper"),
 )
-# What the features of a type are the mean over, where they are in none of these files.
+# The relation for a type's derived features, if no file in `_FILES` has its features.
 _DERIVED: Final[dict[str, Relation]] = {"author": _RELATIONS[1], "institution": _RELATIONS[0]}
 _FILES: Final = {
     "author": ("processed/author/node_feat.npy", "processed/author.npy", "author.npy"),
@@ -187,15 +187,15 @@ _FILES: Final = {
 
 
 def open_mag240m(argument: str, options: SourceOptions) -> GraphSource:
-    """Open the folder ``argument``, or ``mag240m_kddcup2021`` in it, as `ogb.lsc.MAG240MDataset` downloads it.
+    """Open the folder ``argument``, or ``mag240m_kddcup2021`` in it, from `ogb.lsc.MAG240MDataset`.
 
-    Relations are OGB's three; ``--add-reverse`` and ``--symmetrize cites`` make the five of OGB's example. Files of
-    features of authors and institutions are arrays with a header or, as DGL's script writes them, raw float16.
+    Relations are OGB's three. ``--add-reverse`` and ``--symmetrize cites`` make the five relations in OGB's example.
+    Feature files for authors and institutions have a header, or are raw float16 from DGL's script.
 
     Raises
     ------
     SourceError
-        A file is missing, malformed, or holds other objects than numbers and arrays.
+        A file is missing or malformed, or has objects other than numbers and arrays.
     ShapeError, GraphError
         An array has the wrong shape or dtype.
     """
@@ -241,7 +241,7 @@ def mag240m_paths(argument: str, options: SourceOptions) -> list[Path]:
 
 
 def _given(folder: Path, node_type: str, count: int, dim: int) -> FeatureStream | None:
-    """Return the features that the folder has of a type; None: none."""
+    """Return the folder's features for a type, or None without features."""
     path = next((folder / name for name in _FILES[node_type] if (folder / name).is_file()), None)
     if path is None:
         return None

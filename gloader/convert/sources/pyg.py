@@ -1,6 +1,6 @@
-"""``pyg:FILE``: a graph that PyTorch Geometric saved with ``torch.save(data, FILE)``.
+"""``pyg:FILE``: a PyTorch Geometric graph, saved with ``torch.save(data, FILE)``.
 
-The file holds a ``Data``, a ``HeteroData``, or the dictionaries that either is made of.
+The file has a ``Data``, a ``HeteroData``, or the dictionary form of either.
 """
 
 from __future__ import annotations
@@ -42,40 +42,40 @@ if TYPE_CHECKING:
     from gloader.types import Relation
 
 
-# Names under which PyG's own `num_nodes` finds one entry per node, most telling first.
+# Names of arrays with one entry per node in PyG's own `num_nodes`, the most reliable first.
 _PER_NODE = ("x", "y", "n_id", "node_id", "pos", "train_mask", "val_mask", "test_mask")
 _GLOBAL = "_global_store"
 _OF_ONE_TYPE = StoreNames(("x",), ("y",))
 
 
 def pyg_source(data: object, saved: SavedGraph, *, is_mapped: bool) -> AnySource:
-    """Return the source over a ``Data`` or ``HeteroData``, a dictionary of its tensors or the result of `torch.load`.
+    """Return the source for a ``Data``, a ``HeteroData``, a dictionary of tensors, or a result of `torch.load`.
 
-    A type's features are ``x``, its labels ``y``, its splits masks or ids. A relation's edges are ``edge_index`` or
-    ``adj_t``, its weights ``edge_weight`` or an ``edge_attr`` of one number per edge, its features any other
-    ``edge_attr``, its times ``edge_time``.
+    A type has features in ``x``, labels in ``y``, and splits in masks or ids. A relation has edges in ``edge_index`` or
+    ``adj_t``, and weights in ``edge_weight`` or an ``edge_attr`` with one number per edge. Any other ``edge_attr`` has
+    features, and ``edge_time`` has times.
 
     Parameters
     ----------
-    data : the object; its tensors and numbers of nodes count
+    data : the object; only its tensors and numbers of nodes are used
     saved : the graph's name and options
-    is_mapped : whether its tensors take no memory of their own
+    is_mapped : True if the tensors are mapped, and take no memory
 
     Raises
     ------
     SourceError
-        A relation has no edges, a type no number of nodes, labels are on no type or on several.
+        A relation has no edges, a type has no number of nodes, or not exactly one type has labels.
     ShapeError
         A tensor has the wrong shape or dtype.
     ConfigError
-        No relation has anything by a name that was asked for.
+        No relation has a requested name.
     """
     where = saved.where
     stores = _entries(data, where)
     has_types = type(_unwrapped(data, where)).__name__ == "HeteroData"
     if not has_types and not any(isinstance(key, tuple) for key in stores):
         found = attributes_of(stores, str(where))
-        # Features and labels first: a message about them is the clearer one.
+        # Features and labels are read first, because messages about them are clearer.
         rows = found.features("x")
         found.labels("y", num_nodes=len(rows), needs_labels=saved.needs_labels)
         edges = replace(_edge_store(found, EDGE, saved.edge_names), arrays=None)
@@ -106,19 +106,19 @@ def _relation(key: tuple[Any, ...], where: Path | str) -> Relation:
 
 
 def _edge_store(found: Attributes, relation: Relation, names: EdgeNames) -> EdgeStore:
-    """Return the edges of a store, of ``edge_index`` or of ``adj_t`` (destinations by sources), and their features.
+    """Return a store's edges, from ``edge_index`` or ``adj_t`` (destinations by sources), and the edge features.
 
     Raises
     ------
     SourceError, ShapeError
-        There are none, or they are malformed; or there are not as many times, or rows of features, as edges.
+        Edges are missing or malformed, or the number of times or feature rows is not the number of edges.
     """
     name = found.require("edge_index", "adj_t", what="edges")
     found.used[name] = "edges"
     pairs = found.arrays[name]
     where = f"{found.where}: {name}"
     if isinstance(pairs, SparseRows):
-        # Edges of a store with adj_t, which a transform sorted, are in the order of its rows.
+        # With adj_t, a transform has sorted the edge attributes into the order of its rows.
         columns = _edge_columns(found, names, num_edges=len(pairs.columns))
         weight = columns.weight
         if weight is None and (pairs.values != 1).any():
@@ -138,15 +138,15 @@ def _edge_store(found: Attributes, relation: Relation, names: EdgeNames) -> Edge
 
 
 def _edge_columns(found: Attributes, names: EdgeNames, *, num_edges: int) -> EdgeArrays:
-    """Return weights, times and features of the edges of a store.
+    """Return a store's edge weights, times and features.
 
-    An ``edge_attr`` of one number per edge is the weight where there is no ``edge_weight``, unless it was asked for as
+    Without ``edge_weight``, an ``edge_attr`` with one number per edge is the weight, unless it was requested as
     features.
 
     Raises
     ------
     ShapeError
-        There are not as many times, or rows of features, as edges.
+        The number of times or feature rows is not the number of edges.
     """
     of_weight = [name for name in ("edge_weight", "edge_attr") if name != names.features]
     weight = found.weights(*of_weight, num_edges=num_edges)
@@ -177,19 +177,19 @@ def _key_text(key: object) -> str:
 
 
 def open_pyg(argument: str, options: SourceOptions) -> AnySource:
-    """Open a saved ``Data`` or ``HeteroData`` (or a dictionary of its tensors) with x, edge_index, y and masks or ids.
+    """Open a saved ``Data``, ``HeteroData`` or dictionary of tensors, with x, edge_index, y and masks or ids.
 
-    Without masks, ``options.seed`` decides a random split. Nothing in the file is executed: it is read with
-    ``weights_only=True`` and PyTorch Geometric's own data classes, and refused otherwise.
+    Without masks, nodes are split at random by ``options.seed``. No code in the file is executed: it is read with
+    ``weights_only=True`` and PyTorch Geometric's own data classes. Other files are refused.
 
     Raises
     ------
     SourceError
-        The file is missing, is not such a file, holds other things, or lacks a key.
+        The file is missing, is not such a file, has other objects, or lacks a key.
     ShapeError
         A tensor has the wrong shape or dtype.
     ConfigError
-        Edges have nothing by a name that ``options`` ask for.
+        No edges have a name that ``options`` request.
     """
     path = Path(argument).expanduser()
     saved = SavedGraph.in_file(path, f"pyg:{argument}", options)
@@ -204,7 +204,7 @@ def _load(path: Path) -> object:
     require_plain_archive(path)
     tell_where_cut(path)
     try:
-        # Zip files, which torch has written since 1.6, are mapped, so that features larger than memory stream.
+        # Zip files, torch's format since 1.6, are mapped, so that features may be larger than memory.
         with torch.serialization.safe_globals(_data_classes()):
             return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except Exception as error:  # an unpickler may raise anything on a damaged or hostile file
@@ -215,14 +215,14 @@ def _load(path: Path) -> object:
 
 
 def _reason(error: Exception) -> str:
-    """Return the sentence of torch's long message that says what was refused; it may quote any length of the file."""
+    """Return the sentence with the refused object from torch's long message, shortened to 200 characters."""
     lines = str(error).splitlines() or [type(error).__name__]
     line = next((line for line in lines if "unsupported global" in line.lower()), lines[0])
     return line.rpartition("WeightsUnpickler error:")[2].strip().split(". ")[0].rstrip(".")[:200]
 
 
 def import_data(need: str) -> Any:
-    """Return PyG's class ``Data``; ``need`` begins the message if PyG is missing.
+    """Return PyG's class ``Data``. ``need`` begins the message if PyG is missing.
 
     Raises
     ------
@@ -240,7 +240,7 @@ def import_data(need: str) -> Any:
 
 
 def _data_classes() -> list[Any]:
-    # A file of plain tensors needs no PyG; one with a Data is then refused with the advice to save it as such.
+    # A file with plain tensors needs no PyG. Without PyG, a file with a Data is refused with advice.
     try:
         data_class = import_data("a saved Data needs torch-geometric")
     except MissingDependencyError:
