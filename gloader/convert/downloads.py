@@ -1,6 +1,6 @@
-"""Downloads of data sets: complete and checked, or absent; zip files are extracted through checked paths.
+"""Downloads of data sets, and the safe extraction of zip files. A failed download leaves no data set.
 
-Every member of an archive is checked before the first byte is written, and its bytes are counted during the write.
+Every archive member is checked before the first byte is written, and its bytes are counted during the write.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ if TYPE_CHECKING:
 
 
 _COPY_BYTES = 1 << 20
-# Below this much, no ratio is suspicious: text of one letter packs far better than 200 to 1.
+# Below this size, no ratio is suspicious, because repetitive text packs far better than 200 to 1.
 _MIN_ALLOWED_BYTES = 1 << 26
-# All that `zipfile` raises on damage. RuntimeError: an encrypted member; OSError: a damaged bz2 stream.
+# All errors that `zipfile` raises on damage. RuntimeError means an encrypted member, OSError a damaged bz2 stream.
 _DAMAGED = (zipfile.BadZipFile, lzma.LZMAError, RuntimeError, OSError, *MALFORMED)
 
 
@@ -69,7 +69,7 @@ class ArchiveLimits:
     max_members: int = 100_000
 
     def allowed_bytes(self, packed_bytes: int) -> int:
-        """Return how many bytes an archive of ``packed_bytes`` may hold. Pure."""
+        """Return the allowed unpacked size of an archive with ``packed_bytes``. Pure."""
         return min(self.max_bytes, max(_MIN_ALLOWED_BYTES, self.max_ratio * packed_bytes))
 
 
@@ -78,7 +78,7 @@ DEFAULT_LIMITS = ArchiveLimits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Member:
-    """One entry, as the archive's directory declares it."""
+    """One entry in the archive's directory."""
 
     name: str
     size: int
@@ -87,13 +87,13 @@ class _Member:
 
 
 def extract_archive(archive: Path, target: Path, *, limits: ArchiveLimits = DEFAULT_LIMITS) -> None:
-    """Unpack a zip file into a new folder, or leave nothing.
+    """Unpack a zip file into a new folder. A failure leaves no folder.
 
     Parameters
     ----------
     archive : the zip file
     target : the folder to make
-    limits : on the bytes and the members
+    limits : limits for bytes and members
 
     Raises
     ------
@@ -112,7 +112,7 @@ def extract_archive(archive: Path, target: Path, *, limits: ArchiveLimits = DEFA
     if not archive.is_file():
         raise SourceError(f"{archive} does not exist or is not a file")
     allowed = limits.allowed_bytes(archive.stat().st_size)
-    # Everything is checked before the first byte is written; the folder appears whole, by a rename.
+    # Everything is checked before the first byte is written. The complete folder appears by a rename.
     with _reading(archive):
         _check_directory_size(archive, limits)
         _check_members(archive, _members(archive), allowed, limits)
@@ -145,7 +145,7 @@ def _reading(archive: Path) -> Iterator[None]:
 def _check_members(
     archive: Path, members: Iterable[_Member], allowed_bytes: int, limits: ArchiveLimits
 ) -> None:
-    # Names are compared below any absolute folder without links: nothing is looked up on disk.
+    # Names are compared below an imaginary folder, so nothing is looked up on disk.
     root = Path("/target")
     total = 0
     files: set[Path] = set()
@@ -162,7 +162,7 @@ def _check_members(
                 f"{archive} holds more than {format_bytes(allowed_bytes)} at member {member.name!r}; "
                 f"it has {format_bytes(archive.stat().st_size)} itself"
             )
-        # On a second write the first could be a link by then, and the file would land where it points.
+        # Before a second write, the first file could become a link, and the write would follow it.
         if path in files or (member.is_file and (path in folders or path == root)):
             raise UnsafeArchiveError(f"{archive}: member {member.name!r} would overwrite another")
         folders.update(parent for parent in path.parents if parent.is_relative_to(root))
@@ -174,7 +174,7 @@ def _check_members(
 
 
 def _checked_path(archive: Path, name: str, root: Path) -> Path:
-    # A backslash, a drive and a zero byte mean something on other systems, and nothing good here.
+    # A backslash, a drive and a zero byte have special meanings on some systems, and no honest use here.
     path = Path(os.path.normpath(root / name))
     if not path.is_relative_to(root) or "\\" in name or "\0" in name or PureWindowsPath(name).drive:
         raise UnsafeArchiveError(f"{archive}: member {name!r} would be written outside the target folder")
@@ -188,7 +188,7 @@ def _write_members(archive: Path, folder: Path) -> None:
             if member.is_folder:
                 (root / member.name).mkdir(parents=True, exist_ok=True)
         for member, content in _contents(archive):
-            # Checked again with the links that are really there, right before the write.
+            # The path is checked again right before the write, with the links on disk.
             path = (root / member.name).resolve()
             if not path.is_relative_to(root):
                 raise UnsafeArchiveError(f"{archive}: member {member.name!r} leads outside the target folder")
@@ -197,7 +197,7 @@ def _write_members(archive: Path, folder: Path) -> None:
 
 
 def _write_file(archive: Path, member: _Member, content: IO[bytes], path: Path) -> None:
-    # The declared size was checked against the limits: no more than that is written, whatever the stream holds.
+    # The declared size was checked against the limits. At most this size is written, even if the stream is longer.
     left = member.size
     with path.open("xb", buffering=0) as file:
         while piece := content.read(_COPY_BYTES):
@@ -214,20 +214,20 @@ def _write_piece(file: RawIOBase, piece: bytes, path: Path) -> None:
     try:
         while rest:
             rest = rest[file.write(rest) or 0 :]
-    # Told apart here from damage to the archive, which is often an OSError too.
+    # A write error is caught here, because damage to the archive is often an OSError too.
     except OSError as error:
         raise StoreWriteError(f"{path} cannot be written: {error.strerror}; nothing was unpacked") from error
 
 
 def _members(path: Path) -> Iterator[_Member]:
-    """Yield every entry in order; reads the directory at the end of the file only."""
+    """Yield every entry in order. Reads only the directory at the end of the file."""
     with zipfile.ZipFile(path) as archive:
         for info in archive.infolist():
             yield _zip_member(info)
 
 
 def _contents(path: Path) -> Iterator[tuple[_Member, IO[bytes]]]:
-    """Yield every file, each with a reader that is valid until the next."""
+    """Yield every file with a reader, which is valid until the next file."""
     with zipfile.ZipFile(path) as archive:
         for info in archive.infolist():
             if not info.is_dir():
@@ -236,7 +236,7 @@ def _contents(path: Path) -> Iterator[tuple[_Member, IO[bytes]]]:
 
 
 def _zip_member(info: zipfile.ZipInfo) -> _Member:
-    # 0: the archive was made without Unix modes.
+    # A kind of 0 means that the archive has no Unix modes.
     kind = stat.S_IFMT(info.external_attr >> 16)
     return _Member(
         name=info.filename,
@@ -247,12 +247,12 @@ def _zip_member(info: zipfile.ZipInfo) -> _Member:
 
 
 def _check_directory_size(archive: Path, limits: ArchiveLimits) -> None:
-    """Refuse a directory of too many members before `zipfile` builds an object for each."""
+    """Refuse a directory with too many members, before `zipfile` builds an object for each."""
     if not zipfile.is_zipfile(archive):
         raise zipfile.BadZipFile("it has no directory of members at its end")
     with archive.open("rb") as file:
-        # The end record (22 bytes) may be followed by a comment of up to 64 KiB, and a zip64 archive has a record
-        # and a locator of 76 bytes in front of it.
+        # A comment of up to 64 KiB may follow the end record (22 bytes). In front of it, a zip64 archive has a record
+        # and a locator with 76 bytes.
         file.seek(max(0, archive.stat().st_size - (1 << 16) - 22 - 76))
         tail = file.read()
     end = tail.rfind(b"PK\x05\x06")
@@ -269,27 +269,27 @@ def _check_directory_size(archive: Path, limits: ArchiveLimits) -> None:
 
 _TIMEOUT_S = 30.0
 _PIECE_BYTES = 1 << 20
-# Free disk that a download must leave.
+# Bytes of free disk space that a download must leave.
 _SPARE_BYTES = 1 << 28
 
 
 def fetch_ogb(name: str, root: Path, *, progress: PrepareProgress = NO_PROGRESS) -> Path:
-    """Download an OGB data set unless it is there, and return its folder.
+    """Download an OGB data set unless it exists, and return its folder.
 
     Parameters
     ----------
-    name : of the data set, such as "ogbn-arxiv"
-    root : the folder that holds, or will hold, the data sets
+    name : the data set's name, such as "ogbn-arxiv"
+    root : the folder for data sets
     progress : receives the step "download"
 
     Raises
     ------
     MissingDependencyError
-        The ogb package, whose table has the address, is not installed.
+        The ogb package, which has the address, is not installed.
     SourceError
-        OGB has no data set of that name.
+        OGB has no data set with this name.
     DownloadError
-        The download failed; nothing was installed. The message says how to install the data by hand.
+        The download failed, and nothing was installed. The message explains the installation by hand.
     UnsafeArchiveError
         The archive is unlike OGB's.
     """
@@ -297,9 +297,9 @@ def fetch_ogb(name: str, root: Path, *, progress: PrepareProgress = NO_PROGRESS)
     if folder.is_dir():
         return folder
     entry = _ogb_entry(name)
-    # The table of OGB has addresses of http, and the archive has no digest to check.
+    # OGB's list has http addresses. https is used instead, because there is no digest to check the archive.
     url = urlunsplit(urlsplit(entry["url"])._replace(scheme="https"))
-    # Everything happens in a folder of its own, whose last rename makes the data set appear whole.
+    # All steps happen in a temporary folder. A last rename makes the complete data set appear.
     is_new_root = not root.exists()
     scratch = root / f".{folder.name}.{secrets.token_hex(4)}.partial"
     scratch.mkdir(parents=True)
@@ -330,22 +330,22 @@ def _check_content(inner: Path, url: str) -> None:
 def download(
     url: str, target: Path, *, sha256: str | None = None, progress: PrepareProgress = NO_PROGRESS
 ) -> None:
-    """Download a file, which appears only once its length, and its digest if given, are right.
+    """Download a file. It appears only after a check of its length, and of its digest if given.
 
-    Redirects are followed within the scheme of ``url`` (https, or http).
+    Redirects must keep the scheme of ``url`` (https or http).
 
     Parameters
     ----------
     url : the address
     target : the file to make
-    sha256 : hexadecimal digest that the file must have; None: any
+    sha256 : the file's expected hexadecimal digest, or None to accept any file
     progress : receives the step "download", in bytes
 
     Raises
     ------
     DownloadError
-        No connection, a refusal, a redirect to another scheme, a body of another length or digest, or too
-        little free disk. Nothing is left behind.
+        The connection fails, the server refuses or redirects to another scheme, the length or digest is wrong, or the
+        disk has too little room. No file is left.
     """
     if urlsplit(url).scheme not in {"https", "http"}:
         raise DownloadError(f"{url} is not an https address")
@@ -368,7 +368,7 @@ def _receive(response: HTTPResponse, file: IO[bytes], url: str, progress: Prepar
     header = response.headers.get("Content-Length")
     expected = int(header) if header is not None and header.isdigit() else None
     free = shutil.disk_usage(Path(file.name).parent).free
-    # Refused before the first byte, not after hours.
+    # A file that is too large is refused before the first byte.
     if expected is not None and expected + _SPARE_BYTES > free:
         raise DownloadError(f"{url} has {format_bytes(expected)}, the disk has {format_bytes(free)} free")
     digest, done = hashlib.sha256(), 0
@@ -377,7 +377,7 @@ def _receive(response: HTTPResponse, file: IO[bytes], url: str, progress: Prepar
         digest.update(piece)
         done += len(piece)
         progress.advance("download", done, expected, "bytes")
-    # A connection that breaks looks like the end of the body: only the length tells.
+    # A broken connection looks like the end of the body. Only the length shows the difference.
     if expected is not None and done != expected:
         raise DownloadError(f"{url} ended after {done} of {expected} bytes")
     return digest.hexdigest()
@@ -392,7 +392,7 @@ class _SameScheme(HTTPRedirectHandler):
         fp: IO[bytes],
         code: int,
         msg: str,
-        headers: Any,  # as the base class has it
+        headers: Any,  # as in the base class
         newurl: str,
     ) -> Request | None:
         if urlsplit(newurl).scheme != urlsplit(req.full_url).scheme:
@@ -401,7 +401,7 @@ class _SameScheme(HTTPRedirectHandler):
 
 
 def _opener() -> OpenerDirector:
-    """Return an opener that knows http and https only."""
+    """Return an opener for only http and https."""
     # `urllib.request.build_opener` would add handlers for file, ftp and data addresses.
     opener = OpenerDirector()
     for handler in (
@@ -417,7 +417,7 @@ def _opener() -> OpenerDirector:
 
 
 def _ogb_entry(name: str) -> dict[str, str]:
-    # Found, not imported: importing ogb asks the network for updates.
+    # The package is located without an import, because importing ogb checks the network for updates.
     spec = importlib.util.find_spec("ogb")
     if spec is None or spec.origin is None:
         raise MissingDependencyError.of_extra(f"downloading {name} needs the ogb package", "ogb")

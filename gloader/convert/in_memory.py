@@ -1,7 +1,7 @@
 """Write graphs in memory as datasets, and read datasets back: numpy arrays, PyG's data and DGL's graphs.
 
-Graphs have one node type or several. `Dataset` imports this module. This module does not import `Dataset`, to avoid an
-import circle.
+Graphs have one node type or several. `Dataset` imports this module by name. This module does not import `Dataset`, to
+avoid an import circle.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Options for a source and a conversion, as users give them.
+"""The user's options for a source and a conversion.
 
 `EdgeNames` names the columns with edge times and edge features. `edge_shares` reads an edge split's shares
 ("80/10/10", or (0.8, 0.1, 0.1)).
@@ -25,7 +25,7 @@ NONE: Final = "none"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeNames:
-    """Names from the user. None means the usual names, where they exist; "none" means no column at all."""
+    """The user's column names. None means the usual names, if they exist. "none" means no column."""
 
     time: str | None = None
     features: str | None = None
@@ -62,7 +62,7 @@ class EdgeNames:
         Raises
         ------
         ConfigError
-            A name was not found; lists the columns.
+            A name was not found. The message lists the columns.
         """
         asked = (("--edge-time", self.time, has_times), ("--edge-features", self.features, has_features))
         for flag, name, is_found in asked:
@@ -97,7 +97,7 @@ def edge_shares(given: str | Sequence[float]) -> EdgeShares:
     Raises
     ------
     ConfigError
-        They are not three numbers above 0, or do not add up.
+        The shares are not three numbers above 0, or do not add up.
     """
     try:
         shares = [float(each) for each in (given.split("/") if isinstance(given, str) else given)]
@@ -120,25 +120,25 @@ def edge_shares(given: str | Sequence[float]) -> EdgeShares:
     return train, valid, test
 
 
-NOT_USED: Final = "not used"  # the line of a receipt
+NOT_USED: Final = "not used"  # the name of a line in the receipt
 OrderName: TypeAlias = Literal["none", "degree", "community"]
 SplitBy: TypeAlias = Literal["random", "time"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """Options for a source besides its name; each source reads those that it knows."""
+    """Options for a source besides its name. Each source reads only some of them."""
 
     features: Path | None = None  # edges: a file with feature rows
     labels: Path | None = None  # edges: a file with labels
     splits: Path | None = None  # edges: a file with splits
-    src: str | None = None  # edges: the source column; None means by its name
-    dst: str | None = None  # edges: the destination column, likewise
-    edge_time: str | None = None  # the edge time column; None means edge_time, where it exists
+    src: str | None = None  # edges: the source column; None means that it is found by name
+    dst: str | None = None  # edges: the destination column; None means that it is found by name
+    edge_time: str | None = None  # the edge time column; None means edge_time, if it exists
     edge_features: str | None = None  # the edge feature columns; None means the usual names
     root: Path | None = None  # ogb: the folder for downloaded data
     needs_labels: bool = True  # False: edges are predicted, and nodes may be unlabelled
-    seed: int = 0  # for random splits, and for synthetic graphs without a seed of their own
+    seed: int = 0  # seed for random splits, and for synthetic graphs without a seed
     memory_budget_bytes: int | None = None  # None means half of the free memory
 
     @property
@@ -154,10 +154,10 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeRules:
-    """Changes to a source's edges on their way into a dataset; by default none."""
+    """Changes to a source's edges in a conversion. The default changes nothing."""
 
     symmetrize: bool = False  # both directions of every edge, each once; implies deduplicate
-    self_loops: bool = False  # exactly one self loop per node, of weight 1; given ones are dropped
+    self_loops: bool = False  # exactly one self loop per node, of weight 1; given loops are dropped
     deduplicate: bool = False  # parallel edges become one; their weights add up
 
     @property
@@ -170,23 +170,23 @@ class EdgeRules:
 class PrepareOptions:
     """Options for a conversion; see `EdgeRules` for the first three."""
 
-    # With several relations: their names, such as "cites"; True means all relations within a type.
+    # Names of relations, such as "cites", in a graph with several. True means all relations within a type.
     symmetrize: bool | tuple[str, ...] = False
     self_loops: bool = False
     deduplicate: bool = False
-    add_reverse: bool = False  # several relations: add a reverse, rev_NAME, for each that has none
-    # The stored feature dtype: float32, float16, bfloat16 or int8. None means float32 that refuses integers which it
-    # would round; "float32" rounds them.
+    add_reverse: bool = False  # several relations: add rev_NAME for each relation without a reverse
+    # The stored feature dtype: float32, float16, bfloat16 or int8. None means float32, and refuses integers that would
+    # be rounded. "float32" rounds them.
     dtype: str | None = None
-    edge_dtype: str | None = None  # the stored edge feature dtype, likewise
+    edge_dtype: str | None = None  # the stored edge feature dtype, with the same values
     allow_nan: bool = False  # features may be NaN or infinite
     order: OrderName = "none"  # node order: as in the source, by falling out-degree, or by community
     # The shares of train, valid and test; valid and test edges are left out of the graph. None means no edge split.
     edge_split: EdgeShares | None = None
     edge_split_by: SplitBy = "random"  # by a hash of the pair, or the earliest edges first
-    edge_split_relation: str | None = None  # several relations: the one to split; None means the only one
+    edge_split_relation: str | None = None  # the relation to split; None means the only relation
     edge_split_seed: int = 0
-    reverse: tuple[tuple[str, str], ...] = ()  # several relations: pairs that lead back along each other
+    reverse: tuple[tuple[str, str], ...] = ()  # pairs of a relation and its reverse relation
     edge_tables: tuple[str, ...] = ()  # given link tables, NAME=FILE or NAME@RELATION=FILE
     ranges: RangePart | None = None  # the part of each matrix's rows that is written; None means all
     memory_budget_bytes: int | None = None  # None means half of the free memory
@@ -204,7 +204,7 @@ class PrepareOptions:
 
     @property
     def num_parts(self) -> int:
-        """The number of parts that each matrix is cut into; 1 means that all rows are written."""
+        """The number of parts of each matrix. 1 means that all rows are written."""
         return 1 if self.ranges is None else self.ranges.of
 
     @property
@@ -216,7 +216,7 @@ class PrepareOptions:
 
     @property
     def recorded_split(self) -> dict[str, object]:
-        """The edge split for the commit record; empty without a split."""
+        """The edge split for the commit record, empty without a split."""
         if self.edge_split is None:
             return {}
         shares = "/".join(f"{100 * share:g}" for share in self.edge_split)
@@ -234,7 +234,7 @@ class PrepareOptions:
 
 
 def relation_pair(text: str) -> tuple[str, str]:
-    """Return the two relations in "buys=bought_by"; raises ConfigError for another text. Pure."""
+    """Return the two relations in a text such as "buys=bought_by". Raises ConfigError for other texts. Pure."""
     one, sign, back = text.partition("=")
     if not (one and sign and back):
         raise ConfigError(

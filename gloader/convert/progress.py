@@ -7,16 +7,16 @@ from typing import Protocol
 
 
 class PrepareProgress(Protocol):
-    """Receives the progress of a conversion, step after step, from one thread."""
+    """Receives a conversion's progress, step by step, from one thread."""
 
     def advance(self, step: str, done: int, total: int | None, unit: str) -> None:
-        """Receive how much of a step is done.
+        """Receive a step's progress.
 
         Parameters
         ----------
-        step : a phrase such as "reading edges"; a new one begins the next step
-        done : how many units are done
-        total : how many there are; None: unknown
+        step : a phrase such as "reading edges"; a new phrase begins the next step
+        done : number of finished units
+        total : number of all units, or None if unknown
         unit : a plural noun such as "edges", "rows" or "bytes"
         """
         ...
@@ -33,31 +33,31 @@ NO_PROGRESS: PrepareProgress = _NoProgress()
 
 
 class NamedProgress:
-    """Passes progress on, every step with the name of its relation or node type."""
+    """Forwards progress, and adds the relation or node type to each step's name."""
 
     def __init__(self, progress: PrepareProgress, name: str) -> None:
         self._progress = progress
         self._name = name
 
     def advance(self, step: str, done: int, total: int | None, unit: str) -> None:
-        """Receive how much of a step is done; see `PrepareProgress`."""
+        """Receive a step's progress; see `PrepareProgress`."""
         self._progress.advance(f"{step} of {self._name}", done, total, unit)
 
 
 class WatchedSteps:
-    """Passes progress on, notes the most memory, and gives freed memory back between steps; not thread-safe.
+    """Forwards progress, records the peak memory, and returns freed memory between steps. Not thread-safe.
 
-    Memory that one step freed lies between the next step's blocks, and would count twice.
+    The allocator may keep memory that a step has freed. Without this return, the next step's peak would include it.
     """
 
     def __init__(self, progress: PrepareProgress) -> None:
         self._progress = progress
         self._step: str | None = None
         self._most = 0
-        _release()  # of what the program freed before
+        _release()  # returns memory that the program freed before
 
     def advance(self, step: str, done: int, total: int | None, unit: str) -> None:
-        """Receive how much of a step is done; see `PrepareProgress`."""
+        """Receive a step's progress; see `PrepareProgress`."""
         self._most = max(self._most, _anonymous_bytes())
         if step != self._step:
             self._step = step
@@ -65,18 +65,18 @@ class WatchedSteps:
         self._progress.advance(step, done, total, unit)
 
     def peak_bytes(self, held_bytes: int) -> int:
-        """Return the most memory that was seen above the rest at the end: Python, libraries and compiled kernels.
+        """Return the peak memory without Python, libraries and compiled kernels.
 
         Parameters
         ----------
-        held_bytes : of the conversion's own arrays that are there at the end
+        held_bytes : bytes of the conversion's arrays that are still alive
         """
         _release()
         return max(0, self._most - _anonymous_bytes() + held_bytes)
 
 
 def _anonymous_bytes() -> int:
-    # Imported here: numba loads when something is converted, not for --help.
+    # The import is here, so that numba loads only for a conversion, not for --help.
     from gloader.observe.peak_memory import anonymous_bytes
 
     return anonymous_bytes()
@@ -85,7 +85,7 @@ def _anonymous_bytes() -> int:
 def _release() -> None:
     from gloader.observe.peak_memory import release_freed_memory
 
-    # Arrow has a heap of its own.
+    # Arrow has a separate heap.
     if (arrow := sys.modules.get("pyarrow")) is not None:
         arrow.default_memory_pool().release_unused()
     release_freed_memory()

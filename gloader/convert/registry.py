@@ -1,4 +1,4 @@
-"""Registry of sources: the prefix of each and the function that opens it."""
+"""Registry of sources: each source's prefix, and the function that opens it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     Opener: TypeAlias = Callable[[str, SourceOptions], AnySource]
     PathFinder: TypeAlias = Callable[[str, SourceOptions], list[Path]]
 
-# Names, not functions: a module is imported when its source is asked for, as some need torch or DGL.
-# prefix: (module below gloader.convert.sources, function (argument, options) -> source, how the source is written).
-# A source whose argument is not simply a file, or a folder of files, has a function in `_DEEP` too.
+# The registry has names instead of functions. A module is imported only for its own source, as some need torch or DGL.
+# prefix: (module below gloader.convert.sources, function (argument, options) -> source, form of the source's text).
+# A source whose argument is not simply a file or a folder of files also has a function in `_DEEP`.
 _OPENERS = {
     "ogb": ("ogb", "open_ogb", "ogb:NAME[@DIR]"),
     "npy": ("npy", "open_npy", "npy:DIR"),
@@ -37,8 +37,8 @@ _OPENERS = {
     "builtin": ("digits", "open_builtin", "builtin:digits"),
     "synthetic": ("synthetic", "open_synthetic", "synthetic:demo|community,nodes=...|rmat,nodes=..."),
 }
-# Sources whose files lie below the folder that they name, or in a folder that is looked for.
-# prefix: function (argument, options) -> paths, of the same module.
+# Sources with files in subfolders of the named folder, or in a folder that must be found.
+# prefix: name of a function (argument, options) -> paths in the same module.
 _DEEP = {
     "ogb": "source_paths",
     "igb": "igb_paths",
@@ -52,7 +52,7 @@ SOURCE_FORMS: tuple[str, ...] = tuple(form for _, _, form in _OPENERS.values())
 
 
 def is_source(spec: str) -> bool:
-    """True if ``spec`` starts with the prefix of a source; otherwise it is a path. Pure."""
+    """True if ``spec`` starts with a source's prefix. Otherwise, it is a path. Pure."""
     return spec.partition(":")[0] in _OPENERS and ":" in spec
 
 
@@ -66,12 +66,12 @@ def full_spec(spec: str) -> str:
 
 
 def open_source(spec: str, options: SourceOptions) -> AnySource:
-    """Open the source that ``spec`` names, such as ``ogb:ogbn-arxiv``; nothing is converted yet.
+    """Open the source that ``spec`` names, such as ``ogb:ogbn-arxiv``. Nothing is converted yet.
 
     Raises
     ------
     ConfigError
-        ``spec`` has no known prefix or names nothing after it, or its edges have no times or features as asked for.
+        ``spec`` has no known prefix or nothing after it, or its edges lack requested times or features.
     SourceError
         The source is missing, incomplete or malformed.
     MissingDependencyError
@@ -89,7 +89,7 @@ def open_source(spec: str, options: SourceOptions) -> AnySource:
         source = cast("Opener", opener)(argument, options)
     except GloaderError:
         raise
-    # Paths that no system takes, and whatever a file holds that its reader has no words for.
+    # These errors come from invalid paths, and from damaged files that a reader does not detect itself.
     except (OSError, RuntimeError, *MALFORMED) as error:
         raise SourceError(f"{shown(spec)} cannot be read as a source: {str(error) or repr(error)}") from error
     _require_columns(source, options, spec)
@@ -97,12 +97,12 @@ def open_source(spec: str, options: SourceOptions) -> AnySource:
 
 
 def source_files(spec: str, options: SourceOptions) -> list[Path]:
-    """Return every file that opening and reading ``spec`` would read, as far as it is there, sorted.
+    """Return all existing files that a conversion of ``spec`` would read, sorted.
 
     Raises
     ------
     ConfigError, SourceError
-        As `open_source`, as far as ``spec`` alone tells.
+        As `open_source`, for errors in ``spec`` itself.
     """
     prefix, _, argument = full_spec(spec).partition(":")
     try:
@@ -124,7 +124,7 @@ def source_files(spec: str, options: SourceOptions) -> list[Path]:
 
 
 def _files_at(path: Path, below: str) -> Iterable[Path]:
-    """Return a path's files: a file, the files of a folder, or those that match a pattern."""
+    """Return a path's files: the file itself, a folder's files, or a pattern's matches."""
     from gloader.convert.readers.open_table import is_pattern
 
     if path.is_dir():
@@ -133,7 +133,7 @@ def _files_at(path: Path, below: str) -> Iterable[Path]:
 
 
 def _require_columns(source: AnySource, options: SourceOptions, spec: str) -> None:
-    """Refuse names of ends, times and features of edges with a source that has no such things."""
+    """Refuse options for edge ends, edge times or edge features that the source does not have."""
     named = options.src or options.dst
     if named is not None and not spec.startswith("edges:"):
         raise ConfigError(
@@ -150,7 +150,7 @@ def _require_columns(source: AnySource, options: SourceOptions, spec: str) -> No
 
 def _unknown(spec: str, word: str) -> str:
     forms, is_dataset = ", ".join(SOURCE_FORMS), False
-    with suppress(OSError, ValueError):  # what is neither may be no path either
+    with suppress(OSError, ValueError):  # the text may be an invalid path
         is_dataset = (Path(spec) / "dataset.json").is_file()
     if is_dataset:
         return f"{spec!r} is a prepared dataset, not a source; use it directly. Sources are: {forms}"

@@ -1,4 +1,4 @@
-"""Check that the parts of a source fit together, before edges and features are read."""
+"""Check that a source's parts fit together, before edges and features are read."""
 
 from __future__ import annotations
 
@@ -16,26 +16,24 @@ if TYPE_CHECKING:
     from gloader.convert.source import AnySource, EdgeStream, FeatureStream
     from gloader.types import IdArray
 
-# As many may have few nodes each; of more, an eighth at least is there, or the labels are numbers of another kind.
+# Above this number of classes, at least an eighth of them must occur. Otherwise, the labels are not class numbers.
 _MANY_CLASSES = 4096
 _LEAST_SHARE = 1 / 8
 
 
 def check_source(source: AnySource) -> None:
-    """Refuse a source whose parts contradict each other; edges and features are not read. Pure.
+    """Refuse a source with parts that contradict each other. Edges and features are not read. Pure.
 
     Raises
     ------
     GraphError
-        A name cannot be stored, a relation is there twice, or a relation names a type that is not there.
+        A name cannot be stored, a relation stands twice, or a relation names an unknown type.
     ShapeError
-        Features or labels are not one per node of their type, features of edges not one per edge, or a row has no
-        columns.
+        There is not one feature row or label per node, or one feature row per edge. Or a row has no columns.
     SourceError
-        A type is there twice, a label is no class, the splits are malformed, or derived features have nothing to be
-        derived from.
+        A type stands twice, a label is not a class, the splits are malformed, or derived features have no source.
     ConfigError
-        The labelled type has no nodes, or there are no classes, or too many.
+        The labelled type has no nodes, or there are no classes or too many.
     """
     graph = source.graph()
     names = [nodes.name for nodes in graph.nodes]
@@ -73,7 +71,7 @@ def _check_features(features: FeatureStream, num_nodes: int, where: str) -> None
 def _check_edge_features(edges: EdgeStream, features: FeatureStream | None, where: str) -> None:
     if features is None:
         return
-    # What is only known when the edges have been read is checked then.
+    # If the number of edges is unknown, the check follows after the edges were read.
     if edges.num_edges is not None and features.num_rows != edges.num_edges:
         raise ShapeError(f"{where}: edge features have {features.num_rows} rows for {edges.num_edges} edges")
     if features.dim < 1:
@@ -88,11 +86,11 @@ def _check_labels(labels: IdArray, num_nodes: int, num_classes: int, where: str)
         raise SourceError(
             f"{where}: node {bad[0]} has label {labels[bad[0]]}; labels are 0..{num_classes - 1}, or -1"
         )
-    # Their number may also be said, of classes that are not there yet.
+    # The source may state a larger number of classes, for classes that do not occur yet.
     if num_classes <= _MANY_CLASSES or num_classes != count_classes(labels):
         return
     is_there = np.zeros(num_classes + 1, np.bool_)
-    is_there[labels] = True  # of -1, the last
+    is_there[labels] = True  # a label of -1 sets the last entry
     if np.count_nonzero(is_there[:-1]) < _LEAST_SHARE * num_classes:
         raise SourceError(
             f"{where}: labels go up to {num_classes - 1}, for which a model has {num_classes:,} outputs; "

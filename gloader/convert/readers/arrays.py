@@ -1,6 +1,6 @@
-"""Edge and feature streams over arrays that are in memory, or mapped into it.
+"""Edge and feature streams over arrays in memory, or mapped into memory.
 
-`EdgeArrays` are the weights, times and features of edges that a library keeps for a graph or relation, in its order.
+`EdgeArrays` has a library's edge weights, times and features for a graph or relation, in the library's order.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def paired_rows(rows: FeatureStream) -> FeatureStream:
-    """Return each row twice, for edges whose reverse is streamed right behind them. Pure."""
+    """Return each row twice, for edges with their reverse right behind them. Pure."""
 
     def chunks(max_rows: int) -> Iterator[NDArray[np.generic]]:
         for chunk in rows.chunks(max(1, max_rows // 2)):
@@ -45,18 +45,18 @@ def paired_rows(rows: FeatureStream) -> FeatureStream:
 def array_edges(
     edge_index: NDArray[np.generic], *, where: str, weight: NDArray[np.generic] | None = None
 ) -> EdgeStream:
-    """Return the stream over one array of sources and destinations.
+    """Return the stream over one array with sources and destinations.
 
     Parameters
     ----------
     edge_index : (2, E) integers
     where : the file or array, for messages
-    weight : (E,) real numbers; None: unweighted
+    weight : (E,) real numbers, or None for unweighted edges
 
     Raises
     ------
     ShapeError
-        The array has another shape or other numbers, or the weights are not one per edge.
+        The array has another shape or dtype, or there is not one weight per edge.
     """
     if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.dtype.kind not in "iu":
         cure = ", as .T makes it" if edge_index.shape[1:] == (2,) else ""
@@ -76,7 +76,7 @@ def ends_edges(
     where: str,
     weight: NDArray[np.generic] | None = None,
 ) -> EdgeStream:
-    """Return the stream over arrays of sources (E,), destinations (E,) and weights (E,). Pure."""
+    """Return the stream over sources (E,), destinations (E,) and weights (E,). Pure."""
 
     def pairs(max_edges: int) -> Iterator[tuple[NDArray[np.generic], NDArray[np.generic]]]:
         for start in range(0, len(src), max_edges):
@@ -97,14 +97,14 @@ def array_csc_edges(
     where: str,
     weight: NDArray[np.generic] | None = None,
 ) -> EdgeStream:
-    """Return the stream over the arrays of a compressed topology; see `csc_edges`.
+    """Return the stream over a compressed topology's arrays; see `csc_edges`.
 
     Raises
     ------
     GraphError
         As `csc_edges`.
     ShapeError
-        An array is not one-dimensional, or the weights are not one per edge.
+        An array is not one-dimensional, or there is not one weight per edge.
     """
     for name, array in (("indptr", indptr), ("indices", indices)):
         check_id_array(array.dtype, array.shape, f"{where} {name}")
@@ -123,8 +123,8 @@ def array_features(rows: NDArray[np.generic], numbers: NDArray[np.integer] | Non
 
     Parameters
     ----------
-    rows : (M, F)
-    numbers : (N,) which rows are streamed, in order; None: all rows, as they lie
+    rows : (M, F) rows
+    numbers : (N,) numbers of the rows to stream, in order, or None for all rows
     """
     num_rows = len(rows) if numbers is None else len(numbers)
 
@@ -138,7 +138,7 @@ def array_features(rows: NDArray[np.generic], numbers: NDArray[np.integer] | Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparseRows:
-    """A sparse matrix (N, F) in memory, which yields dense rows; stands for a feature array."""
+    """A sparse matrix (N, F) in memory. It behaves like a feature array, and returns dense rows."""
 
     indptr: IdArray  # (N + 1,), checked
     columns: IdArray  # (nnz,), checked
@@ -155,7 +155,7 @@ class SparseRows:
         shape: tuple[int, int],
         where: str,
     ) -> SparseRows:
-        """Check a compressed matrix's arrays; raises SourceError and GraphError if they contradict each other."""
+        """Return the matrix over checked arrays. Raises SourceError and GraphError if they contradict each other."""
         offsets = to_ids(indptr, first=0, where=f"{where}, row offsets")
         check_offsets(offsets, len(columns), where=f"{where}, row offsets")
         ids = to_ids(columns, first=0, where=f"{where}, columns")
@@ -165,29 +165,29 @@ class SparseRows:
 
     @property
     def ndim(self) -> int:
-        """Of a matrix."""
+        """2, the number of dimensions."""
         return 2
 
     @property
     def dtype(self) -> np.dtype[np.generic]:
-        """Of the rows."""
+        """The rows' dtype."""
         return self.values.dtype
 
     @property
     def size(self) -> int:
-        """Elements of the dense matrix."""
+        """Number of elements in the dense matrix."""
         return self.shape[0] * self.shape[1]
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are held."""
+        """Bytes in memory."""
         return self.indptr.nbytes + self.columns.nbytes + self.values.nbytes
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, rows: slice) -> NDArray[np.generic]:
-        """Return the dense rows (n, F) of a range; entries given twice are added."""
+        """Return a range's dense rows (n, F). Duplicate entries are added."""
         first, stop, _ = rows.indices(len(self))
         offsets = self.indptr[first : stop + 1]
         part = slice(int(offsets[0]), int(offsets[-1]))
@@ -202,7 +202,7 @@ class SparseRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeArrays:
-    """The arrays of the edges of one kind."""
+    """One relation's edge arrays."""
 
     weight: NDArray[np.generic] | None  # (E,)
     times: NDArray[np.generic] | None  # (E,)
@@ -215,12 +215,12 @@ class EdgeArrays:
         return sum(array.nbytes for array in (self.times, self.features) if array is not None)
 
     def timed(self, edges: EdgeStream, *, order: NDArray[np.integer] | None = None) -> EdgeStream:
-        """Return ``edges`` with their times, if there are any.
+        """Return ``edges`` with times, if there are any.
 
         Parameters
         ----------
-        edges : as they are streamed
-        order : the number of each in the arrays; None: they are in their order
+        edges : the edges as streamed
+        order : each edge's row in the arrays, or None if edges and rows have one order
 
         Raises
         ------
@@ -232,11 +232,11 @@ class EdgeArrays:
         return timed_edges(edges, array_column(self.times, where=f"{self.where}: times", numbers=order))
 
     def weighted(self, edges: EdgeStream, *, order: NDArray[np.integer] | None = None) -> EdgeStream:
-        """Return ``edges`` with their weights, if there are any; takes and raises as `timed`."""
+        """Return ``edges`` with weights, if there are any. Takes the parameters of `timed`, and raises as `timed`."""
         if self.weight is None:
             return edges
         return weighted_edges(edges, array_column(self.weight, where="edge weights", numbers=order))
 
     def feature_rows(self, *, order: NDArray[np.integer] | None = None) -> FeatureStream | None:
-        """Return the features as a stream; None: there are none. ``order`` is as of `timed`."""
+        """Return the features as a stream, or None without features. For ``order``, see `timed`."""
         return None if self.features is None else array_features(self.features, order)

@@ -1,4 +1,4 @@
-"""Numbers with any real dtype as floats; numbers that a float would change are refused."""
+"""Numbers with any real dtype as floats. Numbers that a float would change are refused."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from gloader.convert.source import FeatureStream
 
-_FLOAT32_BITS: Final = 24  # of a whole number that float32 holds
-# Bytes that are looked at together: small enough that the second look finds them in the processor's cache.
+_FLOAT32_BITS: Final = 24  # bits of a whole number in float32
+# Bytes per block of a check. A second pass over a block finds it in the processor's cache.
 _LOOKED_AT_BYTES: Final = 1 << 19
 
 
@@ -27,14 +27,14 @@ _LOOKED_AT_BYTES: Final = 1 << 19
 class ValueRange:
     """A matrix's extremes, and its counts for NaN and infinity."""
 
-    low: float = np.inf  # of those that are finite
+    low: float = np.inf  # smallest finite value
     high: float = -np.inf
     num_nan: int = 0
     num_infinite: int = 0
 
     @classmethod
     def of(cls, values: NDArray[Any]) -> ValueRange:
-        """Return the range for values (n, F), n and F at least 1. Pure."""
+        """Return the range of values (n, F), with n and F at least 1. Pure."""
         low, high = _extremes(values)
         if np.isfinite(low) and np.isfinite(high):
             return cls(low=low, high=high)
@@ -47,7 +47,7 @@ class ValueRange:
         )
 
     def with_range(self, other: ValueRange) -> ValueRange:
-        """Return the range over both. Pure."""
+        """Return the combined range. Pure."""
         return ValueRange(
             low=min(self.low, other.low),
             high=max(self.high, other.high),
@@ -57,15 +57,15 @@ class ValueRange:
 
 
 class CheckedRows:
-    """The check of feature rows as floats; values that a model should not meet unannounced are refused.
+    """Checks feature rows and converts them to floats. NaN, infinity and integers that would be rounded are refused.
 
     Parameters
     ----------
-    features : the source's, (N, F) with any real dtype
+    features : the source's features (N, F) with any real dtype
     where : the file or source, for messages
-    stored_as : the dtype that was asked for by name, which may round; None: integers are exact in float32, or refused
-    flag : that asks for a dtype, "--dtype" or "--edge-dtype"
-    allow_nan : NaN and infinity are counted, and not refused
+    stored_as : the requested dtype, which may round. None refuses integers that float32 would round
+    flag : the dtype option, "--dtype" or "--edge-dtype", for messages
+    allow_nan : count NaN and infinity instead of refusing them
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class CheckedRows:
         self._allow_nan = allow_nan
 
     def stream(self) -> FeatureStream:
-        """Return the rows, checked as they are read; ``dtype``, by which memory is planned, is the source's."""
+        """Return the rows, checked during reading. The stream keeps the source's ``dtype`` for the memory plan."""
         return replace(self.features, chunks=self.chunks)
 
     def chunks(self, max_rows: int) -> Iterator[NDArray[Any]]:
@@ -89,11 +89,11 @@ class CheckedRows:
         Raises
         ------
         FeatureValueError
-            A value is NaN or infinite, or an integer that float32 would round; names row and column.
+            A value is NaN or infinite, or an integer that float32 would round. The message names row and column.
         """
         seen, first = ValueRange(), 0
         for chunk in self.features.chunks(max_rows):
-            # A second pass over the rows finds what the first has found.
+            # Only the first pass checks the rows.
             if self.seen is None and chunk.size:
                 seen = self._checked(seen, chunk, first)
             first += len(chunk)
@@ -131,7 +131,7 @@ class CheckedRows:
 
 
 def of_rounding(value: Any, asking: str) -> str:
-    """Return the rest of a message about a feature that `is_rounded`; ``asking`` names the dtype option. Pure."""
+    """Return the end of a message about a feature that `is_rounded`. ``asking`` names the dtype option. Pure."""
     said = (
         " to 0. Scale the features"
         if abs(value) < 1
@@ -141,24 +141,25 @@ def of_rounding(value: Any, asking: str) -> str:
 
 
 def is_rounded(values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which numbers float32 makes others than are meant. Pure.
+    """Return a mask of the numbers that float32 would change. Pure.
 
-    These are whole numbers that it does not hold exactly, of floats those that float64 does hold; and what it makes 0.
+    These are whole numbers that float32 does not hold exactly, and numbers that would become 0. A whole number in a
+    float counts only up to 2**53.
     """
     if values.dtype.kind in "fb":
         narrow = as_float32(values)
         is_whole = (np.abs(values) <= 2**53) & (np.floor(values) == values)
         return (narrow != values) & (is_whole | (narrow == 0))
-    # Of a negative number the magnitude counts; that of the least int64 is itself as uint64.
+    # The check uses magnitudes. The smallest int64 has its own bits, read as uint64, as magnitude.
     wide = values.astype(np.uint64) if values.dtype.kind == "u" else values.astype(np.int64).view(np.uint64)
     magnitude = wide if values.dtype.kind == "u" else np.where(values < 0, ~wide + np.uint64(1), wide)
-    # A float has some 24 bits from the first that is set: the last that is set may lie no further behind.
+    # A number is exact if at most 24 bits lie from its first set bit to its last set bit.
     last = magnitude & (~magnitude + np.uint64(1))
     return magnitude // np.maximum(last, np.uint64(1)) >= np.uint64(1 << _FLOAT32_BITS)
 
 
 def as_float32(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Return numbers as float32, 0 or infinite beyond its range; float32 is not copied. Pure."""
+    """Return numbers as float32, with 0 or infinity for numbers out of range. float32 is not copied. Pure."""
     with np.errstate(over="ignore", under="ignore"):
         return plain_array(values, np.float32)
 
@@ -166,12 +167,12 @@ def as_float32(values: NDArray[Any]) -> NDArray[np.float32]:
 def to_weights(values: NDArray[Any], *, first: int, where: str) -> NDArray[np.float32]:
     """Return edge weights (n,) as float32. Pure.
 
-    Raises SourceError for an integer that it would round, and for a float that it would make 0 or infinite.
+    Raises SourceError for an integer that would be rounded, and for a float that would become 0 or infinite.
 
     Parameters
     ----------
     values : (n,) real numbers
-    first : number of the first one, for messages
+    first : the first edge's number, for messages
     where : the file or array, for messages
     """
     weights = as_float32(values)
@@ -196,20 +197,20 @@ def to_weights(values: NDArray[Any], *, first: int, where: str) -> NDArray[np.fl
 
 
 def _may_be_rounded(values: NDArray[Any], seen: ValueRange) -> bool:
-    """True if any of some numbers may be one that `is_rounded`; cheaper than to find out which. Pure."""
+    """True if any of the numbers may be rounded. This is cheaper than `is_rounded`. Pure."""
     if max(-seen.low, seen.high) > 1 << _FLOAT32_BITS:
         return True
-    # The range does not say which doubles are too small.
+    # The range does not show float64 numbers that would become 0.
     return values.dtype == np.float64 and bool(
         np.count_nonzero(as_float32(values)) < np.count_nonzero(values)
     )
 
 
 def _extremes(values: NDArray[Any]) -> tuple[float, float]:
-    """Return the least and the largest value in (n, F); NaN or infinite if any is. Pure."""
+    """Return the smallest and the largest value in (n, F). They may be NaN or infinite. Pure."""
     if values.dtype != np.float16:
         return float(values.min()), float(values.max())
-    # numpy is slow with halves. As integers, positive ones ascend and negative ones, which lie below, descend.
+    # numpy is slow with float16. Read as integers, positive numbers ascend, and negative numbers are below and descend.
     signed, bits = values.view(np.int16), values.view(np.uint16)
     high, low = signed.max(), bits.max()
     has_positive, has_negative = high >= 0, low >= 1 << 15

@@ -1,6 +1,6 @@
-"""Files of `torch.save`, checked before they are read, and their tensors as numpy arrays.
+"""Files from `torch.save`, checked before reading, and their tensors as numpy arrays.
 
-Tensors are dense or sparse; none may repeat stored values.
+Tensors are dense or sparse. A tensor that repeats stored values is refused.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ if TYPE_CHECKING:
 
 
 def require_plain_archive(path: Path) -> None:
-    """Refuse a file of `torch.save` whose records unpack to more bytes than it has: torch never packs them.
+    """Refuse a file with packed records, because `torch.save` never packs them.
+
+    A file that is not a zip archive, such as from torch before 1.6, passes.
 
     Raises
     ------
     SourceError
-        It does, or its directory is damaged. A file that is no zip archive, as of torch before 1.6, passes.
+        The records unpack to more bytes than the file has, or the archive's directory is damaged.
     """
     with raising_source_errors(str(path)):
         if not zipfile.is_zipfile(path):
@@ -44,19 +46,19 @@ def require_plain_archive(path: Path) -> None:
 
 
 def load_mapping(path: Path, *, missing: str) -> Mapping[Any, Any]:
-    """Return the dictionary in a ``.pt`` file of numbers, tensors and numpy arrays; nothing else is unpickled.
+    """Return the dictionary in a ``.pt`` file with numbers, tensors and numpy arrays. Other objects are refused.
 
-    Tensors of a zip archive, as torch has written since 1.6, are mapped; arrays are in memory.
+    Tensors in a zip archive, torch's format since 1.6, are mapped. Arrays are in memory.
 
     Parameters
     ----------
-    path : of the file
+    path : the file
     missing : the remedy for a missing file, for the message
 
     Raises
     ------
     SourceError
-        The file is missing or corrupt, or holds something else.
+        The file is missing or corrupt, or has other objects.
     """
     import torch
 
@@ -65,7 +67,7 @@ def load_mapping(path: Path, *, missing: str) -> Mapping[Any, Any]:
     require_plain_archive(path)
     tell_where_cut(path)
     try:
-        # weights_only refuses everything that is not listed, so that no code of the file runs.
+        # weights_only refuses all functions that are not listed, so that no code in the file runs.
         with torch.serialization.safe_globals(_array_constructors()):
             loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except Exception as error:  # an unpickler may raise anything on a damaged or hostile file
@@ -78,7 +80,7 @@ def load_mapping(path: Path, *, missing: str) -> Mapping[Any, Any]:
 
 
 def pickled_bytes(path: Path) -> int:
-    """Return the bytes of a file of `torch.save` that are read into memory: all that are no tensors of a zip archive.
+    """Return the bytes of a `torch.save` file that are read into memory: everything but a zip archive's tensors.
 
     Raises
     ------
@@ -93,8 +95,8 @@ def pickled_bytes(path: Path) -> int:
 
 
 def _array_constructors() -> list[Any]:
-    """Return the functions that rebuild numpy arrays and scalars, under numpy 1's names and numpy 2's."""
-    # A pickled array names the functions that rebuild it; numpy 2 renamed their module, and files have either name.
+    """Return the functions that rebuild numpy arrays and scalars, under their names in numpy 1 and numpy 2."""
+    # A pickled array names the function that rebuilds it. numpy 2 renamed the module, and files have either name.
     multiarray = np.core.multiarray if np.lib.NumpyVersion(np.__version__) < "2.0.0" else np._core.multiarray  # type: ignore[attr-defined] # noqa: SLF001
     rebuild, scalar = multiarray._reconstruct, multiarray.scalar  # noqa: SLF001 - pickles of arrays name it
     names = ("numpy.core.multiarray", "numpy._core.multiarray")
@@ -108,7 +110,7 @@ def _array_constructors() -> list[Any]:
     return [*functions, np.ndarray, np.dtype, *dtypes]
 
 
-# Not an array of anything, and read or of no use: the number of nodes, of classes, and PyG's cache.
+# Entries that are not arrays: the number of nodes and of classes.
 _KNOWN_OTHERS: Final = frozenset({"num_nodes", "num_classes"})
 
 
@@ -117,7 +119,7 @@ def attributes_of(found: Mapping[Any, Any], where: str) -> Attributes:
 
     Parameters
     ----------
-    found : entries by name; a key that is no text is left out
+    found : entries by name; keys other than text are ignored
     where : the file or array, for messages
 
     Raises
@@ -140,12 +142,12 @@ def attributes_of(found: Mapping[Any, Any], where: str) -> Attributes:
 
 
 def _sparse_rows(value: Any, where: str) -> SparseRows | None:
-    """Return a sparse matrix of torch's, or of torch_sparse's ``SparseTensor``; None: it is neither."""
+    """Return a sparse torch tensor or a torch_sparse ``SparseTensor`` as a matrix, or None for other objects."""
     import torch
 
     if isinstance(value, torch.Tensor) and value.layout != torch.strided and value.dim() == 2:
         with warnings.catch_warnings():
-            # That sparse tensors are new to torch.
+            # torch warns that its sparse tensors are a new feature.
             warnings.simplefilter("ignore")
             csr = (value.coalesce() if value.layout == torch.sparse_coo else value).detach().to_sparse_csr()
         indptr, columns, values = csr.crow_indices(), csr.col_indices(), csr.values()
@@ -165,10 +167,10 @@ def _sparse_rows(value: Any, where: str) -> SparseRows | None:
 
 
 def dense_tensors(found: Mapping[Any, Any]) -> dict[str, torch.Tensor]:
-    """Return the entries that are dense tensors under a name. Pure."""
+    """Return the dense tensors by name. Pure."""
     import torch
 
-    # Sparse and quantized tensors are no arrays of numbers. Keys other than text name no attribute.
+    # Sparse and quantized tensors are not plain arrays. Keys other than text are not names of attributes.
     return {
         key: value
         for key, value in found.items()
@@ -180,7 +182,7 @@ def dense_tensors(found: Mapping[Any, Any]) -> dict[str, torch.Tensor]:
 
 
 def numpy_arrays(tensors: Mapping[str, torch.Tensor]) -> dict[str, NDArray[np.generic]]:
-    """Return tensors as arrays that share their memory; numpy has no bfloat16, so that such tensors are widened."""
+    """Return tensors as arrays that share their memory. bfloat16, which numpy lacks, is copied to float32."""
     import torch
 
     return {
@@ -190,12 +192,12 @@ def numpy_arrays(tensors: Mapping[str, torch.Tensor]) -> dict[str, NDArray[np.ge
 
 
 def require_stored(tensors: Mapping[str, torch.Tensor], where: Path | str) -> None:
-    """Refuse tensors that repeat stored values: a few bytes that would fill the disk.
+    """Refuse tensors that repeat stored values, because a few bytes could then fill the disk.
 
     Raises
     ------
     SourceError
-        One does; names ``where`` and the tensor.
+        A tensor repeats values. The message has ``where`` and the tensor's name.
     """
     for name, tensor in tensors.items():
         held, shape = tensor.untyped_storage().nbytes(), tuple(tensor.shape)

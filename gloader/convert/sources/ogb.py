@@ -1,7 +1,7 @@
-"""``ogb:NAME``: a data set of the Open Graph Benchmark, read from OGB's own folder.
+"""``ogb:NAME``: an Open Graph Benchmark data set, read from OGB's folder.
 
-OGB's loader is not used: it holds everything in memory, and reads its own pickle on the second load. The streams
-here have the edges that it returns, in its order, added reverse edges included.
+OGB's loader is not used, because it holds everything in memory, and reads its own pickle on the second load. The
+streams here have the same edges as OGB's loader, in its order, with its added reverse edges.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from gloader.convert.source import AnySource, EdgeStream, FeatureStream
 
 ROOT_VARIABLE = "GLOADER_OGB_ROOT"
-_MAX_META_CHARACTERS = 1 << 20  # of a description, which has some hundreds
+_MAX_META_CHARACTERS = 1 << 20  # characters read from a description; real ones have hundreds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OgbInfo:
-    """A row of OGB's table of data sets; see ``ogb/nodeproppred/master.csv`` of the ogb package."""
+    """A row of OGB's list of data sets, ``ogb/nodeproppred/master.csv`` in the ogb package."""
 
     num_classes: int | None
     add_inverse_edge: bool
@@ -58,24 +58,24 @@ _KNOWN = {
     "ogbn-papers100M": OgbInfo(num_classes=172, add_inverse_edge=False, split="time"),
     "ogbn-mag": OgbInfo(num_classes=349, add_inverse_edge=False, split="time"),
 }
-# Why a data set does not fit: the rest of a sentence that begins with its name.
+# The reason why a data set does not fit. The text continues a sentence that begins with the name.
 _UNFIT = {
     "ogbn-proteins": "has 112 labels per node and no node features",
 }
 
 
 def open_ogb(argument: str, options: SourceOptions) -> AnySource:
-    """Open ``ogb:NAME`` or ``ogb:NAME@DIR``; a missing data set is downloaded.
+    """Open ``ogb:NAME`` or ``ogb:NAME@DIR``. A missing data set is downloaded.
 
-    The folder that holds the data sets is DIR, or ``options.root``, or $GLOADER_OGB_ROOT, or ``dataset`` in the
-    working directory (as in OGB's examples). Any folder of OGB's layout with a ``meta_dict.json`` works too.
+    Data sets are in the folder DIR, or ``options.root``, or $GLOADER_OGB_ROOT, or ``dataset`` in the working directory
+    (as in OGB's examples). Any folder in OGB's layout with a ``meta_dict.json`` works too.
 
     Raises
     ------
     SourceError
         OGB has no such data set, it does not fit, or its folder is incomplete or malformed.
     DownloadError, MissingDependencyError
-        It is missing and cannot be downloaded; the message says how to install it by hand.
+        The data set is missing and cannot be downloaded. The message explains the installation by hand.
     """
     name, _, directory = argument.partition("@")
     if name in _UNFIT:
@@ -136,7 +136,7 @@ def open_ogb(argument: str, options: SourceOptions) -> AnySource:
 
 
 def source_paths(argument: str, options: SourceOptions) -> list[Path]:
-    """Return the file and folders that `open_ogb` reads; none as long as the data set is not downloaded."""
+    """Return the file and folders that `open_ogb` reads, or no paths before the download."""
     name, _, directory = argument.partition("@")
     folder = _existing_folder(name, _root(directory, options))
     return [] if folder is None else [folder / "meta_dict.json", folder / "raw", folder / "split"]
@@ -148,14 +148,14 @@ def _root(directory: str, options: SourceOptions) -> Path:
 
 
 def find_ogb_folder(name: str, root: Path) -> Path:
-    """Return the folder of data set ``name`` below ``root``, downloading it if it is missing.
+    """Return the folder of data set ``name`` below ``root``. A missing data set is downloaded.
 
     Raises
     ------
     SourceError
         There is no such data set, or its folder has no ``raw``.
     DownloadError, MissingDependencyError
-        It cannot be downloaded.
+        The data set cannot be downloaded.
     """
     plain = name.replace("-", "_")
     folder = _existing_folder(name, root)
@@ -179,7 +179,7 @@ def find_ogb_folder(name: str, root: Path) -> Path:
 
 
 def _existing_folder(name: str, root: Path) -> Path | None:
-    # OGB's loaders for PyG and DGL unpack to folders of their own, with the same files in ``raw``.
+    # OGB's loaders for PyG and DGL unpack to separate folders, with the same files in ``raw``.
     plain = name.replace("-", "_")
     folders = [root / plain, root / f"{plain}_pyg", root / f"{plain}_dgl", root / name]
     if root.name in {plain, name}:
@@ -189,7 +189,7 @@ def _existing_folder(name: str, root: Path) -> Path | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CsvLayout:
-    """``raw/*.csv.gz``, as all but the largest data sets come."""
+    """``raw/*.csv.gz``, the layout of all but the largest data sets."""
 
     folder: Path
 
@@ -218,7 +218,7 @@ class _CsvLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _BinaryLayout:
-    """``raw/data.npz`` and ``raw/node-label.npz``, as ogbn-papers100M comes; their members are streamed."""
+    """``raw/data.npz`` and ``raw/node-label.npz``, the layout of ogbn-papers100M. Their members are streamed."""
 
     folder: Path
 
@@ -233,7 +233,7 @@ class _BinaryLayout:
         return plausible(int(counts.read().ravel()[0]), self.edge_file)
 
     def num_edges(self) -> None:
-        """As the edges themselves say."""
+        """None, because the edge array has the number."""
         return
 
     def edges(self) -> EdgeStream:
@@ -255,7 +255,7 @@ class _BinaryLayout:
 
 
 def _read_link_info(name: str, folder: Path) -> OgbLinkInfo | None:
-    """Return the row of a data set of links, of ``meta_dict.json`` or else of the table; None: it is of nodes."""
+    """Return a link data set's row from ``meta_dict.json``, or else from the list, or None for a node data set."""
     path = folder / "meta_dict.json"
     if not path.exists():
         return LINK_SETS.get(name)
@@ -277,8 +277,8 @@ def _read_meta(path: Path) -> dict[str, Any]:
 
 
 def _read_info(name: str, folder: Path) -> OgbInfo:
-    """Return the row of ``meta_dict.json``, or else that of the table, or else an empty one."""
-    # Written by OGB's DatasetSaver; the downloaded data sets have none.
+    """Return the data set's row from ``meta_dict.json``, or else from the list, or else an empty row."""
+    # OGB's DatasetSaver writes this file. Downloaded data sets do not have it.
     path = folder / "meta_dict.json"
     if not path.exists():
         return _KNOWN.get(name, OgbInfo(num_classes=None, add_inverse_edge=False, split=None))
