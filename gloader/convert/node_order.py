@@ -1,13 +1,12 @@
 """A dataset's node orders, and edges, labels, splits and feature rows renumbered to match.
 
 Nodes stay as in the source, or are ordered by falling degree or by community. Community order is label propagation
-over a topology on disk (Raghavan, Albert and Kumara, Phys. Rev. E 76, 2007): nodes take the commonest label among their
-in-neighbours, one after another in the order of their ids, until hardly any of them moves.
+over a topology on disk (Raghavan, Albert and Kumara, Phys. Rev. E 76, 2007). In id order, each node takes the most
+common label among its in-neighbours, until hardly any node changes its label.
 
-Feature rows are dealt out to ranges of places, then put in order range by range. Both steps read and write in long
-stretches; no row is read or written alone. The rows of a range arrive in the order of the source, so that nothing but
-the rows has to be kept. If the disk has no room for all of them at once, they are dealt out in several passes over the
-source, a part of the places at a time.
+Feature rows are first spilled into files by range of places, and then each range is put in order. Both steps read and
+write long stretches instead of single rows. A range's rows arrive in source order, so the files need only the rows. If
+the disk has no room for all rows, several passes over the source each spill a part of the ranges.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, LocalArray
 
 
-# After five passes 95% of the nodes have their last label (Raghavan et al.); each further one reads all edges.
+# After five passes, 95% of the nodes have their final label (Raghavan et al.). Each further pass reads all edges.
 _MAX_PASSES = 8
-# Settled: of so many nodes, at most one changed its label in a pass.
+# The passes end when at most one node in this many changed its label.
 _SETTLED_NODES = 1000
-# Edges in memory at a time: 16 MB of int32 ids.
+# Edges per piece: 16 MB of int32 ids.
 _MAX_PIECE_EDGES = 1 << 22
 
 
@@ -58,17 +57,17 @@ def community_order(
 ) -> IdArray:
     """Return the nodes (N,) community by community, the most used first.
 
-    Communities come by falling mean out-degree, and so do the nodes of each, as cold rows beside a hot one are
-    read for nothing. On a graph without communities this is the order by degree. The edges are read once and sorted
-    on disk; the sorted ones are read at most ten times.
+    Communities are in order of falling mean out-degree, and a community's nodes in order of falling out-degree. So hot
+    rows lie together, and a read of a hot row fetches few cold rows. Without communities, this is the order by degree.
+    The edges are read once and sorted on disk. The sorted edges are read at most ten times.
 
     Parameters
     ----------
-    edges : read once
-    ends : the nodes, of one type, that they join
-    rules : changes to the edges; given and added self loops do not count
-    budget_bytes : memory for edges; arrays with one entry per node (at most 64 B) come on top
-    scratch : an existing folder for temporary files; they are gone when this returns or raises
+    edges : the edges, read once
+    ends : the edges' nodes, of one type
+    rules : changes to the edges; self loops are ignored
+    budget_bytes : memory for edges, without the arrays with one entry per node (at most 64 B)
+    scratch : an existing folder for temporary files, which are removed at the end
     progress : receives the steps
 
     Raises
@@ -98,18 +97,18 @@ class InNeighbours(Protocol):
         ...
 
     def pieces(self, max_edges: int, /) -> Iterator[CscPiece]:
-        """Yield all nodes in order with their in-neighbours, about ``max_edges`` at a time."""
+        """Yield all nodes in order with their in-neighbours, in pieces of about ``max_edges``."""
         ...
 
 
 def order_of_communities(graph: InNeighbours, *, max_edges: int, progress: PrepareProgress) -> IdArray:
-    """Return the nodes (N,) as `community_order` does, for a sorted topology.
+    """Return the order (N,) of `community_order`, for a sorted topology.
 
     Parameters
     ----------
-    graph : read at most ten times
+    graph : the topology, read at most ten times
     max_edges : edges per piece
-    progress : receives the passes
+    progress : receives the number of passes
     """
     labels, degrees = _propagate(graph, max_edges, progress)
     return _sorted_communities(labels, degrees)
@@ -127,7 +126,7 @@ def _propagate(
     for number in range(_MAX_PASSES):
         moved = 0
         for piece in graph.pieces(max_edges):
-            # The first pass reads every edge anyway: degrees are counted on the way.
+            # The first pass also counts the degrees.
             if number == 0:
                 count_sources(piece.first, piece.indptr, piece.indices, degrees, has_sources)
             moved += move_nodes(piece.first, piece.indptr, piece.indices, labels, votes)
@@ -140,9 +139,9 @@ def _propagate(
 
 
 def _sorted_communities(labels: NDArray[Any], degrees: IdArray) -> IdArray:
-    """Return the nodes by falling mean degree of their community, its label, their own degree, and id."""
+    """Return the nodes sorted by their community's falling mean degree, its label, falling degree, and id."""
     size = labels.shape[0]
-    # Every array here has N entries of 8 bytes: each is let go as soon as the next is made.
+    # Each array here has N entries of 8 bytes, so each is deleted as soon as possible.
     members = np.bincount(labels, minlength=size)
     mean = np.bincount(labels, weights=degrees, minlength=size) / np.maximum(members, 1)
     del members
@@ -160,7 +159,7 @@ def _sorted_communities(labels: NDArray[Any], degrees: IdArray) -> IdArray:
 def count_sources(
     first: int, indptr: IdArray, indices: NDArray[Any], degrees: IdArray, has_sources: NDArray[np.bool_]
 ) -> None:
-    """Add the in-edges of nodes ``first``, ``first + 1``, ... to the out-degrees; mark the nodes that have any."""
+    """Add the in-edges of nodes ``first``, ``first + 1``, ... to the out-degrees, and mark nodes with in-edges."""
     for i in range(indptr.shape[0] - 1):
         has_sources[first + i] = indptr[i + 1] > indptr[i]
     for e in range(indices.shape[0]):
@@ -171,10 +170,10 @@ def count_sources(
 def move_nodes(
     first: int, indptr: IdArray, indices: NDArray[Any], labels: NDArray[Any], votes: LocalArray
 ) -> int:
-    """Give each node the commonest label of its in-neighbours, in place; return how many changed theirs.
+    """Give each node its in-neighbours' most common label, in place. Return the number of changed labels.
 
-    Ties go to the label the node has, then to the one that comes first. ``votes`` (N,) is all zero before and
-    after. ``indptr`` (n + 1,) bounds the in-neighbours of node ``first + i`` in ``indices``.
+    In a tie, the node's current label wins, then the first label. ``votes`` (N,) is all zero before and after.
+    ``indptr`` (n + 1,) bounds the in-neighbours of node ``first + i`` in ``indices``.
     """
     moved = 0
     for i in range(indptr.shape[0] - 1):
@@ -200,7 +199,7 @@ def move_nodes(
 def adopt_sources(
     first: int, indptr: IdArray, indices: NDArray[Any], has_sources: NDArray[np.bool_], labels: NDArray[Any]
 ) -> None:
-    """Give nodes without in-edges the label of the first node that gathers from them."""
+    """Give each node without in-edges the label of its first out-neighbour."""
     for i in range(indptr.shape[0] - 1):
         for e in range(indptr[i], indptr[i + 1]):
             source = indices[e]
@@ -208,9 +207,9 @@ def adopt_sources(
                 labels[source] = labels[first + i]
 
 
-# Bytes of memory per node of rows that are joined to nodes by id: the ids, and the order of the rows and its inverse.
+# Bytes per node for rows that are joined by id: the id, the row's place, and the inverse order.
 JOINED_NODE_BYTES = 24
-# Bytes of memory per node that finding an order, and then having one, takes at most.
+# Bytes per node for finding and holding an order, at most.
 ORDER_NODE_BYTES: dict[OrderName, int] = {"none": 0, "degree": 32, "community": 64}
 
 
@@ -223,14 +222,14 @@ class NodeOrder:
 
     @classmethod
     def of(cls, original_ids: IdArray) -> NodeOrder:
-        """Return the order that lists the nodes as ``original_ids`` (N,), a permutation, does. Pure."""
+        """Return the order with the permutation ``original_ids`` (N,) and its inverse. Pure."""
         new_ids = np.empty_like(original_ids)
         new_ids[original_ids] = np.arange(original_ids.shape[0], dtype=np.int64)
         return cls(new_ids=new_ids, original_ids=original_ids)
 
     @classmethod
     def of_rows(cls, row_ids: IdArray | None, order: NodeOrder | None) -> NodeOrder | None:
-        """Return the order in which feature rows are stored; None means that they keep their order. Pure.
+        """Return the order of stored feature rows, or None if they keep their order. Pure.
 
         Parameters
         ----------
@@ -258,8 +257,8 @@ class NodeOrder:
         return None, self.new_ids[first:stop]
 
     def arrivals(self, first: int, stop: int) -> IdArray:
-        """Return the places ``first`` ... ``stop - 1`` that rows go to, counted from ``first``, as they come. Pure."""
-        # Rows are dealt out in order of their original ids: sorting these says which row came when.
+        """Return the places ``first`` ... ``stop - 1``, counted from ``first``, in the order of arriving rows. Pure."""
+        # Rows arrive in order of their original ids, so a sort of these ids gives the order of the places.
         return np.argsort(self.original_ids[first:stop])
 
 
@@ -274,22 +273,21 @@ def find_order(
     scratch: Path,
     progress: PrepareProgress,
 ) -> NodeOrder | None:
-    """Find the node order in which rows are stored; None means the source's order.
+    """Find the order of stored nodes. None means the source's order.
 
-    The edges are read once. ``degree`` lists the nodes by falling out-degree;
-    parallel edges count each. ``community``: see `community_order`. Equal sources have
-    equal orders, whatever the budget; for ``community`` this holds as long as no node has more in-edges than
-    fit into it.
+    The edges are read once. ``degree`` sorts the nodes by falling out-degree, and counts every parallel edge. For
+    ``community``, see `community_order`. Equal sources have equal orders for any budget. For ``community``, each node's
+    in-edges must fit into the budget for this.
 
     Parameters
     ----------
-    edges : read once, unless ``name`` is "none"
-    ends : the nodes, of one type, that they join
+    edges : the edges, read once unless ``name`` is "none"
+    ends : the edges' nodes, of one type
     name : the order's name
     rules : changes to the edges before they are counted
-    budget_bytes : memory for edges; arrays with one entry per node (`ORDER_NODE_BYTES`) come on top
-    max_edges : edges read at a time
-    scratch : an existing folder for temporary files; they are gone when this returns or raises
+    budget_bytes : memory for edges, without the arrays with one entry per node (`ORDER_NODE_BYTES`)
+    max_edges : edges per chunk
+    scratch : an existing folder for temporary files, which are removed at the end
     progress : receives the steps
 
     Raises
@@ -312,8 +310,8 @@ def find_order(
 
 
 def by_falling_degree(degrees: IdArray) -> IdArray:
-    """Return the nodes by falling degree, and equal degrees by id; ``degrees`` (N,) is overwritten."""
-    # Negated in place, so that the stable sort keeps nodes of equal degree in order of their ids.
+    """Return the nodes by falling degree, then by id. ``degrees`` (N,) is overwritten."""
+    # The degrees are negated in place, so that the stable sort keeps nodes with equal degrees in id order.
     np.negative(degrees, out=degrees)
     return np.argsort(degrees, kind="stable")
 
@@ -332,36 +330,36 @@ def _out_degrees(
 
 @njit(cache=True, nogil=True)
 def count_nodes(nodes: IdArray, counts: IdArray) -> None:
-    """Add to ``counts[v]`` how often v occurs in ``nodes``, which have been checked."""
+    """Add the number of occurrences of each node v in the checked ``nodes`` to ``counts[v]``."""
     for i in range(nodes.shape[0]):
         counts[nodes[i]] += 1
 
 
 def renumbered_edges(edges: EdgeStream, new_ids: IdArray, where: str) -> EdgeStream:
-    """Return edges whose nodes have new ids. Pure.
+    """Return edges with new node ids. Pure.
 
-    ``chunks`` raises GraphError if an id is out of range, or a weight is negative or not finite; the message has source
+    ``chunks`` raises GraphError if an id is out of range, or a weight is negative or not finite. The message has source
     ids.
 
     Parameters
     ----------
-    edges : with source ids
-    new_ids : (N,)
+    edges : the edges with source ids
+    new_ids : (N,) new id by source id
     where : the source, for messages
     """
     ends = EdgeEnds.of(new_ids.shape[0], where)
 
     def change(chunk: EdgeChunk, first: int) -> EdgeChunk:
-        # Before the lookup: a bad id would read past the end of the table, or wrap around.
+        # The check comes first, because a bad id would read past the end of the table, or wrap around.
         check_chunk(chunk, ends=ends, first=first)
         return replace(chunk, src=new_ids[chunk.src], dst=new_ids[chunk.dst])
 
-    # Old and new ids are alive together, three copies instead of two: smaller chunks take the memory of plain ones.
+    # Old and new ids are alive together, in three copies instead of two. Smaller chunks keep the memory the same.
     return changed_edges(edges, change, part=(2, 3))
 
 
 def renumbered(source: GraphSource, order: NodeOrder) -> GraphSource:
-    """Return a one-type graph with renumbered edges, labels and splits; features stay as they are. Pure."""
+    """Return a one-type graph with renumbered edges, labels and splits. Features are unchanged. Pure."""
     splits = source.splits
     return replace(
         source,
@@ -381,35 +379,35 @@ def renumbered(source: GraphSource, order: NodeOrder) -> GraphSource:
     )
 
 
-# Bytes read back at a time.
+# Bytes per read of a spilled range.
 _PIECE_BYTES = 4 << 20
-# Files that rows, and what is known of their places, are dealt out to; all are written in turns.
+# Ranges, each with one file, at most.
 MAX_RANGES = 4096
-# Memory of the sort by which the rows of a range find their places: an id, its position, and a copy of either.
+# Bytes per row for the sort that finds a range's places: an id, its position, and a copy of each.
 ROW_SORT_BYTES = 24
 
 
 class RowMoves(Protocol):
-    """Places of a source's rows in the new order: one, several, or none for each row."""
+    """Places of a source's rows in the new order. A row may have one place, several, or none."""
 
     @property
     def num_rows(self) -> int:
-        """Places; a place that no row goes to gets zeros."""
+        """Number of places. A place without a row gets zeros."""
         ...
 
     def targets(self, first: int, stop: int) -> tuple[IdArray | None, IdArray]:
         """Return the places of rows ``first`` ... ``stop - 1``; see `NodeOrder.targets`.
 
-        Each pass over the rows calls this for one range after another.
+        Each pass over the rows calls this for all ranges in turn.
         """
         ...
 
     def arrivals(self, first: int, stop: int) -> IdArray:
-        """Return the places ``first`` ... ``stop - 1`` that rows go to, counted from ``first``, as they come."""
+        """Return the places ``first`` ... ``stop - 1``, counted from ``first``, in the order of arriving rows."""
         ...
 
 
-def ordered_rows(  # noqa: PLR0913 - what is moved, where to, and within which bounds
+def ordered_rows(  # noqa: PLR0913 - rows, places, and limits
     features: FeatureStream,
     order: RowMoves,
     *,
@@ -421,18 +419,18 @@ def ordered_rows(  # noqa: PLR0913 - what is moved, where to, and within which b
     progress: PrepareProgress,
     step: str = "ordering features",
 ) -> Iterator[NDArray[Any]]:
-    """Yield feature rows in the order of their new places, ``range_rows`` at a time.
+    """Yield feature rows in the order of their new places, in arrays of ``range_rows``.
 
-    An array is only good until the next.
+    Each array is valid only until the next one.
 
     Parameters
     ----------
     features : (N, F) rows in source order, read ``num_passes`` times, or once if all fit into memory
-    order : their new places
+    order : the rows' new places
     dtype : the stored dtype; rows are cast to it here, except to int8
-    chunk_rows : rows read at a time
-    range_rows : rows put in order at a time; as many as places, or more, means all rows in memory
-    num_passes : passes over the rows; each keeps a part of them on the disk
+    chunk_rows : rows per chunk
+    range_rows : rows per range; if one range has all places, all rows are in memory
+    num_passes : number of passes over the rows; each pass spills a part of them
     scratch : an existing folder for temporary files
     progress : receives the step
     step : the step's name
@@ -440,9 +438,9 @@ def ordered_rows(  # noqa: PLR0913 - what is moved, where to, and within which b
     Raises
     ------
     ShapeError
-        The stream has fewer rows than it announced, or more.
+        The stream has fewer or more rows than it announced.
     FeatureValueError
-        A value cannot be stored; carries the source row.
+        A value cannot be stored. The error has the source row.
     StoreWriteError
         The disk refuses a temporary file.
     """
@@ -464,12 +462,12 @@ def ordered_rows(  # noqa: PLR0913 - what is moved, where to, and within which b
         num_buckets=len(ranges),
     )
     with spill:
-        # At least one, so that a source of no rows is read and found to have none.
+        # There is at least one pass, so that an announced number of 0 rows is checked too.
         passes = _cut(len(ranges), num_passes) or [range(0)]
         for number, chosen in enumerate(passes):
             for moved, places, done in source.read():
                 range_of = places // range_rows
-                if len(chosen) < len(ranges):  # the others have a pass of their own
+                if len(chosen) < len(ranges):  # other passes spill the other ranges
                     is_chosen = (range_of >= chosen.start) & (range_of < chosen.stop)
                     moved, range_of = moved[is_chosen], range_of[is_chosen]  # noqa: PLW2901 - of this pass
                 spill.deal_out(moved, range_of)
@@ -490,7 +488,7 @@ def ordered_rows(  # noqa: PLR0913 - what is moved, where to, and within which b
 
 
 def ranges_per_pass(num_ranges: int, num_passes: int) -> int:
-    """Return how many row ranges are on the disk at a time. Pure."""
+    """Return the number of row ranges that are on disk together. Pure."""
     return max(1, -(-num_ranges // num_passes))
 
 
@@ -514,7 +512,7 @@ class _MovedRows:
         return self.features.num_rows
 
     def read(self) -> Iterator[tuple[NDArray[Any], IdArray, int]]:
-        """Read the source once; yield (n, F) rows, the (n,) place of each, and how many rows were read so far."""
+        """Read the source once. Yield rows (n, F), their places (n,), and the number of rows read so far."""
         num_rows, done = self.num_rows, 0
         for chunk in self.features.chunks(self.chunk_rows):
             if done + chunk.shape[0] > num_rows:
@@ -528,15 +526,15 @@ class _MovedRows:
 
 
 def spill_dtype(dtype: str) -> np.dtype[Any]:
-    """Return the dtype in which rows that will be stored as ``dtype`` are put in order. Pure."""
+    """Return the dtype of spilled rows for the stored ``dtype``. Pure."""
     element = STORED_DTYPES[dtype]
     return STORED_DTYPES["float32"].stored if element.has_scale else element.stored
 
 
 def _cast(chunk: NDArray[Any], dtype: str, first_row: int) -> NDArray[Any]:
-    """Return rows as they are put in order; cast before, so that messages name source rows."""
+    """Return rows in the dtype of spilled rows. The cast comes first, so that messages name source rows."""
     if not STORED_DTYPES[dtype].has_scale:
         return cast_rows(chunk, dtype, first_row)
-    # int8 is what the writer makes of float32; only values that it would refuse are found here.
+    # The writer makes int8 from float32. Here, only the values that it would refuse are checked.
     check_finite_rows(chunk, first_row)
     return cast_rows(chunk, "float32", first_row)

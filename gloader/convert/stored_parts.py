@@ -1,7 +1,7 @@
 """Dataset parts that a conversion reads back before the commit: feature rows and topology.
 
-Rows are read in ascending stretches. If only a part of the rows is stored, `StreamedRows` makes the rows again from
-their stream, rounded as the store rounds them.
+Rows are read in ascending stretches. If only a part of the rows is stored, `StreamedRows` reads them again from their
+stream, with the store's rounding.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class StoredColumn:
     """One type's stored feature files."""
 
     rows: Path  # (N, F)
-    scales: Path | None  # (N,) float32, of int8 rows
+    scales: Path | None  # (N,) float32 scales for int8 rows
     dtype: str  # float32, float16, bfloat16 or int8
     num_rows: int
     dim: int
@@ -44,8 +44,8 @@ class StoredColumn:
         """Bytes per row, scale included."""
         return stored_row_bytes(self.dim, self.dtype)
 
-    def open(self, chunk_rows: int) -> StoredColumnRows:  # noqa: ARG002 - a stretch is read as it lies there
-        """Return the rows, of which at most ``chunk_rows`` will be read at a time."""
+    def open(self, chunk_rows: int) -> StoredColumnRows:  # noqa: ARG002 - stored rows need no chunks
+        """Return the rows, for reads of at most ``chunk_rows``."""
         return StoredColumnRows(self)
 
 
@@ -78,7 +78,7 @@ class StoredColumnRows:
         Raises
         ------
         SourceError
-            The file ends before, or the system refuses.
+            The file ends early, or the system refuses.
         """
         dim = self._column.dim
         self._rows.seek(start * dim)
@@ -98,12 +98,12 @@ def stored_row_bytes(dim: int, dtype: str) -> int:
 def widened(
     stored: NDArray[Any], scales: NDArray[np.float32] | None = None, *, dtype: str
 ) -> NDArray[np.float32]:
-    """Return stored rows (n, F) as float32; float32 rows are not copied. Pure.
+    """Return stored rows (n, F) as float32. float32 rows are not copied. Pure.
 
     Parameters
     ----------
-    stored : (n, F) elements as they lie in the file
-    scales : (n,) for int8 rows
+    stored : (n, F) elements as stored
+    scales : (n,) scales for int8 rows
     dtype : the stored dtype
     """
     if dtype == "bfloat16":
@@ -115,26 +115,26 @@ def widened(
 
 
 def stored_column(writer: FeatureColumnWriter, *, dtype: str, num_rows: int, dim: int) -> StoredColumn:
-    """Return the column that a closed `FeatureColumnWriter` has written.
+    """Return the column from a closed `FeatureColumnWriter`.
 
     Parameters
     ----------
-    writer : closed
-    dtype, num_rows, dim : the column's
+    writer : the closed writer
+    dtype, num_rows, dim : the column's dtype and sizes
     """
     return StoredColumn(rows=writer.path, scales=writer.scale_path, dtype=dtype, num_rows=num_rows, dim=dim)
 
 
-# Of a stretch that is read: rows of the stream at a time, so that they and their copies take less memory than it.
+# A chunk of the stream has a quarter of a stretch's rows, so that the chunk and its copies take less memory.
 _PART_OF_STRETCH = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamedColumn:
-    """One type's features as they would be stored; a column whose files are not there whole."""
+    """One type's features, streamed with the stored dtype's rounding, for a column that is only partly stored."""
 
     features: FeatureStream
-    dtype: str  # as stored: float32, float16, bfloat16 or int8
+    dtype: str  # the stored dtype: float32, float16, bfloat16 or int8
 
     @property
     def dim(self) -> int:
@@ -147,7 +147,7 @@ class StreamedColumn:
         return stored_row_bytes(self.dim, self.dtype)
 
     def open(self, chunk_rows: int) -> StreamedRows:
-        """Return the rows, of which at most ``chunk_rows`` will be read at a time."""
+        """Return the rows, for reads of at most ``chunk_rows``."""
         return StreamedRows(self, max(1, chunk_rows // _PART_OF_STRETCH))
 
 
@@ -155,14 +155,14 @@ AnyColumn: TypeAlias = StoredColumn | StreamedColumn
 
 
 class StreamedRows:
-    """A stream's rows as float32, rounded as a store rounds them; a context manager. Not thread-safe.
+    """A stream's rows as float32, with the store's rounding. A context manager. Not thread-safe.
 
-    Stretches that ascend take one pass over the stream; one that lies before the last begins another.
+    Ascending stretches take one pass over the stream. An earlier stretch begins another pass.
 
     Parameters
     ----------
     column : the streamed column
-    max_rows : read from the stream at a time
+    max_rows : rows per chunk of the stream
     """
 
     def __init__(self, column: StreamedColumn, max_rows: int) -> None:
@@ -170,7 +170,7 @@ class StreamedRows:
         self._max_rows = max_rows
         self._chunks: Generator[NDArray[Any]] | None = None
         self._chunk: NDArray[Any] = np.empty((0, column.dim), np.float32)
-        self._first = 0  # number of the first row of the chunk
+        self._first = 0  # number of the chunk's first row
 
     def __enter__(self) -> Self:
         return self
@@ -187,7 +187,7 @@ class StreamedRows:
             self._chunks = None
 
     def read(self, start: int, _stop: int, wanted: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the rows ``start + wanted`` (u,), ascending, as float32 (u, F), as they read back from a store."""
+        """Return the ascending rows ``start + wanted`` (u,) as float32 (u, F), with the store's rounding."""
         rows = start + wanted
         out = np.empty((rows.shape[0], self._column.dim), np.float32)
         if self._chunks is None or start < self._first:
@@ -226,12 +226,12 @@ class StoredCsc:
     Raises
     ------
     SourceError
-        From every method: a file is shorter than it was written, or the system refuses.
+        From every method: a file was truncated, or the system refuses.
     """
 
     indptr: NpyFile  # (N + 1,)
     indices: NpyFile  # (E,)
-    has_times: bool = False  # edges have times, and lists are in their order
+    has_times: bool = False  # edges have times, and lists are in time order
 
     @classmethod
     def open(cls, indptr: Path, indices: Path, *, has_times: bool = False) -> StoredCsc:
@@ -240,20 +240,20 @@ class StoredCsc:
 
     @classmethod
     def of(cls, written: EdgeTableWriter) -> StoredCsc:
-        """Open a relation's topology, which has been written and not committed yet."""
+        """Open a relation's topology, which is written but not committed yet."""
         paths = written.paths
         return cls.open(paths["indptr"], paths["indices"], has_times="edge_time" in paths)
 
     @property
     def num_nodes(self) -> int:
-        """N, the destinations."""
+        """N, the number of destinations."""
         return self.indptr.size - 1
 
     def offsets(self, start: int, stop: int) -> IdArray:
-        """Return the (stop - start + 1,) offsets that bound the lists of nodes ``start`` ... ``stop - 1``."""
+        """Return the (stop - start + 1,) offsets for nodes ``start`` ... ``stop - 1``."""
         with self.indptr.reader(start=start) as reader:
             return np.ascontiguousarray(reader.take(stop - start + 1), np.int64)
 
     def sources(self, start: int, stop: int, max_edges: int) -> Iterator[NDArray[Any]]:
-        """Yield the in-neighbours at positions ``start`` ... ``stop - 1``, at most ``max_edges`` at a time."""
+        """Yield the in-neighbours at positions ``start`` ... ``stop - 1``, in pieces of at most ``max_edges``."""
         return self.indices.flat(max_edges, start=start, stop=stop)

@@ -1,8 +1,8 @@
 """Turn a stream of edges into CSC within a memory budget: an external counting sort in two passes.
 
-The first pass deals the edges out to ranges of destinations. The second sorts one range after another by
-counting: degrees, offsets, and a stable scatter of the sources. Neither pass holds more than the budget,
-whatever the number of edges. `ScratchCsc` is the result in temporary files, read in pieces as often as needed.
+The first pass distributes the edges over buckets by destination. The second pass sorts each bucket by counting:
+degrees, offsets, and a stable scatter of the sources. Both passes stay within the budget for any number of edges.
+`ScratchCsc` has the result in temporary files, which can be read in pieces any number of times.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-# Each bucket is a file that is opened and closed once per chunk: more of them would cost more than they help.
+# Each bucket is a file that is opened and closed once per chunk, so more buckets would cost more than they save.
 _MAX_BUCKETS = 256
-# Larger chunks are not read faster; smaller ones spend their time in calls.
+# Larger chunks are not read faster. Smaller chunks spend their time in calls.
 _MAX_CHUNK_EDGES = 2_000_000
 _MIN_CHUNK_EDGES = 4_096
-# The counters of a range this wide fit into an ordinary second-level cache.
+# Nodes per bucket, so that the counters fit into an ordinary second-level cache.
 _BUCKET_NODES = 2**18
-# Edges per node where the source does not say their number.
+# Edges per node if the source's number of edges is unknown.
 _USUAL_DEGREE = 32
-# Bytes of counters per node of a bucket: degrees, their sums, and the cursors of the scatter, int64 each.
+# Bytes per node of a bucket for the int64 counters: degrees, their sums, and the cursors of the scatter.
 _COUNTER_BYTES = 24
 
 
 class ChunkWriter(Protocol):
-    """Receives an array in order, piece by piece."""
+    """Receives an array in pieces, in order."""
 
     def append(self, chunk: NDArray[Any], /) -> None:
         """Write the next rows."""
@@ -55,22 +55,22 @@ class ChunkWriter(Protocol):
 
 
 class CscSink(Protocol):
-    """Receives the sorted topology; `gloader.dataset.writer.EdgeTableWriter` is one."""
+    """Receives the sorted topology. One implementation is `gloader.dataset.writer.EdgeTableWriter`."""
 
     def indptr(self) -> AbstractContextManager[ChunkWriter]:
-        """Return the writer of the (N + 1,) int64 offsets."""
+        """Return the writer for the (N + 1,) int64 offsets."""
         ...
 
     def indices(self, num_edges: int, dtype: str) -> AbstractContextManager[ChunkWriter]:
-        """Return the writer of the (E,) sources, ``dtype`` int32 or int64."""
+        """Return the writer for the (E,) sources, ``dtype`` int32 or int64."""
         ...
 
     def edge_weight(self, num_edges: int) -> AbstractContextManager[ChunkWriter]:
-        """Return the writer of the (E,) float32 weights."""
+        """Return the writer for the (E,) float32 weights."""
         ...
 
     def edge_time(self, num_edges: int) -> AbstractContextManager[ChunkWriter]:
-        """Return the writer of the (E,) int64 times."""
+        """Return the writer for the (E,) int64 times."""
         ...
 
 
@@ -80,31 +80,31 @@ class CscPlan:
 
     shift: int  # bucket b holds the destinations d with d >> shift == b
     num_buckets: int
-    chunk_edges: int  # edges read at a time
-    held_bytes: int  # dealt-out edges kept in memory before they are spilled
-    sort_edges: int  # edges sorted at a time
-    peak_bytes: int  # of both passes, buffers included
+    chunk_edges: int  # edges per chunk
+    held_bytes: int  # bytes of bucketed edges in memory before they are spilled
+    sort_edges: int  # edges per sort
+    peak_bytes: int  # peak memory of both passes, with buffers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CscReport:
-    """Edges and bytes that went through the sort."""
+    """Numbers of edges and bytes of a finished sort."""
 
     edges_read: int
-    num_edges: int  # written
+    num_edges: int  # edges written
     spilled_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeNumbers:
-    """Receives each edge's number in the source, position after position; `NO_EDGE` for added loops."""
+    """Receives each edge's number in the source, in position order. Added loops have `NO_EDGE`."""
 
     array: TemporaryArray
-    num_rows: int  # feature rows in the source; numbers are smaller
+    num_rows: int  # feature rows in the source; all numbers are below this
 
     @classmethod
     def of(cls, path: Path, num_rows: int) -> EdgeNumbers:
-        """Return a receiver whose file will be ``path``."""
+        """Return a receiver that writes the file ``path``."""
         dtype = np.dtype(f"i{cls.bytes_of(num_rows)}")
         return cls(array=TemporaryArray(path=path, dtype=dtype), num_rows=num_rows)
 
@@ -121,10 +121,10 @@ def edge_columns(edges: EdgeStream, rules: EdgeRules, *, num_rows: int | None) -
     ----------
     edges : the source's stream
     rules : changes to the edges
-    num_rows : edge feature rows in the source; None without edge features
+    num_rows : edge feature rows in the source, or None without edge features
     """
     number_bytes = 0 if num_rows is None else EdgeNumbers.bytes_of(num_rows)
-    # Of parallel edges the first one's time is kept, and which is the first only numbers tell.
+    # Merged parallel edges keep the first edge's time, and the numbers identify the first edge.
     if num_rows is None and edges.has_times and rules.merges:
         number_bytes = 8
     return EdgeColumns(has_weights=edges.has_weights, has_times=edges.has_times, number_bytes=number_bytes)
@@ -137,16 +137,16 @@ def plan_csc(
 
     Parameters
     ----------
-    ends : the nodes that they join
-    num_edges : the source's edges; None means unknown, and counts as 32 per destination
-    columns : kept for every edge besides its ends
+    ends : the edges' nodes
+    num_edges : the source's number of edges; None means unknown, and is planned as 32 per destination
+    columns : the columns that every edge has besides its ends
     rules : changes to the edges
     budget_bytes : memory for both passes
 
     Raises
     ------
     BudgetError
-        Not even the smallest useful buffers fit; says needed and allowed.
+        Not even the smallest useful buffers fit. The message gives needed and allowed bytes.
     """
     num_nodes = ends.num_nodes
     record = record_dtype(num_sources=ends.num_sources, columns=columns).itemsize
@@ -156,7 +156,7 @@ def plan_csc(
     expected = (
         _USUAL_DEGREE * num_nodes if num_edges is None else factor * num_edges + rules.self_loops * num_nodes
     )
-    # Half of what may be sorted at once, because real destinations are skewed.
+    # A bucket gets half the edges of one sort, because real destinations are skewed.
     per_bucket = max(1, budget_bytes // 4 // sorted_edge)
     shift = _bucket_shift(num_nodes, -(-expected // per_bucket))
     counters = _COUNTER_BYTES << shift
@@ -166,8 +166,8 @@ def plan_csc(
             f"sorting edges of {num_nodes} nodes needs at least {format_bytes(needed)}; the memory budget "
             f"leaves {format_bytes(budget_bytes)} for it. Raise --memory-budget"
         )
-    # Chunks and held records are alive together, the sort comes after them: a quarter for a chunk, up to half for
-    # what is held, and all that is not held for the sort.
+    # A chunk and the held records are alive together, and the sort comes later. A chunk gets a quarter, and held
+    # records up to half. The sort gets the memory without held records.
     free = budget_bytes - counters - PIECE_BYTES
     chunk = max(_MIN_CHUNK_EDGES, min(_MAX_CHUNK_EDGES, free // 4 // per_edge))
     held = max(0, free - max(chunk * per_edge, free // 2))
@@ -196,20 +196,20 @@ def build_csc(
     numbers: EdgeNumbers | None = None,
     progress: PrepareProgress = NO_PROGRESS,
 ) -> CscReport:
-    """Write the edges to ``sink`` as CSC: the in-neighbours of each destination, in input order.
+    """Write the edges to ``sink`` as CSC: each destination's in-neighbours, in input order.
 
     If ``rules`` merge parallel edges, in-neighbours are in ascending order instead. If edges have times, they are in
-    time order, and equal times by source. Merged parallel edges keep the first edge's time and number. Indices are
-    int32 for fewer than 2**31 sources. The source is read once.
+    time order, and edges with equal times by source. Merged parallel edges keep the first edge's time and number.
+    Indices are int32 for fewer than 2**31 sources. The source is read once.
 
     Parameters
     ----------
     edges : the source's stream, read once
     sink : receives offsets, sources, weights and times
-    ends : the nodes that the edges join
+    ends : the edges' nodes
     rules : changes to the edges
     budget_bytes : memory for both passes
-    scratch : an existing folder for temporary files; they are gone when this returns or raises
+    scratch : an existing folder for temporary files, which are removed at the end
     numbers : receives each edge's number in the source, unless None
     progress : receives the steps "reading edges" and "sorting edges"
 
@@ -260,8 +260,8 @@ def _deal_out(
     num_edges: int | None,
     progress: PrepareProgress,
 ) -> int:
-    """Deal all chunks out and return the number of edges read."""
-    # A function of its own, so that the last chunk is gone when the sort begins.
+    """Distribute all chunks over the buckets, and return the number of edges read."""
+    # This is a separate function, so that the last chunk is freed before the sort begins.
     read = 0
     for count, chunk in chunks:
         append_edges(spill, chunk, shift=shift)
@@ -277,7 +277,7 @@ def _bucket_shift(num_nodes: int, wanted_buckets: int) -> int:
 
 
 def _chunk_edge_bytes(record: int, columns: EdgeColumns, rules: EdgeRules) -> int:
-    """Return the memory per chunk edge: as read, as ids, after the rules, as records."""
+    """Return the memory per edge of a chunk: as read, as ids, after the rules, and as records."""
     # A number is 8 bytes until it is in a record.
     ids = 16 + columns.num_bytes + (8 - columns.number_bytes if columns.number_bytes else 0)
     ruled = (2 * ids if rules.symmetrize else 0) + (ids if rules.self_loops else 0)
@@ -288,7 +288,7 @@ def _sorted_edge_bytes(num_sources: int, columns: EdgeColumns, rules: EdgeRules)
     """Return the memory per edge while a range is sorted, segment copies included."""
     out = (4 if num_sources < 2**31 else 8) + columns.num_bytes
     merge = 12 + out if rules.merges and (columns.has_weights or columns.number_bytes) else 0
-    # Two orders, the times between them, and what numpy's sort takes beside them.
+    # A sort by time needs two orders, a copy of the times, and numpy's own memory.
     by_time = 36 + out if columns.has_times else 0
     return out + max(merge, by_time)
 
@@ -301,7 +301,7 @@ def _write(
     scratch: Path,
     progress: PrepareProgress,
 ) -> int:
-    """Write the ranges to ``sink`` and return the number of edges written; ``total`` were dealt out."""
+    """Write the ranges to ``sink``, and return the number of written edges. ``total`` edges are in the buckets."""
     with sink.indptr() as offsets:
         if not ranges.merges:
             with ExitStack() as stack:
@@ -311,7 +311,7 @@ def _write(
                     if name != "number"
                 }
                 return _write_ranges(ranges, offsets, writers, numbers, total=total, progress=progress)
-        # A sink wants to know the number of edges first, and merging tells it last: the edges wait in files.
+        # A sink needs the number of edges first, but the merge counts them. So the edges wait in files.
         waiting = {
             name: TemporaryArray(path=scratch / f"{name}.merged", dtype=ranges.dtype[name])
             for name in ranges.fields
@@ -343,13 +343,13 @@ def _write_ranges(
     total: int,
     progress: PrepareProgress,
 ) -> int:
-    # Numbers that only order the edges are written nowhere.
+    # Without ``numbers``, the numbers only serve the merge, and are not written.
     columns = dict(writers) | ({} if numbers is None else {"number": numbers})
-    # The offsets of a range follow those of the one before it; the first of all is 0.
+    # Each range continues the offsets, which begin with 0.
     offsets.append(np.zeros(1, np.int64))
     end, written, taken = 0, 0, 0
     for part in ranges:
-        # The later parts of a node of very many edges bring edges alone: the first part brought its degree.
+        # If a node's edges come in several parts, only the first part has the degree.
         if part.degrees.shape[0]:
             ends = np.cumsum(part.degrees) + end
             offsets.append(ends)
@@ -363,7 +363,7 @@ def _write_ranges(
     return written
 
 
-# Offsets read at a time: 2 MB.
+# Offsets per read: 2 MB.
 _BLOCK_NODES = 1 << 18
 
 
@@ -371,14 +371,14 @@ _BLOCK_NODES = 1 << 18
 class CscPiece:
     """The in-neighbours of consecutive nodes."""
 
-    first: int  # node
+    first: int  # the first node
     indptr: IdArray  # (n + 1,) bounds of the nodes' in-neighbours in ``indices``
     indices: NDArray[Any]
 
 
 @dataclass(slots=True, kw_only=True)
 class ScratchCsc:
-    """Every destination's in-neighbours, in two files in ``folder``. Owns them until ``close()``; a `CscSink`."""
+    """A `CscSink` with every destination's in-neighbours, in two files in ``folder``. Owns them until ``close()``."""
 
     folder: Path
     ends: EdgeEnds
@@ -392,13 +392,13 @@ class ScratchCsc:
 
     @property
     def num_nodes(self) -> int:
-        """N, the destinations."""
+        """N, the number of destinations."""
         return self.ends.num_nodes
 
     def fill(
         self, edges: EdgeStream, *, rules: EdgeRules, budget_bytes: int, progress: PrepareProgress
     ) -> int:
-        """Sort edges into the files; return how many are left by the rules. Raises as `build_csc`.
+        """Sort edges into the files, and return their number after the rules. Raises as `build_csc`.
 
         Parameters
         ----------
@@ -419,24 +419,24 @@ class ScratchCsc:
         return report.num_edges
 
     def indptr(self) -> AbstractContextManager[TemporaryArray]:
-        """Return the writer of the (N + 1,) int64 offsets."""
+        """Return the writer for the (N + 1,) int64 offsets."""
         return nullcontext(self._offsets)
 
     def indices(self, num_edges: int, dtype: str) -> AbstractContextManager[TemporaryArray]:  # noqa: ARG002 - as CscSink
-        """Return the writer of the (E,) sources."""
+        """Return the writer for the (E,) sources."""
         return nullcontext(self._sources)
 
     def edge_weight(self, num_edges: int) -> AbstractContextManager[TemporaryArray]:
-        """Refuse: edges have no weights here."""
+        """Raise NotImplementedError, because edges have no weights here."""
         raise NotImplementedError(f"the {num_edges} weights of a topology on its way are not kept")
 
     def edge_time(self, num_edges: int) -> AbstractContextManager[TemporaryArray]:
-        """Refuse: edges have no times here."""
+        """Raise NotImplementedError, because edges have no times here."""
         raise NotImplementedError(f"the {num_edges} times of a topology on its way are not kept")
 
     def pieces(self, max_edges: int) -> Iterator[CscPiece]:
-        """Yield all nodes in order with their in-neighbours; of a node that has more, the first ``max_edges``."""
-        # One offset more than nodes: the last one bounds the last node, and is the first of the next block.
+        """Yield all nodes in order with their in-neighbours. A node with more edges gets only ``max_edges``."""
+        # A block reads one offset more than nodes, because the last offset bounds the last node.
         for block in range(0, self.num_nodes, _BLOCK_NODES):
             bounds = self._offsets.read(block, min(self.num_nodes, block + _BLOCK_NODES) + 1)
             for start, stop in cut_ranges(np.diff(bounds), max_edges):
@@ -449,7 +449,7 @@ class ScratchCsc:
                 )
 
     def offsets(self, start: int, stop: int) -> IdArray:
-        """Return the (stop - start + 1,) offsets that bound the in-neighbours of nodes ``start`` ... ``stop - 1``."""
+        """Return the (stop - start + 1,) offsets for nodes ``start`` ... ``stop - 1``."""
         return self._offsets.read(start, stop + 1)
 
     def sources(self, start: int, stop: int) -> NDArray[Any]:

@@ -1,7 +1,7 @@
 """The external sort's second pass: a spill's edges, range by range, ordered by destination.
 
-A destination with too many edges for one sort is sorted by time and source in runs on disk, which are merged
-(`TimeRuns`).
+A destination may have too many edges for one sort. If edges have times, they are then sorted in runs on disk, which
+`TimeRuns` merges.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-# Runs that are merged at a time: each has a piece in memory, which should not become small.
+# Runs per merge, at most. Each run has a piece in memory, which must not become too small.
 _MAX_RUNS = 64
 
 
@@ -55,7 +55,7 @@ class TimeRuns:
         self.num_records = 0
 
     def append(self, records: NDArray[np.void]) -> None:
-        """Take the next records, which are copied; equal ones stay in the order in which they come.
+        """Copy the next records. Equal records keep their order.
 
         Raises
         ------
@@ -69,16 +69,16 @@ class TimeRuns:
                 self._flush()
 
     def merged(self) -> Iterator[NDArray[np.void]]:
-        """Yield all records by time and source, a piece at a time; the files are gone behind it.
+        """Yield all records by time and source, in pieces. Merged files are removed.
 
         Raises
         ------
         StoreWriteError
-            The disk refuses, or a file became shorter.
+            The disk refuses, or a file was truncated.
         """
         self._flush()
         while len(self._runs) > _MAX_RUNS:
-            # Neighbouring runs become one: equal records stay in order.
+            # Only neighbouring runs are joined, so that equal records stay in order.
             groups = [self._runs[start : start + _MAX_RUNS] for start in range(0, len(self._runs), _MAX_RUNS)]
             self._runs = [self._joined(group) for group in groups]
         yield from self._merge(self._runs)
@@ -113,7 +113,7 @@ class TimeRuns:
         held = [run.read(0, min(step, length)) for run, length in runs]
         done = [piece.shape[0] for piece in held]
         while any(piece.shape[0] for piece in held):
-            # No further than the first end of a piece that goes on in its file: what follows it is not known yet.
+            # Records are ready up to the smallest last record of a piece whose run continues on disk.
             open_ends = [
                 (int(piece[-1]["time"]), int(piece[-1]["src"]), number)
                 for number, piece in enumerate(held)
@@ -136,32 +136,32 @@ class TimeRuns:
 
 
 def _time_order(records: NDArray[np.void]) -> NDArray[np.int64]:
-    """Return the order by time, then source; stable."""
+    """Return the stable order by time, then source."""
     return np.lexsort((records["src"], records["time"]))
 
 
 def _before(piece: NDArray[Any], limit: tuple[int, int, int], number: int) -> int:
-    """Return how many of run ``number``'s records in ``piece`` come at ``limit`` or before it."""
+    """Return the number of run ``number``'s records in ``piece`` up to ``limit``."""
     time, source, of_run = limit
     times = piece["time"]
     low, high = np.searchsorted(times, time, side="left"), np.searchsorted(times, time, side="right")
-    # Equal records come run by run: those of later runs wait for what the run of the limit still has of them.
+    # Equal records come run by run. Later runs wait, because the limit's run may have more records equal to the limit.
     same_time = piece["src"][low:high]
     if number <= of_run:
         return int(low + np.searchsorted(same_time, source, side="right"))
     return int(low + np.searchsorted(same_time, source, side="left"))
 
 
-PIECE_BYTES = 4 << 20  # records read from a spill file at a time
+PIECE_BYTES = 4 << 20  # bytes of records per read from a spill file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SortedRange:
     """The in-edges of consecutive nodes, or a part of one node's in-edges."""
 
-    degrees: IdArray  # (n,) edges of each node; empty where the nodes were counted by an earlier part
-    columns: Mapping[str, NDArray[Any]]  # src, and perhaps weight, time and number: one entry for each edge
-    edges_taken: int  # edges of the spill that went into it
+    degrees: IdArray  # (n,) edges per node; empty if an earlier part has the degree
+    columns: Mapping[str, NDArray[Any]]  # src, and optional weight, time and number, one entry per edge
+    edges_taken: int  # number of spilled edges in this range
 
     @property
     def num_edges(self) -> int:
@@ -171,23 +171,23 @@ class SortedRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SortedRanges:
-    """A spill's ranges in order: an iterable that sorts, perhaps merges, and drops each file behind it."""
+    """A spill's ranges in order. The iteration sorts them, merges on request, and drops each file after use."""
 
     spill: Spill
-    shift: int  # low bits of a destination that say where it is in its bucket
-    num_nodes: int  # destinations
+    shift: int  # number of low bits for a destination's offset in its bucket
+    num_nodes: int  # number of destinations
     num_sources: int
-    max_edges: int  # sorted at a time
-    merges: bool  # parallel edges into one
+    max_edges: int  # edges per sort
+    merges: bool  # merge parallel edges
 
     @property
     def dtype(self) -> np.dtype[np.void]:
-        """The records, by fields: src, perhaps weight, time, number."""
+        """The records' dtype, with the fields dst and src, and optional weight, time and number."""
         return self.spill.dtype
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The columns that each edge carries besides its destination: src, perhaps weight, time and number."""
+        """The columns of each edge besides its destination: src, and optional weight, time and number."""
         return tuple(name for name in self.dtype.names or () if name != "dst")
 
     @property
@@ -198,7 +198,7 @@ class SortedRanges:
     def __iter__(self) -> Iterator[SortedRange]:
         for bucket in range(self.spill.num_buckets):
             first_node = bucket << self.shift
-            # Degrees first: they say which nodes of the bucket can be sorted together.
+            # The degrees decide which nodes of the bucket are sorted together.
             degrees = np.zeros(min(self.num_nodes - first_node, 1 << self.shift), np.int64)
             for piece in self._pieces(bucket):
                 count_in_degrees(piece, degrees)
@@ -214,7 +214,7 @@ class SortedRanges:
 
     def _sort(self, bucket: int, start: int, stop: int, degrees: IdArray) -> SortedRange:
         """Sort a bucket's edges to nodes ``start`` ... ``stop - 1`` by counting."""
-        # A counting sort: each node's sources go to its own segment, in input order, which keeps the sort stable.
+        # The counting sort puts each node's sources into a segment in input order, so it is stable.
         indptr = np.concatenate([[0], np.cumsum(degrees)])
         taken = int(indptr[-1])
         columns = {name: np.empty(taken, self.dtype[name]) for name in self.fields}
@@ -238,17 +238,17 @@ class SortedRanges:
         return SortedRange(degrees=degrees, columns=kept, edges_taken=taken)
 
     def _hub(self, bucket: int, node: int, degree: int) -> Iterator[SortedRange]:
-        """Yield the edges to a node that has too many for one sort."""
+        """Yield the edges to a node with too many edges for one sort."""
         if "time" in self.fields:
             yield from self._timed_hub(bucket, node, degree)
         elif not self.merges:
-            # Without a merge the input order is the result: the edges pass through piece by piece.
+            # Without a merge, the result has input order, so the edges pass through in pieces.
             yield self._first_part(degree, taken=0)
             for mine in self._edges_of(bucket, node):
                 yield self._part(mine, taken=mine.shape[0])
         else:
-            # With a merge the sources themselves are counted, range of ids by range of ids. The spill is read twice for
-            # each, as the degree has to be known before the first edge is written.
+            # With a merge, the sources are marked, one range of ids after another. Each range reads the spill twice,
+            # because the degree is needed before the first edge is written.
             parts = list(self._source_ranges())
             count = sum(self._merged(bucket, node, first, stop).shape[0] for first, stop in parts)
             yield self._first_part(count, taken=degree)
@@ -256,7 +256,7 @@ class SortedRanges:
                 yield self._part(self._merged(bucket, node, first, stop), taken=0)
 
     def _timed_hub(self, bucket: int, node: int, degree: int) -> Iterator[SortedRange]:
-        # Runs are sorted in memory and wait on disk: the piece of each that is merged, and what it gives, are held.
+        # Runs are sorted in memory and wait on disk. A merge holds a piece of each run, and its result.
         runs = TimeRuns(self.spill.folder, self.dtype, max_records=max(1, self.max_edges // 4))
         try:
             if self.merges:
@@ -284,8 +284,8 @@ class SortedRanges:
         return SortedRange(degrees=np.empty(0, np.int64), columns=columns, edges_taken=taken)
 
     def _source_ranges(self) -> Iterator[tuple[int, int]]:
-        """Cut the sources into ranges whose marks and sums take no more than the sort may."""
-        # Up to 33 bytes for a source: a mark, and two sums, a number and a time of 8.
+        """Yield ranges of sources, so that marks and sums stay within the sort's memory."""
+        # A source takes up to 33 bytes: a mark, and 8 bytes each for two sums, a number and a time.
         step = max(1, self.max_edges // 8)
         for first in range(0, self.num_sources, step):
             yield first, min(self.num_sources, first + step)
@@ -313,7 +313,7 @@ class SortedRanges:
 
 
 def cut_ranges(degrees: IdArray, max_edges: int) -> Iterator[tuple[int, int]]:
-    """Yield consecutive node ranges with at most ``max_edges`` edges; a larger node stands alone. Pure."""
+    """Yield consecutive node ranges with at most ``max_edges`` edges. A node with more has its own range. Pure."""
     ends = np.cumsum(degrees)
     start = 0
     while start < degrees.shape[0]:

@@ -1,4 +1,4 @@
-"""Write link tables into a dataset: checked, found in its graph, and streamed."""
+"""Write link tables into a dataset. Rows are checked, located in the graph, and streamed."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-# Numbers of labels, times and negatives in memory at a time.
+# Numbers per chunk of labels, times or negatives.
 _CHUNK_NUMBERS = 1 << 19
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkReport:
-    """A link table as the dataset has it."""
+    """A link table in the dataset."""
 
     relation: str
-    reverse: str | None  # whose edges lead back; None: none do
+    reverse: str | None  # the reverse relation, if any
     num_rows: int
-    in_graph: int  # rows whose edge is in the graph
-    reversed_in_graph: int  # rows whose edge is not, and one that leads back is
-    spilled_bytes: int  # temporary rows that went through the disk
+    in_graph: int  # rows with their edge in the graph
+    reversed_in_graph: int  # rows with only the reverse edge in the graph
+    spilled_bytes: int  # bytes of rows in temporary files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +53,10 @@ class PlannedLinks:
 
     source: LinkSource
     relation: Relation
-    reverse: Relation | None  # whose edges lead back; None: none do
+    reverse: Relation | None  # the reverse relation, if any
     num_sources: int
     num_destinations: int
-    new_ids: IdArray | None = (
-        None  # (N,) of the nodes, which are put in another order; None: they keep their ids
-    )
+    new_ids: IdArray | None = None  # (N,) new node ids; None: nodes keep their ids
 
     @property
     def where(self) -> str:
@@ -66,12 +64,12 @@ class PlannedLinks:
         return f"{self.source.where}, link table {self.source.name!r}"
 
     def chunks(self, max_rows: int) -> Iterator[LinkChunk]:
-        """Yield the rows in order, their ids checked and renumbered, at most ``max_rows`` at a time.
+        """Yield the rows in order with checked and renumbered ids, in chunks of at most ``max_rows``.
 
         Raises
         ------
         GraphError
-            An id is out of its type's range; names the row and the id of the source.
+            An id is out of its type's range. The message names the row and the source id.
         """
         done = 0
         for chunk in self.source.rows.chunks(max_rows):
@@ -85,7 +83,7 @@ class PlannedLinks:
                 yield LinkChunk(src=self.new_ids[chunk.src], dst=self.new_ids[chunk.dst], time=chunk.time)
 
     def negatives(self, max_rows: int) -> Iterator[IdArray]:
-        """Yield the given negatives in order, checked and renumbered, (n, k); raises as `chunks`."""
+        """Yield the given negatives (n, k) in order, checked and renumbered. Raises as `chunks`."""
         done = 0
         for rows in self.source.rows.negatives(max_rows):
             bad = np.flatnonzero((rows < 0) | (rows >= self.num_destinations))
@@ -112,12 +110,12 @@ def write_tables(
     budget_bytes: int,
     progress: PrepareProgress,
 ) -> dict[str, LinkReport]:
-    """Write link tables, one after another, after the topologies; return a report for each, by name.
+    """Write link tables in turn, after the topologies, and return the reports by name.
 
     Parameters
     ----------
-    tables : the dataset's
-    writer : the dataset's; topologies have been written
+    tables : the dataset's link tables
+    writer : the dataset's writer, with written topologies
     budget_bytes, progress : see `write_table`
 
     Raises
@@ -153,19 +151,19 @@ def write_table(
 
     Parameters
     ----------
-    table : its rows are read twice if they have times, else once
-    writer : the table's
-    graphs : the topologies that were written, by relation
-    budget_bytes : memory that it stays within
-    scratch : an existing folder for temporary files; they are gone when this returns or raises
+    table : the table; its rows are read twice if they have times, else once
+    writer : the table's writer
+    graphs : the written topologies, by relation
+    budget_bytes : the memory budget
+    scratch : an existing folder for temporary files, which are removed at the end
     progress : receives a step that names the table
 
     Raises
     ------
     GraphError
-        An id is out of its type's range; names the row.
+        An id is out of its type's range. The message names the row.
     ShapeError
-        Labels or negatives are not one for each row.
+        There is not one label, or one list of negatives, per row.
     SourceError
         A label is not a finite number, or the file is malformed.
     BudgetError, StoreWriteError
@@ -203,7 +201,7 @@ def write_table(
         reversed_in_graph=located.num_reversed,
         spilled_bytes=located.spilled_bytes,
     )
-    # Only times deal edges of one pair to several tables.
+    # In an edge split, only a split by time puts one pair's edges into several tables.
     remedy = REPEATED_PAIRS if rows.are_edges else KNOWN_PAIRS
     if (text := leak_text(name, report, remedy)) is not None:
         _LOG.warning(text)
@@ -212,7 +210,7 @@ def write_table(
 
 def leak_text(name: str, report: LinkReport, remedy: str) -> str | None:
     """Return the warning about held-out edges that are in the graph, or None. Pure."""
-    # What a model learns from is in the graph; edges of any other table are held out.
+    # The table "train" may be in the graph. All other tables are held out.
     if name == TRAIN or not report.in_graph + report.reversed_in_graph:
         return None
     back = f", and {report.reversed_in_graph:,} more the other way round" if report.reversed_in_graph else ""
@@ -243,7 +241,7 @@ def _write_columns(table: PlannedLinks, writer: LinkTableWriter, num_rows: int) 
 
 
 def _whole(parts: Iterator[NDArray[Any]], num_rows: int, what: str, where: str) -> Iterator[NDArray[Any]]:
-    """Yield a column's parts; refuse a column without one entry for each row."""
+    """Yield a column's parts. A column without exactly one entry per row is refused."""
     done = 0
     for part in parts:
         done += part.shape[0]
