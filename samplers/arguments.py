@@ -98,7 +98,7 @@ def split_seeds(seeds: IdArray, type_starts: IdArray) -> list[IdArray]:
     Raises
     ------
     SeedError
-        As of `checked_seeds`.
+        See `checked_seeds`.
     """
     checked = checked_seeds(seeds, int(type_starts[-1]))
     if len(type_starts) == 2:

@@ -112,7 +112,7 @@ def are_edges(graph: Topology, sources: IdArray, destinations: IdArray) -> NDArr
     Raises
     ------
     GraphError
-        As of `list_portions`.
+        See `list_portions`.
     StoreError
         Edges on the SSD cannot be read, or fail their checksum.
     """

@@ -66,7 +66,7 @@ def unexcluded_seeds(seeds: AnySeeds, *, sampler: str, instead: str = "the sampl
     Raises
     ------
     ConfigError
-        Edges are excluded, or as of `seeds_of`.
+        Edges are excluded, or as in `seeds_of`.
     """
     given = seeds_of(seeds)
     if count := sum(map(len, given.excluded)):
@@ -125,7 +125,7 @@ def excluded_of_relations(
     ConfigError
         The sampler of a relation cannot exclude its edges.
     SeedError, GraphError
-        As of `excluded_edges`.
+        See `excluded_edges`.
     """
     if not excluded:
         return ()
@@ -149,7 +149,7 @@ def degrees_without(excluded: Excluded | None, graph: Topology, nodes: IdArray) 
 
     Parameters
     ----------
-    excluded : as of `excluded_edges`
+    excluded : as in `excluded_edges`
     graph : the topology; only its offsets are read
     nodes : ids, repeats allowed
     """

@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
     from gloader.types import IdArray, LocalArray
 
-_AHEAD = 32  # nodes between asking for an offset and reading it, see `pick_kernels`
-_NEAR = 8  # places that are looked at one by one, before the others are searched
-_FEW = 8  # excluded edges of a node that are passed over one by one
-_LOW_IDS = 1 << 16  # a byte for each, in the second level of the caches
+_AHEAD = 32  # nodes between the prefetch and the read of an offset, see `pick_kernels`
+_NEAR = 8  # places to compare one by one, before a search among the others
+_FEW = 8  # up to this many excluded edges, a node passes over them one by one
+_LOW_IDS = 1 << 16  # one byte per low id fits in the second-level cache
 
 
 class Excluded(NamedTuple):
-    """The edges of a relation that no hop of a batch takes, grouped by destination.
+    """The edges of a relation that no hop in a batch takes, grouped by destination.
 
-    A named tuple, because numba accepts only that. Its arrays are read-only, so that every kernel is compiled once.
+    Numba accepts only a named tuple here. Its arrays are read-only, so that every kernel compiles once.
     """
 
-    nodes: IdArray  # (n,) ascending: those that have excluded in-edges
-    begins: IdArray  # (n + 1,) where those of each begin in ``positions``
+    nodes: IdArray  # (n,) ascending: nodes with excluded in-edges
+    begins: IdArray  # (n + 1,) the beginning of each node's edges in ``positions``
     positions: IdArray  # (X,) ascending
 
 
@@ -46,21 +46,21 @@ def group_by_node(
     nodes: IdArray,
     begins: IdArray,
 ) -> int:
-    """Group edges by destination: write the distinct destinations, and the first edge of each.
+    """Group edges by destination: write the distinct destinations, and each destination's first edge.
 
     Parameters
     ----------
-    offsets, num_nodes, num_edges : the graph's
+    offsets, num_nodes, num_edges : the graph's offsets and sizes
     positions : (X,) the edges' positions, which should ascend
-    likely : probable destinations, tried first; the other destinations are searched for
+    likely : probable destinations, tried first; a search finds the others
     nodes : (X,) output
     begins : (X + 1,) output
 
     Returns
     -------
     int
-        The number of destinations. -1 - i is an error at position i: it does not exceed the one before, or is outside
-        the graph, or is not in the list of the node found for it (``nodes[0]`` then holds that node).
+        The number of destinations. -1 - i is an error at position i: the position does not exceed its predecessor, is
+        outside the graph, or is not in the list of the node found for it (``nodes[0]`` then holds that node).
     """
     before = -1
     for i in range(positions.shape[0]):
@@ -121,11 +121,11 @@ def _lower_bound(positions: IdArray, first: int, last: int, position: int) -> in
 
 @njit(cache=True, nogil=True)
 def _search(offsets: Offsets, num_nodes: int, positions: IdArray, ends: IdArray) -> None:
-    """Search the destination of each position that has none in ``ends`` yet."""
+    """Search for the destinations of positions that have no entry in ``ends`` yet."""
     left = np.flatnonzero(ends < 0)
     for i in left:
         ends[i] = 0
-    # All searches advance by one step together, so that their reads overlap.
+    # All searches advance one step together, so that their reads overlap.
     span = num_nodes if left.shape[0] else 0
     while span > 1:
         half = span // 2
@@ -142,7 +142,7 @@ def lower_degrees(excluded: Excluded, local: IdArray, first: int, last: int, deg
     Parameters
     ----------
     excluded : the excluded edges
-    local : (n,) local id of each of ``excluded.nodes``; -1 if the batch lacks it
+    local : (n,) each excluded node's local id; -1 if the batch lacks the node
     first, last : range of destinations
     degrees : (>= last,) updated
     """
@@ -158,7 +158,7 @@ def lower_degrees(excluded: Excluded, local: IdArray, first: int, last: int, deg
 def pass_over(
     excluded: Excluded, local: IdArray, first: int, last: int, indptr: LocalArray, edge_ids: IdArray
 ) -> None:
-    """Turn the ranks that destinations ``first:last`` of a hop drew into positions.
+    """Turn ranks, drawn by a hop's destinations ``first:last``, into positions.
 
     Parameters
     ----------
@@ -177,14 +177,14 @@ def pass_over_node(excluded: Excluded, at: int, edge_ids: IdArray, first: int, l
     """Turn the ranks ``edge_ids[first:last]``, drawn by ``excluded.nodes[at]``, into positions."""
     positions, begin, end = excluded.positions, excluded.begins[at], excluded.begins[at + 1]
     if end - begin <= _FEW:
-        # No branches on values; several positions at a time.
+        # Branch-free, so that the processor handles several positions together.
         for i in range(begin, end):
             position = positions[i]
             for j in range(first, last):
                 edge_ids[j] += to_int(edge_ids[j] >= position)
         return
     for j in range(first, last):
-        # Find the first excluded edge whose own rank lies after this one: its index is the number before it.
+        # Find the first excluded edge whose own rank lies after this rank: its index counts the edges before it.
         low, high = begin, end
         while low < high:
             middle = (low + high) // 2
@@ -205,7 +205,7 @@ def advance(nodes: IdArray, at: int, last: int, node: int) -> int:
 
 @njit(cache=True, nogil=True)
 def lower_counts(nodes: IdArray, owners: IdArray, begins: IdArray, degrees: NDArray[np.float32]) -> None:
-    """Subtract the excluded edges of ``owners`` (V,), ascending, from the ``degrees`` (U,) of ``nodes`` (U,)."""
+    """Subtract the excluded edges of ``owners`` (V,), ascending, from ``degrees`` (U,) of ``nodes`` (U,)."""
     # Few nodes share an owner's low bits: a search for each node would take longer than sampling the batch.
     may_own = np.zeros(_LOW_IDS, dtype=np.bool_)
     for owner in owners:

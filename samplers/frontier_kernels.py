@@ -1,7 +1,7 @@
-"""Kernels over the positions that a frontier's nodes take: count them, mark their pages, list them in order.
+"""Kernels over the positions that a frontier's nodes take: count the positions, mark their pages, list them in order.
 
-The same kernels draw a hop's edges, so that the positions are identical; here they are sorted node by node. A node that
-takes all its edges is a range and never held in memory: a hub's range may have millions of positions.
+A hop's edges are drawn by the same kernels, so the positions are identical; here they are sorted node by node. A node
+that takes all its edges is a range and never expanded in memory: a hub's range may have millions of positions.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ if TYPE_CHECKING:
 
     from gloader.types import IdArray, LocalArray
 
-_AHEAD = 32  # nodes between asking for an offset and reading it, see `pick_kernels`
-# A block's draws stay in the fastest cache.
+_AHEAD = 32  # nodes between the prefetch and the read of an offset, see `pick_kernels`
+# With this size a block's draws stay in the fastest cache.
 _BLOCK_DRAWS, _MOST_BLOCK_NODES = 2048, 256
-# Columns of the frontiers' table, and of the cursors'.
+# Columns in the frontiers' table, and in the cursors' table.
 ADDRESS, LENGTH, FANOUT = range(3)
 NODE, DONE = range(2)
 
 
 class Picks(NamedTuple):
-    """The rule by which nodes pick, and scratch for one thread. A named tuple, because numba accepts only that.
+    """The rule by which nodes pick, and scratch for one thread. Numba accepts only a named tuple here.
 
-    The kernels work on blocks of up to B nodes: a call with all these arrays for each node would take longer than the
+    The kernels work on blocks of up to B nodes. A call with all these arrays for each node would take longer than the
     node's draws.
     """
 
     offsets: Offsets
     num_edges: int
     replace: bool
-    nodes: IdArray  # (B,) of the block
-    starts: IdArray  # (B,)
-    degrees: IdArray  # (B,) 0: the node draws nothing
-    sizes: IdArray  # (B,) in-edges of a node that takes them all; -1: it draws
-    indptr: LocalArray  # (B + 1,) where the draws of each node begin
-    drawn: IdArray  # with `SLACK` more
-    ordered: IdArray  # of one node
-    ranks: IdArray  # (`SLACK`,)
+    nodes: IdArray  # (B,) the block's nodes
+    starts: IdArray  # (B,) each node's first in-edge
+    degrees: IdArray  # (B,) in-edges to draw from; 0 if the node draws nothing
+    sizes: IdArray  # (B,) in-edges of a node that takes all of them; -1 if it draws
+    indptr: LocalArray  # (B + 1,) the beginning of each node's draws
+    drawn: IdArray  # the block's draws, followed by `SLACK` spare entries
+    ordered: IdArray  # one node's draws
+    ranks: IdArray  # (`SLACK`,) scratch
     bits: NDArray[np.uint64]  # see `pick_kernels.pick_uniform`
-    excluded: Excluded  # edges that are not taken, of one frontier after another
-    spans: IdArray  # (O, 2) the first and the last place of each frontier in it
-    places: IdArray  # (B,) place in it of each node of the block; -1: it has none
+    excluded: Excluded  # untaken edges, frontier after frontier
+    spans: IdArray  # (O, 2) each frontier's first and last place in ``excluded``
+    places: IdArray  # (B,) each block node's place in ``excluded``; -1 if none
 
 
 def new_picks(
@@ -62,13 +62,13 @@ def new_picks(
     largest_fanout: int,
     excluded: tuple[Excluded, IdArray],
 ) -> Picks:
-    """Return a rule with its own scratch. Pure.
+    """Return a rule with new scratch. Pure.
 
     Parameters
     ----------
-    offsets, num_edges : the graph's
+    offsets, num_edges : the graph's offsets and number of edges
     replace : draw with replacement
-    largest_fanout : largest fan-out of its hops
+    largest_fanout : the hops' largest fan-out
     excluded : each frontier's excluded edges, from `join_excluded`
     """
     fanout = max(largest_fanout, 1)
@@ -108,7 +108,7 @@ def count_positions(picks: Picks, nodes: NDArray[Any], fanout: int, key: np.uint
         if start < 0 or stop < start or stop > num_edges:
             return -1 - i
         degree, place = stop - start, -1
-        if at < end:  # nowhere, where nothing is excluded
+        if at < end:  # false if no edge is excluded
             at = advance(of_nodes, at, end, nodes[i])
             if at < end and of_nodes[at] == nodes[i]:
                 degree, place = degree - (begins[at + 1] - begins[at]), at
@@ -117,7 +117,7 @@ def count_positions(picks: Picks, nodes: NDArray[Any], fanout: int, key: np.uint
         elif not replace:
             total += fanout
         else:
-            # Only the draws show how many of them repeat.
+            # Only the draws show how many positions repeat.
             size = _enter(picks, size, nodes[i], start, degree, fanout, place)
             if size == picks.nodes.shape[0]:
                 total += _count_block(picks, size, fanout, key)
@@ -142,7 +142,7 @@ def mark_positions(
     picks, nodes, fanout, key : as in `count_positions`
     pages : output, a bit for each page
     per_page : positions in a page
-    shift : base-2 logarithm of ``per_page``; -1 if that is no power of two
+    shift : base-2 logarithm of ``per_page``; -1 if ``per_page`` is no power of two
 
     Returns
     -------
@@ -159,14 +159,14 @@ def mark_positions(
         if start < 0 or stop < start or stop > num_edges:
             return i
         degree, place = stop - start, -1
-        if at < end:  # nowhere, where nothing is excluded
+        if at < end:  # false if no edge is excluded
             at = advance(of_nodes, at, end, nodes[i])
             if at < end and of_nodes[at] == nodes[i]:
                 degree, place = degree - (begins[at + 1] - begins[at]), at
         if degree == 0 or fanout == 0:
             continue
         first_page, last_page = _page_of(start, per_page, shift), _page_of(stop - 1, per_page, shift)
-        # Most lists lie in one page, and then nothing needs to be drawn.
+        # Most lists lie in one page; the page is then known without draws.
         if first_page == last_page:
             _set_bit(pages, first_page)
             continue
@@ -198,10 +198,10 @@ def fill_portions(
     Parameters
     ----------
     picks : the rule
-    frontiers : (O, 3) address of each owner's nodes, their number, and the fan-out
+    frontiers : (O, 3) each owner's address of nodes, number of nodes, and fan-out
     like : an array with the nodes' dtype
-    keys : (O,) key of each hop
-    cursors : (O, 2) each owner's next node, and how many of its edges were written
+    keys : (O,) each hop's random key
+    cursors : (O, 2) each owner's next node, and how many of the node's edges were written
     ids, taken, ends, has_more : as in `IdPortions.fill`
 
     Returns
@@ -258,13 +258,13 @@ def _fill(
                 count = order_distinct(drawn, indptr[i], fanout, replace, ranks, row, end)
                 all_of_node = count
             else:
-                # Drawn again for each portion: to keep them would take the memory of a fan-out for every owner.
+                # Draws repeat for each portion: keeping them would take the memory of a fan-out for every owner.
                 all_of_node = order_distinct(drawn, indptr[i], fanout, replace, ranks, ordered, 0)
                 count = min(all_of_node - done, room)
                 for j in range(count):
                     row[end + j] = ordered[done + j]
             end += count
-            # Only a block's last node may have more than fits.
+            # Only a block's last node may have more positions than fit.
             if done + count < all_of_node:
                 cursor[NODE] += i
                 cursor[DONE] = done + count
@@ -276,7 +276,7 @@ def _fill(
 
 @njit(cache=True, nogil=True)
 def _gather(picks: Picks, nodes: NDArray[Any], fanout: int, span: IdArray, cursor: IdArray, room: int) -> int:
-    """Make a block of the next nodes whose positions fit; the last node's may fit in part.
+    """Make a block of the next nodes whose positions fit; of the last node only a part may fit.
 
     Returns
     -------
@@ -291,7 +291,7 @@ def _gather(picks: Picks, nodes: NDArray[Any], fanout: int, span: IdArray, curso
     if at < end:
         at += np.searchsorted(of_nodes[at:end], nodes[first])
     most = min(picks.nodes.shape[0], nodes.shape[0] - first)
-    # For the whole block: the lines prefetched in the previous portion have left the cache.
+    # This prefetch covers the entire block: lines from the previous portion have left the cache.
     for ahead in range(first, first + min(most, room // max(fanout, 1) + 1)):
         prefetch_offset(offsets, nodes[ahead])
     while size < most:
@@ -301,7 +301,7 @@ def _gather(picks: Picks, nodes: NDArray[Any], fanout: int, span: IdArray, curso
             cursor[NODE] += size
             return -1
         degree, place = stop - start, -1
-        if at < end:  # nowhere, where nothing is excluded
+        if at < end:  # false if no edge is excluded
             at = advance(of_nodes, at, end, node)
             if at < end and of_nodes[at] == node:
                 degree, place = degree - (begins[at + 1] - begins[at]), at
@@ -373,7 +373,7 @@ def _mark_rest(
     left = excluded.begins[place + 1] - first if place >= 0 else 0
     begin = start
     for j in range(left + 1):
-        # Up to the next excluded position, and after the last one up to the end.
+        # The range ends before the next excluded position, and after the last excluded position at ``stop``.
         until = excluded.positions[first + j] if j < left else stop
         if begin < until:
             last_page = _page_of(until - 1, per_page, shift)

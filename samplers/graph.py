@@ -33,15 +33,15 @@ class EdgeLists:
     """
 
     values: NDArray[Any]
-    starts: IdArray  # a place in ``values`` for each node in the batch; undefined for nodes that were not requested
-    origins: IdArray | None = None  # the same as positions in the graph; None if places are positions
+    starts: IdArray  # each batch node's place in ``values``; undefined for nodes that were not requested
+    origins: IdArray | None = None  # each node's first position in the graph; None if places are positions
 
     def to_positions(self, places: IdArray, indptr: IdArray | LocalArray, first: int = 0) -> None:
         """Turn places in ``values`` into positions in the graph.
 
         Parameters
         ----------
-        places : (M,) in the lists of the nodes from ``first`` on, node after node; overwritten
+        places : (M,) places in the lists, node after node; overwritten
         indptr : (D + 1,) the beginning of each node's places
         first : the first of the D nodes
         """
@@ -51,14 +51,14 @@ class EdgeLists:
 
 
 class ListScan(Protocol):
-    """Reads the values of many lists, with large reads on the SSD. For one thread."""
+    """Reads the values in many lists, with large reads on the SSD. For one thread."""
 
     def lists(self, starts: IdArray, counts: IdArray) -> NDArray[Any]:
         """Return ``counts[i]`` values from ``starts[i]`` on, for every i, list after list.
 
         Lists requested in file order take one pass over the file. The result may be a read-only view of the graph.
 
-        Parameters
+        starts, counts : (M,) int64, each list's first position and length
         ----------
         starts, counts : (M,) int64
         """
@@ -66,94 +66,94 @@ class ListScan(Protocol):
 
 
 class EdgeValues(Protocol):
-    """One value for each edge of a graph, in memory or on the SSD. Thread-safe.
+    """One value for each graph edge, in memory or on the SSD. Thread-safe.
 
     Reads from the SSD are verified. They raise ChecksumError, StoreReadError or TruncatedStoreError, with file and
     page.
     """
 
     def at(self, positions: IdArray) -> tuple[NDArray[Any], IdArray]:
-        """Return an array, and in it the places of the values at the edge ``positions`` (M,) int64."""
+        """Return an array, and the places in it of the values at ``positions`` (M,) int64."""
         ...
 
     def lists(self, starts: IdArray, degrees: IdArray, first: int, last: int) -> EdgeLists:
-        """Return the in-edges of the nodes ``first:last`` in a batch.
+        """Return the in-edges of a batch's nodes ``first:last``.
 
         Parameters
         ----------
-        starts, degrees : (>= last,) position in the graph and number of each node's in-edges
-        first, last : range of nodes
+        starts, degrees : (>= last,) each node's first position in the graph and its number of in-edges
+        first, last : the range of nodes
         """
         ...
 
     def scan(self) -> ListScan:
-        """Return a scan, for readers of nearly all lists."""
+        """Return a scan, for readers that need nearly all lists."""
         ...
 
     def pieces(self) -> Iterator[NDArray[Any]]:
-        """Yield the values of all edges in order; a piece is valid until the next one."""
+        """Yield all edges' values in order; a piece is valid until the next one."""
         ...
 
     def fetch_bytes(self, num_edges: int) -> int:
-        """Return the peak bytes of a call of `at` for ``num_edges`` edges."""
+        """Return the peak bytes that `at` holds for ``num_edges`` edges."""
         ...
 
     def list_bytes(self, num_edges: int) -> int:
-        """Return the peak bytes of a call of `lists` with ``num_edges`` edges."""
+        """Return the peak bytes that `lists` holds for ``num_edges`` edges."""
         ...
 
 
 class Topology(Protocol):
-    """The in-neighbours of every node of a graph, in memory or on the SSD. Thread-safe."""
+    """Every node's in-neighbours, in memory or on the SSD. Thread-safe."""
 
     @property
     def offsets(self) -> Offsets:
-        """Position of each node's first in-edge, in memory; the list of node v ends at the beginning of v + 1."""
+        """Position of each node's first in-edge, in memory; node v's list ends at the beginning of node v + 1."""
         ...
 
     @property
     def num_nodes(self) -> int:
-        """N."""
+        """Number of nodes."""
         ...
 
     @property
     def num_sources(self) -> int:
-        """Number of source nodes: N, or the nodes of the source type in a relation between two types."""
+        """Number of source nodes: N, or in a relation between two types the source type's nodes."""
         ...
 
     @property
     def num_edges(self) -> int:
-        """E."""
+        """Number of edges."""
         ...
 
     @property
     def sources(self) -> EdgeValues:
-        """The source of each edge, int32 or int64."""
+        """Each edge's source, int32 or int64."""
         ...
 
     @property
     def weights(self) -> EdgeValues | None:
-        """The weight of each edge, float32 or float64; None without weights."""
+        """Each edge's weight, float32 or float64; None without weights."""
         ...
 
     @property
     def times(self) -> EdgeValues | None:
-        """The time of each edge, int64 seconds, ascending in each node's list; None without times."""
+        """Each edge's time, int64 seconds, ascending in each node's list; None without times."""
         ...
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of memory that it holds."""
+        """Bytes of memory that the topology holds."""
         ...
 
     def in_degrees(self, nodes: IdArray) -> IdArray:
-        """Return the number of in-neighbours of each of ``nodes`` (M,) as (M,) int64."""
+        """Return each node's number of in-neighbours, (M,) int64, for ``nodes`` (M,)."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class CscGraph(ByShapes):
-    """The in-neighbours of every node; node v has ``indices[indptr[v] : indptr[v + 1]]``.
+    """Every node's in-neighbours; node v has ``indices[indptr[v] : indptr[v + 1]]``.
 
     A `Topology` in memory. Parallel edges and self loops are kept. The arrays are used in place, never copied, and must
     not change while the graph is in use. Thread-safe.
@@ -164,7 +164,7 @@ class CscGraph(ByShapes):
     indices : (E,) int32 or int64, node ids in 0..N-1, or below ``num_sources``
     edge_weight : (E,) float32 or float64, finite and not negative, optional
     edge_time : (E,) int64 seconds, ascending in each node's list, optional
-    num_sources : number of source nodes, in a relation from another node type; -1 means the N nodes themselves
+    num_sources : number of source nodes, if they have another type; -1 means the N nodes themselves
     validate : check every entry; pass False only for checked arrays
 
     Raises
@@ -184,7 +184,7 @@ class CscGraph(ByShapes):
         """Check the arrays and keep read-only views of them."""
         _store(self, "indptr", _plain("indptr", self.indptr, (np.int64,)))
         _store(self, "indices", _plain("indices", self.indices, (np.int32, np.int64)))
-        # Also without ``validate``: it costs nothing, and kernels rely on the lengths.
+        # These checks run even without ``validate``: they cost nothing, and kernels rely on the lengths.
         _check_ends(self.indptr, self.num_edges)
         if self.num_sources < 0:
             _store(self, "num_sources", self.num_nodes)
@@ -204,58 +204,58 @@ class CscGraph(ByShapes):
 
     @property
     def num_nodes(self) -> int:
-        """N."""
+        """Number of nodes."""
         return int(self.indptr.shape[0]) - 1
 
     @property
     def num_edges(self) -> int:
-        """E."""
+        """Number of edges."""
         return int(self.indices.shape[0])
 
     @property
     def offsets(self) -> Offsets:
-        """``indptr`` for kernels."""
+        """``indptr`` in the form for kernels."""
         return plain_offsets(self.indptr)
 
     @property
     def sources(self) -> HeldValues:
-        """The source of each edge: ``indices``."""
+        """Each edge's source: ``indices``."""
         return HeldValues(array=self.indices)
 
     @property
     def weights(self) -> HeldValues | None:
-        """The weight of each edge: ``edge_weight``."""
+        """Each edge's weight: ``edge_weight``."""
         return None if self.edge_weight is None else HeldValues(array=self.edge_weight)
 
     @property
     def times(self) -> HeldValues | None:
-        """The time of each edge: ``edge_time``."""
+        """Each edge's time: ``edge_time``."""
         return None if self.edge_time is None else HeldValues(array=self.edge_time)
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the arrays."""
+        """Bytes in the arrays."""
         arrays = (self.indptr, self.indices, self.edge_weight, self.edge_time)
         return sum(array.nbytes for array in arrays if array is not None)
 
     def in_degrees(self, nodes: IdArray) -> IdArray:
-        """Return the number of in-neighbours of each of ``nodes`` (M,) as (M,) int64. Pure.
+        """Return each node's number of in-neighbours, (M,) int64, for ``nodes`` (M,). Pure.
 
         Raises
         ------
         GraphError
-            An id is not a node of the graph.
+            An id is not a graph node.
         """
         return in_degrees(self.offsets, nodes)
 
 
 def in_degrees(offsets: Offsets, nodes: IdArray) -> IdArray:
-    """Return the number of in-neighbours of each of ``nodes`` (M,) as (M,) int64. Pure.
+    """Return each node's number of in-neighbours, (M,) int64, for ``nodes`` (M,). Pure.
 
     Raises
     ------
     GraphError
-        An id is not a node of the graph.
+        An id is not a graph node.
     """
     return _in_degrees(offsets, nodes, np.empty(np.shape(nodes), dtype=np.int64))
 
@@ -263,7 +263,7 @@ def in_degrees(offsets: Offsets, nodes: IdArray) -> IdArray:
 def float_in_degrees(offsets: Offsets, nodes: IdArray) -> NDArray[np.float32]:
     """Return the result of `in_degrees` as float32, for message passing; errors are the same. Pure.
 
-    These are degrees in the full graph; `SampledBatch.in_degrees` leaves out forbidden edges.
+    The degrees count all graph edges; `SampledBatch.in_degrees` leaves out forbidden edges.
     """
     return _in_degrees(offsets, nodes, np.empty(np.shape(nodes), dtype=np.float32))
 
@@ -272,7 +272,7 @@ def _in_degrees(offsets: Offsets, nodes: IdArray, counts: NDArray[Any]) -> NDArr
     ids, num_nodes = np.asarray(nodes), len(offsets.low) - 1
     if ids.dtype.kind not in "iu":
         raise GraphError(f"node ids have dtype {ids.dtype}; in_degrees takes integers")
-    # One dtype and layout: the kernel is compiled once for each kind of ``counts``.
+    # With one dtype and layout, the kernel compiles once for each kind of ``counts``.
     if count_in_edges(offsets, np.ascontiguousarray(ids, dtype=np.int64), counts) >= 0:
         bad = ids[(ids < 0) | (ids >= num_nodes)][:5].tolist()
         raise GraphError(f"node ids {bad} are not in 0..{num_nodes - 1}")
@@ -286,10 +286,10 @@ class HeldValues:
     array: NDArray[Any]
 
     def at(self, positions: IdArray) -> tuple[NDArray[Any], IdArray]:
-        """Return the whole array, and ``positions`` unchanged."""
+        """Return the array itself, and ``positions`` unchanged."""
         return self.array, positions
 
-    def lists(self, starts: IdArray, degrees: IdArray, first: int, last: int) -> EdgeLists:  # noqa: ARG002 - as of `EdgeValues`
+    def lists(self, starts: IdArray, degrees: IdArray, first: int, last: int) -> EdgeLists:  # noqa: ARG002
         """Return the lists within the array."""
         return EdgeLists(values=self.array, starts=starts)
 
@@ -302,27 +302,27 @@ class HeldValues:
         for start in range(0, len(self.array), CHUNK):
             yield self.array[start : start + CHUNK]
 
-    def fetch_bytes(self, num_edges: int) -> int:  # noqa: ARG002 - as of `EdgeValues`
-        """Return 0: nothing is copied."""
+    def fetch_bytes(self, num_edges: int) -> int:  # noqa: ARG002 - see `EdgeValues`
+        """Return 0: the method copies nothing."""
         return 0
 
-    def list_bytes(self, num_edges: int) -> int:  # noqa: ARG002 - as of `EdgeValues`
-        """Return 0: nothing is copied."""
+    def list_bytes(self, num_edges: int) -> int:  # noqa: ARG002 - see `EdgeValues`
+        """Return 0: the method copies nothing."""
         return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldScan:
-    """Lists of values in memory: `ListScan`. Thread-safe."""
+    """Lists of values in memory: a `ListScan`. Thread-safe."""
 
     array: NDArray[Any]
 
     def lists(self, starts: IdArray, counts: IdArray) -> NDArray[Any]:
-        """Return a view of consecutive lists, or a copy of others.
+        """Return a view of consecutive lists, or a copy of scattered lists.
 
         Parameters
         ----------
-        starts, counts : (M,) int64
+        starts, counts : (M,) int64, each list's first position and length
         """
         if (starts[1:] == (starts + counts)[:-1]).all():
             first = int(starts[0]) if len(starts) else 0
@@ -339,7 +339,7 @@ def _store(graph: CscGraph, field: str, value: object) -> None:
 
 
 def _plain(name: str, array: NDArray[Any], dtypes: tuple[type, ...]) -> NDArray[Any]:
-    """Return a read-only base-class view of ``array``: every kernel is compiled for one kind of array."""
+    """Return a read-only base-class view of ``array``, because kernels compile for one kind of array."""
     allowed = " or ".join(np.dtype(dtype).name for dtype in dtypes)
     if not isinstance(array, np.ndarray):
         raise GraphError(f"{name} is a {type(array).__name__}; it must be a numpy array of {allowed}")
@@ -354,7 +354,7 @@ def _plain(name: str, array: NDArray[Any], dtypes: tuple[type, ...]) -> NDArray[
     if not array.flags.c_contiguous or not array.flags.aligned:
         raise GraphError(f"{name} is strided or unaligned; pass np.ascontiguousarray({name}) or a fresh copy")
     view = np.asarray(array).view(np.ndarray)
-    view.flags.writeable = False  # only the view; the caller's array is unchanged
+    view.flags.writeable = False  # the caller's array stays writeable
     return view
 
 
@@ -386,7 +386,7 @@ def _refuse_float_times(edge_time: object) -> None:
 
 def _check_indptr(indptr: IdArray) -> None:
     for start in range(0, indptr.shape[0], CHUNK):
-        # Pieces overlap by one entry.
+        # Consecutive pieces overlap by one entry.
         at = start + first_descent(indptr[start : start + CHUNK + 1], indptr[start])
         if at >= start:
             raise GraphError(
@@ -418,14 +418,14 @@ def _check_weights(edge_weight: NDArray[Any] | None) -> None:
 
 
 def describe_unsorted_time(indptr: IdArray, times: NDArray[np.int64]) -> str | None:
-    """Return a message about the first of ``times`` (E,) below its predecessor in a list, or None. Pure.
+    """Return a message about the first time below its predecessor in a list, or None. Pure.
 
-    Edges of equal times may be in any order.
+    Edges with equal times may be in any order.
 
     Parameters
     ----------
     indptr : (N + 1,) checked
-    times : of the edges
+    times : (E,) the edges' times
     """
     num_nodes = indptr.shape[0] - 1
     for first in range(0, num_nodes, CHUNK):
@@ -441,21 +441,21 @@ def describe_unsorted_time(indptr: IdArray, times: NDArray[np.int64]) -> str | N
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class HeteroGraph(ByShapes):
-    """A graph of node types and relations; each relation has a topology with the in-edges of its destination type.
+    """A graph of node types and relations; each relation's topology holds the in-edges of its destination type.
 
-    The order of types and relations matters: the draws of a relation depend on its number. Thread-safe, as its
+    The order of types and relations matters: a relation's draws depend on its number. Thread-safe, as its
     topologies are.
 
     Parameters
     ----------
-    num_nodes : by type; ids count from 0 within each type
-    relations : by (source type, name, destination type), a topology in memory or on the SSD; its ``num_nodes`` are the
-        destinations, its ``num_sources`` the sources
+    num_nodes : number of nodes by type; ids count from 0 within each type
+    relations : a topology by (source type, name, destination type), in memory or on the SSD. Its ``num_nodes`` counts
+        the destinations, its ``num_sources`` the sources
 
     Raises
     ------
     GraphError
-        There is no type, a relation names an unknown one, or its topology has other numbers of nodes.
+        There is no type, a relation names an unknown type, or its topology has another number of nodes.
     """
 
     num_nodes: Mapping[str, int]
@@ -484,12 +484,12 @@ class HeteroGraph(ByShapes):
 
     @classmethod
     def of_one_type(cls, topology: Topology) -> HeteroGraph:
-        """Return the graph of one type whose only relation is ``topology``."""
+        """Return a one-type graph whose only relation is ``topology``."""
         return cls(num_nodes={NODE: topology.num_nodes}, relations={EDGE: topology})
 
     @classmethod
     def of(cls, graph: Topology | HeteroGraph) -> HeteroGraph:
-        """Return ``graph`` unchanged if it has types; else the graph `of_one_type`."""
+        """Return a typed ``graph`` unchanged; wrap a topology by `of_one_type`."""
         return graph if isinstance(graph, HeteroGraph) else cls.of_one_type(graph)
 
     @property
@@ -504,27 +504,27 @@ class HeteroGraph(ByShapes):
 
     @property
     def type_starts(self) -> IdArray:
-        """(T + 1,) int64: in one numbering of all nodes, node v of type t has the number ``type_starts[t] + v``.
+        """(T + 1,) int64: in one numbering for all nodes, node v of type t has the number ``type_starts[t] + v``.
 
-        Seeds have these numbers: the order of an epoch has no types.
+        Seeds use these numbers, because an epoch's order mixes types.
         """
         return np.array([0, *accumulate(self.num_nodes.values())], dtype=np.int64)
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of memory that it holds."""
+        """Bytes of memory that the graph holds."""
         return sum(topology.held_bytes for topology in self.relations.values())
 
 
 def unreachable_relations(
     relations: Sequence[Relation], seed_types: Iterable[str], num_hops: int
 ) -> tuple[Relation, ...]:
-    """Return the relations, in order, whose destinations no hop can find, for any edges. Pure.
+    """Return the relations whose destinations no hop can find, whatever the edges, in order. Pure.
 
     Parameters
     ----------
     relations : the graph's relations
-    seed_types : the types of the seeds
+    seed_types : the seeds' types
     num_hops : L
     """
     found = set(seed_types)

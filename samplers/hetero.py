@@ -1,4 +1,4 @@
-"""Samplers of graphs of several types, and the rule of their sweeps."""
+"""Samplers for graphs with several types, and their sweep rule."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 class RelationwiseSampler:
     """Samples hop after hop and relation after relation, see `HopFrame`; made by `make_hetero_sampler`.
 
-    Pure and thread-safe; each concurrent call holds 4 bytes per node of every type (a hash table for large types),
+    Pure and thread-safe; each concurrent call holds 4 bytes per node in every type (a hash table for large types),
     released with the sampler.
 
     Parameters
     ----------
     graph : the topology
     samplers : a sampler or a `RelationPick` for each relation; they differ only in graph and fan-outs
-    num_hops, has_candidates, collective : as of `HopFrame`
+    num_hops, has_candidates, collective : as in `HopFrame`
     """
 
     def __init__(
@@ -68,20 +68,20 @@ class RelationwiseSampler:
 
         Parameters
         ----------
-        batch_id : the address of the batch, part of the random key
-        seeds : (B,) distinct nodes of any types, in one numbering, see `HopFrame.sample`
+        batch_id : the batch's address, part of the random key
+        seeds : (B,) distinct nodes with any types, in one numbering, see `HopFrame.sample`
 
         Raises
         ------
         SeedError, ConfigError, GraphError
-            As of `HopFrame.sample`.
+            See `HopFrame.sample`.
         """
         return self._frame.sample(batch_id, seeds).by_type()
 
     def sample_merged(self, batch_id: BatchId, seeds: AnySeeds, /) -> MergedHeteroBatch:
         """Sample merged hops: only the nodes found in one hop sample in the next, as in PyG. Thread-safe.
 
-        Parameters and errors as of `sample`.
+        Parameters and errors as in `sample`.
         """
         return self._frame.sample(batch_id, seeds, is_merged=True).by_type_merged()
 
@@ -92,12 +92,12 @@ class RelationwiseSampler:
         Raises
         ------
         ConfigError
-            Draws are weighted with replacement, from LABOR with iterations, or collective.
+            Draws are weighted with replacement, use LABOR with iterations, or are collective.
         """
         return self.rule_of("layered")
 
     def rule_of(self, layout: Layout) -> HeteroRule:
-        """Return the sweep rule for hops of ``layout``; raises as `rule`."""
+        """Return the sweep rule for a ``layout``; raises as `rule`."""
         frame = self._frame
         if frame.collective is not None:
             raise ConfigError(
@@ -117,23 +117,23 @@ class RelationwiseSampler:
 
         Parameters
         ----------
-        batch_id : the address of the batch
-        seeds : (B,) as of `sample`
-        drawn : L hops, the one next to the seeds first, with an array for each relation, see `HeteroRule`
+        batch_id : the batch's address
+        seeds : (B,) as in `sample`
+        drawn : L hops, the hop next to the seeds first, with an array for each relation, see `HeteroRule`
 
         Raises
         ------
         ShapeError
-            ``drawn`` has another number of hops, of relations, or of distinct edges in a relation.
+            ``drawn`` has another number of hops or relations, or a relation has another number of distinct edges.
         SeedError, ConfigError, GraphError
-            As of `sample`.
+            See `sample`.
         """
         return self._frame.sample(batch_id, seeds, drawn=drawn).by_type()
 
     def replay_merged(
         self, batch_id: BatchId, seeds: AnySeeds, drawn: Sequence[HopDraws]
     ) -> MergedHeteroBatch:
-        """Return the batch of `sample_merged`; parameters and errors as of `replay`."""
+        """Return the batch of `sample_merged`; parameters and errors as in `replay`."""
         return self._frame.sample(batch_id, seeds, is_merged=True, drawn=drawn).by_type_merged()
 
 
@@ -147,7 +147,7 @@ class MergedHeteroBlockSampler:
         self.sampler = sampler
 
     def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> HeteroBatch:
-        """Sample around ``seeds`` (B,); parameters and errors as of `RelationwiseSampler.sample`."""
+        """Sample around ``seeds`` (B,); parameters and errors as in `RelationwiseSampler.sample`."""
         return self.sampler.sample_merged(batch_id, seeds).to_blocks()
 
     def sample_merged(self, batch_id: BatchId, seeds: AnySeeds, /) -> MergedHeteroBatch:
@@ -160,22 +160,22 @@ class MergedHeteroBlockSampler:
         return self.sampler.rule_of("merged")
 
     def replay(self, batch_id: BatchId, seeds: AnySeeds, drawn: Sequence[HopDraws]) -> HeteroBatch:
-        """Return the batch of `sample`; parameters and errors as of `RelationwiseSampler.replay`."""
+        """Return the batch of `sample`; parameters and errors as in `RelationwiseSampler.replay`."""
         return self.sampler.replay_merged(batch_id, seeds, drawn).to_blocks()
 
 
 class HeteroRule:
-    """The sweep rule of a sampler for several relations. Pure and thread-safe.
+    """The sweep rule for a sampler with several relations. Pure and thread-safe.
 
-    The draws for a frontier are a tuple with an array for each relation, see `HopRule`; it is empty for a relation that
-    `parts` leaves out.
+    A frontier's draws are a tuple with an array for each relation, see `HopRule`. The array is empty for a relation
+    that `parts` leaves out.
 
     Parameters
     ----------
-    graph : the topology; only its offsets are read
-    rules : by relation
-    is_drawn : by hop, whether each relation can have edges in it
-    is_merged : whether nodes draw only in the hop after their discovery
+    graph : the topology; the rule reads only its offsets
+    rules : a rule for each relation
+    is_drawn : by hop and relation, True if the hop can have edges in the relation
+    is_merged : True if nodes draw only in the hop after their discovery
     """
 
     def __init__(
@@ -197,11 +197,11 @@ class HeteroRule:
 
     @property
     def num_hops(self) -> int:
-        """L."""
+        """Number of hops."""
         return len(self._is_drawn)
 
     def begin(self, batch_id: BatchId, seeds: AnySeeds) -> HeteroFrontier:
-        """Return the frontier of hop 0: the seeds (B,), in one numbering; raises as `RelationwiseSampler.sample`."""
+        """Return hop 0's frontier: the seeds (B,), in one numbering; raises as `RelationwiseSampler.sample`."""
         given = seeds_of(seeds)
         unable = [rule.unable_to_exclude for rule in self.rules]
         seeds_of_types = split_seeds(given.nodes, self._type_starts)
@@ -220,7 +220,7 @@ class HeteroRule:
 
         Parameters
         ----------
-        frontier : of a hop below L
+        frontier : a frontier before hop L
         """
         excluded = frontier.excluded or (None,) * len(self.rules)
         return [
@@ -231,12 +231,12 @@ class HeteroRule:
         ]
 
     def extend(self, frontier: HeteroFrontier, drawn: Sequence[NDArray[Any]]) -> HeteroFrontier:
-        """Return the frontier of the next hop; at hop L its ``seen`` has every node in the batch.
+        """Return the next hop's frontier; at hop L its ``seen`` has every node in the batch.
 
         Parameters
         ----------
-        frontier : of a hop
-        drawn : by relation, the draws
+        frontier : the current hop's frontier
+        drawn : the frontier's draws by relation
 
         Raises
         ------
@@ -259,7 +259,7 @@ class HeteroRule:
 
 
 def _joined(types: Sequence[Frontier], excluded: tuple[Excluded | None, ...]) -> HeteroFrontier:
-    """Join a batch's frontiers of all ``types``; ``excluded`` is by relation."""
+    """Join a batch's frontiers from all ``types``; ``excluded`` is by relation."""
     return HeteroFrontier(
         batch_id=types[0].batch_id,
         hop=types[0].hop,

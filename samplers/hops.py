@@ -1,4 +1,4 @@
-"""The hop frame: in each hop, nodes pick edges relation by relation, and their sources join the batch."""
+"""The hop frame: in each hop, nodes pick edges relation by relation, and the edges' sources join the batch."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from gloader.samplers.workspace import EdgeRanges, RelationSpace
     from gloader.types import AnySeeds, IdArray, Links, LocalArray
 
-HopDraws: TypeAlias = "Sequence[NDArray[Any]]"  # the draws of one hop from edge passes, by relation
+HopDraws: TypeAlias = "Sequence[NDArray[Any]]"  # one hop's draws from edge passes, by relation
 
 _NO_SOURCES = np.empty(0, dtype=np.int32)
 _NO_EDGES = np.empty(0, dtype=np.int64)
@@ -47,50 +47,50 @@ _NO_WEIGHTS = np.empty(0, dtype=np.float32)
 
 
 class RelationPick(Protocol):
-    """Picks the edges of one relation, hop by hop. Samplers of the frame differ only in their picks. Thread-safe."""
+    """Picks one relation's edges, hop by hop. Samplers on the frame differ only in their picks. Thread-safe."""
 
     @property
     def graph(self) -> Topology:
-        """The edges of the relation."""
+        """The relation's edges."""
         ...
 
     @property
     def fanouts(self) -> tuple[int, ...]:
-        """Fan-outs of the relation, hop next to the seeds first; a hop of fan-out 0 takes no edge."""
+        """The relation's fan-outs, hop next to the seeds first; a hop with fan-out 0 takes no edge."""
         ...
 
     @property
     def has_edge_weight(self) -> bool:
-        """True if the relation's blocks have weights."""
+        """True if the relation's blocks have edge weights."""
         ...
 
     @property
     def unable_to_exclude(self) -> str | None:
-        """The name in messages of a sampler that cannot exclude edges; None if it can."""
+        """The sampler's name in messages, if it cannot exclude edges; None if it can."""
         ...
 
     def hop_key(self, batch_id: BatchId, hop: int, /) -> np.uint64:
-        """Return the random key of a hop; the relation's number is mixed in later."""
+        """Return a hop's random key, into which the frame later mixes the relation's number."""
         ...
 
     def pick(
         self, space: RelationSpace, batch_id: BatchId, hop: int, destinations: range, key: np.uint64, /
     ) -> Picked:
-        """Pick the edges of one hop.
+        """Pick one hop's edges.
 
         Parameters
         ----------
-        space : the batch so far, with the ranges of ``destinations``
-        batch_id, hop : the address
+        space : the batch so far, with the destinations' edge ranges
+        batch_id, hop : the draws' address
         destinations : positions in ``space.nodes``
-        key : of the draws
+        key : the draws' random key
 
         Raises
         ------
         ConfigError
-            The hop would have 2**31 edges or more, or the batch as many nodes.
+            The hop would have 2**31 or more edges, or the batch as many nodes.
         GraphError
-            An entry of the graph is damaged.
+            A graph entry is damaged.
         """
         ...
 
@@ -104,28 +104,28 @@ class RelationPick(Protocol):
         drawn: NDArray[Any],
         /,
     ) -> Picked:
-        """Return the edges of `pick`, from ``drawn`` (see `HopDraws`) in place of the graph; raises ShapeError too."""
+        """Return the edges of `pick`, from ``drawn`` (see `HopDraws`) without the graph; raises ShapeError too."""
         ...
 
     def rule_of(self, layout: Layout, *, relation: int = 0) -> UniformPickRule | ListRule:
-        """Return the sweep rule for hops of ``layout``; ConfigError if the picks cannot be swept."""
+        """Return the sweep rule for a ``layout``; raises ConfigError if the picks cannot be swept."""
         ...
 
 
 class SampledHops(NamedTuple):
-    """The topology of a mini-batch, with types and relations by their numbers. Its methods return public batches."""
+    """A mini-batch's topology, with types and relations as numbers. Its methods return public batches."""
 
     id: BatchId
     graph: HeteroGraph
     nodes: list[IdArray]  # by type, (U_t,) ids in first-seen order, seeds first
-    counts: list[list[int]]  # by type, (L + 2,): 0, its seeds, then the nodes known after each hop
+    counts: list[list[int]]  # by type, (L + 2,): 0, the number of seeds, then the nodes after each hop
     hops: list[list[Block]]  # L, next to the seeds first: a block for each relation
-    links: Links | None  # as of `BatchSeeds`
-    trees: list[LocalArray] | None  # by type, (U_t,) the seed of each node; None if seeds share nodes
-    in_degrees: NDArray[np.float32] | None  # as of `SampledBatch`; None for several types
+    links: Links | None  # see `BatchSeeds`
+    trees: list[LocalArray] | None  # by type, (U_t,) each node's seed; None if seeds share nodes
+    in_degrees: NDArray[np.float32] | None  # see `SampledBatch`; None with several types
 
     def one_type(self) -> SampledBatch:
-        """Return the batch of a graph of one type."""
+        """Return the batch of a one-type graph."""
         return SampledBatch(
             id=self.id,
             nodes=self.nodes[0],
@@ -137,7 +137,7 @@ class SampledHops(NamedTuple):
         )
 
     def one_type_merged(self) -> MergedBatch:
-        """Return the merged batch of a graph of one type; the hops must be merged ones."""
+        """Return the merged batch of a one-type graph; the hops must be merged."""
         (counts,) = self.counts
         edges = join_hops([blocks[0] for blocks in self.hops], counts)
         return MergedBatch(
@@ -156,7 +156,7 @@ class SampledHops(NamedTuple):
         )
 
     def by_type_merged(self) -> MergedHeteroBatch:
-        """Return the merged batch of a graph of several types; the hops must be merged ones."""
+        """Return the merged batch of a typed graph; the hops must be merged."""
         types = self.graph.node_types
         counts = dict(zip(types, self.counts, strict=True))
         return MergedHeteroBatch(
@@ -173,7 +173,7 @@ class SampledHops(NamedTuple):
         )
 
     def by_type(self) -> HeteroBatch:
-        """Return the batch of a graph of several types."""
+        """Return the batch of a typed graph."""
         types, relations = self.graph.node_types, tuple(self.graph.relations)
         return HeteroBatch(
             id=self.id,
@@ -186,29 +186,29 @@ class SampledHops(NamedTuple):
 
 
 class _Roots(NamedTuple):
-    """The seeds of a batch, checked."""
+    """A batch's checked seeds."""
 
-    nodes: Sequence[IdArray]  # by type, (B_t,) ids; entries if seeds have times
+    nodes: Sequence[IdArray]  # by type, (B_t,) ids; with seed times they are entries, see `ranges`
     ranges: Sequence[EdgeRanges]  # by relation
     links: Links | None
 
 
 class HopFrame:
-    """Samples hop after hop and relation after relation, each over the nodes known before the hop.
+    """Samples hop after hop and relation after relation; a hop's relations all start from the nodes before the hop.
 
-    The draws of a relation are hashed with its number in the graph, not with its name. So a graph of one relation gives
-    the same batches as the topology alone, and a relation added at the end leaves the other draws unchanged. Pure and
-    thread-safe; each concurrent call holds 4 bytes per node of every type (a hash table for large types), released with
-    the frame.
+    A relation's draws are hashed with its number in the graph, not with its name. So a graph with one relation gives
+    the same batches as its topology, and a relation added at the end leaves the other draws unchanged. Pure and
+    thread-safe. Each concurrent call holds 4 bytes per node in every type (a hash table for large types), released
+    with the frame.
 
     Parameters
     ----------
     graph : the topology
     picks : one for each relation, with L hops each; they differ only in graph and fan-outs
     num_hops : L
-    has_candidates : whether the picks need `Candidates`
-    collective : draws over all relations into a type together, in place of the picks; None means separate draws
-    rule : time rule for seeds with times; None allows edges of all times
+    has_candidates : True if the picks need `Candidates`
+    collective : draws over all relations into a type together, replacing the picks; None means separate draws
+    rule : time rule for seeds with times; None allows edges at all times
     """
 
     def __init__(
@@ -250,7 +250,7 @@ class HopFrame:
     def of_one_type(
         cls, pick: RelationPick, *, has_candidates: bool = False, rule: TimeRule | None = None
     ) -> HopFrame:
-        """Return the frame of the graph of one type whose edges ``pick`` picks."""
+        """Return the frame of a one-type graph whose edges ``pick`` picks."""
         return cls(
             HeteroGraph.of_one_type(pick.graph),
             [pick],
@@ -267,17 +267,18 @@ class HopFrame:
         is_merged: bool = False,
         drawn: Sequence[HopDraws] | None = None,
     ) -> SampledHops:
-        """Sample the hops of a batch. Thread-safe.
+        """Sample a batch's hops. Thread-safe.
 
         Parameters
         ----------
-        batch_id : the address of the batch, part of the random key
-        seeds : (B,) nodes of any types, numbered through: ``graph.type_starts`` of the type + id. Seeds of a type keep
-            their order. They are distinct, except seeds with times; B = 0 gives an empty batch. No hop takes an edge in
-            `BatchSeeds.excluded`: the fan-out stays full while edges are left, and all of these are equally likely
-        is_merged : whether only the nodes found in one hop sample in the next, as in PyG; else every node found so far
-            samples again in each hop, as in DGL
-        drawn : the draws of each hop from edge passes; None reads the edges
+        batch_id : the batch's address, part of the random key
+        seeds : (B,) nodes with any types, in one numbering: ``graph.type_starts`` of the type + id. The seeds of a type
+            keep their order. They are distinct, except seeds with times; B = 0 gives an empty batch. No hop takes an
+            edge in `BatchSeeds.excluded`. A node still takes its full fan-out while it has other edges, all equally
+            likely
+        is_merged : True lets only the nodes found in one hop sample in the next, as in PyG. False lets every node found
+            so far sample again in each hop, as in DGL
+        drawn : each hop's draws from edge passes; None reads the edges
 
         Raises
         ------
@@ -285,7 +286,7 @@ class HopFrame:
             Seeds are not integers, out of range, or repeat; the message names the type and lists up to five. Times are
             missing. Excluded positions do not ascend, or are not in their relation.
         ConfigError
-            The batch would have 2**31 nodes of a type, or a hop 2**31 edges of a relation. The sampler cannot exclude
+            The batch would have 2**31 nodes in a type, or a hop 2**31 edges in a relation. The sampler cannot exclude
             edges, or does not support the seeds' times.
         GraphError
             An unchecked graph has an impossible entry; the message names the node and the position.
@@ -328,7 +329,7 @@ class HopFrame:
         )
 
     def _require_one_list(self, hops: Sequence[Sequence[Block]], batch_id: BatchId) -> None:
-        """Raise ConfigError if a relation has too many edges in the ``hops`` so far for one list."""
+        """Raise ConfigError if the ``hops`` so far have too many edges in a relation for one list."""
         for number, pick in enumerate(self.picks):
             total = sum(blocks[number].num_edges for blocks in hops)
             checked_total(total, len(hops) - 1, batch_id, pick.fanouts)
@@ -341,7 +342,7 @@ class HopFrame:
         return [checked_drawn(of_hop, len(self.picks), noun="relations") for of_hop in drawn]
 
     def _roots(self, seeds: AnySeeds) -> _Roots:
-        """Check ``seeds``; return their nodes by type and the edge ranges of each relation."""
+        """Check ``seeds``; return their nodes by type and each relation's edge ranges."""
         rule, times = self._rule, None
         if rule is None and not isinstance(seeds, BatchSeeds):
             return _Roots(split_seeds(seeds, self._type_starts), self._all_edges, None)
@@ -369,7 +370,7 @@ class HopFrame:
         return _Roots(self._entries(given.nodes, nodes), ranges, given.links)
 
     def _entries(self, seeds: IdArray, nodes: Sequence[IdArray]) -> list[IdArray]:
-        """Return the entries of ``seeds`` by type: each seed is the first node of its own tree."""
+        """Return the seeds' entries by type: each seed is the first node in its own tree."""
         require_entries(len(seeds), max(self._sizes, default=0))
         types = np.searchsorted(self._type_starts[1:], seeds, side="right")
         return [
@@ -378,10 +379,10 @@ class HopFrame:
         ]
 
     def _begin(self, work: Workspace, roots: _Roots) -> None:
-        """Make the seeds the first nodes of a batch."""
+        """Make the seeds a batch's first nodes."""
         for space, ranges in zip(work.relations, roots.ranges, strict=True):
             space.begin(ranges)
-        # The map counts repeats. Only the error message needs a sort to find them.
+        # The map counts repeats. A sort, needed only for the error message, finds them.
         for name, found, nodes in zip(self.graph.num_nodes, work.found, roots.nodes, strict=True):
             if found.begin(nodes):
                 require_distinct(nodes, noun=seed_noun(self.graph, name))
@@ -394,7 +395,7 @@ class HopFrame:
         destinations: Sequence[range],
         drawn: HopDraws | None,
     ) -> list[Block]:
-        """Return a block for each relation; ``destinations`` are positions among the nodes of each type."""
+        """Return a block for each relation; ``destinations`` are positions among each type's nodes."""
         if not self.picks:
             return []
         hop_key = self.picks[0].hop_key(batch_id, hop)
@@ -425,7 +426,7 @@ class HopFrame:
     def _finished(
         self, work: Workspace, blocks: Sequence[Block | None], destinations: Sequence[range]
     ) -> list[Block]:
-        """Return the blocks of a hop after all its nodes are known; None stands for a block without edges."""
+        """Return a hop's blocks, once all its nodes are found; None stands for a block without edges."""
         if len(blocks) == 1 and blocks[0] is not None:
             return [blocks[0]]
         # All relations without edges in the hop share one array.
@@ -457,7 +458,7 @@ def _empty_block(indptr: LocalArray, num_src: int, edge_weight: NDArray[np.float
 
 
 def _block(graph: Topology, space: RelationSpace, destinations: range, picked: Picked) -> Block:
-    """Return the block of the picked edges; their sources join the nodes of the batch.
+    """Return the block of the picked edges; their sources join the batch's nodes.
 
     Raises
     ------
@@ -481,12 +482,12 @@ def _block(graph: Topology, space: RelationSpace, destinations: range, picked: P
 
 
 def checked_drawn(drawn: Sequence[NDArray[Any]], count: int, *, noun: str = "hops") -> list[NDArray[Any]]:
-    """Return read-only views of ``count`` drawn arrays: of a batch's hops, or of a hop's relations. Pure.
+    """Return read-only views of ``count`` drawn arrays: one per hop, or one per relation in a hop. Pure.
 
     Raises
     ------
     ShapeError
-        Their number is wrong, or one is not a contiguous array of int32 or int64.
+        Their number is wrong, or an array is not contiguous int32 or int64.
     """
     if len(drawn) != count:
         raise ShapeError(
@@ -499,7 +500,7 @@ def checked_drawn(drawn: Sequence[NDArray[Any]], count: int, *, noun: str = "hop
                 f"the drawn array of {noun[:-1]} {at} has shape {values.shape} and dtype {values.dtype}; it must be "
                 "contiguous, of one dimension, and int32 or int64"
             )
-        # Read-only like a graph's edges in memory, so that kernels are compiled for one kind of array.
+        # The views are read-only, like a graph's edges in memory, so that kernels compile for one kind of array.
         view = values.view()
         view.flags.writeable = False
         views.append(view)
@@ -507,7 +508,7 @@ def checked_drawn(drawn: Sequence[NDArray[Any]], count: int, *, noun: str = "hop
 
 
 def hops_of_one_type(drawn: Sequence[NDArray[Any]], num_hops: int) -> list[HopDraws]:
-    """Return the drawn arrays for one type as `HopDraws`; raises as `checked_drawn`. Pure."""
+    """Return a one-type graph's drawn arrays as `HopDraws`; raises as `checked_drawn`. Pure."""
     return [(of_hop,) for of_hop in checked_drawn(drawn, num_hops)]
 
 
@@ -520,9 +521,9 @@ def taken_of_scratch(
     ----------
     space : the batch so far; its scratch holds the edges as places in ``lists``
     lists : the sources of the destinations' in-edges
-    num_dst : D, destinations of the hop
-    indptr : (D + 1,) int32, where the edges of each destination begin
-    normalize : make the weights of each destination add up to its in-degree
+    num_dst : D, destinations in the hop
+    indptr : (D + 1,) int32, the beginning of each destination's edges
+    normalize : scale each destination's weights so that their sum is its in-degree
     """
     num_edges = int(indptr[-1])
     # Copies: the number of edges is known only now, and another hop reuses the scratch.
@@ -534,5 +535,5 @@ def taken_of_scratch(
 
 
 def seed_noun(graph: HeteroGraph, node_type: str) -> str:
-    """Return the name in messages for seeds of ``node_type``; with one type it names no type. Pure."""
+    """Return the name in messages for seeds of ``node_type``; a one-type graph's name omits the type. Pure."""
     return "seeds" if graph.is_one_type else f"seeds of type {node_type!r}"

@@ -73,7 +73,7 @@ class LaborPick:
         """Return the random key of a hop. Pure."""
         return layer_key(self.seed, batch_id.epoch, batch_id.index, 0 if self.share_layers else hop)
 
-    def rule_of(self, layout: Layout, *, relation: int = 0) -> ListRule:  # noqa: ARG002 - as of `RelationPick`
+    def rule_of(self, layout: Layout, *, relation: int = 0) -> ListRule:  # noqa: ARG002 - as in `RelationPick`
         """Return the sweep rule.
 
         Parameters
@@ -103,7 +103,7 @@ class LaborPick:
     def pick(
         self, space: RelationSpace, batch_id: BatchId, hop: int, destinations: range, key: np.uint64
     ) -> Picked:
-        """Pick the edges of one hop; parameters and errors as of `RelationPick`."""
+        """Pick the edges of one hop; parameters and errors as in `RelationPick`."""
         graph, fanout, num_dst = self.graph, self.fanouts[hop], destinations.stop
         indptr = np.zeros(num_dst + 1, dtype=np.int32)
         lists = graph.sources.lists(space.starts, space.degrees, 0, num_dst)
@@ -121,7 +121,7 @@ class LaborPick:
         batch_id: BatchId,
         hop: int,
         destinations: range,
-        key: np.uint64,  # noqa: ARG002 - as of `RelationPick`
+        key: np.uint64,  # noqa: ARG002 - as in `RelationPick`
         drawn: NDArray[Any],
     ) -> Picked:
         """Return the edges of `pick` from the records of `ListRule`; GraphError for records of another batch."""
@@ -258,7 +258,7 @@ class LaborSampler:
         Raises
         ------
         SeedError, ConfigError, GraphError
-            As of `HopFrame.sample`; with ``iterations`` ConfigError also for 2**31 in-edges in a hop.
+            See `HopFrame.sample`; with ``iterations`` ConfigError also for 2**31 in-edges in a hop.
         """
         return self._frame.sample(batch_id, seeds).one_type()
 
@@ -281,7 +281,7 @@ class LaborSampler:
         ShapeError
             ``drawn`` has another number of hops.
         SeedError, ConfigError, GraphError
-            As of `sample`; or the records belong to another batch.
+            See `sample`; or the records belong to another batch.
         """
         hops = hops_of_one_type(drawn, len(self.fanouts))
         return self._frame.sample(batch_id, seeds, drawn=hops).one_type()

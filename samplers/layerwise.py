@@ -3,9 +3,9 @@
 LADIES: Zou et al., "Layer-dependent importance sampling for training deep and large graph convolutional networks",
 NeurIPS'19. FastGCN: Chen, Ma, Xiao, ICLR'18.
 
-The adjacency has destinations as rows and sources as columns. The squared entry of an edge is 1 / d_dst**2 for a mean
-and 1 / ((d_dst + 1) (d_src + 1)) for GCN. Kernels add up entries without the source's factor, which is constant along a
-column and is applied once per column.
+The adjacency has destinations as rows and sources as columns. An edge's squared entry is 1 / d_dst**2 for a mean and
+1 / ((d_dst + 1) (d_src + 1)) for GCN. Kernels add up entries without the source's factor, which is constant along a
+column and applied once per column.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Adjacency = Literal["mean", "gcn"]
 
 
 class _Turn:
-    """Lets one thread at a time read all edges. It belongs to the module, since samplers are copied and pickled."""
+    """Lets one thread read all edges while others wait. It is global, since samplers are copied and pickled."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -56,9 +56,9 @@ _TURN = _Turn()
 
 
 class LayerPick:
-    """Picks the nodes of a layer: the `RelationPick` of `LayerSampler`, with its parameters and errors.
+    """Picks a layer's nodes: the `RelationPick` of `LayerSampler`, with its parameters and errors.
 
-    ``fanouts`` are the layer sizes. It has the layered layout only: all nodes so far are a hop's destinations.
+    ``fanouts`` are the layer sizes. Only the layered layout is possible: all nodes so far are a hop's destinations.
     """
 
     def __init__(
@@ -85,22 +85,22 @@ class LayerPick:
 
     @property
     def has_edge_weight(self) -> bool:
-        """True: blocks have weights."""
+        """True: blocks have edge weights."""
         return True
 
     @property
     def unable_to_exclude(self) -> str:
-        """The name in messages of the sampler, which cannot exclude edges."""
+        """The sampler's name in messages: it cannot exclude edges."""
         return f"the sampler {self.method!r}"
 
     def hop_key(self, batch_id: BatchId, hop: int) -> np.uint64:
-        """Return the random key of a hop. Pure."""
+        """Return a hop's random key. Pure."""
         return layer_key(self.seed, batch_id.epoch, batch_id.index, hop)
 
     def pick(
         self, space: RelationSpace, batch_id: BatchId, hop: int, destinations: range, key: np.uint64
     ) -> Picked:
-        """Pick the edges of one hop; parameters and errors as of `RelationPick`."""
+        """Pick one hop's edges; for parameters and errors see `RelationPick`."""
         num_dst, size = destinations.stop, self.fanouts[hop]
         indptr = np.zeros(num_dst + 1, dtype=np.int32)
         lists = self.graph.sources.lists(space.starts, space.degrees, 0, num_dst)
@@ -116,8 +116,8 @@ class LayerPick:
         """Raise ConfigError: the picks cannot be swept, see `rule_of`."""
         raise self._unswept()
 
-    def rule_of(self, layout: Layout, *, relation: int = 0) -> ListRule:  # noqa: ARG002 - as of `RelationPick`
-        """Raise ConfigError: the picks weigh all in-edges of a hop."""
+    def rule_of(self, layout: Layout, *, relation: int = 0) -> ListRule:  # noqa: ARG002 - as in `RelationPick`
+        """Raise ConfigError: the picks weigh all in-edges in a hop."""
         raise self._unswept()
 
     def _unswept(self) -> ConfigError:
@@ -140,7 +140,7 @@ class LayerPick:
         if size < 0 or count <= size:
             candidates.chances[:count] = 1.0
         else:
-            # ``tops`` is scratch memory for LABOR, with room for every candidate; here it holds norms.
+            # ``tops`` is LABOR's scratch memory, with room for every candidate. Here it holds norms.
             norms = candidates.tops[:count]
             rows = (space.degrees, candidates.offsets, num_dst, candidates.of_edge)
             _neighborhood_norms(*rows, self.adjacency == "gcn", norms)
@@ -187,10 +187,10 @@ class LayerPick:
 
     @property
     def _graph_norms(self) -> NDArray[np.float32]:
-        """(N,) the norm of every column, over all rows."""
+        """(N,) each column's norm, over all rows."""
         norms = self._norms
         if norms is None:
-            # At the first batch one thread reads all edges, and the others wait.
+            # At the first batch one thread reads all edges, while the other threads wait.
             with _TURN.lock:
                 norms = self._norms = self._add_up_norms() if self._norms is None else self._norms
         return norms
@@ -216,18 +216,18 @@ class LayerPick:
 
 
 class LayerSampler:
-    """Samples nodes in proportion to the squared norm of their column in the normalised adjacency.
+    """Samples nodes in proportion to their column's squared norm in the normalised adjacency.
 
-    "ladies" takes ``layer_sizes[l]`` in-neighbours of hop l's destinations, or all if there are fewer, with norms over
-    the rows of these destinations. It takes the smallest values of number / norm, with the importance weight
+    "ladies" takes ``layer_sizes[l]`` in-neighbours of hop l's destinations, or all if there are fewer. The norms are
+    over these destinations' rows. It takes the smallest values of number / norm, with the importance weight
     1 / min(1, norm * threshold) (priority sampling; Duffield, Lund, Thorup, JACM 2007). This is exactly unbiased for a
     fixed number of distinct nodes. "fastgcn" takes every graph node independently, with norms over all rows and
     ``layer_sizes[l]`` expected nodes; nodes without an edge to a destination drop out. A taken node keeps all its edges
-    to the destinations, with its importance weight on each.
+    to the destinations, each with the node's importance weight.
 
-    Every draw is a hash of (seed, epoch, batch index, hop, node). Pure and thread-safe. Reads every in-edge of every
-    destination; each concurrent call holds 4 bytes per node, with "ladies" 8, and 12 bytes for each in-edge of a
-    hop. "fastgcn" reads all edges of the graph once, at the first batch, and keeps 4 bytes per node.
+    Every draw is a hash of (seed, epoch, batch index, hop, node). Pure and thread-safe. The sampler reads every
+    destination's in-edges. Each concurrent call holds 4 bytes per node, with "ladies" 8, and 12 bytes for each in-edge
+    in a hop. "fastgcn" reads all graph edges once, at the first batch, and keeps 4 bytes per node.
 
     Parameters
     ----------
@@ -236,12 +236,12 @@ class LayerSampler:
     seed : any integer; taken modulo 2**64
     method : "ladies" or "fastgcn"
     adjacency : the estimated matrix: "mean" with entries 1 / d_dst, "gcn" with 1 / sqrt((d_dst + 1) (d_src + 1))
-    normalize : make each destination's weights add up to its in-degree: less variance, and some bias
+    normalize : scale each destination's weights to its in-degree: less variance, and some bias
 
     Raises
     ------
     ConfigError
-        A layer size is not an integer >= -1, there is none, or a name is unknown.
+        A layer size is not an integer >= -1, there is no layer size, or a name is unknown.
     """
 
     def __init__(
@@ -263,7 +263,7 @@ class LayerSampler:
 
     @cached_property
     def _frame(self) -> HopFrame:
-        # Made on demand: a sampler for a relation between two types has no frame of its own.
+        # The frame is made on demand, because a sampler for a relation between two types has no frame.
         return HopFrame.of_one_type(self.relation_pick, has_candidates=self.method == "ladies")
 
     def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> SampledBatch:
@@ -271,13 +271,13 @@ class LayerSampler:
 
         Parameters
         ----------
-        batch_id : the address of the batch, part of the random key
+        batch_id : the batch's address, part of the random key
         seeds : (B,) distinct node ids; B = 0 gives an empty batch; no edge may be excluded
 
         Raises
         ------
         SeedError, ConfigError, GraphError
-            As of `HopFrame.sample`; ConfigError also for 2**31 in-edges in a hop.
+            See `HopFrame.sample`; ConfigError also for 2**31 in-edges in a hop.
         """
         return self._frame.sample(batch_id, seeds).one_type()
 
@@ -285,9 +285,9 @@ class LayerSampler:
 def _choose(
     norms: NDArray[np.float64], numbers: NDArray[np.uint64], size: int, chances: NDArray[np.float64]
 ) -> None:
-    """Write the chances of the ``size`` smallest values of number / norm, and 0 for all others."""
-    # Numbers are in (0, 1]: a rank of zero would be taken with any norm. The smallest rank that is not taken is the
-    # threshold for priority sampling.
+    """Write the chances for the ``size`` smallest values of number / norm, and 0 for all others."""
+    # Numbers are in (0, 1]: a rank of zero would be taken with any norm. The smallest untaken rank is the threshold
+    # for priority sampling.
     ranks = (numbers + 1.0) * 2.0**-53 / norms
     threshold = np.partition(ranks, size)[size]
     np.minimum(norms * threshold, 1.0, out=chances)
@@ -301,8 +301,8 @@ def _poisson_scale(norms: NDArray[np.float64], size: int) -> float:
     if size == 0:
         return 0.0
     ordered = np.sort(norms)[::-1]
-    rest = np.cumsum(ordered[::-1])[::-1]  # this norm and all smaller ones
-    scales = (size - np.arange(size)) / rest[:size]  # with the first 0, 1, ... chances at 1
+    rest = np.cumsum(ordered[::-1])[::-1]  # each norm plus all smaller norms
+    scales = (size - np.arange(size)) / rest[:size]  # entry i assumes that the i largest norms have chance 1
     certain = int(np.argmax(scales * ordered[:size] < 1.0))
     return float(scales[certain])
 
@@ -321,7 +321,7 @@ def _neighborhood_norms(
     is_gcn: bool,
     norms: NDArray[np.float64],
 ) -> None:
-    """Write the candidates' norms over the rows of the destinations."""
+    """Write the candidates' norms over the destinations' rows."""
     norms[:] = 0.0
     for i in range(num_dst):
         if degrees[i]:
@@ -332,14 +332,14 @@ def _neighborhood_norms(
 
 @njit(cache=True, nogil=True)
 def _divide_by_degree(offsets: Offsets, nodes: IdArray, norms: NDArray[np.float64]) -> None:
-    """Divide the norm of each of ``nodes`` by its in-degree plus one."""
+    """Divide each node's norm by its in-degree plus one, for ``nodes``."""
     for t in range(norms.shape[0]):
         norms[t] /= offset_at(offsets, nodes[t] + 1) - offset_at(offsets, nodes[t]) + 1.0
 
 
 @njit(cache=True, nogil=True)
 def _divide_all(offsets: Offsets, norms: NDArray[np.float64]) -> None:
-    """Divide the norm of every node by its in-degree plus one."""
+    """Divide every node's norm by its in-degree plus one."""
     for v in range(norms.shape[0]):
         norms[v] /= offset_at(offsets, v + 1) - offset_at(offsets, v) + 1.0
 
@@ -354,10 +354,10 @@ def _add_graph_norms(
     is_gcn: bool,
     norms: NDArray[np.float64],
 ) -> tuple[int, int]:
-    """Add the entries of the edges from ``first`` on, with these ``sources``, to the norms of all columns (N,).
+    """Add the entries of the edges from ``first`` on, with these ``sources``, to all columns' norms (N,).
 
-    ``node`` is the destination of edge ``first``, or an earlier node. Returns the destination of the next edge, and -1
-    or a damaged edge: it is out of range, or its source is not a node.
+    ``node`` is the destination of edge ``first``, or an earlier node. Returns the next edge's destination, and -1 or a
+    damaged edge. A damaged edge is out of range, or its source is not a node.
     """
     end_of_nodes = np.uint64(norms.shape[0])
     last = first + sources.shape[0]
@@ -372,7 +372,7 @@ def _add_graph_norms(
                 if np.uint64(source) >= end_of_nodes:
                     return node, edge
                 norms[source] += entry
-        # The node's other edges are in the next piece.
+        # The next piece holds the node's remaining edges.
         if end > last:
             return node, -1
         node += 1

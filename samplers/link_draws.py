@@ -239,7 +239,7 @@ class NegativeDraws:
         ConfigError
             There are 2**31 pairs or more, or a strict negative does not exist.
         GraphError, StoreError
-            As of `are_edges`; or the table of negatives cannot be read.
+            See `are_edges`; or the table of negatives cannot be read.
         """
         positives, count = PairEnds.of(found), len(rows)
         match self.negatives:

@@ -97,7 +97,7 @@ class ListRule:
         return next_frontier(frontier, self.sources(frontier, drawn), is_merged=self.is_merged)
 
     def sources(self, frontier: Frontier, drawn: NDArray[Any]) -> NDArray[Any]:
-        """Return the sources (K,) of the taken edges, from the records; errors as of `extend`."""
+        """Return the sources (K,) of the taken edges, from the records; errors as in `extend`."""
         records = drawn.reshape(-1, self.record_words)
         sources = records[records[:, 0] != list_kernels.NONE, 1]
         bad = first_outside(sources, 0, self.graph.num_sources - 1)

@@ -18,37 +18,36 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedHops:
-    """A relation's edges in all hops of a batch, as one CSC graph; see `MergedBatch`."""
+    """A relation's edges from all hops in a batch, as one CSC graph; see `MergedBatch`."""
 
-    indptr: LocalArray  # (D + 1,) of the nodes that sampled
+    indptr: LocalArray  # (D + 1,) for the nodes that sampled
     indices: LocalArray  # (num_edges,)
     edge_ids: IdArray  # (num_edges,)
-    num_sampled_edges: tuple[int, ...]  # L
+    num_sampled_edges: tuple[int, ...]  # (L,) edges in each hop
     edge_weight: NDArray[np.float32] | None  # (num_edges,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedBatch:
-    """The topology of one mini-batch in PyG's layout: the edges of all hops over one list of nodes.
+    """One mini-batch's topology in PyG's layout: all hops' edges over one list of nodes.
 
-    In a hop only the nodes from the previous hop sample. Nodes are in the order of discovery. So the edges are one CSC
-    graph, and the hops up to any depth are a prefix of it.
+    In a hop only the nodes from the previous hop sample, and the list has the nodes in the order of discovery. So the
+    edges form one CSC graph, and the hops up to any depth are a prefix of this graph.
     """
 
     id: BatchId
     nodes: IdArray  # (U,) global ids, unique, in first-seen order; nodes[:num_seeds] are the seeds
     num_seeds: int
-    indptr: LocalArray  # (D + 1,) of the D nodes that sampled: all except the last hop's new nodes
-    indices: LocalArray  # (num_edges,) sources, local ids; hop after hop
+    indptr: LocalArray  # (D + 1,) for the D nodes that sampled: all except the last hop's new nodes
+    indices: LocalArray  # (num_edges,) the edges' sources as local ids, hop after hop
     edge_ids: IdArray  # (num_edges,) positions in the graph's ``indices``
-    num_sampled_nodes: tuple[int, ...]  # L + 1: the seeds, then each hop's new nodes
-    num_sampled_edges: tuple[int, ...]  # L
-    edge_weight: NDArray[np.float32] | None = (
-        None  # (num_edges,) number of graph edges that each represents; None if all are alike
-    )
-    links: Links | None = None  # as of `SampledBatch`
-    trees: LocalArray | None = None  # as of `SampledBatch`
-    in_degrees: NDArray[np.float32] | None = None  # as of `SampledBatch`
+    num_sampled_nodes: tuple[int, ...]  # (L + 1,) the seeds, then each hop's new nodes
+    num_sampled_edges: tuple[int, ...]  # (L,) edges in each hop
+    # (num_edges,) number of graph edges that each sampled edge represents; None if all count the same
+    edge_weight: NDArray[np.float32] | None = None
+    links: Links | None = None  # see `SampledBatch`
+    trees: LocalArray | None = None  # see `SampledBatch`
+    in_degrees: NDArray[np.float32] | None = None  # see `SampledBatch`
 
     @property
     def edge_index(self) -> LocalArray:
@@ -56,11 +55,11 @@ class MergedBatch:
         return _edge_index(self)
 
     def to_blocks(self) -> SampledBatch:
-        """Return the batch as blocks for layered models; their arrays are views of this batch's.
+        """Return the batch as blocks for layered models; the blocks' arrays are views of this batch's arrays.
 
-        A block holds every edge that its destinations drew, each in one hop. In later layers the destinations draw
-        nothing new, and are computed again from the same neighbours. So ``blocks[0]`` holds all edges. A layered
-        forward pass equals a model over ``edge_index``, whole or trimmed by PyG's `trim_to_layer`.
+        A node draws its edges in one hop; a block holds all edges that its destinations drew. In later layers the
+        destinations draw nothing new, and are computed again from the same neighbours. So ``blocks[0]`` holds all
+        edges. A layered forward pass equals a model over ``edge_index``, with or without PyG's `trim_to_layer`.
         """
         num_nodes = tuple(accumulate(self.num_sampled_nodes))
         blocks = _first_hops(self, num_nodes, num_nodes[1:])
@@ -77,23 +76,23 @@ class MergedBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedHeteroBatch:
-    """The topology of one mini-batch in PyG's layout, with one CSC graph for each relation.
+    """One mini-batch's topology in PyG's layout, with one CSC graph for each relation.
 
-    As `MergedBatch`, for each relation: only new nodes sample in the next hop. Every type and relation is present,
+    Each relation works as in `MergedBatch`: only new nodes sample in the next hop. Every type and relation is present,
     perhaps empty, in the graph's order.
     """
 
     id: BatchId
     nodes: Mapping[str, IdArray]  # (U_t,) ids within the type, unique, in first-seen order; seeds first
-    num_seeds: Mapping[str, int]  # of each type
+    num_seeds: Mapping[str, int]  # by type
     edges: Mapping[Relation, JoinedHops]
-    num_sampled_nodes: Mapping[str, tuple[int, ...]]  # L + 1: the seeds, then each hop's new nodes
-    links: Links | None = None  # as of `SampledBatch`
-    trees: Mapping[str, LocalArray] | None = None  # as of `SampledBatch`, of each type
+    num_sampled_nodes: Mapping[str, tuple[int, ...]]  # (L + 1,) the seeds, then each hop's new nodes
+    links: Links | None = None  # see `SampledBatch`
+    trees: Mapping[str, LocalArray] | None = None  # by type, see `SampledBatch`
 
     @property
     def num_sampled_edges(self) -> dict[Relation, tuple[int, ...]]:
-        """The number of edges by relation in each of the L hops."""
+        """Number of edges by relation in each of the L hops."""
         return {relation: edges.num_sampled_edges for relation, edges in self.edges.items()}
 
     def edge_index(self, relation: Relation) -> LocalArray:
@@ -101,9 +100,9 @@ class MergedHeteroBatch:
         return _edge_index(self.edges[relation])
 
     def to_blocks(self) -> HeteroBatch:
-        """Return the batch as blocks for layered models; their arrays are views of this batch's.
+        """Return the batch as blocks for layered models; the blocks' arrays are views of this batch's arrays.
 
-        As `MergedBatch.to_blocks`: a block holds every edge that its destinations drew, each in one hop.
+        A block holds every edge that its destinations drew, each in one hop, as in `MergedBatch.to_blocks`.
         """
         known = {name: tuple(accumulate(counts)) for name, counts in self.num_sampled_nodes.items()}
         num_hops = len(next(iter(known.values()))) - 1
@@ -128,9 +127,9 @@ def join_hops(hops: Sequence[Block], num_nodes: Sequence[int]) -> JoinedHops:
     Parameters
     ----------
     hops : L blocks, the one next to the seeds first, with fewer than 2**31 edges in total
-    num_nodes : (>= L + 1,) 0, then the known nodes of the destination type before each hop
+    num_nodes : (>= L + 1,) 0, then the number of destination-type nodes before each hop
     """
-    # The hops' destinations are consecutive in the list of nodes: joining their offsets is a shift.
+    # The hops' destinations are consecutive in the list of nodes, so a shift joins their offsets.
     indptr = np.zeros(num_nodes[len(hops)] + 1, dtype=np.int32)
     counts = tuple(hop.num_edges for hop in hops)
     if not any(counts):  # a relation without edges costs nothing
@@ -163,7 +162,7 @@ def _edge_index(edges: MergedBatch | JoinedHops) -> LocalArray:
 def _first_hops(
     edges: MergedBatch | JoinedHops, num_dst: Sequence[int], num_src: Sequence[int]
 ) -> list[Block]:
-    """Return a block for each depth, as views of ``edges``, with ``num_dst`` and ``num_src`` (>= L,) nodes."""
+    """Return a block for each depth, as views of ``edges``; ``num_dst`` and ``num_src`` (>= L,) give its nodes."""
     totals = accumulate(edges.num_sampled_edges)
     return [
         Block(

@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
 
 class NeighborPick:
-    """Picks up to ``fanouts[l]`` edges of each node in hop l: the `RelationPick` of `NeighborSampler`.
+    """Picks up to ``fanouts[l]`` in-edges of each node in hop l: the `RelationPick` of `NeighborSampler`.
 
     Parameters
     ----------
-    graph : the edges of a relation
-    fanouts, seed, replace, weighted, importance : as of `NeighborSampler`
-    takes_last : take the last edges of a range, in order, without draws
+    graph : the relation's edges
+    fanouts, seed, replace, weighted, importance : as in `NeighborSampler`
+    takes_last : take a range's last edges, in order, without draws
 
     Raises
     ------
     ConfigError
-        As of `NeighborSampler`.
+        See `NeighborSampler`.
     """
 
     def __init__(
@@ -70,25 +70,25 @@ class NeighborPick:
 
     @property
     def unable_to_exclude(self) -> str | None:
-        """The name in messages of the weighted sampler, which cannot exclude edges."""
+        """The weighted sampler's name in messages, because it cannot exclude edges; None for other samplers."""
         return "the sampler 'weighted'" if self.weighted else None
 
     @property
     def has_edge_weight(self) -> bool:
-        """True if blocks have weights."""
+        """True if blocks have edge weights."""
         return self.weighted and self.importance
 
     def hop_key(self, batch_id: BatchId, hop: int) -> np.uint64:
-        """Return the random key of a hop. Pure."""
+        """Return a hop's random key. Pure."""
         return layer_key(self.seed, batch_id.epoch, batch_id.index, hop)
 
     def rule_of(self, layout: Layout, *, relation: int = 0) -> UniformPickRule | ListRule:
-        """Return the sweep rule for hops of ``layout``.
+        """Return the sweep rule for a ``layout``.
 
         Parameters
         ----------
         layout : the batches' layout
-        relation : number of the relation, see `relation_key`
+        relation : the relation's number, see `relation_key`
 
         Raises
         ------
@@ -109,7 +109,7 @@ class NeighborPick:
     def pick(
         self, space: RelationSpace, batch_id: BatchId, hop: int, destinations: range, key: np.uint64
     ) -> Picked:
-        """Pick the edges of one hop; parameters and errors as of `RelationPick`."""
+        """Pick one hop's edges; for parameters and errors see `RelationPick`."""
         indptr, picked, edge_weight = self._pick(space, batch_id, hop, destinations, key)
         edge_ids = picked[: len(picked) - pick_kernels.SLACK]
         return Picked(indptr, edge_ids, edge_weight=edge_weight if self.has_edge_weight else None)
@@ -152,7 +152,7 @@ class NeighborPick:
         num_edges = self._count(space, lists, fanout, destinations, indptr)
         is_too_many = min(space.sources.count + num_edges, space.sources.num_nodes) > MAX_LOCAL
         checked_total(-1 if is_too_many else num_edges, hop, batch_id, self.fanouts)
-        # New arrays for the batch: another call reuses ``space``.
+        # The batch gets new arrays, because another call reuses ``space``.
         picked = np.empty(num_edges + pick_kernels.SLACK, dtype=np.int64)
         edge_weight = np.empty(num_edges, dtype=np.float32) if self.weighted else None
         self._draw(space, lists, fanout, destinations, key, indptr, picked, edge_weight)
@@ -180,7 +180,7 @@ class NeighborPick:
         )
 
     def _weights(self, space: RelationSpace, fanout: int, destinations: range) -> EdgeLists | None:
-        """Return the edge weights of ``destinations``; None if all edges are alike, or none is taken."""
+        """Return the edge weights of ``destinations``; None if all edges count the same, or no edge is taken."""
         weights = self.graph.weights
         if weights is None or not self.weighted or fanout == 0:
             return None
@@ -194,7 +194,7 @@ class NeighborPick:
         destinations: range,
         indptr: LocalArray,
     ) -> int:
-        """Write the hop's local ``indptr`` (D + 1,); return its number of edges, or -1 if int32 cannot hold it."""
+        """Write the hop's local ``indptr`` (D + 1,); return the number of edges, or -1 if int32 cannot hold it."""
         rows = (space.degrees, destinations.start, destinations.stop, fanout, self.replace, MAX_LOCAL, indptr)
         if lists is None:
             return int(pick_kernels.count_uniform(*rows))
@@ -228,7 +228,7 @@ class NeighborPick:
                 pick_kernels.pick_uniform(*rows, key, indptr, out, space.scratch.bits)
             return
         if self.replace:
-            # Inversion needs the running sum of a node's weights: one number per in-edge.
+            # Inversion needs the running sum of a node's weights, one number per in-edge.
             pick = weighted_kernels.pick_weighted_with_replacement
             space.scratch.reserve_numbers(
                 int(space.degrees[destinations.start : destinations.stop].max(initial=0))
@@ -245,12 +245,12 @@ class NeighborPick:
 class NeighborSampler:
     """Samples up to ``fanouts[l]`` in-neighbours of each node in hop l.
 
-    Every draw is a hash of (seed, epoch, batch index, hop, node): equal arguments give equal batches, for any
-    number of threads and any order of calls. Pure and thread-safe; each concurrent call holds 4 bytes per node
-    (a hash table for large graphs), released with the sampler.
+    Every draw is a hash of (seed, epoch, batch index, hop, node). So equal arguments give equal batches, for any number
+    of threads and any order of calls. Pure and thread-safe. Each concurrent call holds 4 bytes per node (a hash table
+    for large graphs), released with the sampler.
 
-    A hop takes k distinct in-edges of a node; each k-subset is equally likely. A node with at most k in-edges gives all
-    of them, in order. Each parallel edge counts; self loops are ordinary edges.
+    A hop takes k distinct in-edges of a node; each k-subset is equally likely. A node with at most k in-edges gives
+    all its in-edges, in order. Each parallel edge counts; self loops are ordinary edges.
 
     Parameters
     ----------
@@ -259,13 +259,14 @@ class NeighborSampler:
     seed : any integer; taken modulo 2**64
     replace : draw with replacement: k draws for every node that has a neighbour
     weighted : draw in proportion to the graph's edge weights; edges of weight zero are never taken
-    importance : with ``weighted``, give blocks importance weights: weighted sums over the sample are then unbiased
-        estimates of plain sums over all in-edges. Without them a mean leans to the heavy edges, as in DGL and PyG
+    importance : with ``weighted``, give blocks importance weights. Weighted sums over the sample are then unbiased
+        estimates of plain sums over all in-edges. Without these weights a mean leans to the heavy edges, as in DGL and
+        PyG
 
     Raises
     ------
     ConfigError
-        A fan-out is not an integer >= -1, there is none, or ``weighted`` is set for a graph without weights.
+        A fan-out is not an integer >= -1, there is no fan-out, or ``weighted`` is set for a graph without weights.
     """
 
     def __init__(
@@ -287,7 +288,7 @@ class NeighborSampler:
 
     @cached_property
     def _frame(self) -> HopFrame:
-        # Made on demand: a sampler for a relation between two types has no frame of its own.
+        # The frame is made on demand, because a sampler for a relation between two types has no frame.
         return HopFrame.of_one_type(self.relation_pick)
 
     def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> SampledBatch:
@@ -295,20 +296,20 @@ class NeighborSampler:
 
         Parameters
         ----------
-        batch_id : the address of the batch, part of the random key
+        batch_id : the batch's address, part of the random key
         seeds : (B,) distinct node ids, see `HopFrame.sample`
 
         Raises
         ------
         SeedError, ConfigError, GraphError
-            As of `HopFrame.sample`.
+            See `HopFrame.sample`.
         """
         return self._frame.sample(batch_id, seeds).one_type()
 
     def sample_merged(self, batch_id: BatchId, seeds: AnySeeds, /) -> MergedBatch:
         """Sample merged hops: only the nodes found in one hop sample in the next, as in PyG. Thread-safe.
 
-        Parameters and errors as of `sample`.
+        Parameters and errors as in `sample`.
         """
         return self._frame.sample(batch_id, seeds, is_merged=True).one_type_merged()
 
@@ -318,7 +319,7 @@ class NeighborSampler:
         return self.rule_of("layered")
 
     def rule_of(self, layout: Layout) -> UniformPickRule | ListRule:
-        """Return the sweep rule for hops of ``layout``; raises as `NeighborPick.rule_of`."""
+        """Return the sweep rule for a ``layout``; raises as `NeighborPick.rule_of`."""
         return self.relation_pick.rule_of(layout)
 
     def replay(self, batch_id: BatchId, seeds: AnySeeds, drawn: Sequence[NDArray[Any]]) -> SampledBatch:
@@ -326,23 +327,23 @@ class NeighborSampler:
 
         Parameters
         ----------
-        batch_id : the address of the batch
-        seeds : as of `sample`
-        drawn : L arrays, the hop next to the seeds first: the sources at the hop's distinct positions, ascending by
-            position; with weights the records of `ListRule`
+        batch_id : the batch's address
+        seeds : as in `sample`
+        drawn : L arrays, the hop next to the seeds first. Each holds the sources at the hop's distinct positions,
+            ascending by position; with weights it holds the records of `ListRule`
 
         Raises
         ------
         ShapeError
-            ``drawn`` has another number of hops, or of distinct edges in a hop.
+            ``drawn`` has another number of hops, or a hop has another number of distinct edges.
         SeedError, ConfigError, GraphError
-            As of `sample`.
+            See `sample`.
         """
         hops = hops_of_one_type(drawn, len(self.fanouts))
         return self._frame.sample(batch_id, seeds, drawn=hops).one_type()
 
     def replay_merged(self, batch_id: BatchId, seeds: AnySeeds, drawn: Sequence[NDArray[Any]]) -> MergedBatch:
-        """Return the batch of `sample_merged`; parameters and errors as of `replay`."""
+        """Return the batch of `sample_merged`; parameters and errors as in `replay`."""
         hops = hops_of_one_type(drawn, len(self.fanouts))
         return self._frame.sample(batch_id, seeds, is_merged=True, drawn=hops).one_type_merged()
 
@@ -357,7 +358,7 @@ class MergedBlockSampler:
         self.sampler = sampler
 
     def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> SampledBatch:
-        """Sample around ``seeds`` (B,); parameters and errors as of `NeighborSampler.sample`."""
+        """Sample around ``seeds`` (B,); parameters and errors as in `NeighborSampler.sample`."""
         return self.sampler.sample_merged(batch_id, seeds).to_blocks()
 
     @property
@@ -366,12 +367,12 @@ class MergedBlockSampler:
         return self.sampler.rule_of("merged")
 
     def replay(self, batch_id: BatchId, seeds: AnySeeds, drawn: Sequence[NDArray[Any]]) -> SampledBatch:
-        """Return the batch of `sample`; parameters and errors as of `NeighborSampler.replay`."""
+        """Return the batch of `sample`; parameters and errors as in `NeighborSampler.replay`."""
         return self.sampler.replay_merged(batch_id, seeds, drawn).to_blocks()
 
 
 def require_weights(graph: HeteroGraph) -> None:
-    """Raise ConfigError if no relation of ``graph`` has weights. Pure."""
+    """Raise ConfigError if no relation in ``graph`` has weights. Pure."""
     if all(topology.weights is None for topology in graph.relations.values()):
         raise ConfigError(
             "weighted sampling needs a weight for each edge, and no relation of this graph has any; use the sampler "
@@ -394,8 +395,8 @@ def _find_places(
     ----------
     nodes, degrees : (D,) the hop's destinations, in the batch's order, and their in-degrees
     indptr : (D + 1,) the beginning of each destination's edges
-    edge_ids : (K,) positions in the graph, with `SLACK` more
-    fanout, replace : the hop's fan-out, and whether draws are with replacement
+    edge_ids : (K,) positions in the graph, followed by `SLACK` spare entries
+    fanout, replace : the hop's fan-out, and True for draws with replacement
 
     Returns
     -------

@@ -90,7 +90,7 @@ class UniformPickRule:
         return next_frontier(frontier, self.sources(frontier, drawn), is_merged=self._is_merged)
 
     def sources(self, frontier: Frontier, drawn: NDArray[Any]) -> NDArray[Any]:
-        """Return the sources (K,) of the taken edges: ``drawn`` itself. Errors as of `extend`."""
+        """Return the sources (K,) of the taken edges: ``drawn`` itself. Errors as in `extend`."""
         # An empty array has another type than one from a file: the kernel would be compiled for it.
         bad = first_outside(drawn, 0, self._graph.num_sources - 1) if len(drawn) else -1
         if bad >= 0:

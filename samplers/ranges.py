@@ -1,7 +1,7 @@
-"""The allowed in-edges of nodes in a batch: whole lists, or the part of a list before a time.
+"""The allowed in-edges of nodes in a batch: entire lists, or each list's part before a time.
 
-With timed seeds a node is an *entry*: in a type with N nodes, node v in the tree of seed t is the entry t * N + v.
-Lists are sorted by time, so that an entry's allowed edges are one range of a list; picks in a range work as in a list.
+With timed seeds a node is an *entry*: in a type with N nodes, node v in seed t's tree is the entry t * N + v. Lists are
+sorted by time, so an entry's allowed edges are one range in a list. Picks in a range work as in a list.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ if TYPE_CHECKING:
 
 
 MAX_ENTRY = 2**63 - 1  # entries are int64
-# Two pages of times. Such a list is read whole: halving would read a page for each saved page, and wait for one after
-# the other. In a longer list each step reads a page and saves half of the rest.
+# Two pages of times. A list up to this length is read entirely: halving would read a page for each page that it saves,
+# and the reads would wait for each other. In a longer list each step reads a page and saves half of the rest.
 _READ_WHOLE: Final = 1024
-# Times per read, from many lists: it bounds the memory, and gives the disk enough requests.
+# Times per read, from many lists. The number bounds the memory, and gives the disk enough requests.
 _AT_A_TIME: Final = 1 << 18
-# Per searched list, in addition to its times: ends, bound, the neighbouring times, rank; all twice for lists that are
-# halved together.
+# Bytes per searched list, in addition to its times: ends, bound, neighbouring times and rank, each twice for lists that
+# are halved together.
 _LIST_BYTES: Final = 160
 _EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeRule:
-    """The rule for the edges of a node that is requested at time t.
+    """The rule for a node's edges, if the node is requested at time t.
 
-    Edges before t are allowed, and with the bound "<=" also edges of time t. A window of w seconds leaves only
-    t - w <= time < t, or t - w < time <= t. Times are int64; nothing is rounded.
+    Edges before t are allowed, and with the bound "<=" also edges at time t. A window of w seconds leaves only
+    t - w <= time < t, or t - w < time <= t. Times are int64 and never rounded.
 
     Raises
     ------
@@ -75,29 +75,28 @@ class TimeRule:
             )
 
     def narrow(self, times: EdgeValues, asked: IdArray, starts: IdArray, degrees: IdArray) -> None:
-        """Narrow whole lists to their allowed ranges.
+        """Narrow lists to their allowed ranges.
 
         Parameters
         ----------
         times : edge times
-        asked : (D,) the requested time of each list
-        starts, degrees : (D,) of whole lists; overwritten
+        asked : (D,) each list's requested time
+        starts, degrees : (D,) each list's first position and length; overwritten
 
         Raises
         ------
         GloaderError
-            As of `rank_bounds`.
+            See `rank_bounds`.
         """
         is_inclusive = self.bound == "<="
         if self.window is None:
             degrees[:] = rank_bounds(times, starts, degrees, asked, is_inclusive=is_inclusive)
             return
-        # Both ends of a range side by side, so that a shared page is read once.
+        # Both ends of a range are adjacent queries, so that a shared page is read once.
         bounds, counts = np.repeat(asked, 2), np.repeat(degrees, 2)
         bounds[::2] -= self.window
-        counts[::2] *= (
-            asked >= _EARLIEST + self.window
-        )  # else it begins before all times, and its bound has wrapped
+        # If the window begins before all times, the bound has wrapped around.
+        counts[::2] *= asked >= _EARLIEST + self.window
         ranks = rank_bounds(times, np.repeat(starts, 2), counts, bounds, is_inclusive=is_inclusive)
         starts += ranks[::2]
         degrees[:] = ranks[1::2] - ranks[::2]
@@ -106,24 +105,24 @@ class TimeRule:
 def rank_bounds(
     times: EdgeValues, starts: IdArray, counts: IdArray, bounds: IdArray, *, is_inclusive: bool
 ) -> IdArray:
-    """Return the number of times below each list's bound, (M,) int64. Thread-safe.
+    """Return how many times in each list are below its bound, (M,) int64. Thread-safe.
 
-    In memory it is a binary search. On the SSD a list of up to 1,024 times is read whole, and a longer one is halved
-    first: at most log2(d / 1024) + 3 pages for d edges.
+    In memory the function searches by halving. On the SSD it reads a list of up to 1,024 times entirely, and halves a
+    longer list first: at most log2(d / 1024) + 3 pages for d edges.
 
     Parameters
     ----------
-    times : of all edges, ascending in each list
-    starts, counts : (M,) int64, beginning and length of each list
+    times : all edges' times, ascending in each list
+    starts, counts : (M,) int64, each list's first position and length
     bounds : (M,) int64
-    is_inclusive : whether a time equal to the bound counts
+    is_inclusive : True if a time equal to the bound counts
 
     Raises
     ------
     GraphError
         A time on the SSD is below its predecessor in the list; the message names the position.
     GloaderError
-        As of `EdgeValues`.
+        See `EdgeValues`.
     """
     if isinstance(times, HeldValues):
         ranks = np.empty(len(starts), dtype=np.int64)
@@ -135,7 +134,7 @@ def rank_bounds(
 
 
 def search_bytes(times: EdgeValues, *, num_lists: int, num_edges: int) -> int:
-    """Return the peak bytes of a call of `rank_bounds` for lists with ``num_edges`` edges in total. Pure."""
+    """Return the peak bytes that `rank_bounds` holds for lists with ``num_edges`` edges in total. Pure."""
     ranks = 8 * num_lists
     if isinstance(times, HeldValues):
         return ranks
@@ -144,7 +143,7 @@ def search_bytes(times: EdgeValues, *, num_lists: int, num_edges: int) -> int:
 
 
 class _Search:
-    """A binary search in many lists on the SSD at once."""
+    """A binary search through many lists on the SSD together."""
 
     def __init__(
         self, times: EdgeValues, starts: IdArray, counts: IdArray, bounds: IdArray, *, is_inclusive: bool
@@ -154,13 +153,13 @@ class _Search:
         self._right = starts + counts
         self._bounds = bounds
         self._is_inclusive = is_inclusive
-        # The times before ``left`` and at ``right``. Every read time is compared with them: an unsorted list is
-        # noticed.
+        # The times before ``left`` and at ``right``. Every read time is compared with them, which detects an
+        # unsorted list.
         self._floors = np.full(len(starts), _EARLIEST)
         self._ceilings = np.full(len(starts), _LATEST)
 
     def halve(self) -> None:
-        """Read times in the middle of long lists, until no list is long."""
+        """Read the middle times of long lists, until no list is long."""
         while len(wide := np.flatnonzero(self._right - self._left > _READ_WHOLE)):
             middle = (self._left[wide] + self._right[wide]) >> 1
             values, places = self._times.at(middle)
@@ -175,14 +174,14 @@ class _Search:
             self._right[behind], self._ceilings[behind] = middle[~is_before], found[~is_before]
 
     def finish(self, starts: IdArray) -> IdArray:
-        """Read the rest of the lists; return the ranks from ``starts``."""
+        """Read the remaining parts of the lists; return the ranks from ``starts`` on."""
         counts = self._right - self._left
         ends = np.cumsum(counts)
         ranks = np.empty(len(counts), dtype=np.int64)
         first = 0
         while first < len(counts):
             done = int(ends[first - 1]) if first else 0
-            # At least one list: none is longer than a read.
+            # The slice has at least one list: no list is longer than a read.
             last = int(np.searchsorted(ends, done + _AT_A_TIME, side="right"))
             self._finish(slice(first, last), counts, ranks)
             first = last
@@ -199,12 +198,12 @@ class _Search:
 
 
 def timed_seeds(seeds: AnySeeds) -> tuple[BatchSeeds, IdArray]:
-    """Return ``seeds`` and the time of each, (B,) int64 seconds. Pure.
+    """Return ``seeds`` and each seed's time, (B,) int64 seconds. Pure.
 
     Raises
     ------
     SeedError
-        Times are missing, are not one per seed, or are not integers.
+        Times are missing, differ in number from the seeds, or are not integers.
     """
     if not isinstance(seeds, BatchSeeds) or seeds.times is None:
         raise SeedError(
@@ -225,7 +224,7 @@ def timed_seeds(seeds: AnySeeds) -> tuple[BatchSeeds, IdArray]:
 
 
 def require_entries(num_trees: int, num_nodes: int) -> None:
-    """Raise ConfigError if the entries of ``num_trees`` trees with ``num_nodes`` nodes exceed int64. Pure."""
+    """Raise ConfigError if ``num_trees`` trees with ``num_nodes`` nodes have more entries than int64 can hold. Pure."""
     if num_trees * num_nodes > MAX_ENTRY:
         raise ConfigError(
             f"{num_trees} seeds of a graph of {num_nodes:,} nodes have more pairs of a seed and a node than int64 can "
@@ -234,7 +233,7 @@ def require_entries(num_trees: int, num_nodes: int) -> None:
 
 
 class AllEdges:
-    """Whole lists, without the excluded edges: `EdgeRanges`.
+    """Entire lists, without the excluded edges: an `EdgeRanges`.
 
     Parameters
     ----------
@@ -246,19 +245,19 @@ class AllEdges:
 
     def __init__(self, graph: Topology, excluded: Excluded | None) -> None:
         self._graph = graph
-        self._offsets: Offsets | None = None  # the graph's, which may make them anew for each access
+        self._offsets: Offsets | None = None  # kept here, since a graph may build offsets for each access
         self._excluded = excluded
-        # The nodes whose degrees count these edges, and their local ids; -1 before they are found.
+        # Local ids of the nodes with excluded edges; -1 until the batch finds them.
         self._num_to_come = 0 if excluded is None else len(excluded.nodes)
         self._places: IdArray = np.full(self._num_to_come, -1, dtype=np.int64)
 
     def fetch(self, space: RelationSpace, first: int, last: int) -> None:
-        """Write the lists of the destinations ``first:last`` to ``space``.
+        """Write the lists of destinations ``first:last`` to ``space``.
 
         Raises
         ------
         GraphError
-            The in-edges of a node do not lie within the graph's.
+            A node's in-edges do not lie within the graph's edges.
         """
         graph = self._graph
         if self._offsets is None:
@@ -298,17 +297,17 @@ class AllEdges:
         return picked.sources_of(self._graph)
 
     def in_degrees(self, _: RelationSpace, nodes: IdArray) -> NDArray[np.float32] | None:
-        """Return the number of remaining in-edges of each of ``nodes``; None if no edge is excluded."""
+        """Return the remaining in-degree of each of ``nodes``; None if no edge is excluded."""
         return degrees_without(self._excluded, self._graph, nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgesBefore:
-    """The part of each list before the time of the destination's tree: `EdgeRanges` for entries."""
+    """Each list's part before the time of the destination's tree: an `EdgeRanges` for entries."""
 
-    graph: Topology  # without times all its edges are allowed
+    graph: Topology  # if it has no times, all its edges are allowed
     rule: TimeRule
-    asked: IdArray  # (B,) the time of each tree
+    asked: IdArray  # (B,) each tree's time
     excluded: IdArray  # (X,) ascending positions that no entry takes
 
     def fetch(self, space: RelationSpace, first: int, last: int) -> None:
@@ -317,7 +316,7 @@ class EdgesBefore:
         Raises
         ------
         GraphError
-            The in-edges of a node do not lie within the graph's, or are not sorted by time.
+            A node's in-edges do not lie within the graph's edges, or are not sorted by time.
         """
         graph = self.graph
         trees, nodes = np.divmod(space.nodes[first:last], graph.num_nodes)
@@ -335,7 +334,7 @@ class EdgesBefore:
     def pass_over(
         self, space: RelationSpace, destinations: range, indptr: LocalArray, edge_ids: IdArray
     ) -> None:
-        """Turn picks among the remaining edges in a range into positions; parameters as of `AllEdges`."""
+        """Turn picks among the remaining edges in a range into positions; parameters as in `AllEdges`."""
         if len(self.excluded):
             first, last = destinations.start, destinations.stop
             time_kernels.pass_over(self.excluded, space.starts, first, last, indptr, edge_ids)
@@ -347,7 +346,7 @@ class EdgesBefore:
     def sources(
         self, space: RelationSpace, destinations: range, picked: Picked
     ) -> tuple[NDArray[Any], IdArray]:
-        """Return the entry of each source, in the tree of the destination: an array, and (M,) places in it.
+        """Return each source's entry, in the destination's tree: an array, and (M,) places in it.
 
         Raises
         ------
@@ -363,6 +362,6 @@ class EdgesBefore:
         return entries, np.arange(len(places), dtype=np.int64)
 
     def in_degrees(self, space: RelationSpace, nodes: IdArray) -> NDArray[np.float32]:
-        """Return the size of each entry's range, also for entries that draw nothing: a model may use all."""
+        """Return the size of each entry's range, even if the entry draws nothing: a model may use all entries."""
         space.fetch(range(len(nodes)))
         return space.degrees[: len(nodes)].astype(np.float32)

@@ -108,7 +108,7 @@ class SweptSampler(Protocol):
         Parameters
         ----------
         batch_id : the address of the batch
-        seeds : as of `Sampler.sample`
+        seeds : as in `Sampler.sample`
         drawn : an array for each of the L hops, the one next to the seeds first
         """
         ...
@@ -122,7 +122,7 @@ def swept_nodes(
     Parameters
     ----------
     rule : the sampler's rule
-    batch_id, seeds, drawn : as of `SweptSampler.replay`
+    batch_id, seeds, drawn : as in `SweptSampler.replay`
     """
     frontier = rule.begin(batch_id, seeds)
     for values in drawn:

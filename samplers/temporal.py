@@ -1,4 +1,4 @@
-"""Samplers for seeds with times. A seed's neighbourhood has only edges from before the seed's time."""
+"""Samplers for seeds with times. A seed's neighbourhood has only edges before the seed's time."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 class TemporalSampler:
-    """Samples up to ``fanouts[l]`` in-neighbours of each node in hop l, along edges before its seed's time.
+    """Samples up to ``fanouts[l]`` in-neighbours of each node in hop l, along edges before the seed's time.
 
     A seed's time holds for all hops: the seed's tree has no later edge, as in PyG and GraphBolt. A batch is disjoint:
-    each tree has its own entries in ``SampledBatch.nodes``, so that a node id repeats there if several trees have it.
+    each tree has its own entries in ``SampledBatch.nodes``, so a node id repeats there if several trees have the node.
     Seeds may repeat, with equal or different times.
 
-    Every draw is a hash of (seed, epoch, batch index, hop, number of the seed in the batch, node): equal arguments give
-    equal batches, for any number of threads and any order of calls, and a repeated seed has draws of its own. The
+    Every draw is a hash of (seed, epoch, batch index, hop, number of the seed in the batch, node). So equal arguments
+    give equal batches, for any number of threads and any order of calls, and a repeated seed has separate draws. The
     first seed's tree has the draws of `NeighborSampler` among the allowed edges. Pure and thread-safe. Each concurrent
     call holds a hash table for its largest batch, which is released with the sampler.
 
@@ -47,8 +47,8 @@ class TemporalSampler:
     Raises
     ------
     ConfigError
-        A fan-out is not an integer >= -1, or there is none. The graph lacks times, or with ``weighted`` weights, or its
-        sources and destinations are of different types.
+        A fan-out is not an integer >= -1, or there is no fan-out. The graph has no times, or with ``weighted`` no
+        weights, or its sources and destinations have different types.
     """
 
     def __init__(
@@ -83,13 +83,13 @@ class TemporalSampler:
 
         Parameters
         ----------
-        batch_id : the address of the batch, part of the random key
+        batch_id : the batch's address, part of the random key
         seeds : `BatchSeeds` with ``times``; nodes may repeat, see `HopFrame.sample`
 
         Raises
         ------
         SeedError, ConfigError, GraphError
-            As `HopFrame.sample`; or the times of a node's in-edges on the SSD do not ascend.
+            See `HopFrame.sample`. Another cause: the times of a node's in-edges on the SSD do not ascend.
         """
         if self.layout == "merged":
             return self.sample_merged(batch_id, seeds).to_blocks()
@@ -104,11 +104,11 @@ class TemporalSampler:
 
 
 class HeteroTemporalSampler:
-    """Samples as `TemporalSampler`, for several relations: in each hop, all relations extend the nodes known before it.
+    """Samples as `TemporalSampler`, for several relations: in each hop, all relations extend the nodes before the hop.
 
-    A tree may have nodes of all types, each node once. All edges of a relation without times are allowed. A draw's hash
-    includes the relation's number, as in `RelationwiseSampler`. A graph with one relation gives the same batches as its
-    topology in a `TemporalSampler`.
+    A tree may have nodes with all types, each node once. In a relation without times all edges are allowed. A draw's
+    hash includes the relation's number, as in `RelationwiseSampler`. A graph with one relation gives the same batches
+    as its topology in a `TemporalSampler`.
     Pure and thread-safe.
 
     Parameters
@@ -123,7 +123,7 @@ class HeteroTemporalSampler:
     Raises
     ------
     ConfigError
-        Fan-outs name an unknown relation, lack one, or are collective; no relation has times.
+        Fan-outs name an unknown relation, lack a relation, or are collective; no relation has times.
     """
 
     def __init__(
@@ -166,13 +166,13 @@ class HeteroTemporalSampler:
 
         Parameters
         ----------
-        batch_id : the address of the batch, part of the random key
-        seeds : `BatchSeeds` with ``times``, of any types in one numbering; nodes may repeat, see `HopFrame.sample`
+        batch_id : the batch's address, part of the random key
+        seeds : `BatchSeeds` with ``times`` and any types, in one numbering; nodes may repeat, see `HopFrame.sample`
 
         Raises
         ------
         SeedError, ConfigError, GraphError
-            As `TemporalSampler.sample`.
+            See `TemporalSampler.sample`.
         """
         if self.layout == "merged":
             return self.sample_merged(batch_id, seeds).to_blocks()
@@ -187,7 +187,7 @@ class HeteroTemporalSampler:
 
 
 def _picks(rule: TimeRule, seed: int, **options: Any) -> Callable[..., NeighborPick]:
-    """Return a function that makes the `NeighborPick` of a relation from its topology and fan-outs."""
+    """Return a function that makes a relation's `NeighborPick` from its topology and fan-outs."""
     return partial(
         NeighborPick, seed=seed, replace=rule.replace, takes_last=rule.strategy == "last", **options
     )

@@ -172,7 +172,7 @@ class EdgeRanges(Protocol):
 
         Parameters
         ----------
-        space, destinations : as of `pass_over`
+        space, destinations : as in `pass_over`
         picked : the taken edges
 
         Raises

@@ -1,6 +1,6 @@
-"""The cost model for an exchange: machines read a superbatch's missing rows each alone, or once for all. Pure.
+"""The cost model for an exchange: each machine reads its missing rows separately, or one sweep serves all. Pure.
 
-Each machine describes itself by the numbers of an `OwnPart`. All machines hold all parts, and so make the same choice.
+Each machine describes itself by the numbers in an `OwnPart`. All machines hold all parts, and so make the same choice.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 ReceivedAs = Literal["staged", "packed"]
 
-# A machine that reads alone waits for no other one, so a common sweep must be this much faster.
+# A machine that reads separately waits for no other machine, so a common sweep must be this much faster.
 SHARED_GAIN: Final = 1.05
-# Collectives that plan an exchange: agreement to start, the number of rows that each machine requests, the number of
-# rounds, and their bounds. Facts that the machines agreed on earlier are gathered with either choice.
+# Collectives that plan an exchange: agreement to start, each machine's number of requested rows, the number of rounds,
+# and their bounds. Facts from earlier agreements are gathered with either choice.
 _PLAN_COLLECTIVES: Final = 4
 _STEPS_AHEAD: Final = 2  # steps by which ids precede their rows
 _ID_BYTES: Final = 8
@@ -36,26 +36,26 @@ _ID_BYTES: Final = 8
 class NetworkRates:
     """The network's rates between the machines while all of them send and receive."""
 
-    bytes_per_s: float  # per machine, sending and receiving at the same time
-    latency_s: float  # of a collective without data
+    bytes_per_s: float  # per machine, in each direction
+    latency_s: float  # one collective without data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnPart:
     """A machine's report to the others about its missing rows of a table, its disk and its network.
 
-    Every field is a number that a float64 holds.
+    Every field is a number that float64 can hold.
     """
 
     unique_rows: float
-    sweep_requests: float  # of a sweep for these rows, over the whole file
+    sweep_requests: float  # reads in a sweep for these rows, over the entire file
     sweep_bytes: float
     gap_bytes: float  # longest hole that its sweeps bridge
-    own_s: float  # to read the rows alone in the best way; inf if this machine lacks some rows
+    own_s: float  # best time to read the rows on this machine; inf if it lacks some rows
     # Seconds to write received rows into packs; 0 if they stay in memory, inf if there is no room.
     write_s: float
-    read_back_s: float  # to read these packs back and distribute the rows
-    is_one_device: float  # 1 if packs are on the features' device, else 0
+    read_back_s: float  # seconds to read these packs back and distribute the rows
+    is_one_device: float  # 1 if packs share the features' device, else 0
     small_per_s: float  # the rates of `ReadTimes`
     medium_per_s: float
     wide_per_s: float
@@ -76,20 +76,20 @@ class OwnPart:
     ) -> Self:
         """Return this machine's part. Pure.
 
-        It contains the measured rates. The lessons of common sweeps are the factor of `choose_exchange`.
+        The part contains the measured rates. The lessons from common sweeps are the factor in `choose_exchange`.
 
         Parameters
         ----------
-        counts : its missing rows' counts
-        rates : its devices' rates
-        network : its measured network rates
-        own_s : predicted seconds for reading the rows alone in the best way; inf if the machine lacks some rows
-        received_as : home for received rows, from `place_received`. None means that there is no room.
+        counts : counts of the missing rows
+        rates : the machine's device rates
+        network : the machine's measured network rates
+        own_s : predicted best seconds for reading the rows on this machine; inf if it lacks some rows
+        received_as : home for received rows, from `place_received`; None means that there is no room
         gap_bytes : longest hole that a sweep bridges, as in the counts
         """
         times = rates.times
         write = counts.pack_bytes / rates.write_bytes_per_s
-        # Received rows are distributed like those of an own sweep.
+        # Received rows are distributed like rows from an own sweep.
         after = rates.dealing_seconds(counts.unique_rows * counts.row_bytes)
         if received_as == "packed":
             after = rates.dealing_seconds(counts.pack_bytes) + counts.pack_bytes / rates.pack_read_bytes_per_s
@@ -116,7 +116,7 @@ class OwnPart:
 
     @classmethod
     def from_numbers(cls, numbers: Sequence[float]) -> Self:
-        """Return the part that `to_numbers` wrote; raises ConfigError for another count of numbers. Pure."""
+        """Return the part from the values of `to_numbers`; raises ConfigError for another count of numbers. Pure."""
         names = [field.name for field in fields(cls)]
         if len(numbers) != len(names):
             raise ConfigError(
@@ -126,7 +126,7 @@ class OwnPart:
         return cls(**{name: float(number) for name, number in zip(names, numbers, strict=True)})
 
     def read_seconds(self, requests: float, num_bytes: float) -> float:
-        """Return the seconds in which this machine reads ``num_bytes`` in ``requests`` reads of equal size. Pure."""
+        """Return this machine's seconds for ``num_bytes`` in ``requests`` reads of equal size. Pure."""
         times = ReadTimes(
             small_per_s=self.small_per_s,
             medium_per_s=self.medium_per_s,
@@ -138,7 +138,7 @@ class OwnPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Union:
-    """All machines' missing rows together, under the assumption that machines miss rows independently."""
+    """All machines' missing rows combined, under the assumption that machines miss rows independently."""
 
     rows: float
     sweep_requests: float
@@ -149,7 +149,7 @@ class Union:
 class ExchangeCost:
     """One machine's seconds for a common sweep."""
 
-    sweep_s: float  # of its range, for all machines
+    sweep_s: float  # the machine's range, read for all machines
     network_s: float
     write_s: float
     read_back_s: float
@@ -158,11 +158,11 @@ class ExchangeCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeChoice:
-    """The choice between one sweep for all machines and own reads, with its reason."""
+    """The choice between one sweep for all machines and separate reads, with its reason."""
 
     is_shared: bool
-    own_s: float  # of the slowest machine
-    shared_s: float  # of the slowest machine
+    own_s: float  # the slowest machine's seconds
+    shared_s: float  # the slowest machine's seconds
     reason: str
 
 
@@ -184,11 +184,11 @@ def place_received(
 
 
 def expected_union(parts: Sequence[OwnPart], *, num_rows: int, row_bytes: int) -> Union:
-    """Return one sweep's reads for all machines over the whole file. Pure.
+    """Return the reads of one sweep for all machines over the entire file. Pure.
 
-    Machines draw their batches independently, so the probability that all of them skip a row, or a byte of the file, is
-    a product. A read of the union begins at the start of one machine's read, if no other machine's read covers it or
-    ended less than a hole before it.
+    Machines draw their batches independently, so the probability that all machines skip a row, or a byte in the file,
+    is a product. A read of the union begins where one machine's read starts, unless another machine's read covers this
+    place or ended less than a hole before it.
 
     Parameters
     ----------
@@ -197,10 +197,10 @@ def expected_union(parts: Sequence[OwnPart], *, num_rows: int, row_bytes: int) -
     """
     file_bytes = max(num_rows * row_bytes, 1)
     left_rows = math.prod(1 - min(part.unique_rows / max(num_rows, 1), 1.0) for part in parts)
-    # Each read with the hole behind it: if two of these meet, the sweep reads on from one to the next.
+    # Each read counts with the hole behind it: if two of these meet, the sweep reads on.
     gap = max((part.gap_bytes for part in parts), default=0.0)
     left = [_left(part, file_bytes, gap) for part in parts]
-    # Of two reads that begin on the same page one counts, so each covers half a page more.
+    # Two reads that begin on the same page count once, so each read covers half a page more.
     free = [_left(part, file_bytes, gap + ALIGNMENT / 2) for part in parts]
     requests = sum(
         part.sweep_requests * math.prod(free[:number] + free[number + 1 :])
@@ -231,7 +231,7 @@ def predict_exchange(
     ----------
     parts : the W machines' parts
     num_rows, row_bytes : the table's N and R
-    shares : (W,) share of the table's rows that each machine owns; they add up to 1
+    shares : (W,) each machine's share of the table's rows; the sum is 1
     round_bytes : bytes that a machine sends or receives in a round
     """
     union = expected_union(parts, num_rows=num_rows, row_bytes=row_bytes)
@@ -251,7 +251,7 @@ def predict_exchange(
 
 
 def count_collectives(num_rounds: int) -> int:
-    """Return the collectives in an exchange with ``num_rounds``, only the planning ones for 0 rounds. Pure."""
+    """Return the number of collectives in an exchange; 0 rounds need only the planning ones. Pure."""
     return _PLAN_COLLECTIVES + (num_rounds + _STEPS_AHEAD if num_rounds else 0)
 
 
@@ -262,7 +262,7 @@ def _cost_of(
     network = moved_bytes / part.network_bytes_per_s + collectives * part.latency_s
     # As in `predict_seconds`: one device reads and writes in turns.
     disk = sweep + part.write_s if part.is_one_device else max(sweep, part.write_s)
-    # The rows of the next round are read during a transfer. Only the first read and the last transfer do not overlap.
+    # A transfer overlaps the next round's read. Only the first read and the last transfer do not overlap.
     total = max(disk, network) + min(disk, network) / max(rounds, 1) + part.read_back_s
     return ExchangeCost(
         sweep_s=sweep,
@@ -282,20 +282,20 @@ def choose_exchange(
     round_bytes: int,
     factor: float = 1.0,
 ) -> ExchangeChoice:
-    """Choose for all machines together: a common sweep, or own reads on each. The slowest machine counts. Pure.
+    """Choose a common sweep or separate reads, for all machines together. The slowest machine counts. Pure.
 
     The same parts give the same choice on every machine. A common sweep must be 5% faster, because a machine that reads
-    alone waits for no other one.
+    separately waits for no other machine.
 
     Parameters
     ----------
     parts, num_rows, row_bytes, shares, round_bytes : as in `predict_exchange`
-    factor : measured over predicted time of common sweeps so far, of the slowest machine
+    factor : the slowest machine's measured over predicted time, from common sweeps so far
 
     Raises
     ------
     BudgetError
-        A machine lacks some rows, and a machine has no room for received rows.
+        A machine lacks some rows, and another machine has no room for received rows.
     """
     costs = predict_exchange(
         parts, num_rows=num_rows, row_bytes=row_bytes, shares=shares, round_bytes=round_bytes

@@ -1,4 +1,4 @@
-"""Device rates in the cost model: seconds of a read by its size, with corrections learnt in the run. Pure."""
+"""The cost model's device rates: seconds per read by size, with corrections learnt in the run. Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final, Literal, TypeAlias
 
-# Sizes of the measured reads. Reads of the largest size, in file order, run at the sequential rate.
+# Sizes of the measured reads. Reads with the largest size, in file order, run at the sequential rate.
 SMALL_BYTES: Final = 4096
 MEDIUM_BYTES: Final = 16384
 WIDE_BYTES: Final = 65536
 SEQUENTIAL_BYTES: Final = 256 * 1024
 
-# The kinds of rates for reads.
+# The kinds of read rates.
 SizeClass: TypeAlias = Literal["small", "medium", "wide", "in_order"]
 _RATE_OF: Final[dict[int, SizeClass]] = {
     SMALL_BYTES: "small",
@@ -28,15 +28,15 @@ _RATE_OF: Final[dict[int, SizeClass]] = {
 class ReadTimes:
     """Seconds of one read among many, by its size.
 
-    Some devices need the time of a request plus that of its bytes, others the longer of the two. Between measured
-    sizes, the sizes on either side are extrapolated, which is right for both kinds. Unmeasured sizes (0) are assumed to
-    cost the request plus the bytes.
+    Some devices need a request's time plus its bytes' time, other devices the longer of the two. Between measured
+    sizes, the model extrapolates from the sizes on both sides, which is right for both kinds. Unmeasured sizes (0) are
+    assumed to cost the request plus the bytes.
     """
 
-    small_per_s: float  # of 4 KiB, at random
-    medium_per_s: float  # of 16 KiB, at random; 0 if not measured
-    wide_per_s: float  # of 64 KiB, at random; 0 if not measured
-    bytes_per_s: float  # in file order
+    small_per_s: float  # random reads of 4 KiB
+    medium_per_s: float  # random reads of 16 KiB; 0 if not measured
+    wide_per_s: float  # random reads of 64 KiB; 0 if not measured
+    bytes_per_s: float  # reads in file order
 
     def seconds(self, size: float) -> float:
         """Return the seconds for one read with ``size`` bytes, at least a page."""
@@ -63,12 +63,12 @@ class ReadTimes:
     def gap_bytes(self, read_bytes: float, *, most: int) -> int:
         """Return the longest hole between two reads with ``read_bytes`` that takes less time than another request.
 
-        It is in whole pages, and 0 if the device is bound by bytes: wide rows are then read alone.
+        The hole has entire pages. It is 0 if the device is bound by bytes: each wide row is then a separate read.
 
         Parameters
         ----------
         read_bytes : bytes per read, with its pages
-        most : largest result
+        most : largest allowed hole
         """
         apart, best = 2 * self.seconds(read_bytes), 0
         for gap in range(SMALL_BYTES, most + 1, SMALL_BYTES):
@@ -77,19 +77,19 @@ class ReadTimes:
         return best
 
     def sweep_gap_bytes(self, *, most: int) -> int:
-        """Return the longest hole that a sweep bridges: the bytes in file order in the time of one request.
+        """Return the longest hole that a sweep bridges: the bytes read in file order during one request.
 
         Parameters
         ----------
-        most : largest result
+        most : largest allowed hole
         """
         gap = self.bytes_per_s * self.seconds(SMALL_BYTES) - SMALL_BYTES
         return int(math.ceil(min(max(gap, 0.0), most)) // SMALL_BYTES * SMALL_BYTES)
 
 
-@lru_cache(maxsize=64)  # the division of the memory calls it very often
+@lru_cache(maxsize=64)  # the memory planner calls it very often
 def _points(times: ReadTimes) -> tuple[tuple[int, float], ...]:
-    """Return sizes and their seconds. Larger reads take at least as long, and no longer per byte."""
+    """Return sizes and their seconds. A larger read takes at least as long, and no longer per byte."""
     last, before = SMALL_BYTES, 1 / times.small_per_s
     found = [(last, before)]
     for size, rate in (
@@ -110,15 +110,15 @@ def _points(times: ReadTimes) -> tuple[tuple[int, float], ...]:
 def _between(points: tuple[tuple[int, float], ...], number: int, size: float) -> float:
     """Return the seconds for a read between two measured sizes, by extrapolation from both sides.
 
-    The result is where the two extrapolated lines meet, but at most the straight line between the two points, which it
-    is without an earlier point.
+    The result lies where the two extrapolated lines meet, but at most on the straight line between the two points.
+    Without an earlier point it lies on the straight line.
     """
     (low, before), (high, after) = points[number : number + 2]
     straight = before + (after - before) * (size - low) / (high - low)
     if number == 0:
         return straight
     earlier, earlier_s = points[number - 1]
-    # Beyond the last point a read takes the time of its bytes.
+    # Beyond the last point a read's time is proportional to its bytes.
     later, later_s = points[number + 2] if number + 2 < len(points) else (2 * high, 2 * after)
     rising, falling = (before - earlier_s) / (low - earlier), (later_s - after) / (later - high)
     return min(straight, max(before + rising * (size - low), after - falling * (high - size)))
@@ -129,9 +129,10 @@ STRATEGIES: Final[tuple[Strategy, ...]] = ("direct", "staged", "packed")
 
 # A larger error is an event, such as a stall of one second, not a wrong rate.
 _FACTOR_LIMIT: Final = 3.0
-_DAMPING: Final = 0.5  # of the logarithm of an error: half of it is corrected
-_SHARED: Final = 0.5  # of the logarithm of a factor: its effect on a strategy without observations
-_FORGETTING: Final = 0.95  # of the logarithm of a factor, per superbatch without an observation
+# These constants apply to logarithms of errors and factors.
+_DAMPING: Final = 0.5  # the corrected part of an error
+_SHARED: Final = 0.5  # the part of a factor that applies to strategies without observations
+_FORGETTING: Final = 0.95  # the part that remains after a superbatch without an observation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,13 +142,13 @@ class Calibration:
     direct: float = 1.0
     staged: float = 1.0
     packed: float = 1.0
-    exchanged: float = 1.0  # of rows from several machines, in any form
+    exchanged: float = 1.0  # factor for rows from several machines, in any form
     observed: frozenset[Strategy] = frozenset()
     has_exchanged: bool = False  # `exchanged` has observations
-    hidden_s: float = 0.0  # computing time of the loop during a batch's reads; 0 if unknown
+    hidden_s: float = 0.0  # the loop's computing time during a batch's reads; 0 if unknown
 
     def factor(self, strategy: Strategy) -> float:
-        """Return the factor on the model's seconds of ``strategy``."""
+        """Return the factor on the model's seconds for ``strategy``."""
         return float(getattr(self, strategy))
 
     def after(
@@ -155,22 +156,22 @@ class Calibration:
     ) -> Calibration:
         """Return the calibration after one more superbatch. Pure.
 
-        Half of the error is corrected: one slow moment of the device has little effect, and three superbatches correct
+        Half of the error is corrected. One slow moment on the device has little effect, and three superbatches bring
         a prediction that was wrong by a factor of two to within 10%. Factors stay between a third and three.
 
         Parameters
         ----------
-        strategy : the strategy used
+        strategy : the superbatch's strategy
         predicted_s, measured_s : the superbatch's seconds
-        factor : the `Choice`'s factor, if an earlier calibration predicted; defaults to this calibration's
+        factor : the `Choice`'s factor, if the prediction used an earlier calibration; defaults to this calibration's
         """
         if not (_is_positive(predicted_s) and _is_positive(measured_s)):
             return self
         learnt = learn_factor(
             self.factor(strategy), predicted_s=predicted_s, measured_s=measured_s, made_with=factor
         )
-        # An untried strategy is assumed to be half as wrong as this one: they share a device, but not everything. The
-        # factor of a strategy tried before decays slowly, so that a bad moment does not exclude it for the rest of the
+        # An untried strategy is assumed to be half as wrong as this strategy: they share a device, but not everything.
+        # A strategy tried before loses its factor slowly, so that a bad moment does not exclude it for the rest of the
         # run.
         factors = self._others(learnt)
         factors[strategy] = learnt
@@ -181,13 +182,13 @@ class Calibration:
     def after_exchange(self, predicted_s: float, measured_s: float, *, factor: float) -> Calibration:
         """Return the calibration after one more exchanged superbatch. Pure.
 
-        Untried own sweeps are assumed to be half as wrong, because the disk is the same. Otherwise the exchange alone
-        would be charged for a slow disk and lose against them.
+        Untried own sweeps are assumed to be half as wrong, because the disk is the same. Otherwise only the exchange
+        would pay for a slow disk, and would lose against the own sweeps.
 
         Parameters
         ----------
         predicted_s, measured_s : the superbatch's seconds
-        factor : factor in the prediction
+        factor : the prediction's factor
         """
         learnt = learn_factor(
             self.exchanged, predicted_s=predicted_s, measured_s=measured_s, made_with=factor
@@ -195,7 +196,7 @@ class Calibration:
         return replace(replace(self, exchanged=learnt, has_exchanged=True), **self._others(learnt))
 
     def _others(self, learnt: float) -> dict[str, Any]:
-        """Return the other strategies' factors, after an observation of one way to read."""
+        """Return the other strategies' factors, after an observation for one strategy or an exchange."""
         return {
             other: self.factor(other) ** _FORGETTING if other in self.observed else learnt**_SHARED
             for other in STRATEGIES
@@ -205,20 +206,20 @@ class Calibration:
 def learn_factor(
     factor: float, *, predicted_s: float, measured_s: float, made_with: float | None = None
 ) -> float:
-    """Return the factor for the next prediction, halfway to the correct one. Pure.
+    """Return the factor for the next prediction, halfway to the correct factor. Pure.
 
     Errors beyond a factor of three are limited, and seconds that are not positive change nothing.
 
     Parameters
     ----------
     factor : the factor until now
-    predicted_s, measured_s : seconds
+    predicted_s, measured_s : predicted and measured seconds
     made_with : the factor in the prediction; defaults to ``factor``
     """
     if not (_is_positive(predicted_s) and _is_positive(measured_s)):
         return factor
     right = (factor if made_with is None else made_with) * _clamped(measured_s / predicted_s)
-    # A mean of logarithms, so that twice as fast and twice as slow weigh the same.
+    # The mean of logarithms treats twice as fast and twice as slow alike.
     return _clamped(factor ** (1 - _DAMPING) * right**_DAMPING)
 
 
@@ -232,26 +233,26 @@ def _clamped(factor: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IoRates:
-    """The rates for the devices under the features and the spill folder."""
+    """Rates of the devices that hold the features and the spill folder."""
 
-    random_reads_per_s: float  # of 4 KiB, from the features
-    read_bytes_per_s: float  # sequential, from the features
-    write_bytes_per_s: float  # sequential, into the spill folder
-    pack_read_bytes_per_s: float  # sequential, from the spill folder
-    medium_reads_per_s: float = 0.0  # random, of 16 KiB, from the features; 0 if not measured
-    wide_reads_per_s: float = 0.0  # random, of 64 KiB, in the same way
+    random_reads_per_s: float  # random feature reads of 4 KiB
+    read_bytes_per_s: float  # sequential feature reads
+    write_bytes_per_s: float  # sequential writes to the spill folder
+    pack_read_bytes_per_s: float  # sequential reads from the spill folder
+    medium_reads_per_s: float = 0.0  # random feature reads of 16 KiB; 0 if not measured
+    wide_reads_per_s: float = 0.0  # random feature reads of 64 KiB; 0 if not measured
     is_one_device: bool = True  # the features and the spill folder share a device and its bandwidth
-    latency_s: float = 0.0  # one read of 4 KiB without other load; 0 if not measured
+    latency_s: float = 0.0  # one 4 KiB read without other load; 0 if not measured
     # Rate at which a sweep's thread copies rows to its batches while the device waits; 0 if it costs no device time.
     dealt_bytes_per_s: float = 0.0
     # On one device: combined rate of two parallel loads, relative to taking turns.
-    mixed_writes: float = 1.0  # a sweep, and packs that are written
-    mixed_reads: float = 1.0  # a sweep, and random reads
+    mixed_writes: float = 1.0  # a sweep in parallel with pack writes
+    mixed_reads: float = 1.0  # a sweep in parallel with random reads
     is_assumed: bool = False  # assumed rates of a modest SSD, without a measurement
 
     @property
     def times(self) -> ReadTimes:
-        """Seconds of a feature read by its size."""
+        """Seconds per feature read, by size."""
         return ReadTimes(
             small_per_s=self.random_reads_per_s,
             medium_per_s=self.medium_reads_per_s,
@@ -287,9 +288,9 @@ class IoRates:
         return max(busy, self.latency_s * min(calls, requests))
 
     def packing_seconds(self, read_s: float, write_s: float) -> float:
-        """Return the seconds for a sweep that also writes, from those for the read and the write alone. Pure."""
+        """Return the seconds for a sweep that also writes, from the seconds of each load run separately. Pure."""
         both_s = (read_s + write_s) / self.mixed_writes if self.is_one_device else 0.0
-        # Even if a device does both well in parallel, each still takes its own time.
+        # Each load takes at least its own time, even on a device that does both well in parallel.
         return max(read_s, write_s, both_s)
 
     def dealing_seconds(self, num_bytes: float) -> float:

@@ -1,6 +1,6 @@
-"""The loader's batches as DGL's message flow graphs, of one type or several; for links also graphs of pairs.
+"""The loader's batches as DGL's message flow graphs, for one type or several. Link batches add graphs of pairs.
 
-Blocks are built without DGL's search for the largest id.
+DGL searches for the largest id in each relation; the code here builds blocks without this search.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _FORMATS = ["coo", "csr", "csc"]
 def create_block(
     hop: Mapping[Relation, DeviceBlock], num_src: Mapping[str, int], num_dst: Mapping[str, int]
 ) -> Any:
-    """Return the block of ``dgl.create_block`` from the ``"csc"`` forms of ``hop``; arrays are shared.
+    """Return the block that ``dgl.create_block`` would make from the hop's ``"csc"`` arrays; arrays are shared.
 
     DGL's own search for the largest id in each relation would take most of an adapted batch's time.
 
     Parameters
     ----------
-    hop : the edges of each relation
-    num_src, num_dst : nodes of each type
+    hop : each relation's edges
+    num_src, num_dst : number of nodes by type
     """
     types = tuple(sorted(num_src))
     relations = tuple(sorted(hop))
@@ -67,7 +67,7 @@ def create_block(
 
 
 def fill_edges(data: Any, hop: DeviceBlock, feature: str) -> None:
-    """Write ids, weights and features of the edges in ``hop`` to its block's edge data; features as ``feature``."""
+    """Write the edge ids, weights and features in ``hop`` to a block's edge data; ``feature`` names the features."""
     data[dgl.EID] = hop.edge_ids
     if hop.edge_weight is not None:
         data["weight"] = hop.edge_weight
@@ -77,7 +77,7 @@ def fill_edges(data: Any, hop: DeviceBlock, feature: str) -> None:
 
 @cache
 def _meta_graph(types: tuple[str, ...], relations: tuple[Relation, ...]) -> Any:
-    """Return the graph of types: sources first, then destinations."""
+    """Return the graph whose nodes are types: first the source types, then the destination types."""
     number = {name: position for position, name in enumerate(types)}
     sources = [number[source] for source, _, _ in relations]
     destinations = [len(types) + number[destination] for _, _, destination in relations]
@@ -98,7 +98,7 @@ def require_device(device: str | torch.device) -> None:
         ) from error
 
 
-# DGL's name of the only relation, between nodes of the only type.
+# DGL's name for the only relation, between nodes with the only type.
 _RELATION: Relation = ("_N", "_E", "_N")
 
 BlockBatch: TypeAlias = "tuple[torch.Tensor, torch.Tensor, list[Any]]"
@@ -109,23 +109,23 @@ LinkBlockBatch: TypeAlias = "tuple[Any, Any, Any, list[Any]] | tuple[Any, Any, l
 class BlockLoader(LoaderView[Any]):
     """Yields ``(input_nodes, output_nodes, blocks)``, as ``dgl.dataloading.DataLoader`` does.
 
-    For a dataset of several types nodes are mappings and blocks typed, see `to_hetero_blocks`.
+    For a dataset with several types, nodes are mappings and blocks typed, see `to_hetero_blocks`.
 
     ``blocks[0].srcdata[feature]`` holds the features, ``blocks[-1].dstdata[label]`` the labels. ``dgl.NID`` and
     ``dgl.EID`` are set; edge ids are positions in the dataset's ``indices``. ``edata["weight"]`` is set if the
-    sampler weighs its edges, and ``edata[edge_feature]`` if they have features. Everything is a view of the native
+    sampler weighs its edges, and ``edata[edge_feature]`` if edges have features. Everything is a view of the native
     batch: local ids are int32, and a batch that is kept alive keeps its buffer.
 
     Parameters
     ----------
-    loader : a `gloader.Loader` or `gloader.HeteroLoader`, or a `gloader.Dataset` to build one for
-    feature, label, edge_feature : names of the node data and of the edge data
-    settings : of the loader to build: ``fanouts``, ``batch_size``, ``memory_budget``, ...; see `gloader.Loader`
+    loader : a `gloader.Loader` or `gloader.HeteroLoader`, or a `gloader.Dataset` from which to build a loader
+    feature, label, edge_feature : names for the node data and the edge data
+    settings : settings for the new loader: ``fanouts``, ``batch_size``, ``memory_budget``, ...; see `gloader.Loader`
 
     Raises
     ------
     ConfigError
-        This DGL cannot use the loader's device; or as `to_loader`.
+        This DGL cannot use the loader's device. Other causes are those of `to_loader`.
     """
 
     def __init__(
@@ -156,8 +156,8 @@ def to_blocks(
     Parameters
     ----------
     batch : a native batch; its arrays are shared
-    feature, label : names of the node data of the first and the last block
-    edge_feature : name of the edge data of every block, if edges have features
+    feature, label : names for the node data: features in the first block, labels in the last
+    edge_feature : name for the edge features, in every block
 
     Raises
     ------
@@ -177,16 +177,16 @@ def to_hetero_blocks(
     label: str = "label",
     edge_feature: str = "feat",
 ) -> HeteroBlockBatch:
-    """Return the input nodes and the seeds of each type, and a typed DGL block per hop, without copying. Pure.
+    """Return the input nodes and seeds by type, and a typed DGL block per hop, without copying. Pure.
 
-    Every type and relation is present, perhaps empty; types and relations are in DGL's order, that of their names.
+    Every type and relation is present, perhaps empty. Types and relations are in DGL's order: sorted by name.
 
     Parameters
     ----------
     batch : a native batch; its arrays are shared
-    labelled : the type of the labels in ``batch.y``
-    feature, label : names of the node data of the first and the last block; types without features have none
-    edge_feature : name of the edge data of every block, for relations with features
+    labelled : the type to which the labels in ``batch.y`` belong
+    feature, label : names for the node data: features in the first block, labels in the last
+    edge_feature : name for the edge features, in every block
 
     Raises
     ------
@@ -198,10 +198,10 @@ def to_hetero_blocks(
 
 
 def _labelled_blocks(batch: AnyReadyBatch, labelled: str, feature: str, label: str, edge_feature: str) -> Any:
-    """Return input nodes, seeds and blocks; ``labelled`` is the type of the labels, where there are several types."""
+    """Return input nodes, seeds and blocks; ``labelled`` is the labels' type, if there are several types."""
     view = TypedBatch(batch, _RELATION)
     blocks = _blocks(view, feature, edge_feature)
-    # Only on the outermost block, as in DGL's loader.
+    # As in DGL's loader, only the last block has labels.
     blocks[-1].dstnodes[view.only_type or labelled].data[label] = batch.y
     return view.plain(view.nodes), view.plain(view.seeds), blocks
 
@@ -228,20 +228,20 @@ def _blocks(view: TypedBatch, feature: str, edge_feature: str) -> list[Any]:
 class LinkBlockLoader(LoaderView[Any]):
     """Yields batches as a loader over ``dgl.dataloading.as_edge_prediction_sampler``; see `to_link_blocks`.
 
-    They are ``(input_nodes, pair_graph, neg_graph, blocks)``, or without negatives ``(input_nodes, pair_graph,
+    A batch is ``(input_nodes, pair_graph, neg_graph, blocks)``. Without negatives it is ``(input_nodes, pair_graph,
     blocks)``.
 
     Parameters
     ----------
-    loader : a `gloader.LinkLoader`, or a `gloader.Dataset` to build one for
-    feature, label, edge_feature : names of node data, of the positives' own labels, and of edge data
-    settings : of the loader to build: ``edges``, ``negatives``, ``exclude``, ``fanouts``, ``batch_size``, ...; see
+    loader : a `gloader.LinkLoader`, or a `gloader.Dataset` from which to build a loader
+    feature, label, edge_feature : names for node features, for the positives' own labels, and for edge features
+    settings : settings for the new loader: ``edges``, ``negatives``, ``exclude``, ``fanouts``, ``batch_size``, ...; see
         `gloader.LinkLoader`
 
     Raises
     ------
     ConfigError
-        This DGL cannot use the loader's device; or as `to_link_loader`.
+        This DGL cannot use the loader's device. Other causes are those of `to_link_loader`.
     """
 
     def __init__(
@@ -281,18 +281,18 @@ def to_link_blocks(
     label: str = "label",
     edge_feature: str = "feat",
 ) -> LinkBlockBatch:
-    """Return the input nodes, the positives and the negatives as graphs over the seeds, and a DGL block per hop. Pure.
+    """Return the input nodes, graphs of the positive and negative pairs, and a DGL block per hop. Pure.
 
-    The nodes of both graphs are the seeds, in the order of the last block's destinations, so that a model's output
-    for the blocks is their node data; ``dgl.NID`` is set. ``dgl.EID`` of ``pair_graph`` is the row of the link table.
-    Its edges also have their time as "time", if there is one, and their own labels, if no negatives are drawn.
+    The nodes of both graphs are the seeds, in the order of the last block's destinations. So a model's output for the
+    blocks can serve as their node data. ``dgl.NID`` is set. ``dgl.EID`` in ``pair_graph`` is the link table's row.
+    Its edges have their time as "time", if known. They have their own labels if no negatives are drawn.
 
     Parameters
     ----------
     batch : a native batch; its arrays are shared
-    relation : relation of the pairs, for a batch of several types; other relations have no pairs
-    has_negatives : leave the graph of the negatives out, as DGL does without a ``negative_sampler``
-    feature, label, edge_feature : names of node data, of the positives' own labels, and of edge data
+    relation : the pairs' relation, for a batch with several types; other relations have no pairs
+    has_negatives : False omits the graph of negatives, as DGL does without a ``negative_sampler``
+    feature, label, edge_feature : names for node features, for the positives' own labels, and for edge features
 
     Raises
     ------
@@ -318,7 +318,7 @@ def to_link_blocks(
 
 
 def _graph_of_pairs(view: TypedBatch, relation: Relation, pairs: torch.Tensor) -> Any:
-    """Return the graph over the seeds whose edges are ``pairs`` (n, 2); other relations have none."""
+    """Return the graph over the seeds whose edges are ``pairs`` (n, 2); other relations stay empty."""
     nothing = pairs.new_empty(0)
     edges = dict.fromkeys(view.blocks[0], (nothing, nothing))
     graph = dgl.heterograph({**edges, relation: (pairs[:, 0], pairs[:, 1])}, dict(view.num_seeds))

@@ -200,7 +200,7 @@ class DGLBlock(RelationData):
 
         Parameters
         ----------
-        message_func : as of `apply_edges`
+        message_func : as in `apply_edges`
         reduce_func : sum, mean, max or min of `gloader.compat.dgl.function`
         apply_node_func : returns further fields of the destinations from their ``data``, or None
         etype : the relation; None means the only one
@@ -342,7 +342,7 @@ def to_link_batch(batch: LinkBatch, graph: DGLGraph, relation: Relation, *, has_
     Parameters
     ----------
     batch : a native batch; its arrays are shared
-    graph : as of `to_node_batch`
+    graph : as in `to_node_batch`
     relation : relation of the pairs
     has_negatives : whether negatives are drawn
     """

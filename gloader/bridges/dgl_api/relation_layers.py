@@ -113,7 +113,7 @@ class TypedLinear(nn.Module):
     ----------
     in_size, out_size : widths
     num_types : types
-    regularizer, num_bases : as of `RelGraphConv`
+    regularizer, num_bases : as in `RelGraphConv`
     """
 
     coeff: nn.Parameter | None

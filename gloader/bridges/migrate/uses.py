@@ -1,4 +1,4 @@
-"""Uses of a library in a script, as values: imports, dotted names, arguments of calls, names that hold graphs."""
+"""A script's uses of a library, as values: imports, dotted names, call arguments, and names that hold graphs."""
 
 from __future__ import annotations
 
@@ -12,23 +12,22 @@ if TYPE_CHECKING:
 
 
 Kind: TypeAlias = str
-"""The kind of a variable's value: "graph", "block", "blocks", "loader", "data", "batch", ...; "" is anything else."""
+"""The kind of a variable's value: "graph", "block", "blocks", "loader", "data", "batch", ...; "" for all others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Library:
-    """The rules for the values of one library."""
+    """Rules that find the kinds of one library's values."""
 
-    kind_of_call: Callable[[str], Kind]  # of the result of a dotted name's call
-    hands_on: Callable[[str], bool]  # whether a dotted name's call returns its first argument, changed
-    methods: Mapping[tuple[Kind, str], Kind]  # of a method's result
+    kind_of_call: Callable[[str], Kind]  # maps a called dotted name to its result's kind
+    hands_on: Callable[[str], bool]  # True if the named function returns its first argument, changed
+    methods: Mapping[tuple[Kind, str], Kind]  # the kind that a method returns
     attributes: Mapping[tuple[Kind, str], Kind]
-    items: Mapping[Kind, Kind]  # of x[...]
-    several: Mapping[Kind, Kind]  # of a list of values of a kind
-    loops: Mapping[
-        tuple[Kind, int], tuple[Kind, ...]
-    ]  # of the loop variables over it, by the number of targets
-    parameters: Mapping[str, Kind]  # of parameters, by their usual names in examples
+    items: Mapping[Kind, Kind]  # the kind of x[...]
+    several: Mapping[Kind, Kind]  # the kind of a list whose values have this kind
+    # The kinds of the loop variables over a value, by the number of loop variables.
+    loops: Mapping[tuple[Kind, int], tuple[Kind, ...]]
+    parameters: Mapping[str, Kind]  # function parameters by their usual names in examples
 
 
 Arguments: TypeAlias = "ast.Call | ast.Dict"
@@ -38,23 +37,23 @@ Arguments: TypeAlias = "ast.Call | ast.Dict"
 class Item(NamedTuple):
     """An argument of a call, or an item of a mapping."""
 
-    name: object  # None without one
+    name: object  # None for a positional argument or a mapping after **
     value: ast.expr
-    first: ast.expr | ast.keyword  # the beginning of its text
+    first: ast.expr | ast.keyword  # the node at which the item's text begins
 
     @property
     def last(self) -> ast.expr | ast.keyword:
-        """The end of its text; only a keyword includes brackets around its value."""
+        """The node at which the item's text ends. Only a keyword includes brackets around its value."""
         return self.first if isinstance(self.first, ast.keyword) else self.value
 
 
 def literal(node: ast.AST | None) -> object:
-    """Return the value of a constant, or None. Pure."""
+    """Return a constant's value, or None for any other node. Pure."""
     return node.value if isinstance(node, ast.Constant) else None
 
 
 def items_of(node: Arguments) -> list[Item]:
-    """Return the arguments of a call, or the items of a mapping. Pure."""
+    """Return a call's arguments, or a mapping's items. Pure."""
     if isinstance(node, ast.Dict):
         pairs = zip(node.keys, node.values, strict=True)
         return [Item(literal(key), value, value if key is None else key) for key, value in pairs]
@@ -63,7 +62,7 @@ def items_of(node: Arguments) -> list[Item]:
 
 
 def are_written(node: Arguments) -> bool:
-    """Return whether all names of a call's arguments, or of a mapping's items, are written. Pure."""
+    """Return True if the script spells out all names in a ``dict(...)`` call or a mapping. Pure."""
     if isinstance(node, ast.Dict):
         return all(isinstance(key, ast.Constant) for key in node.keys)
     is_dict = isinstance(node.func, ast.Name) and node.func.id == "dict"
@@ -71,7 +70,7 @@ def are_written(node: Arguments) -> bool:
 
 
 def argument(call: ast.Call, position: int, name: str) -> ast.expr | None:
-    """Return an argument of a call, given by its position or by its name. Pure."""
+    """Return a call's argument, found by its position or its name. Pure."""
     if len(call.args) > position and not any(
         isinstance(each, ast.Starred) for each in call.args[: position + 1]
     ):
@@ -81,34 +80,34 @@ def argument(call: ast.Call, position: int, name: str) -> ast.expr | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """The value of a variable."""
+    """A variable's value."""
 
     kind: Kind
-    is_sure: bool = True  # False if only its name suggests it
-    made_by: str = ""  # the called dotted name, perhaps some steps before
-    literal: Arguments | None = None  # of kind "dict"
+    is_sure: bool = True  # False if only the variable's name suggests the kind
+    made_by: str = ""  # the dotted name whose call made the value, perhaps some steps before
+    literal: Arguments | None = None  # the mapping, for the kind "dict"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """The place of a node in the script."""
+    """A node's place in the script."""
 
     statement: ast.stmt
-    body: Sequence[ast.stmt]  # the block of the statement
+    body: Sequence[ast.stmt]  # the block that contains the statement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Import:
-    """One name of an import statement."""
+    """One name in an import statement."""
 
     statement: ast.Import | ast.ImportFrom
     alias: ast.alias
     place: Place
-    dotted: str  # full name, such as dgl.nn.SAGEConv
+    dotted: str  # the full name, such as dgl.nn.SAGEConv
 
     @property
     def local(self) -> str:
-        """The script's name for it."""
+        """The script's name for the import."""
         return self.alias.asname or self.alias.name
 
 
@@ -116,22 +115,22 @@ class Import:
 class Use:
     """One use of a library."""
 
-    node: ast.expr  # the dotted name, or the attribute, subscript or call of a value
-    name: str  # full name of an imported name; else the path from the value, with "[]" and "()"
+    node: ast.expr  # the dotted name, or an attribute, subscript or call on a value
+    name: str  # the full imported name; for a value, the path from it, with "[]" and "()"
     place: Place
     held: Held | None = None  # the value, for an attribute
-    call: ast.Call | None = None  # its call, if any
-    given: Mapping[int | str, Held | None] = field(default_factory=dict)  # values of its arguments
-    spread: Sequence[Arguments] = ()  # the mappings after ** that are written in the script
-    is_written: bool = True  # all arguments are, in the call or in ``spread``
-    is_stored: bool = False  # it is assigned or deleted
+    call: ast.Call | None = None  # the call of the node, if any
+    given: Mapping[int | str, Held | None] = field(default_factory=dict)  # the call's argument values
+    spread: Sequence[Arguments] = ()  # the mappings after ** that the script spells out
+    is_written: bool = True  # the script spells out all arguments, in the call or in ``spread``
+    is_stored: bool = False  # the node is assigned or deleted
 
     def argument(self, position: int, name: str) -> Held | None:
-        """Return the value of an argument, given by its position or by its name."""
+        """Return an argument's value, found by its position or its name."""
         return self.given.get(position, self.given.get(name))
 
     def written(self, position: int, name: str) -> ast.expr | None:
-        """Return an argument as written in the call or in one of its mappings."""
+        """Return an argument's node from the call or from one of its mappings."""
         found = None if self.call is None else argument(self.call, position, name)
         items = (item for mapping in self.spread for item in items_of(mapping))
         return found or next((item.value for item in items if item.name == name), None)
@@ -139,18 +138,18 @@ class Use:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """The result of reading a script."""
+    """All imports and uses in a script."""
 
-    imports: tuple[Import, ...]  # of all libraries, in order
+    imports: tuple[Import, ...]  # imports from all libraries, in order
     uses: tuple[Use, ...]
 
 
 MOVES: Final = ("to", "cuda", "cpu", "contiguous", "pin_memory", "share_memory_")
-"""Methods of a graph of PyG that return it, elsewhere."""
+"""Methods that return a PyG graph in other memory."""
 
 
 def hands_on(use: Use) -> bool:
-    """Return whether a call returns its graph argument, moved or transformed."""
+    """Return True if a call returns its graph argument, moved or transformed."""
     if use.held is None:
         return False
     kind, name = use.held.kind, use.name
@@ -158,7 +157,7 @@ def hands_on(use: Use) -> bool:
 
 
 def sources_of(tree: ast.Module, names: AbstractSet[str], handed_on: Collection[int]) -> set[str]:
-    """Return the names of graphs from which calls of ``handed_on`` made those of ``names``."""
+    """Return the names of graphs from which ``handed_on`` calls made the graphs ``names``."""
     found: set[str] = set()
     for node in ast.walk(tree):
         targets = node.targets if isinstance(node, ast.Assign) else []
@@ -175,7 +174,7 @@ def sources_of(tree: ast.Module, names: AbstractSet[str], handed_on: Collection[
 
 
 def _sources_by_calls(tree: ast.Module, names: AbstractSet[str]) -> set[str]:
-    """Return the names of graphs that the script's functions return and take on the way to those of ``names``."""
+    """Return the graph names that a script's functions take or return on the way to the graphs ``names``."""
     functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     found: set[str] = set()
     for node in ast.walk(tree):
@@ -197,7 +196,7 @@ def _sources_by_calls(tree: ast.Module, names: AbstractSet[str]) -> set[str]:
 
 
 def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[str, ast.Name]]:
-    """Return the names that ``target = value`` binds, with the names on the right side. Pure."""
+    """Return each name that ``target = value`` binds, with its name on the right side. Pure."""
     both = [(target, value)]
     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
         both = list(zip(target.elts, value.elts, strict=False))
@@ -209,7 +208,7 @@ def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[str, ast.Name]]:
 
 
 def parts_of(tree: ast.Module, names: Collection[str]) -> set[str]:
-    """Return the names of parts of the graphs ``names``, as ``paper = data["paper"]``. Pure."""
+    """Return the names of graph parts, as ``paper`` in ``paper = data["paper"]``. Pure."""
     return {
         target.id
         for node in ast.walk(tree)
@@ -222,7 +221,7 @@ def parts_of(tree: ast.Module, names: Collection[str]) -> set[str]:
 
 
 def innermost(node: ast.AST) -> ast.AST:
-    """Return the beginning of a chain of method calls."""
+    """Return the first call in a chain of method calls."""
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         if not isinstance(node.func.value, ast.Call):
             return node
@@ -231,7 +230,7 @@ def innermost(node: ast.AST) -> ast.AST:
 
 
 def is_stored(node: ast.AST, names: Collection[str]) -> bool:
-    """Return whether a part of one of ``names`` is set or deleted, directly or by a call for that purpose. Pure."""
+    """Return True if a statement sets or deletes a part of one of ``names``, directly or by a call. Pure."""
     match node:
         case ast.Attribute(ctx=ast.Store() | ast.Del()) | ast.Subscript(ctx=ast.Store() | ast.Del()):
             return root_of(node) in names
@@ -243,7 +242,7 @@ def is_stored(node: ast.AST, names: Collection[str]) -> bool:
 
 
 def sets_by_name(node: ast.AST, names: Collection[str]) -> bool:
-    """Return whether a statement is ``setattr`` of one of ``names``. Pure."""
+    """Return True if a statement calls ``setattr`` on one of ``names``. Pure."""
     match node:
         case ast.Expr(value=ast.Call(func=ast.Name(id="setattr"), args=[ast.Name(id=name), *_])):
             return name in names
@@ -251,7 +250,7 @@ def sets_by_name(node: ast.AST, names: Collection[str]) -> bool:
 
 
 def is_changed(use: Use) -> bool:
-    """Return whether a part of the attribute is set, as ``data.train_mask[ids] = True``. Pure."""
+    """Return True if the statement sets a part of the attribute, as ``data.train_mask[ids] = True``. Pure."""
     statement = use.place.statement
     targets = statement.targets if isinstance(statement, ast.Assign) else []
     return any(
@@ -261,12 +260,12 @@ def is_changed(use: Use) -> bool:
 
 
 def is_bound(node: ast.AST, name: str) -> bool:
-    """Return whether ``name`` is bound. Pure."""
+    """Return True if the node binds ``name``. Pure."""
     return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name
 
 
 def root_of(node: ast.AST) -> str | None:
-    """Return the name that a value begins with; for several values, the common one."""
+    """Return the name with which a value begins; for several values, their common name or None."""
     if isinstance(node, ast.Tuple | ast.List):
         names = {root_of(each) for each in node.elts}
         return names.pop() if len(names) == 1 else None

@@ -32,7 +32,7 @@ _ELSEWHERE = {
 
 
 def require_own(owner: object, name: str) -> None:
-    """Raise ConfigError if ``name`` is set although batches take it from the dataset."""
+    """Raise ConfigError if batches take ``name`` from the dataset: a user cannot set it."""
     if name in _OF_BATCHES:
         raise ConfigError(
             f"a {type(owner).__name__}'s {name!r} is that of the prepared dataset, which batches are made of: change "
@@ -56,11 +56,11 @@ _OF_LABELLED = ("y", "train_mask", "val_mask", "test_mask")
 
 @near_keywords
 class HeteroGraphData:
-    """The numbers, labels and masks of a dataset of several types, by the names of ``torch_geometric.data.HeteroData``.
+    """A typed dataset's numbers, labels and masks, with the names of ``torch_geometric.data.HeteroData``.
 
-    ``data["paper"]`` is a `NodeData`, ``data["author", "writes", "paper"]`` an `EdgeData`. It has only attributes
-    that fit in memory: nine bytes per labelled node for ``y`` and a mask, at the first access. Features and edges are
-    absent: only batches have them.
+    ``data["paper"]`` is a `NodeData`, ``data["author", "writes", "paper"]`` an `EdgeData`. The object has only
+    attributes that fit in memory: ``y`` and a mask take nine bytes per labelled node, from the first access on.
+    Features and edges are absent: only batches have them.
 
     Raises
     ------
@@ -76,45 +76,45 @@ class HeteroGraphData:
 
     @property
     def node_types(self) -> list[str]:
-        """The types of nodes."""
+        """The node types."""
         return list(self.dataset.node_types)
 
     @property
     def edge_types(self) -> list[Relation]:
-        """The relations."""
+        """The edge types."""
         return list(self.dataset.relations)
 
     def metadata(self) -> tuple[list[str], list[Relation]]:
-        """Return both, in the form for ``torch_geometric.nn.to_hetero``."""
+        """Return the node types and the relations, as ``torch_geometric.nn.to_hetero`` expects them."""
         return self.node_types, self.edge_types
 
     @property
     def num_nodes(self) -> int:
-        """Nodes of all types."""
+        """Number of nodes in all types."""
         return self.dataset.num_nodes
 
     @property
     def num_edges(self) -> int:
-        """Edges of all relations."""
+        """Number of edges in all relations."""
         return self.dataset.num_edges
 
     @property
     def num_node_features(self) -> dict[str, int]:
-        """F of each type; 0 without features."""
+        """F by type; 0 for a type without features."""
         return {name: table.feature_dim for name, table in self.dataset.node_tables.items()}
 
     @property
     def num_features(self) -> dict[str, int]:
-        """F of each type; 0 without features."""
+        """F by type; 0 for a type without features."""
         return self.num_node_features
 
     @property
     def num_classes(self) -> int:
-        """Number of classes; in PyG an attribute of the data set."""
+        """Number of classes; in PyG it is an attribute of the data set."""
         return self.dataset.num_classes
 
     def __repr__(self) -> str:
-        """Return the numbers of each type and relation, in the form of PyG's ``HeteroData``."""
+        """Return the numbers by type and relation, in the form of PyG's ``HeteroData``."""
         held = [f"  {name}={self[name]!r}" for name in self.node_types]
         held += [f"  ({', '.join(relation)})={self[relation]!r}" for relation in self.edge_types]
         return f"HeteroGraphData(  # {self.dataset.location}\n" + ",\n".join(held) + "\n)"
@@ -129,7 +129,7 @@ class HeteroGraphData:
             return NodeData(self.dataset, self.dataset.node_tables[key])
         if isinstance(key, tuple) and key in self.dataset.relations:
             return EdgeData(self.dataset.edge_tables[key])
-        # Not a gloader error: users of a mapping expect this one.
+        # A mapping's users expect this error, not a gloader error.
         known = (*self.dataset.node_types, *self.dataset.relations)
         raise missing_key(key, known, "neither a type nor a relation of this graph")
 
@@ -138,27 +138,27 @@ class HeteroGraphData:
 
 
 class _Part:
-    """A type or a relation: the attributes of PyG's storages, and those that batches take from the dataset."""
+    """A type or a relation: the attributes of PyG's storages, except those that batches read from the dataset."""
 
     def __getitem__(self, name: str) -> Any:
-        """Return the attribute of that name."""
+        """Return the attribute ``name``."""
         try:
             return getattr(self, name)
         except AttributeError as error:
             raise KeyError(str(error)) from None
 
     def __setitem__(self, name: str, value: Any) -> None:
-        """Set the attribute of that name."""
+        """Set the attribute ``name``."""
         setattr(self, name, value)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Keep ``value`` in memory, such as a user's own mask; refuse names that batches take from the dataset."""
+        """Keep ``value`` in memory, such as a user's own mask; refuse names that batches read from the dataset."""
         require_own(self, name)
         super().__setattr__(name, value)
 
 
 class NodeData(_Part):
-    """The nodes of one type."""
+    """One type's nodes."""
 
     def __init__(self, dataset: Dataset, table: NodeTable) -> None:
         self._dataset, self._table = dataset, table
@@ -169,37 +169,37 @@ class NodeData(_Part):
 
     @property
     def num_nodes(self) -> int:
-        """N of the type."""
+        """Number of nodes with this type."""
         return self._table.num_nodes
 
     @property
     def num_features(self) -> int:
-        """F of the type; 0 without features."""
+        """F for this type; 0 without features."""
         return self._table.feature_dim
 
     @property
     def num_node_features(self) -> int:
-        """F of the type; 0 without features."""
+        """F for this type; 0 without features."""
         return self._table.feature_dim
 
     @cached_property
     def y(self) -> torch.Tensor:
-        """(N,) int64 class of each node, -1 for unlabelled ones; only of the labelled type."""
+        """(N,) int64 class of each node, -1 for unlabelled nodes. Only the labelled type has classes."""
         return torch.tensor(self._labelled("labels"))
 
     @cached_property
     def train_mask(self) -> torch.Tensor:
-        """(N,) bool: the training nodes; only of the labelled type."""
+        """(N,) bool: True for training nodes. Only the labelled type has masks."""
         return self._mask("train")
 
     @cached_property
     def val_mask(self) -> torch.Tensor:
-        """(N,) bool: the validation nodes; only of the labelled type."""
+        """(N,) bool: True for validation nodes. Only the labelled type has masks."""
         return self._mask("valid")
 
     @cached_property
     def test_mask(self) -> torch.Tensor:
-        """(N,) bool: the test nodes; only of the labelled type."""
+        """(N,) bool: True for test nodes. Only the labelled type has masks."""
         return self._mask("test")
 
     def _mask(self, split: str) -> torch.Tensor:
@@ -209,7 +209,7 @@ class NodeData(_Part):
 
     def _labelled(self, name: str) -> IdArray:
         if not self._table.has_labels:
-            # Leads to `__getattr__`, as every AttributeError in a property.
+            # Python then calls `__getattr__`, as for every AttributeError in a property.
             raise AttributeError(name)
         found: IdArray = getattr(self._table, name)
         return found
@@ -225,15 +225,15 @@ class NodeData(_Part):
 
 @near_keywords
 class GraphData(NodeData):
-    """The numbers, labels and masks of a dataset, by the names that ``torch_geometric.data.Data`` gives them.
+    """A dataset's numbers, labels and masks, with the names of ``torch_geometric.data.Data``.
 
-    It has only attributes that fit in memory: nine bytes per node for ``y`` and a mask, at the first access. Features
-    and edges are absent: only batches have ``x`` and ``edge_index``.
+    The object has only attributes that fit in memory: ``y`` and a mask take nine bytes per node, from the first
+    access on. Features and edges are absent: only batches have ``x`` and ``edge_index``.
 
     Raises
     ------
     ConfigError
-        The dataset has several types of nodes.
+        The dataset has several node types.
     """
 
     def __init__(self, dataset: Dataset) -> None:
@@ -246,12 +246,12 @@ class GraphData(NodeData):
 
     @property
     def num_edges(self) -> int:
-        """E."""
+        """Number of edges."""
         return self.dataset.num_edges
 
     @property
     def num_classes(self) -> int:
-        """Number of classes; in PyG an attribute of the data set."""
+        """Number of classes; in PyG it is an attribute of the data set."""
         return self.dataset.num_classes
 
     def __repr__(self) -> str:
@@ -261,12 +261,12 @@ class GraphData(NodeData):
         return f"GraphData({held}, y, train_mask, val_mask, test_mask, dataset={self.dataset.location!r})"
 
     def __getattr__(self, name: str) -> Never:
-        # Not a gloader error: hasattr() and copy.copy() rely on it.
+        # hasattr() and copy.copy() rely on AttributeError, so this is no gloader error.
         raise missing_attribute("a GraphData", name, dir(type(self)), _ELSEWHERE)
 
 
 class EdgeData(_Part):
-    """The edges of one relation."""
+    """One relation's edges."""
 
     def __init__(self, table: EdgeTable) -> None:
         self._table = table
@@ -276,7 +276,7 @@ class EdgeData(_Part):
 
     @property
     def num_edges(self) -> int:
-        """E of the relation."""
+        """Number of edges in the relation."""
         return self._table.num_edges
 
     def __getattr__(self, name: str) -> Never:
@@ -284,5 +284,5 @@ class EdgeData(_Part):
 
 
 def _missing(owner: object, name: str) -> AttributeError:
-    # Not a gloader error: hasattr() and copy.copy() rely on it.
+    # hasattr() and copy.copy() rely on AttributeError, so this is no gloader error.
     return missing_attribute(with_article(type(owner).__name__), name, dir(type(owner)), _TYPED_ELSEWHERE)

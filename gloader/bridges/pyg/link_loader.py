@@ -49,7 +49,7 @@ class LinkLoader(LoaderView[Any]):
     loader : a `gloader.LinkLoader`, or a `gloader.Dataset` to build one for
     triplets : whether to have ``src_index``, ``dst_pos_index`` and ``dst_neg_index`` instead of ``edge_label_index``
         and ``edge_label``; needs equally many negatives for the source of each edge, as `gloader.Uniform` draws
-    settings : of the loader to build: ``edges``, ``negatives``, ``exclude``, ``fanouts``, ``batch_size``, ...; see
+    settings : settings for the new loader: ``edges``, ``negatives``, ``exclude``, ``fanouts``, ``batch_size``, ...; see
         `gloader.LinkLoader`. ``layout`` defaults to "merged" if the sampler supports it
 
     Raises

@@ -1,7 +1,7 @@
-"""The loader of PyG's ``Data``, or of ``HeteroData`` for a dataset of several types.
+"""The loader that yields PyG's ``Data``, or ``HeteroData`` for a dataset with several types.
 
-torch's samplers of positions become draws of seeds, addressed by (seed, epoch). A batch with repeated seeds has one row
-for each draw, as in PyG.
+A torch sampler's draws become draws of seeds, addressed by (seed, epoch). A batch with repeated seeds has one row for
+each draw, as in PyG.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SeedRows:
-    """The nodes of a type with an additional copy of a seed for each repeated draw.
+    """A type's nodes in a batch, with an additional copy of a seed for each repeated draw.
 
-    Copies come first, in the order of the draws, and have the edges of their seed; all other nodes follow. Outgoing
-    edges of a seed start at its first copy.
+    Copies come first, in the order of the draws, and have their seed's edges. All other nodes follow. A seed's
+    outgoing edges start at its first copy.
     """
 
-    rows: torch.Tensor  # (B,) the seed of each draw, as a position among the U nodes of the type
-    nodes: torch.Tensor  # (B + U - S,) the origin of each node; S is the number of distinct seeds
-    places: torch.Tensor  # (U,) the new place of each node
+    rows: torch.Tensor  # (B,) each draw's seed, as a position among the type's U nodes
+    nodes: torch.Tensor  # (B + U - S,) each node's position before copying; S counts the distinct seeds
+    places: torch.Tensor  # (U,) each node's new position
 
     @classmethod
     def of(cls, drawn: IdArray, seeds: IdArray, num_nodes: int, device: torch.device) -> SeedRows | None:
-        """Return the rows of ``drawn`` (B,), which repeats some of ``seeds`` (S,); None without repeats."""
+        """Return the rows for ``drawn`` (B,), which repeats some ``seeds`` (S,); None if no seed repeats."""
         if len(drawn) == len(seeds):
             return None
         by_id = np.argsort(seeds)
@@ -68,7 +68,7 @@ class SeedRows:
 
 
 def repeat_nodes(store: Any, seeds: SeedRows) -> None:
-    """Give ``store``, of a PyG batch, a row for each draw; the caller sets ``num_nodes`` if it is stored."""
+    """Give ``store``, a PyG batch's node store, a row for each draw. The caller sets ``num_nodes`` if it is stored."""
     for name in ("x", "n_id"):
         if name in store:
             store[name] = store[name][seeds.nodes]
@@ -77,12 +77,12 @@ def repeat_nodes(store: Any, seeds: SeedRows) -> None:
 
 
 def repeat_edges(store: Any, source: SeedRows | None, destination: SeedRows | None) -> None:
-    """Connect the edges of ``store`` to the rows of the draws; each copy of a seed has the seed's edges.
+    """Connect the edges in ``store`` to the draws' rows; each copy of a seed gets the seed's edges.
 
     Parameters
     ----------
-    store : the edges of a relation; those of the first hop come first, and include all edges of seeds
-    source, destination : of the two types; None without repeated seeds
+    store : a relation's edges; the first hop's edges come first, and include all edges into seeds
+    source, destination : the two types' rows; None if the type's seeds do not repeat
     """
     src, dst = store.edge_index
     first, *others = store.num_sampled_edges
@@ -110,19 +110,19 @@ _KNOWN = (WeightedRandomSampler, RandomSampler, SubsetRandomSampler, SequentialS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedOrder:
-    """An epoch's selection from the seeds of a loader."""
+    """The order and selection in which an epoch serves the seeds."""
 
     shuffle: bool
-    draws: Draws | None = None  # None means each once
+    draws: Draws | None = None  # None serves each seed once
 
     @classmethod
     def take(cls, settings: dict[str, Any], num_seeds: int, *, shuffle: bool) -> Self:
-        """Take a torch sampler out of ``settings``; gloader's own ``sampler`` is a name.
+        """Take a torch sampler out of ``settings``. A string is the name of a gloader sampler and stays there.
 
         Raises
         ------
         ConfigError
-            Its draws are unknown, it is for another number of seeds, or another order is given as well.
+            The sampler's kind is unknown, it is made for another number of seeds, or another order is also given.
         """
         if settings.get("batch_sampler") is not None:
             raise ConfigError("batch_sampler: give its sampler as sampler=, with batch_size= and drop_last=")
@@ -148,13 +148,13 @@ class SeedOrder:
         return cls(shuffle=False)
 
     def apply(self, ids: IdArray, name: str | None, *, has_times: bool) -> tuple[Any, int]:
-        """Return the seeds for a loader in place of ``ids`` (n,), and the number of seeds in an epoch.
+        """Return the loader's seeds in place of ``ids`` (n,), and the number of seeds in an epoch.
 
         Parameters
         ----------
-        ids : of the nodes
+        ids : node ids
         name : node type, if there are several
-        has_times : whether each seed has a query time: such seeds may repeat, each with its own neighbours
+        has_times : True if each seed has a query time. Such seeds may repeat, each with its own neighbours.
         """
         nodes = ids if name is None else {name: ids}
         if self.draws is not None:
@@ -172,7 +172,7 @@ def _require_as_many(sampler: Sampler[Any], given: int, num_seeds: int) -> None:
 
 
 def _subset(positions: IdArray, num_seeds: int) -> Draws:
-    """Return draws of each of ``positions`` once, in random order: all others have no weight."""
+    """Return draws that serve each of ``positions`` once, in random order; other positions get no weight."""
     weights = np.bincount(positions[(positions >= 0) & (positions < num_seeds)], minlength=num_seeds)
     if weights.sum() != len(positions) or weights.max(initial=0) > 1 or not len(positions):
         raise ConfigError(
@@ -205,27 +205,27 @@ OF_WORKERS = ("num_workers", "persistent_workers", "prefetch_factor", "multiproc
 class NodeLoader(LoaderView[Any]):
     """Yields batches as PyG's ``NeighborLoader`` for node tasks, without pyg-lib or torch-sparse.
 
-    Each is a ``Data``, see `to_data`, or a ``HeteroData`` for a dataset of several types, see `to_hetero_data`. ``y``
-    holds only the labels of the seeds, so that ``batch.y[:batch.batch_size]`` is all of it. ``input_id`` are the
+    A batch is a ``Data``, see `to_data`, or a ``HeteroData`` for a dataset with several types, see `to_hetero_data`.
+    ``y`` holds only the seeds' labels, so ``batch.y[:batch.batch_size]`` equals ``batch.y``. ``input_id`` holds the
     seeds' positions in the loader's seeds, by default the training nodes.
 
     Parameters
     ----------
-    loader : a `gloader.Loader` or `gloader.HeteroLoader`, or a `gloader.Dataset` to build one for
-    settings : of the loader to build: ``fanouts``, ``batch_size``, ``memory_budget``, ...; see `gloader.Loader`.
+    loader : a `gloader.Loader` or `gloader.HeteroLoader`, or a `gloader.Dataset` from which to build a loader
+    settings : settings for the new loader: ``fanouts``, ``batch_size``, ``memory_budget``, ...; see `gloader.Loader`.
         ``layout`` defaults to "merged" if the sampler supports it: batches have exactly the nodes and edges of
         native ones. Batches of a layered loader have its nodes, and the edges that PyG would have drawn
 
     Raises
     ------
     ConfigError
-        As `to_loader`.
+        See `to_loader`.
     """
 
     def __init__(self, loader: AnyLoader | Dataset, **settings: Any) -> None:
         if isinstance(loader, Dataset):
-            # PyG samples each node once, as does the merged layout: a batch has exactly the edges of
-            # the native one.
+            # PyG samples each node once, as does the merged layout: a batch has exactly the native
+            # batch's edges.
             settings.setdefault("layout", preferred_layout(settings.get("sampler", "neighbor")))
         native = to_loader(loader, settings)
         convert = _to_hetero_data_of(native) if isinstance(native, HeteroLoader) else _to_data_of(native)
@@ -233,38 +233,39 @@ class NodeLoader(LoaderView[Any]):
 
     @property
     def dataset(self) -> range:
-        """The positions of the seeds, as in PyG: ``len(loader.dataset)`` is the seeds of an epoch."""
+        """The seeds' positions, as in PyG: ``len(loader.dataset)`` is the number of seeds in an epoch."""
         return range(len(cast("AnyLoader", self.loader).seeds))
 
 
 class NeighborLoader(NodeLoader):
-    """`NodeLoader` by the names, and with the defaults, of ``torch_geometric.loader.NeighborLoader``.
+    """`NodeLoader` with the names and defaults of ``torch_geometric.loader.NeighborLoader``.
 
     The default is all nodes in order: ``NeighborLoader(data, [-1], batch_size=1024)`` serves
     layer-wise inference, one layer per pass.
 
     Parameters
     ----------
-    data : a `GraphData` or `HeteroGraphData`, or the `gloader.Dataset` itself; ``loader.data`` is the former
-    num_neighbors : neighbours per node and hop, the hop next to the seeds first; -1 takes all. Of a graph of several
-        types also by relation, see `gloader.HeteroLoader`; "*" stands for relations that are not named
+    data : a `GraphData` or `HeteroGraphData`, or the `gloader.Dataset` itself, which ``loader.data`` then wraps
+    num_neighbors : neighbours per node and hop, the hop next to the seeds first; -1 takes all. A graph with several
+        types also accepts fan-outs by relation, see `gloader.HeteroLoader`; "*" stands for relations not named
     input_nodes : (n,) ids or (N,) mask of the seeds; None means all nodes. Ids may repeat: a seed that a batch draws
-        twice has two rows, with the same neighbours. For a graph of several types a pair of a type and these, as
-        ``("paper", ids)``, or a type alone
+        twice has two rows, with the same neighbours. A graph with several types needs a pair such as
+        ``("paper", ids)``, or only a type's name
     batch_size : seeds per batch; at most all seeds, as in PyG
     shuffle : order the seeds anew in every epoch
-    sampler : one of torch's, ``WeightedRandomSampler``, ``RandomSampler``, ``SubsetRandomSampler`` or
-        ``SequentialSampler``, or PyG's ``ImbalancedSampler``: its weights and counts are taken, and the draws follow
-        from ``seed`` and the epoch, so that a resumed run draws the same. A name is gloader's, see `gloader.Loader`
+    sampler : a torch sampler: ``WeightedRandomSampler``, ``RandomSampler``, ``SubsetRandomSampler`` or
+        ``SequentialSampler``; or PyG's ``ImbalancedSampler``. The loader takes over its weights and counts. The draws
+        follow from ``seed`` and the epoch, so a resumed run draws the same seeds. A string names a gloader sampler,
+        see `gloader.Loader`
     settings : other keywords of `gloader.Loader`: ``memory_budget``, ``features``, ``device``, ...
 
     Raises
     ------
     ConfigError
-        A setting concerns PyG's worker processes; ``input_nodes`` is not a mask of all nodes, or lacks a
-        type if there are several; ``sampler`` is of another kind; or as `gloader.Loader`.
+        A setting concerns PyG's worker processes; ``input_nodes`` is a mask with a wrong length, or lacks a
+        type if there are several; ``sampler`` has an unsupported kind. For other causes see `gloader.Loader`.
     SeedError
-        ``input_nodes`` has an id without a node.
+        ``input_nodes`` contains an id that is no node.
     """
 
     _refused = (*OF_WORKERS, "batch_sampler")
@@ -355,7 +356,7 @@ def _to_hetero_data_of(loader: HeteroLoader) -> Callable[[HeteroReadyBatch], Any
 def _nodes_of(
     data: GraphData | HeteroGraphData, nodes: Nodes | str | tuple[str, Nodes | None] | None
 ) -> tuple[IdArray, str | None]:
-    """Return the ids of ``nodes``, and their type if there are several."""
+    """Return the ids in ``nodes``, and their type if there are several."""
     if isinstance(data, GraphData):
         if isinstance(nodes, (str, tuple)):
             raise ConfigError("input_nodes names a type, and this graph has one: give ids or a mask")
