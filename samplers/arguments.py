@@ -1,4 +1,4 @@
-"""Checks of sampler arguments and hop sizes, before a kernel runs."""
+"""Checks on sampler arguments and hop sizes, before a kernel runs."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ MAX_LOCAL = 2**31 - 2  # local ids and offsets are int32
 def resolve_fanouts(fanouts: FanoutsLike, relations: Sequence[Relation]) -> tuple[tuple[int, ...], ...]:
     """Return the fan-outs by relation, the hop next to the seeds first. Pure.
 
-    With `CollectiveFanouts` each relation has the collective ones.
+    With `CollectiveFanouts` each relation has the collective fan-outs.
 
     Raises
     ------
     ConfigError
-        ``fanouts`` are malformed, name an unknown relation, or lack one.
+        ``fanouts`` are malformed, name an unknown relation, or lack a relation.
     """
     checked = checked_fanouts(fanouts)
     if isinstance(checked, CollectiveFanouts):
@@ -92,7 +92,7 @@ def split_seeds(seeds: IdArray, type_starts: IdArray) -> list[IdArray]:
 
     Parameters
     ----------
-    seeds : (B,) nodes of several types, in one numbering
+    seeds : (B,) nodes with several types, in one numbering
     type_starts : (T + 1,) see `HeteroGraph.type_starts`
 
     Raises
@@ -127,13 +127,13 @@ def checked_total(total: int, hop: int, batch_id: BatchId, fanouts: tuple[int, .
 
     Parameters
     ----------
-    total : edges; -1 if a kernel gave up counting
-    hop, batch_id, fanouts : for the message
+    total : number of edges; -1 if a kernel gave up counting
+    hop, batch_id, fanouts : values for the message
 
     Raises
     ------
     ConfigError
-        There are 2**31 edges or more.
+        There are 2**31 or more edges.
     """
     if not 0 <= total <= MAX_LOCAL:
         raise ConfigError(

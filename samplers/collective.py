@@ -1,7 +1,7 @@
-"""Collective fan-outs: a node draws among its in-edges of all relations, as if they were one list.
+"""Collective fan-outs: a node draws among its in-edges in all relations, as if they were one list.
 
-OGB's scripts join all types into one graph for this. Here the lists stay apart: a draw is a position among the in-edges
-of a node, relation after relation. The draws are then dealt out to the relations.
+OGB's scripts join all types into one graph for this. Here the lists stay separate: a draw is a position among the
+node's in-edges, relation after relation. The draws are then dealt out to the relations.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class CollectiveDraws:
-    """Draws the edges of a hop for all relations into a type together. Pure and thread-safe.
+    """Draws a hop's edges for all relations into a type together. Pure and thread-safe.
 
     A node's draws use the key of the first relation into its type, even if that relation has no edges.
 
@@ -40,7 +40,7 @@ class CollectiveDraws:
         self._topologies = tuple(graph.relations.values())
         self._fanouts = fanouts
         self._replace = replace
-        # By type, the numbers of the relations into it.
+        # By type, the numbers of the relations into the type.
         self._into = [
             [number for number, relation in enumerate(graph.relations) if relation[2] == name]
             for name in graph.num_nodes
@@ -54,23 +54,23 @@ class CollectiveDraws:
         destinations: Sequence[range],
         key: np.uint64,
     ) -> Mapping[int, Picked]:
-        """Return the picked edges by the number of their relation.
+        """Return the picked edges by relation number.
 
         Relations without edges or without destinations are left out.
 
         Parameters
         ----------
         work : the batch so far
-        batch_id, hop : the address
-        destinations : by type, positions among its nodes
-        key : the hop's key
+        batch_id, hop : the draws' address
+        destinations : by type, positions among the type's nodes
+        key : the hop's random key
 
         Raises
         ------
         ConfigError
             The hop would have 2**31 edges into a type.
         GraphError
-            The in-edges of a node do not lie within the graph's.
+            A node's in-edges do not lie within the graph's edges.
         """
         dealt: dict[int, Picked] = {}
         if self._fanouts[hop] == 0:
@@ -99,7 +99,7 @@ class CollectiveDraws:
         for space in spaces[1:]:
             totals += space.degrees[part]
         indptr, picked = self._pick(spaces[0].nodes[part], totals, batch_id, hop, key, spaces[0].scratch.bits)
-        # By node, the in-edges in earlier relations.
+        # For each node, the number of its in-edges in earlier relations.
         before = np.zeros(len(here), dtype=np.int64)
         for number, space in zip(numbers, spaces, strict=True):
             space.scratch.reserve_edges(int(indptr[-1]) + 1)  # one spare entry
@@ -153,7 +153,7 @@ def _deal(
         for j in range(indptr[i], indptr[i + 1]):
             at = picked[j] - before[i]
             edge_ids[out] = starts[i] + at
-            out += 0 <= at < degrees[i]  # without a branch, which would be unpredictable
+            out += 0 <= at < degrees[i]  # no branch, because a branch would be unpredictable
         own_indptr[i + 1] = out
         before[i] += degrees[i]
     return out

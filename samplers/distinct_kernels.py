@@ -1,4 +1,4 @@
-"""Kernels over drawn positions: sort the distinct ones, and rank each position among them."""
+"""Kernels over drawn positions: sort the distinct positions, and rank each position among them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def order_distinct(
     ----------
     positions : drawn positions, followed by `SLACK` spare entries
     first, count : the part to sort
-    may_repeat : whether a position may occur twice
+    may_repeat : True if a position may occur twice
     ranks : (`SLACK`,) scratch
     out, at : output and its first index; ``count`` entries must fit
     """
@@ -105,12 +105,12 @@ def count_picks(
     ordered: IdArray,
     counts: IdArray,
 ) -> None:
-    """Count the distinct edges that each destination of a hop drew with replacement.
+    """Count the distinct edges that each destination in a hop drew with replacement.
 
     Parameters
     ----------
-    edge_ids, indptr : the hop's edges, followed by `SLACK` spare entries, and the first edge of each destination
-    degrees : (D,) in-degree of each destination
+    edge_ids, indptr : the hop's edges, followed by `SLACK` spare entries, and each destination's first edge
+    degrees : (D,) each destination's in-degree
     fanout : the hop's fan-out
     ranks, ordered : (`SLACK`,) and (>= fanout,), scratch
     counts : (D,) written
@@ -139,10 +139,10 @@ def place_picks(
 
     Parameters
     ----------
-    edge_ids, indptr : the hop's edges, followed by `SLACK` spare entries, and the first edge of each destination
-    degrees : (D,) in-degree of each destination
-    fanout, replace : the hop's fan-out, and whether it draws with replacement
-    begins : (D,) first distinct edge of each destination
+    edge_ids, indptr : the hop's edges, followed by `SLACK` spare entries, and each destination's first edge
+    degrees : (D,) each destination's in-degree
+    fanout, replace : the hop's fan-out, and True if it draws with replacement
+    begins : (D,) each destination's first distinct edge
     ranks, ordered : (`SLACK`,) and (>= fanout,), scratch
     places : (K,) output, followed by `SLACK` spare entries
     """
@@ -168,7 +168,7 @@ def merge_into(seen: NDArray[Any], drawn: NDArray[Any], union: NDArray[Any]) -> 
     drawn : (K,) ascending, may repeat; on return it starts with the new values, ascending and distinct
     union : (U + K,) output: the values of both, ascending and distinct
     """
-    # No branches on values: the order of two ids is unpredictable.
+    # The loop has no branches on values: the order of two ids is unpredictable.
     distinct = 0
     for j in range(drawn.shape[0]):
         drawn[distinct] = drawn[j]

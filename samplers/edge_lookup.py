@@ -1,4 +1,4 @@
-"""Lookup of edges by their ends, in the lists of destinations; and pairs of nodes without an edge."""
+"""Lookup of edges by their ends, in the destinations' lists; and pairs of nodes without an edge."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 _MOST_EDGES: Final = 1 << 20  # edges per portion, if lists are copied
-_MOST_NODES: Final = 1 << 20  # nodes per request, if all lists are read
+_MOST_NODES: Final = 1 << 20  # nodes per request in a pass over all lists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListPortion:
     """Consecutive lists of sources, or a part of a long list, in a form for kernels."""
 
-    first: int  # number of the first list among the requested ones
+    first: int  # number of the portion's first list among the requested lists
     values: NDArray[Any]
     starts: IdArray  # (G,) each list's beginning in ``values``
     degrees: IdArray  # (G,)
@@ -41,7 +41,7 @@ def list_portions(graph: Topology, nodes: IdArray) -> Iterator[ListPortion]:
     Raises
     ------
     GraphError
-        The in-edges of a node do not lie within the graph's.
+        A node's in-edges do not lie within the graph's edges.
     """
     starts = offsets_of(graph.offsets, nodes)
     degrees = offsets_of(graph.offsets, nodes + 1) - starts
@@ -50,7 +50,7 @@ def list_portions(graph: Topology, nodes: IdArray) -> Iterator[ListPortion]:
         raise bad_degree(graph, int(nodes[wrong][0]))
     ends = np.cumsum(degrees)
     begins = ends - degrees
-    # Cuts are at edges and not between lists: one list may be longer than a portion.
+    # A portion may end within a list: one list may be longer than a portion.
     for low in range(0, int(degrees.sum()), _MOST_EDGES):
         high = low + _MOST_EDGES
         first, last = np.searchsorted(ends, low, "right"), np.searchsorted(begins, high, "left")
@@ -76,7 +76,7 @@ def all_portions(graph: Topology) -> Iterator[ListPortion]:
 
 
 def lookup_bytes(graph: Topology) -> int:
-    """Return the peak bytes of lists for a lookup; 0 for edges in memory."""
+    """Return the peak bytes that lists hold in a lookup; 0 for edges in memory."""
     return graph.sources.list_bytes(min(_MOST_EDGES, graph.num_edges))
 
 
@@ -85,7 +85,7 @@ class _Queries:
     """Pairs grouped by destination, so that each list is read once."""
 
     order: IdArray  # (M,) the pairs in order of (destination, source)
-    sources: IdArray  # (M,) in this order
+    sources: IdArray  # (M,) the pairs' sources in this order
     destinations: IdArray  # (G,) distinct, ascending
     bounds: IdArray  # (G + 1,) the beginning of each destination's pairs
 
@@ -153,21 +153,21 @@ def edges_between(graph: Topology, sources: IdArray, destinations: IdArray) -> I
     return np.concatenate(parts)
 
 
-_MOST_BYTES: Final = 1 << 26  # of marks: a byte for each source and destination
+_MOST_BYTES: Final = 1 << 26  # bytes of marks: one for each source and destination
 
 
 def free_destinations(
     graph: Topology, sources: IdArray, *, without_self: bool
 ) -> Iterator[tuple[int, IdArray]]:
-    """Yield each of ``sources`` (S,) with the destinations without an edge from it, ascending.
+    """Yield each source (S,) with the destinations to which it has no edge, ascending.
 
-    All edges are read once for each group of sources.
+    Each group of sources takes one pass over all edges.
 
     Parameters
     ----------
     graph : the topology
     sources : distinct, ascending
-    without_self : whether to leave out the source itself
+    without_self : True leaves out the source itself
     """
     at_a_time = max(_MOST_BYTES // graph.num_nodes, 1)
     for low in range(0, len(sources), at_a_time):
@@ -192,7 +192,7 @@ class FreePairs:
 
     @classmethod
     def of(cls, graph: Topology) -> FreePairs:
-        """Count these pairs; reads all edges once."""
+        """Count the pairs without an edge; one pass reads all edges."""
         counts = np.zeros(graph.num_nodes, dtype=np.int64)
         seen = np.full(graph.num_sources, -1, dtype=np.int64)
         for portion in all_portions(graph):
@@ -202,7 +202,7 @@ class FreePairs:
         return cls(graph=graph, ends=np.cumsum(graph.num_sources - counts))
 
     def __len__(self) -> int:
-        """Return the number of these pairs."""
+        """Return the number of pairs without an edge."""
         return int(self.ends[-1])
 
     def at(self, ranks: IdArray) -> tuple[IdArray, IdArray]:

@@ -42,7 +42,7 @@ def seeds_of(seeds: AnySeeds) -> BatchSeeds:
     Raises
     ------
     ConfigError
-        The seeds have times, and the sampler takes edges of all times.
+        The seeds have times, and the sampler takes edges at all times.
     """
     if not isinstance(seeds, BatchSeeds):
         return BatchSeeds(nodes=seeds)
@@ -66,7 +66,7 @@ def unexcluded_seeds(seeds: AnySeeds, *, sampler: str, instead: str = "the sampl
     Raises
     ------
     ConfigError
-        Edges are excluded, or as in `seeds_of`.
+        Edges are excluded. For the other cause see `seeds_of`.
     """
     given = seeds_of(seeds)
     if count := sum(map(len, given.excluded)):
@@ -84,20 +84,20 @@ def _unable(count: int, sampler: str, instead: str) -> ConfigError:
 def excluded_edges(
     excluded: tuple[IdArray, ...], graph: Topology, seeds: IdArray = _NO_NODES
 ) -> Excluded | None:
-    """Return the excluded edges of a graph with one relation, or None if no edge is excluded. Pure.
+    """Return a one-relation graph's excluded edges, or None if no edge is excluded. Pure.
 
     Parameters
     ----------
-    excluded : one array (X,) of ascending positions, or () for none
+    excluded : one array (X,) of ascending positions, or () without excluded edges
     graph : the topology; only its offsets are read
-    seeds : (B,) the likely destinations of these edges; other destinations are searched
+    seeds : (B,) the edges' likely destinations, tried first; a search finds the others
 
     Raises
     ------
     SeedError
-        There are arrays for several relations, positions do not ascend, or one is not in the graph.
+        There are arrays for several relations, positions do not ascend, or a position is not in the graph.
     GraphError
-        The in-edges of a node do not lie within the graph's.
+        A node's in-edges do not lie within the graph's edges.
     """
     if not excluded:
         return None
@@ -111,19 +111,19 @@ def excluded_of_relations(
     unable: Sequence[str | None],
     seeds: Sequence[IdArray] = (),
 ) -> tuple[Excluded | None, ...]:
-    """Return the excluded edges by relation (K,), with None for relations without any; () if there are none. Pure.
+    """Return the excluded edges by relation (K,), None for a relation without such edges; () if all are None. Pure.
 
     Parameters
     ----------
-    excluded : ascending positions (X,) by relation, or () for none
+    excluded : ascending positions (X,) by relation, or () without excluded edges
     graph : the topology; only its offsets are read
     unable : by relation, the name of a sampler that cannot exclude edges; None if it can
-    seeds : by type, see `excluded_edges`; () if unknown
+    seeds : seeds by type, see `excluded_edges`; () if unknown
 
     Raises
     ------
     ConfigError
-        The sampler of a relation cannot exclude its edges.
+        A relation's sampler cannot exclude its edges.
     SeedError, GraphError
         See `excluded_edges`.
     """
@@ -143,7 +143,7 @@ def excluded_of_relations(
 
 
 def degrees_without(excluded: Excluded | None, graph: Topology, nodes: IdArray) -> NDArray[np.float32] | None:
-    """Return the number of remaining in-edges of each of ``nodes`` (U,); None if no edge is excluded. Pure.
+    """Return each node's number of remaining in-edges, for ``nodes`` (U,); None if no edge is excluded. Pure.
 
     Full degrees would reveal to a model which seeds have an edge to predict.
 
@@ -161,7 +161,7 @@ def degrees_without(excluded: Excluded | None, graph: Topology, nodes: IdArray) 
 
 
 def join_excluded(parts: Sequence[Excluded | None]) -> tuple[Excluded, IdArray]:
-    """Join the excluded edges of several batches; return them with each batch's place among them. Pure.
+    """Join several batches' excluded edges; return them with each batch's range among them. Pure.
 
     Parameters
     ----------
@@ -170,7 +170,7 @@ def join_excluded(parts: Sequence[Excluded | None]) -> tuple[Excluded, IdArray]:
     Returns
     -------
     tuple
-        All excluded edges, and (len(parts), 2) the first and the last place of each batch.
+        All excluded edges, and (len(parts), 2) each batch's first place and end in them.
     """
     counts = [0 if part is None else len(part.nodes) for part in parts]
     ends = np.cumsum(counts, dtype=np.int64)

@@ -50,7 +50,7 @@ class Picks(NamedTuple):
     ranks: IdArray  # (`SLACK`,) scratch
     bits: NDArray[np.uint64]  # see `pick_kernels.pick_uniform`
     excluded: Excluded  # untaken edges, frontier after frontier
-    spans: IdArray  # (O, 2) each frontier's first and last place in ``excluded``
+    spans: IdArray  # (O, 2) each frontier's first place and end in ``excluded``
     places: IdArray  # (B,) each block node's place in ``excluded``; -1 if none
 
 

@@ -20,7 +20,7 @@ _ADVICE = "the topology is damaged: `gloader verify` lists the places; restore t
 
 
 def bad_degree(graph: Topology, node: int) -> GraphError:
-    """Return the error for ``node``, whose in-edges do not lie within the graph's."""
+    """Return the error for ``node``, whose in-edges do not lie within the graph's edges."""
     start, stop = offsets_of(graph.offsets, np.array([node, node + 1])).tolist()
     return GraphError(
         f"indptr[{node}:{node + 2}] = [{start}, {stop}], the in-edges of node {node}, is not a range within "
@@ -42,7 +42,7 @@ def bad_neighbor(
     Parameters
     ----------
     graph : the topology
-    nodes : (D,) the destinations of the hop
+    nodes : (D,) the hop's destinations
     indptr : (>= D + 1,) the beginning of each destination's edges in ``edge_ids``
     edge_ids : (>= at + 1,) positions in the graph
     at : position in ``edge_ids``
@@ -75,7 +75,7 @@ def bad_edge(graph: Topology, position: int) -> GraphError:
 
 
 def bad_weights(graph: Topology, node: int) -> GraphError:
-    """Return the error for ``node`` with an impossible weight, or with weights that changed while they were read."""
+    """Return the error for ``node`` with an impossible weight, or with weights that changed during the read."""
     start, stop = offsets_of(graph.offsets, np.array([node, node + 1])).tolist()
     return GraphError(
         f"edge_weight[{start}:{stop}], the in-edges of node {node}, are not finite and at least 0, or changed while "

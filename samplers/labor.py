@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from gloader.samplers.workspace import Candidates, Picked, RelationSpace
     from gloader.types import AnySeeds, BatchId, IdArray, LocalArray, SampledBatch
 
-_ENOUGH = 1e-4  # relative gain in expected nodes at which the iteration has converged
-_MOST_ITERATIONS = 100  # a bound for graphs whose gains stay above it; they shrink fast
+_ENOUGH = 1e-4  # relative gain in expected nodes below which the iteration has converged
+_MOST_ITERATIONS = 100  # a bound for graphs whose gains stay higher; gains shrink fast
 
 
 class LaborPick:
-    """Picks edges by random numbers of their sources: the `RelationPick` of `LaborSampler`, with its parameters.
+    """Picks edges by their sources' random numbers: the `RelationPick` of `LaborSampler`, with its parameters.
 
-    It has the layered layout only: all nodes so far are a hop's destinations.
+    Only the layered layout is possible: all nodes so far are a hop's destinations.
     """
 
     def __init__(
@@ -61,16 +61,16 @@ class LaborPick:
 
     @property
     def has_edge_weight(self) -> bool:
-        """True: blocks have weights."""
+        """True: blocks have edge weights."""
         return True
 
     @property
     def unable_to_exclude(self) -> str:
-        """The name in messages of the sampler, which cannot exclude edges."""
+        """The sampler's name in messages: it cannot exclude edges."""
         return "the sampler 'labor'"
 
     def hop_key(self, batch_id: BatchId, hop: int) -> np.uint64:
-        """Return the random key of a hop. Pure."""
+        """Return a hop's random key. Pure."""
         return layer_key(self.seed, batch_id.epoch, batch_id.index, 0 if self.share_layers else hop)
 
     def rule_of(self, layout: Layout, *, relation: int = 0) -> ListRule:  # noqa: ARG002 - as in `RelationPick`
@@ -78,13 +78,13 @@ class LaborPick:
 
         Parameters
         ----------
-        layout : "layered", the only one
-        relation : number of the relation, see `relation_key`
+        layout : "layered", the only layout
+        relation : the relation's number, see `relation_key`
 
         Raises
         ------
         ConfigError
-            Chances depend on all destinations in a hop: there are iterations.
+            The sampler has iterations: its chances depend on all destinations in a hop.
         """
         if self.iterations != 0:
             raise ConfigError(
@@ -103,7 +103,7 @@ class LaborPick:
     def pick(
         self, space: RelationSpace, batch_id: BatchId, hop: int, destinations: range, key: np.uint64
     ) -> Picked:
-        """Pick the edges of one hop; parameters and errors as in `RelationPick`."""
+        """Pick one hop's edges; for parameters and errors see `RelationPick`."""
         graph, fanout, num_dst = self.graph, self.fanouts[hop], destinations.stop
         indptr = np.zeros(num_dst + 1, dtype=np.int32)
         lists = graph.sources.lists(space.starts, space.degrees, 0, num_dst)
@@ -124,7 +124,7 @@ class LaborPick:
         key: np.uint64,  # noqa: ARG002 - as in `RelationPick`
         drawn: NDArray[Any],
     ) -> Picked:
-        """Return the edges of `pick` from the records of `ListRule`; GraphError for records of another batch."""
+        """Return the edges of `pick` from the records of `ListRule`; GraphError for records from another batch."""
         picked = picked_of_records(self.rule_of("layered"), space, batch_id, hop, destinations, drawn)
         if self.normalize and picked.edge_weight is not None:
             poisson_kernels.scale_to_degree(
@@ -145,7 +145,7 @@ class LaborPick:
         fanout = self.fanouts[hop]
         expected = pick_kernels.count_uniform(space.degrees, 0, num_dst, fanout, False, MAX_LOCAL, indptr)
         room = checked_total(expected, hop, batch_id, self.fanouts)
-        # The number of edges is random, with mean ``expected``. An eighth more is nearly always enough; if not, a
+        # The number of edges is random, with mean ``expected``. An eighth more is nearly always enough. If not, a
         # second pass repeats the same draws.
         space.scratch.reserve_edges(min(room + room // 8 + 4096, MAX_LOCAL))
         rows = (lists.values, lists.starts, space.degrees, num_dst, fanout, key, indptr)
@@ -173,7 +173,7 @@ class LaborPick:
         before = np.inf
         for _ in range(_MOST_ITERATIONS if self.iterations < 0 else self.iterations):
             expected = _improve_chances(*rows, fanout, chances, candidates.tops)
-            # The expected number of nodes never rises: it has converged when it stays.
+            # The expected number of nodes never rises. The iteration has converged when the number stays.
             if self.iterations < 0 and expected > before * (1 - _ENOUGH):
                 break
             before = expected
@@ -192,16 +192,16 @@ class LaborPick:
 
 
 class LaborSampler:
-    """Samples about ``fanouts[l]`` in-neighbours of each node in hop l, and far fewer different ones.
+    """Samples about ``fanouts[l]`` in-neighbours of each node in hop l, but far fewer distinct nodes in total.
 
-    Every node has one random number per hop. An edge is taken if its source's number is below the edge's chance; so
+    Every node has one random number per hop. An edge is taken if its source's number is below the edge's chance, so
     destinations share sources. An estimated mean has the same variance as with ``fanouts[l]`` independent neighbours. A
     node with at most ``fanouts[l]`` in-edges takes all. Blocks carry importance weights, 1 / chance, for unbiased
     weighted sums.
 
-    Every draw is a hash of (seed, epoch, batch index, hop, node). Pure and thread-safe. Reads every in-edge of every
-    destination; each concurrent call holds 4 bytes per node, and with ``iterations`` 8, and 12 bytes for each
-    in-edge of a hop.
+    Every draw is a hash of (seed, epoch, batch index, hop, node). Pure and thread-safe. The sampler reads every
+    destination's in-edges. Each concurrent call holds 4 bytes per node, with ``iterations`` 8, and 12 bytes for each
+    in-edge in a hop.
 
     Parameters
     ----------
@@ -210,14 +210,14 @@ class LaborSampler:
     seed : any integer; taken modulo 2**64
     iterations : steps that move chances to shared sources: 0 is LABOR-0, i is LABOR-i, -1 iterates until the expected
         number of nodes stays (``LABOR-*``)
-    share_layers : use one random number per node for all hops: later hops find the same nodes again, and the estimates
+    share_layers : use one random number per node for all hops. Later hops find the same nodes again, and the estimates
         in different hops are correlated
-    normalize : make each destination's weights add up to its in-degree: less variance, and a bias of order 1 / fan-out
+    normalize : scale each destination's weights to its in-degree: less variance, and a bias of order 1 / fan-out
 
     Raises
     ------
     ConfigError
-        A fan-out is not an integer >= -1, there is none, or ``iterations`` is below -1.
+        A fan-out is not an integer >= -1, there is no fan-out, or ``iterations`` is below -1.
     """
 
     def __init__(
@@ -244,7 +244,7 @@ class LaborSampler:
 
     @cached_property
     def _frame(self) -> HopFrame:
-        # Made on demand: a sampler for a relation between two types has no frame of its own.
+        # The frame is made on demand, because a sampler for a relation between two types has no frame.
         return HopFrame.of_one_type(self.relation_pick, has_candidates=self.iterations != 0)
 
     def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> SampledBatch:
@@ -252,19 +252,19 @@ class LaborSampler:
 
         Parameters
         ----------
-        batch_id : the address of the batch, part of the random key
+        batch_id : the batch's address, part of the random key
         seeds : (B,) distinct node ids; B = 0 gives an empty batch; no edge may be excluded
 
         Raises
         ------
         SeedError, ConfigError, GraphError
-            See `HopFrame.sample`; with ``iterations`` ConfigError also for 2**31 in-edges in a hop.
+            See `HopFrame.sample`. With ``iterations``, ConfigError also for 2**31 in-edges in a hop.
         """
         return self._frame.sample(batch_id, seeds).one_type()
 
     @property
     def rule(self) -> ListRule:
-        """The sweep rule for its hops; raises as `LaborPick.rule_of`."""
+        """The sweep rule for the sampler's hops; raises as `LaborPick.rule_of`."""
         return self.relation_pick.rule_of("layered")
 
     def replay(self, batch_id: BatchId, seeds: AnySeeds, drawn: Sequence[NDArray[Any]]) -> SampledBatch:
@@ -272,16 +272,16 @@ class LaborSampler:
 
         Parameters
         ----------
-        batch_id : the address of the batch
+        batch_id : the batch's address
         seeds : (B,) distinct node ids
-        drawn : L arrays with records of `ListRule`, the hop next to the seeds first
+        drawn : L arrays with the records of `ListRule`, the hop next to the seeds first
 
         Raises
         ------
         ShapeError
             ``drawn`` has another number of hops.
         SeedError, ConfigError, GraphError
-            See `sample`; or the records belong to another batch.
+            See `sample`. Another cause: the records belong to another batch.
         """
         hops = hops_of_one_type(drawn, len(self.fanouts))
         return self._frame.sample(batch_id, seeds, drawn=hops).one_type()
@@ -291,16 +291,16 @@ class LaborSampler:
 def scale_for(
     chances: NDArray[np.float64], candidate: LocalArray, first: int, last: int, fanout: int
 ) -> float:
-    """Return the scale of the destination with in-edges ``first:last``; infinity if it takes all. Pure.
+    """Return the scale for the destination with in-edges ``first:last``; infinity if it takes all. Pure.
 
-    For a given set of sources with chance 1 the equation is linear. That set is empty at scale 0 and only grows from
+    For a given set of sources with chance 1 the equation is linear. This set is empty at scale 0 and only grows from
     one solution to the next. So the loop ends, in practice after a few passes.
     """
     degree = last - first
     if fanout < 0 or degree <= fanout:
         return np.inf
     target = degree * (degree / fanout)
-    # Each pass solves for the sources that are uncertain at the previous scale; it ends when none becomes certain.
+    # Each pass solves for the sources that are uncertain at the previous scale. It ends when no source becomes certain.
     scale, certain_before = 0.0, -1
     while True:
         rest, certain = 0.0, 0
@@ -339,7 +339,7 @@ def _improve_chances(
     chances: NDArray[np.float64],
     tops: NDArray[np.float64],
 ) -> float:
-    """Raise every chance to the largest requested one; return the expected number of nodes.
+    """Raise every chance to the largest value that a destination requests; return the expected number of nodes.
 
     A step never raises the expected number: with the new chances every scale is at most 1.
     """

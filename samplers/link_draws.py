@@ -1,4 +1,4 @@
-"""The pairs of a link batch: its edges and their negatives.
+"""A link batch's pairs: its edges and their negatives.
 
 Every draw is a hash of (seed, epoch, batch index, row, number of the negative, attempt).
 """
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairEnds:
-    """A batch's pairs: each is a place in ``sources`` and a place in ``destinations``. Positives come first."""
+    """A batch's pairs: each pair is a place in ``sources`` and a place in ``destinations``. Positives come first."""
 
     sources: IdArray  # (S,) ids within the source type, repeats allowed
-    destinations: IdArray  # (D,) ids within the destination type, likewise
+    destinations: IdArray  # (D,) ids within the destination type, repeats allowed
     source_places: IdArray  # (P,)
     destination_places: IdArray  # (P,)
-    owners: IdArray  # (P,) the positive of each pair, which also gives its time
+    owners: IdArray  # (P,) each pair's positive, which also gives the pair's time
 
     @classmethod
     def of(cls, found: LinkRows) -> PairEnds:
-        """Return the positives ``found`` (B,) without negatives."""
+        """Return the positives ``found`` (B,), without negatives."""
         places = np.arange(len(found.sources))
         return cls(
             sources=found.sources,
@@ -68,8 +68,8 @@ class PairEnds:
     def crossed(self, times: IdArray | None) -> PairEnds:
         """Return the positives, and each source with the destinations of the other positives, in their order.
 
-        No pair repeats, and no negative is a positive of the batch. The negatives of a source belong to its first
-        positive; with ``times`` (B,) to its first positive of each time.
+        No pair repeats, and no negative is a positive in the batch. A source's negatives belong to its first positive;
+        with ``times`` (B,) they belong to its first positive at each time.
         """
         source_firsts, source_ranks = _first_seen(self.sources)
         destination_firsts, destination_ranks = _first_seen(self.destinations)
@@ -81,7 +81,7 @@ class PairEnds:
             firsts.sort()
         owners, wrong = np.nonzero(~is_positive[source_ranks[firsts]])
         beside, others = firsts[owners], destination_firsts[wrong]
-        if times is not None:  # each has the time of its owner
+        if times is not None:  # each negative has its owner's time
             return self.with_destinations(self.destinations[others], beside)
         return PairEnds(
             sources=self.sources,
@@ -93,7 +93,7 @@ class PairEnds:
 
 
 def _first_seen(values: IdArray) -> tuple[IdArray, IdArray]:
-    """Return the first place of each distinct value, ascending, and the rank (n,) of every value. Pure."""
+    """Return the first place of each distinct value, ascending, and every value's rank (n,). Pure."""
     _, firsts, inverse = np.unique(values, return_index=True, return_inverse=True)
     order = np.argsort(firsts)
     ranks = np.empty_like(order)
@@ -107,11 +107,11 @@ class EndNumbers:
 
     source_start: int  # number of the source type's first node
     destination_start: int
-    num_nodes: int  # of all types
+    num_nodes: int  # nodes in all types
 
     @classmethod
     def of(cls, graph: HeteroGraph, relation: Relation) -> EndNumbers:
-        """Return the numbers for the end types of ``relation``."""
+        """Return the numbers for the relation's end types."""
         starts = dict(zip(graph.node_types, graph.type_starts.tolist(), strict=False))
         return cls(
             source_start=starts[relation[0]],
@@ -128,7 +128,7 @@ class EndNumbers:
         places = (ends.source_places, len(ends.sources) + ends.destination_places)
         pairs = np.empty((len(ends.owners), 2), dtype=np.int32)
         for end, (place, start) in enumerate(zip(places, self._starts, strict=True)):
-            # Seeds of earlier types come first.
+            # Seeds with earlier types come first.
             pairs[:, end] = ranks[place] - np.searchsorted(nodes, start)
         return nodes, pairs
 
@@ -143,7 +143,7 @@ class EndNumbers:
         sources, destinations = ends.sources + self.source_start, ends.destinations + self.destination_start
         pairs = np.empty((len(ends.owners), 2), dtype=np.int32)
         pairs[:, 0], pairs[:, 1] = ends.source_places, ends.destination_places
-        if self.source_start == self.destination_start:  # one type: the sources are seeds of it, too
+        if self.source_start == self.destination_start:  # with one type, the sources precede as seeds
             pairs[:, 1] += len(sources)
         owners = np.empty(len(sources) + len(destinations), dtype=np.int64)
         owners[ends.source_places] = owners[len(sources) + ends.destination_places] = ends.owners
@@ -155,7 +155,7 @@ class EndNumbers:
 
 
 def distinct(ids: IdArray, limit: int) -> tuple[IdArray, IdArray]:
-    """Return the distinct ``ids``, ascending, and the rank (n,) of each entry. Pure.
+    """Return the distinct ``ids``, ascending, and each entry's rank (n,). Pure.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ def distinct(ids: IdArray, limit: int) -> tuple[IdArray, IdArray]:
     if limit.bit_length() + width > 63:
         nodes, inverse = np.unique(ids, return_inverse=True)
         return nodes, inverse.reshape(-1)
-    # Sorted with positions in the lowest bits: a fifth of the time of an argsort.
+    # Sorting with positions in the lowest bits takes a fifth of an argsort's time.
     packed = (ids << width) | np.arange(len(ids))
     packed.sort()
     nodes, ranks = np.empty_like(packed), np.empty_like(packed)
@@ -174,20 +174,20 @@ def distinct(ids: IdArray, limit: int) -> tuple[IdArray, IdArray]:
     return nodes[:count].copy(), ranks
 
 
-MAX_ATTEMPTS: Final = 64  # for a strict negative; after them the allowed ones are listed
+MAX_ATTEMPTS: Final = 64  # for a strict negative; afterwards all allowed ends are listed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _NegativeSlots:
-    """The places and draws of a batch's negatives; each belongs to one positive."""
+    """The places and draws for a batch's negatives; each negative belongs to one positive."""
 
     key: np.uint64  # random key for the batch's negatives
-    rows: IdArray  # (B,) of the link table
-    owners: IdArray  # (Q,) the positive of each negative
-    numbers: IdArray  # (Q,) its number among the negatives of this positive
+    rows: IdArray  # (B,) rows in the link table
+    owners: IdArray  # (Q,) each negative's positive
+    numbers: IdArray  # (Q,) each negative's number among its positive's negatives
 
     def draw(self, number: int, bound: int, places: IdArray, out: IdArray) -> None:
-        """Write draw ``number``, below ``bound``, for the negatives at ``places`` into ``out`` (Q,), there."""
+        """Write draw ``number``, below ``bound``, into ``out`` (Q,) for the negatives at ``places``."""
         with np.errstate(over="ignore"):  # interpreted hashes wrap around
             link_kernels.draw_ends(self.key, self.rows, self.owners, self.numbers, places, number, bound, out)
 
@@ -196,18 +196,18 @@ class _NegativeSlots:
 class NegativeDraws:
     """Draws the negatives for a batch's positives. Pure and thread-safe.
 
-    In attempt a, draw 2a of a negative is its destination, and draw 2a + 1 its source if that is drawn, too. Only
+    In attempt a, draw 2a of a negative is its destination, and draw 2a + 1 its source if sources are drawn, too. Only
     strict negatives have attempts above 0.
     """
 
     negatives: Negatives | None
     graph: Topology  # the table's relation
     relation: Relation
-    has_times: bool = False  # whether a source at another time is another seed
-    given: LinkReader | None = None  # the link table named by `Table`; None means the own table's negatives
+    has_times: bool = False  # True if a source at another time is another seed
+    given: LinkReader | None = None  # the link table named by `Table`; None means the positives' table
 
     def most_pairs(self, num_positives: int) -> int:
-        """Return the maximum number of pairs for ``num_positives``, without the own table's negatives."""
+        """Return the maximum number of pairs for ``num_positives``, without negatives from the positives' table."""
         match self.negatives:
             case Uniform(k):
                 return num_positives * (1 + k)
@@ -226,20 +226,20 @@ class NegativeDraws:
         return lookup_bytes(self.graph) if is_strict else 0
 
     def pairs(self, key: np.uint64, rows: IdArray, found: LinkRows) -> PairEnds:
-        """Return the pairs of a batch.
+        """Return a batch's pairs.
 
         Parameters
         ----------
         key : random key for the batch's negatives
-        rows : (B,) of the link table
+        rows : (B,) rows in the link table
         found : the content of these rows
 
         Raises
         ------
         ConfigError
-            There are 2**31 pairs or more, or a strict negative does not exist.
+            There are 2**31 or more pairs, or a strict negative does not exist.
         GraphError, StoreError
-            See `are_edges`; or the table of negatives cannot be read.
+            See `are_edges`. Another cause: the table of negatives cannot be read.
         """
         positives, count = PairEnds.of(found), len(rows)
         match self.negatives:
@@ -288,7 +288,7 @@ class NegativeDraws:
             places = places[is_wrong]
             if len(places) == 0:
                 return ends
-        # Few draws are allowed: list all allowed ones, and draw among them. The result is uniform, too.
+        # Few ends are allowed: list all allowed ends, and draw among them. The result is uniform, too.
         if sources is None:
             self._draw_free_pairs(beside, places, *ends)
         else:
@@ -304,7 +304,7 @@ class NegativeDraws:
         *,
         without_self: bool,
     ) -> None:
-        """Draw destinations at ``places`` among all allowed ones."""
+        """Draw destinations at ``places`` among all allowed destinations."""
         wanted = np.unique(sources[places])
         for source, free in free_destinations(self.graph, wanted, without_self=without_self):
             if len(free) == 0:
@@ -316,7 +316,7 @@ class NegativeDraws:
     def _draw_free_pairs(
         self, beside: _NegativeSlots, places: IdArray, sources: IdArray, destinations: IdArray
     ) -> None:
-        """Draw pairs at ``places`` among all allowed ones."""
+        """Draw pairs at ``places`` among all allowed pairs."""
         free = FreePairs.of(self.graph)
         if len(free) == 0:
             raise ConfigError(
@@ -348,7 +348,7 @@ class NegativeDraws:
         return positives.with_pairs(given.sources, given.destinations, owners)
 
     def _require_room(self, num_positives: int, num_negatives: int) -> None:
-        # Both ends of a pair may be seeds of their own.
+        # A pair's two ends may be separate seeds.
         if 2 * (num_positives + num_negatives) > MAX_LOCAL:
             raise ConfigError(
                 f"a batch of {num_positives:,} edges with {self.negatives} has {num_negatives:,} negatives, and may "
@@ -357,5 +357,5 @@ class NegativeDraws:
 
 
 def without_negatives(relation: Relation) -> str:
-    """Return the message for a link table without own negatives. Pure."""
+    """Return the message for a link table without a negatives column. Pure."""
     return f"the link table of {':'.join(relation)} has no negatives of its own; name another table, or pass Uniform(k)"

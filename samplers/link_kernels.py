@@ -1,4 +1,4 @@
-"""Kernels of link batches: draw ends, find distinct seeds, and find the edges between given ends."""
+"""Kernels for link batches: draw ends, find distinct seeds, and find the edges between given ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from gloader.types import IdArray
 
-_AHEAD: Final = 8  # lists whose first values are asked for before they are looked through
+_AHEAD: Final = 8  # lists between the prefetch of a list's first values and its search
 
 
 @njit(cache=True, nogil=True)
@@ -29,15 +29,15 @@ def draw_ends(
     bound: int,
     out: IdArray,
 ) -> None:
-    """Draw a node below ``bound`` for each of some negatives: its draw number ``draw``.
+    """Draw a node below ``bound`` for each of some negatives.
 
     Parameters
     ----------
-    key : key of the batch's negatives
+    key : random key for the batch's negatives
     rows : (B,) rows of the link table
     owners, numbers : (P,) index in ``rows`` of each negative's positive, and the negative's number there
     places : (M,) the negatives to draw
-    draw : number of the half word, as in `bounded`
+    draw : the draw's number, as in `bounded`
     bound : at least 1
     out : (P,) written at ``places``
     """
@@ -48,7 +48,7 @@ def draw_ends(
 
 @njit(cache=True, nogil=True)
 def rank_packed(packed: IdArray, width: int, distinct: IdArray, ranks: IdArray) -> int:
-    """Write the distinct ids and the rank of each entry among them; return how many there are.
+    """Write the distinct ids and each entry's rank among them; return the number of distinct ids.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def mark_edges(
         prefetch(values, starts[min(g + _AHEAD, last_list)])
         low, high = bounds[g], bounds[g + 1]
         begin, end = starts[g], starts[g] + degrees[g]
-        if high - low == 1:  # as nearly always
+        if high - low == 1:  # nearly always true
             for place in range(begin, end):
                 if values[place] == wanted[low]:
                     found[low] = True
@@ -155,7 +155,7 @@ def mark_destinations(
     sources: IdArray,
     taken: NDArray[np.bool_],
 ) -> None:
-    """Mark the destinations of the given sources' edges.
+    """Mark the destinations that the given sources' edges have.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The seeds of a link batch: the ends of pairs, with labels and excluded edges."""
+"""A link batch's seeds: the ends of pairs, with labels and excluded edges."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkExclusion:
-    """Finds the excluded edges of a link batch. Pure and thread-safe. Made by `of_table`."""
+    """Finds a link batch's excluded edges. Pure and thread-safe. Made by `of_table`."""
 
-    topologies: Sequence[Topology]  # by relation, K
+    topologies: Sequence[Topology]  # K, by relation
     own: int | None  # number of the table's relation; None excludes nothing
     reverse: int | None  # number of the reverse relation; None if its edges are not excluded
-    duplicates: bool  # whether to exclude all edges with the same ends
+    duplicates: bool  # True excludes all edges with the same ends
 
     @classmethod
     def of_table(
@@ -47,11 +47,11 @@ class LinkExclusion:
         exclude: Exclude,
         duplicates: bool,
     ) -> LinkExclusion:
-        """Return the exclusion of a link table.
+        """Return a link table's exclusion.
 
         Parameters
         ----------
-        topologies : by relation, K
+        topologies : K topologies, by relation
         numbers : number of the table's relation, and of its reverse or None
         relation : the table's relation, for messages
         exclude, duplicates : as in `LinkSeeds`
@@ -88,18 +88,18 @@ class LinkExclusion:
         return max(lookup_bytes(self.topologies[number]) for number in numbers)
 
     def of(self, found: LinkRows) -> tuple[IdArray, ...]:
-        """Return the excluded positions (X,) of each of the K relations, ascending; () if there are none.
+        """Return the excluded positions (X,) in each of the K relations, ascending; () without excluded edges.
 
         A positive that is not in the graph excludes at most its duplicates.
 
         Parameters
         ----------
-        found : the positives of a batch
+        found : a batch's positives
 
         Raises
         ------
         GraphError, StoreError
-            As `edges_between`.
+            See `edges_between`.
         """
         parts: list[list[IdArray]] = [[] for _ in self.topologies]
         ends = found.sources, found.destinations
@@ -117,18 +117,18 @@ class LinkExclusion:
         return tuple(np.unique(np.concatenate([none, *of_one])) for of_one in parts)
 
 
-# Stands in the key of a draw in place of the hop number. No hop has this number.
+# This number replaces the hop number in a draw's key. No hop has this number.
 NEGATIVES_LAYER: Final = int.from_bytes(b"negative", "big")
 
 _PAIR_BYTES: Final = 256  # per pair: ends, places, ranks and sorted keys; at most 160 were measured
 
 
 class LinkSeeds:
-    """Makes the seeds of a batch from its rows of a link table. Pure and thread-safe.
+    """Makes a batch's seeds from its rows in a link table. Pure and thread-safe.
 
     Randomness is addressed: a negative is a hash of (seed, epoch, batch index, row, its number for the row, attempt).
     Strict negatives and ``duplicates`` read the destinations' lists in ``graph``, in memory or page by page. A strict
-    negative is not an edge of ``graph``. It may be an edge that was held out, as in OGB's uniform negatives.
+    negative is not an edge in ``graph``. It may be a held-out edge, as in OGB's uniform negatives.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ class LinkSeeds:
         edges
     duplicates : exclude also all edges with the same ends, even for positives that are not in the graph
     seed : any integer; taken modulo 2**64
-    has_times : True if a pair's ends are seeds with the time of its row. Otherwise the seeds are the distinct ends
+    has_times : True makes a pair's ends seeds with the row's time. False makes the distinct ends seeds, without times
     negative_table : table with the negatives of `Table`; None means the ``negatives`` column of ``table``
 
     Raises
@@ -147,7 +147,7 @@ class LinkSeeds:
     ConfigError
         The graph lacks the relation or its reverse. Negatives come from a type without nodes or a table without rows.
         The table lacks the required negatives, labels or times.
-    GloaderError
+        A row in ``table`` cannot be read.
         A row of ``table`` cannot be read.
     """
 
@@ -174,7 +174,7 @@ class LinkSeeds:
             topologies, (own, reverse), relation=relation, exclude=exclude, duplicates=duplicates
         )
         self._numbers = EndNumbers.of(typed, relation)
-        # Negatives of `Table` come from a table of their own, ``given``, or from a column of ``table``.
+        # Negatives of `Table` come from a separate table, ``given``, or from a column in ``table``.
         given = negative_table if isinstance(negatives, Table) else None
         self._draws = NegativeDraws(
             negatives=negatives,
@@ -193,7 +193,7 @@ class LinkSeeds:
                 self._num_given = first.negatives.shape[1]
 
     def call_bytes(self, num_rows: int) -> int:
-        """Return the approximate peak bytes of a call of `of` for ``num_rows`` rows, with its result."""
+        """Return the approximate peak bytes that `of` holds for ``num_rows`` rows, with its result."""
         num_pairs = self._draws.most_pairs(num_rows) + num_rows * self._num_given
         # A row counts twice: as a pair, and in the lookup of excluded edges.
         return _PAIR_BYTES * (num_rows + num_pairs) + max(
@@ -205,7 +205,7 @@ class LinkSeeds:
 
         Pairs are the positives in the order of ``rows``, then the negatives. Without times the seeds are the distinct
         ends, ascending in the numbering of all nodes. With times the seeds are all sources and then all destinations,
-        one seed for each. Negatives that keep the source of their positive also share its seed.
+        one seed for each. Negatives that keep their positive's source also share its seed.
 
         Raises
         ------
@@ -214,7 +214,7 @@ class LinkSeeds:
         GraphError, StoreError
             A list or a row cannot be read, or is damaged.
         """
-        # A plain array, for which the kernels are compiled.
+        # The kernels are compiled for a plain array.
         rows = np.array(rows, dtype=np.int64)
         found = self._table.read(rows)
         key = layer_key(self._seed, batch_id.epoch, batch_id.index, NEGATIVES_LAYER)
@@ -236,7 +236,7 @@ class LinkSeeds:
         return BatchSeeds(nodes=nodes, excluded=self._exclusion.of(found), times=times, links=links)
 
     def _labels(self, found: LinkRows, num_pairs: int) -> NDArray[Any]:
-        """Return the labels (P,) of the pairs."""
+        """Return the pairs' labels (P,)."""
         if not self._has_negatives and found.labels is not None:
             return np.array(found.labels)
         labels = np.zeros(num_pairs, dtype=np.float32)
@@ -262,7 +262,7 @@ class LinkSeeds:
 
 
 def _number_of(graph: HeteroGraph, relation: Relation, what: str) -> int:
-    """Return the number of ``relation`` in the graph."""
+    """Return the relation's number in the graph."""
     if relation not in graph.relations:
         allowed = ", ".join(map(":".join, graph.relations))
         raise ConfigError(f"{what} {':'.join(relation)}, which the graph does not have; it has {allowed}")

@@ -1,13 +1,13 @@
 """Kernels that choose in-edges while a graph's edges stream by in the order of their positions.
 
-The choice depends on the values of a list (weights, sources), so that no position is known before the list was read.
-Every owner (a batch in one hop) has its nodes, ascending, and reads the passing part of its current node's list; a list
-may be longer than the part in memory. The edges that an owner takes become records of two or three words (32 bits, or
-64 if the ids need them):
+The choice depends on a list's values (weights, sources), so no position is known before the list is read. Every owner
+(a batch in one hop) has its nodes, ascending. It reads the passing part of its current node's list; a list may be
+longer than the part in memory. An owner's taken edges become records with two or three words (32 bits, or 64 if the ids
+need them):
 
 - the edge's place in its node's list. A node's first record holds -1 minus the place, or `NONE` if no edge is taken;
 - the source;
-- with importance, the number of edges that it stands for, a float. It is 0 if the node takes every edge that it may.
+- with importance, the number of edges that the edge stands for, a float. It is 0 if the node takes every allowed edge.
 
 A node's records are in the order in which the sampler takes its edges; nodes without in-edges have no record.
 """
@@ -30,33 +30,33 @@ if TYPE_CHECKING:
 
     from gloader.types import IdArray, LocalArray
 
-NONE: Final = -(2**31)  # in place of the first record of a node that takes no edge
-MOST_EDGES: Final = 2**31 - 1  # in a list: places have 31 bits
-# Statuses of an owner.
+NONE: Final = -(2**31)  # marks the only record of a node that takes no edge
+MOST_EDGES: Final = 2**31 - 1  # maximum in a list: places have 31 bits
+# The statuses that an owner can have.
 FINISHED, NODES_WANTED, WORDS_FULL, BAD_WEIGHT, PASSED = range(5)
-# Rows of the owners' table.
+# Rows in the owners' table.
 AT, END, HAS_MORE, EDGE, STOP, KEPT, POSITIVE, IS_READ, WRITTEN, FILL, FANOUT, STATUS = range(12)
 NUM_ROWS: Final = 12
-ARRIVAL, WEIGHT = range(2)  # of `Lists.numbers`
-SLOT, PLACE, SOURCE = range(3)  # of `Lists.edges`
-FAR: Final = 2**62  # where the list of an owner begins that has no more
-UNKNOWN: Final = -1  # the list of the current node was not looked up
+ARRIVAL, WEIGHT = range(2)  # rows in `Lists.numbers`
+SLOT, PLACE, SOURCE = range(3)  # rows in `Lists.edges`
+FAR: Final = 2**62  # the next edge of an owner without further lists
+UNKNOWN: Final = -1  # the next edge of an owner that has not looked up its current node's list
 
 
 class Lists(NamedTuple):
-    """The edges that O owners have taken, and those they wait for. A named tuple, because numba accepts only that."""
+    """The edges that O owners have taken, and the edges they wait for. Numba accepts only a named tuple here."""
 
-    table: IdArray  # (12, O)
-    nodes: IdArray  # (O, W) a portion of the nodes of each
-    keys: NDArray[np.uint64]  # (O,) of their hops
-    beyond: NDArray[np.float64]  # (O,) smallest arrival of the current node that is not taken
-    # The kept edges of the current list (K = 0 without weights). In the order of arrival: the arrival and the slot of
-    # each. By slot: the weight, the place and the source.
+    table: IdArray  # (12, O) the rows above
+    nodes: IdArray  # (O, W) a portion of each owner's nodes
+    keys: NDArray[np.uint64]  # (O,) each hop's random key
+    beyond: NDArray[np.float64]  # (O,) the current node's smallest arrival that is not taken
+    # The kept edges of the current list (K = 0 without weights). In the order of arrival: each edge's arrival and slot.
+    # By slot: the weight, the place and the source.
     numbers: NDArray[np.float64]  # (O, 2, K)
     edges: IdArray  # (O, 3, K)
-    words: NDArray[Any]  # (O, C + a record) int32 or int64, records
+    words: NDArray[Any]  # (O, C + a record) int32 or int64, the records
     floats: NDArray[Any]  # the same memory as float32 or float64
-    capacity: int  # C, words after which they are to be moved away
+    capacity: int  # C, words at which an owner must move its records away
     has_importance: bool
 
 
@@ -91,8 +91,8 @@ def offer(
 ) -> int:
     """Let ``owners`` choose among the edges from position ``begin`` on; return the number of stopped owners.
 
-    Stopped owners are moved to the front of ``owners``, and their STATUS is the reason. `NODES_WANTED`: supply more
-    nodes and call again. `WORDS_FULL`: move the words away and call again. PASSED: the owner waits for an edge before
+    Stopped owners move to the front of ``owners``, and their STATUS is the reason. `NODES_WANTED`: supply more nodes
+    and call again. `WORDS_FULL`: move the words away and call again. PASSED: the owner waits for an edge before
     ``begin``.
     """
     count = 0
@@ -160,7 +160,7 @@ def _read_list(
     is_weighted: bool,
     o: int,
 ) -> int:
-    """Let the current node of owner ``o`` choose among the present part of its list."""
+    """Let the owner's current node choose among the present part of its list."""
     table = lists.table
     node = lists.nodes[o, table[AT, o]]
     first, stop, fanout = offset_at(offsets, node), table[STOP, o], table[FANOUT, o]
@@ -175,10 +175,10 @@ def _read_list(
             return status
         if table[EDGE, o] < stop:
             return FINISHED
-        # Its edges were read, and records remain to be written, if need be in another call with this piece.
+        # All edges of the list were read. Records remain to be written, perhaps in another call with this piece.
         table[IS_READ, o] = 1
         table[EDGE, o] = stop - 1
-        # If no kept edge was displaced, the edges are in the order of the graph.
+        # If no kept edge was displaced, the edges are in the graph's order.
         if table[POSITIVE, o] <= fanout:
             for i in range(table[KEPT, o]):
                 lists.edges[o, SLOT, i] = i
@@ -227,7 +227,7 @@ def _take_passing(
         if at >= lists.capacity:
             status = WORDS_FULL
             break
-        # Always written, and kept only if taken: a hash is unpredictable.
+        # The words are always written, and kept only if the edge is taken: a hash is unpredictable.
         words[at] = edge - first if written else -1 - (edge - first)
         words[at + 1] = sources[edge - begin]
         at += size * is_taken
@@ -279,7 +279,7 @@ def _keep_earliest(
 
 @njit(cache=True, nogil=True)
 def _write(lists: Lists, o: int, place: int, source: int, importance: float) -> None:
-    """Write a record of owner ``o``; it must fit."""
+    """Write a record for owner ``o``; the record must fit."""
     table, at = lists.table, lists.table[FILL, o]
     lists.words[o, at] = place if table[WRITTEN, o] else -1 - place
     lists.words[o, at + 1] = source
@@ -291,9 +291,9 @@ def _write(lists: Lists, o: int, place: int, source: int, importance: float) -> 
 
 @njit(cache=True, nogil=True)
 def find_records(places: NDArray[Any], degrees: IdArray, begins: IdArray, counts: IdArray) -> bool:
-    """Find the first record of each of D nodes, and the number of edges that it takes; return whether all fit.
+    """Find each node's first record, and the number of edges that it takes; return True if all records fit.
 
-    ``places`` (M,) is the first word of every record; ``degrees`` (D,) follow the nodes in ascending order.
+    ``places`` (M,) has every record's first word; ``degrees`` (D,) follow the D nodes in ascending order.
     """
     at = 0
     for i in range(degrees.shape[0]):
@@ -323,7 +323,7 @@ def place_records(
 ) -> None:
     """Write the records of D nodes, and their edges' positions.
 
-    ``begins`` (D,) is the first record of each node, ``starts`` (D,) its first in-edge; ``indptr`` is (D + 1,).
+    ``begins`` (D,) is each node's first record, ``starts`` (D,) its first in-edge; ``indptr`` is (D + 1,).
     """
     for i in range(begins.shape[0]):
         for out in range(indptr[i], indptr[i + 1]):

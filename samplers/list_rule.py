@@ -1,8 +1,8 @@
-"""The sweep rule for picks from whole lists, and the draws while lists stream by.
+"""The sweep rule for picks that need entire lists, and the draws while lists stream by.
 
-The positions of picks by weight, and of LABOR-0, are unknown before an edge is read. So a pass reads the lists of all
-nodes in a frontier, and a node chooses while its list streams by: see `list_kernels`. Only the taken edges of a list
-are kept, for any length of the list.
+Picks by weight, and LABOR-0's picks, have no known positions before an edge is read. So a pass reads the lists of all
+nodes in a frontier, and a node chooses while its list streams by: see `list_kernels`. The pass keeps only a list's
+taken edges, for any length of the list.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gloader.samplers.workspace import RelationSpace
     from gloader.types import AnySeeds, BatchId, IdArray, LocalArray
 
-    TakeWords = Callable[[int, NDArray[Any]], None]  # of an owner; the words are overwritten later
+    TakeWords = Callable[[int, NDArray[Any]], None]  # arguments: an owner, and its words
 
 KEPT_EDGE_BYTES: Final = 40  # per edge that weighted sampling holds and may still drop
 _PORTION_NODES: Final = 128  # an owner's nodes per copy: 1 KB
@@ -51,53 +51,53 @@ class ListRule:
     fanouts: tuple[int, ...]
     seed: int
     is_weighted: bool  # False means LABOR-0
-    has_importance: bool = False  # whether records hold importance weights
+    has_importance: bool = False  # True if records hold importance weights
     is_merged: bool = False
     share_layers: bool = False
-    relation: int = 0  # number of the graph's relation, see `relation_key`
+    relation: int = 0  # the relation's number in the graph, see `relation_key`
 
     @property
     def num_hops(self) -> int:
-        """L."""
+        """Number of hops."""
         return len(self.fanouts)
 
     @property
     def word_dtype(self) -> np.dtype[Any]:
-        """The dtype of records: int32, or int64 if node ids need it."""
+        """The records' dtype: int32, or int64 if node ids need it."""
         return id_dtype(self.graph.num_sources)
 
     @property
     def record_words(self) -> int:
-        """W."""
+        """Words in a record."""
         return 3 if self.has_importance else 2
 
     @property
     def unable_to_exclude(self) -> str:
-        """The name in messages of its sampler, which cannot exclude edges."""
+        """The sampler's name in messages: it cannot exclude edges."""
         return "the sampler 'weighted'" if self.is_weighted else "the sampler 'labor'"
 
     def begin(self, batch_id: BatchId, seeds: AnySeeds) -> Frontier:
-        """Return the frontier of hop 0: the seeds (B,) in ascending order; raises as `Sampler.sample`."""
+        """Return hop 0's frontier: the seeds (B,) in ascending order; raises as `Sampler.sample`."""
         given = unexcluded_seeds(seeds, sampler=self.unable_to_exclude)
         return first_frontier(batch_id, given.nodes, self.graph.num_nodes)
 
     def extend(self, frontier: Frontier, drawn: NDArray[Any]) -> Frontier:
-        """Return the frontier of the next hop; at hop L its ``seen`` has every node in the batch.
+        """Return the next hop's frontier; at hop L its ``seen`` has every node in the batch.
 
         Parameters
         ----------
-        frontier : of a hop
-        drawn : its records, flat
+        frontier : the current hop's frontier
+        drawn : the frontier's records, flat
 
         Raises
         ------
         GraphError
-            A source is not a node of the graph.
+            A source is not a graph node.
         """
         return next_frontier(frontier, self.sources(frontier, drawn), is_merged=self.is_merged)
 
     def sources(self, frontier: Frontier, drawn: NDArray[Any]) -> NDArray[Any]:
-        """Return the sources (K,) of the taken edges, from the records; errors as in `extend`."""
+        """Return the taken edges' sources (K,), from the records; for errors see `extend`."""
         records = drawn.reshape(-1, self.record_words)
         sources = records[records[:, 0] != list_kernels.NONE, 1]
         bad = first_outside(sources, 0, self.graph.num_sources - 1)
@@ -118,14 +118,14 @@ class ListRule:
 
         Parameters
         ----------
-        frontier : of a hop
+        frontier : a hop's frontier
         pages : uint64, a bit for each page; written
         per_page : edges per page
 
         Raises
         ------
         ConfigError
-            A list has 2**31 edges or more.
+            A list has 2**31 or more edges.
         """
         fanout = self.fanouts[frontier.hop]
         if fanout == 0:
@@ -141,13 +141,13 @@ class ListRule:
 
 
 class ListDraws:
-    """The draws of a pass's owners while all edges stream by in order. For one thread.
+    """The draws for a pass's owners while all edges stream by in order. For one thread.
 
     Holds `list_draws_bytes`.
 
     Parameters
     ----------
-    rule : the rule of all owners
+    rule : the owners' rule
     frontiers : a frontier for each of the O owners
     capacity : words that an owner gathers before it hands them out
     """
@@ -159,7 +159,7 @@ class ListDraws:
         words = np.zeros((owners, capacity + rule.record_words), dtype=rule.word_dtype)
         self._rule = rule
         self._frontiers = frontiers
-        self._begun = np.zeros(owners, dtype=np.int64)  # each owner's copied nodes
+        self._begun = np.zeros(owners, dtype=np.int64)  # how many of each owner's nodes were copied
         self._lists = Lists(
             table=np.zeros((list_kernels.NUM_ROWS, owners), dtype=np.int64),
             nodes=np.empty((owners, _PORTION_NODES), dtype=np.int64),
@@ -174,7 +174,7 @@ class ListDraws:
         )
         self._lists.table[list_kernels.HAS_MORE] = 1
         self._lists.table[list_kernels.FANOUT] = fanouts
-        # A fan-out of 0 reads no list.
+        # An owner with fan-out 0 reads no list.
         self._lists.table[list_kernels.EDGE] = np.where(fanouts == 0, list_kernels.FAR, list_kernels.UNKNOWN)
 
     def offer(self, begin: int, sources: NDArray[Any], weights: NDArray[Any], take: TakeWords) -> None:
@@ -184,15 +184,15 @@ class ListDraws:
         ----------
         begin : position of the first edge; calls go forward
         sources : (M,) the edges' sources
-        weights : (M,), or of any length without weights
+        weights : (M,) the edges' weights; any array for a rule without weights
         take : receives the words of owners whose memory is full
 
         Raises
         ------
         GraphError
-            A weight is negative, infinite or not a number, or an owner's edges were left out.
+            A weight is negative, infinite or not a number, or the calls left out an owner's edges.
         """
-        # Node ids fit in this dtype, for any stored dtype: the kernel is compiled for one kind.
+        # Node ids of any stored dtype fit in this dtype, so the kernel compiles for one kind.
         sources = sources.astype(self._rule.word_dtype, copy=False)
         lists, waiting = self._lists, np.arange(len(self._frontiers))
         while len(waiting):
@@ -222,19 +222,19 @@ class ListDraws:
         Raises
         ------
         GraphError
-            An owner's edges were left out.
+            The calls left out an owner's edges.
         """
-        # After the last edge no owner may wait for a list; without an offer none was requested.
+        # After the last edge no owner may still wait for a list. Without an offer no list was requested.
         edges = self._lists.table[list_kernels.EDGE]
         waiting = np.flatnonzero((edges != list_kernels.FAR) & (edges != list_kernels.UNKNOWN))
         if len(waiting):
             self._raise_for(list_kernels.PASSED, int(waiting[0]), self._rule.graph.num_edges)
         for owner in range(len(self._frontiers)):
-            while self._lists.table[list_kernels.FILL, owner]:  # at most a record more than its capacity
+            while self._lists.table[list_kernels.FILL, owner]:  # at most one record above the capacity
                 self._hand_out(owner, take)
 
     def _fill(self, owner: int) -> None:
-        """Copy the next nodes of ``owner``."""
+        """Copy the owner's next nodes."""
         table, nodes = self._lists.table, self._frontiers[owner].nodes
         begin = int(self._begun[owner])
         portion = nodes[begin : begin + _PORTION_NODES]
@@ -245,7 +245,7 @@ class ListDraws:
         table[list_kernels.HAS_MORE, owner] = begin + len(portion) < len(nodes)
 
     def _hand_out(self, owner: int, take: TakeWords) -> None:
-        """Give ``take`` the words of ``owner``, up to its capacity, and keep the rest."""
+        """Give ``take`` the owner's words, up to its capacity, and keep the rest."""
         lists = self._lists
         fill = int(lists.table[list_kernels.FILL, owner])
         count = min(fill, lists.capacity)
@@ -265,11 +265,11 @@ class ListDraws:
 
 
 def list_draws_bytes(rule: ListRule, num_owners: int, *, capacity: int) -> int:
-    """Return the bytes of `ListDraws`. Pure.
+    """Return the bytes that `ListDraws` holds. Pure.
 
     Parameters
     ----------
-    rule : the rule of all owners
+    rule : the owners' rule
     num_owners : O
     capacity : words that an owner gathers before it hands them out
     """
@@ -281,7 +281,7 @@ def list_draws_bytes(rule: ListRule, num_owners: int, *, capacity: int) -> int:
 
 def _kept_edges(rule: ListRule) -> int:
     """Return the maximum number of edges that an owner holds for one list."""
-    # A choosing node has more edges than it takes.
+    # A node that chooses has more edges than it takes.
     return min(max(0, *rule.fanouts), rule.graph.num_edges) if rule.is_weighted else 0
 
 
@@ -293,13 +293,13 @@ def picked_of_records(
     destinations: range,
     drawn: NDArray[Any],
 ) -> Picked:
-    """Return the picked edges of a hop from the records of a sweep, as the sampler picks them; not normalized.
+    """Return a hop's picked edges from a sweep's records, as the sampler picks them; weights are not normalized.
 
     Parameters
     ----------
     rule : the sampler's rule
-    space : the batch so far, with the degrees of its nodes
-    batch_id, hop : the address
+    space : the batch so far, with its nodes' degrees
+    batch_id, hop : the draws' address
     destinations : positions among the batch's nodes so far, up to their end
     drawn : the hop's records, flat
 
@@ -308,7 +308,7 @@ def picked_of_records(
     GraphError
         The records do not match these nodes, or a source is not a node.
     ConfigError
-        There are 2**31 edges or more.
+        There are 2**31 or more edges.
     """
     here = slice(destinations.start, destinations.stop)
     records = drawn.reshape(-1, rule.record_words)
@@ -321,7 +321,7 @@ def picked_of_records(
     edge_ids = np.empty(num_edges, dtype=np.int64)
     list_kernels.place_records(places, begins, space.starts[here], indptr, taken, edge_ids)
     sources = records[:, 1].copy()
-    sources.flags.writeable = False  # like a graph's sources, so that relabelling is compiled for one kind
+    sources.flags.writeable = False  # like a graph's sources, so that relabelling compiles for one kind
     edge_weight = _edge_weight(rule, rule.fanouts[hop], space.degrees[here], indptr, records[taken, -1])
     return Picked(indptr, edge_ids, sources=(sources, taken), edge_weight=edge_weight)
 
@@ -329,12 +329,12 @@ def picked_of_records(
 def _find_records(
     rule: ListRule, space: RelationSpace, batch_id: BatchId, hop: int, here: slice, places: NDArray[Any]
 ) -> tuple[IdArray, IdArray]:
-    """Return the beginning of each destination's records, and the number of its taken edges."""
+    """Return the beginning of each destination's records, and its number of taken edges."""
     num_dst = here.stop - here.start
     begins, counts = np.zeros(num_dst, dtype=np.int64), np.zeros(num_dst, dtype=np.int64)
     if rule.fanouts[hop] == 0:
         return begins, counts
-    # Records are in ascending order of nodes; a batch has its nodes in the order of discovery.
+    # Records are in the nodes' ascending order; a batch has its nodes in the order of discovery.
     order = np.argsort(space.nodes[here])
     found = np.empty((2, num_dst), dtype=np.int64)
     if not list_kernels.find_records(places, space.degrees[here][order], found[0], found[1]):
@@ -349,16 +349,16 @@ def _find_records(
 def _edge_weight(
     rule: ListRule, fanout: int, degrees: IdArray, indptr: LocalArray, last_words: NDArray[Any]
 ) -> NDArray[np.float32] | None:
-    """Return the importance weight of each edge in a hop; ``last_words`` are the last words of their records."""
+    """Return each edge's importance weight in a hop; ``last_words`` are the last words of the edges' records."""
     counts = np.diff(indptr)
     takes_all = np.full(len(degrees), True) if fanout < 0 else degrees <= fanout
     if not rule.is_weighted:
-        # With fan-out 0 no edge is taken; its chance would be 0.
+        # A hop with fan-out 0 takes no edge; the chance would be 0.
         chances = np.where(takes_all, 1.0, max(fanout, 1) / np.maximum(degrees, 1))
         return np.repeat((1.0 / chances).astype(np.float32), counts)
     if not rule.has_importance:
         return None
-    # Nodes that take all edges with positive weight have chance 1; their number is known only now.
+    # Nodes that take all edges with positive weight have chance 1; the number of these edges is known only now.
     certain = np.repeat((degrees / np.maximum(counts, 1)).astype(np.float32), counts)
     chosen = last_words.view(np.float32 if last_words.itemsize == 4 else np.float64).astype(np.float32)
     return np.where(np.repeat(takes_all, counts), certain, chosen)

@@ -1,4 +1,4 @@
-"""The table of samplers: it makes a sampler from a name with options, and estimates its memory."""
+"""The table of samplers: it makes a sampler from a name with options, and estimates the sampler's memory."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from gloader.samplers.hops import RelationPick
     from gloader.types import AnyBatch, Block, HeteroSampler, IdArray, Sampler
 
-_MAP_BYTES = 4  # the local id of a node
-_MAP_AND_CHANCE_BYTES = 8  # the local id and the sampling chance
-# Per edge that a kernel writes before their number is known: place and weight.
+_MAP_BYTES = 4  # a node's local id
+_MAP_AND_CHANCE_BYTES = 8  # a node's local id and sampling chance
+# Bytes per edge that a kernel writes before the number of edges is known: place and weight.
 _TAKEN_EDGE_BYTES = 12
 _DRAW_BYTES = 8  # per edge drawn over all relations together
-# Per edge, in addition to its block: the entry of its source, and its place among them.
+# Bytes per edge, in addition to its block: the source's entry, and the edge's place among the entries.
 _EDGE_BYTES = 16
-# Per node with a time range: tree, id, requested time, and with a window both ends.
+# Bytes per node with a time range: tree, id, requested time, and with a window both ends.
 _NODE_BYTES = 88
 
 # The refusal of sweeps for seeds with times, in the form of `sweep_refusal`.
@@ -54,30 +54,30 @@ _CHOOSES_TOGETHER = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SamplerKind:
-    """A line of the table of samplers."""
+    """A line in the table of samplers."""
 
     make: Callable[..., Sampler]  # takes the graph, the fan-outs, ``seed`` and the options
     options: dict[str, type]  # user options, in the order of messages
     node_bytes: int  # per graph node and sampling thread
-    kernels: ModuleType  # its kernels: if none is compiled, it has never run here
-    lists: Literal["sources", "weights"] | None = None  # the values that it reads for all in-edges of a hop
-    # From its options: whether it chooses for all destinations together, see `Candidates`.
+    kernels: ModuleType  # the sampler's kernels; if none is compiled, the sampler has never run here
+    lists: Literal["sources", "weights"] | None = None  # the values that it reads for a hop's in-edges
+    # Maps the options to True if the sampler chooses for all destinations together, see `Candidates`.
     has_candidates: Callable[[dict[str, Any]], bool] = lambda _: False
-    # From its options: words (each as large as a node id) that a sweep returns per taken edge; 0 means no sweeps.
+    # Maps the options to the words (each as large as a node id) that a sweep returns per taken edge; 0 means no sweeps.
     swept_words: Callable[[dict[str, Any]], int] = lambda _: 0
     # The ends of the message "edges cannot be swept, as the sampler X ...; use ...".
     why_unswept: str = "weighs the in-edges of all nodes of a hop before it takes one"
     instead_swept: str = "the sampler 'neighbor'"
-    # Wraps the sampler from ``make``, which has ``sample_merged``. None means that it has layered hops only.
+    # Wraps the sampler from ``make``, which has ``sample_merged``. None means that only layered hops are possible.
     to_merged: Callable[[Any], Sampler] | None = None
     why_layered: str = "which has layered hops only"  # ends "layout='merged' with sampler X, ..."
-    # Makes the picks of a relation, with the parameters of ``make``. None means graphs of one type only.
+    # Makes a relation's picks, with the parameters of ``make``. None means only graphs with one type.
     pick: Callable[..., RelationPick] | None = None
-    has_times: bool = False  # whether its picks take edges before a time
+    has_times: bool = False  # True if the picks take edges before a time
 
 
 def _weighted_words(options: dict[str, Any]) -> int:
-    """Return the words of the sampler "weighted": place, source, importance. 0 with replacement, which needs sums."""
+    """Return the words for the sampler "weighted": place, source, importance. 0 with replacement, which needs sums."""
     if options.get("replace", False):
         return 0
     return 3 if options.get("importance", True) else 2
@@ -174,17 +174,17 @@ def kernels_of(spec: str) -> ModuleType:
 def call_bytes(
     spec: str, graph: Topology | HeteroGraph, batch: AnyBatch, *, is_collective: bool = False
 ) -> int:
-    """Return the bytes of a sampler call for ``batch``, without the batch itself and the node map. Pure.
+    """Return the bytes that a sampler call holds for ``batch``, without the batch itself and the node map. Pure.
 
-    They hold copies of edges from the SSD, and the candidate edges of the largest relation: relations are sampled one
-    after the other.
+    The bytes are copies of edges from the SSD, and the candidate edges of the largest relation. Relations are sampled
+    one after another.
 
     Parameters
     ----------
     spec : a sampler name, with options
     graph : the topology
     batch : a large batch
-    is_collective : whether its edges were drawn over all relations together
+    is_collective : True if the edges were drawn over all relations together
     """
     hops = _last_hop(graph, batch)
     held = [
@@ -200,7 +200,7 @@ def call_bytes(
 
 
 def temporal_call_bytes(graph: Topology | HeteroGraph, batch: AnyBatch, spec: str = "neighbor") -> int:
-    """Return the bytes of a call of a sampler by time, without the batch itself and the entry map. Pure.
+    """Return the bytes that a sampler by time holds in a call, without the batch and the entry map. Pure.
 
     Parameters
     ----------
@@ -210,7 +210,7 @@ def temporal_call_bytes(graph: Topology | HeteroGraph, batch: AnyBatch, spec: st
     """
     held = [0]
     for topology, nodes, block in _last_hop(graph, batch):
-        # With one type, the degrees of all nodes in the batch are looked up.
+        # With one type, the call looks up the degrees of all nodes in the batch.
         num_ranges = block.num_dst if isinstance(graph, HeteroGraph) else len(nodes)
         in_edges = _in_edges(topology, nodes, block.num_dst)
         taken = hop_bytes(spec, topology, num_edges=block.num_edges, in_edges=in_edges)
@@ -218,7 +218,7 @@ def temporal_call_bytes(graph: Topology | HeteroGraph, batch: AnyBatch, spec: st
         if topology.times is not None:  # a window has two ends to search
             asked = _in_edges(topology, nodes, num_ranges)
             searched = search_bytes(topology.times, num_lists=2 * num_ranges, num_edges=2 * asked)
-        # The larger of the two: a hop frees the search before it takes edges.
+        # The larger amount counts: a hop frees the search before it takes edges.
         held.append(max(_EDGE_BYTES * block.num_edges + taken, _NODE_BYTES * num_ranges + searched))
     return max(held)
 
@@ -245,13 +245,13 @@ def _in_edges(graph: Topology, nodes: IdArray, count: int) -> int:
 
 
 def hop_bytes(spec: str, graph: Topology, *, num_edges: int, in_edges: int) -> int:
-    """Return the bytes of a hop of the sampler ``spec``, without its block and the node map. Pure.
+    """Return the bytes that the sampler ``spec`` holds in a hop, without its block and the node map. Pure.
 
     Parameters
     ----------
     spec : a sampler name, with options
     graph : the topology
-    num_edges, in_edges : edges taken by the hop, and all in-edges of its destinations
+    num_edges, in_edges : edges taken by the hop, and all its destinations' in-edges
     """
     name, options = parse_spec(spec)
     kind = _SAMPLERS[name]
@@ -269,7 +269,7 @@ def hop_bytes(spec: str, graph: Topology, *, num_edges: int, in_edges: int) -> i
 
 
 def has_candidates(spec: str) -> bool:
-    """Return whether the sampler ``spec`` chooses for all destinations together, see `Candidates`. Pure."""
+    """Return True if the sampler ``spec`` chooses for all destinations together, see `Candidates`. Pure."""
     name, options = parse_spec(spec)
     return _SAMPLERS[name].has_candidates(options)
 
@@ -281,7 +281,7 @@ def swept_words(spec: str) -> int:
 
 
 def sweep_refusal(spec: str) -> tuple[str, str] | None:
-    """Return why the sampler ``spec`` cannot be swept, and a sampler that can; None if it can be. Pure."""
+    """Return why the sampler ``spec`` cannot be swept, and a sampler that can; None if it can be swept. Pure."""
     if swept_words(spec):
         return None
     kind = _SAMPLERS[parse_spec(spec)[0]]
@@ -289,7 +289,7 @@ def sweep_refusal(spec: str) -> tuple[str, str] | None:
 
 
 def reads_weights(spec: str) -> bool:
-    """Return whether the sampler ``spec`` reads edge weights. Pure."""
+    """Return True if the sampler ``spec`` reads edge weights. Pure."""
     return _SAMPLERS[parse_spec(spec)[0]].lists == "weights"
 
 
@@ -314,10 +314,10 @@ def make_sampler(
     spec : "neighbor", "weighted" (neighbours in proportion to the graph's edge weights), "labor", "ladies" or
         "fastgcn"; options may follow, as in "labor:iterations=1,normalize=true"
     graph : the topology
-    fanouts : hop next to the seeds first: neighbours per node, for "ladies" and "fastgcn" nodes per layer
+    fanouts : neighbours per node, for "ladies" and "fastgcn" nodes per layer; the hop next to the seeds first
     seed : any integer; taken modulo 2**64
     layout : "layered": every node found so far draws in each hop, as in DGL. "merged": a node draws once, in the hop
-        after its discovery, as in PyG, see `MergedBatch.to_blocks`. "neighbor" and "weighted" have both
+        after its discovery, as in PyG, see `MergedBatch.to_blocks`. "neighbor" and "weighted" have both layouts
     options : further keyword arguments; they override ``spec``. "neighbor" has ``replace``; "weighted" has ``replace``
         and ``importance``; "labor" has ``iterations``, ``share_layers`` and ``normalize``; "ladies" and "fastgcn" have
         ``adjacency`` and ``normalize``
@@ -363,7 +363,7 @@ def parse_spec(spec: str) -> tuple[str, dict[str, Any]]:
     Raises
     ------
     ConfigError
-        The name or an option is unknown, or an option has no value or a wrong one.
+        The name or an option is unknown, or an option has no value or a wrong value.
     """
     if not isinstance(spec, str):
         raise ConfigError(
@@ -391,7 +391,7 @@ def _check_options(name: str, options: dict[str, Any]) -> None:
             f"sampler {name!r} has no option {', '.join(map(repr, unknown))}; allowed: {', '.join(known)}"
         )
     for key, value in options.items():
-        # The sampler checks the ranges of numbers and words. A switch would take any value as true.
+        # The sampler checks the ranges of numbers and words. A switch would accept any value as true.
         if known[key] is bool and not isinstance(value, bool):
             raise ConfigError(f"sampler option {key} is {value!r}; allowed: true, false")
 
@@ -410,7 +410,7 @@ def make_hetero_sampler(
     *,
     layout: Layout = "layered",
 ) -> HeteroSampler:
-    """Return the sampler that ``spec`` describes, for a graph of several types.
+    """Return the sampler that ``spec`` describes, for a graph with several types.
 
     Parameters
     ----------
@@ -424,8 +424,8 @@ def make_hetero_sampler(
     Raises
     ------
     ConfigError
-        The name, an option or the layout is unknown, or a value is not allowed. The sampler is for graphs of one type.
-        It needs weights, and no relation has any. The fan-outs name an unknown relation, or lack one.
+        The name, an option or the layout is unknown, or a value is not allowed. The sampler is for one-type graphs. It
+        needs weights, and no relation has weights. The fan-outs name an unknown relation, or lack a relation.
     """
     name, options = parse_spec(spec)
     require_layout(spec, layout)
@@ -454,12 +454,12 @@ def _collective(
 
 
 def hetero_sweep_refusal(spec: str, fanouts: FanoutsLike) -> tuple[str, str] | None:
-    """Return why a sampler cannot be swept, and a choice that can; None if it can be. Pure.
+    """Return why a sampler cannot be swept, and a choice that can; None if it can be swept. Pure.
 
     Parameters
     ----------
     spec : a sampler name, with options
-    fanouts : for every relation, for each, or collective ones
+    fanouts : fan-outs for every relation, for each relation, or collective fan-outs
     """
     if isinstance(checked_fanouts(fanouts), CollectiveFanouts):
         return (
@@ -476,7 +476,7 @@ def hetero_map_bytes(spec: str, graph: HeteroGraph, found: Mapping[str, int]) ->
     ----------
     spec : a sampler name, with options
     graph : the topology
-    found : by type, nodes and edges in a large batch; each may be an entry of a hash table. An absent type has none
+    found : by type, nodes and edges in a large batch; each may be a hash table's entry. An absent type has no entries
     """
     return sum(
         node_map_bytes(spec, num_nodes=num_nodes, found=found.get(name, 0))
@@ -528,15 +528,16 @@ def make_temporal_sampler(
     fanouts : neighbours per node, hop next to the seeds first
     seed : any integer; taken modulo 2**64
     layout : see `make_sampler`
-    strategy : "uniform" draws among the allowed edges of a node, "last" takes the latest ones, in order
-    bound : "<" allows edges before the seed's time, "<=" also edges of the same second
+    strategy : "uniform" draws among a node's allowed edges, "last" takes the latest allowed edges, in order
+    bound : "<" allows edges before the seed's time, "<=" also edges in the same second
     window : length in seconds of the allowed period up to the bound; None allows any earlier time
     spec : "neighbor" or "weighted", with the options of `make_sampler`
 
     Raises
     ------
     ConfigError
-        A value is not allowed, the graph lacks times, or weights for "weighted", or the sampler does not support times.
+        A value is not allowed, the graph has no times, or no weights for "weighted", or the sampler does not support
+        times.
     """
     require_layout(spec, layout)
     rule = _rule(spec, strategy, bound, window)
@@ -555,11 +556,11 @@ def make_hetero_temporal_sampler(
     window: int | None = None,
     spec: str = "neighbor",
 ) -> HeteroTemporalSampler:
-    """Return the sampler for seeds of several types with times.
+    """Return the sampler for seeds with several types and times.
 
     Parameters
     ----------
-    graph : the topology, with times of at least one relation
+    graph : the topology, with times for at least one relation
     fanouts : neighbours per node, relation and hop, see `checked_fanouts`
     seed, layout, strategy, bound, window, spec : see `make_temporal_sampler`
 
@@ -596,6 +597,6 @@ def _rule(spec: str, strategy: TimeStrategy, bound: TimeBound, window: int | Non
 
 
 def _weights_of(spec: str) -> dict[str, bool]:
-    """Return the weight options in ``spec``, as keywords of a sampler by time."""
+    """Return the weight options in ``spec``, as keywords for a sampler by time."""
     options = parse_spec(spec)[1]
     return {"weighted": reads_weights(spec), "importance": options.get("importance", True)}

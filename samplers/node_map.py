@@ -21,8 +21,8 @@ _MIN_SLOTS = 1 << 10  # 12 KB; the table doubles from there
 class DenseMap:
     """An array of N labels, 4 bytes per node, filled with zeros once and then reused without clearing.
 
-    It numbers the nodes of one batch after the other, in one thread at a time. After an interrupt or a damaged graph
-    the map is not used again (`WorkspacePool` drops it).
+    It numbers the nodes of one batch after another, in one thread at a time. After an interrupt or a damaged graph the
+    map is not used again (`WorkspacePool` drops it).
     """
 
     __slots__ = ("_base", "_labels", "_used")
@@ -33,11 +33,12 @@ class DenseMap:
         self._used = 0
 
     def begin(self, seeds: IdArray, nodes: IdArray) -> int:
-        """Start a batch with ``seeds``, copied to ``nodes``; return the number of repeats among them."""
-        # Above every label of the previous batch: its labels now mean "not seen", see `relabel_kernels`.
+        """Start a batch with ``seeds``, copied to ``nodes``; return the number of repeats among the seeds."""
+        # The new base is above every label in the previous batch: these labels now mean "not seen", see
+        # `relabel_kernels`.
         self._base += self._used
         if self._base + self._labels.shape[0] > LABEL_END:
-            # Once in thousands of batches int32 labels are used up: only then the array is cleared.
+            # The int32 labels are used up once in thousands of batches. Only then is the array cleared.
             self._labels.fill(0)
             self._base = 1
         repeats: int = relabel_kernels.enter_dense(seeds, nodes, self._base, self._labels)
@@ -52,15 +53,15 @@ class DenseMap:
         Parameters
         ----------
         graph_indices : sources of edges
-        edge_ids : (M,) places in it
-        nodes : (>= U + 1,) the batch's global ids, in first-seen order; new ones are appended
+        edge_ids : (M,) places in ``graph_indices``
+        nodes : (>= U + 1,) the batch's global ids, in first-seen order; new nodes are appended
         num_nodes : number of nodes so far
         out : (M,) receives the local ids
 
         Returns
         -------
         int
-            The number of nodes, or -1 - i if the source of edge i is not a node; the map must not be used again then.
+            The number of nodes, or -1 - i if edge i's source is not a node; the map must not be used again then.
         """
         total: int = relabel_kernels.relabel_dense(
             graph_indices, edge_ids, nodes, num_nodes, self._base, self._labels, out
@@ -69,12 +70,12 @@ class DenseMap:
         return total
 
     def find(self, wanted: IdArray, out: IdArray) -> None:
-        """Write the local ids of the nodes ``wanted`` (n,) over each -1 in ``out`` (n,); unseen nodes keep -1."""
+        """Replace each -1 in ``out`` (n,) by the local id of its entry in ``wanted`` (n,); unseen nodes keep -1."""
         relabel_kernels.find_dense(wanted, self._base, self._labels, out)
 
 
 class HashMap:
-    """An open-addressing table of 12 bytes a slot, at most half full, that grows with the largest batch."""
+    """An open-addressing table with 12 bytes per slot, at most half full, that grows with the largest batch."""
 
     __slots__ = ("_base", "_keys", "_labels", "_num_nodes", "_shift", "_used")
 
@@ -85,7 +86,7 @@ class HashMap:
         self._allocate(_MIN_SLOTS)
 
     def begin(self, seeds: IdArray, nodes: IdArray) -> int:
-        """Start a batch with ``seeds``, copied to ``nodes``; return the number of repeats among them."""
+        """Start a batch with ``seeds``, copied to ``nodes``; return the number of repeats among the seeds."""
         self._base += self._used
         self._used = 0
         self._reserve(nodes[:0], seeds.shape[0])
@@ -103,8 +104,8 @@ class HashMap:
         Parameters
         ----------
         graph_indices : sources of edges
-        edge_ids : (M,) places in it
-        nodes : (>= U + 1,) the batch's global ids, in first-seen order; new ones are appended
+        edge_ids : (M,) places in ``graph_indices``
+        nodes : (>= U + 1,) the batch's global ids, in first-seen order; new nodes are appended
         num_nodes : number of nodes so far
         out : (M,) receives the local ids
         """
@@ -126,12 +127,12 @@ class HashMap:
         return total
 
     def find(self, wanted: IdArray, out: IdArray) -> None:
-        """Write the local ids of the nodes ``wanted`` (n,) over each -1 in ``out`` (n,); unseen nodes keep -1."""
+        """Replace each -1 in ``out`` (n,) by the local id of its entry in ``wanted`` (n,); unseen nodes keep -1."""
         relabel_kernels.find_hashed(wanted, self._base, self._keys, self._labels, self._shift, out)
 
     def _reserve(self, entered: IdArray, num_nodes: int) -> None:
-        """Make room for ``num_nodes`` nodes, of which ``entered`` are in the table."""
-        # At most half full, so that a search ends after a slot or two.
+        """Make room for ``num_nodes`` nodes; ``entered`` are the nodes already in the table."""
+        # The table is at most half full, so that a search ends after a slot or two.
         if 2 * num_nodes <= self._keys.shape[0] and self._base + num_nodes <= LABEL_END:
             return
         self._allocate(max(self._keys.shape[0], _slots_for(num_nodes)))
@@ -148,7 +149,7 @@ NodeMap: TypeAlias = "DenseMap | HashMap"
 
 
 def hash_map_bytes(num_nodes: int) -> int:
-    """Return the bytes of a `HashMap` with room for ``num_nodes`` nodes. Pure."""
+    """Return the bytes in a `HashMap` with room for ``num_nodes`` nodes. Pure."""
     return _SLOT_BYTES * max(_slots_for(num_nodes), _MIN_SLOTS)
 
 

@@ -1,4 +1,4 @@
-"""Kernels of uniform sampling: choose the in-edges that a hop takes.
+"""Kernels for uniform sampling: choose the in-edges that a hop takes.
 
 Sampling without replacement is Floyd's algorithm (Bentley and Floyd, "A sample of brilliance", CACM 1987). For k of d
 edges, draw j is uniform over 0..d-k+j. A draw that is already taken is replaced by d-k+j. Every k-subset is equally
@@ -26,10 +26,10 @@ _SIX, _SIXTY_THREE = np.uint64(6), np.uint64(63)
 # Nodes between the prefetch and the read of an offset. Offsets lie at random addresses: without the prefetch each read
 # would wait for the previous one.
 _AHEAD = 32
-_DEGREE_END = 2**31  # positions of the vector path have 32 bits
-SLACK = LANES  # a vector store writes all lanes, also unneeded ones
-# The bit set of Floyd's algorithm has 512 bytes to 1 MB. Positions are folded into it. With a 64-bit word per draw,
-# collisions are rare, and a collision costs a search in the list.
+_DEGREE_END = 2**31  # positions in the vector path have 32 bits
+SLACK = LANES  # spare entries, because a vector store writes all lanes, also unneeded ones
+# The bit set for Floyd's algorithm has 512 bytes to 1 MB. Positions are folded into it. With a 64-bit word per draw,
+# collisions are rare. A collision costs a search in the list.
 _MIN_BIT_WORDS, _MAX_BIT_WORDS = 64, 1 << 17
 
 
@@ -49,12 +49,12 @@ def fetch_degrees(
     starts: IdArray,
     degrees: IdArray,
 ) -> int:
-    """Write the first in-edge and the in-degree of each of ``nodes[first:last]``.
+    """Write each node's first in-edge and in-degree, for ``nodes[first:last]``.
 
     Returns
     -------
     int
-        -1; in a damaged graph, the first i with edges outside ``0:num_edges``.
+        -1, or in a damaged graph the first i with edges outside ``0:num_edges``.
     """
     for i in range(first, last):
         prefetch_offset(offsets, nodes[min(i + _AHEAD, last - 1)])
@@ -68,7 +68,7 @@ def fetch_degrees(
 
 @njit(cache=True, nogil=True)
 def count_in_edges(offsets: Offsets, nodes: IdArray, counts: NDArray[Any]) -> int:
-    """Write the in-degree of each of ``nodes``; return -1, or the first i that is not a node of the graph."""
+    """Write each node's in-degree; return -1, or the first i whose entry in ``nodes`` is not a graph node."""
     num_nodes = offsets.low.shape[0] - 1
     last = nodes.shape[0] - 1
     for i in range(nodes.shape[0]):
@@ -82,7 +82,7 @@ def count_in_edges(offsets: Offsets, nodes: IdArray, counts: NDArray[Any]) -> in
 
 @njit(cache=True, nogil=True, inline="always")
 def takes_all(degree: int, fanout: int, replace: bool) -> bool:
-    """Return whether a node takes each in-edge once, without draws. Pure."""
+    """Return True if a node takes each in-edge once, without draws. Pure."""
     return fanout < 0 or (degree <= fanout and not replace) or degree == 0
 
 
@@ -90,15 +90,15 @@ def takes_all(degree: int, fanout: int, replace: bool) -> bool:
 def count_uniform(
     degrees: IdArray, first: int, last: int, fanout: int, replace: bool, limit: int, indptr: LocalArray
 ) -> int:
-    """Write the local ``indptr`` of a hop with destinations ``first:last``; return its number of edges.
+    """Write the local ``indptr`` for a hop with destinations ``first:last``; return its number of edges.
 
-    Returns -1 if there would be more than ``limit`` edges.
+    The result is -1 if there would be more than ``limit`` edges.
     """
     total = 0
     indptr[0] = 0
     for i in range(first, last):
         total += degrees[i] if takes_all(degrees[i], fanout, replace) else fanout
-        # Checked before the store: an offset above int32 would wrap silently.
+        # The check precedes the store: an offset above int32 would wrap silently.
         if total > limit:
             return -1
         indptr[i - first + 1] = total
@@ -117,7 +117,7 @@ def pick_uniform(
     edge_ids: IdArray,
     bits: NDArray[np.uint64],
 ) -> None:
-    """Write the edges that the destinations ``first:last`` take, without replacement, into ``edge_ids``.
+    """Write the edges that destinations ``first:last`` take, without replacement, into ``edge_ids``.
 
     ``edge_ids`` has `SLACK` more entries than there are edges. ``bits`` is scratch from `bit_set`, all zero before and
     after the call.
@@ -136,13 +136,13 @@ def pick_uniform(
         outcome = REJECTED
         if count <= LANES and degree < _DEGREE_END:
             outcome = draw_sixteen(this, start, degree, count, edge_ids, out)
-        # The vector path was not tried, or it rejected a biased draw. Draw all again, one by one.
+        # The vector path was not tried, or it rejected a biased draw. So all draws are repeated, one by one.
         if outcome >= REJECTED:
             if degree <= 64:
                 _floyd_64(this, start, degree, out, count, edge_ids)
             else:
                 _floyd(this, start, degree, out, count, edge_ids, bits)
-        elif degree <= 64:  # always: repeats are likely, and a mispredicted branch costs more
+        elif degree <= 64:  # no test for repeats: they are likely, and a mispredicted branch costs more
             _settle_64(start, degree, out, count, edge_ids)
         elif outcome == REPEATED:
             _settle_few(start, degree, out, count, edge_ids)
@@ -183,7 +183,7 @@ def _floyd_64(key: np.uint64, start: int, degree: int, out: int, count: int, edg
 def _floyd(
     key: np.uint64, start: int, degree: int, out: int, count: int, edge_ids: IdArray, bits: NDArray[np.uint64]
 ) -> None:
-    """Floyd's algorithm with a bit set of folded positions. If a bit is set, the list is searched for a repeat."""
+    """Run Floyd's algorithm with a bit set of folded positions. If a bit is set, search the list for a repeat."""
     fold = np.uint64(bits.shape[0] - 1)
     is_exact = degree <= 64 * bits.shape[0]
     for j in range(count):
@@ -195,7 +195,7 @@ def _floyd(
             at = top
         bits[(np.uint64(at) >> _SIX) & fold] |= ONE << (np.uint64(at) & _SIXTY_THREE)
         edge_ids[out + j] = start + at
-    # Clear only the used words: the whole set has the size for the largest fan-out.
+    # Clear only the used words: the set has the size for the largest fan-out.
     for j in range(count):
         bits[(np.uint64(edge_ids[out + j] - start) >> _SIX) & fold] = _ZERO
 

@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 
 class UniformPickRule:
-    """The `HopRule` of `NeighborSampler` without weights: degrees and hashes give its positions. Pure, thread-safe.
+    """The `HopRule` for `NeighborSampler` without weights: degrees and hashes give its positions. Pure, thread-safe.
 
     Parameters
     ----------
-    graph : the topology; only its offsets are read
-    fanouts : the sampler's, checked
+    graph : the topology; the rule reads only its offsets
+    fanouts : the sampler's checked fan-outs
     seed : the sampler's seed
     replace : draw with replacement
-    layout : in "layered" all nodes so far draw in each hop, in "merged" only the new ones
-    relation : number of the graph's relation, see `relation_key`
+    layout : in "layered" all nodes so far draw in each hop, in "merged" only the new nodes
+    relation : the relation's number in the graph, see `relation_key`
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class UniformPickRule:
 
     @property
     def num_hops(self) -> int:
-        """L."""
+        """Number of hops."""
         return len(self._fanouts)
 
     @property
@@ -68,44 +68,44 @@ class UniformPickRule:
         return None
 
     def begin(self, batch_id: BatchId, seeds: AnySeeds) -> Frontier:
-        """Return the frontier of hop 0: the seeds (B,) in ascending order; raises as `Sampler.sample`."""
+        """Return hop 0's frontier: the seeds (B,) in ascending order; raises as `Sampler.sample`."""
         given = seeds_of(seeds)
         checked = checked_seeds(given.nodes, self._graph.num_nodes)
         excluded = excluded_edges(given.excluded, self._graph, checked)
         return first_frontier(batch_id, checked, self._graph.num_nodes, excluded=excluded)
 
     def extend(self, frontier: Frontier, drawn: NDArray[Any]) -> Frontier:
-        """Return the frontier of the next hop; at hop L its ``seen`` has every node in the batch.
+        """Return the next hop's frontier; at hop L its ``seen`` has every node in the batch.
 
         Parameters
         ----------
-        frontier : of a hop
-        drawn : (K,) the sources at its positions
+        frontier : the current hop's frontier
+        drawn : (K,) the sources at the frontier's positions
 
         Raises
         ------
         GraphError
-            A source is not a node of the graph.
+            A source is not a graph node.
         """
         return next_frontier(frontier, self.sources(frontier, drawn), is_merged=self._is_merged)
 
     def sources(self, frontier: Frontier, drawn: NDArray[Any]) -> NDArray[Any]:
-        """Return the sources (K,) of the taken edges: ``drawn`` itself. Errors as in `extend`."""
-        # An empty array has another type than one from a file: the kernel would be compiled for it.
+        """Return the taken edges' sources (K,), which are ``drawn`` itself; for errors see `extend`."""
+        # An empty array has another type than an array from a file, so the kernel would compile again.
         bad = first_outside(drawn, 0, self._graph.num_sources - 1) if len(drawn) else -1
         if bad >= 0:
             raise self._bad_source(frontier, bad, int(drawn[bad]))
         return drawn
 
     def counts(self, frontiers: Sequence[Frontier]) -> IdArray:
-        """Return (O,) the number of distinct positions for each of ``frontiers``.
+        """Return (O,) the number of distinct positions for each frontier.
 
         Raises
         ------
         ConfigError
-            A frontier has 2**31 or more.
+            A frontier has 2**31 or more positions.
         GraphError
-            The in-edges of a node do not lie within the graph's.
+            A node's in-edges do not lie within the graph's edges.
         """
         return np.fromiter((self._count(frontier) for frontier in frontiers), np.int64, len(frontiers))
 
@@ -114,14 +114,14 @@ class UniformPickRule:
 
         Parameters
         ----------
-        frontier : of a hop
+        frontier : a hop's frontier
         pages : uint64, a bit for each page; written
         per_page : positions per page
 
         Raises
         ------
         GraphError
-            The in-edges of a node do not lie within the graph's.
+            A node's in-edges do not lie within the graph's edges.
         ShapeError
             There are fewer bits than pages.
         """
@@ -145,7 +145,7 @@ class UniformPickRule:
             raise graph_errors.bad_degree(self._graph, int(frontier.nodes[bad]))
 
     def portions(self, frontiers: Sequence[Frontier]) -> _Portions:
-        """Return the positions of ``frontiers``: `IdPortions`."""
+        """Return the frontiers' positions as `IdPortions`."""
         keys = np.array([self._key(frontier) for frontier in frontiers], dtype=np.uint64)
         fanouts = [self._fanouts[frontier.hop] for frontier in frontiers]
         return _Portions(self._graph, self._picks(frontiers), frontiers, keys, fanouts)
@@ -170,10 +170,10 @@ class UniformPickRule:
         return relation_key(key, self._relation)
 
     def _picks(self, frontiers: Sequence[Frontier]) -> Picks:
-        """Return the pick arguments for the nodes in ``frontiers``, with scratch memory of their own."""
+        """Return the pick arguments for the nodes in ``frontiers``, with new scratch memory."""
         largest = max((self._fanouts[frontier.hop] for frontier in frontiers), default=0)
         if not self._replace:
-            # A drawing node has more edges than draws.
+            # A node that draws has more edges than draws.
             largest = min(largest, self._graph.num_edges)
         return frontier_kernels.new_picks(
             self._graph.offsets,
@@ -207,7 +207,7 @@ class UniformPickRule:
 
 
 class _Portions:
-    """The positions of some frontiers: `IdPortions`. It keeps the frontiers alive. For one thread."""
+    """The positions of some frontiers: an `IdPortions`. It keeps the frontiers alive. For one thread."""
 
     def __init__(
         self,
@@ -219,7 +219,7 @@ class _Portions:
     ) -> None:
         self._graph = graph
         self._picks = picks
-        # Contiguous arrays of one dtype: the kernel reads them at their addresses.
+        # The arrays are contiguous and share a dtype: the kernel reads them at their addresses.
         self._like = np.empty(0, dtype=frontiers[0].nodes.dtype if frontiers else np.int32)
         self._nodes = [np.ascontiguousarray(frontier.nodes, self._like.dtype) for frontier in frontiers]
         self._frontiers = np.array(
@@ -240,14 +240,14 @@ class _Portions:
         ids : (O, W) int64; owner o still has ``ids[o, taken[o] : ends[o]]``; overwritten
         taken : (O,) int64, number of used columns; set to 0
         ends : (O,) int64, number of filled columns; updated
-        has_more : (O,) bool, whether positions follow that found no room; updated
+        has_more : (O,) bool, True if further positions found no room; updated
 
         Raises
         ------
         ShapeError
             The number of owners is wrong, or there is no room.
         GraphError
-            The in-edges of a node do not lie within the graph's.
+            A node's in-edges do not lie within the graph's edges.
         """
         if ids.shape[0] != len(self._nodes) or ids.shape[1] < 1:
             raise ShapeError(

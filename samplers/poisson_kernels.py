@@ -1,7 +1,7 @@
-"""Kernels of Poisson sampling: an edge is taken if its source's number in this layer is below the edge's chance.
+"""Kernels for Poisson sampling: an edge is taken if its source's number in this layer is below the edge's chance.
 
-All edges of a source share its number, so that destinations tend to take the same sources. A taken edge stands for
-1 / chance edges of the graph. Numbers have 53 bits.
+A source has the same number for all its edges, so destinations tend to take the same sources. A taken edge stands for
+1 / chance graph edges. Numbers have 53 bits.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
     from gloader.types import IdArray, LocalArray
 
-# float64 holds every 53-bit number exactly, so that a chance times 2**53 is compared without rounding.
+# float64 holds every 53-bit number exactly, so a chance times 2**53 is compared without rounding.
 _S11 = np.uint64(11)
 _SCALE = 2.0**53
-_STRIP = 1024  # edges between two looks at the room that is left
-# Returned instead of a number of edges: the output is too short, or (minus the edge) its source is not a node.
+_STRIP = 1024  # edges between two checks of the remaining room
+# Results in place of a number of edges: OVERFLOW if the output is too short, DAMAGED - e if edge e's source is no node.
 OVERFLOW = -1
 DAMAGED = -2
 
@@ -67,7 +67,7 @@ def pick_by_fanout(
             end = min(begin + _STRIP, stop)
             if out + end - begin > edge_ids.shape[0]:
                 return OVERFLOW
-            # In order; the sources are not read, and their ids are checked when they are relabelled.
+            # Edges are in order. Their sources are not read here; relabelling checks the ids.
             if takes_all:
                 for edge in range(begin, end):
                     edge_ids[out + edge - begin] = edge
@@ -97,8 +97,8 @@ def pick_by_node(
 ) -> int:
     """Take each in-edge with chance ``scale * norms[source]``, at most 1.
 
-    ``norms`` is (N,). Returns the number of edges, OVERFLOW as in `pick_by_fanout`, or DAMAGED - e if the source of
-    edge e is not a node.
+    ``norms`` is (N,). Returns the number of edges, OVERFLOW as in `pick_by_fanout`, or DAMAGED - e if edge e's source
+    is not a node.
     """
     end_of_nodes = np.uint64(norms.shape[0])
     out = 0
@@ -113,7 +113,7 @@ def pick_by_node(
                 node = to_int(graph_indices[edge])
                 if np.uint64(node) >= end_of_nodes:
                     return DAMAGED - edge
-                # Written first and counted afterwards, branch-free as in `pick_by_fanout`.
+                # The edge is written first and counted afterwards, branch-free as in `pick_by_fanout`.
                 chance = min(scale * norms[node], 1.0)
                 edge_ids[out] = edge
                 weights[out] = 1.0 / chance
@@ -155,14 +155,14 @@ def pick_candidates(
 
 @njit(cache=True, nogil=True)
 def numbers_of(nodes: IdArray, count: int, key: np.uint64, out: NDArray[np.uint64]) -> None:
-    """Write the numbers of ``nodes[:count]``."""
+    """Write the numbers for ``nodes[:count]``."""
     for i in range(count):
         out[i] = number_of(key, nodes[i])
 
 
 @njit(cache=True, nogil=True)
 def scale_to_degree(degrees: IdArray, num_dst: int, indptr: LocalArray, weights: NDArray[np.float32]) -> None:
-    """Scale the weights of each destination to its in-degree."""
+    """Scale each destination's weights to its in-degree."""
     for i in range(num_dst):
         total = 0.0
         for at in range(indptr[i], indptr[i + 1]):

@@ -1,10 +1,10 @@
-"""Kernels that give the nodes of a batch their local ids, in first-seen order.
+"""Kernels that give a batch's nodes their local ids, in first-seen order.
 
 Both maps are stamped: an entry below ``base`` is left over from an earlier batch and means "not seen". A batch clears
-nothing: it moves ``base`` past every label given before.
+nothing: it moves ``base`` past every earlier label.
 
-Every id is checked when it is read from the graph, at no measurable cost: a `CscGraph` may have been made unchecked,
-and a wild id would be a wild write.
+Every id is checked when it is read from the graph, at no measurable cost. A `CscGraph` may be unchecked, and a wild id
+would be a wild write.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from gloader.types import IdArray, LocalArray
 
-_AHEAD_ROW = 160  # edges between asking for a cache line of the graph and reading it; measured
-_AHEAD_MAP = 80  # the same for a line of the map
+_AHEAD_ROW = 160  # edges between the prefetch and the read of a graph's cache line; measured
+_AHEAD_MAP = 80  # edges between the prefetch and the read of a map's cache line; measured
 
 
 @njit(cache=True, nogil=True)
@@ -40,12 +40,12 @@ def relabel_dense(
     """Write the local id of each edge's source into ``indices``, append new nodes.
 
     ``labels`` (N,) maps a node to ``base`` plus its local id; N is below 2**31, so that ``indices`` can hold the
-    global ids in the meantime. One node more than there are edges must fit into ``nodes``.
+    global ids in the meantime. ``nodes`` needs room for one node more than there are edges.
 
     Returns
     -------
     int
-        The number of nodes, or -1 - i if the source of edge i is not in 0..N-1. The graph is then damaged, and the
+        The number of nodes, or -1 - i if edge i's source is not in 0..N-1. The graph is then damaged, and the
         map must not be used again.
     """
     num_edges = edge_ids.shape[0]
@@ -79,7 +79,7 @@ def _label(
     node: int, nodes: IdArray, num_nodes: int, base: int, labels: LocalArray, indices: LocalArray, i: int
 ) -> int:
     """Label one node; branch-free, because about half of a hop's nodes are new, unpredictably."""
-    # The node is always stored at the end of the list; it stays there only if the length grows.
+    # The node is always stored at the list's end; it stays there only if the length grows.
     label = to_int(labels[node]) - base
     is_new = label < 0
     nodes[num_nodes] = node
@@ -110,7 +110,7 @@ def find_dense(wanted: IdArray, base: int, labels: LocalArray, out: IdArray) -> 
 
 @njit(cache=True, nogil=True, inline="always")
 def _slot(node: int, shift: np.uint64) -> int:
-    # The upper bits of the product depend on every bit of the id, the lower ones only on lower ones.
+    # The product's upper bits depend on every bit of the id, its lower bits only on lower bits.
     return to_int((np.uint64(node) * GOLDEN) >> shift)
 
 
@@ -127,7 +127,7 @@ def relabel_hashed(
     shift: np.uint64,
     indices: LocalArray,
 ) -> int:
-    """As `relabel_dense`, with an open-addressing table: ``keys`` and ``labels`` of 2**(64 - shift) slots.
+    """Work as `relabel_dense`, with an open-addressing table: ``keys`` and ``labels`` have 2**(64 - shift) slots.
 
     ``graph_nodes`` is N.
     """
@@ -143,7 +143,7 @@ def relabel_hashed(
         if np.uint64(node) >= end:
             return -1 - i
         slot = _slot(node, shift)
-        # A slot is occupied if its label belongs to this batch; a key alone may be left from an earlier batch.
+        # A slot is occupied if its label belongs to this batch. Its key may be left from an earlier batch.
         while labels[slot] >= base and keys[slot] != node:
             slot = (slot + 1) & wrap
         if labels[slot] < base:
@@ -159,7 +159,7 @@ def relabel_hashed(
 def enter_hashed(
     entering: IdArray, nodes: IdArray, base: int, keys: IdArray, labels: LocalArray, shift: np.uint64
 ) -> int:
-    """As `enter_dense`, with a hash table."""
+    """Work as `enter_dense`, with a hash table."""
     repeats = 0
     wrap = keys.shape[0] - 1
     for i in range(entering.shape[0]):
@@ -177,7 +177,7 @@ def enter_hashed(
 def find_hashed(
     wanted: IdArray, base: int, keys: IdArray, labels: LocalArray, shift: np.uint64, out: IdArray
 ) -> None:
-    """As `find_dense`, with a hash table."""
+    """Work as `find_dense`, with a hash table."""
     wrap = keys.shape[0] - 1
     for i in range(wanted.shape[0]):
         if out[i] >= 0:

@@ -19,14 +19,14 @@ _MASK = 2**64 - 1
 
 
 def layer_key(seed: int, epoch: int, index: int, layer: int) -> np.uint64:
-    """Return the key of a layer in a batch; each field is absorbed modulo 2**64. Pure.
+    """Return a layer's key in a batch; each field is absorbed modulo 2**64. Pure.
 
     Parameters
     ----------
     seed, epoch, index : the sampler's seed and the batch's address
     layer : the hop, 0 next to the seeds
     """
-    # Mixed after each field: with plain sums (1, 2) and (2, 1) would share a key.
+    # The key is mixed after each field: with plain sums (1, 2) and (2, 1) would share a key.
     key = 0
     for field in (seed, epoch, index, layer):
         key = mix_int((key + int(GOLDEN) + int(field)) & _MASK)
@@ -34,12 +34,12 @@ def layer_key(seed: int, epoch: int, index: int, layer: int) -> np.uint64:
 
 
 def relation_key(key: np.uint64, relation: int) -> np.uint64:
-    """Return the key of a relation in the layer with ``key``; relation 0 has the layer's own key. Pure.
+    """Return a relation's key in the layer with ``key``; relation 0 has the layer's own key. Pure.
 
     Parameters
     ----------
     key : the layer's key
-    relation : number of the relation in the graph's order
+    relation : the relation's number in the graph's order
     """
     return key if relation == 0 else np.uint64(mix_int((int(key) + mix_int(relation)) & _MASK))
 
@@ -47,7 +47,7 @@ def relation_key(key: np.uint64, relation: int) -> np.uint64:
 @njit(cache=True, nogil=True, inline="always")
 def node_key(key: np.uint64, node: int) -> np.uint64:
     """Return the key of ``node`` in the layer with ``key``. Pure."""
-    # Plus one, so that node 0 does not have the layer's key.
+    # The term plus one keeps node 0 from having the layer's key.
     return mix64(key ^ (np.uint64(node) * GOLDEN + ONE))
 
 
@@ -108,7 +108,7 @@ def _settle_edge(key: np.uint64, draw: int, product: np.uint64, bound: np.uint64
 def bounded(key: np.uint64, draw: int, bound: int) -> int:
     """Return draw ``draw`` for a node, a uniform integer below ``bound`` >= 1. Pure.
 
-    Draws 2i and 2i + 1 are the lower and the upper half of word i.
+    Draws 2i and 2i + 1 are word i's lower and upper half.
     """
     bits = word(key, np.uint64(draw >> 1))
     half = bits >> _S32 if draw & 1 else bits & LOW_32

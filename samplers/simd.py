@@ -1,4 +1,4 @@
-"""Sixteen draws of one node at once, and their ranks, in LLVM vectors.
+"""Sixteen draws for one node at once, and their ranks, in LLVM vectors.
 
 Every target accepts such vectors (one AVX-512 register, or eight NEON registers).
 
@@ -19,9 +19,9 @@ from numba.extending import intrinsic
 from gloader.core.hashing import GOLDEN, MUL_1, MUL_2
 
 LANES = 16
-DISTINCT, REPEATED, REJECTED = 0, 1, 2  # what `draw_sixteen` returns; REJECTED may come with REPEATED added
+DISTINCT, REPEATED, REJECTED = 0, 1, 2  # results of `draw_sixteen`; REJECTED may come with REPEATED added
 
-# Two vectors of eight 64-bit words make the sixteen draws: draw 2i is of the lower half of word i, 2i + 1 of the upper.
+# Two vectors of eight 64-bit words make the sixteen draws: draw 2i is the lower half of word i, 2i + 1 the upper half.
 _I64 = ir.IntType(64)
 _WORDS = ir.VectorType(_I64, LANES // 2)
 _HALVES = ir.VectorType(ir.IntType(32), LANES // 2)
@@ -57,7 +57,7 @@ def _words(builder: Any, key: Any) -> Any:
 
 
 def _floyd_draws(builder: Any, bits: Any, top: Any, count: Any, lanes: range) -> tuple[Any, Any, Any]:
-    """Emit draws ``lanes`` from 32 ``bits`` each: the positions, the used lanes, and the rejected ones among them."""
+    """Emit draws ``lanes`` from 32 ``bits`` each: the positions, the used lanes, and the rejected lanes among them."""
     low_32 = _same(2**32 - 1)
     bound = builder.and_(builder.add(top, _constant(_WORDS, [lane + 1 for lane in lanes])), low_32)
     product = builder.mul(bits, bound)
@@ -73,7 +73,7 @@ def _distinct_when_unused(builder: Any, draws: Any, used: Any, lanes: range) -> 
 
 
 def _any_equal_pair(builder: Any, draws: Any) -> Any:
-    """Emit whether two lanes are equal; eight rotations compare every pair."""
+    """Emit a flag that tells if two lanes are equal; eight rotations compare every pair."""
     found = None
     for turn in range(1, LANES // 2 + 1):
         order = _constant(_DRAWS, [(lane + turn) % LANES for lane in range(LANES)])
@@ -142,8 +142,8 @@ def _rank_sixteen(
     """Write ``base`` + each value's rank in ``values[first : first + count]`` to ``out[offset:]``.
 
     A rank is the number of smaller values. ``count`` is at most 16. ``values`` and ``out`` (int64) have 16 entries from
-    there on; all are read or overwritten. Returns whether the ranks are right: two values 2**31 or more apart make them
-    wrong.
+    ``first`` and ``offset`` on; all are read or overwritten. Returns True if the ranks are right: two values 2**31 or
+    more apart make them wrong.
     """
     if any(not isinstance(array, types.Array) or array.dtype != types.int64 for array in (values, out)):
         return None
@@ -152,7 +152,7 @@ def _rank_sixteen(
         values, first, count, base, out, offset = args
         source = context.make_array(signature.args[0])(context, builder, values).data
         target = context.make_array(signature.args[4])(context, builder, out).data
-        # In half the width, relative to the first value; unused lanes are larger than all used ones.
+        # Values have half the width, relative to the first value; unused lanes are larger than all used lanes.
         origin = _splat(builder, builder.load(builder.gep(source, [first])))
         used_end, halves, is_far = _splat(builder, count), [], None
         for half in range(2):
@@ -171,7 +171,7 @@ def _rank_sixteen(
         for turn in range(1, LANES):
             order = _constant(_DRAWS, [(lane + turn) % LANES for lane in range(LANES)])
             turned = builder.shuffle_vector(draws, ir.Constant(_DRAWS, ir.Undefined), order)
-            # True is minus one.
+            # A true comparison is the number minus one.
             ranks = builder.sub(ranks, builder.sext(builder.icmp_signed(">", draws, turned), _DRAWS))
         for half in range(2):
             lanes = range(half * _WORDS.count, (half + 1) * _WORDS.count)
@@ -193,6 +193,6 @@ def _leave_it_to_the_scalar_loop(key: int, start: int, degree: int, count: int, 
     return REJECTED
 
 
-# An intrinsic has no body for the interpreter. The scalar loops draw and order the same edges, only later.
+# An intrinsic has no body for the interpreter. The scalar loops draw and order the same edges, only more slowly.
 draw_sixteen = _leave_it_to_the_scalar_loop if config.DISABLE_JIT else _draw_sixteen
 rank_sixteen = _rank_nothing if config.DISABLE_JIT else _rank_sixteen

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Frontier:
-    """The drawing nodes of a batch in one hop. Node ids are int32 if N fits, else int64."""
+    """A batch's drawing nodes in one hop. Node ids are int32 if N fits, else int64."""
 
     batch_id: BatchId
     hop: int  # 0 next to the seeds; L after the last hop, when no node draws
     nodes: NDArray[Any]  # (D,) ascending: the drawing nodes
     # (U,) ascending: all nodes so far; the same array as ``nodes`` in layered batches
     seen: NDArray[Any]
-    excluded: Excluded | None = None  # forbidden edges; None without any
+    excluded: Excluded | None = None  # forbidden edges; None without forbidden edges
 
     @property
     def seen_arrays(self) -> tuple[NDArray[Any], ...]:
@@ -48,7 +48,7 @@ class HeteroFrontier:
     hop: int
     nodes: tuple[NDArray[Any], ...]
     seen: tuple[NDArray[Any], ...]
-    excluded: tuple[Excluded | None, ...] = ()  # by relation, as in `Frontier`; () without any
+    excluded: tuple[Excluded | None, ...] = ()  # by relation, see `Frontier`; () without forbidden edges
 
     @property
     def seen_arrays(self) -> tuple[NDArray[Any], ...]:
@@ -67,29 +67,29 @@ class HeteroFrontier:
 
 
 class HopRule(Protocol):
-    """The hops of a sampler without the reading of edges. Pure and thread-safe.
+    """A sampler's hops without the reading of edges. Pure and thread-safe.
 
     A pass over the edges returns a *drawn* array for each frontier. For uniform picks it holds the (K,) sources at the
-    hop's distinct positions, ascending by position; for other picks it holds the rule's own records. A `HeteroRule` has
-    frontiers of several types, and a drawn array for each relation.
+    hop's distinct positions, ascending by position. For other picks it holds the rule's own records. A `HeteroRule` has
+    frontiers with several types, and a drawn array for each relation.
     """
 
     @property
     def num_hops(self) -> int:
-        """L."""
+        """Number of hops."""
         ...
 
     def begin(self, batch_id: BatchId, seeds: AnySeeds) -> Any:
-        """Return the frontier of hop 0: the seeds (B,) in ascending order; raises as `Sampler.sample`."""
+        """Return hop 0's frontier: the seeds (B,) in ascending order; raises as `Sampler.sample`."""
         ...
 
     def extend(self, frontier: Any, drawn: Any) -> Any:
-        """Return the frontier of the next hop; at hop L its ``seen`` has every node in the batch.
+        """Return the next hop's frontier; at hop L its ``seen`` has every node in the batch.
 
         Raises
         ------
         GraphError
-            A source is not a node of the graph.
+            A source is not a graph node.
         """
         ...
 
@@ -99,7 +99,7 @@ class SweptSampler(Protocol):
 
     @property
     def rule(self) -> HopRule:
-        """The sweep rule for its hops."""
+        """The sweep rule for the sampler's hops."""
         ...
 
     def replay(self, batch_id: BatchId, seeds: AnySeeds, drawn: Any) -> AnyBatch:
@@ -107,9 +107,9 @@ class SweptSampler(Protocol):
 
         Parameters
         ----------
-        batch_id : the address of the batch
+        batch_id : the batch's address
         seeds : as in `Sampler.sample`
-        drawn : an array for each of the L hops, the one next to the seeds first
+        drawn : an array for each of the L hops, the hop next to the seeds first
         """
         ...
 
@@ -139,15 +139,15 @@ def first_frontier(
     noun: str = "seeds",
     excluded: Excluded | None = None,
 ) -> Frontier:
-    """Return the frontier of hop 0: the seeds (B,) in ascending order; raises as `Sampler.sample`. Pure.
+    """Return hop 0's frontier: the seeds (B,) in ascending order; raises as `Sampler.sample`. Pure.
 
     Parameters
     ----------
-    batch_id : the address of the batch
+    batch_id : the batch's address
     seeds : (B,) node ids
     num_nodes : N
-    noun : the name of the seeds in messages
-    excluded : edges that no hop takes; None without any
+    noun : the seeds' name in messages
+    excluded : edges that no hop takes; None without such edges
     """
     nodes = np.sort(checked_seeds(seeds, num_nodes)).astype(id_dtype(num_nodes))
     if (nodes[1:] == nodes[:-1]).any():
@@ -156,20 +156,20 @@ def first_frontier(
 
 
 def next_frontier(frontier: Frontier, sources: NDArray[Any], *, is_merged: bool) -> Frontier:
-    """Return the frontier of the next hop; at hop L its ``seen`` has every node in the batch. Pure.
+    """Return the next hop's frontier; at hop L its ``seen`` has every node in the batch. Pure.
 
     Parameters
     ----------
-    frontier : of a hop
-    sources : (K,) the sources of the taken edges, in any order; they draw next
-    is_merged : whether nodes that were seen before do not draw again
+    frontier : the current hop's frontier
+    sources : (K,) the taken edges' sources, in any order; they draw next
+    is_merged : True if nodes seen before do not draw again
     """
     seen = frontier.seen
-    found = sources.astype(seen.dtype)  # a copy in any case
+    found = sources.astype(seen.dtype)  # always a copy
     found.sort()
     union = np.empty(len(seen) + len(found), dtype=seen.dtype)
     num_new = distinct_kernels.merge_into(seen, found, union)
-    # A frontier lives until its batch is done: spare memory is returned.
+    # A frontier lives until its batch is done, so spare memory is returned.
     union.resize(len(seen) + num_new, refcheck=False)
     nodes = found[:num_new].copy() if is_merged else union
     return Frontier(

@@ -1,6 +1,6 @@
-"""Kernels of edge lists sorted by time: find the range of a list that a node may take, and pick its edges.
+"""Kernels for edge lists sorted by time: find the range in a list that a node may take, and pick its edges.
 
-Times are int64; they are compared, never subtracted, so that no difference can wrap.
+Times are int64; kernels compare times and never subtract them, so that no difference can wrap.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from gloader.types import IdArray, LocalArray
 
-_AHEAD_LIST = 16  # lists between asking for the middle of one and searching it
-_AHEAD_ROW = 160  # edges between asking for a cache line of the graph and reading it, as in `relabel_kernels`
+_AHEAD_LIST = 16  # lists between the prefetch of a list's middle and its search
+_AHEAD_ROW = 160  # edges between the prefetch and the read of a graph's cache line, as in `relabel_kernels`
 
 
 @njit(cache=True, nogil=True)
@@ -54,7 +54,7 @@ def rank_bounds(
 def first_unsorted(
     times: NDArray[Any], places: IdArray, counts: IdArray, floors: IdArray, ceilings: IdArray
 ) -> tuple[int, int]:
-    """Return the list and rank of the first time that is out of order, or (-1, -1).
+    """Return the list and rank of the first time out of order, or (-1, -1).
 
     ``floors`` and ``ceilings`` bound the times before and after each list.
     """
@@ -72,7 +72,7 @@ def first_unsorted(
 def first_descent_in_lists(indptr: IdArray, times: NDArray[Any], first: int, last: int) -> int:
     """Return the first position whose time is less than the previous one in its node's list, or -1.
 
-    Reads the lists of nodes ``first:last``.
+    The kernel reads the lists of nodes ``first:last``.
     """
     for node in range(first, last):
         for edge in range(indptr[node] + 1, indptr[node + 1]):
@@ -110,8 +110,8 @@ def enter_trees(
     Parameters
     ----------
     values : sources of the graph's edges
-    places : (M,) index in ``values`` of each edge
-    indptr : (D + 1,) first edge of each destination
+    places : (M,) each edge's index in ``values``
+    indptr : (D + 1,) each destination's first edge
     entries : the batch's entries; destinations are the entries from ``first`` on
     first : the first destination
     num_nodes, num_sources : nodes of the destinations' and of the sources' type; an entry is tree * nodes + node
@@ -120,7 +120,7 @@ def enter_trees(
     Returns
     -------
     int
-        -1, or, in a damaged graph, the first edge whose source is not in ``0:num_sources``.
+        -1, or in a damaged graph the first edge whose source is not in ``0:num_sources``.
     """
     last = places.shape[0] - 1
     for i in range(indptr.shape[0] - 1):
@@ -136,7 +136,7 @@ def enter_trees(
 
 @njit(cache=True, nogil=True)
 def lower_degrees(excluded: IdArray, starts: IdArray, degrees: IdArray) -> None:
-    """Subtract from ``degrees`` the number of ascending positions ``excluded`` (X,) in each range."""
+    """Subtract from each degree the number of ascending positions ``excluded`` (X,) in its range."""
     for i in range(starts.shape[0]):
         first = np.searchsorted(excluded, starts[i])
         degrees[i] -= np.searchsorted(excluded, starts[i] + degrees[i]) - first
@@ -146,20 +146,20 @@ def lower_degrees(excluded: IdArray, starts: IdArray, degrees: IdArray) -> None:
 def pass_over(
     excluded: IdArray, starts: IdArray, first: int, last: int, indptr: LocalArray, edge_ids: IdArray
 ) -> None:
-    """Turn the ranks that destinations ``first:last`` drew in their ranges into positions.
+    """Turn ranks, drawn by destinations ``first:last`` in their ranges, into positions.
 
     Parameters
     ----------
     excluded : (X,) ascending positions
     starts : first position of each destination's range
     first, last : range of destinations
-    indptr : (last - first + 1,) first edge of each destination
+    indptr : (last - first + 1,) each destination's first edge
     edge_ids : updated; on entry the range's first position + a rank
     """
     for i in range(first, last):
         begin = np.searchsorted(excluded, starts[i])
         for j in range(indptr[i - first], indptr[i - first + 1]):
-            # Find the first excluded edge whose own rank in the range lies after this one.
+            # Find the first excluded edge whose own rank in the range lies after this rank.
             low, high = begin, excluded.shape[0]
             while low < high:
                 middle = (low + high) >> 1

@@ -1,15 +1,15 @@
-"""Kernels of weighted sampling; an edge with weight zero is never taken.
+"""Kernels for weighted sampling; an edge with weight zero is never taken.
 
-Without replacement, a node takes the k smallest E_i / w_i with E_i exponential. This equals drawing one edge after the
-other with chances proportional to the remaining weights (Efraimidis and Spirakis, "Weighted random sampling with a
+Without replacement, a node takes the k smallest E_i / w_i with E_i exponential. This equals drawing edges one after
+another, with chances proportional to the remaining weights (Efraimidis and Spirakis, "Weighted random sampling with a
 reservoir", IPL 2006). With replacement, the running sum of the node's weights is inverted.
 
-Every taken edge gets the number of in-edges with positive weight that it stands for, so that weighted sums are unbiased
-estimates: 1 / P(E_i / w_i < the smallest such number not taken) without replacement (rank conditioning; Cohen and
-Kaplan, "Tighter estimation using bottom-k sketches", VLDB'08), total / (k w_i) with replacement (Hansen and Hurwitz
-1943). Edges with weight zero are spread over the others, so that a mean stays a mean.
+Every taken edge gets the number of positive-weight in-edges that it stands for, so that weighted sums are unbiased
+estimates. Without replacement this is 1 / P(E_i / w_i < the smallest such number not taken) (rank conditioning; Cohen
+and Kaplan, "Tighter estimation using bottom-k sketches", VLDB'08). With replacement it is total / (k w_i) (Hansen and
+Hurwitz 1943). Edges with weight zero are spread over the others, so that a mean stays a mean.
 
-The kernels that pick return -1, or the first damaged destination: one of its weights is negative, infinite or not a
+The kernels that pick return -1, or the first damaged destination. One of its weights is negative, infinite or not a
 number, or its weights differ from the counted ones because the file changed.
 """
 
@@ -41,7 +41,7 @@ def count_weighted(
     limit: int,
     indptr: LocalArray,
 ) -> int:
-    """Write the local ``indptr`` of a hop; return its number of edges, or -1 if there are more than ``limit``."""
+    """Write a hop's local ``indptr``; return its number of edges, or -1 if there are more than ``limit``."""
     total = 0
     indptr[0] = 0
     for i in range(first, last):
@@ -76,7 +76,8 @@ def pick_weighted(
 ) -> int:
     """Write the edges that destinations ``first:last`` take without replacement, in the order drawn.
 
-    ``importance`` (edges,) receives the number of edges that each stands for. ``arrivals`` (fan-out,) is scratch.
+    ``importance`` (edges,) receives the number of edges that each taken edge stands for. ``arrivals`` (fan-out,) is
+    scratch.
     A node with no more positive edges than the fan-out takes them in order.
     """
     for i in range(first, last):
@@ -98,7 +99,7 @@ def pick_weighted(
                 edge_ids[out + kept] = edge_ids_at
                 kept += 1
                 continue
-            # Numbered by the place among the in-edges, not by a draw counter, so that a skipped edge shifts nothing.
+            # The number depends on the place among the in-edges, not on a counter: a skipped edge shifts nothing.
             number = unit(this, at)
             if 1.0 - number >= beyond * weight:  # no more than -log(number), which costs ten times as much
                 continue
@@ -108,13 +109,13 @@ def pick_weighted(
                 if arrival >= arrivals[kept - 1]:
                     continue
             kept = insert_arrival(arrivals, edge_ids, out, kept, count, arrival, edge_ids_at)
-        # Fewer than counted: the weights have changed since, as a mapped file's can.
+        # Fewer edges than counted: the weights have changed since, as a mapped file's weights can.
         if kept != count:
             return i
-        # No more than the fan-out: in the order of the graph, not of the arrivals.
+        # With no more edges than the fan-out, the order is the graph's, not the arrivals'.
         if positive <= fanout and not _all_positive(edge_weight, starts[i], degrees[i], out, count, edge_ids):
             return i
-        # The smallest number not taken is the threshold of the sample; it is infinite, and the chance 1, if all were.
+        # The smallest untaken number is the sample's threshold. If all were taken, it is infinite, and the chance 1.
         for at in range(out, out + count):
             chance = -math.expm1(-np.float64(edge_weight[edge_ids[at]]) * beyond)
             importance[at] = degrees[i] / (positive * chance)
@@ -146,7 +147,7 @@ def insert_arrival(
 def _all_positive(
     edge_weight: NDArray[Any], start: int, degree: int, out: int, count: int, edge_ids: IdArray
 ) -> bool:
-    """Write up to ``count`` edges with positive weight; return whether there are exactly ``count``."""
+    """Write up to ``count`` edges with positive weight; return True if there are exactly ``count``."""
     found = 0
     for edge in range(start, start + degree):
         if edge_weight[edge] > 0:
@@ -172,10 +173,10 @@ def pick_weighted_with_replacement(
     sums: NDArray[np.float64],
     importance: NDArray[np.float32],
 ) -> int:
-    """Write the edges that destinations ``first:last`` draw with replacement; fan-out -1 takes each once.
+    """Write the edges that destinations ``first:last`` draw with replacement; fan-out -1 takes each edge once.
 
-    ``importance`` (edges,) receives the number of edges that each stands for.
-    ``sums`` (largest degree of these destinations,) is scratch.
+    ``importance`` (edges,) receives the number of edges that each taken edge stands for.
+    ``sums`` (these destinations' largest degree,) is scratch.
     """
     for i in range(first, last):
         out = indptr[i - first]

@@ -1,4 +1,4 @@
-"""The scratch memory of sampling calls, reused from batch to batch."""
+"""The scratch memory for sampling calls, reused from batch to batch."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from gloader.samplers.node_map import NodeMap
     from gloader.types import IdArray, LocalArray
 
-DENSE_LIMIT = 50_000_000  # nodes; above, 4 bytes per node and thread cost more than a hash table
+DENSE_LIMIT = 50_000_000  # nodes; above this, 4 bytes per node and thread cost more than a hash table
 _NO_NODES: IdArray = np.empty(0, dtype=np.int64)
 
 
 class FoundNodes:
-    """The found nodes of one type in a batch, and their local ids; the buffer grows.
+    """A type's found nodes in a batch, and their local ids; the buffer grows.
 
     Parameters
     ----------
     node_map : map from nodes to local ids
-    num_nodes : N, the maximum
+    num_nodes : N, the maximum number of found nodes
     """
 
     __slots__ = ("count", "map", "nodes", "num_nodes")
@@ -58,13 +58,13 @@ class FoundNodes:
         Parameters
         ----------
         values : sources of edges
-        places : (M,) places in it
+        places : (M,) places in ``values``
         out : (M,) receives the local ids
 
         Returns
         -------
         int
-            The number of nodes, or -1 - i if the source of edge i is not a node; the object must not be used again
+            The number of nodes, or -1 - i if edge i's source is not a node; the object must not be used again
             then.
         """
         self._reserve(min(self.count + len(places), self.num_nodes))
@@ -72,7 +72,7 @@ class FoundNodes:
         return self.count
 
     def _reserve(self, num_nodes: int) -> None:
-        if num_nodes < len(self.nodes):  # one spare entry: relabelling writes before it counts
+        if num_nodes < len(self.nodes):  # strictly less, since relabelling writes one spare entry before it counts
             return
         grown = np.empty(max(num_nodes + 1, 2 * len(self.nodes)), dtype=np.int64)
         grown[: self.count] = self.nodes[: self.count]
@@ -112,13 +112,13 @@ class Picked(NamedTuple):
     """The edges that a hop's D destinations take from one relation."""
 
     indptr: LocalArray  # (D + 1,) the beginning of each destination's edges
-    edge_ids: IdArray  # (M,) positions in the graph; with ``lists`` places in their values
+    edge_ids: IdArray  # (M,) positions in the graph; with ``lists``, places in its values
     sources: tuple[NDArray[Any], IdArray] | None = None  # an array, and (M,) places in it
     lists: EdgeLists | None = None  # the sources of the destinations' lists
-    edge_weight: NDArray[np.float32] | None = None  # (M,) for the block
+    edge_weight: NDArray[np.float32] | None = None  # (M,) the block's weights
 
     def sources_of(self, graph: Topology) -> tuple[NDArray[Any], IdArray]:
-        """Return the source of each edge: an array, and (M,) places in it."""
+        """Return each edge's source: an array, and (M,) places in it."""
         if self.lists is not None:
             return self.lists.values, self.edge_ids
         return self.sources or graph.sources.at(self.edge_ids)
@@ -135,15 +135,15 @@ class Picked(NamedTuple):
 
 
 class EdgeRanges(Protocol):
-    """The allowed edges of one relation for the destinations in one batch. For one thread."""
+    """One relation's allowed edges for the destinations in one batch. For one thread."""
 
     def fetch(self, space: RelationSpace, first: int, last: int, /) -> None:
-        """Write the ranges of the destinations ``first:last`` to ``space``.
+        """Write the ranges of destinations ``first:last`` to ``space``.
 
         Raises
         ------
         GraphError
-            The in-edges of a node do not lie within the graph's, or are not sorted by time.
+            A node's in-edges do not lie within the graph's edges, or are not sorted by time.
         """
         ...
 
@@ -183,17 +183,17 @@ class EdgeRanges(Protocol):
         ...
 
     def in_degrees(self, space: RelationSpace, nodes: IdArray, /) -> NDArray[np.float32] | None:
-        """Return the number of allowed in-edges of each of ``nodes`` (U,); None if all in-edges are allowed."""
+        """Return each node's number of allowed in-edges, for ``nodes`` (U,); None if all in-edges are allowed."""
         ...
 
 
 class RelationSpace:
-    """The scratch memory of one relation in a batch; one call uses it at a time.
+    """One relation's scratch memory in a batch; one call uses it at a time.
 
     Parameters
     ----------
-    found : nodes of the destination type
-    sources : nodes of the source type; the same object in a relation within a type
+    found : nodes with the destination type
+    sources : nodes with the source type; the same object in a relation within a type
     scratch : the call's buffers
     candidates : for samplers that choose for all destinations in a hop together, else None
     """
@@ -217,7 +217,7 @@ class RelationSpace:
         self.scratch = scratch
         self.candidates = candidates
         self.starts: IdArray = np.empty(0, dtype=np.int64)  # the beginning of each destination's range
-        self.degrees: IdArray = np.empty(0, dtype=np.int64)  # the number of allowed edges in it
+        self.degrees: IdArray = np.empty(0, dtype=np.int64)  # the number of allowed edges in each range
         self._fetched = 0  # destinations with a known range
         self.ranges: EdgeRanges  # set by `begin`
 
@@ -227,7 +227,7 @@ class RelationSpace:
         self.ranges = ranges
 
     def fetch(self, destinations: range) -> None:
-        """Write ``starts`` and ``degrees`` of new ``destinations``; raises as `EdgeRanges`."""
+        """Write ``starts`` and ``degrees`` for new ``destinations``; raises as `EdgeRanges`."""
         first, last = max(self._fetched, destinations.start), destinations.stop
         if first < last:
             self._reserve_degrees(last)
@@ -236,11 +236,11 @@ class RelationSpace:
 
     @property
     def nodes(self) -> IdArray:
-        """The nodes of the destination type in first-seen order, followed by free space."""
+        """The destination type's nodes in first-seen order, followed by free space."""
         return self._found.nodes
 
     def places_of(self, nodes: IdArray, out: IdArray) -> None:
-        """Write the local ids of ``nodes`` (n,), of the destination type, over each -1 in ``out`` (n,)."""
+        """Replace each -1 in ``out`` (n,) by the local id of its entry in ``nodes`` (n,), if the batch has the node."""
         self._found.map.find(nodes, out)
 
     def _reserve_degrees(self, num_nodes: int) -> None:
@@ -265,11 +265,12 @@ class Candidates:
     def __init__(self, node_map: NodeMap) -> None:
         self._map = node_map
         self.count = 0
-        self.nodes: IdArray = np.empty(1, dtype=np.int64)  # node of each candidate
-        self.of_edge: LocalArray = np.empty(0, dtype=np.int32)  # candidate of each in-edge
-        self.offsets: IdArray = np.empty(0, dtype=np.int64)  # each destination's beginning in it
+        self.nodes: IdArray = np.empty(1, dtype=np.int64)  # each candidate's node
+        self.of_edge: LocalArray = np.empty(0, dtype=np.int32)  # each in-edge's candidate
+        self.offsets: IdArray = np.empty(0, dtype=np.int64)  # each destination's beginning in ``of_edge``
         self.scales: NDArray[np.float64] = np.empty(0)  # one per destination
-        self.chances: NDArray[np.float64] = np.empty(0)  # one per candidate, as the next two
+        # The last three have one entry per candidate.
+        self.chances: NDArray[np.float64] = np.empty(0)
         self.tops: NDArray[np.float64] = np.empty(0)
         self.numbers: NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
 
@@ -278,20 +279,20 @@ class Candidates:
     ) -> None:
         """Find the sources of all in-edges of the first ``num_dst`` nodes in ``space``.
 
-        Makes room for these edges in ``space.scratch.edges``.
+        The call makes room for these edges in ``space.scratch.edges``.
 
         Parameters
         ----------
         graph : the topology
-        space : the batch so far, with the degrees of its nodes
-        lists : the sources of the in-edges
+        space : the batch so far, with its nodes' degrees
+        lists : the in-edges' sources
         num_dst : D, destinations in the hop
-        num_edges : number of their in-edges
+        num_edges : number of in-edges into the D destinations
 
         Raises
         ------
         GraphError
-            The source of an edge is not a node of the graph.
+            An edge's source is not a graph node.
         """
         space.scratch.reserve_edges(num_edges)
         self.offsets = _grown(self.offsets, num_dst + 1)
@@ -299,7 +300,7 @@ class Candidates:
         self.of_edge = _grown(self.of_edge, num_edges)
         self.nodes = _grown(self.nodes, min(num_edges, graph.num_sources) + 1)
         _list_edges(lists.starts, space.degrees, num_dst, self.offsets, space.scratch.edges)
-        # A separate map: only taken sources join the batch's map in ``space``.
+        # This map is separate: only taken sources join the batch's map in ``space``.
         self._map.begin(_NO_NODES, self.nodes)
         of_edge = self.of_edge[:num_edges]
         places = space.scratch.edges[:num_edges]
@@ -313,15 +314,15 @@ class Candidates:
 
 
 class Workspace:
-    """The scratch memory of a sampling call: the found nodes by type, and a space for each relation.
+    """A sampling call's scratch memory: the found nodes by type, and a space for each relation.
 
     Parameters
     ----------
     graph : the types and relations
     largest_fanout : maximum over all hops and relations
     dense_limit : largest number of nodes for local ids in an array; larger types have a hash table
-    has_candidates : whether hops choose for all destinations together
-    limits : upper bound of the node ids by type; None means the number of nodes
+    has_candidates : True if hops choose for all destinations together
+    limits : each type's upper bound on node ids; None means the number of nodes
     """
 
     __slots__ = ("found", "relations")
@@ -338,7 +339,7 @@ class Workspace:
         limits = graph.num_nodes if limits is None else limits
         maps = {name: DenseMap if count <= dense_limit else HashMap for name, count in limits.items()}
         found = {name: FoundNodes(maps[name](count), count) for name, count in limits.items()}
-        # One for each source type; the next hop overwrites it.
+        # Each source type has one object, which the next hop overwrites.
         candidates: dict[str, Candidates] = {}
         if has_candidates:
             sources = dict.fromkeys(source for source, _, _ in graph.relations)
@@ -370,7 +371,7 @@ class WorkspacePool:
             workspace = self._free.pop()  # a deque's pop and append are atomic: no lock
         except IndexError:
             workspace = self._make()
-        # Not in a `finally`: after an interrupt or a damaged graph its maps must not be used again.
+        # This is not in a `finally`: after an interrupt or a damaged graph the maps must not be used again.
         yield workspace
         self._free.append(workspace)
 
