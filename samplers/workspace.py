@@ -72,7 +72,7 @@ class FoundNodes:
         return self.count
 
     def _reserve(self, num_nodes: int) -> None:
-        if num_nodes < len(self.nodes):  # strictly less, since relabelling writes one spare entry before it counts
+        if num_nodes < len(self.nodes):  # relabelling needs one spare entry
             return
         grown = np.empty(max(num_nodes + 1, 2 * len(self.nodes)), dtype=np.int64)
         grown[: self.count] = self.nodes[: self.count]

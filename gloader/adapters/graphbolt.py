@@ -1,4 +1,4 @@
-"""Features, samplers and negatives of gloader in DGL's GraphBolt pipelines."""
+"""gloader's features, samplers and negatives in DGL's GraphBolt pipelines."""
 
 from gloader.bridges.graphbolt_steps import BlockSampler, NegativeSampler, StoreFeature, positives_of
 

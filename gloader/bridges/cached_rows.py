@@ -1,4 +1,4 @@
-"""Feature rows for loops of other libraries: any ids, at any time, through a host cache."""
+"""Feature rows for other libraries' loops: any ids, at any time, through a host cache."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from gloader.types import FeatureSource, IdArray
 
 
-_OVERHEAD_BYTES: Final = 40  # of a slot, besides its row: tag, links, marks
+_OVERHEAD_BYTES: Final = 40  # per slot, in addition to its row: tag, links, marks
 _NOTHING: Final = ReadStats(rows=0, requests=0, bytes_read=0)
 
 
 class CachedRows:
-    """The rows of a source behind a cache whose policy decides batch by batch, since the future is unknown here.
+    """A source's rows behind a cache. Its policy decides batch by batch, since future batches are unknown here.
 
     Thread-safe; calls take turns. Does not own the source.
 
     Parameters
     ----------
     source : all N rows, such as a `gloader.ssd_store.FeatureStore`
-    cache : bytes of the cache ("2GB" or a number); 0 has none
+    cache : bytes for the cache ("2GB" or a number); 0 means no cache
     policy : "sieve", "s3fifo", "lru", "clock" or "fifo"
 
     Raises
@@ -59,11 +59,11 @@ class CachedRows:
 
     @property
     def num_slots(self) -> int:
-        """C."""
+        """Number of slots."""
         return self._capacity
 
     def gather(self, nodes: NDArray[np.integer[Any]]) -> NDArray[np.float32]:
-        """Return the rows of ``nodes`` (M,), in any order and with repeats, as a new (M, F) float32 array.
+        """Return the rows for ``nodes`` (M,), in any order and with repeats, as a new (M, F) float32 array.
 
         Raises
         ------
@@ -100,7 +100,7 @@ class CachedRows:
         step = self._policy.step(ids)
         try:
             read = self._slots.execute(step, ids, out, self.source)
-        # Slots may hold half of a batch, while the policy assumes all of it: both are reset.
+        # Slots may hold half of a batch, while the policy assumes the full batch: both are reset.
         except BaseException:
             self._slots.clear()
             self._policy = self._new_policy()

@@ -1,4 +1,4 @@
-"""Seeds from the loop of another library: nodes of several types in one numbering, and pairs with negatives.
+"""Seeds from another library's loop: nodes with several types in one numbering, and pairs with negatives.
 
 The pairs need no link table: `GivenPairs` draws the negatives and finds the edges between the ends.
 """
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 
 def number_through(graph: HeteroGraph, nodes: Mapping[str, NDArray[Any]]) -> IdArray:
-    """Return the nodes (n,) of all types, in the graph's order: the first number of their type, plus their id. Pure.
+    """Return all types' nodes (n,), in the graph's order: the first number of the type plus the id. Pure.
 
     Raises
     ------
     SeedError
-        A type is unknown, or ids are not integers or exceed the nodes of their type.
+        A type is unknown, or ids are not integers or exceed their type's nodes.
     """
     if unknown := [name for name in nodes if name not in graph.num_nodes]:
         raise SeedError(
@@ -45,7 +45,7 @@ def number_through(graph: HeteroGraph, nodes: Mapping[str, NDArray[Any]]) -> IdA
     found = [np.empty(0, dtype=np.int64)]
     for (name, num_nodes), start in zip(graph.num_nodes.items(), graph.type_starts, strict=False):
         ids = as_ids(nodes.get(name, found[0]), noun=f"nodes of type {name!r}", error=SeedError)
-        # Ids beyond their type would be nodes of the next one.
+        # An id beyond its type would be a node of the next type.
         if len(bad := outside(ids, num_nodes)):
             raise SeedError(
                 f"{len(bad)} nodes of type {name!r} are not in 0..{num_nodes - 1}, among them {bad[:5].tolist()}"
@@ -54,9 +54,8 @@ def number_through(graph: HeteroGraph, nodes: Mapping[str, NDArray[Any]]) -> IdA
     return np.concatenate(found)
 
 
-GivenPairs: TypeAlias = (
-    "Mapping[Relation | None, NDArray[Any]]"  # (B, 2) of each relation; None for the only one
-)
+# (B, 2) pairs by relation; the key None means the only relation.
+GivenPairs: TypeAlias = "Mapping[Relation | None, NDArray[Any]]"
 
 
 def digest_of(ids: NDArray[Any]) -> int:
@@ -74,16 +73,16 @@ def draw_beside(
     seed: int,
     epoch: int,
 ) -> tuple[IdArray, IdArray]:
-    """Return the pairs (P, 2), followed by their negatives, and the positive (P,) that each belongs to. Pure.
+    """Return the pairs (P, 2), followed by their negatives, and each pair's positive (P,). Pure.
 
     The random key is a digest of the pairs and ``epoch``.
 
     Raises
     ------
     SeedError
-        An end is not a node of the graph, or the graph has no such relation.
+        An end is not a graph node, or the graph has no such relation.
     ConfigError
-        There are too many, or a strict negative does not exist.
+        There are too many pairs, or a strict negative does not exist.
     """
     typed = HeteroGraph.of(graph)
     own = _known(typed, relation)
@@ -102,19 +101,19 @@ def edges_of_pairs(
     exclude: Exclude,
     reverse: Mapping[Relation, Relation],
 ) -> tuple[IdArray, ...]:
-    """Return the positions of each relation's edges between the ends of ``pairs``; () without any. Pure.
+    """Return each relation's edge positions between the ends of ``pairs``; () if there are none. Pure.
 
     Parameters
     ----------
     graph : the searched graph
-    pairs : by relation
+    pairs : the pairs by relation
     exclude : "self", or "reverse" to include the reverse edges
-    reverse : the reverse of each relation; in a graph of one type the relation itself
+    reverse : each relation's reverse; a one-type graph's relation is its own reverse
 
     Raises
     ------
     SeedError
-        An end is not a node of the graph, or the graph has no such relation.
+        An end is not a graph node, or the graph has no such relation.
     ConfigError
         ``reverse`` lacks a relation.
     """
@@ -145,7 +144,7 @@ def edges_of_pairs(
 
 
 def _known(graph: HeteroGraph, relation: Relation | None) -> Relation:
-    """Return ``relation`` after a check; a graph of one type has one alone."""
+    """Return ``relation`` after a check; a one-type graph has only one relation."""
     if graph.is_one_type:
         return EDGE
     if relation is None or relation not in graph.relations:
@@ -156,7 +155,7 @@ def _known(graph: HeteroGraph, relation: Relation | None) -> Relation:
 
 
 def _rows(graph: HeteroGraph, pairs: NDArray[Any], relation: Relation) -> LinkRows:
-    """Return ``pairs`` as rows of a link table, without their positions in the graph."""
+    """Return ``pairs`` as link table rows, without positions in the graph."""
     topology, where = graph.relations[relation], "" if graph.is_one_type else f" of {':'.join(relation)}"
     limits = {"sources": topology.num_sources, "destinations": topology.num_nodes}
     ends = []

@@ -1,4 +1,4 @@
-"""gloader under GraphBolt's pipelines: features from the SSD, and our sampler. For DGL 2.1 and later.
+"""gloader under GraphBolt's pipelines: features from the SSD, and gloader's sampler. For DGL 2.1 and later.
 
 Importing this module imports DGL's GraphBolt, whose binaries exist only for certain versions of torch.
 """
@@ -49,8 +49,8 @@ with quiet_dgl("gloader.adapters.graphbolt needs") as dgl:
 class StoreFeature(gb.Feature):
     """A GraphBolt feature with rows in a store on the SSD. Read-only; thread-safe.
 
-    GraphBolt drives: future samples are unknown, so the cache decides batch by batch. If GraphBolt reads
-    ahead (`read_async`, DGL 2.4 and later), one thread of this feature reads, until `close`.
+    GraphBolt chooses the batches: future samples are unknown, so the cache decides batch by batch. If GraphBolt reads
+    ahead (`read_async`, DGL 2.4 and later), one thread reads for this feature, until `close`.
 
     Parameters
     ----------
@@ -70,21 +70,21 @@ class StoreFeature(gb.Feature):
         self._pool: ThreadPoolExecutor | None = None
 
     def read(self, ids: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the rows of ``ids`` (M,), or all, on the device of ``ids``."""
+        """Return the rows for ``ids`` (M,), or all rows, on the ids' device."""
         if ids is None:
             return torch.from_numpy(self.rows.gather(np.arange(self.count())))
         return torch.from_numpy(self.rows.gather(ids.cpu().numpy())).to(ids.device)
 
     def read_async(self, ids: torch.Tensor) -> Iterator[_Pending]:
-        """Yield one pending read of the rows of ``ids`` (M,); ForkError in a forked child."""
-        self.rows.require_own_process()  # its thread does not exist there
-        # Made in the reading process, after DGL forked its workers.
+        """Yield one pending read of the rows for ``ids`` (M,); ForkError in a forked child."""
+        self.rows.require_own_process()  # a forked child does not have the reading thread
+        # The reading process makes the pool, after DGL forked its workers.
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, "gloader-graphbolt")
         yield _Pending(self._pool.submit(self.read, ids))
 
-    def read_async_num_stages(self, ids_device: torch.device) -> int:  # noqa: ARG002 - one on every device
-        """Return the number of yields of `read_async`."""
+    def read_async_num_stages(self, ids_device: torch.device) -> int:  # noqa: ARG002 - the same on every device
+        """Return how often `read_async` yields."""
         return 1
 
     def size(self) -> torch.Size:
@@ -92,7 +92,7 @@ class StoreFeature(gb.Feature):
         return torch.Size([self.rows.source.dim])
 
     def count(self) -> int:
-        """Return N."""
+        """Return the number of rows."""
         return self.rows.source.num_rows
 
     def metadata(self) -> dict[str, Any]:
@@ -123,34 +123,34 @@ class _Pending:
         self._future = future
 
     def wait(self) -> torch.Tensor:
-        """Return the rows, or raise the error of the read."""
+        """Return the rows, or raise the read's error."""
         return self._future.result()
 
 
 @near_keywords
 class BlockSampler(gb.SubgraphSampler):
-    """Our neighbour sampling as a step of a GraphBolt pipeline: ``BlockSampler(datapipe, graph, [15, 10, 5])``.
+    """gloader's neighbour sampling as a step in a GraphBolt pipeline: ``BlockSampler(datapipe, graph, [15, 10, 5])``.
 
-    GraphBolt does not name the requested batch, so a batch's random key is a digest of its seeds and of ``epoch``:
+    GraphBolt does not name the requested batch, so a batch's random key is a digest of its seeds and ``epoch``. It is
     equal for any number of workers.
 
     Parameters
     ----------
-    datapipe : minibatches with seeds; for a graph of several types with seeds by type
-    graph : the topology, of one type or of several
-    fanouts : neighbours per node and hop, the hop next to the seeds first; -1 takes all. For a graph of several types
-        also by relation, or over all together, see `gloader.HeteroLoader`
+    datapipe : minibatches with seeds; for a graph with several types, with seeds by type
+    graph : the topology, with one type or several
+    fanouts : neighbours per node and hop, the hop next to the seeds first; -1 takes all. A graph with several types
+        also accepts fan-outs by relation, or over all relations together, see `gloader.HeteroLoader`
     seed : any integer
     epoch : any integer; changes the draw
-    exclude : for minibatches of pairs, the edges that no hop may take: "none", "self" for those between the ends of the
-        positives, "reverse" to include the reverse edges. They are excluded during the draw, so fan-outs stay full.
-        As in GraphBolt, all edges with the same ends are excluded
-    reverse : for a graph of several types, the reverse relation of each, as "a:rates:b" or a tuple
+    exclude : for minibatches of pairs, the edges that no hop may take: "none"; "self", edges between the ends of a
+        positive; "reverse", also their reverse edges. They are excluded during the draw, so fan-outs stay full. As in
+        GraphBolt, all edges with the same ends are excluded
+    reverse : for a graph with several types, each relation's reverse, as "a:rates:b" or a tuple
 
     Raises
     ------
     ConfigError
-        As `gloader.samplers.make_hetero_sampler`; ``exclude`` has another value.
+        See `gloader.samplers.make_hetero_sampler`. Another cause: ``exclude`` has an unknown value.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class BlockSampler(gb.SubgraphSampler):
         self._graph = graph
         self._exclude = exclude
         self._reverse = {_relation(one): _relation(other) for one, other in (reverse or {}).items()}
-        # Before the base class, whose constructor builds the stages.
+        # These fields come before the base class, whose constructor builds the stages.
         self._types = HeteroGraph.of(graph)
         self._has_types = graph is self._types
         self._sampler = make_hetero_sampler("neighbor", self._types, fanouts, seed)
@@ -176,17 +176,17 @@ class BlockSampler(gb.SubgraphSampler):
         super().__init__(datapipe)
 
     def sample_subgraphs(self, seeds: Any, *_: Any, **__: Any) -> tuple[Any, list[gb.SampledSubgraphImpl]]:
-        """Sample the blocks of ``seeds`` (B,), or of those by type; returns the input nodes and a subgraph per hop.
+        """Sample blocks for ``seeds`` (B,), or for seeds by type; return the input nodes and a subgraph per hop.
 
-        For a graph of several types every type and relation is present, perhaps empty; relations have GraphBolt's
+        For a graph with several types every type and relation is present, perhaps empty; relations have GraphBolt's
         names, "source:name:destination".
 
         Raises
         ------
         SeedError
-            The seeds repeat, or are not nodes of the graph.
+            The seeds repeat, or are not graph nodes.
         ConfigError
-            The graph has several types, and the seeds have none; or the reverse.
+            The graph has several types, and the seeds have no types; or the other way round.
         """
         if isinstance(seeds, Mapping) is not self._has_types:
             raise ConfigError(
@@ -234,23 +234,23 @@ class BlockSampler(gb.SubgraphSampler):
         return self._plain(nodes), subgraphs
 
     def _plain(self, by_type: Mapping[str, Any]) -> Any:
-        """Return ``by_type``, or of a graph of one type its only value."""
+        """Return ``by_type``, or for a graph with one type its only value."""
         return by_type if self._has_types else next(iter(by_type.values()))
 
 
 @near_keywords
 class NegativeSampler(gb.MiniBatchTransformer):
-    """Our negatives as a step of a GraphBolt pipeline: ``NegativeSampler(datapipe, graph, gloader.Uniform(5))``.
+    """gloader's negatives as a step in a GraphBolt pipeline: ``NegativeSampler(datapipe, graph, gloader.Uniform(5))``.
 
-    Takes minibatches of pairs, from item sets with ``names="seeds"`` and shape (N, 2), and transforms them like
+    It takes minibatches of pairs, from item sets with ``names="seeds"`` and shape (N, 2), and transforms them like
     GraphBolt's ``sample_uniform_negative``: ``seeds`` (P, 2) has the positives first, ``labels`` (P,) bool marks
-    them, and ``indexes`` (P,) is the positive that a pair belongs to. A batch's random key is a digest of its
-    pairs and of ``epoch``.
+    them, and ``indexes`` (P,) is each pair's positive. A batch's random key is a digest of its pairs and
+    ``epoch``.
 
     Parameters
     ----------
-    datapipe : minibatches with pairs; for a graph of several types with pairs by relation
-    graph : the topology, of one type or of several
+    datapipe : minibatches with pairs; for a graph with several types, with pairs by relation
+    graph : the topology, with one type or several
     negatives : `gloader.Uniform`, `gloader.Binary` or `gloader.InBatch`, or their text
     seed : any integer
     epoch : any integer; changes the draw
@@ -258,7 +258,7 @@ class NegativeSampler(gb.MiniBatchTransformer):
     Raises
     ------
     ConfigError
-        The negatives are of another kind.
+        The negatives have another kind.
     """
 
     def __init__(
@@ -281,14 +281,14 @@ class NegativeSampler(gb.MiniBatchTransformer):
         super().__init__(datapipe, self.add_negatives)
 
     def add_negatives(self, minibatch: Any) -> Any:
-        """Return ``minibatch`` with negatives behind its pairs, with labels and indexes.
+        """Return ``minibatch`` with negatives after its pairs, and with labels and indexes.
 
         Raises
         ------
         ConfigError
-            It has no pairs.
+            The minibatch has no pairs.
         SeedError
-            An end is not a node of the graph, or the graph has no such relation.
+            An end is not a graph node, or the graph has no such relation.
         """
         given = positives_of(minibatch)
         drawn = {
@@ -318,12 +318,12 @@ class NegativeSampler(gb.MiniBatchTransformer):
 
 
 def positives_of(minibatch: Any) -> GivenPairs:
-    """Return the positive pairs (B, 2) of ``minibatch``, by relation: None in a graph of one type.
+    """Return a minibatch's positive pairs (B, 2), by relation; the key is None in a one-type graph.
 
     Raises
     ------
     ConfigError
-        It has no pairs.
+        The minibatch has no pairs.
     """
     seeds, labels = minibatch.seeds, minibatch.labels
     typed = isinstance(seeds, Mapping)
@@ -331,7 +331,7 @@ def positives_of(minibatch: Any) -> GivenPairs:
     for key, pairs in seeds.items() if typed else [(None, seeds)]:
         if pairs is None or pairs.ndim != 2 or pairs.shape[1] != 2:
             raise ConfigError('a minibatch has no pairs: give items of shape (N, 2) with names="seeds"')
-        # With indexes, there are negatives already.
+        # A minibatch with indexes already has negatives.
         is_one = ... if minibatch.indexes is None else (labels[key] if typed else labels) > 0
         found[None if key is None else _relation(key)] = pairs[is_one].cpu().numpy()
     return found

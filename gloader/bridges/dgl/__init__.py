@@ -1,1 +1,1 @@
-"""gloader under the loops of DGL. Importing a module of it imports DGL."""
+"""gloader under DGL's loops. Importing one of the modules imports DGL."""

@@ -32,14 +32,14 @@ def wrap_graph(
 ) -> GraphWithStores:
     """Return ``graph`` with some of its node data in stores, for ``dgl.dataloading.DataLoader``.
 
-    DGL drives: future samples are unknown, so the cache decides batch by batch. `BlockLoader` knows the future,
-    reads less and waits less. List these names in the sampler's ``prefetch_node_feats``.
+    DGL chooses the batches: future samples are unknown, so the cache decides batch by batch. `BlockLoader` knows the
+    future, reads less and waits less. List these names in the sampler's ``prefetch_node_feats``.
 
     Parameters
     ----------
     graph : a `dgl.DGLGraph`
-    features : by name, sources of one row per node, such as ``dataset.open_features()``; the caller closes them
-    cache : bytes of host memory for the rows of each source ("2GB" or a number)
+    features : sources by name, with one row per node, such as ``dataset.open_features()``; the caller closes them
+    cache : bytes of host memory for each source's rows ("2GB" or a number)
     policy : "sieve", "s3fifo", "lru", "clock" or "fifo"
 
     Raises
@@ -62,7 +62,7 @@ def wrap_graph(
 
 
 class RowStorage(FeatureStorage):
-    """A DGL feature storage over rows of a source. Pickles to an empty one: DGL's workers sample and never fetch."""
+    """A DGL feature storage over a source's rows. Its pickle has no rows: DGL's workers sample and never fetch."""
 
     def __init__(self, rows: CachedRows) -> None:
         self.rows: CachedRows | None = rows
@@ -81,16 +81,16 @@ class RowStorage(FeatureStorage):
         Raises
         ------
         ForkError
-            Called in a worker process of DGL.
+            Called in a DGL worker process.
         SeedError, StoreError
-            As `CachedRows.gather`.
+            See `CachedRows.gather`.
         """
         if self.rows is None:
             raise ForkError(
                 "features of a gloader store were asked for in a worker process; name them in the sampler's "
                 "prefetch_node_feats, so that the main process fetches them"
             )
-        # DGL leaves it at None for graphs of other classes.
+        # DGL passes None for graphs of other classes.
         is_pinned = bool(pin_memory)
         rows = torch.from_numpy(self.rows.gather(indices.cpu().numpy()))
         if is_pinned:
@@ -102,7 +102,7 @@ class RowStorage(FeatureStorage):
 
 
 class _InMemory(FeatureStorage):
-    """A storage of DGL with an explicit ``pin_memory``: DGL's loader leaves it at None for graphs of other classes."""
+    """A DGL storage with an explicit ``pin_memory``: DGL's loader passes None for graphs of other classes."""
 
     def __init__(self, storage: Any) -> None:
         self._storage = storage
@@ -115,7 +115,7 @@ class _InMemory(FeatureStorage):
 
 
 class Fetched:
-    """DGL's future of a fetch, already complete."""
+    """DGL's future for a fetch, already complete."""
 
     def __init__(self, rows: torch.Tensor) -> None:
         self._rows = rows
@@ -128,7 +128,7 @@ class Fetched:
 class GraphWithStores:
     """A graph for DGL's data loader, with its own storages by name; all other attributes are the wrapped graph's.
 
-    Not a `dgl.DGLGraph`: its node data cannot hold storages.
+    It is not a `dgl.DGLGraph`, whose node data cannot hold storages.
     """
 
     def __init__(self, graph: Any, storages: Mapping[str, RowStorage]) -> None:

@@ -1,6 +1,6 @@
-"""The blocks of a mini-batch in DGL's form, and the graphs of pairs for link prediction.
+"""A mini-batch's blocks in DGL's form, and the graphs of pairs for link prediction.
 
-A loader's batch becomes input nodes, output nodes and blocks with data by name.
+A loader's batch becomes input nodes, output nodes and blocks, with data by name.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ _NAME: Final = "DGLBlock"
 
 
 class DGLBlock(RelationData):
-    """A block in DGL's sense: the edges of one hop, their source and destination nodes, and the data of all three.
+    """A block in DGL's sense: one hop's edges, their source and destination nodes, and the data of all three.
 
-    A graph of pairs has the same nodes as sources and destinations: it has ``ndata``, and is no block.
+    A graph of pairs has the same nodes as sources and destinations. It has ``ndata``, and is no block.
 
     Parameters
     ----------
-    edges : by relation
-    edge_data : by relation, a row for each of its edges
-    src_data, dst_data : by type; the same object for the same nodes
-    device : of all tensors
+    edges : edges by relation
+    edge_data : frames by relation, with a row for each edge
+    src_data, dst_data : frames by type; the same object for the same nodes
+    device : device that holds all tensors
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class DGLBlock(RelationData):
         raise missing_of_graph(_NAME, name, dir(type(self)))
 
     def __getitem__(self, etype: Any) -> DGLBlock:
-        """Return the part of one relation; it shares the data of the block."""
+        """Return one relation's part, which shares the block's data."""
         relation = relation_of(self._edges, etype)
         source, _, destination = relation
         src_data = {source: self._src_data[source]}
@@ -93,34 +93,34 @@ class DGLBlock(RelationData):
 
     @property
     def srctypes(self) -> list[str]:
-        """The types of the sources."""
+        """The sources' types."""
         return list(self._src_data)
 
     @property
     def dsttypes(self) -> list[str]:
-        """The types of the destinations."""
+        """The destinations' types."""
         return list(self._dst_data)
 
     @property
     def ntypes(self) -> list[str]:
-        """The types of the nodes: in a block those of its sources, then those of its destinations."""
+        """The nodes' types: in a block the sources' types, then the destinations' types."""
         return self.srctypes + self.dsttypes if self.is_block else self.srctypes
 
     def num_src_nodes(self, ntype: str | None = None) -> int:
-        """Return the number of sources, of one type or in all."""
+        """Return the number of sources, with one type or in total."""
         return _num_rows(self._src_data, ntype)
 
     def num_dst_nodes(self, ntype: str | None = None) -> int:
-        """Return the number of destinations, of one type or in all."""
+        """Return the number of destinations, with one type or in total."""
         return _num_rows(self._dst_data, ntype)
 
     def num_nodes(self, ntype: str | None = None) -> int:
-        """Return the number of nodes: in a block, on both sides together."""
+        """Return the number of nodes: in a block, sources plus destinations."""
         count = self.num_src_nodes(ntype)
         return count + self.num_dst_nodes(ntype) if self.is_block else count
 
     def num_edges(self, etype: Any = None) -> int:
-        """Return the number of edges, of one relation or in all."""
+        """Return the number of edges, in one relation or in total."""
         if etype is None:
             return sum(each.num_edges for each in self._edges.values())
         return self._edges[relation_of(self._edges, etype)].num_edges
@@ -134,17 +134,17 @@ class DGLBlock(RelationData):
 
     @property
     def srcdata(self) -> Frame | TypedColumns:
-        """Data of the sources; with several types, each column is a mapping by type."""
+        """The sources' data; with several types, each column is a mapping by type."""
         return data_of(self._src_data)
 
     @property
     def dstdata(self) -> Frame | TypedColumns:
-        """Data of the destinations, as `srcdata`."""
+        """The destinations' data, as `srcdata`."""
         return data_of(self._dst_data)
 
     @property
     def ndata(self) -> Frame | TypedColumns:
-        """Node data of a graph of pairs.
+        """Node data in a graph of pairs.
 
         Raises
         ------
@@ -157,7 +157,7 @@ class DGLBlock(RelationData):
 
     @property
     def srcnodes(self) -> NodesView:
-        """The sources: called, their numbers; indexed by a type, their data."""
+        """The sources: a call returns their numbers, an index by type their data."""
         return NodesView(self._src_data, self.device)
 
     @property
@@ -167,24 +167,24 @@ class DGLBlock(RelationData):
 
     @property
     def nodes(self) -> NodesView:
-        """The nodes of a graph of pairs, as `srcnodes`."""
+        """The nodes in a graph of pairs, as `srcnodes`."""
         return self.srcnodes
 
     # --- messages ------------------------------------------------------------------------------------
 
     def local_scope(self) -> AbstractContextManager[None]:
-        """Return a context in which changes of the data are temporary."""
+        """Return a context in which changes to the data are temporary."""
         return forgetting([*self._src_data.values(), *self._dst_data.values(), *self._edge_data.values()])
 
     def apply_edges(
         self, func: Message | Callable[[EdgeUnits], Mapping[str, Any]], etype: Any = None
     ) -> None:
-        """Write a field of each edge.
+        """Write a field for each edge.
 
         Parameters
         ----------
-        func : of `gloader.compat.dgl.function`; or a function from `EdgeUnits` to fields (E, ...) by name
-        etype : the relation; None means the only one
+        func : a message from `gloader.compat.dgl.function`, or a function from `EdgeUnits` to fields (E, ...) by name
+        etype : the relation; None means the only relation
         """
         relation = relation_of(self._edges, etype)
         self._edge_data[relation].update(self._messages(relation, func))
@@ -196,19 +196,19 @@ class DGLBlock(RelationData):
         apply_node_func: Callable[[Space], Mapping[str, Any]] | None = None,
         etype: Any = None,
     ) -> None:
-        """Write a field of each destination: its reduced messages along the in-edges; 0 without in-edges.
+        """Write a field for each destination: its reduced messages along the in-edges; 0 without in-edges.
 
         Parameters
         ----------
         message_func : as in `apply_edges`
-        reduce_func : sum, mean, max or min of `gloader.compat.dgl.function`
-        apply_node_func : returns further fields of the destinations from their ``data``, or None
-        etype : the relation; None means the only one
+        reduce_func : sum, mean, max or min from `gloader.compat.dgl.function`
+        apply_node_func : returns further destination fields from the destinations' ``data``, or None
+        etype : the relation; None means the only relation
 
         Raises
         ------
         DglFeatureError
-            ``reduce_func`` is a function of a mailbox.
+            ``reduce_func`` is a function over a mailbox.
         """
         if not isinstance(reduce_func, Reduction):
             raise missing(
@@ -230,7 +230,7 @@ class DGLBlock(RelationData):
             data.update(apply_node_func(Space(data)))
 
     def _sum_of_sources(self, relation: Relation, message: Message) -> torch.Tensor | None:
-        """Return the sums of messages that are rows of sources, perhaps weighted; None for other messages."""
+        """Return the sums of messages that are source rows, perhaps weighted; None for other messages."""
         ends = "".join(each.end for each in message.operands)
         rows = self._field(relation, message, "u") if "u" in ends else None
         if rows is None or not rows.is_floating_point() or not self._edges[relation].num_edges:
@@ -253,7 +253,7 @@ class DGLBlock(RelationData):
         return field
 
     def _data(self, relation: Relation, end: str) -> Frame:
-        """Return the data of the sources "u", the destinations "v" or the edges "e" of a relation."""
+        """Return a relation's source data "u", destination data "v" or edge data "e"."""
         source, _, destination = relation
         if end == "e":
             return self._edge_data[relation]
@@ -277,7 +277,7 @@ class DGLBlock(RelationData):
     # --- places --------------------------------------------------------------------------------------
 
     def to(self, device: Any, **_how: Any) -> DGLBlock:
-        """Return the block on ``device``: itself if it is there, as with a loader for that device."""
+        """Return the block on ``device``: itself if it is already there, as with a loader for this device."""
         place = torch.empty(0, device=device).device
         if place == self.device:
             return self
@@ -292,13 +292,13 @@ class DGLBlock(RelationData):
         )
 
     def int(self) -> DGLBlock:
-        """Return the block unchanged: its edges take 4 bytes per end, for any requested id type."""
+        """Return the block unchanged: its edges take 4 bytes per end, whatever id type is requested."""
         return self
 
     long = int  # noqa: A003 - the method above
 
     def edge_list(self) -> EdgeList:
-        """Return the edges of the only relation, for layers."""
+        """Return the only relation's edges, for layers."""
         return self._edges[only(self._edges)]
 
     def __repr__(self) -> str:
@@ -320,12 +320,12 @@ NodeBatch: TypeAlias = "tuple[NodesLike, NodesLike, list[DGLBlock]]"
 
 
 def to_node_batch(batch: AnyReadyBatch, graph: DGLGraph) -> NodeBatch:
-    """Return input nodes, output nodes and blocks; the last has the labels.
+    """Return input nodes, output nodes and blocks; the last block has the labels.
 
     Parameters
     ----------
     batch : a native batch; its arrays are shared
-    graph : its data are also columns of the blocks, on request
+    graph : the graph, whose data are also columns in the blocks, on request
     """
     view = TypedBatch(batch, RELATION)
     inputs, blocks = _blocks(view, graph)
@@ -337,14 +337,14 @@ def to_node_batch(batch: AnyReadyBatch, graph: DGLGraph) -> NodeBatch:
 def to_link_batch(batch: LinkBatch, graph: DGLGraph, relation: Relation, *, has_negatives: bool) -> Any:
     """Return input nodes, the positives and the negatives as graphs of pairs over the seeds, and blocks.
 
-    Without negatives, edges of the positives have their labels, and the other graph is omitted, as in DGL.
+    Without negatives, the positives' edges have their labels, and the second graph is omitted, as in DGL.
 
     Parameters
     ----------
     batch : a native batch; its arrays are shared
     graph : as in `to_node_batch`
-    relation : relation of the pairs
-    has_negatives : whether negatives are drawn
+    relation : the pairs' relation
+    has_negatives : True if negatives are drawn
     """
     view = TypedBatch(batch.batch, RELATION)
     inputs, blocks = _blocks(view, graph)
@@ -388,7 +388,7 @@ def _sources(block: DGLBlock) -> dict[str, Frame]:
 
 
 def _node_frame(graph: DGLGraph, ntype: str, ids: torch.Tensor) -> Frame:
-    """Return the data of the nodes ``ids``: the graph's columns, read on request."""
+    """Return the data for the nodes ``ids``: the graph's columns, read on request."""
     stored = graph.node_frame(ntype)
     return Frame(len(ids), {NID: ids}, fetch=lambda key: _rows_of(stored, key, ids))
 
@@ -411,7 +411,7 @@ def _pair_graph(
     seeds: Mapping[str, Frame], relation: Relation, pairs: torch.Tensor, columns: Mapping[str, torch.Tensor]
 ) -> DGLBlock:
     src, dst = pairs.unbind(1)
-    # A separate graph for each: columns that a model writes to one are not in the other.
+    # Each side gets a separate graph: columns that a model writes to one are not in the other.
     frames = {
         name: Frame(frame.num_rows, frame.columns(), fetch=frame.__getitem__) for name, frame in seeds.items()
     }

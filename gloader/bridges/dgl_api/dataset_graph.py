@@ -1,6 +1,6 @@
 """A dataset in the form of a graph for DGL's loops, with feature rows on the SSD in place of tensors.
 
-Files of ``dgl.save_graphs`` are prepared once and then read from the dataset.
+Files from ``dgl.save_graphs`` are prepared once; later reads use the dataset.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ _IN_BATCHES: Final = (
 
 
 class StoredRows:
-    """A feature matrix on the SSD, as a tensor that is indexed by rows: only requested rows are read.
+    """A feature matrix on the SSD, as a tensor that is indexed by rows; it reads only requested rows.
 
-    The rows of a loader's last batch are in memory, and are returned if the index equals its input nodes.
+    The rows of a loader's last batch are in memory, and are returned if the index is the batch's input nodes.
 
     Parameters
     ----------
-    rows : of the dataset
+    rows : the dataset's feature rows
     """
 
     def __init__(self, rows: FeatureRows) -> None:
@@ -76,7 +76,7 @@ class StoredRows:
         return self.shape[0]
 
     def size(self, dim: int | None = None) -> Any:
-        """Return the shape, or one number of it."""
+        """Return the shape, or its entry ``dim``."""
         return self.shape if dim is None else self.shape[dim]
 
     def dim(self) -> int:
@@ -88,7 +88,7 @@ class StoredRows:
         return self.shape.numel()
 
     def __getitem__(self, index: Any) -> torch.Tensor:
-        """Return the rows of ``index``: ids, a slice, a mask or one id; float32, on the device.
+        """Return the rows for ``index`` (ids, a slice, a mask or one id), float32, on the device.
 
         Raises
         ------
@@ -108,22 +108,22 @@ class StoredRows:
         return found.to(self.device)
 
     def to(self, device: Any = None, *_args: Any, **_how: Any) -> StoredRows:
-        """Return the same rows; requested ones are copied to ``device``."""
+        """Return the same rows; requested rows are copied to ``device``."""
         moved = copy(self)
         if isinstance(device, (str, int, torch.device)):
             moved.device = torch.empty(0, device=device).device
         return moved
 
     def cpu(self) -> StoredRows:
-        """Return the rows; requested ones are copied to the CPU."""
+        """Return the rows; requested rows are copied to the CPU."""
         return self.to("cpu")
 
     def float(self) -> StoredRows:
-        """Return the rows unchanged: they are float32."""
+        """Return the rows unchanged: they are already float32."""
         return self
 
     def keep_ready(self, nodes: torch.Tensor, rows: torch.Tensor) -> None:
-        """Remember the ``rows`` of ``nodes`` while another reference to them exists."""
+        """Remember the ``rows`` for ``nodes`` while another reference to these rows exists."""
         self._source.ready = (nodes, weakref.ref(rows))
 
     def __repr__(self) -> str:
@@ -135,19 +135,19 @@ class StoredRows:
 
 
 class _Source:
-    """The source of the rows: the same on every device."""
+    """The rows' source, which is the same on every device."""
 
     def __init__(self, rows: FeatureRows) -> None:
         self._rows = rows
         self.ready: tuple[torch.Tensor, weakref.ref[torch.Tensor]] | None = None
 
     def ready_rows(self, index: Any) -> torch.Tensor | None:
-        """Return the rows of ``index``, if it equals the nodes of the last batch."""
+        """Return the rows for ``index``, if it is the last batch's node tensor."""
         ready = self.ready  # read once: a loop in another thread may be one batch further
         return ready[1]() if ready is not None and index is ready[0] else None
 
     def read(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return the rows of ``ids`` (n,)."""
+        """Return the rows for ``ids`` (n,)."""
         return torch.from_numpy(self._store.gather(ids.cpu().numpy()))
 
     @cached_property
@@ -163,18 +163,18 @@ _SPLITS: Final = {"train": "train_mask", "valid": "val_mask", "test": "test_mask
 
 
 class DGLGraph(RelationData):
-    """A `gloader.Dataset` in the form of a DGL graph: sizes, types and data; it is never changed or computed on.
+    """A `gloader.Dataset` in the form of a DGL graph: sizes, types and data; it never changes or computes anything.
 
     Features are `StoredRows`; labels and masks are tensors. Assigned data stays in memory.
 
     Parameters
     ----------
-    dataset : of one type or of several
+    dataset : a dataset with one type or several
 
     Raises
     ------
     DglFeatureError
-        Another object is given: graphs are not built here.
+        Another object is given: this class builds no graphs.
     """
 
     def __init__(self, dataset: Any = None, *_others: Any) -> None:
@@ -184,7 +184,7 @@ class DGLGraph(RelationData):
         self.device = torch.device("cpu")
         self.is_block = False
         tables, nodes = dataset.edge_tables, dataset.node_tables
-        if self.is_homogeneous:  # with DGL's names of the only type and relation
+        if self.is_homogeneous:  # DGL has names for the only type and relation
             tables, nodes = {RELATION: only(tables.values())}, {NODE: only(nodes.values())}
         self._tables: dict[Relation, EdgeTable] = dict(tables)
         self._node_data = {name: _node_frame(table) for name, table in nodes.items()}
@@ -201,15 +201,15 @@ class DGLGraph(RelationData):
 
     @property
     def ntypes(self) -> list[str]:
-        """The types of the nodes."""
+        """The node types."""
         return list(self._node_data)
 
     def num_nodes(self, ntype: str | None = None) -> int:
-        """Return the number of nodes, of one type or in all."""
+        """Return the number of nodes, with one type or in total."""
         return self.dataset.num_nodes if ntype is None else self._node_data[ntype].num_rows
 
     def num_edges(self, etype: Any = None) -> int:
-        """Return the number of edges, of one relation or in all."""
+        """Return the number of edges, in one relation or in total."""
         if etype is None:
             return self.dataset.num_edges
         return self._tables[relation_of(self._tables, etype)].num_edges
@@ -221,34 +221,34 @@ class DGLGraph(RelationData):
 
     @property
     def ndata(self) -> Frame | TypedColumns:
-        """Data of the nodes: "feat", "label", "train_mask", "val_mask", "test_mask"; of several types, by type."""
+        """Node data: "feat", "label", "train_mask", "val_mask", "test_mask"; with several types, by type."""
         return data_of(self._node_data)
 
     @property
     def nodes(self) -> NodesView:
-        """The nodes: called, their ids; indexed by a type, their data."""
+        """The nodes: a call returns their ids, an index by type their data."""
         return NodesView(self._node_data, self.device)
 
     def node_frame(self, ntype: str) -> Frame:
-        """Return the data of the nodes of a type; the only one has any name."""
+        """Return a type's node data; with one type any name is accepted."""
         return only(self._node_data.values()) if self.is_homogeneous else self._node_data[ntype]
 
     def edge_frame(self, relation: Relation) -> Frame:
-        """Return the data of the edges of a relation; the only one has any name."""
+        """Return a relation's edge data; with one relation any name is accepted."""
         return only(self._edge_data.values()) if self.is_homogeneous else self._edge_data[relation]
 
     def stored_features(self, ntype: str) -> StoredRows | None:
-        """Return the features of a type, unless they were replaced."""
+        """Return a type's stored features, or None if they were replaced."""
         rows = self._features[ntype]
         return rows if isinstance(self._node_data[ntype].columns().get(FEATURE, rows), StoredRows) else None
 
     @property
     def is_homogeneous(self) -> bool:
-        """True if it has one type of nodes and one of edges."""
+        """True if the graph has one node type and one edge type."""
         return self.dataset.kind != "hetero"
 
     def edge_list(self) -> NoReturn:
-        """Refuse: layers need the edges of a block.
+        """Refuse: layers need a block's edges.
 
         Raises
         ------
@@ -261,22 +261,22 @@ class DGLGraph(RelationData):
         )
 
     def local_scope(self) -> AbstractContextManager[None]:
-        """Return a context in which changes of the data are temporary."""
+        """Return a context in which changes to the data are temporary."""
         return forgetting([*self._node_data.values(), *self._edge_data.values()])
 
     def to(self, device: Any, **_how: Any) -> DGLGraph:
-        """Return the graph with ``device`` as the device of its loaders; data on the SSD stays there."""
+        """Return the graph with ``device`` as its loaders' device; data on the SSD stays there."""
         moved = copy(self)
         place = moved.device = torch.empty(0, device=device).device
-        moved._node_data = {name: frame.to(place) for name, frame in self._node_data.items()}  # noqa: SLF001 - of its own kind
-        moved._edge_data = {relation: frame.to(place) for relation, frame in self._edge_data.items()}  # noqa: SLF001 - of its own kind
+        moved._node_data = {name: frame.to(place) for name, frame in self._node_data.items()}  # noqa: SLF001
+        moved._edge_data = {relation: frame.to(place) for relation, frame in self._edge_data.items()}  # noqa: SLF001
         return moved
 
     def int(self, *_formats: Any) -> DGLGraph:
         """Return the graph unchanged."""
         return self
 
-    # Methods without effect on a dataset: its format is fixed, and the loader pins memory by itself.
+    # These methods have no effect on a dataset: its format is fixed, and the loader pins memory itself.
     long = formats = create_formats_ = pin_memory_ = unpin_memory_ = int  # noqa: A003 - the method above
 
     def __repr__(self) -> str:
@@ -284,7 +284,7 @@ class DGLGraph(RelationData):
 
 
 class _ReadEdges(dict[Any, EdgeList]):
-    """The edges of each relation, read into memory on request."""
+    """Each relation's edges, read into memory on request."""
 
     def __init__(self, tables: Mapping[Relation, EdgeTable]) -> None:
         super().__init__()
@@ -296,7 +296,7 @@ class _ReadEdges(dict[Any, EdgeList]):
     def __missing__(self, relation: Relation) -> EdgeList:
         graph = self._tables[relation].load_graph(times=False)
         sources = self._tables[relation].num_sources
-        # Copies, since the arrays of a dataset are read-only, which tensors cannot be.
+        # The arrays are copied, since a dataset's arrays are read-only, which tensors cannot be.
         indptr, indices = graph.indptr.astype(np.int64), graph.indices.astype(np.int64)
         edges = Adjacency(torch.from_numpy(indptr), torch.from_numpy(indices), num_src=sources)
         return self.setdefault(relation, EdgeList.of(edges))
@@ -331,7 +331,7 @@ def _edge_frame(table: EdgeTable) -> Frame:
 
 
 _LOG = logging.getLogger(__name__)
-# Names that differ in a dataset, see `gloader.convert.sources.dgl`.
+# Names that a dataset changes, see `gloader.convert.sources.dgl`.
 _FEATURES: Final = ("features", "x")
 _WEIGHTS: Final = ("edge_weight", "w")
 _EDGES_IN_DATASET: Final = frozenset({FEATURE, WEIGHT, *_WEIGHTS, "edge_time"})
@@ -341,23 +341,23 @@ _EDGES_IN_DATASET: Final = frozenset({FEATURE, WEIGHT, *_WEIGHTS, "edge_time"})
 def load_graphs(
     filename: str | os.PathLike[str], idx_list: list[int] | None = None, **changes: Any
 ) -> tuple[list[DGLGraph], dict[str, torch.Tensor]]:
-    """Return the graph of a ``dgl.save_graphs`` file, or of a dataset, and the graph labels of the file.
+    """Return the graph from a ``dgl.save_graphs`` file, or from a dataset, and the file's graph labels.
 
-    A file is prepared the first time, as by ``gloader prepare dgl:FILE``, into the folder of gloader's datasets
+    A file is prepared the first time, as by ``gloader prepare dgl:FILE``, into gloader's folder for datasets
     (``$GLOADER_HOME``), with a warning. Its features then lie on the SSD. Node data with other names is read from the
-    file on request; edge data with other names is not available, since a dataset has its own order of edges.
+    file on request. Edge data with other names is not available, since a dataset has its own edge order.
 
     Parameters
     ----------
-    filename : a file with one graph, of one type or of several; or the folder of a dataset
+    filename : a file with one graph, with one type or several; or a dataset's folder
     idx_list : None or [0]
-    changes : changes of the edges while preparing: ``self_loops=True``, ``symmetrize=True``, ``deduplicate=True``
-        and others of `gloader.convert.options.PrepareOptions`
+    changes : edge changes during preparation: ``self_loops=True``, ``symmetrize=True``, ``deduplicate=True``
+        and others in `gloader.convert.options.PrepareOptions`
 
     Raises
     ------
     DglFeatureError
-        Other graphs than the first are requested.
+        Graphs other than the first are requested.
     SourceError
         The path does not exist; the error names the command that creates it.
     GloaderError
@@ -384,7 +384,7 @@ def load_graphs(
 
 
 def _same_by_command(path: Path, changes: Mapping[str, Any]) -> str:
-    """Return the words that name the command, if every change of the edges is a flag without a value. Pure."""
+    """Return text that names the command, if every edge change is a flag without a value. Pure."""
     if any(value is not True for value in changes.values()):
         return ""
     flags = "".join(f" --{name.replace('_', '-')}" for name in changes)
@@ -399,7 +399,7 @@ def _absent(path: Path) -> str:
 
 
 def _add_columns(graph: DGLGraph, file: DglFile) -> None:
-    """Add the file's columns to the data of ``graph``, under the file's names."""
+    """Add the file's columns to the graph's data, under the file's names."""
     for ntype, columns in zip(file.node_types, file.node_columns, strict=True):
         nodes = graph.node_frame(ntype)
         for name, column in columns.items():

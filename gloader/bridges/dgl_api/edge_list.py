@@ -1,4 +1,4 @@
-"""The edges of one relation of a block, and the messages and sums that pass along them."""
+"""The edges of one relation in a block, and the messages and sums that pass along them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A field of the data of sources, destinations or edges."""
+    """A data field of the sources, the destinations or the edges."""
 
     end: str  # "u", "v" or "e"
     field: str
@@ -28,7 +28,7 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message for each edge, from one field or from two."""
+    """A message for each edge, made from one field or two."""
 
     op: str  # "copy", "add", "sub", "mul", "div" or "dot"
     operands: tuple[Operand, ...]
@@ -37,7 +37,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """The reduction of the messages at a destination."""
+    """The reduction that combines the messages at a destination."""
 
     op: str  # "sum", "mean", "max" or "min"
     msg: str
@@ -45,17 +45,17 @@ class Reduction:
 
 
 def copy_u(u: str, out: str) -> Message:
-    """Return the message that is the field ``u`` of the source."""
+    """Return the message that copies the source's field ``u``."""
     return Message("copy", (Operand("u", u),), out)
 
 
 def copy_e(e: str, out: str) -> Message:
-    """Return the message that is the field ``e`` of the edge."""
+    """Return the message that copies the edge's field ``e``."""
     return Message("copy", (Operand("e", e),), out)
 
 
 def reduction(op: str) -> Callable[[str, str], Reduction]:
-    """Return the function ``op`` of the messages ``msg`` into ``out``; 0 at a destination without in-edges."""
+    """Return a function that makes the reduction ``op``; the result is 0 at a destination without in-edges."""
 
     def made(msg: str, out: str) -> Reduction:
         return Reduction(op, msg, out)
@@ -65,7 +65,7 @@ def reduction(op: str) -> Callable[[str, str], Reduction]:
 
 
 def of_two(name: str) -> Callable[[str, str, str], Message]:
-    """Return the function ``name``, such as u_mul_e, of the message of two fields."""
+    """Return the function ``name``, such as u_mul_e, which makes a message from two fields."""
     left, op, right = name.split("_")
 
     def made(lhs_field: str, rhs_field: str, out: str) -> Message:
@@ -84,13 +84,13 @@ _OPERATIONS: Final[Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Ten
 
 
 class EdgeList:
-    """Edges from ``num_src`` nodes to ``num_dst`` others, in their own order.
+    """Edges from ``num_src`` nodes to ``num_dst`` other nodes, in their own order.
 
     Parameters
     ----------
-    src, dst : (E,) int32 or int64 ends of each; None means those of ``adjacency``
-    num_src, num_dst : nodes on either side
-    adjacency : the same edges, which then are in destination order; None means any order
+    src, dst : (E,) int32 or int64, each edge's ends; ``dst`` None means the ends in ``adjacency``
+    num_src, num_dst : number of sources and of destinations
+    adjacency : the same edges, if they are in destination order; None means any order
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class EdgeList:
 
     @classmethod
     def of(cls, edges: Adjacency) -> EdgeList:
-        """Return the edges of an adjacency, and share its tensors."""
+        """Return an adjacency's edges, and share its tensors."""
         return cls(edges.indices, None, num_src=edges.num_src, num_dst=edges.num_dst, adjacency=edges)
 
     @classmethod
@@ -120,27 +120,27 @@ class EdgeList:
 
     @property
     def dst(self) -> torch.Tensor:
-        """(E,) the destination of each edge. For a block it is computed here; a forward sum does not need it."""
+        """(E,) each edge's destination. A block's destinations are computed here; a forward sum does not need them."""
         if self._dst is None:
-            assert self._given is not None  # noqa: S101 - without it they are given
+            assert self._given is not None  # noqa: S101 - without an adjacency, ``dst`` is given
             return self._given.dst
         return self._dst
 
     @property
     def num_edges(self) -> int:
-        """E."""
+        """Number of edges."""
         return int(self.src.shape[0])
 
     @cached_property
     def in_degrees(self) -> torch.Tensor:
-        """(num_dst,) int64."""
+        """(num_dst,) int64 number of in-edges."""
         if self._given is not None:
             return self._given.indptr.diff().long()
         return torch.bincount(self.dst, minlength=self.num_dst)
 
     @cached_property
     def out_degrees(self) -> torch.Tensor:
-        """(num_src,) int64."""
+        """(num_src,) int64 number of out-edges."""
         return torch.bincount(self.src, minlength=self.num_src)
 
     def to(self, device: Any) -> EdgeList:
@@ -153,12 +153,12 @@ class EdgeList:
         return EdgeList.of(Adjacency(indptr, indices, num_src=self.num_src))
 
     def weighted_sum(self, x: torch.Tensor, weight: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the sum of the rows of each destination's sources; never holds a row for each edge.
+        """Return the sum of source rows at each destination; memory never holds a row for each edge.
 
         Parameters
         ----------
         x : (num_src, ...) float
-        weight : (E,) of each edge, or (E, heads, 1) if ``x`` is (num_src, heads, W); None means 1
+        weight : (E,) edge weights, or (E, heads, 1) if ``x`` is (num_src, heads, W); None means 1
 
         Returns
         -------
@@ -167,23 +167,23 @@ class EdgeList:
         order, edges = self._sorted
         weight = weight if weight is None or order is None else weight.index_select(0, order)
         if weight is None or weight.dim() == 1:
-            # The width is explicit: torch cannot infer it from no rows.
+            # The width is explicit, because torch cannot infer it if there are no rows.
             total = sum_neighbors(x.reshape(len(x), prod(x.shape[1:])), edges, weight)
             return total.view(self.num_dst, *x.shape[1:])
-        # One head at a time: all of them together would take a row for each edge.
+        # Heads are summed one by one: together they would take a row for each edge.
         heads = zip(x.unbind(1), weight.squeeze(2).unbind(1), strict=True)
         return torch.stack([sum_neighbors(rows, edges, each.contiguous()) for rows, each in heads], dim=1)
 
     def reduce(self, messages: torch.Tensor, op: str) -> torch.Tensor:
-        """Return the "sum", "mean", "max" or "min" of the ``messages`` (E, ...) at each destination; 0 without any."""
+        """Return the "sum", "mean", "max" or "min" of the ``messages`` (E, ...) per destination; 0 without messages."""
         if op in ("max", "min"):
-            # Not by segments: if several messages are the largest, the gradient of torch 2.13 may be wrong.
+            # No segment operation here: with several largest messages, torch 2.13 may give a wrong gradient.
             index = self.dst.long().view(-1, *(1,) * (messages.dim() - 1)).expand_as(messages)
             nothing = messages.new_zeros(self.num_dst, *messages.shape[1:])
             return nothing.scatter_reduce(0, index, messages, f"a{op}", include_self=False)
         order, edges = self._sorted
         messages = messages if order is None else messages.index_select(0, order)
-        if not self.num_edges:  # operations of torch fail for empty edges
+        if not self.num_edges:  # torch's operations fail without edges
             return messages.sum() + messages.new_zeros(self.num_dst, *messages.shape[1:])
         total = reduce_edges(messages.contiguous(), edges, by="sum")
         return total if op == "sum" else self.mean_of(total)
@@ -194,15 +194,15 @@ class EdgeList:
         return total / counts.view(-1, *(1,) * (total.dim() - 1))
 
     def softmax(self, scores: torch.Tensor) -> torch.Tensor:
-        """Return the ``scores`` (E, ...) with those of each destination made positive and their sum one."""
-        # Shifted by the largest, no exponential overflows; it cancels out, and so does its gradient.
+        """Return the softmax of the ``scores`` (E, ...) over each destination's in-edges."""
+        # Subtracting the largest score prevents overflow. The shift cancels out, and so does its gradient.
         with torch.no_grad():
             top = self.reduce(scores, "max").index_select(0, self.dst)
         powers = (scores - top).exp()
         return powers / self.reduce(powers, "sum").index_select(0, self.dst)
 
     def in_neighbor_lists(self, messages: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the ``messages`` (E, F) of destinations with in-edges, padded (D', most, F), and the destinations."""
+        """Return the ``messages`` (E, F) by destination with in-edges, padded (D', most, F), and the destinations."""
         order, _ = self._sorted
         messages = messages if order is None else messages.index_select(0, order)
         reached = self.in_degrees.nonzero().squeeze(1)
@@ -211,7 +211,7 @@ class EdgeList:
 
     @cached_property
     def _sorted(self) -> tuple[torch.Tensor | None, Adjacency]:
-        """The edge numbers sorted by destination, if the order changes, and the sorted edges."""
+        """The edge numbers sorted by destination, or None if the order is unchanged, and the sorted edges."""
         if self._given is not None:
             return None, self._given
         order = torch.argsort(self.dst, stable=True)
@@ -220,13 +220,13 @@ class EdgeList:
 
 
 def degrees_of(degrees: torch.Tensor, nodes: Any) -> torch.Tensor:
-    """Return ``degrees`` of all nodes, or of those numbered ``nodes``. Pure."""
-    # DGL's users write "__ALL__" for all.
+    """Return all ``degrees``, or only those numbered ``nodes``. Pure."""
+    # DGL's users write "__ALL__" for all nodes.
     return degrees if nodes is None or isinstance(nodes, str) else degrees[nodes]
 
 
 def combine(op: str, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Return the message of two operands, row by row; a row with fewer dimensions is broadcast. Pure."""
+    """Return the message from two operands, row by row; a row with fewer dimensions is broadcast. Pure."""
     dims = max(left.dim(), right.dim())
     left, right = (_with_dims(each, dims) for each in (left, right))
     if op == "dot":

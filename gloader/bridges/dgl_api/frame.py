@@ -1,4 +1,4 @@
-"""The data of nodes and edges: columns with a row for each, behind ``nodes`` and ``edges`` of a graph or block."""
+"""Node and edge data: columns with a row for each node or edge, behind a graph's or block's ``nodes`` and ``edges``."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 class Frame(MutableMapping[str, Any]):
-    """Columns by name. A missing one is fetched if possible, and kept.
+    """Columns by name. A missing column is fetched if possible, and kept.
 
     Parameters
     ----------
-    num_rows : of each column
-    columns : tensors, or functions that return one at the first read
+    num_rows : number of rows in each column
+    columns : tensors, or functions that return a tensor at the first read
     fetch : returns a missing column, or raises KeyError; None means that no column is fetched
     """
 
@@ -73,7 +73,7 @@ class Frame(MutableMapping[str, Any]):
         return f"{{{', '.join(self._columns)}}} of {self.num_rows} rows"
 
     def add(self, key: str, column: Any) -> None:
-        """Add the column ``key``; it may be a function that returns it at the first read."""
+        """Add the column ``key``; it may be a function that returns the tensor at the first read."""
         self._columns[key] = column
 
     def columns(self) -> dict[str, Any]:
@@ -81,11 +81,11 @@ class Frame(MutableMapping[str, Any]):
         return dict(self._columns)
 
     def restore(self, columns: dict[str, Any]) -> None:
-        """Restore the columns of an earlier `columns` call."""
+        """Restore the columns from an earlier `columns` call."""
         self._columns = columns
 
     def to(self, device: Any) -> Frame:
-        """Return the frame with its columns on ``device``, including later fetched ones."""
+        """Return the frame with its columns on ``device``, including later fetched columns."""
 
         def moved(column: Any) -> Any:
             return (lambda: column().to(device)) if callable(column) else column.to(device)
@@ -99,11 +99,11 @@ class Frame(MutableMapping[str, Any]):
 
 
 class TypedColumns(MutableMapping[str, Any]):
-    """The columns of several frames, by name: each maps the types that have it to its rows.
+    """Several frames' columns by name: a column maps each type that has it to the type's rows.
 
     Parameters
     ----------
-    frames : by type
+    frames : frames by type
     """
 
     def __init__(self, frames: Mapping[Any, Frame]) -> None:
@@ -136,13 +136,13 @@ class TypedColumns(MutableMapping[str, Any]):
 
 
 def data_of(frames: Mapping[Any, Frame]) -> Frame | TypedColumns:
-    """Return the data of the only frame, or a view of all of them."""
+    """Return the only frame, or a view of several frames."""
     return next(iter(frames.values())) if len(frames) == 1 else TypedColumns(frames)
 
 
 @contextmanager
 def forgetting(frames: Iterable[Frame]) -> Iterator[None]:
-    """Undo changes of ``frames`` at the end of the block."""
+    """Undo changes to ``frames`` at the end of the ``with`` block."""
     before = [(frame, frame.columns()) for frame in frames]
     try:
         yield
@@ -153,7 +153,7 @@ def forgetting(frames: Iterable[Frame]) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """The data of a type or a relation, as ``g.nodes["user"].data``."""
+    """A type's or relation's data, as ``g.nodes["user"].data``."""
 
     data: Frame
 
@@ -163,8 +163,8 @@ class NodesView:
 
     Parameters
     ----------
-    frames : the data of each type
-    device : of their numbers
+    frames : data by type
+    device : device for the nodes' numbers
     """
 
     def __init__(self, frames: Mapping[str, Frame], device: torch.device) -> None:
@@ -172,7 +172,7 @@ class NodesView:
         self._device = device
 
     def __call__(self, ntype: str | None = None) -> torch.Tensor:
-        """Return the numbers (n,) int64 of the nodes of a type."""
+        """Return the numbers (n,) int64 of a type's nodes."""
         frame = self._frames[only(self._frames) if ntype is None else ntype]
         return torch.arange(frame.num_rows, device=self._device)
 
@@ -188,16 +188,16 @@ class EdgesView:
 
     Parameters
     ----------
-    edges : of each
-    frames : their data
+    edges : edges by relation
+    frames : edge data by relation
     """
 
     def __init__(self, edges: Mapping[Relation, EdgeList], frames: Mapping[Relation, Frame]) -> None:
         self._edges = edges
         self._frames = frames
 
-    def __call__(self, form: str = "uv", order: str | None = None, etype: Any = None) -> Any:  # noqa: ARG002 - they are in the order of their numbers
-        """Return the ends of the edges, two of (E,) int64; with "all" also their numbers; with "eid" only these."""
+    def __call__(self, form: str = "uv", order: str | None = None, etype: Any = None) -> Any:  # noqa: ARG002
+        """Return the edges' ends, two (E,) int64 tensors; with "all" also the numbers; with "eid" only the numbers."""
         edges = self._edges[relation_of(self._edges, etype)]
         numbers = torch.arange(edges.num_edges, device=edges.src.device)
         ends = (edges.src.long(), edges.dst.long())
@@ -211,11 +211,11 @@ class EdgesView:
 
 
 class RelationData:
-    """The part that a graph and a block share: their relations, the edges, and the data of the edges.
+    """The shared part of graphs and blocks: the relations, the edges, and the edge data.
 
     Parameters
     ----------
-    edges, edge_data : by relation
+    edges, edge_data : edges and their data by relation
     """
 
     def __init__(self, edges: Mapping[Relation, EdgeList], edge_data: Mapping[Relation, Frame]) -> None:
@@ -225,7 +225,7 @@ class RelationData:
 
     @property
     def etypes(self) -> list[str]:
-        """The names of the relations."""
+        """The relations' names."""
         return [name for _, name, _ in self._edges]
 
     @property
@@ -235,30 +235,30 @@ class RelationData:
 
     @property
     def edata(self) -> Frame | TypedColumns:
-        """Data of the edges; with several relations, each column is a mapping by relation."""
+        """Edge data; with several relations, each column is a mapping by relation."""
         return data_of(self._edge_data)
 
     @property
     def edges(self) -> EdgesView:
-        """The edges: called, their ends; indexed by a relation, their data."""
+        """The edges: a call returns their ends, an index by relation their data."""
         return EdgesView(self._edges, self._edge_data)
 
     def in_degrees(self, v: Any = None, etype: Any = None) -> torch.Tensor:
-        """Return the number of in-edges (int64) of each destination, or of the numbers ``v``."""
+        """Return each destination's number of in-edges (int64), or only for the nodes ``v``."""
         return degrees_of(self._edges[relation_of(self._edges, etype)].in_degrees, v)
 
     def out_degrees(self, u: Any = None, etype: Any = None) -> torch.Tensor:
-        """Return the number of out-edges (int64) of each source, or of the numbers ``u``."""
+        """Return each source's number of out-edges (int64), or only for the nodes ``u``."""
         return degrees_of(self._edges[relation_of(self._edges, etype)].out_degrees, u)
 
 
 class EdgeUnits:
-    """The edges in a call of an edge function: ``src``, ``dst`` and ``data`` have a row for each of them.
+    """The edges in a call of an edge function: ``src``, ``dst`` and ``data`` have a row for each edge.
 
     Parameters
     ----------
     edges : the edges
-    src, dst, data : of the sources, the destinations and the edges
+    src, dst, data : frames for the sources, the destinations and the edges
     """
 
     def __init__(self, edges: EdgeList, src: Frame, dst: Frame, data: Frame) -> None:
@@ -279,7 +279,7 @@ class EdgeUnits:
 
 
 class _AtEnds(Mapping[str, torch.Tensor]):
-    """Columns of nodes, gathered at the edges' ``ends``."""
+    """Node columns, gathered at the edges' ``ends``."""
 
     def __init__(self, frame: Frame, ends: torch.Tensor) -> None:
         self._frame = frame

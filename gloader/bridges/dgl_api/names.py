@@ -1,4 +1,4 @@
-"""Names of DGL: its data columns, its relations, and one error for every name that `gloader.compat.dgl` lacks."""
+"""DGL's names: its data columns, its relations, and one error for every name that `gloader.compat.dgl` lacks."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _K = TypeVar("_K")
 
 
 def only(names: Iterable[_K]) -> _K:
-    """Return the only one of ``names``.
+    """Return the only entry in ``names``.
 
     Raises
     ------
     ConfigError
-        There are several.
+        There is not exactly one.
     """
     found = list(names)
     if len(found) != 1:
@@ -49,12 +49,12 @@ def only(names: Iterable[_K]) -> _K:
 
 
 def relation_of(relations: Iterable[Relation], name: Any) -> Relation:
-    """Return the relation of ``name``: a triple, or the name between two types; None means the only one.
+    """Return the relation for ``name``: a triple, or the name between two types; None means the only relation.
 
     Raises
     ------
     ConfigError
-        No relation has this name, or several do.
+        No relation or several relations have this name.
     """
     known = list(relations)
     if name is None:
@@ -80,19 +80,19 @@ def missing(name: str, advice: str | None = None) -> DglFeatureError:
 
     Parameters
     ----------
-    name : such as "dgl.sparse.spmatrix"
-    advice : its replacement; None means that of `gloader.bridges.migrate.advice.advice_of`
+    name : a name such as "dgl.sparse.spmatrix"
+    advice : the replacement; None means the text from `gloader.bridges.migrate.advice.advice_of`
     """
     return DglFeatureError(f"gloader.compat.dgl has no {name}: {advice or advice_of(name)} (see {FROM_DGL})")
 
 
 def missing_of_graph(owner: str, name: str, there: Iterable[str] = ()) -> Exception:
-    """Return the error for a missing attribute ``name`` of the graph or block called ``owner``. Pure.
+    """Return the error for the attribute ``name``, which the graph or block called ``owner`` lacks. Pure.
 
     Parameters
     ----------
     owner, name : the object's and the attribute's name
-    there : its attributes, to suggest a similar one
+    there : the object's attributes, from which to suggest a similar name
     """
     # Python and torch probe for such names, and continue without them.
     if name.startswith("_"):
@@ -106,7 +106,7 @@ def missing_of_graph(owner: str, name: str, there: Iterable[str] = ()) -> Except
 
 
 def missing_from(module: str) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of the replacement for DGL's ``module``."""
+    """Return the ``__getattr__`` for the module that replaces DGL's ``module``."""
 
     def getattr_of_module(name: str) -> Any:
         if name.startswith("__"):
@@ -117,14 +117,14 @@ def missing_from(module: str) -> Callable[[str], Any]:
 
 
 class _Submodules(MetaPathFinder):
-    """Raises our error for ``from gloader.compat.dgl.data import ...``, instead of Python's "no module"."""
+    """Raises gloader's error for ``from gloader.compat.dgl.data import ...``, instead of Python's "no module"."""
 
-    def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: Any = None) -> None:  # noqa: ARG002 - the protocol's
+    def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: Any = None) -> None:  # noqa: ARG002
         if fullname.startswith(f"{_HERE}dgl."):
             raise missing(fullname.removeprefix(_HERE))
 
 
 def answer_for_submodules() -> None:
-    """Register a finder for modules below `gloader.compat.dgl` that no folder holds."""
-    # Last in order: existing modules are never searched here.
+    """Register a finder for modules below `gloader.compat.dgl` that do not exist."""
+    # The finder is last in order: searches for existing modules never reach it.
     sys.meta_path.append(_Submodules())

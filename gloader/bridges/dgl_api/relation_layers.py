@@ -1,4 +1,4 @@
-"""Layers of DGL over several relations: RGCN over edges with types, and one layer for each relation."""
+"""DGL's layers over several relations: RGCN over typed edges, and one layer for each relation."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _REGULARIZERS: Final = (None, "basis", "bdd")
 
 @near_keywords
 class RelGraphConv(nn.Module):
-    """``sum(W_type x_neighbours) + b + W_loop x`` (Schlichtkrull et al., 2018); parameters as of DGL's.
+    """``sum(W_type x_neighbours) + b + W_loop x`` (Schlichtkrull et al., 2018), with DGL's parameters.
 
     Parameters
     ----------
-    in_feat, out_feat : widths of the rows and of the result
-    num_rels : types of edges
-    regularizer : weights of the types are "basis" combinations, of diagonal blocks "bdd", or None
+    in_feat, out_feat : widths of input rows and of the result
+    num_rels : number of edge types
+    regularizer : each type's weight is a "basis" combination, block-diagonal ("bdd"), or free (None)
     num_bases : number of bases or blocks; None means ``num_rels``
-    bias, self_loop, layer_norm : whether to have them
-    activation : function of the result
+    bias, self_loop, layer_norm : True adds the part
+    activation : function that is applied to the result
     dropout : share of the result that dropout zeroes
 
     Raises
@@ -46,7 +46,7 @@ class RelGraphConv(nn.Module):
     loop_weight: nn.Parameter | None
     layer_norm_weight: nn.Module | None
 
-    def __init__(  # noqa: PLR0913 - as of DGL
+    def __init__(  # noqa: PLR0913 - DGL's signature
         self,
         in_feat: int,
         out_feat: int,
@@ -60,7 +60,7 @@ class RelGraphConv(nn.Module):
         layer_norm: bool = False,
     ) -> None:
         super().__init__()
-        # In DGL's order, so that one seed of torch gives both the same weights.
+        # The order is DGL's, so that one torch seed gives both the same weights.
         self.linear_r = TypedLinear(in_feat, out_feat, num_rels, regularizer, num_bases or num_rels)
         self.activation = activation
         self.register_parameter("h_bias", nn.Parameter(torch.zeros(out_feat)) if bias else None)
@@ -79,16 +79,16 @@ class RelGraphConv(nn.Module):
         etypes: torch.Tensor,
         norm: torch.Tensor | None = None,
         *,
-        presorted: bool = False,  # noqa: ARG002 - edges are sorted here in either case
+        presorted: bool = False,  # noqa: ARG002 - edges are always sorted here
     ) -> torch.Tensor:
         """Return (D, out_feat).
 
         Parameters
         ----------
-        g : a block of one relation
+        g : a block with one relation
         feat : (U, in_feat)
-        etypes : (E,) int64 type of each edge
-        norm : (E, 1) of each message; None means 1
+        etypes : (E,) int64 edge types
+        norm : (E, 1) factor for each message; None means 1
         presorted : accepted and ignored
         """
         edges = g.edge_list()
@@ -111,8 +111,8 @@ class TypedLinear(nn.Module):
 
     Parameters
     ----------
-    in_size, out_size : widths
-    num_types : types
+    in_size, out_size : widths of input and output rows
+    num_types : number of types
     regularizer, num_bases : as in `RelGraphConv`
     """
 
@@ -150,7 +150,7 @@ class TypedLinear(nn.Module):
 
     def forward(self, x: torch.Tensor, x_type: torch.Tensor) -> torch.Tensor:
         """Return (n, out_size) for the rows ``x`` (n, in_size) with types ``x_type`` (n,)."""
-        # A matrix product for each type: a weight for each row would be the largest tensor of all.
+        # Each type takes one matrix product: a weight for each row would be the largest tensor here.
         order = torch.argsort(x_type, stable=True)
         counts = torch.bincount(x_type, minlength=self._num_types).tolist()
         parts = torch.split(x.index_select(0, order), counts)
@@ -177,12 +177,12 @@ _AGGREGATES: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
 
 @near_keywords
 class HeteroGraphConv(nn.Module):
-    """A layer for each relation; results of several layers for a type are summed, or combined by ``aggregate``.
+    """A layer for each relation; a type's results from several layers are summed, or combined by ``aggregate``.
 
     Parameters
     ----------
-    mods : layers by relation, a triple or its name
-    aggregate : "sum", "mean", "max", "min" or "stack"; or a function of a list of results and their type
+    mods : layers by relation, which is a triple or its name
+    aggregate : "sum", "mean", "max", "min" or "stack"; or a function from a list of results and their type
 
     Raises
     ------
@@ -198,7 +198,7 @@ class HeteroGraphConv(nn.Module):
         for layer in self.mods.values():
             allow = getattr(layer, "set_allow_zero_in_degree", None)
             if callable(allow):
-                allow(True)  # other relations may reach a node that this one does not
+                allow(True)  # other relations may reach a node that this relation does not
         if isinstance(aggregate, str) and aggregate not in _AGGREGATES:
             raise ConfigError(f"aggregate={aggregate!r}: choose one of {', '.join(_AGGREGATES)}")
         self.agg_fn = aggregate
@@ -215,8 +215,8 @@ class HeteroGraphConv(nn.Module):
         Parameters
         ----------
         g : a typed block
-        inputs : rows (U_t, F_t) of each type, or a pair of these for sources and destinations
-        mod_args, mod_kwargs : further arguments of layers, by the names of relations
+        inputs : rows (U_t, F_t) by type, or a pair of such mappings for sources and destinations
+        mod_args, mod_kwargs : further arguments for layers, by relation name
 
         Raises
         ------

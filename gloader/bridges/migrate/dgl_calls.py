@@ -1,7 +1,7 @@
-"""The imports and calls of a DGL script, and their forms in `gloader.compat.dgl`.
+"""A DGL script's imports and calls, and their forms in `gloader.compat.dgl`.
 
-Tables name the calls that return graphs, and the arguments that change. The helper of DGL's examples that numbers
-reverse edges is left out, because a dataset has the reverse of each edge.
+Tables name the calls that return graphs, and the arguments that change. DGL's examples have a helper that numbers
+reverse edges. The migration leaves it out, because a dataset knows each edge's reverse.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 LOADERS: Final = frozenset({"dgl.dataloading.DataLoader", "dgl.dataloading.NodeDataLoader"})
-"""Mini-batch loaders; the second is an old name of the first, with the same arguments."""
+"""Mini-batch loaders; the second is an old name for the first, with the same arguments."""
 SAMPLERS: Final = frozenset(
     f"dgl.dataloading.{name}"
     for name in ("NeighborSampler", "MultiLayerNeighborSampler", "MultiLayerFullNeighborSampler")
@@ -42,7 +42,7 @@ MANY_GRAPHS: Final = frozenset(
     | {"MiniGCDataset", "PATTERNDataset", "CLUSTERDataset", "PPIDataset", "QM7bDataset", "QM9Dataset"}
     | {"QM9EdgeDataset", "SBMMixtureDataset", "SSTDataset", "TUDataset", "TreeGridDataset", "ZINCDataset"}
 )
-"""Data sets of `dgl.data` with many graphs."""
+"""Data sets in `dgl.data` with many graphs."""
 FLAGS: Final = {
     "add_self_loop": "--self-loops",
     "to_bidirected": "--symmetrize",
@@ -50,7 +50,7 @@ FLAGS: Final = {
     "to_simple": "--deduplicate",
     "remove_self_loop": "",
 }
-"""Changes to a whole graph, and the flags of `gloader prepare` that replace them; "" comes with --self-loops."""
+"""Changes to a graph, and the flags for `gloader prepare` that replace them; "" comes with --self-loops."""
 STORED: Final = frozenset({"feat", "label", "train_mask", "val_mask", "test_mask", "weight", "edge_time"})
 """A graph's data that a dataset keeps."""
 NEEDLESS: Final = {
@@ -66,7 +66,7 @@ NEEDLESS: Final = {
     "reverse_eids": "a dataset knows which edges lead back",
     "reverse_etypes": "a dataset knows which edges lead back",
 }
-"""Arguments of loaders and samplers that `gloader.compat.dgl` accepts and ignores."""
+"""Arguments that `gloader.compat.dgl` accepts for loaders and samplers, and ignores."""
 REFUSED: Final = {
     "sampler": "give indices the nodes, and shuffle=, that an epoch is to have",
     "batch_sampler": "give indices the nodes, batch_size= and shuffle=",
@@ -75,7 +75,7 @@ REFUSED: Final = {
     "timeout": "stall_timeout_s= is how long a stage may stand still",
     "multiprocessing_context": "threads sample and read ahead: leave it out",
 }
-"""Arguments of torch's loader that it refuses, with the advice."""
+"""Arguments for torch's loader that `gloader.compat.dgl` refuses, with the advice."""
 ALLOWED: Final[dict[str, tuple[tuple[object, ...], str]]] = {
     "edge_dir": (("in",), "neighbours are those of in-edges: reverse the edges before the export"),
     "replace": ((False,), "neighbours are drawn without replacement"),
@@ -86,7 +86,7 @@ ALLOWED: Final[dict[str, tuple[tuple[object, ...], str]]] = {
         "exclude is None, 'self', 'reverse_id' or 'reverse_types'",
     ),
 }
-"""The values that it accepts for other arguments, with the advice for the rest."""
+"""The values that `gloader.compat.dgl` accepts for other arguments, with the advice for all other values."""
 
 _BUILDERS = ("graph", "heterograph", "bipartite", "from_networkx", "from_scipy", "rand_graph", "knn_graph")
 _KINDS: Final[dict[str, Kind]] = {
@@ -100,7 +100,7 @@ _KINDS: Final[dict[str, Kind]] = {
 
 
 def kind_of_call(name: str) -> Kind:
-    """Return the kind of value that a call of ``name`` returns. Pure."""
+    """Return the kind of the result if ``name`` is called. Pure."""
     if name in OGB_CLASSES:
         return "dataset"
     found = canonical(name)
@@ -147,14 +147,14 @@ LIBRARY: Final = Library(
         **dict.fromkeys(("blocks", "mfgs"), "blocks"),
     },
 )
-"""The kinds of values in the variables of a DGL script."""
+"""The kinds of values that a DGL script's variables hold."""
 NAMES: Final = {
     "graph": GRAPH_NAMES,
     "built": GRAPH_NAMES,
     "block": BLOCK_NAMES,
     "graph or block": GRAPH_NAMES | BLOCK_NAMES,
 }
-"""The names that such values have, by kind."""
+"""The names that values have, by kind."""
 
 
 OURS: Final = "gloader.compat."
@@ -162,13 +162,13 @@ COMPAT: Final = "import gloader.compat.dgl as dgl"
 
 
 def change_import(draft: Draft, group: Sequence[Import], *, has_loader: bool) -> None:
-    """Change an import statement, given by its names, and judge the unused ones.
+    """Change an import statement, and judge its unused names.
 
     Parameters
     ----------
-    draft : of the script
-    group : the names of the statement
-    has_loader : whether the script has a loader: then it is meant to run without DGL
+    draft : the script's draft
+    group : the statement's names
+    has_loader : True if the script has a loader: it is then meant to run without DGL
     """
     statement = group[0].statement
     if isinstance(statement, ast.ImportFrom):
@@ -196,7 +196,7 @@ def change_import(draft: Draft, group: Sequence[Import], *, has_loader: bool) ->
 
 
 def _judge(draft: Draft, one: Import, *, has_loader: bool) -> None:
-    """Note the verdict on an imported name that is not used by itself."""
+    """Note the verdict on an imported name without own uses."""
     name = canonical(one.dotted)
     if uses_of(draft, one) or not name.startswith("dgl.") or name in SURFACE:
         return
@@ -213,7 +213,7 @@ def _judge(draft: Draft, one: Import, *, has_loader: bool) -> None:
 
 
 def _is_twice(draft: Draft, one: Import) -> bool:
-    """Return whether an earlier statement of the same block imports the name dgl."""
+    """Return True if an earlier statement in the same block imports the name dgl."""
     plain = (
         each
         for each in draft.script.imports
@@ -238,7 +238,7 @@ _LABELS: Final = (
 
 
 def change_loading(draft: Draft, use: Use) -> None:
-    """Judge the arguments of a loader or a sampler, and name a link table if the seeds are edge ids."""
+    """Judge a loader's or sampler's arguments, and name a link table if the seeds are edge ids."""
     name, statement = canonical(use.name), use.place.statement
     if name in SAMPLERS and isinstance(statement, ast.ClassDef) and use.node in statement.bases:
         draft.find(use.node, f"class {statement.name}", "missing", ADVICE["dgl.dataloading.Sampler"])
@@ -280,12 +280,12 @@ def _change_seeds(draft: Draft, use: Use) -> None:
 
 
 def leave_out_numbering(draft: Draft) -> tuple[set[str], set[int]]:
-    """Remove functions that return ``to_simple(add_reverse_edges(g), writeback_mapping=True)`` and the numbers.
+    """Remove functions that return ``to_simple(add_reverse_edges(g), writeback_mapping=True)`` and edge numbers.
 
     Returns
     -------
     tuple
-        The names bound to their results, and the identities of the nodes in their text.
+        The names bound to the functions' results, and the identities of the nodes in the functions.
     """
     made: set[str] = set()
     left: set[int] = set()
@@ -323,7 +323,7 @@ def _function_around(draft: Draft, use: Use) -> ast.FunctionDef | None:
 
 
 def _calls(draft: Draft, function: ast.FunctionDef) -> list[tuple[ast.Assign, ast.expr]]:
-    """Return the assignments of its results, with its graph arguments; none if it is used in another way."""
+    """Return the assignments of a function's results, with the graph arguments; none if it has other uses."""
     said = [node for node in ast.walk(draft.tree) if isinstance(node, ast.Name) and node.id == function.name]
     found = []
     for node in ast.walk(draft.tree):

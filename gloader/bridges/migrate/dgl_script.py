@@ -67,13 +67,13 @@ _LAYERS: Final = (
 _MAILBOX: Final = (
     "no reduce function of your own (nodes.mailbox): dgl.function.sum, mean, max or min, written in the call"
 )
-# Arguments of graph changes that do not affect its edges.
+# Arguments of graph changes that do not affect the edges.
 _ABOUT_DATA: Final = frozenset({"copy_ndata", "copy_edata", "readonly"})
 _PREPARED_WITH: Final = re.compile(
     r"prepare the dataset with (--[\w-]+(?: [\d/]+)?)(?:, or with (--[\w-]+) where it has several)?"
 )
 _WHOLE_GRAPH: Final = "no mini-batch loader is made here: whole graphs are trained in memory, with DGL or PyG"
-# Names at the beginning of scripts that train on whole graphs, or use other parts of DGL.
+# Beginnings of names in scripts that train on full graphs, or use other parts of DGL.
 _ELSEWHERE: Final = (
     "dgl.batch",
     "dgl.data.",
@@ -98,16 +98,16 @@ class _DglScript:
             canonical(name).startswith(_ELSEWHERE) or kind_of_call(name) in {"built", "dataset"}
             for name in names
         )
-        self._loops: list[Use] = []  # removed from the whole graph
-        self._left: set[int] = set()  # nodes in lines that stay or go as a whole
-        self._is_made = False  # the changed script opens a dataset, or loads a file
+        self._loops: list[Use] = []  # calls that remove self loops from the full graph
+        self._left: set[int] = set()  # nodes in lines that stay or go as a unit
+        self._is_made = False  # True if the changed script opens a dataset, or loads a file
         self._made: set[str] = set()  # further names of graphs, bound to a helper's results
         self._is_typed = any(
             canonical(use.name) == "dgl.nn.HeteroGraphConv" or use.name in {"canonical_etypes", "etypes"}
             for use in draft.script.uses
         )
-        self._loaded: list[ast.Call] = []  # files of dgl.save_graphs
-        self._ntype: str | None = None  # of the nodes with labels, if there are several types
+        self._loaded: list[ast.Call] = []  # calls that load files from dgl.save_graphs
+        self._ntype: str | None = None  # the labelled nodes' type, if there are several types
 
     def write(self) -> Draft:
         draft = self._draft
@@ -153,7 +153,7 @@ class _DglScript:
         if edits.is_replaced(edits.start(use.node), edits.end(use.node)) and not is_change:
             draft.replaced.add(id(use.node))  # an argument of a call that now opens a dataset
             return
-        # A method of a supported class, such as SAGEConv.reset_parameters.
+        # A name may be a method in a supported class, such as SAGEConv.reset_parameters.
         known = next((each for each in _prefixes(name) if is_here(each) and each not in SURFACE), None)
         kind, last = kind_of_call(use.name), name.rpartition(".")[2]
         if known is not None:
@@ -189,7 +189,7 @@ class _DglScript:
     # --- sources of graphs ------------------------------------------------------------------
 
     def _dataset(self, use: Use) -> None:
-        """Open a prepared dataset in place of one that the script makes in memory."""
+        """Open a prepared dataset in place of a dataset that the script makes in memory."""
         draft, call = self._draft, use.call
         if call is None or id(use.node) in draft.replaced:
             return
@@ -225,7 +225,7 @@ class _DglScript:
         self._save(name, "data/graph", behind=f"the lines that make {name} and its {_DATA}")
 
     def _save(self, graph: str, folder: str, *, behind: str) -> None:
-        """Note the steps that make a dataset from a graph of DGL."""
+        """Note the steps that make a dataset from a DGL graph."""
         file = f"{folder.rpartition('/')[2]}.bin"
         where = f"in the script as it is, where DGL still runs, behind {behind}:"
         has_dgl = any(one.dotted == "dgl" and one.local == "dgl" for one in self._draft.script.imports)
@@ -276,12 +276,12 @@ class _DglScript:
             self._loops.append(use)
 
     def _stays(self, use: Use) -> None:
-        """Note a name of DGL in a line that is unchanged."""
+        """Note a DGL name in an unchanged line."""
         if use.held is None and use.name.startswith("dgl.") and id(use.node) not in self._draft.replaced:
             self._draft.find(use.node, use.name, "missing", advice_of(use.name))
 
     def _come_from_elsewhere(self) -> None:
-        """Note loader arguments that are graphs from unknown sources: the migration makes no promise for them."""
+        """Note loader arguments that are graphs from unknown sources: the migration may not fit them."""
         draft = self._draft
         parameters = parameters_of(draft.tree)
         for use in draft.script.uses:
@@ -295,7 +295,7 @@ class _DglScript:
             draft.find(given, draft.edits.of(given), "perhaps missing", _FROM_ELSEWHERE)
 
     def _whole_graphs(self) -> None:
-        """Note models that are called with the whole graph: their layers need blocks."""
+        """Note models that are called with the full graph: their layers need blocks."""
         draft = self._draft
         bound = {"g", "graph", "hg"}
         for node in ast.walk(draft.tree):
@@ -306,7 +306,7 @@ class _DglScript:
                     draft.find(node, f"{draft.edits.of(node.func)}({name}, ...)", "perhaps missing", _LAYERS)
 
     def _flags_of_advice(self) -> None:
-        """Add each flag in the advice on a name to the command."""
+        """Add each flag from the advice on a name to the command."""
         draft = self._draft
         for each in draft.findings:
             found = _PREPARED_WITH.match(each.text) if each.verdict in MISSING else None
@@ -373,7 +373,7 @@ class _DglScript:
             draft.find(node, said, "missing", advice or f"a gloader.Dataset has no {use.name} of this kind")
 
     def _graph_of(self, use: Use, node: ast.Attribute | ast.Subscript, *, is_ogb: bool) -> None:
-        """Replace ``dataset[0]`` by the graph; for OGB by the graph and its labels, which are (N, 1)."""
+        """Replace ``dataset[0]`` by the graph; for OGB by the graph and its labels (N, 1)."""
         draft, owner = self._draft, self._draft.edits.of(node.value)
         graph = f"{draft.module('dgl', COMPAT)}.DGLGraph"
         if is_ogb:
@@ -386,7 +386,7 @@ class _DglScript:
         draft.note(node, "dataset[0]", f"{graph}(...)", can_go=can_go)
 
     def _frame(self, use: Use, *, is_built: bool) -> None:
-        """Judge data that a script assigns to a whole graph: the saved graph replaces it, or it stays in memory."""
+        """Judge data that a script assigns to a full graph: it moves to the saved graph, or it stays in memory."""
         if not isinstance(use.node, ast.Subscript) or not use.is_stored or not self._has_loader:
             return
         draft, key, node = self._draft, literal(use.node.slice), use.place.statement
@@ -402,7 +402,7 @@ class _DglScript:
 
 
 def _is_mask(key: ast.expr) -> bool:
-    """Return whether a data name is that of a mask with a computed part, as ``f"{part}_mask"``. Pure."""
+    """Return True if a data name ends as a mask's name, after a computed part, as ``f"{part}_mask"``. Pure."""
     match key:
         case (
             ast.JoinedStr(values=[*_, ast.Constant(value=str(end))])
@@ -413,7 +413,7 @@ def _is_mask(key: ast.expr) -> bool:
 
 
 def _unlike(name: str, call: ast.Call | None) -> str:
-    """Return why a call of a supported name is not supported; "" if it is. Pure."""
+    """Return why a call to a supported name is not supported; "" if it is supported. Pure."""
     given = {each.arg for each in call.keywords} if call is not None else set()
     if name.endswith("edge_softmax") and given & {"eids", "norm_by"}:
         return "it is over all in-edges of each destination: eids= and norm_by= are not taken"
@@ -423,7 +423,7 @@ def _unlike(name: str, call: ast.Call | None) -> str:
 
 
 def _names_its_sum(call: ast.Call | None) -> bool:
-    """Return whether update_all gets one of DGL's sums: a function of a mailbox is a name, or a lambda. Pure."""
+    """Return True if update_all gets a DGL sum; a function over a mailbox is a name or a lambda. Pure."""
     return call is None or isinstance(argument(call, 1, "reduce_func"), ast.Call)
 
 

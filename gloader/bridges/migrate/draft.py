@@ -1,4 +1,4 @@
-"""The draft of a migrated script: findings, changed lines, changed imports, and the steps to prepare data."""
+"""The draft for a migrated script: findings, changed lines, changed imports, and the steps that prepare data."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Finding:
     line: int
     name: str
     verdict: Verdict
-    text: str  # for "maps" and "stays" its place; else its replacement, or why there is none
+    text: str  # the place for "maps" and "stays"; else the replacement, or the reason why there is none
     page: str = ""  # documentation page for a missing name
 
 
@@ -43,7 +43,7 @@ _FROM: Final = re.compile(r"from[\s\\]+([\w.]+)[\s\\]+import")
 
 
 def grouped(imports: Sequence[Import]) -> list[list[Import]]:
-    """Return the names of each import statement. Pure."""
+    """Group imported names by their import statement. Pure."""
     groups: dict[int, list[Import]] = {}
     for one in imports:
         groups.setdefault(id(one.statement), []).append(one)
@@ -51,14 +51,14 @@ def grouped(imports: Sequence[Import]) -> list[list[Import]]:
 
 
 def uses_of(draft: Draft, one: Import) -> list[Use]:
-    """Return the script's uses of the name from import ``one``, or of names below it. Pure."""
+    """Return the script's uses of an imported name, or of names below it. Pure."""
     return [
         use for use in draft.script.uses if use.held is None and f"{use.name}.".startswith(f"{one.dotted}.")
     ]
 
 
 def is_needed(draft: Draft, one: Import) -> bool:
-    """Return whether the changed script still uses import ``one``, or the script never did."""
+    """Return True if the changed script still uses an import, or if the script never did."""
     if id(one.alias) in draft.replaced:
         return False
     uses = uses_of(draft, one)
@@ -73,11 +73,11 @@ def change_from(
     also: dict[str, list[str]] | None = None,
     renamed: Mapping[str, str] | None = None,
 ) -> None:
-    """Import each name of ``from A import ...`` from its module in ``modules``, by its full name.
+    """Import each name in ``from A import ...`` from its module in ``modules``, which maps full names.
 
-    A name without a module stays in place; names that the changed script does not use any more are removed. Names of
-    ``also``, by module, are added to the first import from their module, and removed from ``also``. Names of
-    ``renamed`` are imported by their new names, as the script's names.
+    A name without a module stays in place; names that the changed script does not use any more are removed. ``also``
+    maps modules to further names. They are added to the first import from their module, and removed from ``also``.
+    ``renamed`` maps names to new names; the script keeps its own name for them.
     """
     also, renamed = {} if also is None else also, renamed or {}
     statement = group[0].statement
@@ -93,13 +93,13 @@ def change_from(
     extra = [name for module in lines for name in also.get(module, ()) if statement in draft.tree.body]
     for module in lines if extra else ():
         lines[module] = sorted({*lines[module], *also.pop(module, ())})
-    # The list of names may be unchanged.
+    # Only the module name may change, and the list of names stay.
     stays = len(lines) == 1 and not any(one.alias.name in renamed for one in group)
     if stays and not extra and sum(map(len, lines.values())) == len(group):
         start = edits.start(statement)
         found = _FROM.match(edits.text(start, edits.end(statement)))
         if found is not None:
-            # Positions are in bytes, and module names may have any letters.
+            # Positions are in bytes, and module names may contain non-ASCII letters.
             begin = start + len(found.string[: found.start(1)].encode())
             edits.replace(begin, begin + len(found.group(1).encode()), next(iter(lines)))
             return
@@ -107,7 +107,7 @@ def change_from(
         if not edits.delete_statement(statement, group[0].place.body):
             edits.replace_node(statement, "pass")
         return
-    # Consecutive statements need the margin of the first, or share its line.
+    # Consecutive statements need the first statement's margin, or share its line.
     margin = edits.text(edits.start(statement) - statement.col_offset, edits.start(statement))
     between = f"\n{margin}" if not margin.strip() else "; "
     texts = [f"from {module} import {', '.join(names)}" for module, names in lines.items()]
@@ -128,18 +128,18 @@ _NOT_CALLED: Final = (
 
 
 class Draft:
-    """The findings and changes of a script, collected while it is read."""
+    """A script's findings and changes, collected during the reading."""
 
     def __init__(self, text: str, tree: ast.Module, script: Script, page: str) -> None:
         self.text = text
         self.edits = Edits(text)
         self.findings: dict[Finding, None] = {}
         self.steps = PrepareSteps()
-        self.replaced: set[int] = set()  # removed nodes, of names' uses and of imports, by identity
+        self.replaced: set[int] = set()  # identities of removed nodes: uses and imports
         self.script = script
         self.tree = tree
         self._page = page
-        # Before Python 3.12 nodes inside an f-string have no position of their own.
+        # Before Python 3.12 nodes inside an f-string have no own position.
         strings = (node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr))
         self._in_strings = {id(node) for string in strings for node in ast.walk(string)}
         self._new_imports: list[str] = []
@@ -150,7 +150,7 @@ class Draft:
         self.findings[Finding(line=node.lineno, name=name, verdict=verdict, text=text, page=page)] = None
 
     def note_unknown(self, use: Use) -> None:
-        """Note a loader with arguments that are not written in the script."""
+        """Note a loader whose arguments the script does not spell out."""
         call = use.call
         if call is not None and not use.is_written:
             star = "*" if any(isinstance(each, ast.Starred) for each in call.args) else "**"
@@ -163,7 +163,7 @@ class Draft:
             self.find(use.node, use.name, "perhaps missing", _NOT_CALLED)
 
     def module(self, dotted: str, line: str) -> str:
-        """Return the script's name of the module ``dotted``; add the import ``line`` if it has none."""
+        """Return the script's name for the module ``dotted``; add the import ``line`` if there is none."""
         for one in self.script.imports:
             is_module = isinstance(one.statement, ast.Import) and "." not in one.local
             if one.dotted == dotted and is_module and one.place.body is self.tree.body:
@@ -177,7 +177,7 @@ class Draft:
             self._new_imports.append(line)
 
     def write_imports(self, roots: Sequence[str]) -> None:
-        """Put the new import lines before the first import of a module in ``roots``."""
+        """Put the new import lines before the first import from a module in ``roots``."""
         body = self.tree.body[1:] if ast.get_docstring(self.tree) is not None else self.tree.body
         future = [each for each in body if isinstance(each, ast.ImportFrom) and each.module == "__future__"]
         ours = [
@@ -188,7 +188,7 @@ class Draft:
         others = [each for each in body if each not in future]
         for node in (ours or others)[:1]:
             first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
-            behind = [(each.end_lineno or each.lineno) + 1 for each in future]  # they may share a line
+            behind = [(each.end_lineno or each.lineno) + 1 for each in future]  # imports may share a line
             for line in self._new_imports:
                 self.edits.insert_line(max([first, *behind]), line)
 
@@ -198,16 +198,16 @@ class Draft:
         return self.replace_tail(node, inner, ")") and self.edits.replace(start, start, f"{name}(")
 
     def replace_tail(self, node: ast.expr, inner: ast.expr, text: str) -> bool:
-        """Replace the text after ``inner`` in ``node``, which begins with it, by ``text``."""
+        """Replace the text after ``inner`` in ``node`` by ``text``; ``node`` begins with ``inner``."""
         start, end = self.edits.end(inner), self.edits.end(node)
         try:
             ast.parse(f"(_{self.edits.text(start, end)})", mode="eval")
-        except SyntaxError:  # one of the brackets around ``inner`` is in it
+        except SyntaxError:  # the text contains a bracket that belongs to ``inner``
             return False
         return self.edits.replace(start, end, text)
 
     def open_instead(self, use: Use, call: ast.Call, opened: str) -> bool:
-        """Replace ``call`` by ``opened``, which opens a prepared dataset, and note it; return whether that is done."""
+        """Replace ``call`` by ``opened``, which opens a prepared dataset, and note it; return True on success."""
         if not self.edits.replace_node(call, opened):
             self.by_hand(use.node, use.name)
             return False
@@ -216,9 +216,10 @@ class Draft:
         return True
 
     def open_folder(self, use: Use, call: ast.Call, made: ast.Call, name: str) -> Folder | None:
-        """Replace ``call`` by opening a folder prepared from data set ``name``, which ``made`` loads, and note it.
+        """Replace ``call`` by code that opens the prepared folder for data set ``name``, and note it.
 
-        Returns the folder, or None if the data set cannot be prepared, or the call cannot be replaced.
+        ``made`` is the call that loads the data set. Returns the folder, or None if the data set cannot be prepared or
+        ``call`` cannot be replaced.
         """
         folder = folder_of(made, name, self.edits)
         if folder.name in OGB_UNFIT:
@@ -236,9 +237,10 @@ class Draft:
 
         Parameters
         ----------
-        edges : argument ``name`` of the loader
+        edges : the loader's argument ``name``
+        name : the argument's name
         use : the loader's use
-        others : expressions that also hint at the table, as the name of the loader does
+        others : expressions whose text also hints at the table, as the loader's name does
         """
         node = use.place.statement
         targets = node.targets if isinstance(node, ast.Assign) else []
@@ -247,13 +249,13 @@ class Draft:
         self.note(edges, name, f'the link table "{table}" (tables are train, valid and test)', can_go=can_go)
 
     def split_of_ogb(self, use: Use, call: ast.Call, owner: ast.expr, *, ntype: str | None) -> None:
-        """Replace OGB's ``get_idx_split()`` of ``owner`` by the splits of the dataset."""
+        """Replace OGB's ``get_idx_split()`` on ``owner`` by the dataset's splits."""
         splits = idx_split(self.edits.of(owner), self.module("torch", "import torch"), ntype=ntype)
         can_go = self.edits.replace_node(call, splits)
         self.note(use.node, "dataset.get_idx_split", "the splits of the dataset", can_go=can_go)
 
     def look_at(self, node: ast.AST) -> None:
-        """Refuse later changes of ``node`` if it is inside an f-string."""
+        """Refuse later changes to ``node`` if it is inside an f-string."""
         self.edits.is_frozen = id(node) in self._in_strings
 
     def note(self, node: ast.expr, name: str, becomes: str, *, can_go: bool) -> None:
@@ -264,7 +266,7 @@ class Draft:
             self.by_hand(node, name)
 
     def by_hand(self, node: ast.expr, name: str) -> None:
-        """Note that ``node`` cannot be replaced as a piece of text."""
+        """Note that ``node`` cannot be replaced as text."""
         self.find(
             node, name, "missing", "change it by hand: the line is written in a way that a diff cannot follow"
         )
@@ -272,8 +274,8 @@ class Draft:
     def strip_call(self, call: ast.Call, inner: ast.expr, place: Place, root: ast.expr | None = None) -> bool:
         """Replace a call by its receiver or argument ``inner``.
 
-        ``x = f(x)`` and ``f(x)`` are removed completely, if they have lines of their own. ``root`` is the rest of
-        ``inner`` after its own calls are stripped.
+        ``x = f(x)`` and ``f(x)`` are removed completely, if they have lines of their own. ``root`` is the remaining
+        part of ``inner`` after its own calls are stripped.
         """
         edits, node, root = self.edits, place.statement, inner if root is None else root
         if edits.is_replaced(edits.start(call), edits.end(call)):

@@ -1,6 +1,6 @@
 """The migration of a script: calls that map, calls that do not, and the changed lines as a diff.
 
-The script is read, never executed, and nothing is written.
+The script is read, never executed, and no file is written.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _WORDS: Final = {"dgl": "DGL", "torch_geometric": "PyG"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migration:
-    """The findings about a script."""
+    """The findings for a script."""
 
     name: str
     libraries: tuple[str, ...]  # "DGL", "PyG" or both
-    findings: tuple[Finding, ...]  # by line
+    findings: tuple[Finding, ...]  # in line order
     steps: tuple[PrepareStep, ...]  # to do once, so that features come from the SSD
-    others: tuple[str, ...]  # imported scripts in its folder that use these libraries
-    changed: str  # the whole changed text
+    others: tuple[str, ...]  # imported scripts in the same folder that use these libraries
+    changed: str  # the changed text
     diff: str  # empty without changes
 
     @property
     def is_complete(self) -> bool:
-        """True if everything maps."""
+        """True if every name maps."""
         return not any(each.verdict in MISSING for each in self.findings)
 
     def to_json(self) -> dict[str, Any]:
@@ -62,24 +62,24 @@ def migrate_file(path: Path) -> Migration:
     Raises
     ------
     ConfigError
-        It cannot be read, is not Python, or uses neither DGL nor PyG.
+        The file cannot be read, is not Python, or uses neither DGL nor PyG.
     """
     return migrate_text(read_script(path), str(path), folder=path.parent)
 
 
 def migrate_text(text: str, name: str, *, folder: Path | None = None) -> Migration:
-    """Return the migration of a script.
+    """Return a script's migration.
 
     Parameters
     ----------
-    text : of the script
-    name : its name in messages and in the diff
-    folder : folder of modules that it imports by plain names, or None
+    text : the script's text
+    name : the script's name in messages and in the diff
+    folder : folder for modules that the script imports by plain names, or None
 
     Raises
     ------
     ConfigError
-        It is not Python, or uses neither DGL nor PyG.
+        The text is not Python, or uses neither DGL nor PyG.
     """
     tree = parse_script(text, name)
     try:
@@ -127,7 +127,7 @@ def _nothing(name: str, modules: frozenset[str], others: tuple[str, ...]) -> str
 
 
 def _others(modules: frozenset[str], folder: Path | None) -> tuple[str, ...]:
-    """Return the imported scripts in ``folder`` that contain the name of a library."""
+    """Return the imported scripts in ``folder`` that contain a library's name."""
     if folder is None:
         return ()
     found = []

@@ -1,4 +1,4 @@
-"""The commands that prepare a dataset once, and the lines that open it in place of the loading of a graph."""
+"""The commands that prepare a dataset once, and the lines that open it instead of loading a graph."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ OGB_CLASSES: Final = frozenset(
     for library in ("Dgl", "Pyg")
     for module in ("", f"dataset_{library.lower()}.")
 )
-"""OGB's loaders of one graph, by their dotted names."""
+"""OGB's loaders for single graphs, by their dotted names."""
 OGB_UNFIT: Final = {
     "ogbn-proteins": "has 112 labels per node and no node features",
     "ogbl-biokg": "is a knowledge graph of 51 relations with a split that tells them apart",
     "ogbl-vessel": "has features and edges in a layout of its own",
     "ogbl-wikikg2": "is a knowledge graph, whose 535 relations are told apart by numbers beside its edges",
 }
-"""Why `gloader prepare ogb:NAME` refuses a data set: the rest of a sentence that begins with its name."""
+"""Why `gloader prepare ogb:NAME` refuses a data set: the rest of a sentence after the name."""
 OGB_TYPED: Final = {"ogbn-mag": "paper"}
-"""Data sets of several types of nodes, and the one that has labels."""
+"""Data sets with several node types, and the type that has labels."""
 EDGE_SPLIT: Final = "--edge-split 80/10/10"
-"""The flag of `gloader prepare` that makes link tables of edges."""
+"""The flag for `gloader prepare` that makes link tables of edges."""
 _PLAIN: Final = re.compile(r"[\w.-]+")
-# Data sets of DGL with a name argument, in place of a folder.
+# DGL's data sets with a name argument instead of a folder.
 _NAMED: Final = ("dgl.data.CitationGraphDataset", "dgl.data.FraudDataset")
 _TABLES: Final = (("valid", re.compile(r"val")), ("test", re.compile(r"test")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folder:
-    """The folder of the prepared dataset for a loading line."""
+    """The prepared dataset's folder for a loading line."""
 
     path: str  # data/reddit; data/NAME if the script computes the name
-    expression: str  # its Python text
-    name: str  # of the data set
+    expression: str  # the path as Python text
+    name: str  # the data set's name
 
 
 def folder_of(call: ast.Call, dotted: str, edits: Edits) -> Folder:
@@ -67,7 +67,7 @@ def folder_of(call: ast.Call, dotted: str, edits: Edits) -> Folder:
 
 
 def saved_graph(call: ast.Call) -> tuple[str, str]:
-    """Return a folder for the graph in the file of ``call``, and the source that reads it. Pure."""
+    """Return a folder for the graph in the file that ``call`` writes, and the source that reads it. Pure."""
     name = literal(argument(call, 0, "f"))
     if not isinstance(name, str):
         return "data/graph", "pyg:FILE"
@@ -75,12 +75,12 @@ def saved_graph(call: ast.Call) -> tuple[str, str]:
 
 
 def stem_of(file: str) -> str:
-    """Return a folder name from the name of a file. Pure."""
+    """Return a folder name from a file's name. Pure."""
     return re.sub(r"\W+", "-", file.rpartition("/")[2].partition(".")[0]).lower() or "graph"
 
 
 def idx_split(owner: str, torch: str, *, ntype: str | None = None) -> str:
-    """Return Python text with the value of OGB's ``get_idx_split()``, for the dataset ``owner``. Pure."""
+    """Return Python text that computes OGB's ``get_idx_split()`` for the dataset ``owner``. Pure."""
     parts = (
         f'"{name}": {of_type(f"{torch}.tensor({owner}.{name})", ntype)}'
         for name in ("train", "valid", "test")
@@ -89,12 +89,12 @@ def idx_split(owner: str, torch: str, *, ntype: str | None = None) -> str:
 
 
 def of_type(text: str, ntype: str | None) -> str:
-    """Return the text of a mapping from a node type to ``text``; without a type, ``text`` itself. Pure."""
+    """Return the text for a mapping from a node type to ``text``; without a type, ``text`` itself. Pure."""
     return text if ntype is None else f'{{"{ntype}": {text}}}'
 
 
 def table_of(words: Sequence[str]) -> str:
-    """Return the likely link table, from a script's names of the edges and the loader. Pure."""
+    """Return the likely link table, from a script's names for the edges and the loader. Pure."""
     said = " ".join(words)
     return next((name for name, pattern in _TABLES if pattern.search(said)), "train")
 
@@ -108,14 +108,14 @@ _PREPARE: Final = "gloader prepare "
 _FROM_PYG: Final = "import gloader; gloader.Dataset.from_pyg("
 _OGB_LINKS: Final = f"{_PREPARE}ogb:ogbl"
 _RELATION: Final = "--edge-split-relation "
-# Flags of `gloader prepare`, as keywords of `Dataset.from_pyg`.
+# Flags for `gloader prepare`, and the keywords for `Dataset.from_pyg`.
 _KEYWORDS: Final = {
     "--symmetrize": "symmetrize=True",
     "--add-reverse": "add_reverse=True",
     "--self-loops": "self_loops=True",
     "--deduplicate": "deduplicate=True",
 }
-# Effects of a flag that a script may not expect.
+# A flag's effects that a script may not expect.
 _DOES: Final = {
     "--symmetrize": "both directions of each edge, each once: parallel edges become one",
     "--self-loops": "exactly one self loop for each node, whichever it had",
@@ -128,7 +128,7 @@ _SPLIT: Final = f"{EDGE_SPLIT.split()[0]} "
 
 
 def prepared_with(flags: str) -> str:
-    """Return the replacement of a graph change, and its differences. Pure."""
+    """Return the replacement for a graph change, and its differences. Pure."""
     does = _DOES.get(flags)
     return f"prepare the dataset with {flags}" + (f" ({does})" if does else "")
 
@@ -145,22 +145,22 @@ class PrepareSteps:
     """The steps to do once, collected while a script is read."""
 
     def __init__(self) -> None:
-        self.flags: list[str] = []  # of `gloader prepare`
+        self.flags: list[str] = []  # flags for `gloader prepare`
         self._steps: list[PrepareStep] = []
 
     def add(self, where: str, command: str) -> None:
-        """Note a step to do once; flags follow its command."""
+        """Note a step to do once; the flags are added to its command later."""
         step = PrepareStep(where=where, command=command)
         if step not in self._steps:
             self._steps.append(step)
 
     def flag(self, name: str) -> None:
-        """Note a flag of `gloader prepare`."""
+        """Note a flag for `gloader prepare`."""
         if name not in self.flags:
             self.flags.append(name)
 
     def split_edges(self, relation: ast.expr | None, *, flag: str = EDGE_SPLIT) -> None:
-        """Add ``flag``, which makes link tables of ``relation``, in the script's form; OGB's datasets have theirs."""
+        """Add ``flag``, which makes link tables of ``relation``. OGB's datasets have such tables and need no flag."""
         if any(step.command.startswith(_OGB_LINKS) for step in self._steps):
             return
         if not any(each.startswith(_SPLIT) for each in self.flags):
@@ -170,11 +170,11 @@ class PrepareSteps:
             self.flag(_RELATION + ":".join(map(str, names)))
 
     def complete(self) -> list[PrepareStep]:
-        """Return the steps, with every flag."""
+        """Return the steps, with all flags."""
         words = "".join(f" {flag}" for flag in self.flags)
         keywords = "".join(f", {_keyword(flag)}" for flag in self.flags)
         found = []
-        # Flags of a dataset that another script prepares.
+        # Without steps, another script prepares the dataset; the flags go to its command.
         others = (
             []
             if self._steps or not self.flags

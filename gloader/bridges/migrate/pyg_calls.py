@@ -1,4 +1,4 @@
-"""The names, loader calls and transforms of a PyG script, and their forms in gloader."""
+"""A PyG script's names, loader calls and transforms, and their forms in gloader."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ MISSING_NAMES: Final[dict[str, str]] = {
     "torch_geometric.data.OnDiskDataset": _MANY,
     "torch_geometric.data.Batch": _MANY,
 }
-"""The advice on names of PyG; "" is no hindrance. The longest matching name counts; other names stay PyG's."""
+"""The advice on PyG's names; "" is no hindrance. The longest matching name counts; other names stay PyG's."""
 
 MANY_GRAPHS: Final = frozenset(
     {"TUDataset", "PPI", "ZINC", "QM7b", "QM9", "MoleculeNet", "GNNBenchmarkDataset", "ModelNet", "ShapeNet"}
@@ -91,7 +91,7 @@ MANY_GRAPHS: Final = frozenset(
         "HydroNet",
     }
 )
-"""Data sets of `torch_geometric.datasets` with many graphs."""
+"""Data sets in `torch_geometric.datasets` with many graphs."""
 SEVERAL_TYPES: Final = frozenset(
     {"OGB_MAG", "DBLP", "IMDB", "AMiner", "LastFM", "MovieLens", "MovieLens100K", "MovieLens1M", "HGBDataset"}
     | {"Taobao", "AmazonBook", "IGMCDataset", "EllipticBitcoinHetero"}
@@ -114,7 +114,7 @@ DROPPED: Final = {
     "directed": "a batch has the edges that were sampled",
     "custom_cls": "a batch is a Data or HeteroData",
 }
-"""Keywords of PyG's loaders that are removed, and why."""
+"""Keywords of PyG's loaders that are removed, with the reasons."""
 REFUSED: Final = {
     "transform": "apply it to the batch in the loop",
     "transform_sampler_output": "apply it to the batch in the loop",
@@ -133,21 +133,21 @@ REFUSED: Final = {
 TO_DEVICE: Final = "batches come to the device of the loader: device="
 _COUNTS = {"num_nodes", "num_edges", "num_features", "num_node_features", "num_classes"}
 DATA_NAMES: Final = frozenset(_COUNTS | {"y", "train_mask", "val_mask", "test_mask", "dataset"})
-"""Attributes of a GraphData."""
+"""A GraphData's attributes."""
 HETERO_DATA_NAMES: Final = frozenset(
     _COUNTS - {"num_classes"} | {"num_classes", "node_types", "edge_types", "metadata", "dataset"}
 )
-"""Attributes of a HeteroGraphData."""
+"""A HeteroGraphData's attributes."""
 STORE_NAMES: Final = frozenset(
     {"num_nodes", "num_features", "num_node_features", "num_edges"}
     | {"y", "train_mask", "val_mask", "test_mask"}
 )
-"""Attributes of its types and relations."""
+"""The attributes of a HeteroGraphData's types and relations."""
 SAVED_NAMES: Final = frozenset(
     {"x", "y", "train_mask", "val_mask", "test_mask", "num_nodes"}
     | {"edge_index", "adj_t", "edge_attr", "edge_weight", "edge_time"}
 )
-"""Attributes of a Data or a HeteroData that a dataset keeps."""
+"""The attributes that a dataset keeps from a Data or a HeteroData."""
 DATA_ADVICE: Final = {
     "x": "features stay on the disk: batch.x, or dataset.open_features()",
     "x_dict": "features stay on the disk: batch.x_dict",
@@ -161,7 +161,7 @@ DATA_ADVICE: Final = {
     "edge_label_index": "edges to predict are a link table: name it (docs/links.md)",
     "edge_label": "labels are those of a link table, and of a batch (docs/links.md)",
 }
-"""The advice on other attributes of a Data in memory."""
+"""The advice on other attributes that a Data in memory has."""
 BATCH_NAMES: Final = DATA_NAMES | {
     *DATA_ADVICE,
     "batch_size",
@@ -171,7 +171,7 @@ BATCH_NAMES: Final = DATA_NAMES | {
     "pos",
     "edge_weight",
 }
-"""Items of a graph with one type, or of its batch; any other name is a type's."""
+"""Items of a graph with one type, or of its batch; any other name is a type."""
 BATCH_ADVICE: Final = {
     "adj_t": DATA_ADVICE["adj_t"],
     "train_mask": "the first batch_size nodes are the seeds: those of a loader over train_mask are training nodes",
@@ -189,7 +189,7 @@ DATASET_NAMES: Final = {
 
 
 def advice_of_name(name: str) -> str:
-    """Return the replacement of PyG's ``name``; "" if it stays. Pure."""
+    """Return the replacement for PyG's ``name``; "" if the name stays. Pure."""
     parts = name.split(".")
     for end in range(len(parts), 0, -1):
         found = MISSING_NAMES.get(".".join(parts[:end]))
@@ -205,17 +205,17 @@ _DEFAULTS: Final = {"subgraph_type": "directional", "directed": True, "disjoint"
 
 
 def data_argument(use: Use) -> ast.expr | None:
-    """Return the graph argument of a loader. Pure."""
+    """Return a loader's graph argument. Pure."""
     return use.written(0, "data")
 
 
 def change_loader(draft: Draft, use: Use, *, has_labels: bool) -> None:
-    """Change the arguments of a loader: removed ones, changed ones, and unsupported ones.
+    """Change a loader's arguments: removed, changed and unsupported ones.
 
     Parameters
     ----------
-    draft, use : of the script, and of the loader in it
-    has_labels : whether the link tables may have their own labels, and negatives, as OGB's do
+    draft, use : the script's draft, and the loader's use
+    has_labels : True if the link tables may have labels and negatives, as OGB's tables do
     """
     draft.note_unknown(use)
     needs_negatives, call = False, use.call
@@ -238,7 +238,7 @@ def change_loader(draft: Draft, use: Use, *, has_labels: bool) -> None:
 
 
 def _has_negatives(use: Use) -> bool:
-    """Return whether a loader of links may get negatives: by a name, or by an unknown value."""
+    """Return True if a link loader may get negatives, by a name or by an unknown value."""
     given = [use.written(place, name) for name, place in _NEGATIVES_AT.items()]
     values = [each for each in given if each is not None]
     return not use.is_written or any(
@@ -247,7 +247,7 @@ def _has_negatives(use: Use) -> bool:
 
 
 def _judge(draft: Draft, items: Sequence[Item], *, end: int, needs_negatives: bool = False) -> list[int]:
-    """Change the items of a call, or of a mapping, before the bracket at ``end``; return the removed numbers."""
+    """Change the items in a call or mapping before the bracket at ``end``; return the removed items' numbers."""
     goes: list[int] = []
     says_negatives = next((item.name for item in items if item.name in _SAYS_NEGATIVES), None)
     for number, item in enumerate(items):
@@ -292,7 +292,7 @@ def _replace(draft: Draft, item: Item, name: str, value: str, *, why: str = "") 
 
 
 def _name_the_table(draft: Draft, use: Use) -> None:
-    """Replace pairs by a link table's name, from the script's names of the graph, the pairs and the loader."""
+    """Replace pairs by a link table's name, from the script's names for the graph, the pairs and the loader."""
     pairs = use.written(2, "edge_label_index")
     if pairs is None:
         draft.steps.split_edges(None)
@@ -303,7 +303,7 @@ def _name_the_table(draft: Draft, use: Use) -> None:
 
 
 TRANSFORMS: Final = "torch_geometric.transforms."
-# Flags of `gloader prepare` that replace a transform.
+# Flags for `gloader prepare` that replace a transform.
 _FLAGS: Final = {
     "ToUndirected": "--symmetrize",
     "AddSelfLoops": "--self-loops",
@@ -312,7 +312,7 @@ _FLAGS: Final = {
     "RandomLinkSplit": EDGE_SPLIT,
 }
 _SPLIT: Final = f"{TRANSFORMS}RandomLinkSplit"
-_SHARES: Final = (0.1, 0.2)  # of validation and of testing, by default
+_SHARES: Final = (0.1, 0.2)  # PyG's defaults for validation and testing
 _MERGES: Final = frozenset({"--symmetrize", "--deduplicate"})
 _EDGE_VALUES: Final = frozenset(
     {"edge_attr", "edge_weight", "edge_attr_dict", "edge_weight_dict", "weight_attr"}
@@ -324,13 +324,13 @@ _OTHER_VALUES: Final = (
 
 
 class Transforms:
-    """The transforms of a script, and those that its data sets apply by themselves.
+    """A script's transforms, including those that its data sets apply.
 
     Parameters
     ----------
-    draft : of the script
+    draft : the script's draft
     datasets : calls that make data sets in memory
-    is_typed : whether the graph has several types
+    is_typed : True if the graph has several types
     """
 
     def __init__(self, draft: Draft, datasets: Iterable[ast.Call], *, is_typed: bool) -> None:
@@ -342,7 +342,7 @@ class Transforms:
         self._splits_edges = _SPLIT.rpartition(".")[2] in names
         named = {getattr(node, "attr", getattr(node, "arg", literal(node))) for node in ast.walk(draft.tree)}
         self._has_edge_values = bool(named & _EDGE_VALUES)
-        self.changes_rows = bool(names - {*_FLAGS, "Compose", "ToDevice"})  # one that no flag replaces
+        self.changes_rows = bool(names - {*_FLAGS, "Compose", "ToDevice"})  # if no flag replaces one
         given = [each for call in datasets for each in (argument(call, 1, "transform"), _pre(call)) if each]
         within = [node for each in given for node in ast.walk(each)]
         self._nodes = {id(node) for node in within}
@@ -386,7 +386,7 @@ class Transforms:
         )
 
     def _split(self, call: ast.Call) -> str:
-        """Return the flag of a RandomLinkSplit, and note its relation."""
+        """Return the flag for a RandomLinkSplit, and note its relation."""
         types = argument(call, 8, "edge_types")
         relations = types.elts if isinstance(types, ast.List | ast.Tuple) else []
         if len(relations) == 1:
@@ -396,11 +396,11 @@ class Transforms:
         return _edge_split(call)
 
     def left_out(self) -> str:
-        """Return a note on transforms that the saved graph must not have."""
+        """Return a note about transforms that the saved graph must not have."""
         return ", and without RandomLinkSplit" if self._splits_edges else ""
 
     def _is_handed(self, use: Use) -> bool:
-        """Return whether a data set is made with it: the saved graph is then already transformed."""
+        """Return True if a data set is made with the transform: the saved graph is then already transformed."""
         statement = use.place.statement
         targets = statement.targets if isinstance(statement, ast.Assign) else []
         named = {each.id for each in targets if isinstance(each, ast.Name)}
@@ -408,7 +408,7 @@ class Transforms:
 
 
 def _edge_split(call: ast.Call) -> str:
-    """Return the flag for the shares of a RandomLinkSplit, or for the usual ones if they are unknown. Pure."""
+    """Return the flag for a RandomLinkSplit's shares, or for the usual shares if these are unknown. Pure."""
     given = (argument(call, 0, "num_val"), argument(call, 1, "num_test"))
     shares = [
         default if each is None else literal(each) for each, default in zip(given, _SHARES, strict=True)
@@ -420,7 +420,7 @@ def _edge_split(call: ast.Call) -> str:
 
 
 def without_split(call: ast.Call) -> str:
-    """Return the text of a loading call without a transform that splits a graph into three. Pure."""
+    """Return a loading call's text without a transform that splits a graph into three. Pure."""
     keywords = [each for each in call.keywords if "RandomLinkSplit" not in ast.unparse(each.value)]
     return ast.unparse(ast.Call(func=call.func, args=call.args, keywords=keywords))
 

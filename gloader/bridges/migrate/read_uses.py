@@ -1,8 +1,8 @@
-"""The reader of a script, which finds its uses of a library.
+"""The script reader, which finds a script's uses of a library.
 
-The script is read and never executed. A variable's value is known if a known call is assigned to it, or if a
-loop over a known value sets it. A parameter's value comes from the script's own calls, or else from its name.
-No other values are guessed.
+It reads the script and never executes it. It knows a variable's value if a known call is assigned to it, or if a loop
+over a known value sets it. A parameter's value comes from the script's own calls, or else from its name. The reader
+guesses no other values.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 
 
 Items: TypeAlias = "Held | tuple[Items, ...] | None"
-# Most readings of a script: a function may stand before its arguments' definitions, and before its callees.
+# Maximum number of readings: a function may stand before its arguments' definitions, and before its callees.
 _MAX_READINGS: Final = 4
-_ONLY_READ: Final = frozenset({"get", "items", "keys", "values", "copy"})  # of a mapping
+# These methods leave a mapping unchanged.
+_ONLY_READ: Final = frozenset({"get", "items", "keys", "values", "copy"})
 _PASSED_ON: Final = frozenset({"tqdm", "iter", "list", "tuple", "reversed", "islice", "cycle", "track"})
 
 
 class _Scope:
-    """The variables of a module, a class or a function."""
+    """The variables in a module, a class or a function."""
 
     def __init__(self, parent: _Scope | None = None) -> None:
         self.parent = parent
@@ -44,13 +45,13 @@ class _Scope:
 
 @dataclass
 class _Functions:
-    """The arguments and results of a script's functions, by name, from one reading of the script."""
+    """The arguments and results of a script's functions, by name, as one reading found them."""
 
     returned: dict[str, Items] = field(default_factory=dict)
-    given: dict[str, dict[int | str, Held | None]] = field(default_factory=dict)  # None if not constant
+    given: dict[str, dict[int | str, Held | None]] = field(default_factory=dict)  # None if calls differ
 
     def note_call(self, name: str, given: Mapping[int | str, Held | None]) -> None:
-        """Note the known arguments of a call."""
+        """Note a call's known arguments."""
         noted = self.given.setdefault(name, {})
         for position, held in given.items():
             if held is not None and held.kind != "dict":
@@ -63,14 +64,14 @@ class _ScriptReader:
         self._library = library
         self._functions = functions
         self.found = _Functions()
-        self._function_name = ""  # of the innermost function
+        self._function_name = ""  # the innermost function's name
         self._imports: list[Import] = []
-        self._names: dict[str, str] = {}  # full names of imported names
+        self._names: dict[str, str] = {}  # the script's names, and their full names
         self._uses: list[Use] = []
-        self._changed: set[int] = set()  # mappings that may hold more than their text, by identity
+        self._changed: set[int] = set()  # identities of mappings that may hold more than their text
         self._module = self._scope = _Scope()
         self._place = Place(statement=ast.Pass(), body=())
-        # First of all: a function may be defined above the import that it needs.
+        # Imports come first: a function may be defined above the import that it needs.
         for place in statements_of(tree.body):
             self._import(place)
         self._block(tree.body)
@@ -164,7 +165,7 @@ class _ScriptReader:
         arguments, known = node.args, self._library.parameters
         named = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
         given = self._functions.given.get(node.name, {})
-        # The arguments of a method call do not include its object.
+        # A method call's arguments do not include its object.
         positions = {name: number for number, name in enumerate(n for n in named if n not in {"self", "cls"})}
         held: dict[str, Held | None] = {}
         for name in (*named, *(each.arg for each in arguments.kwonlyargs)):
@@ -201,7 +202,7 @@ class _ScriptReader:
         if self._is_read(node):
             return
         if isinstance(node, ast.Name | ast.Attribute) and (mapping := self._mapping(node)) is not None:
-            self._changed.add(id(mapping))  # by any use of it
+            self._changed.add(id(mapping))  # any other use may change the mapping
         dotted = self._dotted(node)
         if dotted is not None and isinstance(node, ast.expr):
             self._add(node, dotted, None, call)
@@ -263,12 +264,12 @@ class _ScriptReader:
         return given
 
     def _mapping(self, node: ast.AST) -> Arguments | None:
-        """Return the mapping of ``node``, as written in the script."""
+        """Return the mapping that ``node`` holds, as written in the script."""
         held = self._infer(node)
         return None if held is None else held.literal
 
     def _is_read(self, node: ast.AST) -> bool:
-        """Return whether ``node`` reads from a named mapping, without changing it."""
+        """Return True if ``node`` reads from a named mapping, without changing it."""
         match node:
             case ast.keyword(arg=None, value=ast.Name() | ast.Attribute() as owner):
                 return self._mapping(owner) is not None
@@ -281,7 +282,7 @@ class _ScriptReader:
     # --- values -------------------------------------------------------------------------
 
     def _dotted(self, node: ast.AST) -> str | None:
-        """Return the full name of a chain of attributes, if it begins with an imported name."""
+        """Return the full name for a chain of attributes, if it begins with an imported name."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
@@ -332,7 +333,7 @@ class _ScriptReader:
         return returned if isinstance(returned, Held) else None
 
     def _step(self, node: ast.AST, kinds: Mapping[Any, Kind], name: str | None = None) -> Held | None:
-        """Return the value of ``node``'s part by ``name``, or of its items, whose kind is in ``kinds``."""
+        """Return the part of a value under ``name``, or its item; ``kinds`` has the result's kind."""
         held = self._infer(node)
         if held is None:
             return None
@@ -359,7 +360,7 @@ class _ScriptReader:
         return held
 
     def _items(self, node: ast.expr) -> Items:
-        """Return the values of a loop over ``node``."""
+        """Return the values in a loop over ``node``."""
         if isinstance(node, ast.Call):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             if name == "enumerate" and node.args:
@@ -388,7 +389,7 @@ class _ScriptReader:
             self._scope.held[target.id] = held
         elif isinstance(target, ast.Attribute):
             if path := _path(target):
-                self._module.held[path] = held  # self.loader, in any method
+                self._module.held[path] = held  # a path such as self.loader counts in any method
             self._visit(target)
         else:
             self._visit(target)
@@ -407,7 +408,7 @@ class _ScriptReader:
 
 
 def _called(node: ast.Call) -> str:
-    """Return the name of the function, or of the method, that is called. Pure."""
+    """Return the called function's or method's name. Pure."""
     called = node.func
     return called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
 
@@ -417,7 +418,7 @@ def _held(kind: Kind | None, made_by: str) -> Held | None:
 
 
 def read_uses(tree: ast.Module, library: Library) -> Script:
-    """Return the uses of ``library`` in a script. Pure."""
+    """Return a script's uses of ``library``. Pure."""
     functions = _Functions()
     for _ in range(_MAX_READINGS):
         reader = _ScriptReader(library, tree, functions)
@@ -428,7 +429,7 @@ def read_uses(tree: ast.Module, library: Library) -> Script:
 
 
 def statements_of(body: Sequence[ast.stmt]) -> Iterator[Place]:
-    """Yield every statement of ``body``, with those within it."""
+    """Yield every statement in ``body``, and those nested in each statement."""
     for statement in body:
         yield Place(statement=statement, body=body)
         for _, value in ast.iter_fields(statement):

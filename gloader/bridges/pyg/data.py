@@ -1,6 +1,6 @@
 """The loader's batches as PyG's ``Data`` and ``HeteroData``, for nodes and for links.
 
-PyG keeps the edges of all hops as one list of pairs over one list of nodes.
+PyG keeps all hops' edges as one list of pairs over one list of nodes.
 """
 
 from __future__ import annotations
@@ -35,38 +35,37 @@ with warnings.catch_warnings():
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hops:
-    """The hops of a relation, next to the seeds first, and the part of each that PyG would have drawn.
+    """A relation's hops, next to the seeds first, and the part of each hop that PyG would have drawn.
 
-    Destinations are a prefix in order of discovery, so the new nodes of a hop are at its end.
+    Destinations are a prefix in the order of discovery, so a hop's new nodes are at its end.
     """
 
     blocks: Sequence[DeviceBlock]
-    firsts: Sequence[
-        int
-    ]  # of each hop: destinations that sampled in an earlier one; their edges are left out
+    # For each hop, the number of destinations that sampled in an earlier hop; their edges are left out.
+    firsts: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedEdges:
-    """The edges of a relation in PyG's form."""
+    """A relation's edges in PyG's form."""
 
     edge_index: torch.Tensor  # (2, E) int64: sources and destinations, hop after hop
     edge_ids: torch.Tensor  # (E,) int64, positions in the graph's ``indices``
-    counts: list[int]  # (L,) edges of each hop
+    counts: list[int]  # (L,) edges in each hop
     edge_weight: torch.Tensor | None  # (E,) float32 if the sampler weighs its edges
     edge_x: torch.Tensor | None  # (E, F_e) float32 if edges have features
 
     def optional(self) -> dict[str, torch.Tensor]:
-        """Return the optional fields of a batch, by PyG's names."""
+        """Return a batch's optional fields, with PyG's names."""
         named = {"edge_weight": self.edge_weight, "edge_attr": self.edge_x}
         return {name: tensor for name, tensor in named.items() if tensor is not None}
 
 
 def merge_edges(relations: Sequence[Hops], device: torch.device) -> list[MergedEdges]:
-    """Return the edges of each relation; waits once for their ``device``."""
+    """Return each relation's edges; waits once for their ``device``."""
     if device.type == "cpu":
         return [_on_host(hops) for hops in relations]
-    # One copy from the device for all hops and relations: separate copies would each wait for the stream.
+    # All hops and relations share one copy from the device: separate copies would each wait for the stream.
     starts = [
         block.indptr[first]
         for hops in relations
@@ -77,7 +76,7 @@ def merge_edges(relations: Sequence[Hops], device: torch.device) -> list[MergedE
 
 
 def _on_host(hops: Hops) -> MergedEdges:
-    # numpy, since torch's copies wake a team of threads that compete with the pipeline's own
+    # numpy makes these arrays, since torch's copies wake a team of threads that compete with the pipeline's threads.
     offsets = [block.indptr.numpy() for block in hops.blocks]
     starts = [int(indptr[first]) for indptr, first in zip(offsets, hops.firsts, strict=True)]
     counts = [block.indices.shape[0] - start for block, start in zip(hops.blocks, starts, strict=True)]
@@ -87,7 +86,7 @@ def _on_host(hops: Hops) -> MergedEdges:
     for block, indptr, first, start, count in zip(
         hops.blocks, offsets, hops.firsts, starts, counts, strict=True
     ):
-        if not count:  # most relations of a typed graph have none in most hops
+        if not count:  # true for most of a typed graph's relations in most hops
             continue
         part = slice(done, done + count)
         _fill(indptr, block.indices.numpy(), first, pair[0, part], pair[1, part])
@@ -116,7 +115,7 @@ def _on_device(hops: Hops, starts: Sequence[int]) -> MergedEdges:
 
 
 def _last_rows(of_hops: Sequence[torch.Tensor | None], counts: Sequence[int]) -> torch.Tensor | None:
-    """Return the last ``counts[l]`` rows of each hop l: those of the used edges. None without edge features."""
+    """Return the last ``counts[l]`` rows in each hop l: the used edges' rows. None without edge features."""
     pieces = [
         rows[len(rows) - count :] for rows, count in zip(of_hops, counts, strict=True) if rows is not None
     ]
@@ -131,7 +130,7 @@ def _fill(
     sources: NDArray[np.int64],
     destinations: NDArray[np.int64],
 ) -> None:
-    """Write the edges of the destinations from ``first`` on, one pair of ids per edge."""
+    """Write the edges into the destinations from ``first`` on, one pair of ids per edge."""
     begin = indptr[first]
     for node in range(first, indptr.shape[0] - 1):
         for edge in range(indptr[node], indptr[node + 1]):
@@ -141,12 +140,12 @@ def _fill(
 
 @near_keywords
 def to_data(batch: ReadyBatch, *, input_id: torch.Tensor | None = None) -> Data:
-    """Return ``batch`` in PyG's layout: its nodes and features as they are, seeds first, and merged hops of edges.
+    """Return ``batch`` in PyG's layout: nodes and features unchanged, seeds first, and merged hops of edges.
 
-    Each hop contributes the edges of destinations that the previous hop discovered: a piece at the end of its block.
-    For a loader with ``layout="merged"`` those are all edges of the batch, once. For a layered one they are the edges
-    that PyG would have drawn: in PyG a node samples once, in the hop after its discovery; in layered blocks it samples
-    again in every later hop. `trim_to_layer` and whole-graph models compute the same, as with PyG's loader.
+    Each hop contributes the edges into destinations that the previous hop discovered: a piece at the end of its block.
+    For a loader with ``layout="merged"`` these are all edges in the batch, once. For a layered loader they are the
+    edges that PyG would have drawn. In PyG a node samples once, in the hop after its discovery; in layered blocks it
+    samples again in every later hop. `trim_to_layer` and full-graph models compute the same as with PyG's loader.
 
     Parameters
     ----------
@@ -156,8 +155,8 @@ def to_data(batch: ReadyBatch, *, input_id: torch.Tensor | None = None) -> Data:
     Returns
     -------
     Data
-        the fields of `nodes_and_edges`, y (B,) only of the seeds, batch_size, input_id; for seeds with times also batch
-        (U,) int64, the seed of each node.
+        the fields from `nodes_and_edges`, the seeds' y (B,), batch_size and input_id; for seeds with times also batch
+        (U,) int64, each node's seed.
     """
     view = TypedBatch(batch)
     data = Data(**nodes_and_edges(view), y=batch.y, batch_size=batch.num_seeds, input_id=input_id)
@@ -167,14 +166,14 @@ def to_data(batch: ReadyBatch, *, input_id: torch.Tensor | None = None) -> Data:
 
 
 def nodes_and_edges(view: TypedBatch) -> dict[str, Any]:
-    """Return the fields of a ``Data`` for any task.
+    """Return a ``Data``'s fields for any task.
 
     Returns
     -------
     dict
         x (U, F), edge_index (2, E) int64, n_id (U,), e_id (E,) positions in the dataset's ``indices``,
         num_sampled_nodes (L + 1), num_sampled_edges (L); edge_weight (E,) if the sampler weighs its edges, and
-        edge_attr (E, F_e) if they have features. ``x`` and ``n_id`` are shared with the batch.
+        edge_attr (E, F_e) if edges have features. ``x`` and ``n_id`` are shared with the batch.
     """
     (name,), (edges,) = view.nodes, _edge_fields(view).values()
     return {"x": view.x[name], **_node_fields(view, name), **edges}
@@ -187,7 +186,7 @@ def _node_fields(view: TypedBatch, name: str) -> dict[str, Any]:
 
 def _edge_fields(view: TypedBatch) -> dict[Relation, dict[str, Any]]:
     hops = view.blocks[::-1]
-    # Destinations that sampled in an earlier hop.
+    # Each hop skips the destinations that sampled in an earlier hop.
     chains = {
         relation: Hops(
             blocks=[hop[relation] for hop in hops], firsts=(0, *view.known[relation[2]][: len(hops) - 1])
@@ -215,15 +214,15 @@ def to_hetero_data(
     Parameters
     ----------
     batch : a native batch
-    labelled : the type of the labels in ``batch.y``
-    input_id : of each type with seeds, their positions in the loader's seeds
+    labelled : the type to which the labels in ``batch.y`` belong
+    input_id : the seeds' positions in the loader's seeds, by type; types without seeds are absent
 
     Returns
     -------
     HeteroData
-        the fields of `typed_nodes_and_edges`; for a type with seeds also batch_size and input_id; for the labelled one
-        also y, only of the seeds; for seeds with times each type also has batch (U_t,) int64, the seed of each
-        node.
+        the fields from `typed_nodes_and_edges`; for a type with seeds also batch_size and input_id; for the labelled
+        type also y, only for the seeds; for seeds with times each type also has batch (U_t,) int64, each node's
+        seed.
     """
     view = TypedBatch(batch)
     data = typed_nodes_and_edges(view)
@@ -240,14 +239,14 @@ def to_hetero_data(
 
 
 def typed_nodes_and_edges(view: TypedBatch) -> HeteroData:
-    """Return the fields of a ``HeteroData`` for any task.
+    """Return a ``HeteroData``'s fields for any task.
 
     Returns
     -------
     HeteroData
         for each type n_id (U_t,), num_nodes, num_sampled_nodes (L + 1), and x (U_t, F_t) if it has features; for each
         relation edge_index (2, E_r) int64, e_id (E_r,) positions in its ``indices``, num_sampled_edges (L); edge_weight
-        (E_r,) if the sampler weighs its edges, and edge_attr (E_r, F_e) if they have features. ``x`` and ``n_id``
+        (E_r,) if the sampler weighs its edges, and edge_attr (E_r, F_e) if edges have features. ``x`` and ``n_id``
         are shared with the batch.
     """
     data = HeteroData()
@@ -268,26 +267,26 @@ def to_link_data(
     Parameters
     ----------
     batch : a native batch
-    relation : relation of the pairs, for a batch of several types
-    triplets : whether to return sources with their right and wrong destinations, instead of pairs with labels
+    relation : the pairs' relation, for a batch with several types
+    triplets : True returns sources with their right and wrong destinations, False pairs with labels
 
     Returns
     -------
     Data or HeteroData
-        the fields of `nodes_and_edges` or `typed_nodes_and_edges`, input_id (B,) the positives' link table rows, and
+        the fields from `nodes_and_edges` or `typed_nodes_and_edges`, input_id (B,) the positives' link table rows, and
 
         - edge_label_index (2, P) int64 and edge_label (P,), positives first; for edges with times also
           edge_label_time (P,);
         - for triplets src_index (B,), dst_pos_index (B,) and dst_neg_index (B,), or (B, k) with several negatives;
           for edges with times also seed_time (B,).
 
-        These are positions in ``n_id``. For edges with times, batch (U,) int64 is the positive of each node. In a
-        ``HeteroData`` PyG's places hold all of these: the relation, or its two types.
+        All indices are positions in ``n_id``. For edges with times, batch (U,) int64 is each node's positive. In a
+        ``HeteroData`` these fields are in PyG's places: at the relation, or at its two types.
 
     Raises
     ------
     ConfigError
-        Triplets are requested, and the sources of the positives have different numbers of negatives.
+        Triplets are requested, and the positives' sources have different numbers of negatives.
     """
     device = batch.labels.device
     named = _triplets(batch) if triplets else _labelled_pairs(batch)
@@ -332,7 +331,7 @@ def _triplets(batch: LinkBatch) -> dict[str, torch.Tensor]:
     found = {
         "src_index": right[:, 0].contiguous(),
         "dst_pos_index": right[:, 1].contiguous(),
-        "dst_neg_index": wrong[:, 1].reshape(count, -1).squeeze(-1),  # without a second axis for one, as PyG
+        "dst_neg_index": wrong[:, 1].reshape(count, -1).squeeze(-1),  # no second axis for k = 1, as in PyG
     }
     if batch.times is not None:
         found["seed_time"] = torch.from_numpy(batch.times).to(pairs.device)
@@ -340,14 +339,14 @@ def _triplets(batch: LinkBatch) -> dict[str, torch.Tensor]:
 
 
 def _positive_of_pairs(batch: LinkBatch) -> torch.Tensor:
-    """Return (P,) the positive of each pair, in a batch with edge times: itself, or the one of a negative."""
-    # In such a batch the positives' sources are the first seeds. A negative has one of these, or its own source; the
-    # own ones belong to the positives in turn.
+    """Return (P,) each pair's positive, in a batch with edge times; a positive is its own."""
+    # In such a batch the positives' sources are the first seeds. A negative has such a source, or a separate source;
+    # separate sources belong to the positives in turn.
     return batch.pairs[:, 0] % batch.num_positives
 
 
 def _positive_of_seeds(batch: LinkBatch, first_destination: int = 0) -> torch.Tensor:
-    """Return (B,) the positive of each seed, which is an end of it or of one of its negatives.
+    """Return (B,) each seed's positive: the seed is an end of the positive or of one of its negatives.
 
     Parameters
     ----------
@@ -361,7 +360,7 @@ def _positive_of_seeds(batch: LinkBatch, first_destination: int = 0) -> torch.Te
 
 
 def _places(name: str, relation: Relation) -> list[str | Relation]:
-    """Return the places of the field ``name`` in PyG's ``HeteroData``."""
+    """Return the places in PyG's ``HeteroData`` for the field ``name``."""
     source, _, destination = relation
     by_name: dict[str, list[str | Relation]] = {
         "src_index": [source],

@@ -1,4 +1,4 @@
-"""The loader of links, with the batches of PyG's ``LinkNeighborLoader``."""
+"""The link loader, with the batches of PyG's ``LinkNeighborLoader``."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from gloader.loader import LinkLoader as NativeLoader
 
 
-# PyG's own `NegativeSampling` and its text and mapping forms, or a value of gloader's.
+# PyG's `NegativeSampling`, its text and mapping forms, or gloader's negatives.
 NegativeSampling: TypeAlias = "Negatives | str | Mapping[str, Any] | Any | None"
 
-# PyG's arguments, and their places in gloader.
+# PyG's arguments, and their counterparts in gloader.
 _ELSEWHERE: Final = {
     "edge_label": "labels are those of the link table, and of a batch without negatives",
     "edge_label_time": "times are those of the link table: time_strategy= samples by them",
@@ -42,20 +42,20 @@ _ELSEWHERE: Final = {
 class LinkLoader(LoaderView[Any]):
     """Yields batches as PyG's ``LinkNeighborLoader``, without pyg-lib or torch-sparse; see `to_link_data`.
 
-    Each is a ``Data``, or a ``HeteroData`` for a dataset of several types. ``input_id`` are rows of the link table.
+    A batch is a ``Data``, or a ``HeteroData`` for a dataset with several types. ``input_id`` holds link table rows.
 
     Parameters
     ----------
-    loader : a `gloader.LinkLoader`, or a `gloader.Dataset` to build one for
-    triplets : whether to have ``src_index``, ``dst_pos_index`` and ``dst_neg_index`` instead of ``edge_label_index``
-        and ``edge_label``; needs equally many negatives for the source of each edge, as `gloader.Uniform` draws
+    loader : a `gloader.LinkLoader`, or a `gloader.Dataset` from which to build a loader
+    triplets : True gives ``src_index``, ``dst_pos_index`` and ``dst_neg_index`` instead of ``edge_label_index``
+        and ``edge_label``. Each edge's source then needs equally many negatives, as `gloader.Uniform` draws them
     settings : settings for the new loader: ``edges``, ``negatives``, ``exclude``, ``fanouts``, ``batch_size``, ...; see
         `gloader.LinkLoader`. ``layout`` defaults to "merged" if the sampler supports it
 
     Raises
     ------
     ConfigError
-        Triplets are requested, and the negatives are not `gloader.Uniform` ones; or as `to_link_loader`.
+        Triplets are requested, and edges have different numbers of negatives. For other causes see `to_link_loader`.
     """
 
     def __init__(self, loader: NativeLoader | Dataset, *, triplets: bool = False, **settings: Any) -> None:
@@ -80,22 +80,22 @@ class LinkLoader(LoaderView[Any]):
 
     @property
     def dataset(self) -> range:
-        """The rows of the link table, as in PyG: ``len(loader.dataset)`` is the edges of an epoch."""
+        """The link table's rows, as in PyG: ``len(loader.dataset)`` is the number of edges in an epoch."""
         return range(cast("NativeLoader", self.loader).table.num_rows)
 
 
 class LinkNeighborLoader(LinkLoader):
-    """`LinkLoader` by the names, and with the defaults, of ``torch_geometric.loader.LinkNeighborLoader``.
+    """`LinkLoader` with the names and defaults of ``torch_geometric.loader.LinkNeighborLoader``.
 
     Parameters
     ----------
-    data : a `GraphData` or `HeteroGraphData`, or the `gloader.Dataset` itself; ``loader.data`` is the former
+    data : a `GraphData` or `HeteroGraphData`, or the `gloader.Dataset` itself, which ``loader.data`` then wraps
     num_neighbors : neighbours per node and hop, the hop next to the seeds first; see `NeighborLoader`
-    edge_label_index : the name of a link table of the dataset, which has its relation, labels and times
-    neg_sampling : a value of PyG: "binary", "triplet", ``dict(mode="binary", amount=2)`` or a ``NegativeSampling``; or
-        negatives of gloader, such as ``gloader.Uniform(5, strict=True)``, which come with labels. None means no
+    edge_label_index : name of a link table in the dataset, which has its relation, labels and times
+    neg_sampling : PyG's value: "binary", "triplet", ``dict(mode="binary", amount=2)`` or a ``NegativeSampling``; or
+        gloader's negatives, such as ``gloader.Uniform(5, strict=True)``, which come with labels. None means no
         negatives, and the table's own labels
-    neg_sampling_ratio : of the old form: binary negatives per edge
+    neg_sampling_ratio : binary negatives per edge, PyG's older form
     batch_size : edges per batch; at most all edges, as in PyG
     shuffle : order the edges anew in every epoch
     settings : other keywords of `gloader.LinkLoader`: ``exclude``, ``memory_budget``, ``features``, ``device``, ...
@@ -104,7 +104,7 @@ class LinkNeighborLoader(LinkLoader):
     ------
     ConfigError
         A setting has another place in gloader; ``edge_label_index`` names no link table; negatives are drawn by
-        weights; or as `gloader.LinkLoader`.
+        weights. For other causes see `gloader.LinkLoader`.
     """
 
     _refused = (*OF_WORKERS, *_ELSEWHERE)
@@ -149,7 +149,7 @@ class LinkNeighborLoader(LinkLoader):
 
 
 def _has_triplets(loader: NativeLoader) -> bool:
-    """Return whether each edge has equally many negatives, of its own source."""
+    """Return True if each edge has equally many negatives, with its own source."""
     drawn = loader.negatives
     return isinstance(drawn, Uniform) or (isinstance(drawn, Table) and drawn.name == loader.table.name)
 
@@ -165,7 +165,7 @@ def _name_of(edges: object, dataset: Dataset) -> str:
 
 
 def _negatives_of(given: NegativeSampling, ratio: float | None) -> tuple[Negatives | None, bool]:
-    """Return negatives in gloader's form, and whether they come as triplets."""
+    """Return negatives in gloader's form, and True if they come as triplets."""
     if given is None and ratio:
         given = {"mode": "binary", "amount": ratio}
     if given is None or isinstance(given, Negatives):
@@ -181,7 +181,7 @@ def _negatives_of(given: NegativeSampling, ratio: float | None) -> tuple[Negativ
         else {name: getattr(given, name, None) for name in names}
     )
     mode, amount = fields.get("mode"), fields.get("amount", 1)
-    mode = getattr(mode, "value", mode)  # PyG's is an enumeration
+    mode = getattr(mode, "value", mode)  # PyG's mode may be an enumeration
     if any(fields.get(name) is not None for name in ("src_weight", "dst_weight")):
         raise ConfigError("neg_sampling: negatives are drawn alike, without src_weight and dst_weight")
     if mode == "triplet":

@@ -1,4 +1,4 @@
-"""PyG's own loader over gloader: feature store, graph store and sampler of its remote-backend interfaces."""
+"""PyG's own loader over gloader: feature store, graph store and sampler for PyG's remote-backend interfaces."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ with warnings.catch_warnings():
 class RowStore(FeatureStore):
     """``x`` from stores on the SSD and ``y`` from memory, for ``torch_geometric.loader.NodeLoader``.
 
-    PyG drives: future samples are unknown, so the cache decides batch by batch. Pass the loader
+    PyG chooses the batches: future samples are unknown, so the cache decides batch by batch. Pass the loader
     ``filter_per_worker=False``: features must be fetched in the process that opened the store.
 
     Parameters
     ----------
-    features : one row per node, such as ``dataset.open_features()``; the caller closes it. For a graph of several types
-        a mapping over the types with features
-    labels : (N,) int64; for a graph of several types a mapping over the types with labels
-    cache : bytes of host memory for the rows of each source ("2GB" or a number)
+    features : one row per node, such as ``dataset.open_features()``; the caller closes it. A graph with several types
+        has a mapping over the types with features
+    labels : (N,) int64; a graph with several types has a mapping over the types with labels
+    cache : bytes of host memory for each source's rows ("2GB" or a number)
     policy : "sieve", "s3fifo", "lru", "clock" or "fifo"
 
     Raises
@@ -57,7 +57,7 @@ class RowStore(FeatureStore):
     ShapeError
         There is not one label per row.
     ConfigError
-        The policy is unknown; or only one of features and labels is given by type.
+        The policy is unknown; or only features or only labels are given by type.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class RowStore(FeatureStore):
                     f"{where}labels have shape {found.shape} for {sources[name].num_rows} feature rows; one per row is "
                     "needed"
                 )
-        # FeatureStore intercepts all other attributes of its views.
+        # FeatureStore intercepts all other attributes on its views.
         self.__dict__["tables"] = {
             name: CachedRows(source, cache=cache, policy=policy) for name, source in sources.items()
         }
@@ -85,12 +85,12 @@ class RowStore(FeatureStore):
 
     @property
     def rows(self) -> CachedRows:
-        """The rows of a graph of one type."""
+        """The rows, for a graph with one type."""
         rows: CachedRows = self.tables[None]
         return rows
 
     def get_all_tensor_attrs(self) -> list[TensorAttr]:
-        """Return the names of the stored tensors; new objects, since PyG writes into them."""
+        """Return the stored tensors' names as new objects, since PyG writes into them."""
         pairs = [("x", self.tables), ("y", self.classes)]
         return [
             TensorAttr(group_name=name, attr_name=attribute) for attribute, held in pairs for name in held
@@ -176,7 +176,7 @@ class TopologyStore(GraphStore):
 def _by_type(
     features: FeatureSource | Mapping[str, FeatureSource], labels: IdArray | Mapping[str, IdArray]
 ) -> tuple[Mapping[Any, FeatureSource], Mapping[Any, IdArray]]:
-    """Return both by type; the only type of a graph without types is None, as in PyG."""
+    """Return features and labels by type; a one-type graph's key is None, as in PyG."""
     if isinstance(features, Mapping) and isinstance(labels, Mapping):
         return features, labels
     if isinstance(features, Mapping) or isinstance(labels, Mapping):
@@ -188,26 +188,26 @@ def _by_type(
 class MergedSampler(BaseSampler):
     """Neighbour sampling for PyG's ``NodeLoader`` and ``LinkLoader``; needs neither pyg-lib nor torch-sparse.
 
-    PyG does not name the requested batch and epoch, so a batch's random key is a digest of its ``input_id``
-    and of the epoch last given to `set_epoch`: equal for any number of workers, and the same in every epoch if
-    neither the order nor the epoch changes.
+    PyG does not name the requested batch and epoch. So a batch's random key is a digest of its ``input_id`` and of the
+    last `set_epoch` value. It is equal for any number of workers, and the same in every epoch if neither the order nor
+    this value changes.
 
     Parameters
     ----------
-    graph : the topology, of one type or of several
-    fanouts : neighbours per node and hop, the hop next to the seeds first; -1 takes all. For a graph of several types
-        also by relation, or over all together, see `gloader.HeteroLoader`
+    graph : the topology, with one type or several
+    fanouts : neighbours per node and hop, the hop next to the seeds first; -1 takes all. A graph with several types
+        also accepts fan-outs by relation, or over all relations together, see `gloader.HeteroLoader`
     seed : any integer
 
     Raises
     ------
     ConfigError
-        A fan-out is not allowed, or a relation has none.
+        A fan-out is not allowed, or a relation has no fan-out.
     """
 
     def __init__(self, graph: CscGraph | HeteroGraph, fanouts: FanoutsLike, *, seed: int = 0) -> None:
         self._graph = HeteroGraph.of(graph)
-        self._only = NODE if graph is not self._graph else None  # the type of a graph without types
+        self._only = NODE if graph is not self._graph else None  # the only type, for a graph without types
         self._sampler = cast(
             "RelationwiseSampler", make_hetero_sampler("neighbor", self._graph, fanouts, seed)
         )
@@ -225,11 +225,11 @@ class MergedSampler(BaseSampler):
         ConfigError
             PyG requests temporal sampling, or names no node type if there are several.
         SeedError
-            The input nodes repeat within a batch, or are not nodes of the graph.
+            The input nodes repeat within a batch, or are not graph nodes.
         """
         if index.time is not None:
             raise ConfigError("input_time: temporal sampling is not supported; leave input_time out")
-        # Positions in the loader's seeds, which are the same for any number of workers.
+        # The digest covers positions in the loader's seeds, which are the same for any number of workers.
         batch_id = BatchId(epoch=self.epoch, index=digest_of(index.input_id.numpy()))
         metadata = (index.input_id, index.time)
         if (name := self._only or index.input_type) is None:
@@ -242,7 +242,7 @@ class MergedSampler(BaseSampler):
     def sample_from_edges(
         self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
     ) -> SamplerOutput | HeteroSamplerOutput:
-        """Sample merged hops around the ends of the input edges, and of PyG's negatives for them.
+        """Sample merged hops around the ends of the input edges, and around PyG's negatives for these edges.
 
         Raises
         ------
@@ -255,7 +255,7 @@ class MergedSampler(BaseSampler):
             )
         batch_id = BatchId(epoch=self.epoch, index=digest_of(index.input_id.numpy()))
 
-        def around(seeds: Any, times: Any) -> SamplerOutput | HeteroSamplerOutput:  # noqa: ARG001 - none, see above
+        def around(seeds: Any, times: Any) -> SamplerOutput | HeteroSamplerOutput:  # noqa: ARG001
             return self._sampled(batch_id, {self._only: seeds} if self._only else seeds, None)
 
         counts = self._graph.num_nodes
@@ -266,7 +266,7 @@ class MergedSampler(BaseSampler):
         self, batch_id: BatchId, seeds: Mapping[str, torch.Tensor], metadata: Any
     ) -> SamplerOutput | HeteroSamplerOutput:
         nodes = {name: ids.numpy() for name, ids in seeds.items()}
-        # The sampler refuses wrong ids of the only type.
+        # With one type, the sampler itself refuses wrong ids.
         numbers = nodes[self._only] if self._only else number_through(self._graph, nodes)
         merged = self._sampler.sample_merged(batch_id, numbers)
         pairs = {

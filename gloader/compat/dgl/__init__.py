@@ -1,8 +1,8 @@
 """DGL's mini-batch loops on one machine, without DGL: ``import gloader.compat.dgl as dgl``.
 
-Blocks, layers and loaders have the names, the arguments and the parameters of DGL's, over gloader's pipeline; a
-`gloader.Dataset` is the graph. This is no graph library: other names of DGL raise `DglFeatureError`, whose message is
-the replacement (docs/from-dgl.md).
+Blocks, layers and loaders have DGL's names, arguments and parameters, over gloader's pipeline; a `gloader.Dataset` is
+the graph. This is no graph library: DGL's other names raise `DglFeatureError`, whose message is the replacement
+(docs/from-dgl.md).
 """
 
 from gloader.bridges.dgl_api.dataset_graph import DGLGraph, load_graphs

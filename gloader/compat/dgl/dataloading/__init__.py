@@ -1,4 +1,4 @@
-"""Loaders and samplers by the names of ``dgl.dataloading``."""
+"""Loaders and samplers with the names in ``dgl.dataloading``."""
 
 from gloader.bridges.dgl_api.loader import (
     DataLoader,

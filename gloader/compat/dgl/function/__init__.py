@@ -1,4 +1,4 @@
-"""Messages and sums by the names of ``dgl.function``, for ``update_all`` and ``apply_edges`` of a block."""
+"""Messages and sums with the names in ``dgl.function``, for a block's ``update_all`` and ``apply_edges``."""
 
 from typing import Any
 
@@ -8,13 +8,13 @@ from gloader.bridges.dgl_api.edge_list import of_two, reduction
 from gloader.bridges.dgl_api.names import missing_from
 from gloader.bridges.migrate.advice import SURFACE
 
-sum, mean, max, min = map(reduction, ("sum", "mean", "max", "min"))  # noqa: A001 - as DGL calls them
+sum, mean, max, min = map(reduction, ("sum", "mean", "max", "min"))  # noqa: A001 - DGL's names
 
 _missing = missing_from("dgl.function")
 
 
 def __getattr__(name: str) -> Any:
-    """Return the message of two operands of that name, such as ``u_mul_e``."""
+    """Return the function for a message from two operands, such as ``u_mul_e``."""
     if name.count("_") == 2 and name in SURFACE["dgl.function"]:
         return of_two(name)
     return _missing(name)

@@ -1,4 +1,4 @@
-"""Layers by the names of ``dgl.nn``, with its parameters: a checkpoint of either loads into the other."""
+"""Layers with the names and parameters in ``dgl.nn``: a checkpoint from either library loads into the other."""
 
 from gloader.bridges.dgl_api.layers import GATConv, GATv2Conv, GraphConv, SAGEConv, edge_softmax
 from gloader.bridges.dgl_api.names import missing_from

@@ -1,4 +1,4 @@
-"""The softmax over in-edges, by the names of ``dgl.ops``."""
+"""The softmax over in-edges, with the name in ``dgl.ops``."""
 
 from gloader.bridges.dgl_api.layers import edge_softmax
 from gloader.bridges.dgl_api.names import missing_from

@@ -1,4 +1,4 @@
-"""Negative samplers by the names of ``dgl.dataloading.negative_sampler``."""
+"""Negative samplers with the names in ``dgl.dataloading.negative_sampler``."""
 
 from gloader.bridges.dgl_api.names import missing_from
 from gloader.core.negatives import Uniform

@@ -1,4 +1,4 @@
-"""The softmax over in-edges, by the names of ``dgl.nn.functional``."""
+"""The softmax over in-edges, with the name in ``dgl.nn.functional``."""
 
 from gloader.bridges.dgl_api.layers import edge_softmax
 from gloader.bridges.dgl_api.names import missing_from
