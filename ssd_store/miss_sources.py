@@ -1,10 +1,10 @@
 """Sources for a superbatch's missing rows: direct reads, rows staged in memory, packs on the SSD.
 
 `MissSource` is the seam. `DirectMisses` reads each batch's rows from the store. `InRamMisses` holds rows that one sweep
-read in file order. `PackedMisses` reads a pack back, one region for each batch, every byte checked.
+read in file order. `PackedMisses` reads a pack back, one region for each batch, and checks every byte.
 
-`Packer` writes packs. A random read of a small row costs as much as kilobytes of sequential reading. So one sweep over
-the store's file writes each batch's rows into a region of the batch, and the batch reads its region sequentially.
+`Packer` writes packs. A random read of a small row costs as much as a sequential read of kilobytes. So one sweep over
+the store's file writes each batch's rows into the batch's region, and the batch reads its region sequentially.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class MissSource(Protocol):
 
     @property
     def cost(self) -> SweepCost:
-        """The bytes and requests of making the source. The batches' own reads are not included.
+        """The bytes and requests that made the source, without the batches' own reads.
 
         Rows from other machines or an object store count as `bytes_brought`, not as reads of the local disk.
         """
@@ -66,7 +66,7 @@ class MissSource(Protocol):
         ----------
         batch : the batch's number within the superbatch, from 0
         rows : (M,) int64, ascending
-        out : (K, F), of the stored dtype or float32
+        out : (K, F), with the stored dtype or float32
         at : (M,) int64, row in ``out`` for each row id
         """
         ...
@@ -86,7 +86,7 @@ class DirectMisses:
     Parameters
     ----------
     store : the store; its owner closes it
-    gap_bytes : longest hole that a read bridges; defaults to the store's
+    gap_bytes : longest hole that a read bridges; defaults to the store's value
     """
 
     strategy = "direct"
@@ -102,7 +102,7 @@ class DirectMisses:
         Parameters
         ----------
         rows : (M,) int64, ascending
-        out : (K, F), of the stored dtype or float32
+        out : (K, F), with the stored dtype or float32
         at : (M,) int64, row in ``out`` for each row id
         """
         if self._gap_bytes is None:
@@ -110,7 +110,7 @@ class DirectMisses:
         return self._store.read_into(rows, out, at=at, gap_bytes=self._gap_bytes)
 
     def release(self, batch: int) -> None:
-        """Do nothing, because nothing is held for a batch."""
+        """Do nothing, because the source holds nothing for a batch."""
 
     def close(self) -> None:
         """Do nothing, because the store belongs to its opener."""
@@ -126,7 +126,7 @@ def check_misses(
     num_rows: int,
     dim: int,
 ) -> RowRequest:
-    """Check the arguments of a `MissSource`. Pure.
+    """Check a `MissSource`'s arguments. Pure.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def check_misses(
     """
     if not 0 <= batch < num_batches:
         raise ShapeError(f"batch {batch} is not one of the superbatch's {num_batches}")
-    # The rows come from a plan. ``out`` and ``at`` are the caller's, and kernels write at ``at`` without a check.
+    # The rows come from a plan. The caller passes ``out`` and ``at``, and kernels write at ``at`` without a check.
     request = check_request(rows, out, num_rows=num_rows, dim=dim, at=at)
     if not request.is_sorted:
         raise ShapeError(f"batch {batch}: missing rows must ascend; sort them and `at` with them")
@@ -152,7 +152,7 @@ def check_misses(
 
 
 def other_rows(strategy: str, superbatch: str, batch: int) -> PlanError:
-    """Return the error for rows other than those the batch was prepared for. Pure.
+    """Return the error for rows other than the batch's prepared rows. Pure.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ def other_rows(strategy: str, superbatch: str, batch: int) -> PlanError:
     )
 
 
-BUFFER_BYTES: Final = 4 * 2**20  # of the sweep
+BUFFER_BYTES: Final = 4 * 2**20  # the sweep's buffer
 _PAGE_BYTES: Final = 4096
 
 
@@ -177,18 +177,17 @@ def load_misses(
     is_cancelled: Callable[[], bool],
     arriving: ArrivingRows | None = None,
 ) -> InRamMisses:
-    """Read the rows that any batch of a superbatch misses, each once, into memory, in stored form.
+    """Read the rows that any batch in a superbatch misses, each once, into memory, in stored form.
 
-    The caller ensures that they fit: `in_ram_bytes` returns their size, and 4 MiB of buffers come on top during the
-    read.
+    The caller ensures that the rows fit: `in_ram_bytes` returns their size, and the read needs 4 MiB more for buffers.
 
     Parameters
     ----------
     store : the rows' store
     misses : S arrays with row ids, ascending, without repeats; each array is read once
     is_cancelled : tested every few milliseconds
-    arriving : brings all rows in place of the store, whose file is not read; its owner closes it. Takes four more bytes
-        per row meanwhile.
+    arriving : source of all rows in place of the store's file; its owner closes it. The read then takes four more bytes
+        per row.
 
     Raises
     ------
@@ -203,7 +202,7 @@ def load_misses(
     ChannelClosedError
         ``is_cancelled`` returned true.
     PlanError
-        A row does not arrive, or rows of another length do.
+        A row does not arrive, or rows with another length arrive.
     GloaderError
         ``arriving`` raised it.
     """
@@ -223,11 +222,10 @@ def load_misses(
             layout=arriving.layout,
         )
         order = arriving.layout.order
-    # One byte more than the rows, so that the sweep never finds the memory full.
+    # One byte more than the rows keeps the sweep from finding the memory full.
     rows = mapped_bytes(wanted.ids.shape[0] * stored.row_bytes + 1, touch=False)
-    # A new sweeper for each superbatch: its 4 MiB are not kept while the rows, which may take all of the memory, are
-    # used.
-    # On the store's open file, because another file may be at its path now.
+    # Each superbatch gets a new sweeper: its 4 MiB are not kept while the rows, which may fill the memory, are used.
+    # The sweeper reads the store's open file, because another file may be at its path now.
     sweeper = Sweeper(stored, mapped_bytes(BUFFER_BYTES), file=store.duplicate_file())
     try:
         cost = sweeper.to_memory(wanted, rows, is_cancelled=is_cancelled, source=arriving)
@@ -242,14 +240,14 @@ def in_ram_bytes(num_rows: int, row_bytes: int) -> int:
 
 
 class InRamMisses:
-    """The missing rows of a superbatch in memory: a `MissSource`. Thread-safe; made by `load_misses`.
+    """A superbatch's missing rows in memory: a `MissSource`. Thread-safe; made by `load_misses`.
 
     stored : the store's rows
-    ids : (K,) ids of the rows, ascending
-    rows : (>= K * R,) their bytes, in stored form, in the same order or in ``order``
+    ids : (K,) the rows' ids, ascending
+    rows : (>= K * R,) the rows' bytes, in stored form, in the ids' order or in ``order``
     num_batches : S
-    cost : cost for the sweep that brought the rows
-    order : the rows' order of arrival. None means ascending.
+    cost : the cost of the sweep that brought the rows
+    order : the rows' order of arrival; None means ascending
     """
 
     strategy = "staged"
@@ -272,7 +270,7 @@ class InRamMisses:
 
     @property
     def num_bytes(self) -> int:
-        """Memory bytes; 0 when closed."""
+        """Memory bytes; 0 after `close`."""
         rows = self._rows
         return 0 if rows is None else sum(array.nbytes for array in rows)
 
@@ -283,7 +281,7 @@ class InRamMisses:
         ----------
         batch : 0..S-1
         rows : (M,) int64, loaded rows
-        out : (K, F), of the stored dtype or float32
+        out : (K, F), with the stored dtype or float32
         at : (M,) int64, row in ``out`` for each row id
 
         Raises
@@ -295,7 +293,7 @@ class InRamMisses:
         StoreError
             The rows were released.
         """
-        # Taken once: if another thread closes this source meanwhile, the copy still has its rows.
+        # The rows are taken once: if another thread closes this source meanwhile, the copy still has them.
         stored, held = self._stored, self._rows
         request = check_misses(
             batch, rows, out, at, num_batches=self._num_batches, num_rows=stored.num_rows, dim=stored.dim
@@ -327,9 +325,9 @@ class InRamMisses:
 class _RowStretches:
     """Stretches of ascending rows that are stored in another order."""
 
-    begins: IdArray  # (Q + 1,) first rank of each stretch
-    shift: IdArray  # (Q,) from a row's rank to its place
-    in_turn: IdArray  # (Q,) in storage order
+    begins: IdArray  # (Q + 1,) each stretch's first rank
+    shift: IdArray  # (Q,) difference between a row's place and its rank
+    in_turn: IdArray  # (Q,) stretches in storage order
 
     @classmethod
     def of(cls, ids: NDArray[Any], order: ArrivalOrder) -> _RowStretches:
@@ -340,7 +338,7 @@ class _RowStretches:
         return cls(begins=begins, shift=place - begins[:-1], in_turn=order.in_turn)
 
     def in_order(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return ``values`` (K,) of ascending rows in storage order."""
+        """Return the ascending rows' ``values`` (K,) in storage order."""
         parts = [values[self.begins[run] : self.begins[run + 1]] for run in self.in_turn.tolist()]
         return np.concatenate([values[:0], *parts])
 
@@ -357,7 +355,7 @@ def _move(rank: IdArray, begins: IdArray, shift: IdArray) -> None:
 
 @njit(cache=True, nogil=True)
 def _find(ids: NDArray[Any], rows: IdArray, rank: IdArray) -> bool:
-    """Write the rank of each of ``rows`` in ``ids``, both ascending. Return True if all of them are in ``ids``."""
+    """Write each row's rank in ``ids``; both arrays ascend. Return True if ``ids`` contains all ``rows``."""
     low = np.int64(0)
     count = ids.shape[0]
     for i in range(rows.shape[0]):
@@ -369,7 +367,7 @@ def _find(ids: NDArray[Any], rows: IdArray, rank: IdArray) -> bool:
 
 
 class PackedMisses:
-    """The missing rows of a superbatch in a pack: a `MissSource`. Thread-safe; made by `Packer.pack`.
+    """A superbatch's missing rows in a pack: a `MissSource`. Thread-safe; made by `Packer.pack`.
 
     Owns its files until their batches are released, or until `close`.
 
@@ -379,7 +377,7 @@ class PackedMisses:
     regions : the rows' regions
     wanted : the rows' ids; only their counts and digests are kept
     superbatch : the superbatch's number, for messages
-    order : order of the rows in each batch's region. None means ascending.
+    order : order of the rows in each batch's region; None means ascending
     """
 
     strategy = "packed"
@@ -407,27 +405,27 @@ class PackedMisses:
 
     @property
     def num_batches(self) -> int:
-        """S."""
+        """Number of batches."""
         return int(self._counts.shape[0])
 
     @property
     def num_bytes(self) -> int:
-        """Bytes on disk at its creation."""
+        """Bytes on disk when the pack was made."""
         return self._regions.num_bytes
 
     @property
     def resident_bytes(self) -> int:
-        """Memory bytes of the pack: checksums and layout, counts and digests."""
+        """Memory bytes for the pack: checksums and layout, counts and digests."""
         return self._regions.resident_bytes + self._counts.nbytes + self._digests.nbytes
 
     def read_into(self, batch: int, rows: IdArray, out: NDArray[Any], /, *, at: IdArray) -> ReadStats:
-        """Read the missing rows of ``batch`` back, every byte checked.
+        """Read a batch's missing rows back, and check every byte.
 
         Parameters
         ----------
         batch : 0..S-1
-        rows : (M,) int64, exactly the rows packed for it
-        out : (K, F), of the stored dtype or float32
+        rows : (M,) int64, exactly the rows packed for the batch
+        out : (K, F), with the stored dtype or float32
         at : (M,) int64, row in ``out`` for each row id
 
         Raises
@@ -435,7 +433,7 @@ class PackedMisses:
         ShapeError
             A shape or dtype does not fit, or a row is out of range.
         PlanError
-            The rows are not the packed ones.
+            The rows are not the packed rows.
         ChecksumError
             The pack was damaged or truncated; the message names superbatch, batch and byte.
         SpillError
@@ -448,7 +446,7 @@ class PackedMisses:
             batch, rows, out, at, num_batches=self.num_batches, num_rows=stored.num_rows, dim=stored.dim
         )
         num = request.rows.shape[0]
-        # A row's place in the region is its rank among the packed rows, so only exactly these rows are valid.
+        # A row's place in the region is its rank among the packed rows, so only exactly the packed rows are valid.
         if num != self._counts[batch] or rows_digest(request.rows) != self._digests[batch]:
             raise other_rows("packed", f"superbatch {self.superbatch}, ", batch)
         if num == 0:
@@ -465,11 +463,11 @@ class PackedMisses:
         return ReadStats(rows=num, requests=requests, bytes_read=extents.num_bytes)
 
     def release(self, batch: int) -> None:
-        """Mark ``batch`` as done. Its file goes back to the folder with the file's last batch. Idempotent."""
+        """Mark ``batch`` as done. The last batch in a file gives the file back to the folder. Idempotent."""
         self._regions.release(batch)
 
     def close(self) -> None:
-        """Remove the files of batches that were not released. Idempotent.
+        """Remove the files whose batches were not released. Idempotent.
 
         Raises
         ------
@@ -481,26 +479,26 @@ class PackedMisses:
 
 DEFAULT_MEMORY_BYTES: Final = 16 * 2**20
 MIN_MEMORY_BYTES: Final = 2 * 2**20
-_MAX_LANE_BYTES: Final = 8 * 2**20 + 64 * PAGE_BYTES  # 64 chunks, not a power of two apart
+_MAX_LANE_BYTES: Final = 8 * 2**20 + 64 * PAGE_BYTES  # 64 chunks, whose distance is not a power of two
 _SHARE_OF_ROOM: Final = 16
 
 
 class Packer:
-    """Makes packs of a store's rows, one sweep at a time, and reads them back. Thread-safe.
+    """Makes packs of a store's rows, one sweep after another, and reads them back. Thread-safe.
 
     Owns a descriptor, rings or threads and buffers until `close`, which closes its packs as well. A pack may be read
-    while the next one is made.
+    while the next pack is made.
 
     Parameters
     ----------
     store : the rows' store; it may be read, and closed, independently
     folder : folder for the packs, within its budget
-    memory_bytes : bytes of all buffers; 16 MiB by default. Pieces of 16 KiB or more for S batches need about 6 MiB and
-        20 KiB per batch, see `packer_memory_bytes`.
+    memory_bytes : bytes for all buffers; 16 MiB by default. With pieces of 16 KiB or more, S batches need about 6 MiB
+        and 20 KiB per batch, see `packer_memory_bytes`
     max_gap_bytes : longest hole between two needed pages that a sweep bridges; defaults to the value in the device's
         remembered profile
-    buffers : buffers of `pack_buffers` in place of ``memory_bytes``. Packers of several stores take turns with them,
-        and their owner closes them.
+    buffers : buffers from `pack_buffers` in place of ``memory_bytes``. Packers for several stores use them in turn, and
+        their owner closes them
 
     Raises
     ------
@@ -541,16 +539,16 @@ class Packer:
         is_cancelled: Callable[[], bool],
         arriving: ArrivingRows | None = None,
     ) -> PackedMisses:
-        """Write the missing rows of each batch of a superbatch to the disk. On an error no file is left.
+        """Write each batch's missing rows in a superbatch to the disk. On an error no file is left.
 
-        Takes four bytes per row meanwhile; the pack keeps eight for each 4 KiB of it.
+        The call takes four bytes per row; the pack keeps eight bytes for each of its pages of 4 KiB.
 
         Parameters
         ----------
         misses : S arrays with row ids, ascending, without repeats; each array is read once
         superbatch : the superbatch's number, for messages
         is_cancelled : tested every few milliseconds
-        arriving : brings all rows in place of the store, whose file is not read; its owner closes it
+        arriving : source of all rows in place of the store's file; its owner closes it
 
         Raises
         ------
@@ -561,7 +559,7 @@ class Packer:
         BudgetError
             The pack exceeds the folder's budget, or there are too many batches for the buffers.
         SpillError
-            The disk is full (the message says needed and free bytes) or fails, or the folder is closed.
+            The disk is full (the message has needed and free bytes) or fails, or the folder is closed.
         StoreReadError, TruncatedStoreError, ChecksumError
             The store cannot be read, or is damaged.
         ChannelClosedError
@@ -569,14 +567,14 @@ class Packer:
         StoreError
             The packer is closed.
         PlanError
-            A row does not arrive, or rows of another length do.
+            A row does not arrive, or rows with another length arrive.
         GloaderError
             ``arriving`` raised it.
         """
         stored = self._stored
         with self._regions.turn:
             self._regions.require_open()
-            # Only for its error: too many batches must fail before a row is collected.
+            # This call is here for its error: too many batches must fail before a row is collected.
             plan_buffers(len(misses), self._regions.sweep_bytes)
             layout = None if arriving is None else arriving.layout
             wanted = collect_rows(
@@ -637,12 +635,12 @@ def pack_buffers(memory_bytes: int | None = None) -> SharedBuffers:
 
 
 def packer_memory_bytes(num_batches: int, *, room: int | None = None) -> int:
-    """Return the bytes of the buffers that pack superbatches of ``num_batches`` at full speed. Pure.
+    """Return the bytes of buffers that pack superbatches with ``num_batches`` at full speed. Pure.
 
     Parameters
     ----------
     num_batches : S
-    room : bytes of available memory. Beyond pieces of 16 KiB, at most a sixteenth of it is used. None means no limit.
+    room : bytes of available memory, of which larger pieces than 16 KiB use at most a sixteenth; None means no limit
     """
     per_piece = num_batches + num_batches // 4
     least = max(DEFAULT_MEMORY_BYTES, _MAX_LANE_BYTES + 3 * 2**20 + per_piece * 4 * PAGE_BYTES)

@@ -1,9 +1,9 @@
-"""Every system call on data files and manifests, and the errors of a full or failing disk.
+"""All system calls on data files and manifests, and the errors for a full or failing disk.
 
 `OsIO` is the seam at which tests inject faults: no other module of `gloader.ssd_store` opens, reads, writes, renames or
 removes a file. A function that does I/O takes ``os_io: OsIO = REAL_OS``; `gloader.testing.faults` and
 `gloader.testing.crash` wrap it. `Descriptor` owns a file that is open for reading. `write_errors` and `spill_errors`
-turn an `OSError` into an error of gloader that gives the path and the bytes needed.
+turn an `OSError` into a gloader error that has the path and the needed bytes.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ StrPath: TypeAlias = str | os.PathLike[str]
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
 _RENAME_EXCHANGE = 2
-_KEEP_SIZE, _PUNCH_HOLE = 1, 2  # of fallocate
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2  # flags for fallocate
 KILL_AT_VARIABLE = "GLOADER_KILL_AT"
-MAX_RETRIES = 100  # EINTR and EAGAIN in a row; other errors are raised at once
-_RETRY_PAUSE_S = 0.001  # after EAGAIN: 0.1 s in total until a refusing device counts as failed
+MAX_RETRIES = 100  # failures by EINTR or EAGAIN in a row; other errors are raised at once
+_RETRY_PAUSE_S = 0.001  # pause after EAGAIN; a device that refuses for 0.1 s in total counts as failed
 
 
 class OsIO:
@@ -68,7 +68,7 @@ class OsIO:
         return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode)
 
     def duplicate(self, fd: int) -> int:
-        """Return another descriptor of the file under ``fd``, even if another file now has its path."""
+        """Return another descriptor for the file under ``fd``, even if another file now has its path."""
         return os.dup(fd)
 
     def close(self, fd: int) -> None:
@@ -81,7 +81,7 @@ class OsIO:
         Parameters
         ----------
         fd : the open file
-        buffer : to fill
+        buffer : the buffer to fill
         offset : offset in the file
         """
         return os.preadv(fd, [buffer], offset)
@@ -110,11 +110,11 @@ class OsIO:
         os.ftruncate(fd, num_bytes)
 
     def fsync(self, fd: int) -> None:
-        """Force the content of ``fd`` to the device. A failure is final: the kernel may drop the pages."""
+        """Force the content under ``fd`` to the device. A failure is final: the kernel may drop the pages."""
         os.fsync(fd)
 
     def datasync(self, fd: int) -> None:
-        """Force the bytes of ``fd`` to the device, with the metadata to find them. Its times may be lost."""
+        """Force the bytes under ``fd`` to the device, with the metadata needed to find them. Times may be lost."""
         os.fdatasync(fd)
 
     def fstat(self, fd: int) -> os.stat_result:
@@ -126,12 +126,12 @@ class OsIO:
         os.set_blocking(fd, True)
 
     def set_direct(self, fd: int, *, is_direct: bool) -> None:
-        """Set or clear O_DIRECT of an open file; EINVAL if the file system does not support it."""
+        """Set or clear O_DIRECT on an open file; EINVAL if the file system does not support it."""
         flags = fcntl.fcntl(fd, fcntl.F_GETFL) & ~os.O_DIRECT
         fcntl.fcntl(fd, fcntl.F_SETFL, flags | (os.O_DIRECT if is_direct else 0))
 
     def drop_cache(self, fd: int, offset: int, num_bytes: int) -> None:
-        """Drop these bytes of a file from the page cache, because they will not be needed again.
+        """Drop a file's bytes from the page cache, because they will not be needed again.
 
         Parameters
         ----------
@@ -155,7 +155,7 @@ class OsIO:
         os.posix_fallocate(fd, offset, num_bytes)
 
     def punch_hole(self, fd: int, offset: int, num_bytes: int) -> None:
-        """Free the space of a part of a file, which then reads as zeros. EOPNOTSUPP without support.
+        """Free the space of a file's part, which then reads as zeros. EOPNOTSUPP without support.
 
         Parameters
         ----------
@@ -169,19 +169,19 @@ class OsIO:
             raise OSError(code, os.strerror(code))
 
     def lock_range(self, fd: int, operation: int, offset: int, num_bytes: int) -> None:
-        """Take or release a lock on a part of a file against all other openings of it; never waits.
+        """Lock or unlock a part of a file against all other openings of the file; never waits.
 
-        The lock ends with the last descriptor of this opening, so with the process. `BlockingIOError` if another
-        opening holds it.
+        The lock ends with the last descriptor for this opening, so at the latest with the process. `BlockingIOError` if
+        another opening holds the lock.
 
         Parameters
         ----------
         fd : the open file, for reading and, with LOCK_EX, for writing
-        operation : LOCK_SH, LOCK_EX or LOCK_UN of `fcntl`
+        operation : LOCK_SH, LOCK_EX or LOCK_UN from `fcntl`
         offset, num_bytes : range in the file
         """
         kinds = {fcntl.LOCK_SH: fcntl.F_RDLCK, fcntl.LOCK_EX: fcntl.F_WRLCK, fcntl.LOCK_UN: fcntl.F_UNLCK}
-        # struct flock of Linux, 64-bit: type, whence, start, length, pid (0: the lock is the opening's).
+        # Linux's struct flock, 64-bit: type, whence, start, length, pid. With pid 0 the opening owns the lock.
         request = struct.pack("hhqqi4x", kinds[operation], os.SEEK_SET, offset, num_bytes, 0)
         try:
             fcntl.fcntl(fd, fcntl.F_OFD_SETLK, request)
@@ -192,17 +192,17 @@ class OsIO:
 
     @property
     def is_whole(self) -> bool:
-        """Every byte is on this disk. Missing bytes would come in blocks, which a sweep fetches once."""
+        """True if every byte is on this disk. Missing bytes would come in blocks, which a sweep fetches once."""
         return True
 
     def limit_memory(self, _num_bytes: int, /) -> int:
-        """Limit the memory of bytes in flight to so many, or the least that works, and return the bytes."""
+        """Limit the memory for bytes in flight to ``num_bytes``, or to the least that works; return the limit."""
         return 0
 
     def portions(self, _fd: int, offsets: IdArray, _lengths: IdArray, /) -> Iterator[tuple[int, int]]:
         """Yield runs of extents, ``first`` to ``past - 1``, that stay on this disk until the next run is requested.
 
-        Together they are all extents, in order. For kernels; `pread_into` fetches what it reads.
+        Together the runs are all extents, in order. Kernels need this call; `pread_into` fetches missing bytes itself.
 
         Parameters
         ----------
@@ -213,20 +213,20 @@ class OsIO:
             yield 0, len(offsets)
 
     def source(self, _fd: int, _pages: NDArray[np.uint64], _data_offset: int, /) -> SweepSource | None:
-        """Return the source of a sweep's pages, which the caller closes, or None if all pages are on this disk.
+        """Return the source for a sweep's pages, which the caller closes, or None if all pages are on this disk.
 
         Parameters
         ----------
         fd : the open file
         pages : one bit per page, set for needed pages
-        data_offset : offset of page 0 in the file, in bytes
+        data_offset : page 0's offset in the file, in bytes
         """
         return None
 
     def download_s(self, _fd: int, _pages: NDArray[np.uint64], _data_offset: int, /) -> float:
-        """Return the approximate seconds of download that a sweep shares with one over many more rows.
+        """Return the approximate download seconds that a sweep would share with a sweep over many more rows.
 
-        0 if the needed pages are on this disk, or only few are missing.
+        The result is 0 if the needed pages are on this disk, or only few are missing.
 
         Parameters
         ----------
@@ -235,14 +235,14 @@ class OsIO:
         return 0.0
 
     def refetch(self, _fd: int, _offset: int, /) -> bool:
-        """Fetch damaged bytes again if possible. Return True if they were fetched, so that another read may help.
+        """Fetch damaged bytes again if possible. Return True if this happened, so that another read may help.
 
-        Called before a `ChecksumError` is raised. Returns True only a few times for one place of a file.
+        Called before a `ChecksumError` is raised. Returns True only a few times for one place in a file.
 
         Parameters
         ----------
         fd : the open file
-        offset : offset of a damaged page in the file
+        offset : a damaged page's offset in the file
         """
         return False
 
@@ -261,11 +261,11 @@ class OsIO:
         return sorted(os.listdir(path))
 
     def statvfs(self, path: StrPath) -> os.statvfs_result:
-        """Return the file system status for ``path``."""
+        """Return the status of the file system that holds ``path``."""
         return os.statvfs(path)
 
     def mkdir(self, path: StrPath, mode: int = 0o777) -> None:
-        """Create one folder; raises `FileExistsError` if there is one."""
+        """Create one folder; raises `FileExistsError` if the name exists."""
         os.mkdir(path, mode)
 
     def replace(self, source: StrPath, target: StrPath) -> None:
@@ -273,7 +273,7 @@ class OsIO:
         os.replace(source, target)
 
     def rename_noreplace(self, source: StrPath, target: StrPath) -> None:
-        """Rename ``source`` to ``target``; raises `FileExistsError` if there is one.
+        """Rename ``source`` to ``target``; raises `FileExistsError` if ``target`` exists.
 
         A file system without such a call makes a plain rename, which still refuses a folder with content.
         """
@@ -331,8 +331,8 @@ def is_worth_repeating(error: OSError, refusals: int) -> bool:
 
     Parameters
     ----------
-    error : error of the last attempt
-    refusals : attempts that failed in a row, with this one
+    error : the last attempt's error
+    refusals : attempts that failed in a row, including the last
     """
     if error.errno not in {errno.EINTR, errno.EAGAIN} or refusals >= MAX_RETRIES:
         return False
@@ -410,7 +410,7 @@ def open_regular(path: StrPath, flags: int = os.O_RDONLY, *, os_io: OsIO = REAL_
 
 
 def close_quietly(fd: int, *, os_io: OsIO = REAL_OS) -> None:
-    """Close a descriptor whose errors do not matter: of reads, of a lock, or of an abandoned file."""
+    """Close a descriptor whose errors do not matter: for reads, for a lock, or for an abandoned file."""
     with suppress(OSError):
         os_io.close(fd)
 
@@ -421,7 +421,7 @@ def read_full(fd: int, buffer: memoryview, offset: int, *, os_io: OsIO = REAL_OS
     Parameters
     ----------
     fd : the open file
-    buffer : to fill
+    buffer : the buffer to fill
     offset : offset in the file
     os_io : the system calls
 
@@ -445,7 +445,7 @@ def write_full(fd: int, data: memoryview, *, os_io: OsIO = REAL_OS) -> None:
     Parameters
     ----------
     fd : the open file
-    data : to write
+    data : the bytes to write
     os_io : the system calls
 
     Raises
@@ -470,7 +470,7 @@ def pwrite_full(fd: int, data: memoryview, offset: int, *, os_io: OsIO = REAL_OS
     Parameters
     ----------
     fd : the open file
-    data : to write
+    data : the bytes to write
     offset : offset in the file
     os_io : the system calls
 
@@ -533,37 +533,37 @@ class SweepSource(Protocol):
     """The source of a file's needed pages in file order, for one sweep."""
 
     def read(self, buffer: memoryview, offset: int, /, *, is_cancelled: Callable[[], bool]) -> None:
-        """Fill ``buffer`` with the bytes from ``offset`` on, and wait for them. Offsets of successive calls ascend.
+        """Fill ``buffer`` with the bytes from ``offset`` on, and wait for them. Successive calls' offsets ascend.
 
         The buffer begins and ends with a needed page. Unneeded pages in between, less than 1 MiB in a row, may stay
         unchanged, because they are not used. All calls come from one thread.
 
         Parameters
         ----------
-        buffer : whole pages, at most 1 MiB
+        buffer : entire pages, at most 1 MiB
         offset : offset after the file's header: page p begins at 4096 p
         is_cancelled : tested repeatedly during the wait; true ends it
 
         Raises
         ------
         GloaderError
-            The error that ended the source, for example a lost machine.
+            The error that ended the source, such as a lost machine.
         ChannelClosedError
             ``is_cancelled`` returned true.
         """
         ...
 
     def close(self) -> None:
-        """Request no more, and release all resources. Idempotent."""
+        """Request nothing more, and release all resources. Idempotent."""
         ...
 
 
 class Descriptor:
-    """The descriptor of an existing regular file. Owns it until `close`; a context manager.
+    """The descriptor for an existing regular file. Owns it until `close`; a context manager.
 
     A signal may come between the line that opens and the block that closes, or between the end of the block and the
     close. Python's own file object, in C, then closes a file without references. A ``__del__`` here would swallow a
-    Ctrl-C that arrives inside it, and files are opened all the time.
+    Ctrl-C that arrives inside it, and files are opened very often.
 
     Parameters
     ----------
@@ -608,14 +608,14 @@ class Descriptor:
         self.close()
 
 
-# A full disk, quota or file-size limit: more space helps, so the message gives the bytes.
+# Errors that more space can end: a full disk, quota or file-size limit. The message has the bytes.
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _SPILL_ADVICE = "free some space, or set GLOADER_SPILL_DIR to a folder on a larger disk"
 
 
 @contextmanager
 def write_errors(path: Path, doing: str, *, needed_bytes: int = 0, os_io: OsIO = REAL_OS) -> Iterator[None]:
-    """Turn an `OSError` of the block into a `StoreWriteError` with the operation and ``path``.
+    """Turn an `OSError` in the block into a `StoreWriteError` with the operation and ``path``.
 
     Parameters
     ----------
@@ -626,7 +626,7 @@ def write_errors(path: Path, doing: str, *, needed_bytes: int = 0, os_io: OsIO =
     Raises
     ------
     StoreWriteError
-        The block raised `OSError`; errors of gloader pass unchanged.
+        The block raised `OSError`; gloader's errors pass unchanged.
     """
     try:
         yield
@@ -641,7 +641,7 @@ def write_errors(path: Path, doing: str, *, needed_bytes: int = 0, os_io: OsIO =
 
 @contextmanager
 def spill_errors(path: Path, doing: str, *, needed_bytes: int = 0, os_io: OsIO = REAL_OS) -> Iterator[None]:
-    """Turn an `OSError` of the block into a `SpillError` with the operation and ``path``.
+    """Turn an `OSError` in the block into a `SpillError` with the operation and ``path``.
 
     Parameters
     ----------
@@ -652,7 +652,7 @@ def spill_errors(path: Path, doing: str, *, needed_bytes: int = 0, os_io: OsIO =
     Raises
     ------
     SpillError
-        The block raised `OSError`; errors of gloader pass unchanged.
+        The block raised `OSError`; gloader's errors pass unchanged.
     """
     try:
         yield
@@ -666,7 +666,7 @@ def spill_errors(path: Path, doing: str, *, needed_bytes: int = 0, os_io: OsIO =
 
 
 def require_free_space(folder: Path, needed_bytes: int, *, os_io: OsIO = REAL_OS) -> None:
-    """Check that the file system of ``folder`` has room for a store of ``needed_bytes``.
+    """Check that the folder's file system has room for a store with ``needed_bytes``.
 
     Parameters
     ----------
@@ -676,7 +676,7 @@ def require_free_space(folder: Path, needed_bytes: int, *, os_io: OsIO = REAL_OS
     Raises
     ------
     StoreWriteError
-        The file system has no room (errno ENOSPC); the message gives needed and free bytes.
+        The file system has no room (errno ENOSPC); the message has needed and free bytes.
     """
     free = free_bytes(folder, os_io=os_io)
     if free < needed_bytes:
@@ -689,7 +689,7 @@ def require_free_space(folder: Path, needed_bytes: int, *, os_io: OsIO = REAL_OS
 
 
 def require_spill_space(folder: Path, needed_bytes: int, doing: str, *, os_io: OsIO = REAL_OS) -> None:
-    """Check that the file system of the spill folder ``folder`` has room for ``needed_bytes``.
+    """Check that the spill folder's file system has room for ``needed_bytes``.
 
     Parameters
     ----------
@@ -701,6 +701,7 @@ def require_spill_space(folder: Path, needed_bytes: int, doing: str, *, os_io: O
     ------
     SpillError
         The file system has no room (errno ENOSPC); the message gives needed and free bytes.
+        The file system has no room (errno ENOSPC); the message has needed and free bytes.
     """
     if free_bytes(folder, os_io=os_io) < needed_bytes:
         text = (
@@ -718,7 +719,7 @@ def free_bytes(folder: Path, *, os_io: OsIO = REAL_OS) -> int:
 def _store_space_text(path: Path, needed_bytes: int, os_io: OsIO) -> str:
     try:
         free = free_bytes(path.parent, os_io=os_io)
-    except OSError:  # the disk fails altogether, and the first error is reported
+    except OSError:  # the disk fails entirely; the caller reports the first error
         return f"needed {needed_bytes} bytes; free some space or choose another folder"
     return f"needed {needed_bytes} bytes, {free} bytes are free; free some space or choose another folder"
 

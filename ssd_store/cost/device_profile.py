@@ -1,8 +1,8 @@
 """A storage device's profile: its probe's rates, and the lessons of later runs. Pure.
 
-The table keeps a median per run for each kind of access, the newest runs first. A loader uses their weighted median, in
-which a newer run counts for more and the probe for as much as two superbatches. A run on a busy machine changes it
-little, and a changed device is followed within a few runs.
+The table keeps a median per run for each kind of access, the newest runs first. A loader uses their weighted median. A
+newer run counts for more, and the probe for as much as two superbatches. A run on a busy machine changes the median
+little, and a few runs are enough to follow a changed device.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from gloader.ssd_store.cost.io_rates import IoRates
 
 
-# Reads of 4, 16 and 64 KiB and in file order, from the features; writes of packs, and reading them back; copies of rows
-# from a sweep to its batches.
+# Kinds of access: feature reads of 4, 16 and 64 KiB and in file order; pack writes, and reading packs back; copies of
+# rows from a sweep to its batches.
 Access: TypeAlias = Literal["small", "medium", "wide", "in_order", "write", "pack_read", "dealt"]
 ACCESSES: Final[tuple[Access, ...]] = get_args(Access)
 OF_READS: Final[frozenset[Access]] = frozenset({"small", "medium", "wide", "in_order", "dealt"})
 OF_SPILL: Final[frozenset[Access]] = frozenset({"write", "pack_read"})
 
-# Larger than the error of any probe: one on a busy machine found a twelfth of the disk's later rate.
+# Larger than any probe's error: a probe on a busy machine found a twelfth of the disk's later rate.
 RATIO_LIMIT: Final = 16.0
-MOST_RUNS: Final = 16  # kept
-_OLDEST_S: Final = 30 * 86_400.0  # later the device may have changed, or be full
+MOST_RUNS: Final = 16  # how many runs the table keeps
+_OLDEST_S: Final = 30 * 86_400.0  # older lessons may describe a changed or fuller device
 _PROBE_COUNT: Final = 2.0  # the probe's weight, in superbatches
-_MOST_COUNTED: Final = 8.0  # superbatches of a run that count; more add no precision
-_FADING: Final = 0.8  # relative to the weight of the next newer run
+_MOST_COUNTED: Final = 8.0  # superbatches that count in a run; more add no precision
+_FADING: Final = 0.8  # a run's weight relative to the next newer run
 _MOST_COUNT: Final = 1e9
-_LEAST_SHARE: Final = 1e-6  # of the predicted seconds; an access with less has no visible effect
+_LEAST_SHARE: Final = 1e-6  # an access with a smaller share of the predicted seconds has no visible effect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Observation:
     """One superbatch's disk use: predicted seconds by kind of access, and measured seconds."""
 
     predicted: Mapping[Access, float]  # seconds at the probe's rates
-    measured_s: float  # use of the device alone
+    measured_s: float  # seconds in which the device was used
 
     @property
     def ratio(self) -> float:
@@ -60,7 +60,7 @@ class Known(NamedTuple):
     """One run's result for one kind of access."""
 
     ratio: float  # median of measured over predicted seconds
-    share: float  # of the predicted seconds; with a small share, other accesses may be slow
+    share: float  # the access's share of the predicted seconds; if small, other accesses may be the slow ones
     times: float  # number of superbatches
 
     @property
@@ -118,8 +118,8 @@ class LearntRates:
     def correct_times(self, times: ReadTimes) -> ReadTimes:
         """Return a probe's read ``times`` corrected by the lessons. Pure.
 
-        Shorter reads bring no more bytes per second than longer ones. If a learnt rate contradicts a rate without a
-        lesson, the latter is adjusted.
+        Shorter reads never have more bytes per second than longer reads. If a learnt rate contradicts a rate without a
+        lesson, the rate without a lesson is adjusted.
         """
         sizes: list[tuple[Access, float]] = [
             ("small", times.small_per_s * SMALL_BYTES),
@@ -148,7 +148,7 @@ class LearntRates:
 
 
 def lesson_of(observations: Sequence[Observation], *, when: float) -> Lesson:
-    """Return a run's combined lesson from its observations. Their order does not matter. Pure.
+    """Return a run's combined lesson from its observations, in any order. Pure.
 
     An observation with several kinds of access counts for each kind by its share of the predicted seconds.
     """
@@ -182,7 +182,7 @@ def rebased(lesson: Lesson, faster: Mapping[Access, float]) -> Lesson:
 
 
 def _in_step(bytes_per_s: Mapping[Access, float], learnt: Collection[Access]) -> dict[Access, float]:
-    """Return bytes per second by read size, the shortest first, with unlearnt rates moved between the learnt ones.
+    """Return bytes per second by read size, the shortest first; unlearnt rates are moved between the learnt rates.
 
     Unmeasured rates are 0 and stay 0.
     """
@@ -198,7 +198,7 @@ def _in_step(bytes_per_s: Mapping[Access, float], learnt: Collection[Access]) ->
 
 
 def weighted_median(values: Sequence[tuple[float, float]]) -> float:
-    """Return the weighted median: half of the weight is on either side. Between two values, return their mean. Pure.
+    """Return the weighted median, with half of the weight on either side, or the geometric mean of two values. Pure.
 
     Parameters
     ----------
@@ -217,7 +217,7 @@ def weighted_median(values: Sequence[tuple[float, float]]) -> float:
 
 
 def clamped(ratio: float) -> float:
-    """Return ``ratio`` within the possible error of a probe. Pure."""
+    """Return ``ratio`` within a probe's possible error. Pure."""
     return min(max(ratio, 1 / RATIO_LIMIT), RATIO_LIMIT)
 
 
@@ -235,12 +235,12 @@ def to_json(learnt: LearntRates) -> list[dict[str, Any]]:
 
 
 def from_json(lessons: Any) -> LearntRates:
-    """Return `to_json`'s result as a table.
+    """Return the table from the result of `to_json`.
 
     Raises
     ------
     ValueError, TypeError, KeyError
-        ``lessons`` is no such result.
+        ``lessons`` is no result of `to_json`.
     """
     found = [_lesson_from(lesson) for lesson in lessons[:MOST_RUNS]]
     return LearntRates(lessons=tuple(sorted(found, key=lambda one: -one.when)))
@@ -269,18 +269,18 @@ PROFILE_VERSION: Final = 3  # version 1 held burst rates; version 2 lacked laten
 # A wrong probe must not turn every page into a separate request, or bridge every hole.
 MIN_GAP_BYTES, MAX_GAP_BYTES = 4096, 65536
 DISAGREEMENT: Final = 1 / 3  # a rate this far off makes a remembered profile invalid
-# Bytes in file order in the time of one random byte, in reads of 4 KiB: 4 to 20 for SSDs, 61 for a cloud's volumes.
-# Above it the device is a hard disk, or an SSD that was busy during the measurement.
+# Bytes read in file order during one random byte, in reads of 4 KiB: 4 to 20 for SSDs, 61 for a cloud's volumes.
+# Beyond this limit the device is a hard disk, or an SSD that was busy during the measurement.
 _MOST_SEQUENTIAL: Final = 100.0
 _MAX_RATE: Final = 1e15  # bytes or requests a second
-_AS_FAST: Final = 0.85  # of an earlier rate; below it the change is more than noise
+_AS_FAST: Final = 0.85  # relative to an earlier rate; a lower rate is more than noise
 _MIXED: Final = (1 / 16, 16.0)
-# A queue holds the device's work while the thread waits for a core. With less work the device would be idle then; with
-# more, the reads of all other users would wait behind it.
+# A queue holds the device's work while the thread waits for a core. With less work the device would become idle; with
+# more work all other users' reads would wait behind it.
 _CORE_WAIT_S: Final = 0.004
 _SHALLOWEST, _DEEPEST = 64, 1024
 
-# The rate of each kind of access, in a profile.
+# The rate in a profile for each kind of access.
 _FIELD_OF: Final[Mapping[Access, str]] = {
     "small": "random_reads_per_s",
     "medium": "medium_reads_per_s",
@@ -295,25 +295,25 @@ _FIELD_OF: Final[Mapping[Access, str]] = {
 class DeviceProfile:
     """One device's rates from its probe, as one process can reach them, with the runs' lessons."""
 
-    random_reads_per_s: float  # of 4 KiB
-    read_bytes_per_s: float  # sequential
-    write_bytes_per_s: float  # sequential; 0 if only reads were measured
-    queue_depth: int  # the smallest that reaches the random rate
-    is_direct: bool  # False if measured through the page cache, where only proportions count
-    medium_reads_per_s: float = 0.0  # random, of `MEDIUM_BYTES`; 0 if not measured
-    wide_reads_per_s: float = 0.0  # random, of `WIDE_BYTES`; 0 if not measured
+    random_reads_per_s: float  # random reads of 4 KiB
+    read_bytes_per_s: float  # sequential reads
+    write_bytes_per_s: float  # sequential writes; 0 if only reads were measured
+    queue_depth: int  # the smallest depth that reaches the random rate
+    is_direct: bool  # False if measured through the page cache, which makes only proportions meaningful
+    medium_reads_per_s: float = 0.0  # random reads of `MEDIUM_BYTES`; 0 if not measured
+    wide_reads_per_s: float = 0.0  # random reads of `WIDE_BYTES`; 0 if not measured
     latency_s: float = 0.0  # one read of 4 KiB without other load; 0 if not measured
     # Combined rate of a sweep and parallel writes, relative to taking turns.
     mixed_writes: float = 1.0
-    mixed_reads: float = 1.0  # the same for a sweep and random reads
+    mixed_reads: float = 1.0  # combined rate of a sweep and parallel random reads, in the same way
     is_confirmed: bool = False  # two measurements of the reads agreed
-    is_scratch: bool = False  # measured on a small new file, which a cache of the device may have held
+    is_scratch: bool = False  # measured on a small new file, which the device's cache may have held
     measured_at: float = 0.0  # seconds since 1970
     learnt: LearntRates = field(default_factory=LearntRates)
 
     @property
     def times(self) -> ReadTimes:
-        """Seconds of a read by its size, with the lessons so far."""
+        """Seconds per read, by size, with the lessons so far."""
         probed = ReadTimes(
             small_per_s=self.random_reads_per_s,
             medium_per_s=self.medium_reads_per_s,
@@ -340,19 +340,19 @@ class DeviceProfile:
 
     @property
     def is_complete(self) -> bool:
-        """Every rate was measured."""
+        """True if every rate was measured."""
         return self.write_bytes_per_s > 0 and self.has_reads
 
     @property
     def has_reads(self) -> bool:
-        """All read rates were measured."""
+        """True if all read rates were measured."""
         return self.medium_reads_per_s > 0 and self.wide_reads_per_s > 0
 
     @property
     def is_doubtful(self) -> bool:
-        """No idle SSD has such rates, and no second probe confirmed them: the device may have been busy.
+        """True for rates that no idle SSD has, if no second probe confirmed them: the device may have been busy.
 
-        Longer reads cannot be more frequent than shorter ones. Reads in file order bring about as many bytes as long
+        Longer reads cannot be more frequent than shorter reads. Reads in file order have about as many bytes as long
         random reads.
         """
         small, medium, wide = self.random_reads_per_s, self.medium_reads_per_s, self.wide_reads_per_s
@@ -391,7 +391,7 @@ class DeviceProfile:
         return replace(probe, learnt=self.learnt.rebased(self.faster_in(probe)))
 
     def faster_in(self, probe: DeviceProfile) -> dict[Access, float]:
-        """Return the factors by which ``probe`` is faster, for each kind of access that both measured. Pure."""
+        """Return the factors by which ``probe`` is faster, for each kind of access that both have measured. Pure."""
         found: dict[Access, float] = {}
         for access, name in _FIELD_OF.items():
             before, after = float(getattr(self, name)), float(getattr(probe, name))
@@ -414,12 +414,12 @@ class DeviceProfile:
 
 
 def parse_profile(body: dict[str, Any]) -> DeviceProfile:
-    """Return the profile from `DeviceProfile.to_json`'s result.
+    """Return the profile from the result of `DeviceProfile.to_json`.
 
     Raises
     ------
     ValueError, TypeError, KeyError, OverflowError
-        ``body`` is no such result, or of another version.
+        ``body`` is no result of `to_json`, or has another version.
     """
     if body["version"] != PROFILE_VERSION:
         raise ValueError(f"version {body['version']}")
@@ -429,7 +429,7 @@ def parse_profile(body: dict[str, Any]) -> DeviceProfile:
         if one.name.endswith("_per_s")
     }
     depth = int(body["queue_depth"])
-    # Wide enough for every existing device. A rate of 1e-300 would give times beyond float64.
+    # The limits include every existing device. A rate of 1e-300 would give times beyond float64.
     needed = all(1 <= numbers[name] <= _MAX_RATE for name in ("random_reads_per_s", "read_bytes_per_s"))
     is_possible = needed and all(rate == 0 or 1 <= rate <= _MAX_RATE for rate in numbers.values())
     if not is_possible or not 1 <= depth <= 4096:
@@ -453,6 +453,6 @@ _OPTIONAL: Final = frozenset({"medium_reads_per_s", "wide_reads_per_s"})
 
 def _within(value: Any, least: float, most: float) -> float:
     number = float(value)
-    if not least <= number <= most:  # nor for NaN
+    if not least <= number <= most:  # true for NaN as well
         raise ValueError(f"{number} is not between {least} and {most}")
     return number

@@ -1,9 +1,9 @@
-"""The cost model for the I/O strategies: the fastest way to read a superbatch's missing rows. Pure.
+"""The cost model for I/O strategies: the fastest way to read a superbatch's missing rows. Pure.
 
-A superbatch's missing rows can be read batch by batch ("direct"), once in file order into memory ("staged"), or once in
-file order into a region on disk for each batch, which the batch reads back ("packed"). `count_misses` counts the
-requests and bytes of each strategy exactly. `superbatch_sizes` returns the sizes to try, and `ramp` leads up to the
-chosen one.
+A superbatch's missing rows can be read batch by batch ("direct") or once in file order into memory ("staged"). They can
+also be read once in file order into each batch's region on disk, which the batch reads back ("packed"). `count_misses`
+counts each strategy's requests and bytes exactly. `superbatch_sizes` returns the sizes to try, and `ramp` leads up to
+the chosen size.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ SMALLEST, LARGEST = 2, 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuperbatchSize:
-    """The superbatch size S with its reason."""
+    """The superbatch size S, with its reason."""
 
     num_batches: int
     reason: str
 
 
 def superbatch_sizes(num_batches_total: int | None = None) -> tuple[int, ...]:
-    """Return the superbatch sizes to try: powers of two, up to one that holds the whole run. Pure.
+    """Return the superbatch sizes to try: powers of two, up to a size that holds the entire run. Pure.
 
     Parameters
     ----------
-    num_batches_total : the run's batches. None if unknown.
+    num_batches_total : number of batches in the run; None if unknown
     """
     sizes = [SMALLEST]
     while sizes[-1] < LARGEST and (num_batches_total is None or sizes[-1] < num_batches_total):
@@ -55,7 +55,7 @@ def superbatch_sizes(num_batches_total: int | None = None) -> tuple[int, ...]:
 def ramp(size: int, first: int = 1) -> Iterator[int]:
     """Yield the sizes of successive superbatches without end: 1, 2, 4, ..., S, S, S, ..., or ``first`` and its doubles.
 
-    Small ones come first, so that the first batch need not wait for a whole superbatch to be sampled and planned.
+    Small sizes come first, so that the first batch need not wait until a large superbatch is sampled and planned.
 
     Raises
     ------
@@ -87,12 +87,12 @@ class MissCounts:
     """Requests and bytes for a superbatch's missing rows, with each strategy."""
 
     num_batches: int  # S
-    rows: int  # sum over the batches
+    rows: int  # number of missing rows, summed over the batches
     unique_rows: int
     row_bytes: int  # R, as stored
-    direct_requests: int  # reads of all batches, one batch at a time
+    direct_requests: int  # reads if each batch is read separately
     direct_bytes: int
-    sweep_requests: int  # reads of one pass over the union, in file order
+    sweep_requests: int  # reads in one pass over the union, in file order
     sweep_bytes: int
     pack_bytes: int  # the batches' regions on disk, with alignment
 
@@ -103,7 +103,7 @@ class MissCounts:
 
     @property
     def room_bytes(self) -> dict[Strategy, int]:
-        """Memory, or disk for packs, that each strategy needs."""
+        """Bytes of memory, or of disk for packs, that each strategy needs."""
         return {"direct": 0, "staged": self.in_ram_bytes, "packed": self.pack_bytes}
 
     @property
@@ -128,14 +128,14 @@ def count_misses(
 ) -> MissCounts:
     """Count the reads that `plan_extents` would plan for each batch and for their union, without planning them.
 
-    Takes each batch once, in order, and keeps none of them: the union is a bitmap of ``num_rows`` bits.
+    The function takes each batch once, in order, and keeps no batch: the union is a bitmap with ``num_rows`` bits.
 
     Parameters
     ----------
     misses : S arrays (M_b,) of int64
-        Row ids of each batch, strictly ascending.
+        Each batch's row ids, strictly ascending.
     num_rows, row_bytes, data_offset : int
-        N, R and the offset of row 0 in the feature file.
+        N, R and row 0's offset in the feature file.
     gap_bytes, sweep_gap_bytes : int
         Longest hole that a batch's reads and the pass over the union bridge.
     max_extent_bytes : int
@@ -151,7 +151,7 @@ def count_misses(
         A batch is not ascending, or contains a row outside the file.
     """
     _require_sizes(num_rows, row_bytes, data_offset, gap_bytes, sweep_gap_bytes, max_extent_bytes)
-    # One bit per row: 12 MB for 100 million rows, however many are missing.
+    # The bitmap has one bit per row: 12 MB for 100 million rows, however many rows are missing.
     bitmap = np.zeros(-(-num_rows // _WORD_BITS), np.uint64)
     direct, sweep = np.zeros(2, np.int64), np.zeros(2, np.int64)
     rows = pack = num_batches = 0
@@ -222,7 +222,7 @@ def _count_batch(
     previous = np.int64(-1)
     for i in range(rows.shape[0]):
         row = rows[i]
-        # Checked before the bit is set: a kernel that writes out of bounds damages memory silently.
+        # The check precedes the write: a kernel that writes out of bounds damages memory silently.
         if row <= previous or row >= num_rows:
             return i
         previous = row
@@ -248,13 +248,13 @@ def _count_union(
     max_length: int,
     totals: IdArray,
 ) -> int:
-    """Write the reads for the rows in ``bitmap`` to ``totals``, and return the number of rows."""
+    """Write the number of reads and bytes for the rows in ``bitmap`` to ``totals``; return the number of rows."""
     unique, requests, num_bytes = 0, 0, np.int64(0)
     start, stop = NOWHERE, NOWHERE
     for word in range(bitmap.shape[0]):
         left = bitmap[word]
         while left != np.uint64(0):
-            # The word without its lowest bit, and then that bit alone.
+            # Separate the word's lowest bit from its other bits.
             rest = left & (left - np.uint64(1))
             row = word * _WORD_BITS + _BIT_OF[np.int64((left ^ rest) % _POWER_HASH)]
             left = rest
@@ -273,10 +273,10 @@ def _count_union(
 
 # A pack writes to the disk and wears it, so it must be this much faster than the other strategies.
 PACK_GAIN: Final = 1.15
-# Share of the computation within which reads count as hidden. An error of the prediction is corrected after the first
-# superbatch. With half of the computation, half of the strategies that do not delay the loop would be excluded.
+# Share of the computation within which reads count as hidden. The first superbatch corrects an error in the prediction.
+# With half of the computation, half of the strategies that do not delay the loop would be excluded.
 HIDDEN_SHARE: Final = 0.9
-MOVED_GAIN: Final = 1.25  # factor by which a slower strategy must move fewer bytes
+MOVED_GAIN: Final = 1.25  # a slower strategy must move fewer bytes by this factor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,10 +284,10 @@ class Choice:
     """The strategy for a superbatch's missing rows, with its reason."""
 
     strategy: Strategy
-    predicted: Mapping[Strategy, float]  # seconds of retrieval of the whole superbatch, by strategy
+    predicted: Mapping[Strategy, float]  # seconds to retrieve the entire superbatch, by strategy
     reason: str
     factor: float = 1.0  # the calibration's factor in the prediction for ``strategy``
-    # Predicted disk reads for the whole superbatch, with packs that are read back.
+    # Predicted disk reads for the entire superbatch, including packs that are read back.
     read_bytes: int = 0
     is_exchanged: bool = False  # each machine reads a range of the rows for all machines
     counts: MissCounts | None = None  # None for rows that come from other machines
@@ -312,7 +312,7 @@ def predict_seconds(
     ----------
     counts : the superbatch's missing rows
     rates : the devices' rates
-    calibration : from the superbatches before; defaults to none
+    calibration : calibration from earlier superbatches; defaults to no correction
     """
     known = calibration or Calibration()
     sweep = rates.read_seconds(counts.sweep_requests, counts.sweep_bytes)
@@ -337,46 +337,46 @@ def choose_strategy(
     calibration: Calibration | None = None,
     is_whole: bool = True,
 ) -> Choice:
-    """Choose the strategy for a superbatch's missing rows: the fastest one within its budgets. Pure.
+    """Choose the strategy for a superbatch's missing rows: the fastest strategy within its budgets. Pure.
 
-    Packs write to the disk, and are only chosen if they gain 15% over the better of the others. If two strategies take
-    less time than the loop's computation, they cost the loop the same, and the one that moves the fewest bytes is
-    chosen.
+    Packs write to the disk, and are only chosen if they gain 15% over the better of the other strategies. If two
+    strategies take less time than the loop's computation, they cost the loop the same. Then the strategy that moves the
+    fewest bytes is chosen.
 
     Parameters
     ----------
     counts : MissCounts
         Exact counts, from `count_misses`.
     rates : IoRates
-        Rates of the devices.
+        The devices' rates.
     memory_bytes, spill_bytes : int
         Memory and disk for this superbatch's rows.
     forced : str, optional
         A strategy to take at any cost; None or "auto" choose.
     calibration : Calibration, optional
-        From the superbatches before.
+        The calibration from earlier superbatches.
     is_whole : bool
-        The whole file is on the disk. Otherwise missing parts arrive in blocks of megabytes: with "direct" each batch
-        would fetch nearly all blocks for its own rows, and a sweep fetches them once.
+        True if the entire file is on the disk. Otherwise missing parts arrive in blocks of megabytes. With "direct"
+        each batch would fetch nearly all blocks for its own rows; a sweep fetches them once.
 
     Raises
     ------
     ConfigError
         ``forced`` is not a strategy.
     BudgetError
-        The forced strategy exceeds its memory or disk; the message gives needed and allowed bytes.
+        The forced strategy exceeds its memory or disk; the message has needed and allowed bytes.
     """
     known = calibration or Calibration()
     predicted = predict_seconds(counts, rates, known)
     room: dict[Strategy, int] = {"direct": 0, "staged": memory_bytes, "packed": spill_bytes}
-    # A requested strategy is used or fails: another one would spoil the user's comparison.
+    # A requested strategy is used or fails: another strategy would spoil the user's comparison.
     if forced is not None and forced != "auto":
         strategy = _parse_strategy(forced)
         _require_room(strategy, counts, room[strategy])
         return _chosen(strategy, counts, predicted, known, "asked for by io_strategy")
     if counts.rows == 0:
         return _chosen("direct", counts, predicted, known, "no row is missing")
-    # In this order: a pack writes, so it must beat the best strategy that does not.
+    # The order matters: a pack writes, so it must beat the best strategy that does not write.
     strategy = "direct"
     allowed = [way for way in STRATEGIES if counts.room_bytes[way] <= room[way]]
     compared = predicted if is_whole else predicted | {"direct": math.inf}
@@ -451,7 +451,7 @@ def _reason(
     *,
     is_fastest: bool,
 ) -> str:
-    """Return the reason for ``strategy`` and against the others as text. Pure."""
+    """Return text with the reason for ``strategy`` and against the others. Pure."""
     parts = [f"{strategy} takes {_seconds_text(predicted[strategy])}"]
     for other in STRATEGIES:
         if other == strategy:

@@ -1,7 +1,7 @@
-"""One file of a mirror: of full size from the start, filled block by block, with a mark for each stored block.
+"""One file in a mirror: it has its full size from the start, and is filled block by block, with a mark for each block.
 
-`MirrorRecord` identifies a mirror's folder and the version of each object. `FileCheck` checks a file by its page
-checksums, or by the digest of the whole file.
+`MirrorRecord` identifies a mirror's folder and each object's version. `FileCheck` checks a file by its page checksums,
+or by the digest of the entire file.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 MIRROR_RECORD: Final = "mirror.json"
 FILES: Final = "files"  # the folder that is opened as a dataset
-MARKS: Final = "blocks"  # a file of marks for each of its files
+MARKS: Final = "blocks"  # the folder with a file of marks for each dataset file
 BLOCK_BYTES: Final = 8 * 2**20
 MAX_RECORD_BYTES: Final = 16 * 2**20
 _FORMAT: Final = "gloader-mirror"
@@ -51,10 +51,10 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorRecord:
-    """A mirror's owner record. Without one, no file in the folder is used or removed."""
+    """A mirror's owner record. In a folder without this record, no file is used or removed."""
 
     url: str  # without credentials
-    files: Mapping[str, ObjectFacts]  # by name, all array files
+    files: Mapping[str, ObjectFacts]  # facts about all array files, by name
     block_bytes: int = BLOCK_BYTES
 
     def to_bytes(self) -> bytes:
@@ -70,12 +70,12 @@ class MirrorRecord:
 
     @classmethod
     def parse(cls, data: bytes, path: Path) -> Self:
-        """Return the record from `to_bytes`' result. Pure.
+        """Return the record from the result of `to_bytes`. Pure.
 
         Raises
         ------
         FormatError
-            ``data`` is none, or of another version.
+            ``data`` is no record, or has another version.
         """
         try:
             body = json.loads(data)
@@ -95,7 +95,7 @@ class MirrorRecord:
 
 
 def folder_name(url: str, record: bytes) -> str:
-    """Return the folder name for ``url``'s mirror with the commit record ``record``. Pure."""
+    """Return the name of the folder that mirrors ``url`` with the commit record ``record``. Pure."""
     return hashlib.sha256(url.encode() + b"\n" + record).hexdigest()[:32]
 
 
@@ -108,11 +108,11 @@ def _check(record: MirrorRecord) -> None:
         raise ValueError("a size is not one of whole pages")
 
 
-# The marks. In a file that can only be checked as a whole, a block is WRITTEN before it is HERE.
+# The marks. If only a digest of the entire file can check it, a block is WRITTEN before it is HERE.
 MISSING, HERE, WRITTEN = range(3)
-EVICTED: Final = -1  # in place of a number of pins
+EVICTED: Final = -1  # replaces the number of pins
 _LOCK_ATTEMPTS: Final = 200
-_LOCK_PAUSE_S: Final = 0.01  # of another process, during the eviction of a block
+_LOCK_PAUSE_S: Final = 0.01  # pause while another process evicts a block
 _LOG = logging.getLogger(__name__)
 
 
@@ -121,11 +121,11 @@ class MirroredFile:
 
     Parameters
     ----------
-    path : the file, sparse and of full size
-    marks_path : a byte for each block
+    path : the file, sparse and with its full size
+    marks_path : the file of marks, a byte for each block
     name : the object's name
-    facts : its size and ETag
-    block_bytes : whole pages
+    facts : the object's size and ETag
+    block_bytes : bytes in a block, whole pages
     os_io : the system calls
 
     Raises
@@ -153,10 +153,10 @@ class MirroredFile:
         self._os_io = os_io
         # Python's file objects close the descriptors with their last reference.
         self._file = _opened(path, os_io)
-        self._writer: FileIO | None = None  # bypasses the page cache, if possible
+        self._writer: FileIO | None = None  # a second opening, which bypasses the page cache if possible
         self._is_direct = False
         self._lock = threading.Lock()
-        self.marks = np.zeros(self.num_blocks, np.uint8)  # as last read or set
+        self.marks = np.zeros(self.num_blocks, np.uint8)  # the marks as last read or set
         try:
             self._marks = _opened(marks_path, os_io)
         except BaseException:
@@ -171,20 +171,20 @@ class MirroredFile:
         except BaseException:
             self.close()
             raise
-        # How often each block was used, recent uses counting more.
+        # How often each block was used; recent uses count more.
         self.uses = np.zeros(self.num_blocks, np.float32)
-        self.pins = np.zeros(self.num_blocks, np.int32)  # the keeper's; EVICTED during a removal
+        self.pins = np.zeros(self.num_blocks, np.int32)  # the keeper's pins; EVICTED during a removal
 
     def start_of(self, block: int) -> int:
         """Return ``block``'s offset in bytes. Pure."""
         return block * self.block_bytes
 
     def length_of(self, block: int) -> int:
-        """Return ``block``'s bytes. The last block may be shorter. Pure."""
+        """Return the block's number of bytes. The last block may be shorter. Pure."""
         return min(self.block_bytes, self.size - block * self.block_bytes)
 
     def blocks_of(self, offset: int, num_bytes: int) -> tuple[int, int]:
-        """Return the first block that a read touches and the one after the last; none for the header alone. Pure."""
+        """Return the first block that a read touches, and the last plus one; (0, 0) for the header alone. Pure."""
         past = min(offset + num_bytes, self.size)
         if past <= max(offset, DATA_OFFSET):  # the header page is always here
             return 0, 0
@@ -194,14 +194,14 @@ class MirroredFile:
         """Read marks again, because another process may have set some; raises `OSError`."""
         past = self.num_blocks if past is None else past
         found = bytearray(past - first)
-        # Not parallel to `mark`: marks read before an eviction must not be recorded after it.
+        # The lock excludes `mark`: marks read before an eviction must not be recorded after it.
         with self._lock:
             read_full(self._marks.fileno(), memoryview(found), first, os_io=self._os_io)
             marks = np.frombuffer(found, np.uint8)
             self.marks[first:past] = np.where(marks <= WRITTEN, marks, MISSING)  # any other value is damage
 
     def write(self, block: int, data: NDArray[np.uint8]) -> None:
-        """Write a block, which is on the device on return. Raises `OSError`."""
+        """Write a block. On return it is on the device. Raises `OSError`."""
         fd, offset, left = self._open_writer(), self.start_of(block), data.data
         refusals = 0
         while left:
@@ -211,7 +211,7 @@ class MirroredFile:
                 refusals += 1
                 if is_worth_repeating(error, refusals):
                     continue
-                # Some file systems refuse the first write, not the flag.
+                # Some file systems refuse the first write instead of the flag.
                 if error.errno != errno.EINVAL or not self._is_direct:
                     raise
                 self._leave_direct(fd)
@@ -220,12 +220,12 @@ class MirroredFile:
             if left:  # the rest after a short write may begin at an offset that O_DIRECT refuses
                 self._leave_direct(fd)
         self._os_io.kill_point("mirror.after_block_write")
-        # Before its mark, which promises that the bytes are on the device.
+        # The sync precedes the block's mark, which promises that the bytes are on the device.
         self._os_io.datasync(fd)
         self._os_io.kill_point("mirror.after_block_sync")
 
     def read(self, buffer: memoryview, offset: int) -> int:
-        """Read from the file on this disk, whatever its marks; raises `OSError`."""
+        """Read from the file on this disk, regardless of its marks; raises `OSError`."""
         return read_full(self._file.fileno(), buffer, offset, os_io=self._os_io)
 
     def mark(self, block: int, mark: int, *, is_durable: bool = False) -> None:
@@ -273,18 +273,18 @@ class MirroredFile:
     def claim(self, block: int) -> bool:
         """Lock a block for fetching. Return False if another process fetches it now."""
         with self._lock:
-            # Beyond the marks, in a range that no share or eviction locks.
+            # These locks lie beyond the marks, in a range that no share or eviction locks.
             return self.own(self.num_blocks + block)
 
     def unclaim(self, block: int) -> None:
-        """Release `claim`'s lock; closing the file releases all of them."""
-        # If that fails, other processes wait in vain, but only as long as for a request.
+        """Release the lock from `claim`; closing the file releases all such locks."""
+        # If this fails, other processes wait in vain, but only as long as for a request.
         with self._lock, suppress(OSError):
             if not self._marks.closed:
                 self.release(self.num_blocks + block, self.num_blocks + block + 1)
 
     def release(self, first: int, past: int) -> None:
-        """Release the lock of `share` or `own`."""
+        """Release the lock from `share` or `own`."""
         try:
             self._os_io.lock_range(self._marks.fileno(), fcntl.LOCK_UN, first, past - first)
         except OSError as error:
@@ -304,7 +304,7 @@ class MirroredFile:
                 try:
                     self._os_io.set_direct(self._writer.fileno(), is_direct=True)
                     self._is_direct = True
-                except OSError:  # through the page cache, but synced to the device all the same
+                except OSError:  # writes then use the page cache, and are still synced to the device
                     _LOG.debug("%s is written through the page cache", self.path)
             return self._writer.fileno()
 
@@ -314,7 +314,7 @@ class MirroredFile:
             self._os_io.set_direct(fd, is_direct=False)
 
     def _require_unsupported(self, error: OSError) -> None:
-        # A file system without such locks, as some network ones: processes can share a mirror without a budget there.
+        # Some network file systems have no such locks. Processes can share a mirror there only without a budget.
         if not is_unsupported(error) and error.errno != errno.ENOLCK:
             raise error
 
@@ -326,7 +326,7 @@ def _opened(path: Path, os_io: OsIO) -> FileIO:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileCheck:
-    """The check for one file in a dataset."""
+    """The check for one dataset file."""
 
     array: ArrayRecord
     header: bytes
@@ -334,7 +334,7 @@ class FileCheck:
 
     @property
     def pages_name(self) -> str | None:
-        """The file's page checksum file. None means that only the whole file's digest checks it."""
+        """The name of the file's page checksum file. None means that only a digest of the entire file checks it."""
         return None if self.is_sums else self.array.pages_file
 
     def require_header(self, data: NDArray[np.uint8], url: str) -> None:
@@ -373,7 +373,7 @@ class FileCheck:
             )
 
     def is_sound(self, file: MirroredFile) -> bool:
-        """Return True if the whole file equals the written one; raises `OSError`."""
+        """Return True if the entire file equals the written file; raises `OSError`."""
         digest, left = Digest(self.array.version), self.array.num_pages
         buffer = aligned_bytes(min(file.block_bytes, file.size - DATA_OFFSET))
         sums = np.empty(buffer.size // PAGE_BYTES, np.uint64)

@@ -1,7 +1,7 @@
 """Object stores: the seam, the limits on requests, and the client that uses obstore.
 
-`Limits` are the bytes and requests per second that a user allows, shared by all threads. Redirects of a web server are
-followed within its host and refused to another one. Errors have gloader's texts, because obstore's texts may hold
+`Limits` are the bytes and requests per second that a user allows, shared by all threads. A web server's redirects are
+followed within its host and refused to another host. Errors have gloader's texts, because obstore's texts may hold
 signed queries, headers and key ids.
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
-REQUEST_TIMEOUT_S: Final = 60.0  # of one request, until its last byte
+REQUEST_TIMEOUT_S: Final = 60.0  # per request, until its last byte
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +49,8 @@ class ObjectStore(Protocol):
     """The objects below a URL, by their names. Thread-safe.
 
     Every method raises `StoreReadError` (`put` and `delete`: `StoreWriteError`) with one of these errno: EBUSY (the
-    store is overloaded), ETIMEDOUT, ECONNRESET (a failed connection, or a truncated body), EIO (an error of the
-    server), ENOENT, EACCES, ESTALE (the content was replaced), or EINVAL (an invalid request).
+    store is overloaded), ETIMEDOUT, ECONNRESET (a failed connection, or a truncated body), EIO (a server error),
+    ENOENT, EACCES, ESTALE (the content was replaced), or EINVAL (an invalid request).
     """
 
     @property
@@ -63,7 +63,7 @@ class ObjectStore(Protocol):
         ...
 
     def read(self, name: str, /, *, max_bytes: int) -> tuple[bytes, ObjectFacts]:
-        """Return a whole object with at most ``max_bytes``. A larger one raises EFBIG."""
+        """Return an entire object with at most ``max_bytes``. A larger object raises EFBIG."""
         ...
 
     def get(self, name: str, start: int, length: int, etag: str, /) -> Buffer:
@@ -79,19 +79,19 @@ class ObjectStore(Protocol):
         ...
 
     def delete(self, name: str, /) -> None:
-        """Remove an object; a missing one is no error."""
+        """Remove an object; a missing object is no error."""
         ...
 
 
-# Expected rate of a store for one machine: 6 to 20 Gb/s were measured on S3.
+# A store's expected rate for one machine: 6 to 20 Gb/s were measured on S3.
 _LIKELY_BYTES_PER_S: Final = 1e9
-_BURST_S: Final = 0.25  # the rate of an idle time that may be saved up
+_BURST_S: Final = 0.25  # how much idle time a burst may use up
 _REQUESTS: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*req/s", re.IGNORECASE)
 _ALLOWED: Final = "bytes and requests a second, as in 500MB/s,3000req/s, or one of them"
 
 
 class TokenBucket:
-    """A rate limit with short bursts. Thread-safe; requests are served in their order.
+    """A rate limit with short bursts. Thread-safe; serves requests in their order.
 
     Parameters
     ----------
@@ -109,16 +109,16 @@ class TokenBucket:
             now = monotonic()
             begin = max(self._free_at, now - _BURST_S)
             self._free_at = begin + amount / self.per_s
-            # A request waits for the earlier ones, not for itself, because a block is larger than any burst.
+            # A request waits for earlier requests, not for itself, because a block is larger than any burst.
             return max(0.0, begin - now)
 
 
 class Limits:
-    """The limits on an object store; none by default. Thread-safe.
+    """The limits on requests to an object store; no limits by default. Thread-safe.
 
     Parameters
     ----------
-    bytes_per_s, requests_per_s : rates for all requests together. None means no limit.
+    bytes_per_s, requests_per_s : rates for all requests together; None means no limit
 
     Raises
     ------
@@ -188,12 +188,12 @@ _MOST_HOPS: Final = 10  # like obstore
 class RedirectGuard:
     """Refuses objects that a web server redirects to another host, after one HEAD request each. Thread-safe.
 
-    obstore follows redirects by itself. Then the dataset's record, and so its checksums, would come from another host.
+    obstore itself follows redirects. The dataset's record, and so its checksums, would then come from another host.
 
     Parameters
     ----------
     url : the objects' folder URL, http or https, perhaps with user and password
-    timeout_s : time-out of a request
+    timeout_s : time-out for a request
     """
 
     def __init__(self, url: str, *, timeout_s: float) -> None:
@@ -203,7 +203,7 @@ class RedirectGuard:
         self._headers = {"Authorization": f"Basic {_basic(user)}"} if user else {}
         self._timeout_s = timeout_s
         self._opener = OpenerDirector()
-        for handler in (ProxyHandler, HTTPHandler, HTTPSHandler):  # none that follows redirects or raises
+        for handler in (ProxyHandler, HTTPHandler, HTTPSHandler):  # no redirects, no errors raised
             self._opener.add_handler(handler())
         self._direct: set[str] = set()
 
@@ -262,7 +262,7 @@ def _basic(user: str) -> str:
 
 Failure = TypeVar("Failure", bound=StoreReadError | StoreWriteError)
 
-# From obstore's text: "status: 503" and "kind: Timeout" of its Rust values, and the code in the body of S3's answers.
+# Patterns in obstore's text: "status: 503" and "kind: Timeout" from Rust values, and the code in S3's answers.
 _STATUS = re.compile(r"\bstatus: (\d{3})\b|status code: (\d{3})\b")
 _KIND = re.compile(r"HttpError \{\s*kind: (\w+)")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
@@ -315,7 +315,7 @@ def refusal(kind: type[Failure], code: int, url: str, text: str) -> Failure:
 
 
 def redacted(error: BaseException) -> str:
-    """Return an error text's first line, shortened, without queries and users of URLs. Pure."""
+    """Return an error text's first line, shortened, without the queries and users in URLs. Pure."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return _USER.sub("//", _QUERY.sub("", lines[0]))[:200]
 
@@ -356,27 +356,27 @@ def _errno_of_status(status: int) -> int:
 
 T = TypeVar("T")
 
-_PART_BYTES: Final = 16 * 2**20  # of an upload in parts: S3 takes 10,000 of them, so up to 160 GB
-_STALL_S: Final = 20.0  # without any byte
+_PART_BYTES: Final = 16 * 2**20  # per part in an upload: S3 takes 10,000 parts, so up to 160 GB
+_STALL_S: Final = 20.0  # longest wait without any byte
 _CONNECT_S: Final = 5.0
 
 
 def open_objects(url: str, *, timeout_s: float = REQUEST_TIMEOUT_S, redirects: bool = False) -> ObjectStore:
-    """Open the objects below ``url`` through obstore; no request is made.
+    """Open the objects below ``url`` through obstore; makes no request.
 
-    Credentials are found by obstore alone: environment variables (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``, ...),
-    the files of the vendors' tools, or the machine's own role.
+    Only obstore looks for credentials: in environment variables (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``, ...), the
+    files of the vendors' tools, or the machine's own role.
 
     Parameters
     ----------
     url : s3://, gs://, az://, https://, http://, file:// or, within a process, memory://name
-    timeout_s : for one request, until its last byte is here
-    redirects : follow a web server to another host
+    timeout_s : time-out for one request, until its last byte arrived
+    redirects : True follows a web server to another host
 
     Raises
     ------
     ConfigError
-        The URL is none, or something that the store needs is not set.
+        The URL is invalid, or a setting that the store needs is missing.
     MissingDependencyError
         obstore is not installed.
     """
@@ -398,8 +398,8 @@ def open_objects(url: str, *, timeout_s: float = REQUEST_TIMEOUT_S, redirects: b
             "allow_http": _says_http(url),
         }
     try:
-        # The fetcher repeats blocks, and must see every refusal of an overloaded store in time. obstore repeats the
-        # single requests itself.
+        # The fetcher repeats blocks, and must see an overloaded store's refusals in time. obstore repeats single
+        # requests itself.
         patient = from_url(url, **options)
         once = (
             patient
@@ -418,7 +418,7 @@ def open_objects(url: str, *, timeout_s: float = REQUEST_TIMEOUT_S, redirects: b
 
 
 def _says_http(url: str) -> bool:
-    """Return True if ``url``'s endpoint is unencrypted by name, in itself or in the environment."""
+    """Return True if ``url`` or its endpoint in the environment is an unencrypted address."""
     if url.startswith("http://"):
         return True
     prefixes = {"s3": "AWS_", "az": "AZURE_", "gs": "GOOGLE_"}
@@ -438,7 +438,7 @@ class ObstoreClient:
     url : the URL, without secrets
     once : the store without retries, for `get`, whose caller retries
     patient : the same store with retries
-    guard : refuses objects of other hosts. None means that there are none, or that they are allowed.
+    guard : refuses objects on other hosts; None means that there are no such objects, or that they are allowed
     """
 
     def __init__(self, url: str, *, once: Any, patient: Any, guard: RedirectGuard | None = None) -> None:
@@ -479,7 +479,7 @@ class ObstoreClient:
         """Return the bytes, as `ObjectStore.get`."""
         doing = f"reading bytes {start} to {start + length - 1}"
         options: dict[str, Any] = {"range": (start, start + length)}
-        # By RFC 9110 a weak tag never matches. The answer's own tag is compared in any case.
+        # By RFC 9110 a weak tag never matches. The answer's own tag is always compared.
         if etag.startswith('"'):
             options["if_match"] = etag
 
@@ -541,7 +541,7 @@ class ObstoreClient:
             return act()
         except Exception as error:  # noqa: BLE001 - any error's text may hold a signed query
             failure = store_error(kind, self._url_of(name), doing, error)
-        # Outside the block, so that the library's text is not shown as the context either.
+        # The error is raised outside the block, so that the library's text is not shown as its context.
         raise failure
 
 
@@ -554,6 +554,6 @@ def _memory_store(_url: str) -> Any:
 
 
 def _facts(meta: Any) -> ObjectFacts:
-    # Without an ETag the time of the last change replaces it. It never begins with a quote.
+    # Without an ETag the time of the last change replaces it. This text never begins with a quote.
     etag = meta["e_tag"] or f"of {meta['last_modified'].isoformat()}"
     return ObjectFacts(size=meta["size"], etag=etag)

@@ -1,4 +1,4 @@
-"""A pure planner from row ids to aligned extents of a file: the reads, and the rows that each one fetches."""
+"""A pure planner from row ids to a file's aligned extents: the reads, and the rows that each read fetches."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gloader.errors import ConfigError, ShapeError
 if TYPE_CHECKING:
     from gloader.types import IdArray
 
-ALIGNMENT = 4096  # one checksum page: pages are verified as a whole, and every device accepts 4 KiB
-NOWHERE = np.int64(-(2**62))  # place of the read before the first one, beyond the reach of every row
+ALIGNMENT = 4096  # one checksum page: pages are verified as a unit, and every device accepts 4 KiB
+NOWHERE = np.int64(-(2**62))  # place of the read before the first read, out of reach for every row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extents:
-    """Aligned reads in file order, disjoint, with each one's range of rows.
+    """Aligned, disjoint reads in file order, with each read's range of rows.
 
     A row across two extents belongs to both ranges; its bytes are copied in two parts.
     """
@@ -31,12 +31,12 @@ class Extents:
     row_end: IdArray  # (X,) one past the last position
 
     def __len__(self) -> int:
-        """X."""
+        """Return the number of reads."""
         return int(self.offset.shape[0])
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that all reads together move."""
+        """Bytes in all reads."""
         return int(self.length.sum())
 
 
@@ -55,7 +55,7 @@ def num_pages(rows: IdArray, *, row_bytes: int) -> int:
     """Return the number of pages with at least one byte of the ascending ``rows`` (M,). Pure."""
     first = rows * row_bytes // ALIGNMENT
     last = (rows * row_bytes + row_bytes - 1) // ALIGNMENT
-    # A page that the row before also touches is counted with that row.
+    # A page that the previous row also touches was counted with the previous row.
     seen = np.concatenate([[-1], last[:-1]])
     return int((last - np.maximum(first, seen + 1) + 1).sum())
 
@@ -65,7 +65,7 @@ def plan_extents(
 ) -> Extents:
     """Merge sorted rows into the fewest aligned reads worth making. Pure.
 
-    Two rows share a read when the hole between their pages costs less to read than a second request, see
+    Two rows share a read if the hole between their pages costs less to read than a second request, see
     `ReadTimes.gap_bytes`. No page is read twice, and there are never more reads than rows.
 
     Parameters
@@ -73,11 +73,11 @@ def plan_extents(
     rows : (M,) int64
         Row ids in ascending order; repeats are allowed.
     row_bytes : int
-        Bytes of one row, at least 1.
+        Bytes in one row, at least 1.
     data_offset : int
-        Byte of the file at which row 0 starts.
+        Row 0's first byte in the file.
     max_gap_bytes : int
-        Longest hole between two pages that is read through.
+        Longest hole between two pages that a read bridges.
     max_extent_bytes : int
         Longest read; at least ``min_extent_bytes(row_bytes)``.
 
@@ -130,8 +130,8 @@ def _plan(
             table[1, count - 1] = stop - start
             table[3, count - 1] = i
             if page < stop:
-                # The rows before already read this row's first page; every repeat of the row takes that part
-                # from there.
+                # The previous read already contains this row's first page; every repeat of the row takes that part
+                # from it.
                 same = i
                 while same < rows.shape[0] and rows[same] == rows[i]:
                     same += 1
@@ -148,7 +148,7 @@ def _plan(
 
 @njit(cache=True, nogil=True)
 def pages_of(first: int, row_bytes: int) -> tuple[int, int]:
-    """Return begin and end of the pages of the row at byte ``first``, in bytes. Pure."""
+    """Return the begin and end, in bytes, of the pages that hold the row at byte ``first``. Pure."""
     return first // ALIGNMENT * ALIGNMENT, (first + row_bytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
 
 
@@ -156,12 +156,12 @@ def pages_of(first: int, row_bytes: int) -> tuple[int, int]:
 def joins_read(start: int, stop: int, page: int, page_end: int, max_gap: int, max_length: int) -> bool:
     """Return True if pages join the read before them: the hole is small, and the read stays short enough. Pure.
 
-    This is the one merge rule of planned reads, counted reads and sweeps.
+    Planned reads, counted reads and sweeps all merge by this rule.
 
     Parameters
     ----------
-    start, stop : begin and end of the last read, in bytes; both `NOWHERE` before the first
-    page, page_end : begin and end of the pages, in bytes; ``page`` is never below that of the last call
+    start, stop : begin and end of the last read, in bytes; both `NOWHERE` before the first read
+    page, page_end : begin and end of the pages, in bytes; ``page`` never decreases between calls
     max_gap, max_length : longest hole that a read bridges and longest read, in bytes
     """
     return page - stop <= max_gap and page_end - start <= max_length

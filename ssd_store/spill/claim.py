@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _PROC: Final = Path("/proc")
 _BOOT_ID: Final = _PROC / "sys" / "kernel" / "random" / "boot_id"
 _MAX_BYTES: Final = 4096  # an owner file, or a file of /proc
-_START_FIELD: Final = 19  # of /proc/PID/stat, counted from the state, the first field after the name
+_START_FIELD: Final = 19  # place in /proc/PID/stat, counted from the state, the first field after the name
 _DEAD_STATES: Final = frozenset("ZXx")  # a zombie holds no lock and makes no more writes
 
 
@@ -41,7 +41,7 @@ class SpillOwner:
     pid: int
     # Clock ticks since boot: a process number may return, but not with the same start. 0 without /proc.
     start_ticks: int
-    boot_id: str  # of the kernel; empty if unknown
+    boot_id: str  # the kernel's boot id; empty if unknown
     host: str
 
     @classmethod
@@ -60,16 +60,16 @@ class SpillOwner:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the owner from a result of `to_json`. Pure.
+        """Return the owner from the result of `to_json`. Pure.
 
         Raises
         ------
         FormatError
-            The text is nothing that `to_json` writes.
+            The text is no result of `to_json`.
         """
         try:
             members = json.loads(text)
-            # The types of the fields are checked below, because a dataclass accepts anything.
+            # The fields' types are checked below, because a dataclass accepts anything.
             owner = cls(**members)
         except MALFORMED as error:
             raise FormatError(f"{text[:80]!r} is not the owner file of a spill folder") from error
@@ -86,14 +86,14 @@ class SpillOwner:
         return cls.parse(_read_text(path, os_io, os.O_NOFOLLOW))
 
     def to_json(self) -> str:
-        """Return the text of the owner file. Pure."""
+        """Return the owner file's text. Pure."""
         return json.dumps(asdict(self)) + "\n"
 
     def is_gone(self, *, os_io: OsIO = REAL_OS) -> bool:
         """Return True if the process has certainly ended, for a folder with a free lock.
 
-        Another boot of the same host has ended all its processes. The state of another kernel on another host is
-        unknown: locks of a shared file system may be local to each host.
+        Another boot of the same host has ended all its processes. For another kernel on another host the answer is
+        unknown, because locks on a shared file system may be local to each host.
         """
         # Process numbers and start times are meaningful only within one boot of one kernel.
         boot_id, is_same_host = _boot_id(os_io), self.host == os.uname().nodename
@@ -104,7 +104,7 @@ class SpillOwner:
             fields = _stat_fields(_read_text(_PROC / str(self.pid) / "stat", os_io))
         except (FileNotFoundError, ProcessLookupError):  # no such process, or no /proc
             return (bool(boot_id) or is_same_host) and not _is_running(self.pid)
-        except OSError:  # unknown: the folder stays
+        except OSError:  # the state is unknown, so the folder stays
             return False
         is_another = self.start_ticks not in (0, int(fields[_START_FIELD]))
         return fields[0] in _DEAD_STATES or is_another
@@ -115,7 +115,7 @@ def _is_running(pid: int) -> bool:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except PermissionError:  # another user's
+    except PermissionError:  # another user's process
         return True
     return True
 
@@ -142,12 +142,13 @@ def _read_text(path: Path, os_io: OsIO, flags: int = 0) -> str:
 _LOG = logging.getLogger(__name__)
 
 SPILL_PREFIX: Final = "gloader-spill-"
-_CLAIMED: Final = re.compile(r"gloader-[a-z]+-.+")  # removed if an owner file identifies the owner
-# A name that no other program gives to a folder: removed even without an owner file, if it is otherwise empty.
+# Such a folder is removed if an owner file identifies the owner.
+_CLAIMED: Final = re.compile(r"gloader-[a-z]+-.+")
+# No other program gives a folder this name. Such a folder is removed without an owner file, if it is otherwise empty.
 _GENERATED: Final = re.compile(r"gloader-[a-z]+-(?:([0-9a-f]{8})-)?[0-9a-f]{8}")
 SPILL_DIR_VARIABLE: Final = "GLOADER_SPILL_DIR"
 OWNER_NAME: Final = "owner.json"
-# A folder without an owner may be one that a process creates under another kernel, whose locks are invisible here.
+# A folder without an owner may be new: its process may run under another kernel, whose locks are invisible here.
 UNCLAIMED_GRACE_S: Final = 600.0
 KILL_POINTS: Final = (
     "spill.after_mkdtemp",
@@ -165,10 +166,10 @@ _OWNER_TEMPORARY: Final = OWNER_NAME + ".tmp"
 
 
 class SpillClaim:
-    """A new folder ``gloader-KIND-BOOT-XXXX`` for this process alone. Owns it until `remove`.
+    """A new folder ``gloader-KIND-BOOT-XXXX`` for only this process. Owns it until `remove`.
 
-    The folder is locked by ``flock`` while the claim is held. Its owner file identifies the owner after the lock is
-    gone. SIGTERM without a handler removes the folder before it ends the process.
+    An ``flock`` locks the folder while the claim is held. Its owner file identifies the owner after the lock is gone.
+    SIGTERM without a handler removes the folder before it ends the process.
 
     Parameters
     ----------
@@ -187,10 +188,10 @@ class SpillClaim:
         self._os_io = os_io
         self._prefix = prefix
         self._fd = -1
-        # Before the folder is created, because `__del__` and the handler below read it at any time.
-        self._owner_pid = 0  # process that has to remove the folder; 0 for none
+        # These fields are set before the folder exists, because `__del__` and the handler may read them at any time.
+        self._owner_pid = 0  # the process that has to remove the folder; 0 if there is none
         self.path = parent
-        # Before signals are blocked, because only signals with a handler are.
+        # This call precedes the block of signals, because only signals with a handler are blocked.
         act_at_sigterm(id(self), lambda: None)
         doing = f"creating a spill folder in {parent} (set {SPILL_DIR_VARIABLE} to another)"
         try:
@@ -240,7 +241,7 @@ class SpillClaim:
     def _make(self, parent: Path) -> bool:
         """Create a folder with a free name, closed to other users."""
         for _ in range(_ATTEMPTS):
-            # The kernel's name shows which processes can rely on the lock: see `_is_abandoned`.
+            # The kernel's tag in the name shows which processes can rely on the lock: see `_is_abandoned`.
             name = f"{self._prefix}{_boot_tag(self._os_io)}-{secrets.token_hex(4)}"
             self.path = parent / name
             try:
@@ -253,7 +254,7 @@ class SpillClaim:
         raise FileExistsError(errno.EEXIST, "every name tried for a spill folder is taken", str(parent))
 
     def _lock(self) -> bool:
-        """Lock the new folder. Return False if another run removed or removes it."""
+        """Lock the new folder. Return False if another run removed it, or is removing it."""
         self._os_io.kill_point("spill.after_mkdtemp")
         try:
             self._fd = lock_folder(self.path, os_io=self._os_io)
@@ -265,10 +266,10 @@ class SpillClaim:
         return is_there
 
     def _sign(self) -> None:
-        # Locked before the owner file exists, so that the lock of a folder with an owner file shows if the owner lives.
+        # The lock precedes the owner file. So if a folder has an owner file, its lock shows if the owner lives.
         self._os_io.kill_point("spill.after_lock")
         owner = SpillOwner.this_process(os_io=self._os_io)
-        # Forced to the device, because after a power loss the folder is removed only with a readable owner file.
+        # The owner file is forced to the device: after a power loss only a readable file permits the removal.
         write_chunks_atomically(
             self.path / OWNER_NAME,
             [owner.to_json().encode()],
@@ -288,7 +289,7 @@ class SpillClaim:
 
 
 def spill_parent(parent: StrPath | None = None) -> Path:
-    """Return the folder of spill folders: ``parent``, else $GLOADER_SPILL_DIR, else the temporary folder.
+    """Return the parent for spill folders: ``parent``, else $GLOADER_SPILL_DIR, else the temporary folder.
 
     Raises
     ------
@@ -304,7 +305,7 @@ def spill_parent(parent: StrPath | None = None) -> Path:
 
 @contextmanager
 def scratch_folder(parent: StrPath | None, *, prefix: str) -> Iterator[Path]:
-    """Yield a folder in ``parent``, as in `spill_parent`, for the block; dead folders are removed first.
+    """Yield a folder in ``parent`` for the block, see `spill_parent`; dead folders are removed first.
 
     Parameters
     ----------
@@ -314,7 +315,7 @@ def scratch_folder(parent: StrPath | None, *, prefix: str) -> Iterator[Path]:
     Raises
     ------
     SpillError
-        As in `SpillClaim` and its `remove`.
+        See `SpillClaim` and its `remove`.
     """
     folder = spill_parent(parent)
     remove_dead_spills(folder)
@@ -326,11 +327,11 @@ def scratch_folder(parent: StrPath | None, *, prefix: str) -> Iterator[Path]:
 
 
 def remove_dead_spills(parent: StrPath | None = None, *, os_io: OsIO = REAL_OS) -> list[Path]:
-    """Remove the folders of any kind in ``parent`` whose owner is dead, and return them.
+    """Remove the folders in ``parent`` whose owner is dead, whatever their kind, and return them.
 
     A folder stays if its lock is held, if its owner runs, or if it belongs to another user. A link, a file, or a folder
-    without an owner file stays too, except an empty folder with a generated name: its process was killed while creating
-    it. A folder that cannot be removed is logged and stays.
+    without an owner file stays too. An exception is an empty folder with a generated name: its process was killed while
+    creating it. A folder that cannot be removed is logged and stays.
     """
     folder = spill_parent(parent)
     removed: list[Path] = []
@@ -358,7 +359,7 @@ def _remove_if_dead(path: Path, os_io: OsIO) -> bool:
     # The parent is often /tmp, where any user can create a link with this name, so links are never followed.
     try:
         fd = os_io.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except (NotADirectoryError, PermissionError):  # a link, a file, another user's
+    except (NotADirectoryError, PermissionError):  # a link, a file, or another user's folder
         return False
     try:
         if os_io.fstat(fd).st_uid != os.geteuid() or not _is_abandoned(path, os_io):
@@ -367,7 +368,7 @@ def _remove_if_dead(path: Path, os_io: OsIO) -> bool:
             os_io.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        # Again under the lock: another run may have removed it, and the name may belong to a new folder.
+        # The check repeats under the lock: another run may have removed the folder, and a new one may have its name.
         if not _is_abandoned(path, os_io):
             return False
         _remove_folder(path, os_io)
@@ -377,14 +378,14 @@ def _remove_if_dead(path: Path, os_io: OsIO) -> bool:
 
 
 def _is_abandoned(path: Path, os_io: OsIO) -> bool:
-    """Return True if ``path`` is a spill folder whose owner is gone, given that its lock is free."""
+    """Return True if ``path`` is a spill folder whose owner is gone, assuming that its lock is free."""
     try:
         owner = SpillOwner.read(path / OWNER_NAME, os_io=os_io)
     except FileNotFoundError:
         made = _GENERATED.fullmatch(path.name)
         if made is None or not set(os_io.listdir(path)) <= {_OWNER_TEMPORARY}:
             return False
-        # Under this kernel its creator holds the lock, or checks after locking that the folder still exists.
+        # Under this kernel the folder's creator holds the lock, or checks after locking that the folder still exists.
         is_of_this_boot = made[1] not in (None, _UNKNOWN_BOOT) and made[1] == _boot_tag(os_io)
         return is_of_this_boot or time.time() - os_io.stat(path).st_mtime > UNCLAIMED_GRACE_S
     except (OSError, FormatError) as error:
@@ -399,7 +400,7 @@ def _boot_tag(os_io: OsIO) -> str:
 
 
 def _remove_folder(path: Path, os_io: OsIO) -> None:
-    """Remove a spill folder. One failure is retried, because only space is at stake."""
+    """Remove a spill folder. One failure is retried, because a leftover only costs space."""
     try:
         _remove_once(path, os_io)
     except FileNotFoundError:  # another process removed all of it
@@ -418,7 +419,7 @@ def _remove_under_writers(path: Path, os_io: OsIO) -> None:
 
 def _remove_once(path: Path, os_io: OsIO) -> None:
     names = os_io.listdir(path)
-    # The owner file goes last, so that the next run finishes an interrupted removal.
+    # The owner file is removed last, so that the next run can finish an interrupted removal.
     for name in sorted(names, key=lambda name: name == OWNER_NAME):
         if name == OWNER_NAME:
             os_io.kill_point("spill.after_files_removed")

@@ -1,6 +1,6 @@
-"""Regions of the spill folder, one for each batch or frontier: written by a sweep, read back, every byte checked.
+"""Regions in the spill folder, one for each batch or frontier: written by a sweep, read back with every byte checked.
 
-A region has whole pages, and several regions share a file. `SharedBuffers` serve region stores of several files in
+A region has whole pages, and several regions share a file. `SharedBuffers` serve region stores for several files in
 turn.
 """
 
@@ -40,31 +40,31 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-MAX_FILES: Final = 16  # of a group of batches; each is returned when its last batch is done
+MAX_FILES: Final = 16  # per group of batches; a file is returned when its last batch is done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RegionLayout:
-    """The regions of S batches. Row i of a batch starts ``i * row_bytes`` after its region's start."""
+    """The regions of S batches. A batch's row i starts ``i * row_bytes`` after the region's start."""
 
     file: IdArray  # (S,) number of the file that holds each region
-    start: IdArray  # (S,) offset in the file, a multiple of 4096
-    first_page: IdArray  # (S + 1,) start of each region's pages in the pack's checksums
-    file_bytes: IdArray  # (G,) bytes of each file
+    start: IdArray  # (S,) each region's offset in its file, a multiple of 4096
+    first_page: IdArray  # (S + 1,) each region's first page in the pack's checksums
+    file_bytes: IdArray  # (G,) each file's bytes
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all files."""
+        """Bytes in all files."""
         return int(self.file_bytes.sum())
 
     @property
     def num_pages(self) -> int:
-        """Pages of all regions."""
+        """Pages in all regions."""
         return int(self.first_page[-1])
 
 
 def pack_bytes(misses_per_batch: Sequence[int] | IdArray, row_bytes: int) -> int:
-    """Return the disk bytes of a pack with ``counts`` rows per batch. Pure."""
+    """Return the disk bytes for a pack with the given number of rows per batch. Pure."""
     return plan_regions(np.asarray(misses_per_batch, np.int64), row_bytes).num_bytes
 
 
@@ -73,10 +73,10 @@ def plan_regions(counts: IdArray, row_bytes: int, groups: Sequence[int] = ()) ->
 
     Parameters
     ----------
-    counts : (S,)
+    counts : (S,) number of rows in each batch
     row_bytes : R
-    groups : (S,) group of each batch. Neighbours in different groups share no file, because they finish at different
-        times. Empty means one group.
+    groups : (S,) each batch's group. Neighbours in different groups share no file, because they finish at different
+        times. Empty means one group
     """
     pages = -(-counts * row_bytes // PAGE_BYTES)
     first_page = np.concatenate([[0], np.cumsum(pages)]).astype(np.int64)
@@ -93,7 +93,7 @@ def plan_regions(counts: IdArray, row_bytes: int, groups: Sequence[int] = ()) ->
 
 
 def _files(num_batches: int, groups: Sequence[int]) -> IdArray:
-    """Return the number of each batch's file."""
+    """Return each batch's file number."""
     # Neighbours share a file: batches end in order, so files and disk space become free in order.
     ends = np.flatnonzero(np.diff(np.asarray(groups, np.int64))) + 1
     sizes = np.diff(np.concatenate([[0], ends, [num_batches]]))
@@ -105,7 +105,7 @@ def _files(num_batches: int, groups: Sequence[int]) -> IdArray:
 
 
 class SharedBuffers:
-    """Sweep memory and a read-back lane for stores of one folder, used by one sweep at a time. Thread-safe.
+    """Sweep memory and a read-back lane for stores in one folder, used by one sweep at a time. Thread-safe.
 
     Owns the lane until `close`, which comes after closing the stores.
 
@@ -128,7 +128,7 @@ class SharedBuffers:
 
         Parameters
         ----------
-        io : request method
+        io : the request method
         is_direct : reads bypass the page cache
         os_io : the system calls
 
@@ -155,7 +155,7 @@ class SharedBuffers:
                 self._lane.close()
 
 
-CHUNK_BYTES: Final = 128 * 1024  # of a read-back request
+CHUNK_BYTES: Final = 128 * 1024  # one read-back request
 _IN_ORDER: IdArray = np.empty(0, dtype=np.int64)
 
 
@@ -163,14 +163,14 @@ class RegionStore:
     """Writes regions of a file's rows, one sweep at a time, and reads them back. Thread-safe.
 
     Owns a descriptor, rings or threads and its buffers until `close`, which closes its regions as well. Regions may be
-    read while the next ones are written.
+    read while the next regions are written.
 
     Parameters
     ----------
     stored : the rows' description
     folder : folder for the regions, within its budget
     buffers : buffers for sweeps and for reading back; other stores may share them
-    owns_buffers : `close` closes the buffers
+    owns_buffers : True if `close` closes the buffers
     gap_bytes : longest hole that a sweep over `WantedRows` bridges; defaults to the value in the device's profile
 
     Raises
@@ -196,8 +196,8 @@ class RegionStore:
         self._name = buffers.name
         self._owned = buffers if owns_buffers else None
         self._is_closed = False
-        self._is_direct = True  # until a spilled file refuses
-        self._made: list[SpillFiles] = []  # that are not returned yet
+        self._is_direct = True  # until a spilled file refuses O_DIRECT
+        self._made: list[SpillFiles] = []  # files that were not returned yet
         self._sweeper = Sweeper(stored, buffers.memory, gap_bytes=gap_bytes, is_real=folder.os_io.is_real)
         try:
             self._lane = buffers.lane(
@@ -235,18 +235,18 @@ class RegionStore:
         Parameters
         ----------
         wanted : S members' rows
-        layout : their regions' layout
+        layout : the regions' layout
         label : name of the members' owner in messages, such as "superbatch 3"
-        member : name of one member there, such as "batch"
+        member : name for one member in messages, such as "batch"
         is_cancelled : tested every few milliseconds
-        arriving : rows in place of the file; ``wanted`` then holds their slots
+        arriving : source of rows in place of the file; ``wanted`` then holds the rows' slots
 
         Raises
         ------
         BudgetError
             The regions exceed the folder's budget, or there are too many members for the buffers.
         SpillError
-            The disk is full (the message says needed and free bytes) or fails, or the folder is closed.
+            The disk is full (the message has needed and free bytes) or fails, or the folder is closed.
         StoreReadError, TruncatedStoreError, ChecksumError
             The rows cannot be read, or are damaged.
         ChannelClosedError
@@ -279,14 +279,14 @@ class RegionStore:
             except BaseException as error:
                 files.give_up(error)
                 raise
-            # Recorded once it is complete; before that `give_up` removes it. Files that are gone are dropped.
+            # The files are recorded once they are complete; before, `give_up` removes them. Removed files are dropped.
             self._made = [*(others for others in self._made if not others.is_gone), files]
             paths = {number: target.path for number, target in targets.items()}
             return Regions(files, paths, layout, sums, label=f"{label}, {member}", lane=self._lane, cost=cost)
 
     def _create(self, files: SpillFiles, layout: RegionLayout, label: str) -> dict[int, SpillFile]:
-        """Reserve all files of ``layout``, and create them; files without a page do not exist."""
-        # For all files together first, so that the message gives the size of the whole pack, before any reservation.
+        """Reserve all files in ``layout``, and create them; files without a page do not exist."""
+        # The check covers all files and precedes any reservation, so the message has the size of the entire pack.
         self._folder.require_room(layout.num_bytes, f"the pack of {label}")
         sizes = {number: size for number, size in enumerate(layout.file_bytes.tolist()) if size}
         places = {number: files.reserve(size) for number, size in sizes.items()}
@@ -303,12 +303,12 @@ class RegionStore:
         Raises
         ------
         SpillError
-            A file cannot be removed; the others are.
+            A file cannot be removed; the other files are removed.
         """
         with self.turn, ExitStack() as stack:
             for files in self._made:
                 stack.callback(files.close)
-            # The lane before the files: a region must not be read while its file is removed.
+            # The lane closes before the files: a region must not be read while its file is removed.
             self._is_closed = True
             self._sweeper.close()
             if self._owned is not None:
@@ -323,9 +323,9 @@ class Regions:
     Parameters
     ----------
     files : the regions' files
-    paths : their places, by number
+    paths : the files' paths, by number
     layout : the regions' places in the files
-    checksums : their pages' checksums, region after region
+    checksums : the page checksums, region after region
     label : a region's name in messages, before its number
     lane : lane for the reads; the store owns it
     cost : the sweep's cost
@@ -346,14 +346,14 @@ class Regions:
         self.cost = cost
         self._files = files
         self._paths = paths
-        self._is_live = np.ones(layout.file.shape[0], np.bool_)  # members that are not released
+        self._is_live = np.ones(layout.file.shape[0], np.bool_)  # True for members that were not released
         self._checksums = checksums
         self._label = label
         self._lane = lane
 
     @property
     def num_bytes(self) -> int:
-        """Bytes on disk at their creation."""
+        """Bytes on disk when the regions were made."""
         return self.layout.num_bytes
 
     @property
@@ -362,13 +362,13 @@ class Regions:
         return int(self._checksums.nbytes + 3 * 8 * self.layout.file.shape[0])
 
     def read(self, number: int, extents: Extents, target: Target) -> int:
-        """Read the region of a member, every byte checked, and return the number of requests.
+        """Read a member's region, check every byte, and return the number of requests.
 
         Parameters
         ----------
         number : 0..S-1
         extents : the reads, see `region_extents`
-        target : target for its rows
+        target : target for the region's rows
 
         Raises
         ------
@@ -404,52 +404,52 @@ class Regions:
         Parameters
         ----------
         number : 0..S-1
-        count : elements that were written to it
+        count : number of elements that were written to the region
         dtype : the elements' dtype
         """
-        if count == 0:  # of a region without a page there may be no file
+        if count == 0:  # a region without a page may have no file
             return np.empty(0, dtype)
         first, last = self.layout.first_page[number : number + 2].tolist()
         content = aligned_bytes((last - first) * PAGE_BYTES).reshape(-1, PAGE_BYTES)
-        # Page by page, because the array is needed as a whole.
+        # The read treats pages as rows, because the array is needed as one piece.
         self.read(
             number,
             region_extents(int(self.layout.start[number]), content.nbytes, last - first, PAGE_BYTES),
             make_target(np.arange(last - first), _IN_ORDER, content),
         )
         values = content.reshape(-1).view(dtype)[:count]
-        values.flags.writeable = False  # like arrays in memory, so that kernels are compiled for one type
+        values.flags.writeable = False  # like arrays in memory, so that kernels compile for one type
         return values
 
     def release(self, number: int) -> None:
-        """Mark a member as done. Its file is returned to the folder with the last member. Idempotent."""
+        """Mark a member as done. The last member in a file returns the file to the folder. Idempotent."""
         self._is_live[number] = False
         file = int(self.layout.file[number])
         if file in self._paths and not self._is_live[self.layout.file == file].any():
             self._files.keep(self._paths[file])
 
     def close(self) -> None:
-        """Remove the files of members that were not released. Idempotent.
+        """Remove the files whose members were not released. Idempotent.
 
         Raises
         ------
         SpillError
             A file cannot be removed; its bytes stay in use until the folder is closed.
         """
-        # The files first, which waits for a reader, because without checksums it would verify nothing.
+        # The files close first, which waits for a reader: without checksums it would verify nothing.
         self._is_live[:] = False
         self._files.close()
         self._checksums = np.empty(0, np.uint64)
 
 
 def region_extents(start: int, num_bytes: int, num_rows: int, row_bytes: int) -> Extents:
-    """Return the reads of a region, in chunks of 128 KiB. Pure.
+    """Return a region's reads, in chunks of 128 KiB. Pure.
 
     Parameters
     ----------
-    start : byte of the file at which the region starts
+    start : the region's first byte in the file
     num_bytes : the region's bytes, whole pages
-    num_rows : rows in it, one after the other
+    num_rows : rows in the region, one after another
     row_bytes : R
     """
     offset = np.arange(0, num_bytes, CHUNK_BYTES)

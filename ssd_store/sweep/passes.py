@@ -1,6 +1,6 @@
-"""Plans of a pass over a file: the fastest of three ways to read the needed pages, and the buffers. Pure.
+"""Plans for a pass over a file: the fastest of three ways to read the needed pages, and the buffers. Pure.
 
-The ways: the needed pages alone ("direct"), with the holes between them ("merged"), or the whole file ("full").
+The ways read only the needed pages ("direct"), also the holes between them ("merged"), or the entire file ("full").
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 PassWay: TypeAlias = Literal["direct", "merged", "full"]
-# The first of equally fast ways is taken. If every page is needed, all three read the same; if no two pages are near
-# each other, two of them do.
+# Among equally fast ways the first is taken. If every page is needed, all three read the same. If no two pages are near
+# each other, two ways read the same.
 _WAYS: Final[tuple[PassWay, ...]] = ("full", "direct", "merged")
 
 
@@ -45,8 +45,8 @@ class PassPlan:
     """The way in which a pass reads, with the predicted time."""
 
     way: PassWay
-    gap_bytes: int  # for `WantedPositions`
-    seconds: float  # of reading, and of writing the read rows
+    gap_bytes: int  # longest hole to bridge, for `WantedPositions`
+    seconds: float  # predicted time for reading, and for writing the read rows
     pages_wanted: int
     ways: dict[PassWay, WayReads]
 
@@ -64,11 +64,11 @@ def plan_pass(
 
     Parameters
     ----------
-    pages : one bit per page of the file
+    pages : one bit for each page in the file
     num_pages : P
-    rates : rates of the devices of the file and of the spill folder
+    rates : rates for the devices that hold the file and the spill folder
     gap_bytes : longest hole that "merged" bridges
-    written_bytes : bytes that the pass writes with every way
+    written_bytes : bytes that the pass writes in every way
     forced : a way to take at any cost
     """
     times, gaps = rates.times, {"direct": 0, "merged": gap_bytes, "full": WHOLE_FILE}
@@ -80,7 +80,7 @@ def plan_pass(
         seconds = sum(
             count * times.seconds(size * ALIGNMENT) for size, count in enumerate(by_size.tolist()) if count
         )
-        # Consecutive extents without holes run at the sequential rate, for any size.
+        # Consecutive extents without holes run at the sequential rate, whatever their size.
         ways[name] = WayReads(
             requests=int(by_size.sum()),
             num_bytes=num_bytes,
@@ -121,18 +121,18 @@ def count_extents(
 
 
 MIN_PASS_BYTES: Final = 4 * 2**20
-_LANE_BYTES: Final = 8 * 2**20 + 64 * PAGE_BYTES  # 64 chunks, not a power of two apart
-_PORTION_BYTES: Final = 6 * 2**20  # of all owners, filled in a few milliseconds
-_PIECE_BYTES: Final = 4 * PAGE_BYTES  # one write of an owner
+_LANE_BYTES: Final = 8 * 2**20 + 64 * PAGE_BYTES  # 64 chunks, whose distance is not a power of two
+_PORTION_BYTES: Final = 6 * 2**20  # for all owners; a few milliseconds fill it
+_PIECE_BYTES: Final = 4 * PAGE_BYTES  # one write for an owner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassBuffers:
     """A pass's buffers."""
 
-    sweep_bytes: int  # for extents that were read and pieces that are written
-    lane_bytes: int  # for reading back
-    portion_bytes: int  # for positions
+    sweep_bytes: int  # extents that were read, and pieces to write
+    lane_bytes: int  # reading back
+    portion_bytes: int  # positions
 
 
 def plan_pass_buffers(memory_bytes: int) -> PassBuffers:
@@ -155,5 +155,5 @@ def plan_pass_buffers(memory_bytes: int) -> PassBuffers:
 
 
 def pass_memory_bytes(num_owners: int) -> int:
-    """Return the buffers with which a pass for ``num_owners`` owners runs at full speed. Pure."""
+    """Return the bytes of buffers with which a pass for ``num_owners`` runs at full speed. Pure."""
     return _LANE_BYTES + _PORTION_BYTES + MAX_RING_BYTES + num_pieces(num_owners) * _PIECE_BYTES

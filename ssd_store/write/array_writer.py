@@ -36,9 +36,9 @@ BUFFER_BYTES: Final = 4 * 2**20
 class PageFile:
     """Appends bytes to a new file through an aligned buffer. Owns its descriptor and buffers until `finish` or `abort`.
 
-    A thread writes full buffers while a second buffer is filled, without the page cache if the file system allows it.
-    The bytes are not needed soon; in the cache they would evict other programs' pages, and memory for them costs more
-    than the write. A file smaller than the buffer stays in the cache.
+    A thread writes full buffers while a second buffer fills, without the page cache if the file system allows it. The
+    bytes are not needed soon. In the cache they would evict other programs' pages, and memory for them costs more than
+    the write. A file smaller than the buffer stays in the cache.
 
     Raises the system's `OSError`, for a write perhaps one call later; a failed file must be aborted.
 
@@ -46,9 +46,9 @@ class PageFile:
     ----------
     path : a file that does not exist yet
     header : the bytes before the data
-    on_pages : receives every page of data, in order, just before it is written
-    kept : first page of data to write, and the page after the last. The other pages are a hole in the file, which has
-        its full size all the same. None means that every page is written.
+    on_pages : receives every data page, in order, just before it is written
+    kept : first data page to write, and the last plus one. The other pages are a hole in the file, which still has its
+        full size. None means that every page is written
     buffer_bytes : size of the buffer, whole pages
     """
 
@@ -93,7 +93,7 @@ class PageFile:
         try:
             write_full(self._fd, memoryview(header), os_io=os_io)
             if self._kept is not None:
-                # Once, because the kept pages are consecutive, and all writes follow here.
+                # One seek is enough, because the kept pages are consecutive, and all writes follow here.
                 os_io.seek(self._fd, self._header_bytes + self._kept[0])
         except BaseException:
             self.abort()
@@ -101,7 +101,7 @@ class PageFile:
 
     def append(self, data: NDArray[np.uint8]) -> None:
         """Add the bytes ``data`` (n,)."""
-        # Through the buffer for any chunk size: the device sees whole buffers, and `on_pages` whole pages.
+        # Chunks of any size pass through the buffer: the device sees full buffers, and `on_pages` whole pages.
         done = 0
         while done < data.size:
             count = min(data.size - done, self._buffer.size - self._filled)
@@ -124,7 +124,7 @@ class PageFile:
 
     def finish(self) -> None:
         """Force the content to the device and close. A failed fsync is final and never repeated."""
-        # After a failed fsync the kernel may have dropped the pages, and a second one would find nothing to write.
+        # After a failed fsync the kernel may have dropped the pages, and a second fsync would find nothing to write.
         self._end_thread()
         self._os_io.fsync(self._fd)
         # The close is checked too, because some network file systems report a full disk only now.
@@ -133,7 +133,7 @@ class PageFile:
         self._drop_buffers()
 
     def abort(self) -> None:
-        """Close without any guarantee for the content. Idempotent."""
+        """Close the file; its content is then undefined. Idempotent."""
         with uninterrupted():
             self._end_thread()
             if self._fd >= 0:
@@ -153,10 +153,10 @@ class PageFile:
         return pages[max(self._kept[0] - first, 0) : max(self._kept[1] - first, 0)]
 
     def _flush_behind(self) -> None:
-        """Write the full buffer in the thread while the other one is filled."""
+        """Write the full buffer in the thread while the other buffer fills."""
         pages = self._take_pages()
         if self._spare is None:
-            # All writes are whole pages at their place: the header, full buffers, and at the end a part of one.
+            # All writes are whole pages at their place: the header, full buffers, and at the end a partial buffer.
             with contextlib.suppress(OSError):
                 self._os_io.set_direct(self._fd, is_direct=True)
                 self._is_direct = True
@@ -169,7 +169,7 @@ class PageFile:
         self._buffer, self._spare = self._spare, self._buffer
 
     def _settle(self) -> None:
-        """Wait for the write of the last buffer, and raise its error."""
+        """Wait for the last buffer's write, and raise its error."""
         written, self._written = self._written, None
         if written is not None:
             written.result()
@@ -180,7 +180,7 @@ class PageFile:
             self._pool = None
 
     def _drop_buffers(self) -> None:
-        # Dropped here and not with the object, because a directory keeps all its writers until the commit.
+        # The buffers are dropped here, because a directory keeps all its writers until the commit.
         self._buffer, self._spare = aligned_bytes(0), None
 
     def _write(self, data: memoryview) -> None:
@@ -191,7 +191,7 @@ class PageFile:
             try:
                 done = self._os_io.write(self._fd, data)
             except OSError as error:
-                # Some file systems refuse the first write, not the flag.
+                # Some file systems refuse the first write instead of the flag.
                 if error.errno not in {errno.EINTR, errno.EINVAL}:
                     raise
             # The rest after a short write may begin at an offset that O_DIRECT refuses.
@@ -206,18 +206,18 @@ _PAGES_BUFFER_BYTES: Final = 64 * 2**10
 
 
 class ArrayWriter:
-    """Appends rows, in order, to an array in a new directory and keeps a checksum of each page; `close` completes it.
+    """Appends rows, in order, to an array in a new directory, with a checksum for each page; `close` completes it.
 
-    It takes memory for two buffers, for an array of any size. Use it in a ``with`` block or call `close`. Not
+    The writer takes memory for two buffers, whatever the array's size. Use it in a ``with`` block or call `close`. Not
     thread-safe.
 
     Parameters
     ----------
-    folder : the directory's folder; the folder of the array's files exists
+    folder : the directory's folder; the folder for the array's files exists
     name, dtype, shape : as in `ArrayRecord`
-    held : rows whose pages are written, in a file of full size. All rows are appended and have checksums. None means
-        that all are written.
-    on_close : receives the record of the completed array
+    held : rows whose pages are written, in a file with its full size. All rows are appended and have checksums. None
+        means that all rows are written
+    on_close : receives the completed array's record
     """
 
     def __init__(
@@ -241,13 +241,13 @@ class ArrayWriter:
         self._os_io = os_io
         self._on_close = on_close
         self._is_open = True
-        # Computed during the writes, so that nothing is read back.
+        # The digest is computed during the writes, so that nothing is read back.
         self._digest = Digest()
         self._checksums = np.empty(BUFFER_BYTES // PAGE_BYTES, dtype=np.uint64)
         self._num_bytes = data_bytes(dtype, shape)
         self._files: list[PageFile] = []
         with self._errors("creating the file"):
-            # Two files: if the second cannot be created, the first one's descriptor must be closed.
+            # There are two files: if the second cannot be created, the first file's descriptor must be closed.
             try:
                 self._open_files(folder)
             except BaseException:
@@ -256,7 +256,7 @@ class ArrayWriter:
 
     @property
     def path(self) -> Path:
-        """The file at its place until the commit; complete after closing the writer."""
+        """The file at its place until the commit; complete after the writer's `close`."""
         return self._path
 
     @property
@@ -266,19 +266,19 @@ class ArrayWriter:
 
     @property
     def unwritten_bytes(self) -> int:
-        """Row bytes still to come that will be written."""
+        """Bytes of rows still to be written."""
         first, past = (0, self.shape[0]) if self.held is None else (self.held.first, self.held.past)
         return max(past - max(first, self.rows_written), 0) * data_bytes(self.dtype, self.shape[1:])
 
     def append(self, chunk: NDArray[Any]) -> None:
-        """Append the rows ``chunk`` (n, *shape[1:]) of the stored dtype (bfloat16 as uint16).
+        """Append the rows ``chunk`` (n, *shape[1:]) with the stored dtype (bfloat16 as uint16).
 
         Raises
         ------
         ShapeError
-            Wrong width or dtype, more rows than the array has, or a closed writer; carries the row number.
+            The width or dtype is wrong, rows exceed the array, or the writer is closed; carries the row number.
         StoreWriteError
-            The device refuses; nothing will be committed.
+            The device refuses; the array will not be committed.
         """
         self._validate(chunk)
         with self._errors("writing"):
@@ -291,7 +291,7 @@ class ArrayWriter:
         Raises
         ------
         ShapeError
-            Fewer rows arrived than ``shape`` gives.
+            Fewer rows arrived than ``shape`` has.
         StoreWriteError
             The device refuses; there will be no commit.
         """
@@ -307,7 +307,7 @@ class ArrayWriter:
                 self._complete()
         finally:
             self.abort()
-        # Only now: an array without a record was abandoned, and stops the commit.
+        # The record comes last: an array without a record was abandoned, and stops the commit.
         self._on_close(self._record())
 
     def abort(self) -> None:
@@ -346,10 +346,10 @@ class ArrayWriter:
         self._files[1].append(checksums.view(np.uint8))
 
     def _complete(self) -> None:
-        for file in self._files:  # the data first, because writing it appends to the checksums
+        for file in self._files:  # the data file comes first, because writing it appends to the checksums
             file.write_out()
         self._os_io.kill_point("writer.after_data_write")
-        # All writes before the first fsync, so that the device may order them.
+        # All writes come before the first fsync, so that the device may order them.
         for file in self._files:
             file.finish()
         self._os_io.kill_point("writer.after_data_fsync")
@@ -386,12 +386,12 @@ class ArrayWriter:
 
 
 def disk_bytes(dtype: str, shape: tuple[int, ...], held: HeldRows | None = None) -> int:
-    """Return the bytes of an array and its page checksums on disk. Pure.
+    """Return the disk bytes for an array and its page checksums. Pure.
 
     Parameters
     ----------
     dtype, shape : as in `ArrayRecord`
-    held : written rows. None means all rows.
+    held : written rows; None means all rows
     """
     num_bytes = data_bytes(dtype, shape)
     written = num_bytes
