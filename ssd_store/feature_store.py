@@ -1,6 +1,6 @@
 """A store of feature rows (N, F): written to the SSD, read from it with every byte verified, or held in memory.
 
-`FeatureWriter` writes a new store, `FeatureStore` reads its rows, and `RamFeatures` is the same interface over an
+`FeatureWriter` writes a new store, `FeatureStore` reads its rows, and `RamFeatures` has the same interface over an
 array.
 """
 
@@ -60,14 +60,14 @@ class FeatureWriter:
     path : the directory to create
     num_rows : N
     dim : F
-    dtype : stored dtype: float32, float16, bfloat16 or int8, as text or as numpy's
+    dtype : stored dtype: float32, float16, bfloat16 or int8, as text or as a numpy dtype
     overwrite : replace a store or dataset at ``path``, atomically, at the commit
     check_finite : refuse NaN and infinity (int8 always does)
 
     Raises
     ------
     ConfigError
-        Features cannot be stored in this dtype.
+        Features cannot be stored with this dtype.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class FeatureWriter:
         Raises
         ------
         StoreExistsError, StoreLockedError, StoreWriteError
-            As in `NewDirectory`.
+            See `NewDirectory`.
         ShapeError
             The dimension is not positive.
         """
@@ -108,7 +108,7 @@ class FeatureWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # A failed block commits nothing, because half of the rows would look like all of them.
+        # A failed block commits nothing, because half of the rows would look like all rows.
         if error is not None:
             self._entered.__exit__(kind, error, trace)
             return
@@ -130,9 +130,9 @@ class RamFeatures:
     array : (N, F)
         C-contiguous; bfloat16 as uint16 with ``is_bfloat16``.
     is_bfloat16 : bool
-        Uint16 elements are bfloat16.
+        True if uint16 elements are bfloat16.
     scale : (N,) float32, optional
-        Factor of each int8 row.
+        Each int8 row's factor.
 
     Raises
     ------
@@ -162,17 +162,17 @@ class RamFeatures:
 
     @property
     def array(self) -> NDArray[Any]:
-        """The matrix (N, F), as it is stored."""
+        """The matrix (N, F), as stored."""
         return self._array
 
     @property
     def num_rows(self) -> int:
-        """N."""
+        """Number of rows."""
         return int(self._array.shape[0])
 
     @property
     def dim(self) -> int:
-        """F."""
+        """Number of features in a row."""
         return int(self._array.shape[1])
 
     @property
@@ -188,7 +188,7 @@ class RamFeatures:
         rows : (M,) int64
             Row ids, in any order, repeats allowed.
         out : (M, F), or (K, F) with ``at``
-            C-contiguous, of the stored dtype or float32.
+            C-contiguous, with the stored dtype or float32.
         at : (M,) int64, optional
             Row in ``out`` for each row id; defaults to 0..M-1.
 
@@ -206,27 +206,27 @@ class RamFeatures:
         """Do nothing, because the array belongs to its creator."""
 
 
-MAX_EXTENT_BYTES = 256 * 1024  # the default bounce memory holds 31 reads of this size in flight
+MAX_EXTENT_BYTES = 256 * 1024  # the default bounce memory holds 31 such reads in flight
 _WHEN_CLOSED = "the store is closed; open it again"
-_LOAD_BYTES = 4 * 2**20  # read at a time when all rows are read
+_LOAD_BYTES = 4 * 2**20  # bytes per read when all rows are read
 
 
 @near_attributes
 class FeatureStore:
     """A matrix of features on the SSD, open for reading: a `FeatureSource`.
 
-    Thread-safe: calls of `read_into` from several threads take turns. Owns its file, a lane with threads or a ring, and
+    Thread-safe: calls to `read_into` from several threads take turns. Owns its file, a lane with threads or a ring, and
     its bounce memory until `close`; also a context manager. Made by `create` or `open`. A forked child may use it at
-    the same time as its parent, with its own lane and bounce memory.
+    the same time as its parent, with a separate lane and bounce memory.
 
     Parameters
     ----------
     file : DeviceFile
         The rows' open file.
     rows : RowFile
-        Their description, with scales and page checksums.
+        The rows' description, with scales and page checksums.
     digest : str
-        The digest of their bytes.
+        The digest over the rows' bytes.
     """
 
     def __init__(self, file: DeviceFile, rows: RowFile, digest: str) -> None:
@@ -263,7 +263,7 @@ class FeatureStore:
         array : (N, F)
             Features.
         dtype : dtype, optional
-            Stored dtype: float32, float16, "bfloat16" or int8 (with a scale per row); defaults to the array's own.
+            Stored dtype: float32, float16, "bfloat16" or int8 (with a scale per row); defaults to the array's dtype.
         overwrite : bool
             Replace an existing store, atomically.
 
@@ -272,7 +272,7 @@ class FeatureStore:
         ShapeError
             The array is not a matrix, or cannot be stored as ``dtype``.
         StoreExistsError, StoreLockedError, StoreWriteError
-            As in `writer`.
+            See `writer`.
         """
         if array.ndim != 2:
             raise ShapeError(f"features must be an (N, F) matrix, got shape {array.shape}")
@@ -286,7 +286,7 @@ class FeatureStore:
     def writer(
         cls, path: StrPath, *, num_rows: int, dim: int, dtype: DTypeLike, overwrite: bool = False
     ) -> FeatureWriter:
-        """Return a writer that takes the rows in chunks and commits at the end of its with-block.
+        """Return a writer that takes the rows in chunks and commits at the end of its ``with`` block.
 
         Parameters
         ----------
@@ -302,7 +302,7 @@ class FeatureStore:
         Raises
         ------
         ShapeError, StoreExistsError, StoreLockedError, StoreWriteError
-            As in `FeatureWriter`.
+            See `FeatureWriter`.
         """
         return FeatureWriter(path, num_rows=num_rows, dim=dim, dtype=dtype, overwrite=overwrite)
 
@@ -316,42 +316,43 @@ class FeatureStore:
         os_io: OsIO = REAL_OS,
         **how: Unpack[ReadKeywords],
     ) -> Self:
-        """Open a column of a store or dataset for reading. Writes nothing.
+        """Open a store's or dataset's column for reading. Writes nothing.
 
         Parameters
         ----------
         path : path
             A store's or dataset's folder.
         column : str
-            Name of the array.
+            The array's name.
         manifest : Manifest, optional
             The folder's commit record, if it was read before; by default it is read now.
         os_io : OsIO
             The system calls.
         io : {"auto", "uring", "threads", "buffered"}
-                The request method: io_uring, threads that block in ``pread``, or threads that read through the page
-                cache. "auto" takes the first one that this system allows.
-            verify : {"read", "open", "off"}
-                Check each page against its checksum at each read; or all pages once, now; or never. Without a check,
-                damage on the device goes unnoticed.
-            direct : {"auto", "require", "off"}
-                Bypass the page cache if the file system can; or fail if it cannot; or do not bypass it.
-            queue_depth : int, optional
-                Requests in flight. The default with io_uring is the remembered profile's depth, or 256 without a
-                profile; with threads it is 16.
-            gap_bytes : int, optional
-                Longest hole between two needed pages that a read bridges instead of another request. The default is the
-                remembered profile's, or without one 8 KiB, and 0 for rows of a page or more.
-            ring_bytes : int
-                Bounce memory, which the read bytes pass on their way to the caller's array. 8 MiB by default; at least
-                a row and the pages in which it begins and ends.
+            The request method: io_uring, threads that block in ``pread``, or threads that read through the page cache.
+            "auto" takes the first method that this system allows.
+        verify : {"read", "open", "off"}
+            "read" checks each page against its checksum at each read, "open" all pages once, now. "off" never checks:
+            damage on the device then goes unnoticed.
+        direct : {"auto", "require", "off"}
+            "auto" bypasses the page cache if the file system can; "require" fails if it cannot; "off" does not bypass
+            it.
+        queue_depth : int, optional
+            Requests in flight. The default with io_uring is the remembered profile's depth, or 256 without a profile;
+            with threads it is 16.
+        gap_bytes : int, optional
+            Longest hole between two needed pages that a read bridges instead of another request. The default is the
+            remembered profile's value. Without a profile it is 8 KiB, and 0 for rows of a page or more.
+        ring_bytes : int
+            Bounce memory, which the read bytes pass on their way to the caller's array. 8 MiB by default; at least a
+            row and the pages in which it begins and ends.
 
         Raises
         ------
         StoreOpenError, NotAStoreError, IncompleteStoreError, TruncatedStoreError
-            There is no complete store at ``path``, or another one than ``manifest`` describes.
+            There is no complete store at ``path``, or the store differs from ``manifest``.
         FormatError, VersionError, ChecksumError
-            The store is damaged, or of another version.
+            The store is damaged, or has another version.
         ConfigError
             A setting is unknown or not available here.
         ShapeError
@@ -375,18 +376,18 @@ class FeatureStore:
 
     @property
     def num_rows(self) -> int:
-        """N."""
+        """Number of rows."""
         return self._rows.num_rows
 
     @property
     def held(self) -> tuple[int, int]:
-        """The first local row, and the row after the last one. A part of a dataset has only some rows."""
+        """The first local row, and the last plus one. A part of a dataset has only some rows."""
         held = self._rows.held
         return (0, self.num_rows) if held is None else (held.first, held.past)
 
     @property
     def dim(self) -> int:
-        """F."""
+        """Number of features in a row."""
         return self._rows.dim
 
     @property
@@ -401,7 +402,7 @@ class FeatureStore:
 
     @property
     def row_bytes(self) -> int:
-        """R."""
+        """Bytes in a stored row."""
         return self._rows.row_bytes
 
     @property
@@ -423,17 +424,17 @@ class FeatureStore:
 
     @property
     def backend(self) -> str:
-        """Method of requests: "uring", "threads" or "plain"."""
+        """The request method: "uring", "threads" or "plain"."""
         return self._lane.backend
 
     @property
     def is_direct(self) -> bool:
-        """Reads bypass the page cache."""
+        """True if reads bypass the page cache."""
         return self._file.is_direct
 
     @property
     def stored_rows(self) -> RowFile:
-        """Description of the rows for a sweep or another lane that reads them too.
+        """The rows' description for a sweep or another lane that also reads them.
 
         Raises
         ------
@@ -450,7 +451,7 @@ class FeatureStore:
         Raises
         ------
         RowNotHereError
-            Some of them are on another machine; the message lists them, with advice.
+            Some of these rows are on another machine; the message lists them, with advice.
         """
         if first < past:
             require_here(self._file.path, self._rows.held, first, past - 1)
@@ -485,11 +486,11 @@ class FeatureStore:
         rows : (M,) int64
             Row ids, in any order, repeats allowed; ascending ids are cheapest.
         out : (M, F), or (K, F) with ``at``
-            C-contiguous, of the stored dtype, or float32, which converts the rows. Undefined after an error.
+            C-contiguous, with the stored dtype, or float32, which converts the rows. Undefined after an error.
         at : (M,) int64, optional
             Row in ``out`` for each row id; the other rows of ``out`` are left unchanged.
         gap_bytes : int, optional
-            Longest hole that a read bridges; defaults to the store's.
+            Longest hole that a read bridges; defaults to the store's value.
 
         Raises
         ------
@@ -500,7 +501,7 @@ class FeatureStore:
         StoreReadError
             The device failed.
         ChecksumError
-            Bytes on the device differ from the written ones.
+            Bytes on the device differ from the written bytes.
         TruncatedStoreError
             The file was truncated after it was opened.
         StoreError
@@ -511,7 +512,7 @@ class FeatureStore:
         if stored.held is not None and request.rows.shape[0]:
             require_here(stored.path, stored.held, int(request.rows[0]), int(request.rows[-1]))
         target = make_target(request.rows, request.position, out, stored.form)
-        # In file order the rows of one page are adjacent, and reads merge.
+        # In file order a page's rows are adjacent, and reads merge.
         extents = plan_extents(
             request.rows,
             row_bytes=self.row_bytes,
@@ -532,10 +533,10 @@ class FeatureStore:
         return ReadStats(rows=target.rows.shape[0], requests=requests, bytes_read=extents.num_bytes)
 
     def load(self, rows: ArrayLike | None = None, *, into: NDArray[np.uint8] | None = None) -> RamFeatures:
-        """Read ``rows`` (all of them by default) into memory, in stored form. Thread-safe.
+        """Read ``rows`` (by default all rows) into memory, in stored form. Thread-safe.
 
         ``rows`` are (M,) ids in any order, or a mask over all rows. ``into`` is memory for the rows, aligned to an
-        element, and perhaps longer; by default it is new.
+        element, and perhaps longer; by default the memory is new.
 
         Raises
         ------
@@ -547,11 +548,11 @@ class FeatureStore:
             if rows is None
             else as_ids(rows, noun="rows", error=ShapeError, masked=self.num_rows)
         )
-        if self._rows.held is not None and ids.shape[0]:  # before the first piece is read
+        if self._rows.held is not None and ids.shape[0]:  # this check precedes the first read
             self.require_here(int(ids.min()), int(ids.max()) + 1)
         num_bytes = ids.shape[0] * self.row_bytes
-        # On a page: rows with a power of two of bytes then touch no more cache lines, or lines of the link, than they
-        # fill.
+        # The memory begins on a page. Rows whose size is a power of two then touch no more cache lines, or lines of the
+        # link, than they fill.
         memory = aligned_bytes(num_bytes) if into is None else into[:num_bytes]
         array = memory.view(self.dtype).reshape(ids.shape[0], self.dim)
         step = max(1, _LOAD_BYTES // self.row_bytes)
@@ -562,7 +563,7 @@ class FeatureStore:
 
     def close(self) -> None:
         """Wait for the read in progress and release everything. Idempotent."""
-        # In the lane's turn: the read in progress uses the file, and of two threads that close one closes it.
+        # The close takes a turn in the lane, because the current read uses the file. Only one of two closers closes it.
         self._lane.close(self._file)
 
     def __enter__(self) -> Self:
@@ -574,7 +575,7 @@ class FeatureStore:
         self.close()
 
     def _verify_all(self) -> None:
-        """Read every row once with verification, then read without: every page has been verified once."""
+        """Read and verify every row once; later reads then need no verification."""
         step = max(1, _LOAD_BYTES // self.row_bytes)
         scratch = np.empty((min(step, self.num_rows), self.dim), self.dtype)
         try:

@@ -1,4 +1,4 @@
-"""Rates of the devices under the features and the spill folder, found for the cost model and corrected in a run.
+"""Rates for the devices that hold the features and the spill folder: found for the cost model, corrected in a run.
 
 `RateLearner` learns from the superbatches that a run reads. `DeviceClock` divides the device's time among simultaneous
 users.
@@ -47,8 +47,8 @@ _LOG = logging.getLogger(__name__)
 
 SMALLEST_PROBED_BYTES: Final = 64 * 2**20  # reading a smaller file is too short to measure its device
 _BLOCK_BYTES: Final = 512  # unit of st_blocks on every file system
-_WHOLE: Final = 0.9  # share of a file's bytes; below it the file has holes or is compressed
-# Before any lesson: sweeps copied rows at 0.6 to 1.6 GB/s on an underused disk.
+_WHOLE: Final = 0.9  # share of a file's bytes; with a lower share the file has holes or is compressed
+# Rate before any lesson: sweeps copied rows at 0.6 to 1.6 GB/s on an underused disk.
 _DEALT_BYTES_PER_S: Final = 1e9
 
 # A modest SSD, for files too small to measure and devices that cannot be measured.
@@ -65,18 +65,18 @@ DEFAULT_PROFILE: Final = DeviceProfile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundRates:
-    """The rates for a loader's devices: the probes', and with all lessons."""
+    """A loader's device rates, as probed, and as corrected by all lessons."""
 
     probed: IoRates
     rates: IoRates
     features_folder: Path
     reads: DeviceProfile
-    spill_folder: Path | None  # on another device; None on the features' device, or without packs
+    spill_folder: Path | None  # None without packs, or if they are on the features' device
     spill: DeviceProfile
 
     @property
     def is_assumed(self) -> bool:
-        """The rates are assumed, so that no lesson applies to them."""
+        """True if the rates are assumed, so that no lesson applies to them."""
         return self.probed.is_assumed
 
 
@@ -90,7 +90,7 @@ def rates_of(
 ) -> IoRates:
     """Return the rates for reading ``features``, and for packs in ``spill_folder``.
 
-    Like `find_rates`, for a caller that learns no rates.
+    The function is `find_rates` for callers that learn no rates.
     """
     return find_rates(features, spill_folder, span=span, os_io=os_io, refresh=refresh).rates
 
@@ -105,13 +105,13 @@ def find_rates(
 ) -> FoundRates:
     """Find the rates for reading ``features``, and for packs in ``spill_folder``.
 
-    The rates come from the remembered profiles, corrected by the lessons of the last runs. A profile with rates that no
-    idle SSD has is doubted, and one of a small new file too once there is a large file. A doubted device is probed
-    again at each call, until two measurements in a row agree. A device without a profile is probed and remembered in
-    the user's cache folder. Reads of ``features`` itself take 1.3 s, and up to 3 s until the rate is steady. Writes of
-    a nameless new file in the spill folder take 0.6 s. Next to the features nothing is written, with one exception: a
+    The rates come from the remembered profiles, corrected by the last runs' lessons. A profile with rates that no idle
+    SSD has is doubted. So is a small new file's profile, once there is a large file. A doubted device is probed again
+    at each call, until two measurements in a row agree. A device without a profile is probed and remembered in the
+    user's cache folder. Reads from ``features`` itself take 1.3 s, and up to 3 s until the rate is steady. Writes to a
+    nameless new file in the spill folder take 0.6 s. Nothing is written next to the features, with one exception. A
     file with holes, such as a mirror's, says nothing about its device, so a nameless file next to it is probed. If a
-    probe fails, or the file is too small for one, the rates are those of a modest SSD.
+    probe fails, or the file is too small for a probe, the rates are a modest SSD's.
 
     Parameters
     ----------
@@ -120,17 +120,17 @@ def find_rates(
     spill_folder : path, optional
         An existing folder. None means that nothing will be spilled.
     span : (int, int), optional
-        The first byte of the file to be read, a multiple of 4096, and the byte after the last; defaults to the whole
-        file. A hole in the file says nothing about its device.
+        The first byte to read in the file, a multiple of 4096, and the last plus one; defaults to the entire file. A
+        hole in the file says nothing about its device.
     os_io : OsIO
         The system calls.
     refresh : bool
-        Probe even if a profile is remembered.
+        True probes even if a profile is remembered.
     """
     path = Path(features)
     reads = _read_profile(path, span, os_io, refresh=refresh)
     spill, is_one_device = reads, True
-    # Measured rates are compared only with measured ones. If the reads are assumed, the writes are too.
+    # Measured rates are compared only with measured rates. If the reads are assumed, the writes are too.
     if spill_folder is not None and reads is not DEFAULT_PROFILE:
         try:
             spill, is_one_device = _spill_profile(
@@ -152,7 +152,7 @@ def find_rates(
 
 
 def _io_rates(reads: DeviceProfile, spill: DeviceProfile, *, is_one_device: bool) -> IoRates:
-    """Return the rates from the profiles for the features' device and for the packs' device. Pure."""
+    """Return the rates from the features' device profile and the packs' device profile. Pure."""
     return IoRates(
         random_reads_per_s=reads.random_reads_per_s,
         read_bytes_per_s=reads.read_bytes_per_s,
@@ -207,7 +207,7 @@ def _spill_profile(
 ) -> tuple[DeviceProfile, bool]:
     """Return the profile for the device under ``folder``, and True if ``features`` with profile ``reads`` is on it."""
     if os_io.stat(folder).st_dev == os_io.stat(features).st_dev:
-        # A profile without write rates comes from reading the features alone, so the writes are probed now.
+        # A profile without write rates comes from feature reads only, so the writes are probed now.
         if reads.write_bytes_per_s == 0:
             rate, mixed = probe_writes(folder, _swept(features, span, os_io), os_io)
             reads = replace(reads, write_bytes_per_s=rate, mixed_writes=mixed)
@@ -227,7 +227,7 @@ def _is_sparse(status: os.stat_result) -> bool:
 
 
 def _swept(features: Path, span: tuple[int, int] | None, os_io: OsIO) -> tuple[Path, tuple[int, int]] | None:
-    """Return a range in ``features`` for reads parallel to writes, or None if it is too small or has holes."""
+    """Return a range in ``features`` to read in parallel to writes, or None if it is too small or has holes."""
     status = os_io.stat(features)
     start, past = (0, status.st_size) if span is None else span
     if past - start < SMALLEST_PROBED_BYTES or (span is None and _is_sparse(status)):
@@ -252,21 +252,21 @@ def _measured_again(
     return replace(known.measured_again(measured), is_confirmed=is_alike)
 
 
-_LEAST_S: Final = 0.02  # predicted, of an observation; shorter reads mostly measure their start and end
-_MOST_OBSERVED: Final = 4096  # of a run; a longer one drops its oldest superbatches
+_LEAST_S: Final = 0.02  # shortest predicted time to observe; shorter reads mostly measure their start and end
+_MOST_OBSERVED: Final = 4096  # observations in a run; a longer run drops its oldest superbatches
 
 
 class RateLearner:
     """Observes a run's superbatches, and adds their lesson to the remembered profiles. Thread-safe.
 
-    `close` adds the lesson to the profile on the disk at that time. If two processes close at the same time, one lesson
+    `close` adds the lesson to the profile on the disk at this time. If two processes close at the same time, one lesson
     may be lost, but the profile stays valid. A forked child of the creating process adds nothing.
 
     Parameters
     ----------
     found : the rates at the run's start
     os_io : the system calls
-    now : seconds since 1970
+    now : returns seconds since 1970
     """
 
     def __init__(
@@ -290,9 +290,9 @@ class RateLearner:
 
         Parameters
         ----------
-        counts : its missing rows' counts
-        strategy : the strategy that read them
-        staged_s, read_s : seconds on the disk before its first batch, and for its batches
+        counts : counts of the superbatch's missing rows
+        strategy : the strategy that read the rows
+        staged_s, read_s : seconds on the disk before the first batch, and for the batches
         """
         found = observed(counts, strategy, self._found.probed, staged_s=staged_s, read_s=read_s)
         with self._lock:
@@ -317,7 +317,7 @@ class RateLearner:
     def _remember(
         self, folder: Path, begun_with: DeviceProfile, lesson: Lesson, accesses: Collection[Access]
     ) -> None:
-        """Add the part of ``lesson`` about ``accesses`` to the remembered profile for ``folder``'s device."""
+        """Add the lesson's part about ``accesses`` to the remembered profile for the folder's device."""
         known = remembered_profile(folder)
         of_device = LearntRates(lessons=(lesson,)).only(accesses).lessons[0]
         # A device without a profile at the start of a run has none at its end.
@@ -335,10 +335,10 @@ def observed(
 
     Parameters
     ----------
-    counts : its missing rows' counts
-    strategy : the strategy that read them
+    counts : counts of the superbatch's missing rows
+    strategy : the strategy that read the rows
     rates : the probe's rates
-    staged_s, read_s : seconds on the disk before its first batch, and for its batches
+    staged_s, read_s : seconds on the disk before the first batch, and for the batches
     """
     if strategy == "direct":
         pairs = [(_direct(counts, rates), staged_s + read_s)]
@@ -370,7 +370,7 @@ def _packing(counts: MissCounts, rates: IoRates) -> dict[Access, float]:
     read, write = _swept_observation(counts, rates), counts.pack_bytes / rates.write_bytes_per_s
     read_s = sum(read.values())
     found: dict[Access, float] = {**read, "write": write}
-    if not rates.is_one_device:  # the faster one has no effect on the time
+    if not rates.is_one_device:  # the faster load has no effect on the time
         found = read if read_s > write else {"write": write}
     faster = rates.packing_seconds(read_s, write) / max(sum(found.values()), 1e-300)
     parts = {access: seconds * faster for access, seconds in found.items()}
@@ -378,15 +378,15 @@ def _packing(counts: MissCounts, rates: IoRates) -> dict[Access, float]:
 
 
 def _by_size(rates: IoRates, requests: int, num_bytes: int, seconds: float) -> dict[Access, float]:
-    """Return the ``seconds`` of reads, divided among the rates that determine them."""
+    """Divide the ``seconds`` for reads among the rates that determine them."""
     found: dict[Access, float] = {}
     for access, share in rates.times.shares(num_bytes / max(requests, 1)).items():
         found[access] = share * seconds
     return found
 
 
-# Share of a wait for a core in which the device is idle. The device works on while it has requests: in 186 superbatches
-# on two busy cores, the reads took longer than with idle cores by 0.7 to 0.8 of the waits.
+# Share of a wait for a core in which the device is idle. The device keeps working while it has requests. In 186
+# superbatches on two busy cores, the reads took longer than with idle cores by 0.7 to 0.8 of the waits.
 _LOST: Final = 0.75
 
 
@@ -400,20 +400,20 @@ class DeviceUse:
 class DeviceClock:
     """Divides a device's time among its users: each of n simultaneous users gets an n-th. Thread-safe.
 
-    The shares add up to the time in which any user used the device, less the time in which a user had no core to issue
-    requests: a wait for a core must not make the device look slower. The times of a sweep and of parallel reads are
-    then comparable with the cost model's times for each alone.
+    The shares add up to the time in which any user used the device. Times in which a user had no core to issue requests
+    are subtracted: a wait for a core must not make the device look slower. The times of a sweep and of parallel reads
+    are then comparable with the cost model's times for each load run separately.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._num_users = 0
         self._last = 0.0
-        self._share = 0.0  # the share of a user who had used the device all the time
+        self._share = 0.0  # the share of a user that had used the device all the time
 
     @contextmanager
     def using(self) -> Iterator[DeviceUse]:
-        """Count the block as a use, whose seconds are complete at its end."""
+        """Count the block as a use; its seconds are complete at the block's end."""
         use = DeviceUse()
         waited, (began, share) = core_wait_s(), self._advance(1)
         try:
@@ -427,8 +427,7 @@ class DeviceClock:
         """Add the time since the last change of users; return the current time and the share so far."""
         with self._lock:
             # All users' shares grow at the same pace, so one running sum serves all: a use is a difference of the sum.
-            # The clock is read inside the lock. Otherwise time would seem to run backwards for the second of two
-            # threads.
+            # The clock is read inside the lock. Otherwise time could seem to run backwards for one of two threads.
             now = perf_counter()
             if self._num_users > 0:
                 self._share += (now - self._last) / self._num_users

@@ -1,11 +1,11 @@
-"""The commit record for a directory of arrays: names, headers, row ranges, and a parser for untrusted bytes.
+"""The commit record for a directory with arrays: names, headers, row ranges, and a parser for untrusted bytes.
 
 A dataset (`dataset.json`) and a stand-alone feature store (`store.json`) differ only in the manifest's name.
 docs/storage.md describes the bytes.
 
 Array names become file names, in the folder of a node type, a relation or a link table. Every array file begins with a
-``.npy`` header padded to 4096 bytes. A partly stored matrix lists its stored rows: offsets, page checksums and digest
-are those of the full matrix, and the file has a hole in place of each missing page.
+``.npy`` header padded to 4096 bytes. For a partly stored matrix the record lists the stored rows. Offsets, page
+checksums and the digest are the full matrix's, and the file has a hole in place of each missing page.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from gloader.core.ids import HeldRows
 
 
-# The folders of a dataset of several types: nodes/TYPE/ and relations/SOURCE__RELATION__DESTINATION/.
+# Folders in a dataset with several types: nodes/TYPE/ and relations/SOURCE__RELATION__DESTINATION/.
 NODES: Final = "nodes"
 RELATIONS: Final = "relations"
-LINKS: Final = "links"  # links/NAME/ of a link table, also in a dataset of one type
+LINKS: Final = "links"  # links/NAME/ for a link table, also in a dataset with one type
 SEPARATOR: Final = "__"
-# File systems allow 255 bytes. The rest is for copies of a dataset under longer names.
+# File systems allow 255 bytes. The difference leaves room for copies of a dataset under longer names.
 MAX_FOLDER_LENGTH: Final = 240
 
 ALLOWED: Final = "1 to 100 of the characters A-Z a-z 0-9 _ . -"
@@ -56,9 +56,9 @@ def is_type_name(name: object) -> bool:
 
 
 def is_array_name(name: object) -> bool:
-    """Return True if ``name`` is a plain name, or one in a folder of a type, a relation or a link table. Pure.
+    """Return True if ``name`` is a plain name, or a name in a type's, a relation's or a link table's folder. Pure.
 
-    The parts are checked one by one, so no other folder can be named, at any depth or outside.
+    The parts are checked one by one, so a name cannot lead to any other folder, at any depth or outside.
     """
     if not isinstance(name, str):
         return False
@@ -122,7 +122,7 @@ def data_bytes(dtype: str, shape: tuple[int, ...]) -> int:
         raise FormatError(
             f"shape {repr(shape)[:100]} has {len(shape)} dimensions; at most {MAX_NDIM} are allowed"
         )
-    # Python ints: a product of huge lengths must not wrap before it is compared.
+    # These are Python ints: a product of huge lengths must not wrap before the comparison.
     total = stored_dtype(dtype).itemsize
     for length in shape:
         if not 0 <= length <= MAX_DATA_BYTES:
@@ -134,7 +134,7 @@ def data_bytes(dtype: str, shape: tuple[int, ...]) -> int:
 
 
 def file_bytes(num_bytes: int) -> int:
-    """Return the file size for ``num_bytes`` in elements: header page and whole pages. Pure."""
+    """Return the file size for ``num_bytes`` in elements: the header page and whole pages. Pure."""
     return DATA_OFFSET + -(-num_bytes // DATA_OFFSET) * DATA_OFFSET
 
 
@@ -144,10 +144,10 @@ def npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
     Raises
     ------
     FormatError
-        As in `data_bytes`.
+        See `data_bytes`.
     """
-    data_bytes(dtype, shape)  # checks both
-    # Written by hand, because numpy's own header differs between versions, and this one is compared byte by byte.
+    data_bytes(dtype, shape)  # checks the dtype and the shape
+    # The header is written by hand: numpy's header differs between versions, and this one is compared byte by byte.
     lengths = ", ".join(str(int(length)) for length in shape) + ("," if len(shape) == 1 else "")
     text = f"{{'descr': '{STORED_DTYPES[dtype].descr}', 'fortran_order': False, 'shape': ({lengths}), }}"
     padded = text.ljust(DATA_OFFSET - _PREFIX_BYTES - 1) + "\n"
@@ -159,7 +159,7 @@ _KEYS: Final = frozenset({"part", "of", "bounds"})
 
 
 def ranges_to_json(ranges: RowRanges) -> dict[str, Any]:
-    """Return the ranges in a commit record's form. Pure."""
+    """Return the ranges in the form for a commit record. Pure."""
     return {
         "part": ranges.part,
         "of": ranges.of,
@@ -220,13 +220,13 @@ BYTE_ORDER: Final = "little"
 DATASET_MANIFEST: Final = "dataset.json"
 STORE_MANIFEST: Final = "store.json"
 MANIFEST_NAMES: Final = (STORE_MANIFEST, DATASET_MANIFEST)
-# Limits of the parser: far above any dataset, far below any harm.
+# The parser's limits lie far above any dataset, and far below any harm.
 MAX_MANIFEST_BYTES: Final = 16 * 2**20
 MAX_ARRAYS: Final = 10_000
-FOLDERS_FEATURE: Final = "array-folders"  # arrays in the folders of types and relations
-LINKS_FEATURE: Final = "link-tables"  # arrays in the folders of link tables
-# Features and times of edges. A build that ignored them would train without the features, or on edges later than a
-# seed's time.
+FOLDERS_FEATURE: Final = "array-folders"  # arrays in the folders for types and relations
+LINKS_FEATURE: Final = "link-tables"  # arrays in the folders for link tables
+# Edge features and edge times. A build that ignored them would train without the features, or on edges after a seed's
+# time.
 EDGE_COLUMNS_FEATURE: Final = "edge-columns"
 KNOWN_FEATURES: Final = frozenset(
     {"int8-row-scale", FOLDERS_FEATURE, LINKS_FEATURE, EDGE_COLUMNS_FEATURE, RANGES_FEATURE}
@@ -241,13 +241,13 @@ class ArrayRecord:
     """One array's entry in the commit record."""
 
     name: str
-    file: str  # within the directory: a basename, after the folder of its type or relation if it has one
-    dtype: str  # logical: a key of STORED_DTYPES
+    file: str  # within the directory: a basename, after the folder for its type or relation if it has one
+    dtype: str  # logical dtype: a key in STORED_DTYPES
     shape: tuple[int, ...]
-    num_bytes: int  # of the elements; the file adds the header page and pads to whole pages
+    num_bytes: int  # bytes in the elements; the file adds the header page and pads to whole pages
     digest: str  # 16 hexadecimal digits over the page checksums
-    pages_file: str | None  # file of page checksums; None for an array of version 1 without one
-    version: int = FORMAT_VERSION  # of the directory; not stored in the array's own record
+    pages_file: str | None  # file with page checksums; None for a version-1 array without such a file
+    version: int = FORMAT_VERSION  # the directory's version; not stored in the array's own record
 
     @property
     def num_pages(self) -> int:
@@ -261,7 +261,7 @@ class ArrayRecord:
 
     @property
     def row_bytes(self) -> int:
-        """R: bytes of one row (all but the first dimension)."""
+        """Bytes in one row (all but the first dimension)."""
         return data_bytes(self.dtype, self.shape[1:])
 
     def to_json(self) -> dict[str, JsonValue]:
@@ -282,15 +282,15 @@ class Manifest:
 
     kind: str  # "dataset" or "feature_store"
     arrays: Mapping[str, ArrayRecord]
-    metadata: Mapping[str, Any] = field(default_factory=dict)  # JSON values, interpreted by the kind
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # JSON values that the kind interprets
     required_features: tuple[str, ...] = ()
     created_by: str = "gloader"
     format_version: int = FORMAT_VERSION
     byte_order: str = BYTE_ORDER
-    ranges: RowRanges | None = None  # of partly stored matrices; None if all rows are stored
+    ranges: RowRanges | None = None  # the stored rows of partly stored matrices; None if all rows are stored
 
     def held_rows(self, name: str) -> HeldRows | None:
-        """Return the array ``name``'s stored rows, or None for all rows."""
+        """Return an array's stored rows, or None for all rows."""
         return None if self.ranges is None or name not in self.ranges.tables else self.ranges.rows(name)
 
     def to_json(self) -> dict[str, JsonValue]:
@@ -329,9 +329,9 @@ class Manifest:
 
 
 def seal_manifest(body: Mapping[str, JsonValue]) -> bytes:
-    """Return ``body`` as manifest bytes that end in the SHA-256 of everything before it. Pure."""
+    """Return ``body`` as manifest bytes that end in the SHA-256 over everything before it. Pure."""
     text = json.dumps(body, indent=2, ensure_ascii=True, allow_nan=False)
-    # The checksum is the last member, so that it covers every byte before it and the file stays JSON.
+    # The checksum is the last member, so that it covers every earlier byte and the file stays JSON.
     head = text.removesuffix("\n}").encode("ascii")
     return head + _trailer(head)
 
@@ -347,11 +347,11 @@ def parse_manifest(data: bytes, path: Path | str) -> Manifest:
     Raises
     ------
     ChecksumError
-            The bytes differ from the written ones: a changed bit, a truncation or an addition.
-        FormatError
-            The bytes are intact but do not describe a directory of arrays.
-        VersionError
-            The record needs a version, a byte order or a feature that this build does not support.
+        The bytes differ from the written bytes: a changed bit, a truncation or an addition.
+    FormatError
+        The bytes are intact but do not describe a directory with arrays.
+    VersionError
+        The record needs a version, a byte order or a feature that this build does not support.
     """
     if len(data) > MAX_MANIFEST_BYTES:
         raise FormatError(f"{path}: a manifest has at most {MAX_MANIFEST_BYTES} bytes, not {len(data)}")
@@ -361,9 +361,9 @@ def parse_manifest(data: bytes, path: Path | str) -> Manifest:
             f"{path}: the manifest does not match its own checksum: it is damaged or was edited by hand; "
             "restore it from a copy or prepare the data again"
         )
-    # An intact record may come from another program, so every field is checked all the same.
+    # An intact record may come from another program, so every field is still checked.
     body = _load_json(data, path)
-    # Versions first, because a later one may have other fields.
+    # Versions are checked first, because a later version may have other fields.
     _check_versions(body, path)
     fields = _Fields(body, str(path))
     arrays = fields.mapping("arrays")
@@ -476,7 +476,7 @@ def _parse_record(name: str, body: object, path: Path | str, version: int) -> Ar
     if not _DIGEST.fullmatch(digest):
         raise FormatError(f"{where}: the digest must have 16 hexadecimal digits, not {digest[:40]!r}")
     file, pages = fields.text("file"), fields.text_or_none("pages_file")
-    # Constructed, not read: a record cannot name a file outside its folder, or another array's file.
+    # The names are constructed and not read: a record cannot name a file outside its folder, or another array's file.
     allowed = {f"{name}.pages"} if version > 1 else {f"{name}.pages", None}
     if file != f"{name}.npy" or pages not in allowed:
         raise FormatError(
@@ -510,7 +510,7 @@ def _load_json(data: bytes, path: Path | str) -> dict[str, Any]:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    # Parsers disagree about two equal members.
+    # Parsers disagree about two members with the same name.
     members = dict(pairs)
     if len(members) != len(pairs):
         raise ValueError("a member occurs twice")
@@ -547,7 +547,7 @@ def _check_versions(body: dict[str, Any], path: Path | str) -> None:
 def _check_files_distinct(records: Mapping[str, ArrayRecord], path: Path | str) -> None:
     files = [record.file for record in records.values()]
     files += [record.pages_file for record in records.values() if record.pages_file]
-    # Some file systems ignore case: two such names would be one file there.
+    # Some file systems ignore case: names that differ only in case would be one file there.
     folded = {name.casefold() for name in files}
     if len(folded) != len(files) or folded & set(MANIFEST_NAMES):
         raise FormatError(f"{path}: two arrays share a file")

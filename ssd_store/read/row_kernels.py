@@ -1,6 +1,6 @@
-"""Kernels on bytes of finished reads: verify pages, copy rows out, copy lists of elements.
+"""Kernels over the bytes of finished reads: verify pages, copy rows out, copy lists of elements.
 
-`Target` is the caller's array with the conversion of rows; `ReadJob` is the extents of one file and their rows.
+`Target` is the caller's array with the rows' conversion; `ReadJob` has one file's extents and their rows.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-_AHEAD = 8  # rows; their first cache lines are prefetched early, the hardware prefetches within a row
+_AHEAD = 8  # rows whose first cache lines are prefetched early; the hardware prefetches within a row
 _LINE_BYTES = 64
 _FETCHED_BYTES = 8 * _LINE_BYTES
 
 
 class Target(NamedTuple):
-    """The target of one call's rows, as views for kernels. Owns nothing.
+    """The target for one call's rows, as views for kernels. Owns nothing.
 
-    A named tuple and not a dataclass, because numba accepts only the former.
+    Numba accepts a named tuple here, and no dataclass.
     """
 
     rows: IdArray  # (M,) stored rows, ascending
-    position: IdArray  # (M,) row of the output for each stored row; empty for its own rank
+    position: IdArray  # (M,) each stored row's place in the output; empty means the row's own rank
     out_bytes: NDArray[np.uint8]  # the output as bytes; used by RAW
     out_floats: NDArray[np.float32]  # the output as floats; used by the other modes
-    scale: NDArray[np.float32]  # (N,) factor of each stored row; used by SCALED
-    mode: int  # the way from stored rows to the output's, of `gloader.core.dtypes`
+    scale: NDArray[np.float32]  # (N,) each stored row's factor; used by SCALED
+    mode: int  # the conversion from stored to output rows, see `gloader.core.dtypes`
     row_bytes: int  # bytes of one stored row
-    dim: int  # elements of one row
+    dim: int  # elements in one row
 
 
 def make_target(
@@ -59,14 +59,14 @@ def make_target(
     position : (M,) int64 or empty
         Row in ``out`` for each row id; empty when row i goes to row i.
     out : (>= M, F)
-        C-contiguous, of the stored dtype or float32.
+        C-contiguous, with the stored dtype or float32.
     form : RowFormat
-        Form of the stored rows; its ``scale`` has the factor of each of them.
+        The stored rows' form; its ``scale`` has each row's factor.
 
     Raises
     ------
     ShapeError
-        ``out`` is not C-contiguous, or the stored dtype cannot become its dtype.
+        ``out`` is not C-contiguous, or the stored dtype cannot be converted to its dtype.
     """
     if out.ndim != 2 or not out.flags.c_contiguous or not out.flags.writeable:
         raise ShapeError(
@@ -105,9 +105,9 @@ def copy_extent(
     source: NDArray[np.uint8],
     words: NDArray[np.uint16],
 ) -> None:
-    """Copy the parts of rows ``rows[begin:end]`` that lie in bytes ``start`` to ``stop`` of the matrix.
+    """Copy the parts of rows ``rows[begin:end]`` that lie in the matrix's bytes ``start`` to ``stop``.
 
-    The first arguments are the fields of `Target`, because a tuple would be slower: taking an array out of it counts
+    The first arguments are the fields of `Target`. A tuple would be slower: taking an array out of it counts
     references, and threads would compete for the counters. Byte b of the matrix is ``source[b + shift]``; ``words`` is
     ``source`` as 16-bit words. The arguments come from a plan and are not checked.
     """
@@ -118,7 +118,7 @@ def copy_extent(
             for byte in range(0, fetched, _LINE_BYTES):
                 prefetch(source, ahead + byte)
         first = rows[i] * row_bytes
-        # A row across two reads is copied in two parts: ``skip`` bytes of it came with the read before.
+        # A row across two reads is copied in two parts: its first ``skip`` bytes came with the previous read.
         at = max(first, start)
         count = min(first + row_bytes, stop) - at
         skip = at - first
@@ -137,21 +137,21 @@ def copy_extent(
 class ReadJob(NamedTuple):
     """One call of ``read_into`` for a kernel: the reads, the bounce slots and the target.
 
-    ``bounce``, ``bounce_halves`` and ``bounce_words`` are views of the same bounce memory. A named tuple and not a
-    dataclass, because numba takes only the former.
+    ``bounce``, ``bounce_halves`` and ``bounce_words`` are views of the same bounce memory. Numba accepts a named tuple
+    here, and no dataclass.
     """
 
     offset: IdArray  # (X,) the fields of `Extents`
     length: IdArray
     row_begin: IdArray
     row_end: IdArray
-    data_offset: int  # file offset where page 0 and row 0 start
+    data_offset: int  # file offset of page 0 and row 0
     checksums: NDArray[np.uint64]  # (P,) one per page; empty without verification
-    format_version: int  # of the checksums
+    format_version: int  # the checksums' format version
     bounce: NDArray[np.uint8]
     bounce_halves: NDArray[np.uint16]
     bounce_words: NDArray[np.uint64]
-    slot_bytes: int  # distance of two slots of the bounce memory
+    slot_bytes: int  # distance between two slots in the bounce memory
     target: Target
 
 
@@ -204,21 +204,21 @@ def verify_and_copy_fields(
 ) -> int:
     """Verify and copy extent ``e``, whose bytes start at ``bounce[base]``.
 
-    The arguments are the fields of `ReadJob` and `Target`, passed separately by loops that call this for each read:
-    taking an array out of a tuple counts references, for which threads would compete. Pages without a requested row are
-    in the read only for speed, and are not verified.
+    The arguments are the fields of `ReadJob` and `Target`, passed separately by loops that call this kernel for each
+    read: taking an array out of a tuple counts references, for which threads would compete. Pages without a requested
+    row are in the read only for speed, and are not verified.
 
     Returns
     -------
     int
-        -1, or the first page with a wrong checksum. In that case no row of the extent was copied.
+        -1, or the first page with a wrong checksum. In this case no row in the extent was copied.
     """
     begin, end = row_begin[e], row_end[e]
     # From here on bytes count from row 0, like rows and pages. ``shift`` converts them to the bounce memory.
     start = offset[e] - data_offset
     stop = start + length[e]
     shift = base - start
-    # Verified before the first copy, so that no byte of a damaged extent reaches the caller's array.
+    # Verification precedes the first copy, so that no byte of a damaged extent reaches the caller's array.
     page = first_bad_page(rows, row_bytes, begin, end, start, stop, shift, words, checksums, format_version)
     if page < 0:
         copy_extent(
@@ -241,7 +241,7 @@ def first_bad_page(
     checksums: NDArray[np.uint64],
     format_version: int,
 ) -> int:
-    """Return the first page in bytes ``start`` to ``stop`` under rows ``[begin:end]`` that differs, or -1."""
+    """Return the first page in bytes ``start`` to ``stop`` under rows ``[begin:end]`` that is damaged, or -1."""
     if checksums.shape[0] == 0:
         return -1
     page = start // ALIGNMENT
@@ -264,15 +264,15 @@ def first_bad_page(
 def next_pages(
     starts: IdArray, counts: IdArray, order: IdArray, at: int, done: int, per_page: int, pages: IdArray
 ) -> int:
-    """Write the next pages of lists, for list ``at`` those after its first ``done`` elements, and return their number.
+    """Write the lists' next pages, for list ``at`` after its first ``done`` elements; return the number of pages.
 
-    They ascend. A list that begins on an earlier page, because it is requested twice, waits for the next call.
+    The pages ascend. A list that begins on an earlier page, because it is requested twice, waits for the next call.
 
     Parameters
     ----------
-    starts, counts : (M,) start of each list, and its number of elements
-    order : (M,) order of the lists in the file; empty if they are in file order
-    at, done : the next list in that order, and the number of its copied elements
+    starts, counts : (M,) each list's start and number of elements
+    order : (M,) the lists' order in the file; empty if they are in file order
+    at, done : the next list in this order, and the number of its copied elements
     per_page : elements per page
     pages : (P,) written
     """
@@ -306,14 +306,14 @@ def copy_lists(
     elements: NDArray[Any],
     values: NDArray[Any],
 ) -> tuple[int, int]:
-    """Copy the lists' elements in ``pages``, from `next_pages`' start on; return the next ``at`` and ``done``.
+    """Copy the lists' elements in ``pages``, written by `next_pages`; return the next ``at`` and ``done``.
 
     Parameters
     ----------
     starts, counts, order, at, done : as in `next_pages`
     ends : (M,) end of each list in ``values``
     pages : (P,) ascending
-    elements : (P, per page) elements of the pages
+    elements : (P, per page) the pages' elements
     values : written
     """
     per_page = elements.shape[1]

@@ -1,6 +1,6 @@
-"""Kernels of a sweep, on memory alone: choose extents, verify their pages, deal their rows out to the batches.
+"""A sweep's kernels, on memory alone: choose extents, verify their pages, deal their rows out to the batches.
 
-There is no input or output here: tables hold the extents to read and the pieces to write, for the driver of the sweep.
+Kernels do no input or output: tables hold the extents to read and the pieces to write, for the sweep's driver.
 """
 
 from __future__ import annotations
@@ -20,44 +20,44 @@ if TYPE_CHECKING:
 
     from gloader.types import IdArray
 
-# Rows of the table of extents; column ``i % depth`` describes extent i while it is in memory.
+# Rows in the table of extents; column ``i % depth`` describes extent i while it is in memory.
 START, LENGTH, AT, RING_END, FLAG = range(5)
 PENDING, DONE, FAILED_READ = range(3)
-# Rows of the table of batches.
+# Rows in the table of batches.
 NEXT_BYTE, ROW, SKIP, PIECE, FILL, WRITTEN = range(6)
-# Rows of the table of pieces.
+# Rows in the table of pieces.
 BATCH, SIZE, OFFSET = range(3)
 # Positions in the state.
 HEAD, SUBMITTED, PLANNED, PAGE, RING_HEAD, RING_TAIL = range(6)
 TURN, VERIFIED, FLUSHED, NUM_FREE, NUM_READY, NUM_FAILED = range(6, 12)
 READS, WRITES, BAD_PAGE, ERROR, NUM_READS, READ_BYTES, NUM_WRITES, WRITE_BYTES, REFUSALS = range(12, 21)
 NUM_STATES = 21
-# The next byte of a batch that needs no more rows, and of one whose next row is in a portion that is still missing.
+# Values of a batch's next byte: NEVER if it needs no more rows, UNKNOWN if its next row is in a missing portion.
 NEVER, UNKNOWN = np.int64(2**62), np.int64(-1)
-# Results for an extent. DEALT: all of it is dealt out. NO_PIECE: no piece is free. STARVED: a batch has used up its
-# portion of rows. ASTRAY: a batch needs a row from an unmarked page, which may not be read. The latter two also end a
-# driver's step.
+# Results for an extent. DEALT: all its rows are dealt out. NO_PIECE: no piece is free. STARVED: a batch has used up its
+# portion of rows. ASTRAY: a batch needs a row from an unmarked page, which may not be read. STARVED and ASTRAY also end
+# a driver's step.
 DEALT, NO_PIECE, STARVED, ASTRAY = range(7, 11)
-WHOLE_FILE = -1  # as the longest bridged hole: every page is read
+WHOLE_FILE = -1  # replaces the longest bridged hole: every page is read
 
 
 class Sweep(NamedTuple):
-    """A running sweep, in the form for kernels. Offsets and pages count from the first row of the matrix.
+    """A running sweep, in the form for kernels. Offsets and pages count from the matrix's first row.
 
-    A named tuple and not a dataclass, because numba takes only the former.
+    Numba accepts a named tuple here, and no dataclass.
     """
 
-    # Rows or a portion of them, batch after batch, in one array or the other, so that one compiled kernel is enough.
+    # Rows or a portion of them, batch after batch, in one of the two arrays: one compiled kernel is then enough.
     ids: NDArray[np.int32]
     long_ids: IdArray
-    ends: IdArray  # (S,) end of each batch's ids, which start at its ``ROW``
+    ends: IdArray  # (S,) end of each batch's ids, which start at the batch's ``ROW``
     has_more: NDArray[np.bool_]  # (S,) another portion follows
     pages: NDArray[np.uint64]  # one bit per page, set for needed pages
     num_pages: int
     row_bytes: int
-    checksums: NDArray[np.uint64]  # (P,) of the matrix's pages; empty: do not verify
-    format_version: int  # of the format that they were made by
-    max_bytes: int  # of an extent, a multiple of ``ALIGNMENT``
+    checksums: NDArray[np.uint64]  # (P,) the matrix's page checksums; empty means no verification
+    format_version: int  # the checksums' format version
+    max_bytes: int  # longest extent, a multiple of ``ALIGNMENT``
     gap_bytes: int  # longest hole that a read bridges, or ``WHOLE_FILE``
     ring: NDArray[np.uint8]  # read buffer, a ring of bytes
     ring_words: NDArray[np.uint64]  # the same memory
@@ -66,8 +66,8 @@ class Sweep(NamedTuple):
     pieces: NDArray[np.uint8]  # pieces to write
     piece_words: NDArray[np.uint64]  # the same memory
     piece_bytes: int
-    owners: IdArray  # (3, pieces): the batch, the bytes and the place in the batch's region of a full piece
-    free: IdArray  # (pieces,) a stack
+    owners: IdArray  # (3, pieces): a full piece's batch, its bytes and its place in the batch's region
+    free: IdArray  # (pieces,) a stack of free pieces
     ready: IdArray  # (pieces,) a stack of full pieces whose write has not started
     failed: IdArray  # (pieces,) a stack of pieces whose write failed
     sums: NDArray[np.uint64]  # checksums of the written pages, region after region; empty if not computed
@@ -113,12 +113,12 @@ def _next_byte(b: int, row: int, sweep: Sweep) -> int:
 def next_extent(
     pages: NDArray[np.uint64], page: int, num_pages: int, gap_bytes: int, max_bytes: int
 ) -> tuple[int, int]:
-    """Return begin and end of the next extent from ``page`` on, in bytes; equal if there is none.
+    """Return the begin and end, in bytes, of the next extent from ``page`` on; equal if there is none.
 
     Parameters
     ----------
     pages : one bit per page, set for needed pages
-    page : first page that is not planned yet
+    page : first page that was not planned yet
     num_pages : P
     gap_bytes : longest hole that a read bridges, or ``WHOLE_FILE``
     max_bytes : longest extent
@@ -146,7 +146,7 @@ def plan_reads(sweep: Sweep) -> None:
     """Plan extents in file order while the table and the ring have room for them."""
     pages, num_pages, extents, state = sweep.pages, sweep.num_pages, sweep.extents, sweep.state
     depth, ring_bytes = extents.shape[1], sweep.ring.shape[0]
-    # Nothing is in memory: start at the ring's beginning again, so that less of its end is skipped.
+    # If no extent is in memory, planning restarts at the ring's beginning, so that less of its end is skipped.
     if state[HEAD] == state[PLANNED]:
         state[RING_HEAD] = state[RING_TAIL] = 0
     while state[PLANNED] - state[HEAD] < depth:
@@ -156,7 +156,7 @@ def plan_reads(sweep: Sweep) -> None:
         state[PAGE] = start // ALIGNMENT
         if length == 0:
             return
-        # An extent must be contiguous, so a rest at the ring's end that is too short is skipped.
+        # An extent must be contiguous, so a remainder at the ring's end that is too short is skipped.
         at = state[RING_TAIL] % ring_bytes
         skipped = ring_bytes - at if at + length > ring_bytes else np.int64(0)
         if state[RING_TAIL] + skipped + length - state[RING_HEAD] > ring_bytes:
@@ -176,9 +176,9 @@ def plan_reads(sweep: Sweep) -> None:
 
 @njit(cache=True, nogil=True)
 def is_damaged(slot: int, sweep: Sweep) -> bool:
-    """Return True if a needed page of the extent in ``slot`` differs from its checksum, and record its number.
+    """Return True if a needed page in the slot's extent differs from its checksum, and record the page's number.
 
-    Pages of bridged holes are not used and not verified. An extent is verified once.
+    Pages in bridged holes are neither used nor verified. An extent is verified once.
     """
     pages, checksums, words, state = sweep.pages, sweep.checksums, sweep.ring_words, sweep.state
     if checksums.shape[0] == 0 or state[VERIFIED] > state[HEAD]:
@@ -218,14 +218,13 @@ def seal(piece: int, batch: int, length: int, sweep: Sweep) -> None:
 
 @njit(cache=True, nogil=True)
 def deal_out(slot: int, sweep: Sweep) -> int:
-    """Append each batch's rows in the extent of ``slot`` to the batch's piece, and free the extent.
+    """Append each batch's rows in the slot's extent to the batch's piece, and free the extent.
 
     Returns
     -------
     int
-        ``DEALT``, or the missing resource: call again when it is available. Each batch holds at most one unfilled
-        piece. With at least as many pieces as batches, one piece is therefore free or being written. is not full, so
-        one is free or being written as long as there are at least as many pieces as batches.
+        ``DEALT``, or the missing resource: call again when it is available. Every other batch holds at most one
+        unfilled piece. So one piece is free or being written, if there are at least as many pieces as batches.
     """
     extents, batches, state = sweep.extents, sweep.batches, sweep.state
     start = extents[START, slot]
@@ -237,7 +236,7 @@ def deal_out(slot: int, sweep: Sweep) -> int:
     if is_numbers:
         status = _deal_numbers(start, stop, shift, sweep)
     else:
-        # After a wait, the batches before ``TURN`` already have their rows of this extent.
+        # After a wait, the batches before ``TURN`` already have their rows from this extent.
         for b in range(state[TURN], batches.shape[1]):
             if batches[NEXT_BYTE, b] < stop:
                 status = _deal_to(b, start, stop, shift, sweep)
@@ -253,7 +252,7 @@ def deal_out(slot: int, sweep: Sweep) -> int:
 
 @njit(cache=True, nogil=True, inline="always")
 def _deal_numbers(start: int, stop: int, shift: int, sweep: Sweep) -> int:
-    """Append numbers of 4 or 8 bytes, which never cross extents; as `_deal_to`, for all batches from ``TURN`` on."""
+    """Append numbers of 4 or 8 bytes, which never cross extents, as `_deal_to`, for all batches from ``TURN`` on."""
     ids, ends, ring, pieces = sweep.long_ids, sweep.ends, sweep.ring, sweep.pieces
     batches, state, row_bytes, piece_bytes = sweep.batches, sweep.state, sweep.row_bytes, sweep.piece_bytes
     for b in range(state[TURN], batches.shape[1]):
@@ -276,7 +275,7 @@ def _deal_numbers(start: int, stop: int, shift: int, sweep: Sweep) -> int:
                 fill = np.int64(0)
             to = piece * piece_bytes
             while fill < piece_bytes and first >= start and first < stop:
-                # With constant lengths, so that each copy is a single move.
+                # The lengths are constant, so that each copy is a single move.
                 if row_bytes == 4:
                     copy_block(pieces, to + fill, ring, shift + first, 4)
                 else:
@@ -299,14 +298,14 @@ def _deal_numbers(start: int, stop: int, shift: int, sweep: Sweep) -> int:
 
 @njit(cache=True, nogil=True, inline="always")
 def _deal_to(b: int, start: int, stop: int, shift: int, sweep: Sweep) -> int:
-    """Append the rows of batch ``b`` in bytes ``start`` to ``stop``. Return the missing resource, or ``DEALT``."""
+    """Append a batch's rows in bytes ``start`` to ``stop``. Return the missing resource, or ``DEALT``."""
     ring, pieces, batches, state = sweep.ring, sweep.pieces, sweep.batches, sweep.state
     row_bytes, piece_bytes = sweep.row_bytes, sweep.piece_bytes
-    # In locals, which stay in registers, until the batch has all its rows of this extent.
+    # Locals stay in registers until the batch has all its rows from this extent.
     first, row, skip = batches[NEXT_BYTE, b], batches[ROW, b], batches[SKIP, b]
     piece, fill = batches[PIECE, b], batches[FILL, b]
     status = DEALT
-    # A row across two extents ends here with ``skip`` bytes dealt out. Its rest comes with the next extent.
+    # A row across two extents ends here with ``skip`` bytes dealt out. The remaining bytes come with the next extent.
     while first + skip < stop:
         at = first + skip
         if at < start:
@@ -339,7 +338,7 @@ def _deal_to(b: int, start: int, stop: int, shift: int, sweep: Sweep) -> int:
 def flush(sweep: Sweep) -> None:
     """Pad each batch's last piece with zeros to whole pages, and mark it for writing."""
     batches = sweep.batches
-    if sweep.sums.shape[0] > 0:  # otherwise nothing is written
+    if sweep.sums.shape[0] > 0:  # without checksums, no piece is written
         for b in range(batches.shape[1]):
             piece, fill = batches[PIECE, b], batches[FILL, b]
             if piece >= 0:

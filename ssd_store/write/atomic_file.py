@@ -1,7 +1,7 @@
 """Files that appear completely or not at all, and folders that one process at a time holds.
 
-A file is written next to its final name, forced to the device, then renamed. `LockedFolder` is the private folder of
-one process next to a target; its lock ends with the process.
+A file is written next to its final name, forced to the device, then renamed. `LockedFolder` is one process's private
+folder next to a target; its lock ends with the process.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _LOCKS: Final = Path("/proc/locks")
 
 
 class LockedFolder:
-    """An empty folder for this process alone, from `acquire` until `release` or `remove`.
+    """An empty folder for only this process, from `acquire` until `release` or `remove`.
 
     The lock is on the folder itself, so it leaves no file behind, ends with the process, and moves with the folder at a
-    rename. Files of a dead process in the folder are removed.
+    rename. A dead process's files in the folder are removed.
     """
 
     __slots__ = ("_fd", "_os_io", "path")
@@ -46,12 +46,12 @@ class LockedFolder:
         self._fd = -1
 
     def acquire(self) -> None:
-        """Create the folder, or take over a dead process's one.
+        """Create the folder, or take over a dead process's folder.
 
         Raises
         ------
         StoreLockedError
-            A live process holds it.
+            A live process holds the folder.
         OSError
             The file system refuses.
         """
@@ -59,7 +59,7 @@ class LockedFolder:
             # A signal between the lock and the line that stores its descriptor would leave it held for good.
             with uninterrupted():
                 self._acquire()
-            # Outside, because removing a dead creator's files may take long and be interrupted.
+            # This call allows interrupts, because removing a dead creator's files may take long.
             empty_folder(self.path, os_io=self._os_io)
         except BaseException:
             self.remove()
@@ -77,9 +77,9 @@ class LockedFolder:
         Raises
         ------
         OSError
-            The folder cannot be removed; the next process to come here removes it.
+            The folder cannot be removed; the next process here removes it.
         """
-        # In this order: without the lock, another process could take over the folder during its removal.
+        # The folder is removed before the release: without the lock, another process could take it over meanwhile.
         try:
             if self._fd >= 0:
                 remove_tree(self.path, os_io=self._os_io)
@@ -99,7 +99,7 @@ class LockedFolder:
         try:
             fd = lock_folder(self.path, os_io=self._os_io)
             try:
-                # The lock is on the opened folder, which must still be the one at the path.
+                # The lock is on the opened folder, which must still be the folder at the path.
                 is_same = os.path.samestat(self._os_io.fstat(fd), self._os_io.stat(self.path))
             except BaseException:
                 close_quietly(fd, os_io=self._os_io)
@@ -127,7 +127,7 @@ def lock_folder(path: Path, *, os_io: OsIO = REAL_OS) -> int:
     OSError
         There is no such folder, or the file system does not support locks.
     """
-    # On the folder itself, because a lock file would be left behind, and would not move with a rename.
+    # The lock is on the folder itself: a lock file would be left behind, and would not move with a rename.
     fd = os_io.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os_io.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -143,7 +143,7 @@ def lock_folder(path: Path, *, os_io: OsIO = REAL_OS) -> int:
 
 
 def holder_of(path: Path, *, os_io: OsIO = REAL_OS) -> int | None:
-    """Return the process that holds the lock of `lock_folder`, or None if the system does not report it."""
+    """Return the process that holds the lock from `lock_folder`, or None if the system does not report it."""
     try:
         status = os_io.stat(path)
         lines = _LOCKS.read_text("ascii").splitlines()
@@ -153,7 +153,7 @@ def holder_of(path: Path, *, os_io: OsIO = REAL_OS) -> int | None:
     name = f"{os.major(device):02x}:{os.minor(device):02x}:{status.st_ino}"
     fields = (line.split() for line in lines)
     pids = [int(field[4]) for field in fields if len(field) > 5 and field[1] == "FLOCK" and field[5] == name]
-    # 0 stands for a process outside this container.
+    # The number 0 stands for a process outside this container.
     return next((pid for pid in pids if pid > 0), None)
 
 
@@ -167,7 +167,7 @@ def empty_folder(path: Path, *, os_io: OsIO = REAL_OS) -> None:
 
 
 def remove_tree(path: Path, *, os_io: OsIO = REAL_OS) -> None:
-    """Remove a folder. One failure is retried, because only space is at stake."""
+    """Remove a folder. One failure is retried, because a leftover only costs space."""
     try:
         os_io.rmtree(path)
     except FileNotFoundError:
@@ -186,7 +186,7 @@ def _make_folder(path: Path, os_io: OsIO) -> bool:
 
 _LOG = logging.getLogger(__name__)
 
-_NAMES = 100  # attempts for a draft's name; a taken one is an attack or has a chance of 1 in 2^64
+_NAMES = 100  # attempts at a draft's name; a taken name is an attack, or has a chance of 1 in 2^64
 # O_EXCL implies O_NOFOLLOW, but some file systems support only one of them.
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 _KINDS = {
@@ -205,14 +205,14 @@ def write_atomically(path: Path, content: bytes | memoryview, *, os_io: OsIO = R
     Parameters
     ----------
     path : the file, in an existing folder
-    content : all of its bytes
+    content : all bytes in the new file
 
     Raises
     ------
     StoreExistsError
         ``path`` exists and is no regular file.
     StoreWriteError
-        Writing failed; for a full disk the message gives needed and free bytes.
+        Writing failed; for a full disk the message has needed and free bytes.
     """
     with write_errors(path, "writing", needed_bytes=len(content), os_io=os_io):
         write_chunks_atomically(path, [content], os_io=os_io)
@@ -226,15 +226,15 @@ def write_chunks_atomically(
     label: str = "file",
     os_io: OsIO = REAL_OS,
 ) -> None:
-    """Replace ``path`` by a file of ``chunks`` one after another. On an error the old file stays.
+    """Replace ``path`` by a file with all ``chunks``. On an error the old file stays.
 
-    Drafts of dead processes for the same file are removed first.
+    Dead processes' drafts for the same file are removed first.
 
     Parameters
     ----------
     path : the file, in an existing folder
-    chunks : its bytes, piece by piece
-    temporary : its name until it is complete, in a folder of this process alone; by default an unpredictable name
+    chunks : the file's bytes, piece by piece
+    temporary : the file's name until it is complete, in a folder of only this process; by default an unpredictable name
     label : first part of the kill points' names, for crash tests
 
     Raises
@@ -249,16 +249,16 @@ def write_chunks_atomically(
         remove_dead_drafts(path, os_io=os_io)
     draft, fd = None, -1
     try:
-        # A signal between the creation of the file and the assignment of its name would leave it there.
+        # A signal between the file's creation and the assignment of its name would leave it there.
         with uninterrupted():
             draft, fd = _open_draft(path, os_io) if temporary is None else _create(temporary, os_io)
         for chunk in chunks:
             write_full(fd, memoryview(chunk), os_io=os_io)
         os_io.kill_point(f"{label}.after_write")
-        # The bytes reach the device before the name does. Otherwise a power loss could leave an empty file under it.
+        # The bytes reach the device before the name. Otherwise a power loss could leave an empty file under the name.
         os_io.fsync(fd)
         os_io.kill_point(f"{label}.after_fsync")
-        # Before the descriptor is closed, because its lock shows that the draft belongs to a live process.
+        # The rename precedes the close, because the descriptor's lock shows that the draft belongs to a live process.
         os_io.replace(draft, path)
         os_io.kill_point(f"{label}.after_rename")
     except BaseException:
@@ -274,7 +274,7 @@ def write_chunks_atomically(
 
 
 def append_durably(path: Path, data: bytes, *, os_io: OsIO = REAL_OS) -> None:
-    """Append ``data`` to the file ``path``; on the device on return. A crash may leave a part of it.
+    """Append ``data`` to the file ``path``. On return it is on the device; a crash may leave a part of it.
 
     Raises
     ------
@@ -331,16 +331,16 @@ def make_output_folder(folder: Path, *, os_io: OsIO = REAL_OS) -> list[Path]:
 
 
 def remove_empty(folders: Sequence[Path], *, os_io: OsIO = REAL_OS) -> None:
-    """Remove empty ``folders`` of `make_folders`, the last one first."""
+    """Remove empty ``folders`` from `make_folders`, the last folder first."""
     for folder in reversed(folders):
         with contextlib.suppress(OSError):
             os_io.rmdir(folder)
 
 
 def remove_dead_drafts(path: Path, *, os_io: OsIO = REAL_OS) -> None:
-    """Remove the drafts of ``path`` whose processes were killed. A draft that cannot be removed is logged.
+    """Remove the drafts for ``path`` whose processes were killed. A draft that cannot be removed is logged.
 
-    A live process holds the lock of its draft. Only gloader's files are considered, by their exact names.
+    A live process holds its draft's lock. Only gloader's files are considered, by their exact names.
     """
     pattern = re.compile(rf"\.{re.escape(path.name)}\.\d+\.[0-9a-f]{{16}}\.tmp")
     try:
@@ -356,9 +356,9 @@ def _create(path: Path, os_io: OsIO) -> tuple[Path, int]:
 
 
 def _open_draft(path: Path, os_io: OsIO) -> tuple[Path, int]:
-    """Create a draft of ``path`` under an unpredictable name, and lock it; return name and descriptor."""
+    """Create a draft for ``path`` under an unpredictable name, and lock it; return name and descriptor."""
     for _ in range(_NAMES):
-        # The process number is for human readers. The random part prevents another user from planting a link there.
+        # The process number is for human readers. The random part keeps another user from planting a link here.
         draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(8)}.tmp")
         try:
             _, fd = _create(draft, os_io)
@@ -372,7 +372,7 @@ def _open_draft(path: Path, os_io: OsIO) -> tuple[Path, int]:
                 os_io.unlink(draft)
             close_quietly(fd, os_io=os_io)
             raise
-        # Another process took it for a dead one's between the two calls, and removes it.
+        # Between the two calls another process took the file for a dead draft, and removes it.
         close_quietly(fd, os_io=os_io)
     raise FileExistsError(errno.EEXIST, "every name tried for a temporary file is taken", str(path))
 
@@ -383,7 +383,7 @@ def _is_held(fd: int, os_io: OsIO) -> bool:
         os_io.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError as error:  # a file system without locks: dead drafts stay there
+    except OSError as error:  # without locks in the file system, dead drafts stay there
         _LOG.debug("a temporary file cannot be locked: %s", error)
     return os_io.fstat(fd).st_nlink > 0
 
@@ -391,14 +391,14 @@ def _is_held(fd: int, os_io: OsIO) -> bool:
 def _remove_if_dead(draft: Path, os_io: OsIO) -> None:
     try:
         fd = os_io.open(draft, os.O_RDONLY | os.O_NOFOLLOW)
-    except OSError:  # a link, another user's, or gone
+    except OSError:  # a link, another user's file, or a removed file
         return
     try:
         status = os_io.fstat(fd)
         if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
             os_io.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os_io.unlink(draft)
-    except (BlockingIOError, FileNotFoundError):  # its process lives, or just ended
+    except (BlockingIOError, FileNotFoundError):  # the process lives, or has just ended
         return
     finally:
         close_quietly(fd, os_io=os_io)
