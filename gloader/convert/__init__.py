@@ -1,1 +1,1 @@
-"""Anything that holds a graph, turned into a dataset directory within a memory budget."""
+"""Conversion of graphs in files and memory into dataset directories, within a memory budget."""

@@ -1,1 +1,1 @@
-"""Edges into compressed sparse columns, sorted outside of memory."""
+"""External sort of edges into compressed sparse columns."""

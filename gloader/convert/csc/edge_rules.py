@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gloader.types import Relation
 
 
-# Half of what int64 holds, so that the sum or difference of two times is one too.
+# Half the range of int64, so that the sum or difference of two times fits too.
 MAX_SECONDS: Final = 2**62 - 1
 
 
@@ -37,10 +37,10 @@ MAX_SECONDS: Final = 2**62 - 1
 class EdgeEnds:
     """The nodes that edges join, and the edges' file or source, for messages."""
 
-    num_nodes: int  # destinations; their ids lie in 0..num_nodes-1
-    num_sources: int  # ids of sources lie in 0..num_sources-1
+    num_nodes: int  # number of destinations; their ids are 0..num_nodes-1
+    num_sources: int  # number of sources; their ids are 0..num_sources-1
     where: str = "edges"
-    has_names: bool = False  # the two ends have ids of their own, even where there are as many of either
+    has_names: bool = False  # the graph's types have names, so each end has its own range of ids
 
     @classmethod
     def of(cls, num_nodes: int, where: str = "edges") -> EdgeEnds:
@@ -51,25 +51,24 @@ class EdgeEnds:
 def chunks_after_rules(
     edges: EdgeStream, *, ends: EdgeEnds, rules: EdgeRules, max_edges: int, is_numbered: bool = False
 ) -> Iterator[tuple[int, EdgeChunk]]:
-    """Yield a dataset's edges, each chunk with the number of edges read for it.
+    """Yield chunks of a dataset's edges, each with the number of edges read from the source.
 
-    With ``rules.symmetrize``, a reverse edge carries the weight with its sign bit set, so that the merge can tell the
-    two apart, and the same time and number. Self loops have no reverse. Added self loops have the earliest time and no
-    number.
+    With ``rules.symmetrize``, a reverse edge has the same time and number, and the same weight with the sign bit set.
+    The merge uses this bit to distinguish the two directions. Self loops have no reverse. Added self loops have the
+    earliest time and no number.
 
     Parameters
     ----------
     edges : the source's stream, read once
-    ends : the nodes that the edges join; equally many at both ends if ``rules`` mirror edges or add self loops
+    ends : the edges' nodes; both ends have equally many if ``rules`` mirror edges or add self loops
     rules : changes to the edges
-    max_edges : edges read at a time; a chunk has up to twice as many after its reverse edges were added
+    max_edges : edges per chunk as read; reverse edges may double a chunk
     is_numbered : give every edge its number in the source
 
     Raises
     ------
     GraphError
-        An id is outside its range, a weight is negative or not finite, or a time is out of range; names the file, the
-        edge and the value.
+        An id or a time is out of range, or a weight is negative or not finite. The message names file, edge and value.
     """
     done, earliest = 0, MAX_SECONDS
     for chunk in edges.chunks(max_edges):
@@ -85,7 +84,7 @@ def chunks_after_rules(
         if rules.symmetrize:
             chunk = _with_reverse(chunk)  # noqa: PLW2901
         yield count, chunk
-    # The given loops were dropped above, so that every node has exactly one, of weight 1.
+    # Given loops were dropped above, so every node gets exactly one loop, of weight 1.
     if rules.self_loops:
         for start in range(0, ends.num_nodes, max_edges):
             count = min(ends.num_nodes, start + max_edges) - start
@@ -108,7 +107,7 @@ def check_chunk(chunk: EdgeChunk, *, ends: EdgeEnds, first: int) -> None:
     Parameters
     ----------
     chunk : the edges
-    ends : the nodes that they join
+    ends : the edges' nodes
     first : the first edge's number in the stream, for messages
 
     Raises
@@ -159,7 +158,7 @@ def _with_reverse(chunk: EdgeChunk) -> EdgeChunk:
     return EdgeChunk(
         src=np.concatenate([chunk.src, reverse.dst]),
         dst=np.concatenate([chunk.dst, reverse.src]),
-        # The sign bit alone marks the reverse: -0.0 is a marked weight of 0.
+        # Only the sign bit marks the reverse, so -0.0 is a marked weight of 0.
         weight=_joined(chunk.weight, None if reverse.weight is None else -reverse.weight),
         time=_joined(chunk.time, reverse.time),
         number=_joined(chunk.number, reverse.number),
@@ -183,7 +182,7 @@ class PlannedRelation:
 
     @property
     def relation(self) -> Relation:
-        """Its name and types."""
+        """The relation's name and types."""
         return self.source.relation
 
 
@@ -195,7 +194,7 @@ def plan_relations(source: GraphSource, options: PrepareOptions) -> tuple[Planne
     ConfigError
         An option does not fit the number of types, or names a relation that is missing, ambiguous or between two types.
     SourceError
-        A relation names a type that is not there.
+        A relation names an unknown type.
     """
     given = source.relations
     _refuse_options(source, options)
@@ -231,12 +230,12 @@ def plan_relations(source: GraphSource, options: PrepareOptions) -> tuple[Planne
 
 
 def find_relation(text: str, relations: Sequence[Relation], *, where: str) -> Relation:
-    """Return the relation that ``text`` means: "author:writes:paper", or its name alone if that is unique. Pure.
+    """Return the relation that ``text`` names, such as "author:writes:paper" or a unique "writes". Pure.
 
     Raises
     ------
     ConfigError
-        None is meant, or several; says which there are.
+        No relation matches, or several. The message lists the relations.
     """
     found = [relation for relation in relations if text in (relation_text(relation), relation[1])]
     exact = [relation for relation in found if relation_text(relation) == text]
@@ -256,7 +255,7 @@ def named_reverses(
     Raises
     ------
     ConfigError
-        A name fits no relation, or several, or the second does not lead back along the first.
+        A name matches no relation or several, or the second relation is not a reverse of the first.
     """
     found: dict[Relation, Relation] = {}
     for pair in pairs:
@@ -301,7 +300,7 @@ def _reverses(source: GraphSource, planned: Sequence[PlannedRelation]) -> list[P
     for each in planned:
         first, name, last = each.relation
         reverse = (last, REVERSE_PREFIX + name, first)
-        # A source may bring its own reverses, whose reverses are there, or relations that are their own.
+        # A source may have reverse relations itself, or relations that are their own reverse.
         is_reverse = (
             name.startswith(REVERSE_PREFIX) and (last, name.removeprefix(REVERSE_PREFIX), first) in there
         )
@@ -318,7 +317,7 @@ def _reverses(source: GraphSource, planned: Sequence[PlannedRelation]) -> list[P
 
 
 def relation_ends(source: GraphSource, each: RelationSource) -> EdgeEnds:
-    """Return the nodes that a relation's edges join; raises SourceError for unknown types."""
+    """Return the nodes that a relation's edges join. Raises SourceError for unknown types."""
     first, _, last = each.relation
     return EdgeEnds(
         num_nodes=source.num_nodes_of(last),

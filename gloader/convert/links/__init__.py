@@ -1,1 +1,1 @@
-"""Link tables: edges that are predicted, dealt out or given, and found in the graph outside of memory."""
+"""Link tables: edges to predict, given or from an edge split, which are located in the graph out of core."""

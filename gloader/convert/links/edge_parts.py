@@ -1,6 +1,6 @@
-"""Edge splits: a source's edges are dealt out to parts by a hash over their pairs, or by time.
+"""Edge splits: a source's edges are divided into parts by a hash over their pairs, or by time.
 
-The times at which parts end are found by counting edges by time, pass after pass.
+For a split by time, a few passes over the edges count edges by time, and find the times between the parts.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def deal_pairs(
     Parameters
     ----------
     src, dst : (n,) ends
-    is_ordered : whether the ends have different types; otherwise (u, v) and (v, u) are one pair
-    key : uint64, the split's
-    first, second : uint64, the hashes at which parts 1 and 2 begin
-    parts : (n,) written
+    is_ordered : True if the ends have different types; otherwise (u, v) and (v, u) are one pair
+    key : the split's uint64 key
+    first, second : the uint64 hashes at which parts 1 and 2 begin
+    parts : (n,) parts, written
     """
     for i in range(src.shape[0]):
         low, high = src[i], dst[i]
@@ -50,17 +50,17 @@ def deal_pairs(
         parts[i] = np.uint8(0) if drawn < first else np.uint8(1) if drawn < second else np.uint8(2)
 
 
-_KEY = 0x6C696E6B73706C74  # so that a seed deals edges as it deals nothing else
+_KEY = 0x6C696E6B73706C74  # makes the draws differ from other draws with the same seed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomParts:
-    """Parts by a hash over (seed, pair): parallel edges, and a pair's two directions, share a part."""
+    """Parts by a hash over (seed, pair). Parallel edges, and a pair's two directions, share a part."""
 
     seed: int
     shares: EdgeShares
-    is_ordered: bool = False  # the ends have different types, so that (u, v) and (v, u) are different pairs
-    is_reverse: bool = False  # the edges lead back: their destinations are the split relation's sources
+    is_ordered: bool = False  # the ends have different types, so (u, v) and (v, u) are different pairs
+    is_reverse: bool = False  # the edges' destinations are the split relation's sources
 
     def parts(self, chunk: EdgeChunk) -> NDArray[np.uint8]:
         """Return each edge's part (n,)."""
@@ -76,13 +76,13 @@ class RandomParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeParts:
-    """Parts by time: up to and with one time, up to and with another, and later."""
+    """Parts by time. Train ends with time ``train_end``, valid with ``valid_end``, and test has the later edges."""
 
     train_end: int
     valid_end: int
 
     def parts(self, chunk: EdgeChunk) -> NDArray[np.uint8]:
-        """Return each edge's part (n,); every edge has a time."""
+        """Return each edge's part (n,). Edges must have times."""
         if chunk.time is None:
             raise SourceError("edges without times cannot be split by time")
         return np.searchsorted([self.train_end, self.valid_end], chunk.time, side="left").astype(np.uint8)
@@ -92,17 +92,17 @@ PartRule: TypeAlias = RandomParts | TimeParts
 
 
 def part_edges(edges: EdgeStream, rule: PartRule, part: int, num_edges: int | None) -> EdgeStream:
-    """Return the edges of one part, in the order of the source and with their numbers in it. Pure."""
+    """Return one part's edges in source order, with their numbers in the source. Pure."""
 
     def taken(chunk: EdgeChunk, first: int) -> EdgeChunk:
         return numbered(chunk, first).take(rule.parts(chunk) == part)
 
-    # What is picked is alive beside what it is picked from: smaller chunks take the memory of plain ones.
+    # A chunk and its selected edges are alive together. Smaller chunks keep the memory the same.
     return replace(changed_edges(edges, taken, part=(1, 2)), num_edges=num_edges)
 
 
 def edge_rows(edges: EdgeStream) -> LinkStream:
-    """Return the rows of a link table that are the edges of a stream: without labels and negatives. Pure."""
+    """Return a stream's edges as rows of a link table, without labels and negatives. Pure."""
 
     def chunks(max_rows: int) -> Iterator[LinkChunk]:
         for chunk in edges.chunks(max_rows):
@@ -114,14 +114,14 @@ def edge_rows(edges: EdgeStream) -> LinkStream:
 def deal_edges(
     edges: EdgeStream, rule: PartRule, *, ends: EdgeEnds, max_edges: int, progress: PrepareProgress
 ) -> tuple[EdgeStream, ...]:
-    """Return each part's edges; they are read once to be counted, and again on demand.
+    """Return each part's edges. One pass counts them, and later passes read them on demand.
 
     Parameters
     ----------
     edges : the source's stream
-    rule : gives each edge's part
-    ends : the nodes that the edges join
-    max_edges : read at a time
+    rule : the rule for each edge's part
+    ends : the edges' nodes
+    max_edges : edges per chunk
     progress : receives the step "dealing out edges"
 
     Raises
@@ -132,7 +132,7 @@ def deal_edges(
     counts = np.zeros(len(PARTS), np.int64)
     done = 0
     for chunk in edges.chunks(max_edges):
-        # Here, where edges are counted as the source has them: later they are some of them alone.
+        # The check is here, because later passes see only one part, and would name wrong edge numbers.
         check_chunk(chunk, ends=ends, first=done)
         counts += np.bincount(rule.parts(chunk), minlength=len(PARTS))
         done += chunk.src.shape[0]
@@ -140,14 +140,14 @@ def deal_edges(
     return tuple(part_edges(edges, rule, part, count) for part, count in enumerate(counts.tolist()))
 
 
-_BINS = 1 << 16  # 2 s a bin after a pass over edges of four years, 1 s after two
+_BINS = 1 << 16  # for edges over four years, a bin has about half an hour in the first pass, then 1 s
 
 
 @dataclass(slots=True)
 class _Cut:
-    """The time of one edge, by its rank in time order, known to lie in ``low``..``high``."""
+    """The search for the time of the edge with a given rank in time order. The time is in ``low``..``high``."""
 
-    rank: int  # among the edges in that range, in order of time, from 0
+    rank: int  # the edge's rank from 0 among the edges in this range
     low: int
     high: int
     counts: IdArray = field(default_factory=lambda: np.zeros(_BINS, np.int64))
@@ -165,7 +165,7 @@ class _Cut:
         self.counts += np.bincount((inside - self.low) // self.width, minlength=_BINS)
 
     def narrow(self) -> None:
-        """Narrow the range to the bin that holds the rank."""
+        """Narrow the range to the bin with the rank."""
         ends = np.cumsum(self.counts)
         number = int(np.searchsorted(ends, self.rank, side="right"))
         self.rank -= int(ends[number - 1]) if number else 0
@@ -183,14 +183,14 @@ def time_parts(
     max_edges: int,
     progress: PrepareProgress,
 ) -> TimeParts:
-    """Return the edge split by time: the earliest share is train, the next valid. Edges with one time stay together.
+    """Return the edge split by time: first train, then valid, then test. Edges with equal times share a part.
 
     Parameters
     ----------
-    edges : with times; read three or four times
-    shares : for train, valid and test
-    ends : the nodes that the edges join
-    max_edges : read at a time
+    edges : edges with times, read three or four times
+    shares : shares for train, valid and test
+    ends : the edges' nodes
+    max_edges : edges per chunk
     progress : receives the step "ordering edges by time"
 
     Raises
@@ -215,7 +215,7 @@ def time_parts(
     if not done:
         raise SourceError(f"{ends.where}: there are no edges to split")
     train, valid, _ = shares
-    # The last edge of a part: the share is rounded up, so that the first part has at least one.
+    # These are the ranks of the last edges of train and valid. Train has at least one edge.
     ranks = [min(done, max(1, round(share * done))) - 1 for share in (train, train + valid)]
     cuts = [_Cut(rank, low, high) for rank in ranks]
     while any(cut.low < cut.high for cut in cuts):

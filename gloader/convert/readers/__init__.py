@@ -1,1 +1,1 @@
-"""Readers of the files that sources consist of, in bounded memory."""
+"""Readers for the sources' files, in bounded memory."""

@@ -1,4 +1,4 @@
-"""Column names: edge ends and weights, node ids, labels, in any case and any order."""
+"""Known column names for edge ends, weights, node ids and labels, in upper or lower case."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ WEIGHT_NAMES: Final = ("weight", "weights", "edgeweight", "w")
 LABEL_NAMES: Final = ("label", "labels", "edgelabel", "y", "class", "target")
 TIME_NAMES: Final = ("time", "times", "timestamp", "edgetime", "t")
 NEGATIVE_NAMES: Final = ("negatives", "negative", "neg")
-# Never a feature: a table of nodes may carry its labels.
+# A node table may have its labels in a column with such a name. The column is never a feature.
 OWN_LABELS: Final = frozenset({"label", "labels"})
 
 _SOURCES = ("src", "source", "from", "head", "subject", "start")
 _DESTINATIONS = ("dst", "dest", "destination", "target", "to", "tail", "object", "end")
 _ENDINGS = ("", "id", "ids", "node", "nodeid", "index", "idx", "vertex")
-# A bare start and end may be times.
+# The plain names start and end are left out, because they may be times.
 _FROM = {a + b for a, b in product(_SOURCES, _ENDINGS)} - {"start"} | {"u", "row"}
 _TO = {a + b for a, b in product(_DESTINATIONS, _ENDINGS)} - {"end"} | {"v", "col", "column"}
-# The first of two ends that a number tells apart, and the second.
+# Pairs of names that differ in a number: the first end's name, and the second end's.
 _NUMBERED = {
     text.format(1): text.format(2)
     for stem in ("node", "vertex", "entity", "id", "nodeid", "vertexid", "entityid")
@@ -37,39 +37,39 @@ _IDS = (
 )
 _KEY_LIKE = re.compile(r"(?i:[_ .-](id|key|uuid))$|[a-z](Id|ID|Key)$")
 _UNNAMED = re.compile(r"\s*|Unnamed: \d+(_level_\d+)?|__index_level_\d+__|None")
-# The parts of a name in a header of Neo4j's import: ``userId:START_ID(User)``, ``:TYPE``, ``stars:int``.
+# Roles in the headers of Neo4j's import, such as ``userId:START_ID(User)``, ``:TYPE``, ``stars:int``.
 _ROLES = frozenset({"start_id", "end_id", "type", "id", "label"})
-# What stands for a number that is not there, in files of pandas, R and databases.
+# Text for a missing number in files from pandas, R and databases.
 MISSING: Final = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "-nan", "null", "none", "?", "\\n", "."})
-ALMOST: Final = "near number"  # the kind of a column of text such as "[0.1, 0.2]", "1,5" or "7%"
-# Begins the kind of a column whose rows are lists of numbers, as "list of 768".
+ALMOST: Final = "near number"  # the kind of a column with text such as "[0.1, 0.2]", "1,5" or "7%"
+# Prefix of the kind of a column with number lists, such as "list of 768".
 LISTS: Final = "list of"
-_MOST_NAMES: Final = 20  # that a message lists
+_MOST_NAMES: Final = 20  # names per message, at most
 _LONG_NAME: Final = 60
 KNOWN_ENDS: Final = "src and dst, source and target, from and to, head and tail, u and v, node1 and node2"
 
 
 def plain(name: str) -> str:
-    """Return ``name`` as names are compared: letters and digits, in lower case. Pure."""
+    """Return the form of ``name`` for comparisons: only letters and digits, in lower case. Pure."""
     first, _, kind = name.strip().lower().partition(":")
     kind = kind.partition("(")[0]
     return re.sub(r"[^a-z0-9]", "", kind if kind in _ROLES else first)
 
 
 def is_unnamed(name: str) -> bool:
-    """True if a column has no name of its own, such as the index of a pandas table. Pure."""
+    """True if a column has no real name, such as a pandas index. Pure."""
     return _UNNAMED.fullmatch(name) is not None
 
 
 def twice_in(names: Sequence[str]) -> str | None:
-    """Return a name that two columns have; None: there is none. Pure."""
+    """Return a name that two columns have, or None. Pure."""
     if len(set(names)) == len(names):
         return None
     return next(name for number, name in enumerate(names) if name in names[:number])
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return columns for a message, shortened if there are many, or long names. Pure."""
+    """Return columns for a message. Many names, and long names, are shortened. Pure."""
     few = [name if len(name) <= _LONG_NAME else f"{name[:_LONG_NAME]}..." for name in names[:_MOST_NAMES]]
     return (", ".join(few) or "none") + (
         f" and {len(names) - len(few)} more" if len(names) > len(few) else ""
@@ -77,12 +77,12 @@ def listed(names: Sequence[str]) -> str:
 
 
 def named_column(names: Iterable[str], wanted: Sequence[str], *, what: str) -> str | None:
-    """Return the column in ``names`` that ``wanted`` means, or None. Pure.
+    """Return the column in ``names`` with a name in ``wanted``, or None. Pure.
 
     Raises
     ------
     SourceError
-        Several may be ``what``, such as "the labels of nodes.csv".
+        Several columns may be ``what``, such as "the labels of nodes.csv".
     """
     found = [name for name in names if plain(name) in wanted]
     if len(found) > 1:
@@ -93,19 +93,19 @@ def named_column(names: Iterable[str], wanted: Sequence[str], *, what: str) -> s
 
 
 def end_pairs(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return each column pair that may be source and destination; a single pair is certain. Pure."""
+    """Return each column pair that may be source and destination. A single pair is certain. Pure."""
     of = {name: plain(name) for name in names if not is_unnamed(name)}
     return [(first, last) for first in of for last in of if _is_pair(of[first], of[last])]
 
 
 def end_columns(names: Sequence[str], *, is_source: bool) -> list[str]:
-    """Return the columns that may be edge sources, or destinations. Pure."""
+    """Return the columns that may be edge sources, or edge destinations. Pure."""
     wanted = _FROM | set(_NUMBERED) if is_source else _TO | set(_NUMBERED.values())
     return [name for name in names if plain(name) in wanted]
 
 
 def id_columns(names: Iterable[str]) -> list[str]:
-    """Return the columns that may hold node ids, by a usual name, or else by one like ``user_id``. Pure."""
+    """Return the columns that may have node ids, with a usual name, or else with a name like ``user_id``. Pure."""
     named = [name for name in names if not is_unnamed(name)]
     return [name for name in named if plain(name) in _IDS] or [
         name for name in named if _KEY_LIKE.search(name)
@@ -113,12 +113,12 @@ def id_columns(names: Iterable[str]) -> list[str]:
 
 
 def is_known(names: Sequence[str]) -> bool:
-    """True if a text line is surely a header: it names both edge ends, or one node id. Pure."""
+    """True if a text line is certainly a header, because it names both edge ends or one node id. Pure."""
     return len(end_pairs(names)) == 1 or sum(plain(name) in _IDS for name in names) == 1
 
 
 def no_whole_numbers(missing: int | None) -> str:
-    """Return the rest of a message about float ids; ``missing`` is the first row without an id. Pure."""
+    """Return the end of a message about float ids. ``missing`` is the first row without an id. Pure."""
     if missing is None:
         return "ids are whole numbers: if all of these are, write the column with .astype('int64')"
     return (

@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 
 def pair_file_edges(file: NpyFile, *, prefers_rows: bool | None, weight: NpyFile | None = None) -> EdgeStream:
-    """Return the edges of an (E, 2) or a (2, E) array file of sources and destinations.
+    """Return the edges in an array file with sources and destinations.
 
     Parameters
     ----------
     file : (E, 2) or (2, E) integers
-    prefers_rows : a (2, 2) array has an edge in each row, or in each column; None means that such an array is refused
-    weight : (E,) real numbers; None: unweighted
+    prefers_rows : True if a (2, 2) array has one edge per row, False if one per column. None refuses such an array
+    weight : (E,) real numbers, or None for unweighted edges
 
     Raises
     ------
     GraphError
-        The ids are no native integers.
+        The ids are not native integers.
     ShapeError
-        The array holds no pairs, or may be read both ways, or the weights are not one per edge.
+        The array does not have pairs, or is ambiguous, or there is not one weight per edge.
     """
     shape, num_edges = file.shape, file.size // 2
     check_id_dtype(file.dtype, file.where)
@@ -48,7 +48,7 @@ def pair_file_edges(file: NpyFile, *, prefers_rows: bool | None, weight: NpyFile
             f"{file.where} has shape (2, 2): an edge in each row, or sources and then destinations? Write a table "
             "with the columns src and dst in its place"
         )
-    # The shape of such a file is reversed, and so is what the reader of a (2, 2) array prefers.
+    # A Fortran file's shape is reversed here, so the preference for a (2, 2) array is reversed too.
     if file.is_fortran:
         prefers_rows = not prefers_rows
     is_rowwise = shape[1] == 2 and (prefers_rows or shape[0] != 2)
@@ -58,7 +58,7 @@ def pair_file_edges(file: NpyFile, *, prefers_rows: bool | None, weight: NpyFile
             for rows in file.rows(max_edges):
                 yield rows[:, 0], rows[:, 1]
             return
-        # Sources fill the first half of the file, destinations the second: two readers walk side by side.
+        # Sources are in the first half of the file, destinations in the second, so two readers run together.
         yield from zip(
             file.flat(max_edges, stop=num_edges), file.flat(max_edges, start=num_edges), strict=True
         )
@@ -75,19 +75,19 @@ def csc_file_edges(
 
     Parameters
     ----------
-    indptr : (N + 1,) offsets of any integer dtype
-    indices : (E,) sources of any integer dtype
-    weight : (E,) real numbers; None: unweighted
-    budget_bytes : memory that the offsets may take; None: any
+    indptr : (N + 1,) offsets with any integer dtype
+    indices : (E,) sources with any integer dtype
+    weight : (E,) real numbers, or None for unweighted edges
+    budget_bytes : memory for the offsets, or None for no limit
 
     Raises
     ------
     GraphError
         As `csc_edges`.
     ShapeError
-        An array is not one-dimensional, or the weights are not one per edge.
+        An array is not one-dimensional, or there is not one weight per edge.
     BudgetError
-        The offsets take more memory.
+        The offsets take more than ``budget_bytes``.
     """
     for file in (indptr, indices):
         check_id_array(file.dtype, file.shape, file.where)
@@ -97,7 +97,7 @@ def csc_file_edges(
 
 
 def _weight_column(weight: NpyFile | None, num_edges: int) -> EdgeColumn | None:
-    """Return the weights as a column; raises ShapeError if they are not one number per edge."""
+    """Return the weights as a column. Raises ShapeError without exactly one number per edge."""
     if weight is None:
         return None
     if weight.size != num_edges or weight.dtype.kind not in "fiu":
@@ -112,12 +112,12 @@ _MAX_SMALL_BYTES = 256
 
 
 def npy_features(file: NpyFile) -> FeatureStream:
-    """Return the rows of an (N, F) array file.
+    """Return the rows in an (N, F) array file.
 
     Raises
     ------
     ShapeError
-        The array is not two-dimensional, not of real numbers, or not stored row after row.
+        The array is not two-dimensional, does not have real numbers, or is not stored row by row.
     """
     if len(file.shape) != 2 or file.dtype.kind not in "fiub" or file.is_fortran:
         order = "column after column" if file.is_fortran else "row after row"
@@ -133,23 +133,24 @@ def npy_features(file: NpyFile) -> FeatureStream:
 
 
 def csr_features(path: Path, *, budget_bytes: int | None = None) -> FeatureStream:
-    """Return the rows of a scipy CSR matrix that was saved with `scipy.sparse.save_npz`, made dense chunk by chunk.
+    """Return dense rows of a scipy CSR matrix, which was saved with `scipy.sparse.save_npz`.
 
-    The row offsets are read and checked; columns and values stay on disk. Entries given twice are added.
+    The row offsets are read and checked. Columns and values stay on disk, and each chunk is made dense when it is read.
+    Duplicate entries are added.
 
     Parameters
     ----------
-    path : of the archive
-    budget_bytes : memory that the offsets may take; None: any
+    path : the archive
+    budget_bytes : memory for the offsets, or None for no limit
 
     Raises
     ------
     SourceError
-        The archive is missing, corrupt or not of a CSR matrix.
+        The archive is missing or corrupt, or does not have a CSR matrix.
     GraphError
         The row offsets contradict the columns.
     BudgetError
-        The row offsets take more memory.
+        The row offsets take more than ``budget_bytes``.
     """
     members = npz_members(path)
     if "format" not in members:
@@ -157,14 +158,14 @@ def csr_features(path: Path, *, budget_bytes: int | None = None) -> FeatureStrea
             f"{path} holds the arrays {', '.join(members) or '(none)'}; features in a .npz are one sparse "
             "CSR matrix, saved with scipy.sparse.save_npz. Save dense ones as a .npy (N, F)"
         )
-    # scipy writes the format's name as bytes, older versions as text.
+    # scipy writes the format's name as bytes. Older versions write text.
     kind = _read_small(path, "format", 1).item()
     name = kind.decode("ascii", "replace") if isinstance(kind, bytes) else str(kind)
     if name != "csr":
         raise SourceError(f"{path} holds a sparse matrix of format {name!r}; save features.tocsr()")
     shape = _read_small(path, "shape", 2)
     columns, values = NpyFile.open(path, "indices"), NpyFile.open(path, "data")
-    # Each array is a member of its own, so that columns and values are streamed side by side.
+    # Each array is a separate member, so columns and values are streamed together.
     offsets_file = NpyFile.open(path, "indptr")
     indptr = to_ids(offsets_file.read(budget_bytes=budget_bytes), first=0, where=offsets_file.where)
     check_offsets(indptr, columns.size, where=offsets_file.where)
@@ -180,7 +181,7 @@ def csr_features(path: Path, *, budget_bytes: int | None = None) -> FeatureStrea
             f"{columns.size} columns and {values.size} values"
         )
     num_rows, dim = indptr.shape[0] - 1, int(shape[1])
-    # float32 where it holds all that the values may be, else the widest of their kind.
+    # Rows are float32 if it holds every value of the given dtype, and otherwise the widest dtype of its kind.
     given = values.dtype
     dtype = np.dtype(np.float32 if np.can_cast(given, np.float32) else f"{given.kind}8")
 
@@ -192,7 +193,7 @@ def csr_features(path: Path, *, budget_bytes: int | None = None) -> FeatureStrea
                 ids = to_ids(column_reader.take(count), first=first, where=columns.where)
                 data = np.ascontiguousarray(value_reader.take(count), dtype)
                 rows = np.zeros((offsets.shape[0] - 1, dim), dtype)
-                # The kernel adds, so that duplicates count as in scipy, and stops at the first bad column.
+                # The kernel adds duplicates, as scipy does, and stops at the first bad column.
                 bad = int(add_sparse_rows(offsets, ids, data, rows))
                 if bad >= 0:
                     raise SourceError(
@@ -204,7 +205,7 @@ def csr_features(path: Path, *, budget_bytes: int | None = None) -> FeatureStrea
 
 
 def _read_small(path: Path, member: str, num_elements: int) -> NDArray[np.generic]:
-    """Read the few elements that describe a matrix; an archive may hold anything under their name."""
+    """Read a short array that describes a matrix. Its size is checked first, because the archive may be hostile."""
     file = NpyFile.open(path, member)
     if file.size != num_elements or file.num_bytes > _MAX_SMALL_BYTES:
         raise SourceError(

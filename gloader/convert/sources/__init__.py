@@ -1,1 +1,1 @@
-"""Sources of graphs, one per file; `gloader.convert.registry` names them."""
+"""Graph sources, mostly one per file. `gloader.convert.registry` lists them."""

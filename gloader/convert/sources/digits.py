@@ -1,8 +1,8 @@
 """``builtin:digits``: a real graph on every machine, without a network.
 
-The nodes are 1,797 handwritten digits of 8 x 8 pixels: the test part of the UCI set "Optical Recognition of Handwritten
-Digits" (Alpaydin and Kaynak, CC BY 4.0), which lies beside this file as ``digits.npz``. Each is joined with its nearest
-neighbours in pixel space.
+The nodes are 1,797 handwritten digits with 8 x 8 pixels: the test part of the UCI set "Optical Recognition of
+Handwritten Digits" (Alpaydin and Kaynak, CC BY 4.0). ``digits.npz`` in this folder has the data. Edges join each digit
+with its nearest neighbours in pixel space.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 NUM_NEIGHBORS = 10
-# Pixels are whole numbers 0..16; divided by this they become features in [0, 1].
+# The largest pixel value. Pixels are whole numbers, and division by this gives features in [0, 1].
 _MAX_PIXEL = 16
 
 
 def open_builtin(argument: str, options: SourceOptions) -> Source:
-    """Open ``builtin:digits``; ``options.seed`` decides the stratified 60/20/20 split.
+    """Open ``builtin:digits``. ``options.seed`` decides the stratified 60/20/20 split.
 
     Raises
     ------
@@ -53,13 +53,13 @@ def open_builtin(argument: str, options: SourceOptions) -> Source:
 
 
 def nearest_neighbor_edges(points: NDArray[np.int64], num_neighbors: int) -> tuple[IdArray, IdArray]:
-    """Return source and destination (E,) of every edge of the symmetrised k-nearest-neighbour graph. Pure.
+    """Return sources (E,) and destinations (E,) of the symmetrised k-nearest-neighbour graph. Pure.
 
-    Distances are exact because ``points`` (N, F) are whole numbers; equal ones go to the lower id. Edges are
-    sorted by destination, then source, each once.
+    Distances are exact, because ``points`` (N, F) are whole numbers. At equal distance, the lower id wins. Edges are
+    unique, and sorted by destination, then source.
     """
     num = len(points)
-    # |a - b|^2 = |a|^2 + |b|^2 - 2ab in whole numbers: no rounding, so that every machine finds the same neighbours.
+    # |a - b|^2 = |a|^2 + |b|^2 - 2ab in whole numbers has no rounding, so all machines find the same neighbours.
     squares = (points * points).sum(axis=1)
     distances = squares[:, None] + squares[None, :] - 2 * points @ points.T
     np.fill_diagonal(distances, np.iinfo(np.int64).max)
@@ -70,13 +70,13 @@ def nearest_neighbor_edges(points: NDArray[np.int64], num_neighbors: int) -> tup
 
 
 def stratified_splits(labels: IdArray, *, train: float, valid: float, seed: int) -> Splits:
-    """Split the nodes of every class into three parts, in the same shares. Pure.
+    """Split each class's nodes into three parts, with the same shares. Pure.
 
     Parameters
     ----------
     labels : (N,) classes
-    train, valid : shares in [0, 1]; the rest are the test nodes
-    seed : key of the permutation that decides
+    train, valid : shares in [0, 1]; the rest are test nodes
+    seed : seed of the permutation
     """
     num = len(labels)
     rank = permute_range(0, num, num, make_permutation(num, seed, "splits"))

@@ -5,8 +5,8 @@ topology       ``indptr`` and ``indices`` (in-neighbours), or ``edges`` (E, 2), 
 edge weights   ``edge_weight`` (E,), optional
 edge times     ``edge_time`` (E,), optional
 edge features  ``edge_features`` (E, F), optional
-features       ``features.npy`` (N, F), or ``features_csr.npz`` as `scipy.sparse.save_npz` writes it
-labels         ``labels`` (N,), -1 or NaN where unlabelled; may be missing where edges are predicted
+features       ``features.npy`` (N, F), or ``features_csr.npz`` from `scipy.sparse.save_npz`
+labels         ``labels`` (N,), -1 or NaN if unlabelled; optional if edges are predicted
 splits         ``train``, ``valid`` (or ``val``), ``test``: ids or masks; without them 60/20/20 at random
 =============  ================================================================================
 
@@ -61,20 +61,20 @@ _ARCHIVES = ("graph.npz", "split.npz", "splits.npz")
 
 
 def open_npy(argument: str, options: SourceOptions) -> Source:
-    """Open ``npy:argument``, a folder laid out as the module says.
+    """Open ``npy:argument``, a folder with the module's layout.
 
     Raises
     ------
     SourceError
-        The folder or an array is missing, truncated, corrupt or holds Python objects.
+        The folder is missing, or an array is missing, truncated or corrupt, or has Python objects.
     GraphError
         The topology's ids or offsets are malformed.
     ShapeError
-        An array has a shape that contradicts the others.
+        An array's shape contradicts another array.
     """
     folder = _ArrayFolder.open(Path(argument).expanduser())
     budget = options.budget_bytes
-    # First, since they say N: every other array is held against it before it is read.
+    # The features come first, because they give N. All other arrays are compared with N before they are read.
     features = open_feature_folder(folder.path, budget_bytes=budget)
     require_node_memory(features.num_rows, budget, f"npy:{argument}")
     edges = folder.edges(num_nodes=features.num_rows, budget_bytes=budget)
@@ -107,17 +107,17 @@ def open_npy(argument: str, options: SourceOptions) -> Source:
 
 
 def open_feature_folder(folder: Path, *, budget_bytes: int | None = None) -> FeatureStream:
-    """Open ``features.npy`` or ``features_csr.npz`` of ``folder``.
+    """Open ``features.npy`` or ``features_csr.npz`` in ``folder``.
 
     Parameters
     ----------
     folder : the folder
-    budget_bytes : memory that the row offsets of a sparse matrix may take; None: any
+    budget_bytes : memory for a sparse matrix's row offsets, or None for no limit
 
     Raises
     ------
     SourceError
-        Neither is there, or it is malformed.
+        Both files are missing, or the file is malformed.
     """
     for name in _FEATURE_FILES:
         if (folder / name).exists():
@@ -126,19 +126,19 @@ def open_feature_folder(folder: Path, *, budget_bytes: int | None = None) -> Fea
 
 
 def open_feature_file(path: Path, *, budget_bytes: int | None = None) -> FeatureStream:
-    """Open a file of feature rows: a ``.npy`` array (N, F) or a ``.npz`` of a scipy CSR matrix.
+    """Open a file with feature rows: a ``.npy`` array (N, F), or a ``.npz`` with a scipy CSR matrix.
 
     Parameters
     ----------
-    path : of the file
-    budget_bytes : memory that the row offsets of a sparse matrix may take; None: any
+    path : the file
+    budget_bytes : memory for a sparse matrix's row offsets, or None for no limit
 
     Raises
     ------
     SourceError, ShapeError, GraphError
         The file is missing or malformed.
     BudgetError
-        The row offsets take more memory.
+        The row offsets take more than ``budget_bytes``.
     """
     return (
         csr_features(path, budget_bytes=budget_bytes)
@@ -149,22 +149,22 @@ def open_feature_file(path: Path, *, budget_bytes: int | None = None) -> Feature
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ArrayFolder:
-    """The arrays of a folder by name, whether in files of their own or in an archive."""
+    """A folder's arrays by name, in separate files or in an archive."""
 
     path: Path
-    archived: dict[str, Path]  # array name -> archive
-    used: set[str] = field(default_factory=set)  # names of arrays that were opened
+    archived: dict[str, Path]  # archive by array name
+    used: set[str] = field(default_factory=set)  # names of opened arrays
 
     @classmethod
     def open(cls, path: Path) -> _ArrayFolder:
         if not path.is_dir():
             raise SourceError(f"{path} is not a folder; npy:DIR names a folder of .npy and .npz files")
-        # Files of their own win over members of an archive, see `find`.
+        # A separate file is preferred over an archive's member; see `_open`.
         archives = [path / name for name in _ARCHIVES if (path / name).exists()]
         return cls(path=path, archived={name: file for file in archives for name in npz_members(file)})
 
     def find(self, name: str) -> NpyFile | None:
-        """Return the array ``name``; None: there is none."""
+        """Return the array ``name``, or None."""
         self.used.add(name)
         return self._open(name)
 
@@ -174,10 +174,10 @@ class _ArrayFolder:
         return NpyFile.open(self.archived[name], name) if name in self.archived else None
 
     def unused(self, *, num_nodes: int, num_edges: int | None) -> tuple[str, ...]:
-        """Return the arrays and archives that were not asked for, each array with its shape."""
+        """Return the unused arrays, with their shapes, and the unused archives."""
         taken = next(name for name in _FEATURE_FILES if (self.path / name).exists())
         left = ({path.stem for path in self.path.glob("*.npy")} | set(self.archived)) - self.used
-        # The features were opened by the name of their file.
+        # The features were opened by file name, so they are not in `used`.
         left -= {"features"} if taken == "features.npy" else set()
         found = Attributes(
             arrays={
@@ -191,7 +191,7 @@ class _ArrayFolder:
         return (*found.unused(num_nodes=num_nodes, num_edges=num_edges), *archives)
 
     def require(self, *names: str, instead: str = "") -> NpyFile:
-        """Return the array that has one of ``names``; ``instead`` ends the message if there is none."""
+        """Return the first existing array in ``names``. ``instead`` ends the message if there is no such array."""
         for name in names:
             if (file := self.find(name)) is not None:
                 return file
@@ -201,8 +201,8 @@ class _ArrayFolder:
         )
 
     def edges(self, *, num_nodes: int, budget_bytes: int) -> EdgeStream:
-        """Return the topology, in the form that the folder has."""
-        # The compressed form first: a folder that has both gains nothing from sorting its edges again.
+        """Return the folder's topology."""
+        # The compressed form is preferred, because it is sorted already.
         weight = self.find("edge_weight")
         if (indptr := self.find("indptr")) is not None:
             if indptr.size != num_nodes + 1:
@@ -217,7 +217,7 @@ class _ArrayFolder:
         )
 
     def edge_columns(self, edges: EdgeStream, names: EdgeNames) -> tuple[EdgeStream, FeatureStream | None]:
-        """Return the edges with their times, and their features, if there are any."""
+        """Return the edges with times, and the edge features, if there are any."""
         there = {path.stem for path in self.path.glob("*.npy")} | set(self.archived)
         time = names.pick_time(there)
         features = names.pick_features(there, ("edge_features",))

@@ -1,4 +1,4 @@
-"""Synthetic graphs of any size, as streams: a specification and a seed are all that is stored."""
+"""Synthetic graphs of any size, as streams from a specification and a seed."""
 
 from gloader.convert.sources.synthetic.opener import DEMO_SPEC, open_synthetic
 from gloader.convert.sources.synthetic.spec import CommunitySpec, RmatSpec, parse_spec

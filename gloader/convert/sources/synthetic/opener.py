@@ -1,4 +1,4 @@
-"""``synthetic:SPEC``: opens a source of the kind that the specification names."""
+"""``synthetic:SPEC``: a source with the specification's kind of graph."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def open_synthetic(argument: str, options: SourceOptions) -> Source:
     ConfigError
         The specification has an unknown kind or key, or a value that is not allowed.
     BudgetError
-        The labels and splits alone do not fit the memory budget.
+        The labels and splits do not fit the memory budget.
     """
     spec = parse_spec(argument, seed=options.seed)
     _check_memory(spec, options.budget_bytes)
@@ -78,7 +78,7 @@ def _make_splits(spec: SyntheticSpec) -> Splits:
 
 
 def _check_memory(spec: SyntheticSpec, budget_bytes: int) -> None:
-    # Bytes per node: labels, splits and the permutation that deals them out; R-MAT adds traits and an int32 vote each.
+    # Bytes per node for labels, splits and the splits' permutation. R-MAT adds traits, and an int32 vote per trait.
     per_node = 32 if isinstance(spec, CommunitySpec) else 40 + 4 * num_traits(spec.classes)
     needed = per_node * spec.nodes
     if needed > budget_bytes:

@@ -1,4 +1,4 @@
-"""Specifications of synthetic graphs: the text after ``synthetic:``, as checked values."""
+"""Specifications for synthetic graphs: checked values from the text after ``synthetic:``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from gloader.errors import ConfigError
 
-# The edge sort has 256 buckets and 32 bits for the offset in a bucket: 2**40 nodes.
+# The edge sort has 256 buckets, with 32 bits for the offset in a bucket.
 MAX_NODES = 1 << 40
 MAX_EDGES = 1 << 50
 MAX_CLASSES = 1 << 16
@@ -19,7 +19,7 @@ MAX_CLASSES = 1 << 16
 class CommunitySpec:
     """A degree-corrected community graph with class-correlated features.
 
-    A node's class is its community's. The edges are undirected: both directions of each are listed.
+    A node has its community's class. Edges are undirected, and both directions are listed.
     """
 
     nodes: int
@@ -27,16 +27,16 @@ class CommunitySpec:
     dim: int = 128
     classes: int = 16
     seed: int = 0
-    communities: int = 0  # 0: one for each class; more give a class several communities
+    communities: int = 0  # 0: one per class; with more, a class has several communities
     homophily: float = 0.6  # the share of edges that stay inside a community
-    exponent: float = 2.3  # of the power law of expected degrees, above 2; smaller is heavier
-    # distance of a class's centre from the origin; the noise of a feature has deviation 1
+    exponent: float = 2.3  # the power-law exponent of expected degrees, above 2; smaller is heavier
+    # distance of a class's centre from the origin; a feature's noise has deviation 1
     signal: float = 1.7
-    train: float = 0.6  # the share of nodes to train on
-    valid: float = 0.2  # the share of nodes to validate on; the rest are the test nodes
+    train: float = 0.6  # the share of training nodes
+    valid: float = 0.2  # the share of validation nodes; the rest are test nodes
 
     def __post_init__(self) -> None:
-        """Check every value; raises ConfigError."""
+        """Check every value. Raises ConfigError."""
         _check_sizes(self)
         if self.edges % 2:
             raise ConfigError(
@@ -62,10 +62,10 @@ class CommunitySpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RmatSpec:
-    """A directed R-MAT graph (Chakrabarti et al., SDM'04), with the probabilities of Graph500 by default.
+    """A directed R-MAT graph (Chakrabarti et al., SDM'04), by default with Graph500's probabilities.
 
-    Every node has a few binary traits, which its features show; its label is the majority of each trait
-    among its in-neighbours. Edges repeat and loop, as R-MAT's do.
+    Every node has a few binary traits, on which its features depend. Its label combines each trait's majority among its
+    in-neighbours. As usual in R-MAT, there are parallel edges and self loops.
     """
 
     nodes: int
@@ -76,12 +76,12 @@ class RmatSpec:
     a: float = 0.57
     b: float = 0.19
     c: float = 0.19
-    signal: float = 4.0  # distance of a centre from the origin; the noise of a feature has deviation 1
+    signal: float = 4.0  # distance of a centre from the origin; a feature's noise has deviation 1
     train: float = 0.6
     valid: float = 0.2
 
     def __post_init__(self) -> None:
-        """Check every value; raises ConfigError."""
+        """Check every value. Raises ConfigError."""
         _check_sizes(self)
         for name, value in (("a", self.a), ("b", self.b), ("c", self.c), ("a+b+c", self.a + self.b + self.c)):
             _check_range(name, value, 0.0, 1.0 + 1e-9)
@@ -92,14 +92,14 @@ _KINDS: dict[str, type[CommunitySpec | RmatSpec]] = {"community": CommunitySpec,
 
 
 def parse_spec(text: str, *, seed: int = 0) -> SyntheticSpec:
-    """Return the specification that ``text`` ("rmat,nodes=500000,edges=6000000,seed=5") stands for. Pure.
+    """Return the specification for a text such as "rmat,nodes=500000,edges=6000000,seed=5". Pure.
 
-    ``seed`` holds where the text names none.
+    ``seed`` is used if the text names no seed.
 
     Raises
     ------
     ConfigError
-        An unknown kind or key, a key without a value or given twice, or a value that is not allowed.
+        A kind or key is unknown, a key has no value or stands twice, or a value is not allowed.
     """
     kind, *pairs = (part.strip() for part in text.split(","))
     if kind not in _KINDS:
