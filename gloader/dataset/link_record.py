@@ -1,7 +1,7 @@
 """Records and value rules for link tables: sets of edges to predict, each within one relation.
 
-The commit record lists the arrays of each link table. `LinkCheck` checks their values: ids within their node types,
-edge positions within their relations.
+The commit record lists each link table's arrays. `LinkCheck` checks that ids are within their node types, and edge
+positions within their relations.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 METADATA_KEY: Final = "links"
 PAIRS, LINK_LABELS, TIMES, NEGATIVES = "pairs", "labels", "times", "negatives"
-# The dtypes that the arrays of a link table may have on disk.
+# The allowed dtypes on disk, by array name.
 LINK_DTYPES: Final[dict[str, tuple[str, ...]]] = {
     PAIRS: ("int64",),
     LINK_LABELS: ("int64", "float32"),
@@ -41,7 +41,7 @@ LINK_DTYPES: Final[dict[str, tuple[str, ...]]] = {
 }
 PAIR_WIDTH: Final = 4
 POSITION: Final = 2  # its column of the pairs, behind source and destination
-# What ends a leak: edges of the graph that are to be predicted.
+# Remedies for a leak, which is an edge that is to be predicted and also in the graph.
 REPEATED_PAIRS: Final = (
     "train has earlier edges of the same pairs: keep one edge of each, and prepare it again"
 )
@@ -50,7 +50,7 @@ _MEMBERS: Final = {"relation", "reverse", "in_graph"}
 
 
 def link_error(name: object, message: str) -> str:
-    """Return ``message`` behind the link table's name. Pure."""
+    """Return ``message`` with the link table's name in front. Pure."""
     return f"links {repr(name)[:120]}: {message}"
 
 
@@ -62,7 +62,7 @@ def wrong_table(
     Parameters
     ----------
     name : the table's name
-    relation, reverse : the edges' relation, and the relation that leads back, or None
+    relation, reverse : the edges' relation, and the reverse relation or None
     schema : the dataset's types and relations
     """
     if not is_type_name(name):
@@ -83,20 +83,20 @@ def wrong_table(
 
 
 def read_links(root: Path, manifest: Manifest, schema: DatasetSchema) -> tuple[LinkRecord, ...]:
-    """Return the link tables that a commit record lists, in its order, each with its arrays checked. Pure.
+    """Return a commit record's link tables in record order, after a check of their arrays. Pure.
 
     Parameters
     ----------
     root : the dataset's directory, for messages
-    manifest : its record, with any content
-    schema : the types and relations that it lists
+    manifest : the commit record, not yet checked
+    schema : the record's types and relations
 
     Raises
     ------
     FormatError
         A table or one of its arrays is invalid, or an array belongs to no table.
     """
-    # Without the feature, which arrays of links need, a "links" entry of the metadata is a user's note.
+    # Link tables need the format feature. Without it, a "links" entry in the metadata is a user's note.
     if LINKS_FEATURE not in manifest.required_features:
         return ()
     entries = manifest.metadata.get(METADATA_KEY)
@@ -181,13 +181,13 @@ class LinkLimits:
 
     num_sources: int  # the source type's nodes
     num_destinations: int
-    num_edges: int  # the relation's
+    num_edges: int  # the relation's edges
     num_reverses: int  # the reverse relation's edges; 0 without one
-    num_negatives: int = 0  # k: given for each row
+    num_negatives: int = 0  # k: given negatives per row
 
     @property
     def most(self) -> tuple[int, int, int, int]:
-        """The largest value in each column of the pairs."""
+        """The largest valid value in each column of the pairs."""
         return (
             self.num_sources - 1,
             self.num_destinations - 1,
@@ -201,9 +201,9 @@ class LinkLimits:
         Parameters
         ----------
         name : the array's plain name
-        values : (m,) elements in whole rows, row after row
+        values : (m,) elements of complete rows, row by row
         """
-        # Read-only, as loaded arrays are: to numba another type, to be compiled for again.
+        # Loaded arrays are read-only. To numba, a writable array has another type and would need a second compilation.
         view = values.reshape(-1).view()
         view.flags.writeable = False
         if name == PAIRS:
@@ -213,7 +213,7 @@ class LinkLimits:
         return _first_not_finite(view) if name == LINK_LABELS and view.dtype.kind == "f" else -1
 
     def describe(self, name: str, position: int, value: object) -> str:
-        """Return a message about ``value``, the wrong element ``position`` in array ``name``, with its row. Pure."""
+        """Return a message about the wrong ``value`` at element ``position`` in array ``name``, with its row. Pure."""
         if name == PAIRS:
             row, column = divmod(position, PAIR_WIDTH)
             noun, most = _NOUNS[column], self.most[column]
@@ -229,13 +229,13 @@ class LinkLimits:
 
 
 class LinkCheck:
-    """The check of one whole link-table array, which comes in order, in pieces of whole rows.
+    """Checks one link-table array, which comes in ordered pieces with complete rows.
 
     Parameters
     ----------
     name : the array's plain name
     limits : bounds for its values
-    in_graph : rows that have a position, from the commit record
+    in_graph : number of rows with a position, from the commit record
     """
 
     def __init__(self, name: str, limits: LinkLimits, *, in_graph: int) -> None:
@@ -246,7 +246,7 @@ class LinkCheck:
         self._found = 0
 
     def wrong(self, values: NDArray[Any]) -> str | None:
-        """Take the next ``values`` (m,); return a message about the first invalid value, or None."""
+        """Check the next ``values`` (m,). Return a message about the first invalid value, or None."""
         first, self._count = self._count, self._count + values.size
         at = self._limits.first_wrong(self._name, values)
         if at >= 0:
@@ -256,14 +256,14 @@ class LinkCheck:
         return None
 
     def wrong_end(self) -> str | None:
-        """Return a message about the array as a whole, or None; called after the last piece."""
+        """Return a message about the complete array, or None. Call it after the last piece."""
         if self._name == PAIRS and self._found != self._in_graph:
             return f"{PAIRS}: {self._found} rows have a position; the commit record says {self._in_graph}"
         return None
 
 
 def count_in_graph(pairs: NDArray[np.int64]) -> int:
-    """Count the pairs (n, 4) that have a position. Pure."""
+    """Return the number of pairs (n, 4) with a position. Pure."""
     return int(np.count_nonzero(pairs[:, POSITION] != NO_EDGE))
 
 
@@ -281,9 +281,9 @@ def _first_not_finite(values: NDArray[Any]) -> int:
 
 @njit(cache=True, nogil=True)
 def _first_wrong_pair(pairs: IdArray, most: IdArray) -> int:
-    """Return the first element in ``pairs`` (n * 4,) above its column's ``most``, or below 0 or -1; -1 if none is."""
+    """Return the first invalid element in ``pairs`` (n * 4,), or -1. ``most`` has each column's largest valid value."""
     for row in range(0, pairs.shape[0], 4):
-        # Compared, not subtracted: a difference may be too large for its sign.
+        # The values are compared, not subtracted, because a difference may overflow.
         is_wrong = (
             (pairs[row] < 0) | (pairs[row] > most[0]) | (pairs[row + 1] < 0) | (pairs[row + 1] > most[1])
         )

@@ -1,6 +1,6 @@
-"""A dataset's link tables: edges to predict, with optional labels, times and wrong destinations.
+"""A dataset's link tables: edges to predict, with optional labels, times and negative destinations.
 
-`OpenLinks` holds a column in memory if it fits; rows of larger columns are read from the SSD.
+`OpenLinks` holds a column in memory if it fits. Rows of larger columns are read from the SSD.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, Relation
 
 
-# What is read passes through it: room for 512 requests of a page.
+# Bytes of the read buffer, for 512 requests of one page.
 _BOUNCE_BYTES: Final = 2 * 2**20
 _WHEN_CLOSED: Final = "the link table is closed; open it again"
 
@@ -46,25 +46,25 @@ _WHEN_CLOSED: Final = "the link table is closed; open it again"
 class LinkArrays:
     """A link table's arrays, and the bounds for their values, checked at every read."""
 
-    root: Path  # of the dataset
-    manifest: Manifest  # its commit record, which was checked
+    root: Path  # the dataset's directory
+    manifest: Manifest  # the dataset's checked commit record
     os_io: OsIO
     table: LinkRecord
-    records: Mapping[str, ArrayRecord]  # by plain name
+    records: Mapping[str, ArrayRecord]  # array records by plain name
     limits: LinkLimits
 
 
 class OpenLinks:
-    """A link table that is open for reading: a `LinkReader`. Thread-safe; a forked child may read beside its parent.
+    """A `LinkReader`: a link table that is open for reading. Thread-safe. A forked child may read too.
 
-    Nothing is believed that was not verified and checked when it was read. Owns memory, or files and a lane, until
-    `close`; also a context manager. Made by `LinkTable.open`.
+    Everything is verified and checked when it is read. Owns memory, or files and a lane, until `close`. A context
+    manager. Made by `LinkTable.open`.
 
     Parameters
     ----------
-    arrays : the table's
-    max_bytes : memory for what is held: labels and times, then pairs, then negatives, as far as they fit
-    io : how rows are read that are not held
+    arrays : the table's arrays
+    max_bytes : memory for held columns: labels and times first, then pairs, then negatives, as far as they fit
+    io : the I/O mode for rows on disk
 
     Raises
     ------
@@ -101,25 +101,25 @@ class OpenLinks:
 
     @property
     def reverse_relation(self) -> Relation | None:
-        """The relation that leads back, or None."""
+        """The reverse relation, or None."""
         return self._arrays.table.reverse
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of memory that are held: columns, or page checksums and the memory that reads pass through."""
+        """Bytes of memory: columns, page checksums and the read buffer."""
         return self._held_bytes
 
     def read(self, rows: IdArray, /) -> LinkRows:
-        """Return ``rows`` (n,) in 0..num_rows-1, in any order, repeats allowed; verified. Thread-safe.
+        """Return the verified rows with the numbers ``rows`` (n,), in any order and with repeats. Thread-safe.
 
         Raises
         ------
         ShapeError
-            A row is not one of the table; nothing was read.
+            A number is not in 0..num_rows-1. Nothing was read.
         ChecksumError, StoreReadError, TruncatedStoreError
-            The bytes on disk are not those that were written, or cannot be read; names file, page and rows.
+            The bytes differ from the written bytes, or cannot be read. The message names file, page and rows.
         FormatError
-            A value cannot be, though its bytes are as they were written; names file and row.
+            A value is invalid, though its bytes are unchanged. The message names file and row.
         StoreError
             The table is closed.
         """
@@ -144,7 +144,7 @@ class OpenLinks:
         )
 
     def close(self) -> None:
-        """Wait for the reads in progress and release everything. Idempotent."""
+        """Wait for running reads, and release everything. Idempotent."""
         self._is_closed = True
         self._stack.close()
 
@@ -157,7 +157,7 @@ class OpenLinks:
         self.close()
 
     def _open_rows(self, names: list[str], io: IoMode) -> int:
-        """Open the files of arrays, and a lane that they share, which is closed before them; return its bytes."""
+        """Open the arrays' files and their shared lane, and return its bytes. The lane closes before the files."""
         arrays, files = self._arrays, {}
         for name in names:
             files[name] = ArrayFile(arrays.root, arrays.records[name], io=io, os_io=arrays.os_io)
@@ -178,19 +178,19 @@ class OpenLinks:
 
 
 class _HeldRows:
-    """An array in memory, whose values were checked."""
+    """An array in memory, with checked values."""
 
     def __init__(self, values: NDArray[Any]) -> None:
         self._values = values
         self.num_bytes = values.nbytes
 
     def read(self, rows: IdArray, request: RowRequest) -> NDArray[Any]:
-        del request  # memory has no order
+        del request  # the order does not matter in memory
         return self._values[rows]
 
 
 class _RowsOnDisk:
-    """An array on the SSD, whose values are checked whenever they are read."""
+    """An array on the SSD. Its values are checked at every read."""
 
     def __init__(self, name: str, file: ArrayFile, lane: ReadLane, limits: LinkLimits) -> None:
         self._name, self._file, self._lane, self._limits = name, file, lane, limits
@@ -208,9 +208,9 @@ class _RowsOnDisk:
 
 
 def _held(arrays: LinkArrays, max_bytes: int) -> tuple[str, ...]:
-    """Return the names of the arrays that are held.
+    """Return the names of the held arrays.
 
-    The narrow columns first: a row of a column that is not held is a request of a page, however narrow it is.
+    Narrow columns come first, because on disk every row takes a request for a full page.
     """
     held, left = [], max_bytes
     for name in (LINK_LABELS, TIMES, PAIRS, NEGATIVES):
@@ -234,28 +234,28 @@ def _load(arrays: LinkArrays, name: str) -> _HeldRows:
 
 @near_attributes
 class LinkTable:
-    """A link table. Thread-safe; reads only; holds no file open. Made by `Dataset`.
+    """A link table. Thread-safe and read-only, without open files. Made by `Dataset`.
 
     Parameters
     ----------
-    arrays : its arrays, and its entry in the commit record
+    arrays : the table's arrays, and its entry in the commit record
     """
 
     def __init__(self, arrays: LinkArrays) -> None:
         self._arrays = arrays
 
     def __repr__(self) -> str:
-        """Return its name and its number of rows."""
+        """Return the table's name, relation and number of rows."""
         return f"LinkTable({self.name!r}, relation={':'.join(self.relation)!r}, num_rows={self.num_rows})"
 
     @property
     def arrays(self) -> Mapping[str, ArrayRecord]:
-        """Its array records, by plain name."""
+        """The array records, by plain name."""
         return self._arrays.records
 
     @property
     def name(self) -> str:
-        """Its name: "train", "valid", or any."""
+        """The table's name, such as "train"."""
         return self._arrays.table.name
 
     @property
@@ -265,7 +265,7 @@ class LinkTable:
 
     @property
     def reverse_relation(self) -> Relation | None:
-        """The relation that leads back, or None."""
+        """The reverse relation, or None."""
         return self._arrays.table.reverse
 
     @property
@@ -275,7 +275,7 @@ class LinkTable:
 
     @property
     def in_graph(self) -> int:
-        """Rows whose edge is in the graph: messages pass along such an edge, unless it is excluded."""
+        """Number of rows with their edge in the graph. Messages use such an edge unless it is excluded."""
         return self._arrays.table.in_graph
 
     @property
@@ -285,7 +285,7 @@ class LinkTable:
 
     @property
     def label_dtype(self) -> str | None:
-        """The dtype of the labels, int64 or float32; None without."""
+        """The labels' dtype, int64 or float32, or None without labels."""
         return self.arrays[LINK_LABELS].dtype if self.has_labels else None
 
     @property
@@ -295,7 +295,7 @@ class LinkTable:
 
     @property
     def negatives_per_row(self) -> int:
-        """The number of wrong destinations given for each row, or 0."""
+        """The number of given negative destinations per row, or 0."""
         return self.arrays[NEGATIVES].shape[1] if NEGATIVES in self.arrays else 0
 
     @property
@@ -305,28 +305,28 @@ class LinkTable:
 
     @property
     def negative_bytes(self) -> int:
-        """Bytes for the given wrong destinations."""
+        """Bytes for the given negative destinations."""
         return self.arrays[NEGATIVES].num_bytes if NEGATIVES in self.arrays else 0
 
     def open(self, *, max_bytes: int, io: IoMode = "auto") -> OpenLinks:
-        """Open the table for reading rows in any order, until the returned reader's block ends, or its `close`.
+        """Open the table for reading rows in any order, until the reader's block ends or its `close`.
 
         Labels, times, pairs and negatives, in this order, are read into memory as far as they fit into ``max_bytes``,
-        and verified once. Other arrays keep only page checksums in memory: their rows are read, verified and checked
-        on demand. The rows are the same in either case.
+        and verified once. Other arrays keep only page checksums in memory. Their rows are read, verified and checked on
+        demand. The rows are the same in either case.
 
         Parameters
         ----------
-        max_bytes : memory that it may take
-        io : how rows are read that are not held
+        max_bytes : memory for held columns
+        io : the I/O mode for rows on disk
 
         Raises
         ------
         StoreOpenError, IncompleteStoreError, TruncatedStoreError, StoreReadError
-            A file cannot be read, or is not as long as the commit record says; or another dataset took this path.
+            A file cannot be read, or does not have the recorded length. Or the dataset was replaced.
         ChecksumError, FormatError
-            The bytes read are not those written, or a value is invalid; names file and page or row.
+            The bytes differ from the written bytes, or a value is invalid. The message names file, and page or row.
         ConfigError
-            ``io`` cannot be had here.
+            ``io`` is not available here.
         """
         return OpenLinks(self._arrays, max_bytes=max_bytes, io=io)

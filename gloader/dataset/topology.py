@@ -1,4 +1,4 @@
-"""Topology of a dataset: in memory if it fits, otherwise read page by page; never mapped."""
+"""A dataset's topology: in memory if it fits, otherwise read page by page. It is never memory-mapped."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, Relation
 
 
-# For those who read a few batches, or perhaps nothing.
+# Memory for callers that read at most a few batches.
 FEW_BYTES: Final = 64 * 2**20
-# Of the memory that a topology may take, where it does not fit: what is left does more for the features.
+# Share of the allowed memory for the kept pages of a large topology. The rest has more use for features.
 _PAGED_SHARE: Final = 1 / 2
-_BOUNCE_BYTES: Final = 2 * 2**20  # what is read passes through it: room for 512 requests of a page
+_BOUNCE_BYTES: Final = 2 * 2**20  # bytes of the read buffer, for 512 requests of one page
 _EDGES: Final = ("indices", "edge_weight")
 _TIMES: Final = "edge_time"
-_LIST_EDGES: Final = 1 << 18  # edges of lists that are asked for at a time
+_LIST_EDGES: Final = 1 << 18  # edges per request for lists
 
 
 @contextmanager
@@ -57,17 +57,16 @@ def open_topology(
     Parameters
     ----------
     dataset : a dataset with one type, or a relation
-    max_bytes : memory that the topology may take; node offsets and page checksums are held in any case
-    io : how pages are read
-    times : with edge times, if there are any
+    max_bytes : memory for the topology; node offsets and page checksums are held in any case
+    io : the I/O mode for pages
+    times : open edge times too, if there are any
 
     Raises
     ------
     StoreOpenError, IncompleteStoreError, TruncatedStoreError, FormatError, StoreReadError
-        A file is missing, cannot be read, or is not as long as the commit record says; or another dataset took its
-        place.
+        A file is missing, cannot be read, or does not have the recorded length. Or the dataset was replaced.
     ChecksumError, GraphError
-        The bytes read are not those written, or are no graph.
+        The bytes differ from the written bytes, or are not a valid graph.
     """
     if _size(dataset, times=times) <= max_bytes:
         yield dataset.load_graph(times=times)
@@ -83,17 +82,17 @@ def open_topology(
 def open_hetero_topology(
     dataset: Dataset, *, max_bytes: int, io: IoMode = "auto", times: bool = False
 ) -> Iterator[HeteroGraph]:
-    """Open the topologies of all relations for the length of a ``with`` block.
+    """Open all relations' topologies for the length of a ``with`` block.
 
-    `held_relations` chooses those that are read into memory and verified once. The others are read page by page, as in
-    `open_topology`. They share the rest of ``max_bytes`` in proportion to their edge bytes, so that their pages are
+    `held_relations` chooses relations to read into memory and to verify once. The others are read page by page, as in
+    `open_topology`. They share the rest of ``max_bytes`` in proportion to their edge bytes, so that all pages are
     equally likely to be in memory. Batches are the same in any case.
 
     Parameters
     ----------
-    dataset : with one relation or several
-    max_bytes : memory that topologies may take; node offsets and page checksums are held in any case
-    io : how pages are read
+    dataset : the dataset, with one relation or several
+    max_bytes : memory for the topologies; node offsets and page checksums are held in any case
+    io : the I/O mode for pages
     times : see `open_topology`
 
     Raises
@@ -109,7 +108,7 @@ def open_hetero_topology(
     with ExitStack() as stack:
         topologies = {}
         for relation, table in tables.items():
-            # Smaller than a relation that is not held, as all of what is left is: such a one is read page by page.
+            # Such a share is smaller than the relation's topology, so `open_topology` reads it page by page.
             share = sizes[relation] if relation in held else left * sizes[relation] // paged_bytes
             topologies[relation] = stack.enter_context(
                 open_topology(table, max_bytes=share, io=io, times=times)
@@ -119,15 +118,14 @@ def open_hetero_topology(
 
 
 def held_relations(sizes: Mapping[Relation, int], *, max_bytes: int) -> frozenset[Relation]:
-    """Return the relations that are held in memory: the smallest first, as long as they fit. Pure.
+    """Return the smallest relations that fit into memory together. Pure.
 
-    A hop takes about as many edges from each relation. A small relation's bytes are therefore used more often, and
-    its pages would be read for few edges.
+    A hop takes about equally many edges from each relation. So a small relation's bytes are used more often.
 
     Parameters
     ----------
     sizes : each topology's bytes
-    max_bytes : memory that all may take
+    max_bytes : memory for all held topologies
     """
     held, left = set(), max_bytes
     for relation in sorted(sizes, key=lambda each: sizes[each]):
@@ -143,18 +141,18 @@ def _size(dataset: AnyEdges, *, times: bool) -> int:
 
 
 def require_offsets(dataset: Dataset, *, budget_bytes: int, times: bool = False) -> None:
-    """Refuse a budget that node offsets and page checksums exceed, before any of them is read.
+    """Refuse a budget that is too small for node offsets and page checksums, before they are read.
 
     Parameters
     ----------
-    dataset : with one relation or several
-    budget_bytes : memory for everything
-    times : whether edge times are read
+    dataset : the dataset, with one relation or several
+    budget_bytes : the memory budget for everything
+    times : True if edge times are read
 
     Raises
     ------
     BudgetError
-        The budget is too small; says needed and allowed.
+        The budget is too small. The message gives needed and allowed bytes.
     """
     tables = dataset.edge_tables.values()
     num_nodes = sum(table.num_nodes for table in tables)
@@ -175,15 +173,15 @@ def require_offsets(dataset: Dataset, *, budget_bytes: int, times: bool = False)
 
 
 class PagedTopology:
-    """A `Topology` whose edges are on the SSD. Thread-safe. Made by `open_topology`, which owns its files.
+    """A `Topology` with its edges on the SSD. Thread-safe. Made by `open_topology`, which owns its files.
 
     Parameters
     ----------
-    offsets : the first in-edge of each node, verified
+    offsets : each node's first in-edge, verified
     sources : each edge's source node
     weights : each edge's weight, or None
     kept : the pages in memory
-    num_sources : nodes that edges may come from
+    num_sources : number of source nodes
     times : each edge's time, or None
     """
 
@@ -219,12 +217,12 @@ class PagedTopology:
 
     @property
     def indices(self) -> NDArray[Any]:
-        """There is no such array.
+        """Not available, because the edges are not in memory.
 
         Raises
         ------
         BudgetError
-            Always: the edges are not in memory.
+            Always.
         """
         raise BudgetError(
             f"the {self.num_edges:,} edges of this graph are read page by page, as they take more memory than they "
@@ -237,17 +235,17 @@ class PagedTopology:
 
 
 class PagedValues:
-    """Edge values on the SSD: `EdgeValues`. Callers receive copies."""
+    """`EdgeValues` on the SSD. Callers receive copies."""
 
     def __init__(self, array: PagedArray) -> None:
         self._array = array
 
     def at(self, positions: IdArray) -> tuple[NDArray[Any], IdArray]:
-        """Return the edge values at ``positions``, and their ranks."""
+        """Return the edge values at ``positions``, and their indices in the values."""
         return self._array.take(positions), np.arange(len(positions))
 
     def lists(self, starts: IdArray, degrees: IdArray, first: int, last: int) -> EdgeLists:
-        """Return the in-edges of a batch's nodes ``first:last``, list after list.
+        """Return the lists of in-edges for a batch's nodes ``first:last``.
 
         Parameters
         ----------
@@ -268,7 +266,7 @@ class PagedValues:
         return EdgeLists(values=values, starts=places, origins=starts)
 
     def scan(self) -> PagedScan:
-        """Return a scan over the lists, past the pages that are kept."""
+        """Return a scan over the lists, which does not use the kept pages."""
         return self._array.scan()
 
     def pieces(self) -> Iterator[NDArray[Any]]:
@@ -276,11 +274,11 @@ class PagedValues:
         return self._array.pieces()
 
     def fetch_bytes(self, num_edges: int) -> int:
-        """Return the peak memory of one `at` call for so many edges."""
+        """Return the peak memory of an `at` call for ``num_edges``."""
         return self._array.take_bytes(num_edges)
 
     def list_bytes(self, num_edges: int) -> int:
-        """Return the peak memory of one `lists` call with so many edges."""
+        """Return the peak memory of a `lists` call with ``num_edges``."""
         at_a_time = min(num_edges, _LIST_EDGES)
         positions = 8 * at_a_time
         return self._array.dtype.itemsize * num_edges + positions + self._array.take_bytes(at_a_time)
@@ -288,7 +286,7 @@ class PagedValues:
 
 @njit(cache=True, nogil=True)
 def _list_positions(starts: IdArray, offsets: IdArray, begin: int, positions: IdArray) -> None:
-    """Write the positions of edges ``begin``, ``begin + 1``, ... in lists that begin at ``starts``."""
+    """Write the positions of edges ``begin``, ``begin + 1``, ... in the lists with the given ``starts``."""
     node = np.searchsorted(offsets, begin, side="right") - 1
     for i in range(positions.shape[0]):
         while begin + i >= offsets[node + 1]:
@@ -299,7 +297,7 @@ def _list_positions(starts: IdArray, offsets: IdArray, begin: int, positions: Id
 def _open_paged(
     dataset: AnyEdges, kept_bytes: int, io: IoMode, stack: ExitStack, *, names: Sequence[str]
 ) -> PagedTopology:
-    """Open the arrays ``names`` for reading, where they exist; ``stack`` closes them."""
+    """Open the existing arrays among ``names`` for reading. ``stack`` closes them."""
     root, os_io = dataset.root, dataset.os_io
     offsets = compact_offsets(_offset_pieces(dataset), dataset.num_nodes)
     records = {name: dataset.arrays[name] for name in names if name in dataset.arrays}
@@ -333,7 +331,7 @@ def _open_paged(
 
 
 def _offset_pieces(dataset: AnyEdges) -> Iterator[IdArray]:
-    """Yield indptr in pieces, each verified and checked."""
+    """Yield verified and checked pieces of indptr."""
     record = dataset.arrays["indptr"]
     check = ValueCheck("indptr", dataset.limits)
     for piece in array_pieces(dataset.root, record, os_io=dataset.os_io):

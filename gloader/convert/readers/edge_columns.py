@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-# float64 has every whole number up to here: larger ones may not be the second that was meant.
+# float64 has every whole number up to this limit. A larger time may have been rounded.
 _LARGEST_FLOAT = 2.0**53
 
 
 def check_time_dtype(dtype: np.dtype[Any], where: str) -> None:
-    """Refuse times that are no seconds, or that cannot hold them. Pure.
+    """Refuse dtypes that cannot hold times in seconds. Pure.
 
     Raises
     ------
     SourceError
-        ``dtype`` is neither an integer, float64 nor datetime64; says why.
+        ``dtype`` is neither an integer, float64 nor datetime64. The message gives the reason.
     """
     if dtype.kind == "f" and dtype.itemsize < 8:
         raise SourceError(
@@ -48,18 +48,18 @@ def check_time_dtype(dtype: np.dtype[Any], where: str) -> None:
 
 
 def to_seconds(values: NDArray[Any], *, first: int, where: str) -> IdArray:
-    """Return times as int64 seconds, of dates since 1970 in UTC. Pure.
+    """Return times as int64 seconds. Dates become seconds since 1970 in UTC. Pure.
 
     Parameters
     ----------
-    values : (n,) integers, float64 or datetime64; int64 is returned uncopied
-    first : number of the first one, for messages
+    values : (n,) integers, float64 or datetime64; int64 is not copied
+    first : the first row's number, for messages
     where : the file or array, for messages
 
     Raises
     ------
     SourceError
-        As `check_time_dtype`; a time is missing, not a whole second, or too large to be one; names the row.
+        As `check_time_dtype`. Or a time is missing, is not a whole second, or is too large. The message names the row.
     """
     check_time_dtype(values.dtype, where)
     if values.dtype.kind == "M":
@@ -67,7 +67,7 @@ def to_seconds(values: NDArray[Any], *, first: int, where: str) -> IdArray:
         _refuse(values, np.isnat(values) | (seconds != values), first, where)
         return np.ascontiguousarray(seconds.view(np.int64))
     if values.dtype.kind == "f":
-        # NaN is neither smaller nor equal.
+        # The condition is negated, so that NaN is refused too.
         _refuse(values, ~((np.abs(values) <= _LARGEST_FLOAT) & (np.floor(values) == values)), first, where)
     if values.dtype == np.uint64:
         _refuse(values, values > np.uint64(2**63 - 1), first, where)
@@ -84,7 +84,7 @@ def _refuse(values: NDArray[Any], is_bad: NDArray[np.bool_], first: int, where: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeColumn:
-    """One value for each edge of a stream, in its order.
+    """One value per edge of a stream, in the stream's order.
 
     ``pieces(max_values)`` starts again at the first value. Pieces may have any length.
     """
@@ -92,7 +92,7 @@ class EdgeColumn:
     pieces: Callable[[int], Iterator[NDArray[Any]]]
     where: str  # the file, array or table column, for messages
     num_values: int | None = None  # None: unknown until the values are read
-    dtype: np.dtype[Any] | None = None  # None: known when the values are read
+    dtype: np.dtype[Any] | None = None  # None: unknown until the values are read
 
 
 def array_column(
@@ -102,9 +102,9 @@ def array_column(
 
     Parameters
     ----------
-    values : (M,)
+    values : (M,) values
     where : the file or array, for messages
-    numbers : (E,) the place of each edge's value in ``values``; None means that values lie in edge order
+    numbers : (E,) each edge's position in ``values``, or None if the values are in edge order
     """
     flat = values.reshape(-1)
     size = len(flat) if numbers is None else len(numbers)
@@ -123,14 +123,14 @@ def file_column(file: NpyFile) -> EdgeColumn:
 
 
 def timed_edges(edges: EdgeStream, times: EdgeColumn) -> EdgeStream:
-    """Return the edges with times from a column; their dtype is checked, and their number as far as it is known.
+    """Return the edges with times from a column. The times' dtype is checked, and their number if it is known.
 
     Raises
     ------
     SourceError
-        As `check_time_dtype`; in ``chunks``, as `to_seconds`.
+        As `check_time_dtype`. In ``chunks``, as `to_seconds`.
     ShapeError
-        There is not one time for each edge.
+        There is not one time per edge.
     """
     if times.dtype is not None:
         check_time_dtype(times.dtype, times.where)
@@ -145,7 +145,7 @@ def timed_edges(edges: EdgeStream, times: EdgeColumn) -> EdgeStream:
 
 
 def weighted_edges(edges: EdgeStream, weights: EdgeColumn) -> EdgeStream:
-    """Return the edges with weights from a column; ``chunks`` raises as `to_weights`, and as `timed_edges`."""
+    """Return the edges with weights from a column. ``chunks`` raises as `to_weights` and `timed_edges`."""
 
     def chunks(max_edges: int) -> Iterator[EdgeChunk]:
         for chunk, values, first in _beside(edges, weights, "weights", max_edges):
@@ -157,7 +157,7 @@ def weighted_edges(edges: EdgeStream, weights: EdgeColumn) -> EdgeStream:
 def _beside(
     edges: EdgeStream, column: EdgeColumn, noun: str, max_edges: int
 ) -> Iterator[tuple[EdgeChunk, NDArray[Any], int]]:
-    """Yield each chunk of edges with its values (n,) and the number of edges before it."""
+    """Yield each chunk of edges, its values (n,), and the number of earlier edges."""
     held: list[NDArray[Any]] = []
     pieces, done = column.pieces(max_edges), 0
     for chunk in edges.chunks(max_edges):
@@ -185,10 +185,10 @@ def pair_edges(
 
     Parameters
     ----------
-    pairs : yields (n,) sources and (n,) destinations, at most so many
+    pairs : function of the largest n, which yields (n,) sources and (n,) destinations
     num_edges : E
-    where : what holds sources, and destinations, for messages
-    weight : None: unweighted
+    where : files or arrays of the sources and of the destinations, for messages
+    weight : the weights, or None for unweighted edges
     """
 
     def chunks(max_edges: int) -> Iterator[EdgeChunk]:
@@ -210,21 +210,21 @@ def csc_edges(
 
     Parameters
     ----------
-    indptr : (N + 1,) offsets of any integer dtype: the in-neighbours of v are ``indices[indptr[v] : indptr[v + 1]]``
-    indices : (E,) sources of any integer dtype
+    indptr : (N + 1,) offsets with any integer dtype: the in-neighbours of v are ``indices[indptr[v] : indptr[v + 1]]``
+    indices : (E,) sources with any integer dtype
     where : the offsets' file or array, for messages
-    weight : None: unweighted
+    weight : the weights, or None for unweighted edges
 
     Raises
     ------
     GraphError
-        The offsets are not monotone, do not start at 0 or do not end at E, or ids are no native integers.
+        The offsets are not monotone, do not start at 0 or do not end at E, or ids are not native integers.
     """
     offsets = to_ids(indptr, first=0, where=where)
     check_offsets(offsets, indices.num_values or 0, where=where)
 
     def chunks(max_edges: int) -> Iterator[EdgeChunk]:
-        # A chunk begins in the row in which the one before it ended, or later: rows are found in one walk.
+        # A chunk begins in the row that ended the previous chunk, or later. So one walk finds all rows.
         done, row = 0, 0
         for sources in indices.pieces(max_edges):
             dst = np.empty(len(sources), np.int64)
@@ -238,18 +238,18 @@ def csc_edges(
 
 
 def check_offsets(indptr: IdArray, num_entries: int, *, where: str) -> None:
-    """Refuse offsets that do not cut the entries of a compressed matrix into rows. Pure.
+    """Refuse offsets that do not divide a compressed matrix's entries into rows. Pure.
 
     Parameters
     ----------
     indptr : (n + 1,) offsets
-    num_entries : entries to cut
+    num_entries : number of entries
     where : the offsets' file or array, for messages
 
     Raises
     ------
     GraphError
-        Names ``where``, the position and the value.
+        An offset is invalid. The message names ``where``, the position and the value.
     """
     if indptr.shape[0] == 0 or indptr[0] != 0:
         first = int(indptr[0]) if indptr.shape[0] else "missing"

@@ -1,4 +1,4 @@
-"""Node ids, labels and splits from files: checked, and widened to int64 without ever wrapping."""
+"""Checked node ids, labels and splits from files, widened to int64 without wrapping."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from gloader.convert.source import Splits
     from gloader.types import IdArray
 
-# Nodes of which ids 0 and 1 may be all.
+# With this many nodes, ids may be only 0 and 1.
 _FEW = 2
-# Shares of the labelled nodes that random splits give to train and valid; the rest are the test nodes.
+# Shares of train and valid in random splits. The remaining labelled nodes are test nodes.
 _TRAIN_SHARE, _VALID_SHARE = 0.6, 0.2
 
 
@@ -31,7 +31,7 @@ def check_id_dtype(dtype: np.dtype[Any], where: str) -> None:
     Raises
     ------
     GraphError
-        ``dtype`` is a float, a bool, no number, or has foreign byte order; names ``where``.
+        ``dtype`` is not an integer, or has a foreign byte order. The message has ``where``.
     """
     if dtype.kind not in "iu" or not dtype.isnative:
         raise GraphError(
@@ -45,7 +45,7 @@ def to_ids(values: NDArray[Any], *, first: int, where: str) -> IdArray:
 
     Parameters
     ----------
-    values : (n,) ids; int64 is returned uncopied
+    values : (n,) ids; int64 is not copied
     first : the first id's number in its file, for messages
     where : the file, for messages
 
@@ -55,7 +55,7 @@ def to_ids(values: NDArray[Any], *, first: int, where: str) -> IdArray:
         As `check_id_dtype`, or an unsigned value does not fit into int64.
     """
     check_id_dtype(values.dtype, where)
-    # The only integers that int64 does not hold; a cast would wrap them into negative ids.
+    # Only uint64 may exceed int64. A cast would wrap such ids into negative ones.
     if values.dtype == np.uint64:
         bad = np.flatnonzero(values > np.uint64(2**63 - 1))
         if bad.size:
@@ -70,7 +70,7 @@ def check_id_array(dtype: np.dtype[Any], shape: tuple[int, ...], where: str) -> 
 
     Parameters
     ----------
-    dtype, shape : the array's
+    dtype, shape : the array's dtype and shape
     where : the file or array, for messages
 
     Raises
@@ -86,15 +86,14 @@ def check_id_array(dtype: np.dtype[Any], shape: tuple[int, ...], where: str) -> 
 
 
 def to_labels(values: NDArray[Any], *, where: str) -> IdArray:
-    """Return the labels (N,) or (N, 1) as int64 (N,), -1 where a float is NaN. Pure.
+    """Return the labels (N,) or (N, 1) as int64 (N,). NaN becomes -1. Pure.
 
     Raises
     ------
     ShapeError
         There is more than one label per node.
     SourceError
-        A label is not a whole number of at least -1, or is far beyond any number of classes; names ``where``, the row
-        and the value.
+        A label is not a whole number, is below -1, or is too large. The message names ``where``, the row and the value.
     """
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
@@ -109,36 +108,36 @@ def to_labels(values: NDArray[Any], *, where: str) -> IdArray:
             "return_inverse=True)[1]"
         )
     if values.dtype.kind == "f":
-        # Beyond 2**53 float64 skips whole numbers, so that the label meant is not known.
+        # Beyond 2**53, float64 skips whole numbers, so the intended label is unknown.
         unlabelled = np.isnan(values)
         values = np.where(unlabelled, values.dtype.type(-1), values)
         _refuse_labels(values, (np.floor(values) != values) | (np.abs(values) > 2**53), where)
-    # Compared before they are converted: 2**64 - 1 would become -1.
+    # The check comes before the cast, because 2**64 - 1 would become -1.
     _refuse_labels(values, values < -1, where)
     _refuse_labels(values, values >= MAX_CLASSES, where, cure=True)
     return plain_array(values, np.int64)
 
 
 def no_labels(num_nodes: int) -> IdArray:
-    """Return labels (N,) for unlabelled nodes: -1. Pure."""
+    """Return labels (N,) of -1, for unlabelled nodes. Pure."""
     return np.full(num_nodes, -1, np.int64)
 
 
 def read_labels(file: NpyFile, *, num_nodes: int, budget_bytes: int) -> IdArray:
-    """Return the labels (N,) in ``file``; its shape is checked before the file is read.
+    """Return the labels (N,) in ``file``. The shape is checked before the file is read.
 
     Parameters
     ----------
-    file : (N,) or (N, 1)
+    file : labels (N,) or (N, 1)
     num_nodes : N
-    budget_bytes : memory that they may take
+    budget_bytes : memory for the labels
 
     Raises
     ------
     ShapeError, SourceError
         There is not one label per node, or as `to_labels`.
     BudgetError
-        They take more memory.
+        The labels take more than ``budget_bytes``.
     """
     if file.size != num_nodes:
         raise ShapeError(
@@ -149,20 +148,20 @@ def read_labels(file: NpyFile, *, num_nodes: int, budget_bytes: int) -> IdArray:
 
 
 def read_split(file: NpyFile, *, num_nodes: int, budget_bytes: int) -> IdArray:
-    """Return the split's node ids in ``file``; its shape is checked before the file is read.
+    """Return the split's node ids in ``file``. The shape is checked before the file is read.
 
     Parameters
     ----------
     file : ids (n,) or (n, 1), or a mask (N,) of bools
     num_nodes : N
-    budget_bytes : memory that they may take
+    budget_bytes : memory for the ids or the mask
 
     Raises
     ------
     ShapeError, GraphError, SourceError
         There are more ids than nodes, or as `to_split`.
     BudgetError
-        They take more memory.
+        The ids or the mask take more than ``budget_bytes``.
     """
     if file.dtype != np.bool_:
         require_split_size(file.size, num_nodes, file.where)
@@ -176,7 +175,7 @@ def require_split_size(num_ids: int, num_nodes: int, where: str) -> None:
 
     Parameters
     ----------
-    num_ids : ids in the split
+    num_ids : number of ids in the split
     num_nodes : N
     where : the file or array, for messages
     """
@@ -204,7 +203,7 @@ def require_node_memory(num_nodes: int, budget_bytes: int, where: str) -> None:
 
 
 def count_classes(labels: IdArray) -> int:
-    """Return the number of classes that ``labels`` (N,) need: the largest plus one, at least 1. Pure."""
+    """Return the number of classes for ``labels`` (N,): the largest label plus one, at least 1. Pure."""
     return max(1, int(labels.max(initial=-1)) + 1)
 
 
@@ -229,22 +228,22 @@ def _refuse_labels(
 
 
 def check_splits(splits: Splits, labels: IdArray, *, where: str) -> None:
-    """Refuse ids out of range, ids given twice, and nodes without a label in train or valid. Pure.
+    """Refuse ids out of range, duplicate ids, and unlabelled nodes in train or valid. Pure.
 
-    Test nodes may have no label: some public tasks keep their test labels secret.
+    Test nodes may be unlabelled, because some public tasks keep their test labels secret.
 
     Parameters
     ----------
     splits : node ids of each part
-    labels : (N,) classes, -1 where unlabelled
+    labels : (N,) classes, -1 if unlabelled
     where : the source, for messages
 
     Raises
     ------
     SourceError
-        Names ``where``, the split, the position and the node.
+        An id is invalid. The message names ``where``, the split, the position and the node.
     """
-    # The number of the part that each node is in; 0: none. One byte per node, whatever the size of the splits.
+    # The number of each node's part, or 0 without one. This takes one byte per node for splits of any size.
     owner = np.zeros(labels.shape[0], np.uint8)
     names = ("train", "valid", "test")
     for number, (name, ids) in enumerate(
@@ -262,7 +261,7 @@ def check_splits(splits: Splits, labels: IdArray, *, where: str) -> None:
             raise SourceError(
                 f"{where}: node {node} is in {names[owner[node] - 1]} and in {name}; a node has one part"
             )
-        # An id given twice marks one node only, so that fewer nodes are marked than ids were given.
+        # If an id stands twice, fewer nodes are marked than there are ids.
         owner[ids] = number
         if np.count_nonzero(owner == number) != ids.shape[0]:
             node = _first_repeat(ids)
@@ -275,7 +274,7 @@ def check_splits(splits: Splits, labels: IdArray, *, where: str) -> None:
 
 
 def random_splits(labels: IdArray, *, seed: int) -> RandomSplits:
-    """Deal the labelled nodes out at random: 60% train, 20% valid, 20% test. Pure; equal seeds, equal splits."""
+    """Split the labelled nodes at random: 60% train, 20% valid, 20% test. Equal seeds give equal splits. Pure."""
     labelled = np.flatnonzero(labels >= 0)
     shuffled = np.random.default_rng(seed).permutation(labelled)
     first = round(_TRAIN_SHARE * labelled.shape[0])
@@ -300,11 +299,11 @@ def to_split(values: NDArray[Any], *, num_nodes: int, where: str) -> IdArray:
     Raises
     ------
     ShapeError
-        The array is not one-dimensional, or a mask is not N long.
+        The array is not one-dimensional, or a mask does not have N entries.
     GraphError
-        The ids are no integers.
+        The ids are not integers.
     SourceError
-        They are a mask of integers.
+        The array is a mask of integers.
     """
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
@@ -314,7 +313,7 @@ def to_split(values: NDArray[Any], *, num_nodes: int, where: str) -> IdArray:
         if values.shape[0] != num_nodes:
             raise ShapeError(f"{where} is a mask of {values.shape[0]} nodes; there are {num_nodes}")
         return np.flatnonzero(values)
-    # As ids, 0 or 1 would be there more than once.
+    # These numbers are a mask, because as ids, 0 or 1 would stand more than once.
     if (
         values.dtype.kind in "iu"
         and values.shape[0] == num_nodes > _FEW

@@ -1,4 +1,4 @@
-"""Tables whose rows are nodes: which column holds the ids that their rows are joined by, and which are features."""
+"""Node tables: the id column that joins their rows to nodes, the feature columns and the label column."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
     from gloader.convert.source import FeatureStream
     from gloader.types import IdArray
 
-# Of a number, of being seen, and of a chunk's copies, for each node while ids are checked.
+# Bytes per node for the check of ids: the id, a mark, and a chunk's copies.
 _CHECK_BYTES = 24
-# Fewer rows may count by chance.
+# A column of fewer rows may be 0, 1, ... by chance.
 _MIN_COUNTED = 3
 
 
 def node_features(
     table: NumberTable, *, budget_bytes: int, told: Told, has_labels: bool = False
 ) -> tuple[FeatureStream, IdArray | None]:
-    """Return a node table's feature rows, as they lie in it, and each row's node.
+    """Return a node table's feature rows, in file order, and each row's node.
 
-    Rows are joined by an id column, or by a pandas index, if there is one; otherwise they are in node order. Neither is
-    a feature; the other number columns are.
+    If there is an id column or a pandas index, it joins the rows to nodes. Otherwise, rows are in node order. All other
+    number columns are features.
 
     Parameters
     ----------
-    table : a row per node
-    budget_bytes : memory that the ids may take
+    table : the table, with a row per node
+    budget_bytes : memory for the ids
     told : receives the receipt's lines on columns
-    has_labels : whether the labels are read from this table too: their column is then no feature
+    has_labels : True if the table also has the labels, so that their column is not a feature
 
     Returns
     -------
@@ -57,10 +57,10 @@ def node_features(
     Raises
     ------
     SourceError
-        The table is empty, has no column of numbers, or its first row or column is ambiguous; or the
-        ids are not 0..N-1, each once.
+        The table is empty, has no column of numbers, or its first row or column is ambiguous. Or the ids are not
+        0..N-1, each once.
     BudgetError
-        The ids take more memory.
+        The ids take more than ``budget_bytes``.
     """
     path = table.path
     if not table.names:
@@ -102,23 +102,23 @@ def node_features(
 
 
 def node_labels(table: NumberTable, *, num_nodes: int, budget_bytes: int, told: Told) -> NDArray[np.generic]:
-    """Return a node table's labels (N,) as float64, not checked: the only number column, or ``label``.
+    """Return a node table's unchecked labels (N,) as float64, from the only number column, or from ``label``.
 
-    A table that is joined by ids may leave nodes out; their labels are NaN.
+    A table with ids may lack some nodes. Their labels are NaN.
 
     Parameters
     ----------
-    table : a row per node
+    table : the table, with a row per node
     num_nodes : N
-    budget_bytes : memory that ids may take
+    budget_bytes : memory for ids
     told : receives the receipt's lines on columns
 
     Raises
     ------
     SourceError
-        No column holds labels, or the ids are not 0..N-1, each once.
+        No column has labels, or the ids are not 0..N-1, each once.
     ShapeError
-        There are more rows than nodes, or fewer without ids.
+        There are more rows than nodes, or fewer rows without ids.
     """
     path = table.path
     if not table.names:
@@ -137,7 +137,7 @@ def node_labels(table: NumberTable, *, num_nodes: int, budget_bytes: int, told: 
     if len(values) > num_nodes:
         raise ShapeError(f"{path} has more than {num_nodes} rows, which is what it may have")
     ids = read_ids(table, column, num_rows=len(values), num_nodes=num_nodes, budget_bytes=budget_bytes)
-    # An index that counts the rows says nothing of nodes.
+    # An index that only counts the rows does not identify nodes.
     is_joined = ids is not None or (column is not None and column not in table.index)
     if len(values) < num_nodes and not is_joined:
         raise ShapeError(
@@ -158,7 +158,7 @@ def node_labels(table: NumberTable, *, num_nodes: int, budget_bytes: int, told: 
 
 
 def _label_column(table: NumberTable) -> str:
-    """Return the label column: the only number column, or one with a label name; raises SourceError without one."""
+    """Return the only number column, or the column with a label name. Raises SourceError if there is none."""
     column = id_column(table)
     held = [name for name in table.names if name != column and name not in table.index]
     numbers = [name for name in held if is_number(table, name)]
@@ -180,12 +180,12 @@ def _label_column(table: NumberTable) -> str:
 
 
 def id_column(table: NumberTable) -> str | None:
-    """Return a node table's id column, or else its index; None means that rows are in node order. Pure.
+    """Return a node table's id column, or else its index. None means that rows are in node order. Pure.
 
     Raises
     ------
     SourceError
-        Several may be that column, or it holds no whole numbers.
+        Several columns may be the id column, or it does not have whole numbers.
     """
     found = id_columns(table.names) if table.has_names else []
     found = found or list(table.index)[:2]
@@ -196,7 +196,7 @@ def id_column(table: NumberTable) -> str | None:
         )
     if not found:
         return None
-    # Floats are read, so that the row that made them floats is named.
+    # A column of floats passes here, so that the reader's error can name the row without an id.
     if table.kind(found[0]) not in {"integer", "number", "empty"}:
         raise SourceError(
             f"{table.path}: column {found[0]!r} holds {table.kind(found[0])}s; the ids of nodes are the whole numbers "
@@ -208,22 +208,22 @@ def id_column(table: NumberTable) -> str | None:
 def read_ids(
     table: NumberTable, column: str | None, *, num_rows: int, num_nodes: int, budget_bytes: int
 ) -> IdArray | None:
-    """Return each row's node id (n,); None means that row i belongs to node i.
+    """Return each row's node id (n,). None means that row i belongs to node i.
 
     Parameters
     ----------
-    table : a row per node
-    column : the id column; None means that there is none, though the table may have an index
+    table : the table, with a row per node
+    column : the id column, or None without one; the table may still have an index
     num_rows : n
     num_nodes : N, at least n
-    budget_bytes : memory that they may take
+    budget_bytes : memory for the ids
 
     Raises
     ------
     SourceError
-        The ids are not 0..N-1, each once; names the row.
+        The ids are not 0..N-1, each once. The message names the row.
     BudgetError
-        They take more memory.
+        The ids take more than ``budget_bytes``.
     """
     if column is None and table.row_ids is None:
         return None
@@ -240,7 +240,7 @@ def read_ids(
         bad = (part < 0) | (part >= num_nodes)
         bad[~bad] |= seen[part[~bad]]
         seen[part[~bad]] = True
-        # An id twice in one part marks fewer nodes than there are rows.
+        # If an id stands twice in one part, fewer nodes are marked than there are rows.
         if bad.any() or np.count_nonzero(seen) != done + len(part):
             row = int(bad.argmax()) if bad.any() else _first_repeat(part)
             raise SourceError(
@@ -262,7 +262,7 @@ def _ids(table: NumberTable, column: str | None) -> Iterator[IdArray]:
         yield np.array(table.row_ids, np.int64)
         return
     for (part,) in table.read({column: "int64"}, error=SourceError):
-        # Of unsigned ones, those beyond int64 turn negative, and are refused as that.
+        # Unsigned ids beyond int64 become negative, and the caller refuses them.
         yield part.astype(np.int64, copy=False)
 
 
