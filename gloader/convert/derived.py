@@ -69,7 +69,7 @@ def derivation_order(source: GraphSource) -> list[tuple[NodeSource, str]]:
 
 
 def derivation_depth(source: GraphSource) -> int:
-    """Return the length of the longest chain of means over means; 0 without derived features. Pure."""
+    """Return the length of the longest chain of means over means, or 0 without derived features. Pure."""
     depths: dict[str, int] = {}
     for nodes, other in derivation_order(source):
         depths[nodes.name] = 1 + depths.get(other, 0)
@@ -126,7 +126,7 @@ def add_rows(rows: NDArray[np.float32], places: IdArray, targets: IdArray, sums:
 _EDGE_BYTES = 48
 # Bytes per row of a block for its offset, its degree, and their copies.
 _ROW_BYTES = 32
-# Bytes of source rows in memory at a time: the rows as stored, and the wanted rows twice as float32.
+# Bytes per chunk of source rows: the stored rows, and the wanted rows twice as float32.
 _CHUNK_BYTES = 4 << 20
 _MIN_EDGES = 4096
 
@@ -135,10 +135,10 @@ _MIN_EDGES = 4096
 class MeanPlan:
     """Division of the memory budget among sums, edges and source rows."""
 
-    block_rows: int  # rows summed at a time, at most
-    block_edges: int  # edges of a block, at most; a row with more edges is summed in parts
-    chunk_rows: int  # source rows read at a time
-    memory_bytes: int  # in all, at most
+    block_rows: int  # rows per block, at most
+    block_edges: int  # edges per block, at most; a row with more edges is summed in parts
+    chunk_rows: int  # source rows per read
+    memory_bytes: int  # memory in all, at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

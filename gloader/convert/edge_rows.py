@@ -157,13 +157,13 @@ _DEAL_POSITIONS = 1 << 18
 class EdgeRowPlan:
     """Memory and disk for moving edge features into dataset order, and each part's share."""
 
-    chunk_rows: int  # feature rows read at a time
-    range_rows: int  # positions whose rows are put in order together
-    range_edges: int  # source edges whose positions are in memory together
-    deal_positions: int  # positions read at once
-    memory_bytes: int  # at most
-    number_bytes: int  # edge numbers on disk, from the edge sort on
-    scratch_bytes: int  # all temporary files while rows are put in order, at most; includes ``number_bytes``
+    chunk_rows: int  # feature rows per chunk
+    range_rows: int  # positions per range of reordered rows
+    range_edges: int  # source edges per range of pairs
+    deal_positions: int  # positions per read
+    memory_bytes: int  # memory, at most
+    number_bytes: int  # bytes of edge numbers on disk, from the edge sort on
+    scratch_bytes: int  # bytes of all temporary files, at most; includes ``number_bytes``
 
 
 NO_EDGE_ROWS: Final = EdgeRowPlan(
@@ -191,18 +191,18 @@ def plan_edge_rows(
 
     Parameters
     ----------
-    features : (E_s, F_e) in source order; its sizes count, nothing is read
-    num_edges : the dataset's edges, or an upper bound
+    features : the features (E_s, F_e) in source order; only their sizes are used
+    num_edges : the dataset's number of edges, or an upper bound
     dtype : the stored dtype
     rules : changes to the edges
-    budget_bytes : memory to stay within
+    budget_bytes : the memory budget
     where : the source, for messages
-    num_passes : passes over the rows; each keeps a part of them on the disk
+    num_passes : number of passes over the rows; each pass spills a part of them
 
     Raises
     ------
     BudgetError
-        The smallest useful buffers do not fit; says needed and allowed.
+        The smallest useful buffers do not fit. The message gives needed and allowed bytes.
     """
     row_bytes = features.dim * max(4, features.dtype.itemsize)
     places = 2 if rules.symmetrize else 1  # places of an edge's row
@@ -230,7 +230,7 @@ def plan_edge_rows(
     )
     number = EdgeNumbers.bytes_of(features.num_rows)
     pair = 8 if num_edges < 2**32 else 12
-    # Only the ranges of one pass are on the disk at a time.
+    # The disk holds only the ranges of one pass.
     of_pass = ranges_per_pass(-(-num_edges // range_rows), num_passes)
     spilled = min(num_edges, of_pass * range_rows) if is_spilled else 0
     return EdgeRowPlan(
@@ -245,7 +245,7 @@ def plan_edge_rows(
 
 
 def most_edges(given: int, rules: EdgeRules, num_nodes: int) -> int:
-    """Return the largest number of edges that ``rules`` may make out of ``given``. Pure."""
+    """Return the largest number of edges after ``rules``, from ``given`` edges. Pure."""
     return given * (2 if rules.symmetrize else 1) + num_nodes * rules.self_loops
 
 
@@ -299,7 +299,7 @@ def write_edges(
     scratch: Path,
     progress: PrepareProgress,
 ) -> CscReport:
-    """Write edges sorted by destination, as `build_csc` does, and then their features.
+    """Write edges sorted by destination, as in `build_csc`, and then their features.
 
     A reverse edge has the same features. Merged parallel edges have the first edge's features, and an added self loop
     has zeros.
@@ -392,5 +392,5 @@ def _rows(
 
 
 def recorded_dtype(options: PrepareOptions, *features: FeatureStream | None) -> dict[str, str]:
-    """Return the edge feature dtype for the commit record; empty without edge features. Pure."""
+    """Return the edge feature dtype for the commit record, empty without edge features. Pure."""
     return {} if all(rows is None for rows in features) else {"edge_dtype": options.stored_edge_dtype}

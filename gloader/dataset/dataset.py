@@ -46,33 +46,33 @@ _Table = TypeVar("_Table")
 
 @near_attributes
 class Dataset:
-    """A prepared graph on disk. Opening reads the commit record alone; arrays are read when first used.
+    """A prepared graph on disk. Opening reads only the commit record. Arrays are read at their first use.
 
     A dataset with one type has one node table and one edge table, and shows their properties. A dataset with several
-    types shows sums over its tables, and the labels and splits of the labelled type, whose ids count within that type.
-    Its tables have the features and the topology.
+    types shows sums over its tables, and the labelled type's labels and splits. Their ids count within the labelled
+    type. Its tables have the features and the topology.
 
-    Thread-safe; reads only; holds no file open. Made by `open`.
+    Thread-safe and read-only, without open files. Made by `open`.
 
     Parameters
     ----------
     root : the directory
-    manifest : its commit record, with which all arrays are opened; another dataset in its place is refused
-    os_io : the system calls for reading arrays
-    mirrored : fills the directory from a URL, unless None
+    manifest : the directory's commit record; arrays of a replaced dataset are refused
+    os_io : system calls for reading arrays
+    mirrored : the mirror that fills the directory from a URL, or None
 
     Attributes
     ----------
     node_tables : each type's nodes, in record order
     edge_tables : each relation's edges, in record order
-    link_tables : sets of edges to predict, by name; may be empty
+    link_tables : sets of edges to predict, by name
 
     Raises
     ------
     FormatError
         The record lacks an array, its shapes contradict each other, or its number of classes is invalid.
     VersionError
-        It lists its types in a way that this build does not know.
+        The record's version of types is unknown to this build.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Dataset:
         self.node_tables, self.edge_tables, self.link_tables = open_tables(root, manifest, schema, os_io)
 
     def __repr__(self) -> str:
-        """Return the sizes and the location."""
+        """Return the sizes and the location as text."""
         if self._schema.has_names:
             sizes = f"{len(self.node_types)} types, {len(self.relations)} relations"
         else:
@@ -113,24 +113,24 @@ class Dataset:
     ) -> Dataset:
         """Open the dataset directory at ``path``, or the dataset at a URL.
 
-        A dataset at a URL is mirrored on this machine's SSD: reading fills the mirror's files. This needs `obstore`,
-        which finds credentials in the environment.
+        A dataset at a URL is mirrored on this machine's SSD. Reads fill the mirror's files. This needs `obstore`, which
+        takes credentials from the environment.
 
         Parameters
         ----------
         path : a directory, or a URL such as "s3://bucket/papers"; also gs, az, https and file
         mirror_dir, mirror_budget, object_limit, object_requests, object_price, object_redirects
-            Settings of the mirror, see `gloader.config.ObjectSettings`; a directory ignores them.
-        os_io : the system calls for reading a directory
+            The mirror's settings; see `gloader.config.ObjectSettings`. A directory ignores them.
+        os_io : system calls for reading a directory
 
         Raises
         ------
         StoreOpenError, NotAStoreError, IncompleteStoreError, TruncatedStoreError, FormatError, VersionError
             There is no complete dataset with a known version at ``path``.
         ConfigError
-            A mirror setting is malformed, or ``path`` looks like a URL and is none.
+            A mirror setting or the URL is malformed.
         StoreReadError
-            The store at the URL is not reached, or refuses.
+            The store at the URL cannot be reached, or refuses.
         MissingDependencyError
             ``path`` is a URL, and obstore is not installed.
         """
@@ -157,7 +157,7 @@ class Dataset:
     def close(self) -> None:
         """Release a URL's connections, threads and mirror lock. Idempotent.
 
-        A directory holds nothing. Close loaders and other users first.
+        For a directory, this does nothing. Close loaders and other users first.
         """
         if self.mirrored is not None:
             self.mirrored.close()
@@ -175,7 +175,7 @@ class Dataset:
         metadata: Mapping[str, Any] | None = None,
         os_io: OsIO = REAL_OS,
     ) -> DatasetWriter:
-        """Begin a dataset at ``path``; it appears there, whole, when the returned writer's block ends without error.
+        """Begin a dataset at ``path``. The complete dataset appears when the writer's block ends without error.
 
         See `DatasetWriter` for the parameters.
         """
@@ -203,14 +203,14 @@ class Dataset:
         metadata: Mapping[str, Any] | None = None,
         os_io: OsIO = REAL_OS,
     ) -> DatasetWriter:
-        """Begin a dataset with several types at ``path``; it appears, whole, when the writer's block ends cleanly.
+        """Begin a dataset with several types at ``path``. It appears when the writer's block ends without error.
 
         See `DatasetWriter` for the parameters.
 
         Raises
         ------
         GraphError
-            A name cannot be a folder name, is there twice, or a relation names an unknown type.
+            A name is not valid as a folder name or stands twice, or a relation names an unknown type.
         """
         return DatasetWriter(
             path,
@@ -247,15 +247,15 @@ class Dataset:
         return Dataset.open(path)
 
     def to_numpy(self) -> dict[str, Any]:
-        """Return every array in memory, by name, as `from_numpy` takes them; features are float32.
+        """Return all arrays in memory, in the form that `from_numpy` takes. Features are float32.
 
-        Edge features, edge times and link tables are included where they exist. With several types, the arrays are as
-        `from_numpy_hetero` takes them.
+        Edge features, edge times and link tables are included if they exist. With several types, the arrays have the
+        form that `from_numpy_hetero` takes.
         """
         return arrays_of(self)
 
     def to_pyg(self) -> Any:
-        """Return the dataset as a PyG ``Data`` in memory: x, edge_index, y, masks and perhaps edge_weight.
+        """Return the dataset as a PyG ``Data`` in memory: x, edge_index, y, masks and optional edge_weight.
 
         A dataset with several types becomes a ``HeteroData``.
         """
@@ -295,17 +295,17 @@ class Dataset:
 
     @property
     def type_starts(self) -> IdArray:
-        """(T + 1,) int64: node v in type t has the number ``type_starts[t] + v``; as `HeteroGraph.type_starts`."""
+        """(T + 1,) int64: node v of type t has number ``type_starts[t] + v``, as in `HeteroGraph.type_starts`."""
         return self._schema.type_starts
 
     @cached_property
     def labelled(self) -> NodeTable:
-        """The one node table that has labels and splits."""
+        """The one node table with labels and splits."""
         return next(table for table in self.node_tables.values() if table.has_labels)
 
     @property
     def is_for_links_alone(self) -> bool:
-        """True if only edges are predicted: there are link tables, one class, and empty splits."""
+        """True if only edges are predicted: link tables exist, there is one class, and the splits are empty."""
         sizes = self.labelled.split_sizes.values()
         return bool(self.link_tables) and self.num_classes == 1 and not any(sizes)
 
@@ -315,7 +315,7 @@ class Dataset:
         Raises
         ------
         ConfigError
-            There is no such table; lists those there are.
+            There is no such table. The message lists all tables.
         """
         there = ", ".join(map(repr, self.link_tables)) or "none; `gloader prepare --edge-split` makes some"
         try:
@@ -329,14 +329,14 @@ class Dataset:
             ) from None
 
     def feature_rows(self, *, edges: bool) -> tuple[FeatureRows, ...]:
-        """Return all feature matrices: node types first, then, with ``edges``, relations."""
+        """Return the feature matrices of all node types. With ``edges``, the relations' matrices follow."""
         tables: list[NodeTable | EdgeTable] = [*self.node_tables.values()]
         tables += self.edge_tables.values() if edges else []
         return tuple(table.feature_rows for table in tables if table.feature_rows is not None)
 
     @cached_property
     def ranges(self) -> RowRanges | None:
-        """The stored part of each table's rows, by table name; None if all rows are stored."""
+        """The stored part of each table's rows, by table name, or None if all rows are stored."""
         recorded = self._manifest.ranges
         if recorded is None:
             return None
@@ -347,17 +347,17 @@ class Dataset:
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """JSON values from the preparation: name, source, options."""
+        """JSON values from the preparation, such as name, source and options."""
         return self._manifest.metadata
 
     @property
     def arrays(self) -> Mapping[str, ArrayRecord]:
-        """All array records, by name; a type's or relation's arrays stand behind its folder."""
+        """All array records, by name. A named type's or relation's array names begin with its folder."""
         return self._manifest.arrays
 
     @property
     def name(self) -> str:
-        """A short name for people."""
+        """A short display name."""
         return str(self.metadata.get("name", Path(self.location).name))
 
     @property
@@ -388,7 +388,7 @@ class Dataset:
 
     @property
     def has_self_loops(self) -> bool:
-        """True if every node was given exactly one self loop."""
+        """True if the preparation gave every node exactly one self loop."""
         return bool(self.metadata.get("has_self_loops", False))
 
     @property
@@ -413,17 +413,17 @@ class Dataset:
 
     @property
     def limits(self) -> ValueLimits:
-        """Bounds for array values, checked at every read; if homogeneous."""
+        """Bounds for array values, checked at every read, if homogeneous."""
         return self._edges.limits
 
     @cached_property
     def fingerprint(self) -> str:
-        """The content's digest: equal for equal arrays, wherever they are stored."""
+        """The content's digest. Equal arrays have equal digests, in any storage."""
         return content_digest(self._manifest, self._schema)
 
     @property
     def labels(self) -> IdArray:
-        """(N,) int64 class of each labelled-type node, -1 where unlabelled; verified, read-only."""
+        """(N,) int64 class of each labelled-type node, -1 if unlabelled. Verified, read-only."""
         return self.labelled.labels
 
     def labels_of(self, nodes: IdArray) -> IdArray:
@@ -459,7 +459,7 @@ class Dataset:
         return self._edges.load_graph(times=times)
 
     def load_hetero_graph(self) -> HeteroGraph:
-        """Return all relations' topology, read into memory whole and verified; one relation if homogeneous.
+        """Return all relations' topologies in memory, verified. A homogeneous dataset has one relation.
 
         `gloader.dataset.topology.open_hetero_topology` reads a larger topology page by page.
 
@@ -478,12 +478,12 @@ class Dataset:
         return self._nodes.open_features(io=io, verify=verify, **settings)
 
     def as_opened(self) -> AbstractContextManager[None]:
-        """Tell a replaced dataset from damage, if the block refuses files.
+        """Return a context manager that reports a replaced dataset, instead of damage, if its block refuses files.
 
         Raises
         ------
         StoreOpenError
-            In place of the block's error: another dataset took this path.
+            The block failed, and another dataset has taken this path.
         """
         return detecting_replacement(self.root, self._manifest, os_io=self._os_io)
 
@@ -513,15 +513,14 @@ class Dataset:
 
 
 def _conversions() -> Any:
-    # By name and late: they stand above this room, need torch, PyG or DGL, and never name `Dataset` themselves.
+    # The import is late and by name, because the conversions are in a room above, and need torch, PyG or DGL.
     return import_module("gloader.convert.in_memory")
 
 
 def arrays_of(dataset: Dataset) -> dict[str, Any]:
-    """Return the arrays of a dataset, as `Dataset.from_numpy` takes them, or `from_numpy_hetero` with names.
+    """Return a dataset's arrays in the form that `Dataset.from_numpy` takes, or `from_numpy_hetero` with names.
 
-    With names, the edges of a relation stand in the order of its lists: by destination. So do their weights, features
-    and times.
+    With names, a relation's edges are sorted by destination, and so are their weights, features and times.
     """
     nodes, labelled = dataset.node_tables, dataset.labelled
     graphs = {relation: table.load_graph() for relation, table in dataset.edge_tables.items()}

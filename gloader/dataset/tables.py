@@ -1,4 +1,4 @@
-"""A dataset's tables: nodes in one type, edges in one relation, and links, each with its arrays.
+"""A dataset's tables for node types, relations and links, each with its arrays.
 
 A node table has feature rows (N, F), labels and splits. An edge table has each destination node's in-neighbours,
 and feature rows (E, F_e) if the relation has them. Arrays are checked when they are read.
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 
 
 class TableArrays:
-    """A type's or relation's arrays. Thread-safe; reads only; holds no file open.
+    """A type's or relation's arrays. Thread-safe and read-only, without open files.
 
     Parameters
     ----------
     root : the dataset's directory
-    manifest : its commit record
-    os_io : the system calls for reading arrays
+    manifest : the dataset's commit record
+    os_io : system calls for reading arrays
     folder : prefix for the table's names in the record
     limits : bounds for the values, checked at every read
 
@@ -75,12 +75,12 @@ class TableArrays:
         return self.root / self.records[name].file
 
     def load(self, name: str) -> NDArray[Any]:
-        """Return array ``name``, read into memory whole, verified and checked; read-only.
+        """Return array ``name`` in memory, verified, checked and read-only.
 
         Raises
         ------
         ChecksumError, StoreOpenError, StoreReadError, TruncatedStoreError
-            The bytes on disk are not those that were written, or cannot be read.
+            The bytes differ from the written bytes, or cannot be read.
         GraphError, FormatError
             A value is invalid.
         """
@@ -90,7 +90,7 @@ class TableArrays:
         return array
 
     def load_at(self, name: str, positions: IdArray) -> NDArray[Any]:
-        """Return array ``name``'s elements at ``positions`` (n,); raises as `load`, and ShapeError."""
+        """Return array ``name``'s elements at ``positions`` (n,). Raises as `load`, and ShapeError."""
         with self.as_opened():
             values = load_elements(self.root, self.records[name], positions, os_io=self.os_io)
         at = self.limits.first_wrong(name, values)
@@ -101,12 +101,12 @@ class TableArrays:
 
     @contextmanager
     def as_opened(self) -> Iterator[None]:
-        """Tell a replaced dataset from damage, if the block refuses files.
+        """Report a replaced dataset, instead of damage, if the block refuses files.
 
         Raises
         ------
         StoreOpenError
-            In place of the block's error: another dataset took this path.
+            The block failed, and another dataset has taken this path.
         """
         with detecting_replacement(self.root, self.manifest, os_io=self.os_io):
             yield
@@ -116,14 +116,14 @@ _CHUNK_ROWS: Final = 1 << 16
 
 
 class FeatureRows:
-    """A feature matrix as a loader uses it. Thread-safe; reads only; holds no file open. Made by its table.
+    """A table's feature matrix, for loaders. Thread-safe and read-only, without open files. Made by its table.
 
     Parameters
     ----------
-    name : the node type, or the relation as "a:writes:b"; "edges" for a homogeneous dataset's relation
-    number : the type's number; for relation k, behind T types: T + k
-    arrays : the table's
-    column : the matrix's plain name; the matrix exists
+    name : the node type, or a relation such as "a:writes:b", or "edges" for a homogeneous dataset's relation
+    number : the type's number; relation k has T + k, for T types
+    arrays : the table's arrays
+    column : the matrix's plain name
     """
 
     def __init__(self, name: str, number: int, arrays: TableArrays, column: str) -> None:
@@ -134,7 +134,7 @@ class FeatureRows:
 
     @property
     def num_rows(self) -> int:
-        """The type's nodes, or the relation's edges; row i belongs to the edge at position i in the indices."""
+        """The number of nodes or edges. Row i of a relation belongs to the edge at position i."""
         return self._record.shape[0]
 
     @property
@@ -144,12 +144,12 @@ class FeatureRows:
 
     @property
     def feature_dtype(self) -> str:
-        """The dtype as stored: float32, float16, bfloat16 or int8."""
+        """The stored dtype: float32, float16, bfloat16 or int8."""
         return self._record.dtype
 
     @property
     def feature_bytes(self) -> int:
-        """Bytes of all rows as stored."""
+        """Bytes of all stored rows."""
         return self._record.num_bytes
 
     @property
@@ -159,12 +159,12 @@ class FeatureRows:
 
     @property
     def held(self) -> HeldRows | None:
-        """The rows that are stored here; None means all."""
+        """The rows stored on this machine; None means all."""
         return self._arrays.manifest.held_rows(self._record.name)
 
     @property
     def held_span(self) -> tuple[int, int]:
-        """The rows' first byte in the file, and the byte behind their last, in whole pages."""
+        """The byte range of the stored rows in the file, in complete pages: the first byte, and the end."""
         pages = (0, self._record.num_pages)
         if self.held is not None:
             pages = self.held.span(self._record.row_bytes, PAGE_BYTES)
@@ -172,7 +172,7 @@ class FeatureRows:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the rows that are stored here."""
+        """Bytes of the rows stored on this machine."""
         held = self.held
         return self.feature_bytes if held is None else (held.past - held.first) * self._record.row_bytes
 
@@ -182,7 +182,7 @@ class FeatureRows:
         Raises
         ------
         StoreOpenError
-            Another dataset took this path, or the file cannot be opened.
+            The dataset was replaced, or the file cannot be opened.
         ConfigError, ChecksumError, FormatError, StoreReadError
             As `FeatureStore.open`.
         """
@@ -202,14 +202,14 @@ class FeatureRows:
         Raises
         ------
         RowNotHereError
-            Other machines store some rows.
+            Some rows are stored only on other machines.
         StoreOpenError, ConfigError, ChecksumError, FormatError, StoreReadError
             As `open_features`.
         """
         with self.open_features() as store:
             store.require_here(0, self.num_rows)
             rows = np.empty((self.num_rows, self.feature_dim), dtype=np.float32)
-            # In pieces, so that the ids of a request stay small beside the rows.
+            # Rows are read in pieces, so that a request's ids take little memory compared with the rows.
             for start in range(0, len(rows), _CHUNK_ROWS):
                 part = rows[start : start + _CHUNK_ROWS]
                 store.read_into(np.arange(start, start + len(part)), part)
@@ -218,14 +218,14 @@ class FeatureRows:
 
 @near_attributes
 class NodeTable:
-    """The nodes in one type. Thread-safe; reads only; holds no file open. Made by `Dataset`.
+    """The nodes in one type. Thread-safe and read-only, without open files. Made by `Dataset`.
 
     Parameters
     ----------
     name : the type's name
     number : the type's number, in record order
     num_nodes : N
-    arrays : features, labels, splits and original ids, where they exist
+    arrays : features, labels, splits and original ids, if they exist
     """
 
     def __init__(self, name: str, number: int, num_nodes: int, arrays: TableArrays) -> None:
@@ -250,17 +250,17 @@ class NodeTable:
 
     @property
     def feature_dim(self) -> int:
-        """F; 0 without features."""
+        """F, or 0 without features."""
         return self._features().feature_dim if self.has_features else 0
 
     @property
     def feature_dtype(self) -> str:
-        """The stored feature dtype: float32, float16, bfloat16 or int8; float32 without features."""
+        """The stored feature dtype (float32, float16, bfloat16 or int8), or float32 without features."""
         return self._features().feature_dtype if self.has_features else "float32"
 
     @property
     def feature_bytes(self) -> int:
-        """Bytes for stored feature rows; 0 without features."""
+        """Bytes for stored feature rows, or 0 without features."""
         return self._features().feature_bytes if self.has_features else 0
 
     @property
@@ -280,7 +280,7 @@ class NodeTable:
         Raises
         ------
         StoreOpenError
-            Another dataset took this path, or the file cannot be opened.
+            The dataset was replaced, or the file cannot be opened.
         ConfigError
             The type has no features, or as `FeatureStore.open`.
         ChecksumError, FormatError, StoreReadError
@@ -289,34 +289,34 @@ class NodeTable:
         return self._features().open_features(io=io, verify=verify, **settings)
 
     def all_features(self) -> NDArray[np.float32]:
-        """Return all feature rows (N, F) as float32, in memory; raises as `open_features`."""
+        """Return all feature rows (N, F) as float32, in memory. Raises as `open_features`."""
         return self._features().all_rows()
 
     @property
     def has_labels(self) -> bool:
-        """True if the nodes have labels and splits; exactly one type has them."""
+        """True if the nodes have labels and splits. Exactly one type has them."""
         return "labels" in self._arrays.records
 
     @cached_property
     def labels(self) -> IdArray:
-        """(N,) int64 classes, -1 where unlabelled; verified, read-only."""
+        """(N,) int64 classes, -1 if unlabelled. Verified, read-only."""
         return self._load("labels")
 
     def labels_of(self, nodes: IdArray) -> IdArray:
-        """Return the classes (n,) int64 for ``nodes`` (n,), -1 where unlabelled; verified.
+        """Return the verified classes (n,) int64 for ``nodes`` (n,), -1 if unlabelled.
 
-        Only these labels are held in memory; `labels` holds all N. Call this once for all seeds, not for each batch.
+        Only these labels are held in memory, while `labels` holds all N. Call this once for all seeds, not per batch.
 
         Raises
         ------
         ConfigError
             The type has no labels.
         ShapeError
-            An id is no node.
+            An id is not a node.
         ChecksumError, StoreOpenError, StoreReadError, TruncatedStoreError
-            The bytes on disk are not those that were written, or cannot be read.
+            The bytes differ from the written bytes, or cannot be read.
         FormatError
-            A label is no class.
+            A label is not a class.
         """
         self._require_labels()
         return self._arrays.load_at("labels", nodes)
@@ -338,20 +338,20 @@ class NodeTable:
 
     @property
     def split_sizes(self) -> dict[str, int]:
-        """Each split's size, by name, without reading it; empty without labels."""
+        """Each split's size by name, from the record. Empty without labels."""
         names = ("train", "valid", "test")
         return {name: self._arrays.records[name].shape[0] for name in names if name in self._arrays.records}
 
     @cached_property
     def original_ids(self) -> IdArray | None:
-        """(N,) int64 source ids, verified, read-only; None if nodes kept their ids.
+        """(N,) int64 source ids, verified and read-only, or None if nodes kept their ids.
 
-        Everything else here counts nodes as the dataset stores them.
+        All other members use the stored node ids.
         """
         return self._arrays.load("original_ids") if "original_ids" in self._arrays.records else None
 
     def in_original_order(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return ``values`` (N, ...), one per node as stored, ordered by original id.
+        """Return ``values`` (N, ...), one per stored node, in the order of original ids.
 
         Raises
         ------
@@ -364,7 +364,7 @@ class NodeTable:
             )
         if self.original_ids is None:
             return values
-        # Node i of the store is original_ids[i] of the source: values are scattered, not gathered.
+        # Stored node i is original_ids[i] in the source, so values are scattered, not gathered.
         ordered = np.empty_like(values)
         ordered[self.original_ids] = values
         return ordered
@@ -388,16 +388,16 @@ class NodeTable:
 
 @near_attributes
 class EdgeTable:
-    """The edges in one relation. Thread-safe; reads only; holds no file open. Made by `Dataset`.
+    """The edges in one relation. Thread-safe and read-only, without open files. Made by `Dataset`.
 
     `open_topology` and passes read a relation, or a dataset with one type, in the same way.
 
     Parameters
     ----------
     relation : (source type, name, destination type)
-    number : the relation's number among the dataset's tables: types come first
-    arrays : indptr, indices and perhaps edge_weight, edge_features and edge_time
-    name : the name for its features
+    number : the relation's number among the dataset's tables, behind all types
+    arrays : indptr, indices, and optional edge_weight, edge_features and edge_time
+    name : the name of the edge features
     """
 
     def __init__(self, relation: Relation, number: int, arrays: TableArrays, *, name: str) -> None:
@@ -432,12 +432,12 @@ class EdgeTable:
 
     @property
     def num_nodes(self) -> int:
-        """N: destinations."""
+        """N, the number of destinations."""
         return self.limits.num_nodes
 
     @property
     def num_sources(self) -> int:
-        """The source type's nodes, from which edges may come."""
+        """The source type's number of nodes."""
         return self.limits.num_sources
 
     @property
@@ -453,7 +453,7 @@ class EdgeTable:
 
     @property
     def time_bytes(self) -> int:
-        """Bytes for edge times, which a reader holds in addition to the topology."""
+        """Bytes for edge times, which are not part of `topology_bytes`."""
         return self.arrays["edge_time"].num_bytes if self.has_times else 0
 
     @property
@@ -479,7 +479,7 @@ class EdgeTable:
         return FeatureRows(self._name, self._number, self._arrays, "edge_features")
 
     def load_times(self, indptr: IdArray) -> IdArray | None:
-        """Return the edge times (E,) int64 seconds, in memory, verified and found sorted; None without times.
+        """Return the edge times (E,) int64 seconds in memory, verified and sorted, or None without times.
 
         Parameters
         ----------
@@ -490,7 +490,7 @@ class EdgeTable:
         ChecksumError, StoreReadError, StoreOpenError
             As `load_graph`.
         GraphError
-            They do not ascend within a list; names file and edge.
+            The times do not ascend within a list. The message names file and edge.
         """
         if not self.has_times:
             return None
@@ -500,11 +500,11 @@ class EdgeTable:
         return times
 
     def load_graph(self, *, times: bool = True) -> CscGraph:
-        """Return the edges, read into memory whole and verified; `open_topology` reads a larger topology page by page.
+        """Return the verified edges in memory. `open_topology` reads a larger topology page by page.
 
         Parameters
         ----------
-        times : with edge times, where they exist
+        times : load edge times too, if they exist
 
         Raises
         ------
@@ -528,23 +528,23 @@ class EdgeTable:
         )
 
     def as_opened(self) -> AbstractContextManager[None]:
-        """Tell a replaced dataset from damage, if the block refuses files; see `TableArrays`."""
+        """Return a context manager that reports a replaced dataset; see `TableArrays.as_opened`."""
         return self._arrays.as_opened()
 
 
-ONLY_EDGES: Final = "edges"  # what the features of the edges of a homogeneous dataset are called
+ONLY_EDGES: Final = "edges"  # the name of a homogeneous dataset's edge features
 
 K = TypeVar("K")
 T = TypeVar("T")
 
 
 class Tables(Mapping[K, T], Generic[K, T]):
-    """The tables by type or relation, in record order; cannot be changed.
+    """A read-only mapping with the tables by type or relation, in record order.
 
     Parameters
     ----------
-    tables : by key
-    what : the noun for a key, for people
+    tables : the tables by key
+    what : the noun for a key, for messages
     """
 
     def __init__(self, tables: dict[K, T], what: str) -> None:
@@ -556,7 +556,7 @@ class Tables(Mapping[K, T], Generic[K, T]):
         Raises
         ------
         KeyError
-            There is no such table; names a near key, or all keys.
+            There is no such table. The message names a similar key, or all keys.
         """
         try:
             return self._tables[key]
@@ -581,14 +581,14 @@ class Tables(Mapping[K, T], Generic[K, T]):
 def open_tables(
     root: Path, manifest: Manifest, schema: DatasetSchema, os_io: OsIO
 ) -> tuple[Mapping[str, NodeTable], Mapping[Relation, EdgeTable], Mapping[str, LinkTable]]:
-    """Return the node, edge and link tables, each in record order. Pure: nothing is read.
+    """Return the node, edge and link tables, each in record order. Nothing is read. Pure.
 
     Parameters
     ----------
-    root : the directory
-    manifest : its checked commit record
-    schema : its types, relations and link tables
-    os_io : the system calls for reading arrays
+    root : the dataset's directory
+    manifest : the checked commit record
+    schema : the types, relations and link tables
+    os_io : system calls for reading arrays
     """
 
     def arrays(folder: str, limits: ValueLimits) -> TableArrays:

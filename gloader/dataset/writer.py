@@ -1,7 +1,7 @@
-"""The writer for a dataset directory: all arrays are committed together, or none.
+"""The writer for a dataset directory. All arrays are committed together, or none.
 
-A dataset has a node table for each type, an edge table for each relation, and link tables. With one type there is one
-node table and one edge table, whose arrays lie in no folder of their own.
+A dataset has a node table per type, an edge table per relation, and link tables. With one type, there is one node table
+and one edge table, and their arrays are not in subfolders.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ if TYPE_CHECKING:
 
 
 class TableArraysWriter:
-    """Starts the arrays of one table in a new directory, and keeps their paths.
+    """Starts one table's arrays in a new directory, and keeps their paths.
 
     Parameters
     ----------
-    directory : entered
+    directory : the entered directory
     folder : prefix for the table's array names
     """
 
     def __init__(self, directory: NewDirectory, folder: str) -> None:
         self.directory = directory
         self.folder = folder
-        self.paths: dict[str, Path] = {}  # of the arrays that were started
+        self.paths: dict[str, Path] = {}  # paths of the started arrays
 
     def array(self, name: str, dtype: str, shape: tuple[int, ...]) -> ArrayWriter:
-        """Start array ``name``; raises as `NewDirectory.array`."""
+        """Start array ``name``. Raises as `NewDirectory.array`."""
         self._require(name)
         writer = self.directory.array(self.folder + name, dtype=dtype, shape=shape)
         self.paths[name] = writer.path
@@ -79,12 +79,12 @@ class TableArraysWriter:
         return writer
 
     def _require(self, name: str) -> None:
-        # Before the array is started: the record lists features in the order in which they are required.
+        # Required features must be named before the array starts, because the record lists them in this order.
         if name in EDGE_COLUMNS:
             self.directory.require(EDGE_COLUMNS_FEATURE)
 
     def whole(self, name: str, array: IdArray, shape: tuple[int, ...]) -> None:
-        """Write an id array; raises ShapeError for another shape, and as `NewDirectory.array`."""
+        """Write an id array. Raises ShapeError for another shape, and as `NewDirectory.array`."""
         if array.shape != shape:
             raise ShapeError(f"{self.folder}{name} has shape {array.shape}; it must be {shape}")
         with self.array(name, "int64", shape) as writer:
@@ -96,8 +96,8 @@ class EdgeTableWriter:
 
     Parameters
     ----------
-    arrays : the relation's
-    num_nodes : destinations
+    arrays : the relation's arrays
+    num_nodes : number of destinations
     """
 
     def __init__(self, arrays: TableArraysWriter, num_nodes: int) -> None:
@@ -106,7 +106,7 @@ class EdgeTableWriter:
 
     @property
     def paths(self) -> Mapping[str, Path]:
-        """The files of the arrays that were started, by plain name, at their paths before the commit."""
+        """The started arrays' paths before the commit, by plain name."""
         return self._arrays.paths
 
     def indptr(self) -> ArrayWriter:
@@ -150,7 +150,7 @@ class NodeTableWriter:
 
     Parameters
     ----------
-    arrays : the type's
+    arrays : the type's arrays
     num_nodes : N
     """
 
@@ -164,7 +164,7 @@ class NodeTableWriter:
         Parameters
         ----------
         dim : F
-        dtype : as stored: float32, float16, bfloat16 or int8
+        dtype : the stored dtype: float32, float16, bfloat16 or int8
         check_finite : refuse NaN and infinity (int8 always does)
 
         Raises
@@ -177,11 +177,11 @@ class NodeTableWriter:
         )
 
     def labels(self, labels: IdArray) -> None:
-        """Write the (N,) labels, -1 where unlabelled."""
+        """Write the (N,) labels, -1 if unlabelled."""
         self._arrays.whole("labels", labels, (self._num_nodes,))
 
     def original_ids(self, ids: IdArray) -> None:
-        """Write the (N,) source ids of the nodes; not called if nodes kept their ids."""
+        """Write the nodes' (N,) source ids. Omit this call if nodes kept their ids."""
         self._arrays.whole("original_ids", ids, (self._num_nodes,))
 
     def splits(self, *, train: IdArray, valid: IdArray, test: IdArray) -> None:
@@ -201,11 +201,11 @@ class NodeTableWriter:
 
 
 class PairsWriter:
-    """Takes a link table's pairs in chunks, in order, and counts those in the graph. Made by `LinkTableWriter`.
+    """Writes a link table's pairs in chunks, and counts the pairs in the graph. Made by `LinkTableWriter`.
 
     Parameters
     ----------
-    writer : the array's
+    writer : the array's writer
     """
 
     def __init__(self, writer: ArrayWriter) -> None:
@@ -219,11 +219,11 @@ class PairsWriter:
 
     @property
     def path(self) -> Path:
-        """The file's path before the commit; complete once the writer is closed."""
+        """The file's path before the commit. The file is complete once the writer is closed."""
         return self._writer.path
 
     def append(self, chunk: NDArray[Any]) -> None:
-        """Append the rows ``chunk`` (n, 4) int64: source, destination, position, reverse position; -1: there is none.
+        """Append rows (n, 4) int64: source, destination, position, reverse position. -1 means no position.
 
         Raises
         ------
@@ -247,14 +247,14 @@ class PairsWriter:
 
 
 class LinkTableWriter:
-    """Writes one link table, its arrays streamed in order through the returned writers. Made by a dataset's writer.
+    """Writes one link table. Arrays are streamed in order through the returned writers. Made by a dataset's writer.
 
     Parameters
     ----------
-    directory : the dataset's, entered
+    directory : the dataset's entered directory
     name : the table's name
     relation : the edges' relation
-    reverse : the relation that leads back, or None
+    reverse : the reverse relation, or None
     """
 
     def __init__(
@@ -269,34 +269,34 @@ class LinkTableWriter:
 
     @property
     def record(self) -> LinkRecord:
-        """The table's entry in the commit record, as far as it was written."""
+        """The table's entry in the commit record, from the rows written so far."""
         in_graph = 0 if self._pairs is None else self._pairs.in_graph
         return LinkRecord(name=self.name, relation=self._relation, reverse=self._reverse, in_graph=in_graph)
 
     def pairs(self, num_rows: int) -> PairsWriter:
         """Return the writer for the (n, 4) int64 pairs: source, destination, position and reverse position.
 
-        Ids count within their types. A position is an index into the relation's edges, or the reverse relation's; -1
-        means that the edge is not there.
+        Ids count within their types. A position is an index into the edges of the relation, or of the reverse relation.
+        -1 means that the edge does not exist.
 
         Raises
         ------
         ShapeError, StoreWriteError
-            As `NewDirectory.array`; or an earlier array has another number of rows.
+            As `NewDirectory.array`. ShapeError also if an earlier array has another number of rows.
         """
         self._pairs = PairsWriter(self._array(PAIRS, "int64", (num_rows, PAIR_WIDTH)))
         return self._pairs
 
     def labels(self, num_rows: int, dtype: str) -> ArrayWriter:
-        """Return the writer for the (n,) labels, ``dtype`` int64 or float32; raises as `pairs`."""
+        """Return the writer for the (n,) labels, ``dtype`` int64 or float32. Raises as `pairs`."""
         return self._array(LINK_LABELS, dtype, (num_rows,))
 
     def times(self, num_rows: int) -> ArrayWriter:
-        """Return the writer for the (n,) int64 times, in seconds; raises as `pairs`."""
+        """Return the writer for the (n,) int64 times in seconds. Raises as `pairs`."""
         return self._array(TIMES, "int64", (num_rows,))
 
     def negatives(self, num_rows: int, k: int, dtype: str) -> ArrayWriter:
-        """Return the writer for the (n, k) wrong destinations, ``dtype`` int32 or int64; raises as `pairs`."""
+        """Return the writer for the (n, k) negative destinations, ``dtype`` int32 or int64. Raises as `pairs`."""
         return self._array(NEGATIVES, dtype, (num_rows, k))
 
     def check_complete(self) -> None:
@@ -319,17 +319,18 @@ class LinkTableWriter:
 
 
 class DatasetWriter:
-    """Writes a new dataset's arrays; a context manager that commits at a clean exit and else leaves nothing.
+    """Writes a new dataset's arrays. A context manager, which commits at a clean exit. An error leaves no dataset.
 
-    Topology and features are streamed in order through the returned writers; labels and splits are given whole. A type
-    may have no features; exactly one type has labels and splits. A type without nodes and a relation without edges are
-    written like others. With one type there are short forms, such as `features` for ``nodes("node").features``.
+    Topology and features are streamed in order through the returned writers. Labels and splits are complete arrays. A
+    type may have no features. Exactly one type has labels and splits. A type without nodes, or a relation without
+    edges, is written like any other. With one type, there are short forms, such as `features` for
+    ``nodes("node").features``.
 
     Parameters
     ----------
     path : the directory to create
     schema : the node types and relations, in the dataset's order
-    name : a short name for people
+    name : a short display name
     num_classes : number of classes; labels are in 0..num_classes-1
     overwrite : replace a dataset or store at ``path``, atomically, at the commit
     part : the rows that every feature matrix stores; other pages are not written. None writes all
@@ -338,9 +339,9 @@ class DatasetWriter:
     Raises
     ------
     StoreExistsError, StoreLockedError, StoreWriteError
-        On entering: the target exists, another process is creating it, or the disk refuses.
+        On entry: the target exists, another process creates it, or the disk refuses.
     ShapeError
-        On leaving: an array is missing, or two types have labels.
+        On exit: an array is missing, or two types have labels.
     """
 
     def __init__(
@@ -378,7 +379,7 @@ class DatasetWriter:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if exc is None:
-            # Inside __exit__, so that a commit that fails is discarded like a block that failed.
+            # The commit is inside __exit__, so that a failed commit is discarded like a failed block.
             try:
                 self._commit()
             except BaseException as failure:
@@ -388,7 +389,7 @@ class DatasetWriter:
 
     @property
     def scratch(self) -> Path:
-        """A folder on the target's file system for temporary files; gone when the block ends."""
+        """A folder for temporary files on the target's file system. It is removed when the block ends."""
         return self._directory.scratch()
 
     def nodes(self, node_type: str = NODE) -> NodeTableWriter:
@@ -426,13 +427,13 @@ class DatasetWriter:
         Parameters
         ----------
         name : the table's name, such as "train"
-        relation : the edges' relation; may be left out if there is only one
-        reverse : the relation that leads back, or None; with one type, its relation
+        relation : the edges' relation. By default, the only relation
+        reverse : the reverse relation, or None. With one type, this is its relation
 
         Raises
         ------
         GraphError
-            The name is no folder name or is taken, there is no such relation, or the reverse does not lead back.
+            The name is not valid as a folder name or is taken, or a relation is unknown, or the reverse is not one.
         """
         if relation is None:
             if len(self.schema.relations) != 1:
@@ -443,7 +444,7 @@ class DatasetWriter:
             reverse = relation
         wrong = wrong_table(name, relation, reverse, self.schema)
         taken = next((other for other in self._links if other.casefold() == name.casefold()), None)
-        # Some file systems do not tell upper from lower case: two such folders would be one there.
+        # Some file systems ignore case. There, two such folders would be one.
         if wrong is None and taken is not None:
             wrong = link_error(name, f"the dataset has the link table {taken!r} already")
         if wrong is not None:
@@ -478,15 +479,15 @@ class DatasetWriter:
         return self.nodes().features(dim, dtype, check_finite=check_finite)
 
     def labels(self, labels: IdArray) -> None:
-        """Write the (N,) labels, -1 where unlabelled."""
+        """Write the (N,) labels, -1 if unlabelled."""
         self.nodes().labels(labels)
 
     def original_ids(self, ids: IdArray) -> None:
-        """Write the (N,) source ids of the nodes; not called if nodes kept their ids."""
+        """Write the nodes' (N,) source ids. Omit this call if nodes kept their ids."""
         self.nodes().original_ids(ids)
 
     def splits(self, *, train: IdArray, valid: IdArray, test: IdArray) -> None:
-        """Write the three splits, (n,) node ids each; see `NodeTableWriter.splits`."""
+        """Write the three splits, each with (n,) node ids; see `NodeTableWriter.splits`."""
         self.nodes().splits(train=train, valid=valid, test=test)
 
     def annotate(self, **metadata: Any) -> None:

@@ -35,11 +35,11 @@ class TemporaryArray:
     dtype: np.dtype[Any]
 
     def append(self, chunk: NDArray[Any], /) -> None:
-        """Write the next elements; raises as `append_bytes`."""
+        """Write the next elements. Raises as `append_bytes`."""
         append_bytes(self.path, np.ascontiguousarray(chunk, self.dtype))
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Return elements ``start`` ... ``stop - 1``; raises as `read_bytes`."""
+        """Return elements ``start`` ... ``stop - 1``. Raises as `read_bytes`."""
         array = np.empty(stop - start, self.dtype)
         # An empty array has no file.
         if stop > start:
@@ -49,7 +49,7 @@ class TemporaryArray:
         return array
 
     def pieces(self, num_elements: int, max_elements: int) -> Iterator[NDArray[Any]]:
-        """Yield the first ``num_elements`` in order, at most ``max_elements`` at a time."""
+        """Yield the first ``num_elements`` in order, in pieces of at most ``max_elements``."""
         for start in range(0, num_elements, max_elements):
             yield self.read(start, min(num_elements, start + max_elements))
 
@@ -83,7 +83,7 @@ def read_bytes(descriptor: int, buffer: memoryview, path: Path) -> None:
 
     Parameters
     ----------
-    descriptor : the file's, at the position to read from
+    descriptor : the file's descriptor, at the position to read from
     buffer : writable bytes, filled to the end
     path : the file, for the message
 
@@ -103,7 +103,7 @@ def read_bytes(descriptor: int, buffer: memoryview, path: Path) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeColumns:
-    """Columns that are kept for each edge, in addition to its two ends."""
+    """Columns of each edge besides its two ends."""
 
     has_weights: bool = False  # float32
     has_times: bool = False  # int64
@@ -141,11 +141,11 @@ class Spill:
 
     folder: Path
     name: str
-    dtype: np.dtype[Any]  # of an element: a number or a record
+    dtype: np.dtype[Any]  # the dtype of an element, which is a number or a record
     num_buckets: int
     held_bytes: int = 0  # rows kept in memory before they go to files
     row_shape: tuple[int, ...] = ()  # (W,) if a row has W elements; () if a row is one element
-    counts: IdArray = field(init=False)  # (num_buckets,) rows of each bucket
+    counts: IdArray = field(init=False)  # (num_buckets,) rows per bucket
     spilled_bytes: int = field(default=0, init=False)
     _held: list[tuple[NDArray[Any], IdArray]] = field(default_factory=list, init=False)
     _held_now: int = field(default=0, init=False)
@@ -154,14 +154,14 @@ class Spill:
         self.counts = np.zeros(self.num_buckets, np.int64)
 
     def deal_out(self, rows: NDArray[Any], buckets: IdArray) -> None:
-        """Take ``rows`` (n, ...), row i into bucket ``buckets[i]``; raises as `append`."""
+        """Add ``rows`` (n, ...), row i to bucket ``buckets[i]``. Raises as `append`."""
         # numpy has a radix sort for 16-bit keys, which is faster.
         keys = buckets.astype(np.uint16) if self.num_buckets <= 1 << 16 else buckets
         grouped = rows[np.argsort(keys, kind="stable")]
         self.append(grouped, np.bincount(buckets, minlength=self.num_buckets))
 
     def append(self, rows: NDArray[Any], counts: IdArray) -> None:
-        """Take ``rows`` (n, ...) sorted by bucket; ``counts`` (num_buckets,) has the number of rows for each bucket.
+        """Add ``rows`` (n, ...) sorted by bucket. ``counts`` (num_buckets,) has the number of rows per bucket.
 
         Raises
         ------
@@ -181,7 +181,7 @@ class Spill:
         self._write(rows, bounds)
 
     def pieces(self, bucket: int, max_rows: int) -> Iterator[NDArray[Any]]:
-        """Yield ``bucket``'s rows in order, at most ``max_rows`` at a time. An array is valid until the next one.
+        """Yield ``bucket``'s rows in order, in pieces of at most ``max_rows``. A piece is valid until the next one.
 
         Raises
         ------
@@ -204,7 +204,7 @@ class Spill:
                 left -= piece.shape[0]
 
     def full_pieces(self, bucket: int, max_rows: int) -> Iterator[NDArray[Any]]:
-        """Yield the rows as `pieces` does, but always ``max_rows`` at a time, except in the last array."""
+        """Yield the rows as `pieces`, but with exactly ``max_rows`` in each piece except the last."""
         if self.spilled_bytes:
             yield from self.pieces(bucket, max_rows)
             return
@@ -253,7 +253,7 @@ class Spill:
 
 
 def append_edges(spill: Spill, chunk: EdgeChunk, *, shift: int) -> None:
-    """Spill edges, whose ids have been checked, as records; destination d goes to bucket ``d >> shift``.
+    """Spill edges with checked ids as records. Destination d goes to bucket ``d >> shift``.
 
     Parameters
     ----------

@@ -276,11 +276,11 @@ def _column(table: NumberTable, column: str, num_nodes: int) -> Iterator[NDArray
 
 
 def _refuse_counting(table: NumberTable, column: str, num_rows: int) -> None:
-    """Refuse a first column that counts the rows under an unknown name: it may hold ids, and not features."""
+    """Refuse a first column that counts the rows under an unknown name, because it may have ids instead of features."""
     if table.kind(column) not in {"integer", "number"} or column != table.names[0] or num_rows < _MIN_COUNTED:
         return
     seen, done = np.zeros(num_rows, np.bool_), 0
-    # Read as far as a column may be one of ids, which a feature seldom is beyond the first rows.
+    # The loop ends at the first value that cannot be an id. For a feature, this is mostly within the first rows.
     for (part,) in table.read({column: "float64"}, error=SourceError):
         if not ((part >= 0) & (part < num_rows) & (np.floor(part) == part)).all():
             return
