@@ -1,6 +1,6 @@
-"""Readers of stored arrays: a whole array into memory, an array piece by piece, or single elements.
+"""Readers for stored arrays: an entire array into memory, an array piece by piece, or single elements.
 
-Each page is verified when it is read. Reading single elements takes memory for them and for one buffer.
+Each page is verified when it is read. Reading single elements takes memory for the elements and one buffer.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-_STEP_BYTES: Final = 4 * 2**20  # enough for a disk's full speed, small in any budget
+_STEP_BYTES: Final = 4 * 2**20  # enough for a disk's full speed, and small in any budget
 
 
 def load_array(root: Path | str, record: ArrayRecord, *, os_io: OsIO = REAL_OS) -> NDArray[np.generic]:
-    """Read the whole array ``record`` of the store ``root`` into memory, verified during the read.
+    """Read an entire array into memory, verified during the read.
 
     Parameters
     ----------
@@ -38,12 +38,12 @@ def load_array(root: Path | str, record: ArrayRecord, *, os_io: OsIO = REAL_OS) 
 
     Returns
     -------
-    Read-only array of ``record.shape`` in the stored dtype (bfloat16 as uint16)
+    Read-only array with ``record.shape`` and the stored dtype (bfloat16 as uint16)
 
     Raises
     ------
     ChecksumError
-        The bytes differ from the written ones; the message names the first pages.
+        The bytes differ from the written bytes; the message names the first pages.
     StoreOpenError, StoreReadError, TruncatedStoreError
         The file cannot be read in full.
     """
@@ -57,9 +57,9 @@ def load_array(root: Path | str, record: ArrayRecord, *, os_io: OsIO = REAL_OS) 
 
 
 def array_pieces(root: Path | str, record: ArrayRecord, *, os_io: OsIO = REAL_OS) -> Iterator[NDArray[Any]]:
-    """Yield a one-dimensional array in order, some MB at a time, each piece verified.
+    """Yield a one-dimensional array in order, some MB per piece, each piece verified.
 
-    The next piece overwrites the last one's memory.
+    The next piece overwrites the previous piece's memory.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def array_pieces(root: Path | str, record: ArrayRecord, *, os_io: OsIO = REAL_OS
 
 
 def as_stored(data: NDArray[np.uint8], record: ArrayRecord) -> NDArray[np.generic]:
-    """Return the bytes ``data`` of ``record``, padding included, as the read-only array they are. Pure."""
+    """Return the bytes ``data``, padding included, as the read-only array that ``record`` describes. Pure."""
     array = data[: record.num_bytes].view(stored_dtype(record.dtype)).reshape(record.shape)
     # All callers share the array, and a write to it would not reach the disk.
     array.flags.writeable = False
@@ -94,8 +94,8 @@ def load_page_checksums(
 ) -> NDArray[np.uint64]:
     """Return ``record``'s page checksums, verified against its digest.
 
-    An array of format version 1 may have none on disk. One pass over the data then computes them; all pages are intact
-    if the checksums give the digest.
+    An array with format version 1 may have no checksums on disk. One pass over the data then computes them; all pages
+    are intact if the checksums give the digest.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ def load_page_checksums(
 def known_page_checksums(
     root: Path | str, record: ArrayRecord, *, os_io: OsIO = REAL_OS
 ) -> NDArray[np.uint64] | None:
-    """Return ``record``'s page checksums as `load_page_checksums` does, or None if there are none on disk.
+    """Return ``record``'s page checksums as `load_page_checksums` does, or None if the disk has none.
 
     Parameters
     ----------
@@ -148,8 +148,8 @@ def known_page_checksums(
     with open_array(path, os_io=os_io) as fd:
         while True:
             read_exactly(fd, data.data, DATA_OFFSET, path=path, os_io=os_io)
-            # The digest covers the checksums, so it verifies this file too. It does not cover the padding, which must
-            # be zero.
+            # The digest covers the checksums, so it verifies this file too. It does not cover the padding, which
+            # must be zero.
             if digest_of(checksums, record.version) == record.digest and not data[checksums.nbytes :].any():
                 break
             if not os_io.refetch(fd, DATA_OFFSET):
@@ -205,14 +205,14 @@ def read_pages(
     learnt: NDArray[np.uint64] | None = None,
     os_io: OsIO = REAL_OS,
 ) -> Iterator[NDArray[np.uint8]]:
-    """Read the pages of ``record`` from ``fd`` in file order, a few MB at a time, verified.
+    """Read the record's pages from ``fd`` in file order, a few MB per read, verified.
 
     Parameters
     ----------
-    checksums : (P,) one per page, with which each piece is verified before it is yielded. None compares the digest of
-        the whole after the last page: no piece is verified before the iterator ends.
-    out : (P * 4096,) aligned uint8 to read into. None means one reused buffer.
-    learnt : (P,) receives the checksums of the pages
+    checksums : (P,) page checksums, which verify each piece before it is yielded. None compares the digest over the
+        entire file after the last page: no piece is verified before the iterator ends.
+    out : (P * 4096,) aligned uint8 to read into; None means one reused buffer
+    learnt : (P,) receives the page checksums
 
     Yields
     ------
@@ -229,7 +229,7 @@ def read_pages(
     for start in range(0, size, _STEP_BYTES):
         step = buffer[: size - start] if out is None else out[start : start + _STEP_BYTES]
         first = start // PAGE_BYTES
-        # Before the piece is yielded, while it is in the processor's cache.
+        # The piece is checked before it is yielded, while it is in the processor's cache.
         actual = read_run(fd, step, first, path=path, record=record, checksums=checksums, os_io=os_io)
         running.update(actual)
         if learnt is not None:
@@ -259,12 +259,12 @@ def read_run(
     ----------
     data : (n * 4096,) aligned uint8 to read into
     first : the first page's number
-    checksums : (P,) of all pages. None means no comparison.
-    wanted : (m,) page numbers to compare. None means all pages of the run.
+    checksums : (P,) all page checksums; None means no comparison
+    wanted : (m,) page numbers to compare; None means all pages in the run
 
     Returns
     -------
-    (n,) uint64, the checksums of the pages
+    (n,) uint64, the pages' checksums
 
     Raises
     ------
@@ -286,18 +286,18 @@ def read_run(
             raise damaged_pages(path, record, wrong)
 
 
-_RUN_PAGES: Final = 1024  # one read of 4 MiB at most, which is all the memory that is taken
-# Reading on through this many unwanted pages takes about as long as the next request's latency.
+_RUN_PAGES: Final = 1024  # one read takes at most 4 MiB, which is all the memory needed
+# Reading through this many unneeded pages takes about as long as the next request's latency.
 _GAP_PAGES: Final = 64
 
 
 def load_elements(
     root: Path | str, record: ArrayRecord, positions: IdArray, *, os_io: OsIO = REAL_OS
 ) -> NDArray[Any]:
-    """Return ``record``'s elements at ``positions``, with memory for them and one buffer.
+    """Return ``record``'s elements at ``positions``, with memory for the elements and one buffer.
 
-    If the array has page checksums, they verify the pages with these elements, and little else is read. Without them
-    the whole file is read once, because its single digest does not verify a part.
+    If the array has page checksums, they verify the pages with these elements, and little else is read. Without page
+    checksums the entire file is read once, because its single digest does not verify a part.
 
     Parameters
     ----------
@@ -307,21 +307,21 @@ def load_elements(
 
     Returns
     -------
-    (n,) of the stored dtype
+    (n,) with the stored dtype
 
     Raises
     ------
     ShapeError
         A position is out of range, or the array has more than one dimension; nothing was read.
     ChecksumError
-        The bytes differ from the written ones.
+        The bytes differ from the written bytes.
     StoreOpenError, StoreReadError, TruncatedStoreError
         The file cannot be read.
     """
     wanted = _checked(positions, record)
     if wanted.size == 0:
         return np.empty(0, dtype=stored_dtype(record.dtype))
-    # Both readers pass over the file once, in file order. The result is then put into the given order.
+    # Both readers pass over the file once, in file order. The result is then put into the requested order.
     read = _scan if record.pages_file is None else _pick
     if bool(np.all(wanted[1:] >= wanted[:-1])):
         return read(root, record, wanted, os_io)
@@ -345,7 +345,7 @@ def _checked(positions: IdArray, record: ArrayRecord) -> IdArray:
 
 
 def _scan(root: Path | str, record: ArrayRecord, wanted: IdArray, os_io: OsIO) -> NDArray[Any]:
-    """Return the elements at ``wanted`` (sorted) by reading the whole file."""
+    """Return the elements at ``wanted`` (sorted) by reading the entire file."""
     path, dtype = Path(root) / record.file, stored_dtype(record.dtype)
     found = np.empty(wanted.shape[0], dtype=dtype)
     with open_array(path, os_io=os_io) as fd:
@@ -359,7 +359,7 @@ def _scan(root: Path | str, record: ArrayRecord, wanted: IdArray, os_io: OsIO) -
 
 
 def _pick(root: Path | str, record: ArrayRecord, wanted: IdArray, os_io: OsIO) -> NDArray[Any]:
-    """Return the elements at ``wanted`` (sorted) by reading runs of pages around them."""
+    """Return the elements at ``wanted`` (sorted) by reading runs of pages around the positions."""
     path, dtype = Path(root) / record.file, stored_dtype(record.dtype)
     per_page = PAGE_BYTES // dtype.itemsize
     checksums = load_page_checksums(root, record, os_io=os_io)

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from gloader.ssd_store.mirror.mirrored_file import FileCheck, MirrorRecord
     from gloader.ssd_store.os_io import OsIO
 
-_AHEAD: Final = 2  # blocks requested in addition to those in flight
-_LOOK_S: Final = 0.05
-_WRITING_S: Final = 1.0  # longest wait of a sweep for the writing of fetched blocks
+_AHEAD: Final = 2  # requested blocks in addition to the blocks in flight
+_LOOK_S: Final = 0.05  # pause between two attempts to claim a block
+_WRITING_S: Final = 1.0  # a sweep's longest wait for the writing of fetched blocks
 _ANSWERS: Final = 3  # reports of one damaged block that lead to another read
 
 
@@ -57,10 +57,10 @@ class Arrival:
     data: NDArray[np.uint8] | None = None
     fetch: BlockFetch | None = None  # None if the block was already stored
     is_found: bool = False  # another process has stored it on this disk meanwhile
-    is_settled: bool = False  # it is decided whether the block is kept
+    is_settled: bool = False  # True once it is decided if the block is kept
     is_kept: bool = False
-    is_pinned: bool = False  # against eviction, until the last user drops it
-    failure: OSError | None = None  # of the disk
+    is_pinned: bool = False  # True protects it from eviction, until the last user drops it
+    failure: OSError | None = None  # the disk's error
 
 
 class Mirror:
@@ -69,10 +69,10 @@ class Mirror:
     Parameters
     ----------
     folder : the mirror's folder
-    record : its owner record
+    record : the mirror's owner record
     checks : each file's check, by name
     fetcher : fetches the blocks
-    budget_bytes : most bytes for all blocks on the disk. None means that all are kept.
+    budget_bytes : maximum bytes for all blocks on the disk; None means that all blocks are kept
     os_io : the system calls
 
     Raises
@@ -80,7 +80,7 @@ class Mirror:
     BudgetError
         The budget has no room for the blocks that must always be stored.
     StoreOpenError
-        A file of the mirror cannot be opened.
+        A file in the mirror cannot be opened.
     """
 
     def __init__(
@@ -102,13 +102,13 @@ class Mirror:
         self._fetcher = fetcher
         self._changed = SignalSafeCondition()
         self._arriving: dict[tuple[str, int], Arrival] = {}
-        # Memory of earlier blocks, for reuse: to get new memory from the system takes longer than to fetch a block.
+        # Memory of earlier blocks, for reuse: getting new memory from the system takes longer than fetching a block.
         self._spare: list[NDArray[np.uint8]] = []
         self._answered: dict[tuple[str, int], int] = {}  # reports of a damaged block, by file name and number
         self._whole_locks = {
             name: threading.Lock() for name, check in checks.items() if check.pages_name is None
         }
-        self._verified: set[str] = set()  # files that can only be checked as a whole
+        self._verified: set[str] = set()  # files that only a digest of the entire file can check
 
     @property
     def width(self) -> int:
@@ -118,7 +118,7 @@ class Mirror:
     # --- blocks ---
 
     def ask(self, file: MirroredFile, block: int, *, must_keep: bool = False) -> Arrival:
-        """Request a block and return at once, except for a file's first block, which waits for the file's checksums.
+        """Request a block and return at once. A file's first block waits for the file's checksums.
 
         The caller calls `drop` when it no longer needs the block.
 
@@ -158,11 +158,11 @@ class Mirror:
         StoreReadError
             The fetch failed; the message names the object, the bytes and the reason.
         ChecksumError
-            The block arrived damaged twice; the message names it.
+            The block arrived damaged twice; the message names the block.
         ChannelClosedError
             ``is_cancelled`` returned true.
         """
-        if arrival.fetch is None:  # it was already stored at the request, and is pinned
+        if arrival.fetch is None:  # the block was already stored at the request, and is pinned
             if arrival.data is None:
                 arrival.data = self._read(arrival)
             return arrival.data
@@ -236,7 +236,7 @@ class Mirror:
                 self.drop(arrival)
 
     def require_whole(self, file: MirroredFile, *, is_cancelled: Callable[[], bool] = lambda: False) -> None:
-        """Fetch a whole file that can only be checked as a whole; raises as `bring`, and `ChecksumError`."""
+        """Fetch a file that only a digest of the entire file can check; raises as `bring`, and `ChecksumError`."""
         if file.name in self._verified:
             return
         check = self._checks[file.name]
@@ -259,7 +259,7 @@ class Mirror:
         )
 
     def refetch(self, file: MirroredFile, offset: int) -> bool:
-        """Fetch the block of a damaged page once more, as in `OsIO.refetch`."""
+        """Fetch a damaged page's block once more, as in `OsIO.refetch`."""
         block = offset // file.block_bytes
         key = file.name, block
         with self._changed.lock:
@@ -318,10 +318,10 @@ class Mirror:
             file.unclaim(block)
 
     def _take(self, arrival: Arrival, data: Buffer) -> None:
-        """Verify a fetched block; called on a thread of the fetcher."""
+        """Verify a fetched block; called on one of the fetcher's threads."""
         file, block, check = arrival.file, arrival.block, self._checks[arrival.file.name]
         length = file.length_of(block)
-        # A copy: checksums and the device need page-aligned memory, and the client's memory is not aligned.
+        # The block is copied: checksums and the device need page-aligned memory, and the client's is not aligned.
         with self._changed.lock:
             buffer = self._spare.pop() if self._spare else None
         if buffer is None:
@@ -337,7 +337,7 @@ class Mirror:
         arrival.buffer, arrival.data = buffer, copy
 
     def _keep(self, arrival: Arrival) -> None:
-        """Keep a block that the waiting thread already has; called on a thread of the fetcher."""
+        """Keep a block that the waiting thread already has; called on one of the fetcher's threads."""
         file, data = arrival.file, arrival.data
         must = arrival.must_keep
         try:

@@ -173,7 +173,7 @@ class MirrorSource:
             self._mirror.keeper.unpin(self._file, passed, passed + 1)
 
 
-_RUN_BLOCKS: Final = 4  # least number of blocks pinned for one run of extents, with a budget
+_RUN_BLOCKS: Final = 4  # minimum number of blocks pinned for one run of extents, with a budget
 _RUN_SHARE: Final = 4
 _WAITING_BLOCKS: Final = 6
 _FEWEST_REQUESTS: Final = 2
@@ -182,13 +182,13 @@ _FEWEST_REQUESTS: Final = 2
 class MirrorIO(OsIO):
     """The real system calls, which fetch missing bytes of mirrored files before a read. Thread-safe.
 
-    A mirror's file is recognised by the open file under a descriptor. Calls that read go through ``os_io``; all others
+    The open file under a descriptor tells if it is a mirror's file. Calls that read go through ``os_io``; all others
     are the system's own. Owns the mirror until `close`.
 
     Parameters
     ----------
     mirror : the mirror, which fetches and keeps blocks
-    fetcher : the mirror's fetcher, for its counts
+    fetcher : the mirror's fetcher, which has the counts
     num_requests : earlier requests to the store
     os_io : the system calls
     """
@@ -202,17 +202,17 @@ class MirrorIO(OsIO):
         self._os_io = os_io
         self._lock = threading.Lock()
         self._ahead: dict[str, ReadAhead] = {}
-        # Pins of sweeps without a source, by descriptor.
+        # Pins for sweeps without a source, by descriptor.
         self._held: dict[int, tuple[MirroredFile, NDArray[np.intp]]] = {}
 
     @property
     def url(self) -> str:
-        """The dataset's URL in a form without secrets."""
+        """The dataset's URL, in a form without secrets."""
         return self.mirror.record.url
 
     @property
     def is_whole(self) -> bool:
-        """Every block is on this disk."""
+        """True if every block is on this disk."""
         here, total = self.mirror.files.num_blocks
         return here == total
 
@@ -222,10 +222,10 @@ class MirrorIO(OsIO):
         return self._fetcher.limits.likely_bytes_per_s
 
     def limit_memory(self, num_bytes: int, /) -> int:
-        """Limit the memory of blocks in flight to about ``num_bytes``, at least two requests; return the bytes.
+        """Limit the memory for blocks in flight to about ``num_bytes``, at least two requests; return the limit.
 
-        A request takes the memory of two blocks during a copy, and a few blocks wait to be read or kept. If all blocks
-        are stored, none are in flight.
+        A request takes two blocks of memory during a copy, and a few blocks wait to be read or kept. If all blocks are
+        stored, none is in flight.
         """
         block_bytes = self.mirror.record.block_bytes
         wanted = max((num_bytes // block_bytes - _WAITING_BLOCKS) // 2, _FEWEST_REQUESTS)
@@ -329,7 +329,7 @@ class MirrorIO(OsIO):
         wanted = wanted_blocks(pages, data_offset, file)
         count_uses(file.uses, wanted)
         file.reload()
-        # Otherwise one block that is being written would force all others through a source.
+        # Without this wait, one block that is being written would force all others through a source.
         self.mirror.wait_written(file, wanted[file.marks[wanted] != HERE].tolist())
         if (file.marks[wanted] == HERE).all() and self._hold(fd, file, wanted):
             return None
@@ -355,7 +355,7 @@ class MirrorIO(OsIO):
     # --- reads of missing blocks ---
 
     def _read_ahead(self, file: MirroredFile, buffer: memoryview, offset: int) -> int:
-        """Fill the start of ``buffer`` from one fetched block; return the bytes."""
+        """Fill the start of ``buffer`` from one fetched block; return the number of bytes."""
         block = offset // file.block_bytes
         end = file.start_of(block) + file.length_of(block)
         with self._lock:
@@ -365,7 +365,7 @@ class MirrorIO(OsIO):
         part = buffer[: end - offset]
         start = offset - file.start_of(block)
         try:
-            # Before it is dropped, because its memory may then hold another block.
+            # The copy precedes the drop, after which the memory may hold another block.
             data = self.mirror.wait(arrival)
             np.copyto(np.frombuffer(part, np.uint8), data[start : start + len(part)])
         except StoreError:
@@ -380,14 +380,14 @@ class MirrorIO(OsIO):
         return len(part)
 
     def _bring_run(self, file: MirroredFile, firsts: IdArray, pasts: IdArray, at: int) -> int:
-        """Fetch the blocks of some extents from ``at`` on, without a budget. Return the first extent after them."""
+        """Fetch the blocks for some extents from ``at`` on, without a budget. Return the first extent after them."""
         file.reload()
         missing = np.concatenate([[0], np.cumsum(file.marks != HERE)])
         is_short = missing[pasts[at:]] > missing[firsts[at:]]
         count = int(is_short.argmax()) if is_short.any() else len(is_short)
         if count:
             return at + count
-        # As many blocks as are fetched at the same time; the extents that they complete form one run.
+        # The run has as many blocks as are fetched at the same time, and the extents that they complete.
         wanted = _touched(firsts[at:], pasts[at:], file)
         wanted = wanted[file.marks[wanted] != HERE][: self.mirror.width]
         past = at + int(np.searchsorted(pasts[at:], wanted[-1] + 1, "right"))
@@ -405,7 +405,7 @@ class MirrorIO(OsIO):
     # --- pins of sweeps ---
 
     def _hold(self, fd: int, file: MirroredFile, wanted: NDArray[np.intp]) -> bool:
-        """Pin the blocks that a sweep will read by itself, until its descriptor is closed or swept again."""
+        """Pin the blocks that a sweep will read itself, until its descriptor is closed or swept again."""
         keeper = self.mirror.keeper
         if not keeper.pin_all(file, wanted):
             return False

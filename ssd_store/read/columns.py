@@ -1,8 +1,8 @@
-"""Stored columns of rows: requests for rows, the place and dtype of each row, and arrays read row by row.
+"""Stored columns of rows: requests for rows, each row's place and dtype, and arrays read row by row.
 
-`RowRequest` is the checked, sorted row ids (M,) of one read. `RowFile` describes the rows in a store's file, with
-their scales and page checksums. `ArrayFile` reads rows or pages of any array. Requests for rows that another machine
-stores are refused before any read.
+`RowRequest` has one read's checked, sorted row ids (M,). `RowFile` describes the rows in a store's file, with their
+scales and page checksums. `ArrayFile` reads rows or pages from any array. Requests for rows that another machine stores
+are refused before any read.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class RowRequest:
     """Row ids in range with their output positions."""
 
     rows: IdArray  # (M,)
-    position: IdArray  # (M,) rows of the output; empty if row i goes to row i
-    is_sorted: bool  # the rows ascend
+    position: IdArray  # (M,) rows in the output; empty if row i goes to row i
+    is_sorted: bool  # True if the rows ascend
 
     def in_file_order(self) -> RowRequest:
         """Return the same request with ascending rows. Pure."""
@@ -72,7 +72,7 @@ class RowRequest:
 def check_request(
     rows: IdArray, out: NDArray[Any], *, num_rows: int, dim: int, at: IdArray | None = None
 ) -> RowRequest:
-    """Check the arguments of a read. Pure.
+    """Check a read's arguments. Pure.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def check_request(
     out : (M, F), or (K, F) with ``at``
         The output; only its shape is checked.
     num_rows, dim : int
-        N and F of the source.
+        The source's N and F.
     at : (M,) int64, optional
         Row in ``out`` for each row id; by default row i goes to row i.
 
@@ -91,7 +91,7 @@ def check_request(
         ``rows`` or ``at`` are not integers in range, or a shape does not fit.
     """
     rows = _as_ids("rows", rows)
-    # One pass in place of three with numpy. The ids are listed only if one is wrong.
+    # One pass replaces three numpy passes. The ids are listed only if one is wrong.
     smallest, largest, is_sorted = _inspect(rows)
     if rows.shape[0] and (smallest < 0 or largest >= num_rows):
         raise _out_of_range("rows", rows, num_rows)
@@ -112,8 +112,8 @@ def check_request(
 
 
 def _as_ids(name: str, ids: IdArray) -> IdArray:
-    # Stricter than `as_ids`, as the suite of feature sources demands. Empty floats are refused too, and so is uint64,
-    # whose large values would silently become negative ids.
+    # This check is stricter than `as_ids`, as the test suite for feature sources demands. It also refuses empty floats,
+    # and uint64, whose large values would silently become negative ids.
     ids = np.asarray(ids)
     if ids.ndim != 1 or ids.dtype.kind not in "iu" or ids.dtype == np.uint64:
         raise ShapeError(
@@ -130,7 +130,7 @@ def _out_of_range(name: str, ids: IdArray, limit: int) -> ShapeError:
 
 @njit(cache=True, nogil=True)
 def _inspect(ids: IdArray) -> tuple[np.int64, np.int64, bool]:
-    """Return the smallest and the largest id, and True if they ascend."""
+    """Return the smallest and the largest id, and True if the ids ascend."""
     smallest = np.int64(0)
     largest = np.int64(0)
     is_sorted = True
@@ -162,24 +162,24 @@ class RowFile:
     num_rows: int  # N
     form: RowFormat
     checksums: NDArray[np.uint64]  # (P,) one per page; empty without verification
-    format_version: int  # of the checksums
+    format_version: int  # the checksums' format version
     gap_bytes: int  # longest hole that a batch's reads bridge
     settings: ReadSettings
     os_io: OsIO
-    held: HeldRows | None = None  # rows on this machine; None for all
+    held: HeldRows | None = None  # rows on this machine; None for all rows
 
     @property
     def dim(self) -> int:
-        """F."""
+        """Number of features in a row."""
         return self.form.dim
 
     @property
     def row_bytes(self) -> int:
-        """R."""
+        """Bytes in a stored row."""
         return self.form.row_bytes
 
     def form_of(self, rows: NDArray[Any]) -> RowFormat:
-        """Return the form of a copy of ``rows`` (M,), with the factors of these rows alone. Pure."""
+        """Return the form for a copy of ``rows`` (M,), with only these rows' factors. Pure."""
         return self.form if self.form.scale is None else replace(self.form, scale=self.form.scale[rows])
 
     def open_file(self) -> DeviceFile:
@@ -188,7 +188,7 @@ class RowFile:
         Raises
         ------
         StoreOpenError
-            The file cannot be opened, or is not the one that the store has open.
+            The file cannot be opened, or is not the file that the store has open.
         """
         file = DeviceFile(self.path, direct=self.settings.file_mode, os_io=self.os_io)
         try:
@@ -198,7 +198,7 @@ class RowFile:
             raise
         if is_same:
             return file
-        # The store's checksums belong to its own file, not to a newer one at the same path.
+        # The store's checksums belong to its own file, not to a newer file at the same path.
         file.close()
         raise replaced_error(self.path)
 
@@ -206,18 +206,18 @@ class RowFile:
 def open_column(
     root: Path, name: str, manifest: Manifest, *, settings: ReadSettings, os_io: OsIO = REAL_OS
 ) -> tuple[DeviceFile, RowFile]:
-    """Check the files of a column, load its scales and page checksums, and open it; the caller owns the file.
+    """Check a column's files, load its scales and page checksums, and open it; the caller owns the file.
 
     Parameters
     ----------
     root : Path
-        The folder of a store or dataset.
+        A store's or dataset's folder.
     name : str
         The column's name.
     manifest : Manifest
         The folder's commit record.
     settings : ReadSettings
-        The settings of its reads.
+        The column's read settings.
     os_io : OsIO
         The system calls.
 
@@ -261,7 +261,7 @@ def open_column(
 
 
 def stored_array(root: Path, record: ArrayRecord, *, settings: ReadSettings, os_io: OsIO) -> RowFile:
-    """Return the elements of a one-dimensional array as rows of one element, for a sweep over them.
+    """Return a one-dimensional array's elements as rows with one element, for a sweep over them.
 
     Parameters
     ----------
@@ -322,13 +322,13 @@ def require_here(path: Path, held: HeldRows | None, first: int, last: int) -> No
     Parameters
     ----------
     path : the file, for messages
-    held : rows on this machine. None means all rows.
-    first, last : the least and the greatest requested row
+    held : rows on this machine; None means all rows
+    first, last : the smallest and the largest requested row
 
     Raises
     ------
     RowNotHereError
-        One of the two is on another machine.
+        At least one of the two rows is on another machine.
     """
     if held is None or (held.first <= first and last < held.past):
         return
@@ -353,7 +353,7 @@ def require_wanted_here(stored: RowFile, wanted: WantedRows) -> None:
     begins, ends = wanted.bounds[:-1], wanted.bounds[1:]
     some = begins < ends
     if some.any():
-        # The rows of each batch ascend.
+        # Each batch's rows ascend.
         first, last = int(wanted.ids[begins[some]].min()), int(wanted.ids[ends[some] - 1].max())
         require_here(stored.path, stored.held, first, last)
 
@@ -363,23 +363,23 @@ MAX_EXTENT_BYTES: Final = 128 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """A condition that every element of an array satisfies. Zeros always satisfy it."""
+    """A condition that every element in an array satisfies. Zeros always satisfy it."""
 
-    first_wrong: Callable[[NDArray[Any]], int]  # position of the first element that violates it, or -1
-    error: Callable[[int, object], Exception]  # error for an element's position and value
+    first_wrong: Callable[[NDArray[Any]], int]  # position of a violating element, or -1
+    error: Callable[[int, object], Exception]  # returns the error for an element's position and value
 
 
 class ArrayFile:
     """An array's open file, read row by row or page by page. Thread-safe. Owns a descriptor until `close`.
 
-    Unlike a `FeatureStore` it converts nothing, and reads through a lane that other files may share.
+    Unlike a `FeatureStore`, it converts nothing, and reads through a lane that other files may share.
 
     Parameters
     ----------
     root : the directory
     record : the array's entry in the commit record; its rows have at least one byte
     rule : condition on every element that is read page by page
-    io : request method
+    io : the request method
     os_io : the system calls
 
     Raises
@@ -444,7 +444,7 @@ class ArrayFile:
     def read_pages(
         self, lane: ReadLane, pages: IdArray, content: NDArray[np.uint8], *, gap_bytes: int
     ) -> ReadStats:
-        """Read pages of a one-dimensional array into ``content``, verified. Pages in bridged holes are ignored.
+        """Read a one-dimensional array's pages into ``content``, verified. Pages in bridged holes are ignored.
 
         Parameters
         ----------
@@ -456,7 +456,7 @@ class ArrayFile:
         Raises
         ------
         ChecksumError, StoreReadError, TruncatedStoreError
-            The bytes on disk differ from the written ones, or are unreadable; the message names file and page.
+            The bytes on disk differ from the written bytes, or are unreadable; the message names file and page.
         Exception
             An element violates the array's rule, although its bytes are intact; the error is the rule's.
         """

@@ -1,6 +1,6 @@
-"""A lane: bounce memory with its own backend, through which extents of files are read.
+"""A lane: bounce memory with its own backend, through which a file's extents are read.
 
-`ReadSettings` holds the method of requests, the verification and the memory of the reads.
+`ReadSettings` holds the request method, the verification and the memory for reads.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ DEFAULT_RING_BYTES = 8 * 2**20
 
 
 class ReadKeywords(TypedDict, total=False):
-    """The keywords of `FeatureStore.open` for a `ReadSettings`."""
+    """The keywords that `FeatureStore.open` accepts for a `ReadSettings`."""
 
     io: IoMode
     verify: Verify
@@ -57,7 +57,7 @@ class ReadKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSettings:
-    """Settings of the reads of a store; `FeatureStore.open` describes each field.
+    """Settings for a store's reads; `FeatureStore.open` describes each field.
 
     Raises
     ------
@@ -96,19 +96,19 @@ DEFAULT_THREADS = 16  # reads in flight with threads
 
 
 class ReadLane:
-    """Reads extents of files into callers' arrays. Thread-safe: callers take turns.
+    """Reads extents from files into callers' arrays. Thread-safe: callers take turns.
 
     Owns the bounce memory and a ring or threads until `close`; files stay with their owners. A forked child inherits
-    none of them, and creates its own at its first read.
+    none of these, and creates its own at its first read.
 
     Rows always pass through the bounce memory, even if the caller's array is aligned. The bounce memory is registered
-    with io_uring, and pinning the pages of another array costs the processor as much as the copy.
+    with io_uring. Pinning another array's pages would cost the processor as much as the copy.
 
     Parameters
     ----------
     bounce_bytes : bytes for the bounce memory
-    io : request method
-    is_direct : the files are open with O_DIRECT
+    io : the request method
+    is_direct : True if the files are open with O_DIRECT
     depth : requests in flight; defaults to ``ring_depth`` with io_uring and 16 with threads
     ring_depth : requests that keep the device busy, as far as known
     when_closed : message for a read after `close`, such as "the store is closed; open it again"
@@ -150,12 +150,12 @@ class ReadLane:
 
     @property
     def backend(self) -> str:
-        """Method of reads: "uring", "threads" or "plain"."""
+        """The request method: "uring", "threads" or "plain"."""
         return self._backend.name
 
     @property
     def bounce_bytes(self) -> int:
-        """Bounce memory in bytes; 0 when closed."""
+        """Bounce memory in bytes; 0 after `close`."""
         return self._bounce.nbytes
 
     def read(
@@ -174,9 +174,9 @@ class ReadLane:
         ----------
         file : the file to read
         extents : X reads, none longer than the bounce memory
-        target : target for their rows
-        data_offset : offset in the file where page 0 and row 0 start
-        checksums : (P,) of the pages from there on; empty without verification
+        target : target for the extents' rows
+        data_offset : offset of page 0 and row 0 in the file
+        checksums : (P,) checksums of the pages from there on; empty without verification
         format_version : the checksums' format version
 
         Returns
@@ -188,7 +188,7 @@ class ReadLane:
         Raises
         ------
         StoreReadError, TruncatedStoreError
-            As in `DeviceFile.read_fully`.
+            See `DeviceFile.read_fully`.
         StoreError
             The lane is closed.
         """
@@ -220,8 +220,8 @@ class ReadLane:
         with self._lock:
             if not self._is_closed:
                 self._is_closed = True
-                if not self._is_inherited:  # its threads belong to the parent
-                    # The backend first: while its ring exists, the kernel may write to the bounce memory.
+                if not self._is_inherited:  # an inherited lane's threads belong to the parent
+                    # The backend closes first: while its ring exists, the kernel may write to the bounce memory.
                     self._backend.close()
                 self._bounce = np.empty(0, np.uint8)
             if file is not None:
@@ -229,12 +229,12 @@ class ReadLane:
 
     def leave_to_parent(self) -> None:
         """Detach a forked child from its parent's reads; called before any other code runs."""
-        # Another thread of the parent may hold the lock, in the middle of a read.
+        # Another thread in the parent may hold the lock, in the middle of a read.
         self._lock = threading.Lock()
         self._is_inherited = True
 
 
-# All lanes of this process, for a forked child.
+# All lanes in this process, for a forked child.
 _LANES: weakref.WeakSet[ReadLane] = weakref.WeakSet()
 
 
@@ -247,7 +247,7 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def _run_all(backend: Backend, file: DeviceFile, job: ReadJob) -> tuple[int, int]:
-    """Execute ``job``, as much at a time as is on this disk; return as `_run`."""
+    """Execute ``job``, each time with the extents that are on this disk; return as `_run`."""
     count, requests = job.offset.shape[0], 0
     for first, past in file.portions(job.offset, job.length):
         part = job
@@ -276,7 +276,7 @@ def _run(backend: Backend, file: DeviceFile, job: ReadJob) -> tuple[int, int]:
         progress = backend.read(file.fd, job, start)
         if progress.bad_page >= 0:
             return requests, progress.bad_page
-        # Nothing is in flight now, so the first slot is free for careful reads one after another.
+        # No request is in flight now, so the first slot is free for careful reads one after another.
         for extent in progress.unfinished.tolist():
             length = int(job.length[extent])
             requests += file.read_fully(job.bounce[:length].data, int(job.offset[extent])) - 1
@@ -294,8 +294,8 @@ def mismatch(path: Path, page: int, rows: IdArray | None, *, row_bytes: int) -> 
     Parameters
     ----------
     path : the file
-    page : number of the page, from the first row on
-    rows : (M,) int64, the requested rows, ascending. None if unknown.
+    page : the page's number, counted from the first row
+    rows : (M,) int64, the requested rows, ascending; None if unknown
     row_bytes : R
     """
     first, last = page * ALIGNMENT // row_bytes, ((page + 1) * ALIGNMENT - 1) // row_bytes
@@ -311,7 +311,7 @@ def mismatch(path: Path, page: int, rows: IdArray | None, *, row_bytes: int) -> 
 
 
 def slot_distance(extents: Extents, bounce_bytes: int) -> int:
-    """Return the distance of bounce slots, as small as the longest extent allows."""
+    """Return the distance between bounce slots, as small as the longest extent allows."""
     longest = int(extents.length.max(initial=ALIGNMENT))
     # Slots at a distance of a large power of two would compete for the same sets of the processor's caches.
     padded = longest + ALIGNMENT if longest >= 4 * ALIGNMENT else longest

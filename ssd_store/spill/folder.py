@@ -1,7 +1,7 @@
 """The spill folder: temporary files on the SSD, within a budget, removed with their process.
 
-Finished files stay for the next use. The removal of a file of 100 MB took 0.15 to 0.3 s on a file system that discards
-freed blocks, half as long as writing it.
+Finished files stay for the next use. On a file system that discards freed blocks, removing a file of 100 MB took 0.15
+to 0.3 s, half as long as writing it.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _LOG = logging.getLogger(__name__)
 
 
 class SpillFile:
-    """A file of ``num_bytes``, reserved on the device before a byte is written. Owns its descriptor until `close`.
+    """A file with ``num_bytes``, reserved on the device before the first write. Owns its descriptor until `close`.
 
     Raises the system's `OSError`; its creator removes the file.
 
     Parameters
     ----------
-    path : a new file, or one to use again
-    num_bytes : bytes to write; a reused file may have more, and keeps them
+    path : a new file, or a file to use again
+    num_bytes : bytes to write; a reused file may have more bytes, and keeps them
     direct : bypass the page cache if the file system can
-    is_new : the file must not exist yet
+    is_new : True if the file must not exist yet
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class SpillFile:
         try:
             self._os_io.fallocate(self.fd, 0, num_bytes)
         except OSError as error:
-            # The reservation only reports a full disk early; each write is checked all the same.
+            # The reservation only reports a full disk early; each write is still checked.
             if not is_unsupported(error):
                 raise
             _LOG.debug("%s: space cannot be reserved: %s", self.path, error)
@@ -127,7 +127,7 @@ class SpillFile:
         """Return if the write is worth repeating, else raise."""
         if is_worth_repeating(error, refusals):
             return
-        # Some file systems take the flag when the file is opened and refuse the first write.
+        # Some file systems accept the flag when the file is opened, and refuse the first write.
         if error.errno == errno.EINVAL and self.is_direct:
             self.abandon()
             self._fall_back()
@@ -143,12 +143,12 @@ class SpillFile:
 class SpillFolder:
     """A private folder of temporary files, within a budget. Owns the folder until `close`. Thread-safe.
 
-    Creating one first removes the spill folders in ``parent`` whose owners are dead.
+    The constructor first removes the spill folders in ``parent`` whose owners are dead.
 
     Parameters
     ----------
     parent : an existing folder; by default $GLOADER_SPILL_DIR, else the system's temporary folder
-    budget_bytes : most bytes of all files on disk
+    budget_bytes : maximum bytes for all files on disk
 
     Raises
     ------
@@ -164,13 +164,13 @@ class SpillFolder:
         self.budget_bytes = budget_bytes
         self._os_io = os_io
         self._lock = threading.Lock()
-        self._files: dict[Path, int] = {}  # bytes reserved for each
+        self._files: dict[Path, int] = {}  # reserved bytes by file
         self._used_bytes = 0
         self._idle: dict[Path, int] = {}  # unused files and their bytes
         self._numbers = count()
         self._pid = os.getpid()
         self._is_open = True
-        # Dead folders first, so that they do not count against this run's space.
+        # Dead folders are removed first, so that they do not count against this run's space.
         folder = spill_parent(parent)
         remove_dead_spills(folder, os_io=os_io)
         self._claim = SpillClaim(folder, os_io=os_io)
@@ -200,25 +200,25 @@ class SpillFolder:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of the budget in files in use, with those being written."""
+        """Bytes of the budget that files in use take, including files being written."""
         return self._used_bytes
 
     @property
     def room_bytes(self) -> int:
-        """Bytes that may be written now: the rest of the budget or the disk, whichever is less."""
+        """Bytes that may be written now: the remaining budget or disk space, whichever is less."""
         left = max(self.budget_bytes - self._used_bytes, 0)
         with spill_errors(self.path, "checking the free disk space", os_io=self._os_io):
             return min(left, free_bytes(self.path, os_io=self._os_io) + self._idle_bytes)
 
     def split_off(self, num_bytes: int) -> SpillFolder:
-        """Return another folder with the same parent and ``num_bytes`` of this one's budget. The caller owns it.
+        """Return another folder with the same parent and ``num_bytes`` from this budget. The caller owns it.
 
         Raises
         ------
         BudgetError
             The unused budget is smaller.
         SpillError
-            The folder cannot be created, or this one is closed.
+            The folder cannot be created, or this folder is closed.
         """
         with self._lock:
             self._require_usable()
@@ -238,9 +238,9 @@ class SpillFolder:
         Raises
         ------
         BudgetError
-            The bytes exceed the budget; the message gives needed and allowed bytes.
+            The bytes exceed the budget; the message has needed and allowed bytes.
         SpillError
-            The bytes exceed the free disk space (the message gives needed and free bytes), or the folder is closed.
+            The bytes exceed the free disk space (the message has needed and free bytes), or the folder is closed.
         ForkError
             The folder belongs to the parent process.
         """
@@ -257,9 +257,9 @@ class SpillFolder:
             require_spill_space(self.path, more, f"{what} does not fit on the disk", os_io=self._os_io)
 
     def reuse_file(self, num_bytes: int) -> Path | None:
-        """Take ``num_bytes`` of the budget for a write to an idle file, and return the file.
+        """Take ``num_bytes`` from the budget for a write to an idle file, and return the file.
 
-        The result is None if no file is idle, or if the budget has no room for a file of that size. The file may be
+        The result is None if no file is idle, or if the budget has no room for a file with this size. The file may be
         shorter.
 
         Raises
@@ -271,7 +271,7 @@ class SpillFolder:
         """
         with self._lock:
             self._require_usable()
-            # The smallest that is large enough; else the largest, which has to grow least.
+            # The smallest file that is large enough is best; else the largest, which has to grow least.
             path = min(self._idle, key=lambda idle: _misfit(self._idle[idle], num_bytes), default=None)
             size = 0 if path is None else max(self._idle[path], num_bytes)
             if path is None or self._used_bytes + size > self.budget_bytes:
@@ -294,18 +294,18 @@ class SpillFolder:
                 self._used_bytes -= self._idle[path]
 
     def reserve_file(self, num_bytes: int, what: str) -> Path:
-        """Take ``num_bytes`` of the budget for a new file, and return its path. Idle files make room.
+        """Take ``num_bytes`` from the budget for a new file, and return its path. Idle files make room.
 
         Raises
         ------
         BudgetError
-            The bytes exceed the budget; the message gives needed and allowed bytes.
+            The bytes exceed the budget; the message has needed and allowed bytes.
         SpillError
             The bytes exceed the free disk space, an idle file cannot be removed, or the folder is closed.
         ForkError
             The folder belongs to the parent process.
         """
-        # Check and reservation under one lock: two packs at the same time must not count on the same bytes.
+        # One lock covers check and reservation: two packs at the same time must not count on the same bytes.
         with self._lock:
             self.require_room(num_bytes, what)
             self._remove_idle(0)
@@ -315,7 +315,7 @@ class SpillFolder:
         return path
 
     def remove_file(self, path: Path) -> None:
-        """Remove a file that `reserve_file` named, there or not, and return its bytes to the budget. Idempotent.
+        """Remove a file that `reserve_file` named, if it exists, and return its bytes to the budget. Idempotent.
 
         Raises
         ------
@@ -352,7 +352,7 @@ class SpillFolder:
         return sum(self._idle.values())
 
     def _remove_idle(self, room_bytes: int) -> None:
-        """Remove idle files, the smallest first, until the rest fits ``room_bytes``."""
+        """Remove idle files, the smallest first, until the remaining files fit ``room_bytes``."""
         for path in sorted(self._idle, key=lambda idle: self._idle[idle]):
             if self._idle_bytes <= room_bytes:
                 return
@@ -366,9 +366,9 @@ class SpillFolder:
                 self._os_io.unlink(path)
             except FileNotFoundError:
                 raise
-            except OSError:  # retried, because only space is at stake
+            except OSError:  # one retry, because a leftover only costs space
                 self._os_io.unlink(path)
-        except FileNotFoundError:  # never created, or gone with the folder
+        except FileNotFoundError:  # the file was never created, or is gone with the folder
             _LOG.debug("%s is not there to be removed", path)
 
     def _return(self, path: Path) -> None:
@@ -399,7 +399,7 @@ class SpillFiles:
     ----------
     folder : folder for the files, within its budget
     label : the files' content in messages
-    is_direct : files bypass the page cache, until one refuses
+    is_direct : True if files bypass the page cache, until a file refuses
     """
 
     def __init__(self, folder: SpillFolder, label: str, *, is_direct: bool = True) -> None:
@@ -412,11 +412,11 @@ class SpillFiles:
 
     @property
     def is_gone(self) -> bool:
-        """Every file was returned or removed."""
+        """True if every file was returned or removed."""
         return not self._paths
 
     def reserve(self, num_bytes: int) -> tuple[Path, bool]:
-        """Reserve a file of ``num_bytes``. Return its path, and True if the file is new; raises as `reserve_file`."""
+        """Reserve a file with ``num_bytes``. Return its path, and True if the file is new; raises as `reserve_file`."""
         path = self.folder.reuse_file(num_bytes)
         is_new = path is None
         if path is None:
@@ -429,9 +429,9 @@ class SpillFiles:
 
         Parameters
         ----------
-        path, is_new : as from `reserve`
-        num_bytes : its size
-        needed_bytes : bytes of all files together, for the message of a full disk
+        path, is_new : values from `reserve`
+        num_bytes : the file's size
+        needed_bytes : bytes in all files together, for a full disk's message
 
         Raises
         ------
@@ -446,7 +446,7 @@ class SpillFiles:
         return file
 
     def complete(self, *files: SpillFile) -> None:
-        """Finish writing ``files``, by default all of them.
+        """Finish writing ``files``, by default all files.
 
         Raises
         ------
@@ -507,7 +507,7 @@ class SpillFiles:
         Raises
         ------
         SpillError
-            A file cannot be removed; the others are.
+            A file cannot be removed; the other files are removed.
         """
         # A failed removal must not keep the other files on the disk.
         failure: SpillError | None = None

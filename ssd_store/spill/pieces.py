@@ -1,7 +1,7 @@
 """Pieces of data that several owners collect at the same time in the spill folder, and read back owner by owner.
 
 An owner's size is not known before its last piece, so owners have no fixed regions: each full piece is appended to the
-file. Owners that finish at about the same time share files; a file is returned with the last of them.
+file. Owners that finish at about the same time share files; the last such owner returns the file.
 """
 
 from __future__ import annotations
@@ -40,29 +40,29 @@ class _File:
     """A file with several owners' pieces."""
 
     path: Path
-    checksums: NDArray[np.uint64]  # of its pages
-    num_pages: int = 0  # that were written
-    owners: set[int] = field(default_factory=set)  # owners that are not done with it
+    checksums: NDArray[np.uint64]  # the page checksums
+    num_pages: int = 0  # number of written pages
+    owners: set[int] = field(default_factory=set)  # owners that still need the file
 
 
 @dataclass(slots=True, kw_only=True)
 class _Owner:
-    """The collected pieces of one owner."""
+    """One owner's collected pieces."""
 
     num_bytes: int = 0
     pieces: list[tuple[_File, int, int]] = field(default_factory=list)  # file, first page, pages
 
 
 class SpilledPieces:
-    """Pieces in files of a spill folder. Owns the files until all owners are released, or until `close`.
+    """Pieces in files in a spill folder. Owns the files until all owners are released, or until `close`.
 
-    One thread writes, then any may read.
+    One thread writes; afterwards any thread may read.
 
     Parameters
     ----------
     folder : folder for the files, within its budget
     groups : (O,) each owner's group; owners in a group share files
-    file_bytes : file size for each group, at least 1; another file is created when the last one is full
+    file_bytes : file size for each group, at least 1; when a file is full, another is created
     piece_bytes : the largest piece's size
     label : the pieces' name in messages
     """
@@ -84,14 +84,14 @@ class SpilledPieces:
         self._owners = [_Owner() for _ in groups]
         self._is_live = [True] * len(groups)
         self._files = SpillFiles(folder, label)
-        self._writing: dict[int, tuple[SpillFile, _File]] = {}  # the last file of each group
+        self._writing: dict[int, tuple[SpillFile, _File]] = {}  # each group's last file
         self._bounce = aligned_bytes(num_pages_of(piece_bytes) * PAGE_BYTES)
         self.writes = 0
         self.bytes_written = 0
 
     @property
     def is_gone(self) -> bool:
-        """Every file was returned or removed."""
+        """True if every file was returned or removed."""
         return self._files.is_gone
 
     def append(self, owner: int, data: NDArray[np.uint8]) -> None:
@@ -108,7 +108,7 @@ class SpilledPieces:
         bounce[len(data) :] = 0
         gathered = self._owners[owner]
         gathered.num_bytes += len(data)
-        # The rest goes to the next file. All files except the last are full.
+        # The remaining pages go to the next file. All files except the last are full.
         while len(bounce):
             target, file = self._with_room(self._groups[owner])
             first = file.num_pages
@@ -142,7 +142,7 @@ class SpilledPieces:
         self._files.give_up(error)
 
     def read(self, owner: int, lane: ReadLane, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return the pieces of ``owner`` as a flat array of ``dtype``, every byte checked. Thread-safe.
+        """Return an owner's pieces as a flat array with ``dtype``, every byte checked. Thread-safe.
 
         Parameters
         ----------
@@ -181,7 +181,7 @@ class SpilledPieces:
         return words
 
     def release(self, owner: int) -> None:
-        """Mark ``owner`` as done. Files are returned with their last owner. Idempotent. Thread-safe."""
+        """Mark ``owner`` as done. A file's last owner returns the file. Idempotent. Thread-safe."""
         with self._lock:
             self._is_live[owner] = False
             for file in {id(piece[0]): piece[0] for piece in self._owners[owner].pieces}.values():
@@ -196,14 +196,14 @@ class SpilledPieces:
         Raises
         ------
         SpillError
-            A file cannot be removed; the others are removed.
+            A file cannot be removed; the other files are removed.
         """
         with self._lock:
             self._is_live = [False] * len(self._is_live)
             self._files.close()
 
     def _with_room(self, group: int) -> tuple[SpillFile, _File]:
-        """Return the last file of ``group``, or a new one if it is full."""
+        """Return the group's last file, or a new file if it is full."""
         if group in self._writing and self._writing[group][1].num_pages < self._file_pages[group]:
             return self._writing[group]
         if group in self._writing:

@@ -1,4 +1,4 @@
-"""The rows that a sweep brings to each batch, four bytes each, and the pages of the file that hold these rows."""
+"""The rows that a sweep brings to each batch, four bytes each, and the file's pages that hold these rows."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class WantedRows:
     """The missing rows of S batches, one list after another, and the pages that hold them."""
 
     ids: NDArray[Any]  # (K,) int32, or int64 if the store has too many rows for int32
-    bounds: IdArray  # (S + 1,) start of each batch in `ids`
-    pages: NDArray[np.uint64]  # one bit per page of the store's file
+    bounds: IdArray  # (S + 1,) each batch's start in `ids`
+    pages: NDArray[np.uint64]  # one bit for each page in the store's file
     num_pages: int  # P
-    digests: NDArray[np.uint64]  # (S,) digest of each batch's rows, see `rows_digest`
+    digests: NDArray[np.uint64]  # (S,) digest over each batch's rows, see `rows_digest`
 
     @property
     def counts(self) -> IdArray:
-        """(S,) rows of each batch."""
+        """(S,) number of rows in each batch."""
         return np.diff(self.bounds)
 
 
@@ -42,15 +42,15 @@ class WantedRows:
 class ArrivalOrder:
     """The order in which stretches of rows arrive: the part of a layout that reading back needs."""
 
-    first_row: IdArray  # (Q,) first rows of the runs with rows, ascending
-    in_turn: IdArray  # (Q,) their numbers, in the order of arrival
+    first_row: IdArray  # (Q,) first rows of the non-empty runs, ascending
+    in_turn: IdArray  # (Q,) the runs' numbers, in the order of arrival
 
     def begins(self, rows: NDArray[Any]) -> IdArray:
-        """Return (Q + 1,) start of each run in ``rows``, which ascend and all arrive. Pure."""
+        """Return (Q + 1,) each run's start in ``rows``, which ascend and all arrive. Pure."""
         return np.append(np.searchsorted(rows, self.first_row), len(rows))
 
     def positions(self, rows: IdArray) -> IdArray:
-        """Return (M,) positions in ``rows`` (M,) in the order of arrival; ``rows`` ascend and all arrive. Pure."""
+        """Return (M,) positions in ``rows`` (M,) by order of arrival; ``rows`` ascend and all arrive. Pure."""
         positions = np.empty(len(rows), np.int64)
         _list_positions(self.begins(rows), self.in_turn, positions)
         return positions
@@ -58,15 +58,15 @@ class ArrivalOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ArrivalLayout:
-    """The layout of arriving rows. A slot is a place of R bytes; slots count in the order of arrival.
+    """The layout of arriving rows. A slot is a place with R bytes; slots count in the order of arrival.
 
-    A run is one owner's rows of one round: a stretch of ``rows``. It begins on a page, so slots between two runs may be
+    A run is one owner's rows in one round: a stretch of ``rows``. It begins on a page, so slots between two runs may be
     empty.
     """
 
     rows: NDArray[Any]  # (K,) int32 or int64, ascending, without repeats: all arriving rows
-    bounds: IdArray  # (Q + 1,) ascending: run q is rows[bounds[q]:bounds[q + 1]], may be empty
-    first_slot: IdArray  # (Q,) first slot of each run; not ascending, because owners take turns
+    bounds: IdArray  # (Q + 1,) ascending: run q is rows[bounds[q]:bounds[q + 1]], and may be empty
+    first_slot: IdArray  # (Q,) each run's first slot; not ascending, because owners take turns
     num_slots: int
     row_bytes: int  # R
 
@@ -80,7 +80,7 @@ class ArrivalLayout:
         )
 
     def slots(self, rows: IdArray) -> NDArray[Any]:
-        """Return the slots of ``rows``, ascending: those of ``rows[order.positions(rows)]``. Pure.
+        """Return the ascending slots that hold ``rows``, in the order of arrival. Pure.
 
         Parameters
         ----------
@@ -100,7 +100,7 @@ class ArrivalLayout:
         has_rows = np.diff(self.bounds) > 0
         missing = 0 if len(rows) else -1
         if len(order.in_turn):
-            begins[0] = 0  # rows before the first arriving one are searched in the first run, and not found
+            begins[0] = 0  # rows before the first arriving row are searched in the first run, and not found
             missing = _list_slots(
                 rows,
                 begins,
@@ -132,9 +132,9 @@ def collect_rows(
     Parameters
     ----------
     misses : S arrays with row ids, ascending, without repeats
-    num_rows, row_bytes : N and R of the store
+    num_rows, row_bytes : the store's N and R
     is_cancelled : tested before each batch
-    layout : of rows that arrive in another order than the file's; the result then has their slots
+    layout : layout of rows that arrive in another order than the file's; the result then has the rows' slots
 
     Raises
     ------
@@ -153,10 +153,10 @@ def collect_rows(
     digests = np.empty(len(misses), np.uint64)
     for batch in range(len(misses)):
         require_going(is_cancelled, f"collecting the missing rows of batch {batch}")
-        # Taken from the plan once: each access decodes the list, and these four bytes per row are kept.
+        # The plan is read once: each access decodes the list, and four bytes per row are kept.
         rows = checked_rows(misses[batch], batch, num_rows)
         start, end = int(bounds[batch]), int(bounds[batch]) + rows.shape[0]
-        # Grown in place, by the system's page tables and not by a copy. The first size assumes equal batches.
+        # The system's page tables grow the array in place, without a copy. The first size assumes equal batches.
         if end > ids.shape[0]:
             ids.resize(max(end, len(misses) * rows.shape[0] * (batch == 0)), refcheck=False)
         ids[start:end] = rows if layout is None else layout.slots(rows)
@@ -175,7 +175,7 @@ def collect_union(
     Parameters
     ----------
     misses : S arrays with row ids, ascending, without repeats
-    num_rows, row_bytes : N and R of the store
+    num_rows, row_bytes : the store's N and R
     is_cancelled : tested before each batch
     """
     # A bitmap of rows sorts and merges in one pass, for any S.
@@ -215,12 +215,12 @@ def empty_bits(count: int) -> NDArray[np.uint64]:
 
 
 def checked_rows(rows: IdArray, batch: int, num_rows: int) -> IdArray:
-    """Return the missing rows of a batch as contiguous int64. Pure.
+    """Return a batch's missing rows as contiguous int64. Pure.
 
     Parameters
     ----------
     rows : (M,) integers
-    batch : its number, for messages
+    batch : the batch's number, for messages
     num_rows : N
 
     Raises
@@ -249,7 +249,7 @@ def first_at_least(ids: NDArray[Any], begin: int, end: int, row: int) -> int:
     """Return the first position from ``begin`` on whose id is ``row`` or more, or ``end``; ids ascend."""
     step = np.int64(1)
     low, high = np.int64(begin), np.int64(begin)
-    # Steps that double, then halve: rows are searched in order, so the next one is near.
+    # Steps double, then halve: rows are searched in order, so the next row is near.
     while high < end and ids[high] < row:
         low = high + 1
         high += step
@@ -291,7 +291,7 @@ def mark_pages(ids: NDArray[Any], row_bytes: int, pages: NDArray[np.uint64]) -> 
 
 @njit(cache=True, nogil=True)
 def mark_rows(rows: IdArray, bits: NDArray[np.uint64]) -> None:
-    """Set the bits ``rows``."""
+    """Set the bits at the positions ``rows``."""
     for row in rows:
         bits[row >> 6] |= np.uint64(1) << np.uint64(row & 63)
 
@@ -360,7 +360,7 @@ def _list_slots(
     first_slot: IdArray,
     slots: NDArray[Any],
 ) -> int:
-    """Write the slots of ``rows``, run after run. Return the position of a row that does not arrive, or -1.
+    """Write the slots for ``rows``, run after run. Return the position of a row that does not arrive, or -1.
 
     Parameters
     ----------
@@ -368,8 +368,8 @@ def _list_slots(
     begins : (Q + 1,) start of each run's rows in ``rows``
     in_turn : (Q,) runs in the order of arrival
     arriving : (K,) all arriving rows, ascending
-    first, past : (Q,) begin and end of each run in ``arriving``
-    first_slot : (Q,) first slot of each run
+    first, past : (Q,) each run's begin and end in ``arriving``
+    first_slot : (Q,) each run's first slot
     slots : (M,) written
     """
     count = 0
