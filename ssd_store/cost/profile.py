@@ -35,7 +35,7 @@ _MAX_PROFILE_BYTES: Final = 16_384
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IoCapabilities:
-    """The I/O that the operating system allows. The reason of an allowed kind is empty."""
+    """The I/O that the operating system allows. An allowed kind has an empty reason."""
 
     has_direct: bool
     direct_reason: str
@@ -65,14 +65,13 @@ def io_capabilities(folder: StrPath, *, os_io: OsIO = REAL_OS) -> IoCapabilities
 def refresh_profile(folder: StrPath, *, os_io: OsIO = REAL_OS) -> DeviceProfile:
     """Probe the device under ``folder`` and return its current rates, with the lessons of earlier runs.
 
-    The measurement replaces a remembered profile if the profile lacks a rate, or if its rates of random or sequential
-    reads are off by more than a third. A closer profile is kept, so that noise does not change the reads. The lessons
-    stay.
+    The measurement replaces a remembered profile that lacks a rate, or whose random or sequential read rate is off by
+    more than a third. A closer profile is kept, so that noise does not change the reads. The lessons stay.
 
     Raises
     ------
     StoreOpenError
-        As in `probe_device`.
+        See `probe_device`.
     """
     measured = probe_device(folder, os_io=os_io)
     remembered = remembered_profile(folder)
@@ -128,8 +127,8 @@ def ring_depth(folder: Path) -> int:
 def probe_device(folder: StrPath, *, os_io: OsIO = REAL_OS) -> DeviceProfile:
     """Measure the device under ``folder`` with new files, up to 320 MiB in total, in two to three seconds.
 
-    The files have no names, so nothing is left behind. A cache of the device (the host's, or the drive's own) may make
-    the rates too high for large files; they are measured again on the first large file that a loader reads.
+    The files have no names, so nothing is left behind. A device cache (the host's, or the drive's own) may make the
+    rates too high for large files. They are measured again on the first large file that a loader reads.
 
     Raises
     ------

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 PAGE_BYTES: Final = 4096
 PAGE_WORDS: Final = PAGE_BYTES // 8
-FORMAT_VERSION: Final = 2  # of new files; version 2 changed the checksum
+FORMAT_VERSION: Final = 2  # version for new files; version 2 changed the checksum
 
-# Constants of uint64, because an int with a uint64 would make numba compute in floats.
+# The constants are uint64, because an int combined with a uint64 would make numba compute in floats.
 _R29 = np.uint64(29)
 _R35 = np.uint64(35)
 _R47 = np.uint64(47)
@@ -65,14 +65,14 @@ def page_checksum_at(words: NDArray[np.uint64], first_word: int, page_index: int
     page_index : the page's number within its file's data region
     version : the directory's format version
     """
-    # One test per page, small compared with 512 steps.
+    # This is one test per page, which is little compared with 512 steps.
     if version == 1:
         return page_checksum_v1(words, first_word, page_index)
     start = finish(np.uint64(page_index) + _ONE)
-    # Unsigned indices, because a signed one costs a comparison per word (negative indices wrap).
+    # The indices are unsigned, because a signed index costs a comparison per word (negative indices wrap).
     at = np.uint64(first_word)
     end = at + _PAGE_WORDS
-    # Eight independent lanes, because a single one would be bound by the latency of its multiplication.
+    # There are eight independent lanes: a single lane would be bound by its multiplication's latency.
     a = start
     b = start + _ONE
     c = start + _U2
@@ -125,7 +125,7 @@ def _finish_digest(state: np.uint64, num_pages: np.uint64) -> np.uint64:
 
 
 class Digest:
-    """A file's running digest, updated with page checksums, printed as 16 hexadecimal digits."""
+    """A file's running digest, updated with page checksums and printed as 16 hexadecimal digits."""
 
     __slots__ = ("_num_pages", "_state", "_version")
 
@@ -140,7 +140,7 @@ class Digest:
         return self._num_pages
 
     def update(self, checksums: NDArray[np.uint64]) -> None:
-        """Add the checksums of the next pages."""
+        """Add the next pages' checksums."""
         extend = extend_digest_v1 if self._version == 1 else extend_digest
         with np.errstate(over="ignore"):  # the arithmetic wraps; interpreted kernels would warn
             self._state = np.uint64(extend(self._state, checksums))
@@ -160,7 +160,7 @@ def checksum_pages(
 
     Parameters
     ----------
-    data : (num_pages * 4096,) C-contiguous uint8, 8-byte aligned; the last page of a file padded with zeros
+    data : (num_pages * 4096,) C-contiguous uint8, 8-byte aligned; a file's last page is padded with zeros
     first_page : the first page's number within its file's data region
     out : (num_pages,) C-contiguous uint64
     version : the directory's format version
@@ -191,7 +191,7 @@ def num_pages_of(num_bytes: int) -> int:
     return -(-num_bytes // PAGE_BYTES)
 
 
-# Constants of uint64, because an int with a uint64 would make numba compute in floats.
+# The constants are uint64, because an int combined with a uint64 would make numba compute in floats.
 PRIME = np.uint64(0x9E3779B97F4A7C15)
 _MIX_A = np.uint64(0xFF51AFD7ED558CCD)
 _MIX_B = np.uint64(0xC4CEB9FE1A85EC53)

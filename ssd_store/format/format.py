@@ -1,4 +1,4 @@
-"""The entry to the format: its names and constants, and the opening of a committed directory of arrays.
+"""The entry to the format: its names and constants, and the opening of a committed directory with arrays.
 
 docs/storage.md describes the bytes; the parts are in `manifest` and `checksum`.
 """
@@ -73,9 +73,9 @@ __all__ = [
     "detecting_replacement",
 ]
 
-_TABLES = (".csv", ".tsv", ".txt", ".parquet")  # of edges, from which `gloader prepare` makes a dataset
+_TABLES = (".csv", ".tsv", ".txt", ".parquet")  # edge tables, from which `gloader prepare` makes a dataset
 
-# Advice for common errors, because the system's own text gives only the failure.
+# Advice for common errors, because the system's own text names only the failure.
 _ADVICE = {
     errno.ENOENT: "there is nothing here; check the path",
     errno.ENOTDIR: "a part of the path is a file, and no folder",
@@ -104,7 +104,7 @@ def find_manifest_name(root: Path | str, *, os_io: OsIO = REAL_OS) -> str:
     Raises
     ------
     StoreOpenError, NotAStoreError, IncompleteStoreError
-        As in `load_manifest`.
+        See `load_manifest`.
     """
     names = _list_folder(Path(root), os_io)
     found = [name for name in MANIFEST_NAMES if name in names]
@@ -124,9 +124,9 @@ def read_manifest(root: Path | str, manifest_name: str, *, os_io: OsIO = REAL_OS
     Raises
     ------
     StoreOpenError, NotAStoreError, IncompleteStoreError, StoreReadError
-        The manifest is not there or cannot be read.
+        The manifest is missing or cannot be read.
     FormatError, VersionError, ChecksumError
-        As in `parse_manifest`.
+        See `parse_manifest`.
     """
     root = Path(root)
     path = root / manifest_name
@@ -155,13 +155,13 @@ def load_manifest(root: Path | str, manifest_name: str, *, os_io: OsIO = REAL_OS
     StoreOpenError
         The path is missing, a file, a FIFO or a loop of links, or not readable.
     NotAStoreError
-        The folder holds no file from gloader.
+        The folder holds no gloader file.
     IncompleteStoreError
-        The folder holds arrays without a commit record, or a file of the record is missing.
+        The folder holds arrays without a commit record, or a file in the record is missing.
     TruncatedStoreError
         A file is shorter than in the record.
     FormatError, VersionError, ChecksumError
-        The manifest or a header is damaged, or of another version.
+        The manifest or a header is damaged, or has another version.
     StoreReadError
         The device failed.
     """
@@ -186,18 +186,17 @@ def replaced_error(path: Path | str) -> StoreOpenError:
 
 
 def require_same(root: Path | str, manifest: Manifest, *, os_io: OsIO = REAL_OS) -> None:
-    """Require that the folder ``root`` holds the arrays of ``manifest``. Call it after opening a file.
+    """Require that the folder ``root`` still holds the arrays in ``manifest``. Call it after opening a file.
 
-    A folder is only ever replaced as a whole. If it is the same now, it was the same when the file was opened. The
+    A folder is only ever replaced as a unit. If it is the same now, it was the same when the file was opened. The
     record on the disk is only compared, never used.
 
     Raises
     ------
     StoreOpenError
-        The folder holds other arrays, or none.
+        The folder holds other arrays, or no arrays.
     StoreReadError, FormatError, VersionError, ChecksumError
-        Its record cannot be read, as in `read_manifest`.
-        Its record cannot be read, as in `read_manifest`.
+        The folder's record cannot be read, see `read_manifest`.
     """
     try:
         there = read_manifest(root, find_manifest_name(root, os_io=os_io), os_io=os_io)
@@ -212,12 +211,12 @@ def require_same(root: Path | str, manifest: Manifest, *, os_io: OsIO = REAL_OS)
 
 @contextmanager
 def detecting_replacement(root: Path | str, manifest: Manifest, *, os_io: OsIO = REAL_OS) -> Iterator[None]:
-    """Report a replaced folder as replaced, not as damaged, when the block raises for files of ``manifest``.
+    """Report a replaced folder as replaced, not as damaged, when the block raises for files in ``manifest``.
 
     Raises
     ------
     StoreOpenError
-        The folder ``root`` was replaced. This error takes the place of the block's.
+        The folder ``root`` was replaced. This error replaces the block's error.
     """
     try:
         yield
@@ -232,7 +231,7 @@ def detecting_replacement(root: Path | str, manifest: Manifest, *, os_io: OsIO =
 
 
 def check_array_file(path: Path, dtype: str, shape: tuple[int, ...], *, os_io: OsIO = REAL_OS) -> None:
-    """Check the size and the header of one file.
+    """Check one file's size and header.
 
     Parameters
     ----------
@@ -242,7 +241,7 @@ def check_array_file(path: Path, dtype: str, shape: tuple[int, ...], *, os_io: O
     Raises
     ------
     StoreOpenError, IncompleteStoreError, TruncatedStoreError, FormatError, StoreReadError
-        As in `load_manifest`.
+        See `load_manifest`.
     """
     try:
         file = Descriptor(path, os_io=os_io)
@@ -253,7 +252,7 @@ def check_array_file(path: Path, dtype: str, shape: tuple[int, ...], *, os_io: O
     except OSError as error:
         raise open_error(path, error) from error
     header = bytearray(DATA_OFFSET)
-    # Size before content, so that a truncated file is not reported as a damaged header.
+    # The size is checked before the content, so that a truncated file is not reported as a damaged header.
     with file as fd:
         try:
             _check_size(path, os_io.fstat(fd).st_size, file_bytes(data_bytes(dtype, shape)))
@@ -279,7 +278,7 @@ def read_exactly(
     ----------
     fd : the open file
     buffer : writable; its length is the number of bytes to read
-    offset : byte in the file
+    offset : first byte in the file
     path : the file's path, for messages
 
     Raises
@@ -291,7 +290,7 @@ def read_exactly(
     """
     try:
         count = read_full(fd, buffer, offset, os_io=os_io)
-    except StoreError:  # from a mirror, with the object and advice
+    except StoreError:  # a mirror's error, which names the object and has advice
         raise
     except OSError as error:
         raise StoreReadError(
@@ -321,20 +320,20 @@ def _read_small(fd: int, path: Path, os_io: OsIO) -> bytes:
         size = os_io.fstat(fd).st_size
     except OSError as error:
         raise open_error(path, error) from error
-    # Before any allocation, because the file may come from anyone.
+    # The check precedes any allocation, because the file may come from anyone.
     if size > MAX_MANIFEST_BYTES:
         raise FormatError(f"{path}: a manifest has at most {MAX_MANIFEST_BYTES} bytes, not {size}")
     data = bytearray(size)
     try:
         read_exactly(fd, memoryview(data), 0, path=path, os_io=os_io)
     except TruncatedStoreError as error:
-        # It had this size a moment ago: another program writes to it, which no commit of gloader does.
+        # The file had this size a moment ago: another program writes to it, which no gloader commit does.
         raise ChecksumError(f"{path}: the manifest was cut while it was read") from error
     return bytes(data)
 
 
 def _list_folder(root: Path, os_io: OsIO) -> list[str]:
-    # The most common mistake. The system's text, and a chain of three errors, would not explain it.
+    # A wrong folder is the most common mistake. The system's text, and a chain of three errors, would not explain it.
     try:
         is_folder = stat.S_ISDIR(os_io.stat(root).st_mode)
         names = os_io.listdir(root) if is_folder else []

@@ -1,6 +1,6 @@
-"""Verification of a whole store: every byte is read, and every difference from the written bytes is reported.
+"""Verification of an entire store: every byte is read, and every difference from the written bytes is reported.
 
-It takes memory for two buffers, for a store of any size.
+It takes memory for two buffers, whatever the store's size.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _STEP_BYTES: Final = 4 * 2**20
 _STEP_PAGES: Final = _STEP_BYTES // PAGE_BYTES
-_MAX_PROBLEMS: Final = 1000  # a damaged disk can have millions, and the first few show the place
+_MAX_PROBLEMS: Final = 1000  # a damaged disk can have millions; the first problems show the place
 
 Progress: TypeAlias = "Callable[[int, int], None]"  # bytes done, bytes in total
 
@@ -61,7 +61,7 @@ class Problem:
     file: str
     message: str
     page: int | None = None  # number of the 4 KiB page within the data region
-    offset: int | None = None  # byte offset of that page in the file
+    offset: int | None = None  # the page's byte offset in the file
     rows: tuple[int, int] | None = None  # first and last row on the page
 
 
@@ -71,13 +71,13 @@ class VerifyReport:
 
     path: str
     num_arrays: int
-    num_bytes: int  # read and checked
-    problems: tuple[Problem, ...]  # the first thousand
+    num_bytes: int  # bytes read and checked
+    problems: tuple[Problem, ...]  # at most the first thousand
     ranges: RowRanges | None = None  # the stored and checked rows; None for all rows
 
     @property
     def is_ok(self) -> bool:
-        """Every byte equals the written one."""
+        """True if every byte equals the written byte."""
         return not self.problems
 
 
@@ -98,14 +98,14 @@ def verify_directory(
     path : the directory
     manifest_name : ``dataset.json`` or ``store.json``
     checks : returns the checks for some arrays' elements; it may refuse the record
-    progress : called with bytes done and bytes in total, every few MB
+    progress : called with the bytes done and the total bytes, every few MB
 
     Raises
     ------
     StoreOpenError, NotAStoreError, IncompleteStoreError
         There is no store or dataset at ``path``.
     FormatError, VersionError
-        The record is of another version, or not gloader's; this build cannot check it.
+        The record has another version, or is not gloader's; this build cannot check it.
     StoreReadError
         The record cannot be read.
     """
@@ -113,7 +113,7 @@ def verify_directory(
     try:
         manifest = read_manifest(root, manifest_name, os_io=os_io)
     except ChecksumError as error:
-        # Reported like other damage. Without a record there is no reference for other comparisons.
+        # The damage is reported like other damage. Without a record there is no reference for other comparisons.
         problem = Problem(file=manifest_name, message=str(error))
         return VerifyReport(path=str(root), num_arrays=0, num_bytes=0, problems=(problem,))
     pages = {name: _pages_here(record, manifest) for name, record in manifest.arrays.items()}
@@ -152,7 +152,7 @@ class _Check:
         if not is_checkable:
             return
         try:
-            if here is None or pages is not None:  # otherwise its pages are unknown, which is reported
+            if here is None or pages is not None:  # else the checksums are unknown, which is reported
                 self._data(record, pages, elements, here)
         except (StoreError, OSError) as error:
             self._report(record.file, str(error))
@@ -166,7 +166,7 @@ class _Check:
         return True
 
     def _is_pages_file_sound(self, record: ArrayRecord, pages_file: str) -> bool:
-        # First of the two files, because the data is compared with the checksums.
+        # The checksum file comes first, because the data is compared with the checksums.
         digest, num_words, padding = Digest(record.version), record.num_pages, False
         try:
             for words in self._read(pages_file, num_pages_of(num_words * 8)):
@@ -191,7 +191,7 @@ class _Check:
         elements: ElementCheck | None,
         here: tuple[int, int] | None,
     ) -> None:
-        """Compare the stored pages one by one if the checksums are intact, else the data as a whole."""
+        """Compare the stored pages one by one if the checksums are intact, else the data by its single digest."""
         page, past = (0, record.num_pages) if here is None else here
         digest, num_reported = Digest(record.version), len(self.problems)
         count, meaning = math.prod(record.shape), None
@@ -224,7 +224,7 @@ class _Check:
                 expected.close()
         if here is not None:  # the digest covers pages on other machines
             return
-        # No page differs, or there were no page checksums: the digest decides.
+        # If no page differs, or there were no page checksums, the digest decides.
         if digest.hexdigest() != record.digest and len(self.problems) == num_reported:
             self._report(
                 record.file, f"the data does not match the digest {record.digest} of the commit record"
@@ -292,7 +292,7 @@ class _Expected:
 
 
 def _pages_here(record: ArrayRecord, manifest: Manifest) -> tuple[int, int] | None:
-    """Return an array's first stored page and the page after the last one, or None if all are stored. Pure."""
+    """Return an array's first stored page, and the last plus one, or None if all pages are stored. Pure."""
     held = manifest.held_rows(record.name)
     return None if held is None else held.span(record.row_bytes, PAGE_BYTES)
 

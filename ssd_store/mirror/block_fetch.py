@@ -37,7 +37,7 @@ class FetchCounts:
 
     requests: int = 0
     retries: int = 0  # repeated requests
-    bytes: int = 0  # received bytes, with damaged and repeated ones
+    bytes: int = 0  # received bytes, including damaged and repeated blocks
     limited_s: float = 0.0  # time that requests waited for the limits
     paused_s: float = 0.0  # time that requests waited before a retry
 
@@ -46,15 +46,15 @@ class FetchCounts:
 class MirrorStats:
     """Counts since the mirror was opened, and the blocks stored now."""
 
-    requests: int  # to the store: for the record, for facts of objects, for blocks
+    requests: int  # requests to the store: for the record, for facts about objects, for blocks
     retries: int  # repeated requests
     bytes: int  # received bytes
     waited_s: float  # time that requests were delayed, by the limits or before a retry
     blocks_here: int
-    blocks: int  # in all files
+    blocks: int  # blocks in all files
     evicted: int
-    starved_s: float  # in which at least one reader waited for a block
-    not_kept: int  # fetched blocks that were not kept: no room, or an error of the disk
+    starved_s: float  # time in which at least one reader waited for a block
+    not_kept: int  # fetched blocks that were not kept: no room, or a disk error
 
 
 class WaitClock:
@@ -68,7 +68,7 @@ class WaitClock:
 
     @property
     def seconds(self) -> float:
-        """Seconds of all waits so far, with the current one."""
+        """Seconds in all waits so far, including the current wait."""
         with self._lock:
             return self._seconds + (monotonic() - self._since if self._waiting else 0.0)
 
@@ -96,8 +96,8 @@ class Window:
 
     Parameters
     ----------
-    most : requests in flight at most, from 1
-    first : at the beginning
+    most : maximum number of requests in flight, from 1
+    first : number of requests in flight at the beginning
     """
 
     __slots__ = ("_age", "_most", "_width")
@@ -118,17 +118,17 @@ class Window:
         return self._age
 
     def limit(self, most: int) -> int:
-        """Limit the requests in flight to ``most``, from 1, and return the limit, perhaps the earlier one."""
+        """Limit the requests in flight to ``most``, from 1. Return the limit, perhaps an earlier, lower limit."""
         self._most = min(self._most, most)
         self._width = min(self._width, float(self._most))
         return self._most
 
     def widen(self) -> None:
-        """Count a successful request. A round of them, as many as are in flight, makes room for one more."""
+        """Count a successful request. A round, as many requests as are in flight, makes room for one more."""
         self._width = min(self._most, self._width + 1 / self._width)
 
     def halve(self, age: int) -> bool:
-        """Halve the width for a request that was refused or too slow, once per round; return True if halved.
+        """Halve the width after a request that was refused or too slow, once per round; return True if halved.
 
         Parameters
         ----------
@@ -154,8 +154,8 @@ class BlockRequest:
     """A part of an object."""
 
     name: str
-    number: int  # within the object
-    start: int  # byte
+    number: int  # the block's number within the object
+    start: int  # the first byte in the object
     length: int
     etag: str
 
@@ -177,7 +177,7 @@ class BlockFetch:
     asked_by: HelpAccount = field(default_factory=own_account)  # account of the requesting thread
     not_before: float = 0.0
     attempt: int = 0
-    age: int = 0  # of the window when the request was made
+    age: int = 0  # the window's age when the request was made
     began: float | None = None  # start of the request; None while it waits for its turn or the limits
     is_done: bool = False
     error: StoreError | None = None
@@ -204,17 +204,17 @@ def pause_s(request: BlockRequest, attempt: int) -> float:
     return min(_FIRST_PAUSE_S * 2 ** (attempt - 1), _LONGEST_PAUSE_S) * (0.5 + address / 2**32)
 
 
-_KEEPING: Final = 4  # threads that write received blocks, in addition to those that request more
+_KEEPING: Final = 4  # threads that write received blocks, in addition to threads that request more
 _KEEPING_S: Final = 10.0  # longest wait for these threads at the end, because a disk may hang
 _IDLE_S: Final = 1.0  # lifetime of a thread without work
-_LOOK_S: Final = 0.05  # between two tests of `is_cancelled`
+_LOOK_S: Final = 0.05  # pause between two tests of `is_cancelled`
 # Multiple of a request's time-out after which it is given up here, even if the store's client does not.
 _LATE: Final = 1.5
 
 
 @dataclass(slots=True, kw_only=True)
 class _State:
-    waiting: dict[int, BlockFetch] = field(default_factory=dict)  # by rank, so in order
+    waiting: dict[int, BlockFetch] = field(default_factory=dict)  # fetches by rank, so in order
     running: set[BlockFetch] = field(default_factory=set)
     threads: int = 0
     num_keeping: int = 0  # threads without a request
@@ -222,7 +222,7 @@ class _State:
 
 
 class Fetcher:
-    """Fetches blocks of objects with as many requests in flight as the store sustains. Thread-safe.
+    """Fetches object blocks with as many requests in flight as the store sustains. Thread-safe.
 
     Threads start when there is work. They end after a while without work, or at `close`.
 
@@ -230,8 +230,8 @@ class Fetcher:
     ----------
     objects : the store, with one request per call
     limits : the user's limits
-    most_requests : most requests in flight, from 1; each holds a block in memory
-    timeout_s : time-out of one request; after one and a half times as long it is given up and repeated
+    most_requests : maximum number of requests in flight, from 1; each holds a block in memory
+    timeout_s : time-out for one request; after one and a half times as long it is given up and repeated
     """
 
     def __init__(
@@ -257,13 +257,13 @@ class Fetcher:
         return self._window.width
 
     def limit(self, most_requests: int) -> int:
-        """Limit the requests in flight, from 1, and return the limit: the store's own may already be lower."""
+        """Limit the requests in flight, from 1. Return the limit, perhaps the store's own lower limit."""
         with self._changed.lock:
             return self._window.limit(most_requests)
 
     @property
     def counts(self) -> FetchCounts:
-        """The counts so far, a copy."""
+        """A copy of the counts so far."""
         with self._changed.lock:
             return replace(self._counts)
 
@@ -279,20 +279,19 @@ class Fetcher:
         Parameters
         ----------
         request : the block to fetch
-        take : called with its bytes, on a thread of the fetcher. After a `ChecksumError` the block is requested once
-            more; another `StoreError` ends the fetch.
+        take : called with the block's bytes, on one of the fetcher's threads. After a `ChecksumError` the block is
+            requested once more; another `StoreError` ends the fetch.
         keep : called next, on the same thread, after the waiting thread was woken and another request was made. While
             several calls run, fewer requests are made.
         alone : returns a context around the request and `keep` that excludes other fetches of the same block, also by
             other processes. It waits for them, until the function passed to it returns True. Its value is the bytes if
-            they were fetched meanwhile, else None.
+            another process fetched them meanwhile, else None.
 
         Raises
         ------
         StoreError
             The fetcher is closed.
         ThreadStartError
-            The system allows no more threads.
             The system allows no more threads.
         """
         with self._changed.lock:
@@ -312,7 +311,7 @@ class Fetcher:
         StoreReadError
             The fetch failed; the message names the object, the bytes and the reason.
         ChecksumError, StoreError
-            ``take`` raised it; or the fetcher was closed.
+            ``take`` raised the error, or the fetcher was closed.
         ChannelClosedError
             ``is_cancelled`` returned true.
         """
@@ -335,8 +334,8 @@ class Fetcher:
     def close(self) -> None:
         """Make no more requests, and wake all waiting threads with an error. Idempotent.
 
-        Requests in flight end by their own time-outs, on threads that block no other. The call waits for running calls
-        of ``keep``.
+        Requests in flight end by their own time-outs, on threads that block no other thread. The call waits for running
+        calls to ``keep``.
         """
         with self._changed.lock:
             self._state.is_closed = True
@@ -483,7 +482,7 @@ class Fetcher:
         pause = pause_s(fetch.request, attempt)
         self._counts.paused_s += pause
         fetch.not_before, fetch.began = monotonic() + pause, None
-        # Back to its old place: a reader in file order waits for this block first.
+        # The block returns to its old place: a reader in file order waits for it first.
         self._state.waiting[fetch.rank] = fetch
         self._state.waiting = dict(sorted(self._state.waiting.items()))
         self._changed.notify_all()
@@ -494,7 +493,7 @@ class Fetcher:
         with self._changed.lock:
             late = [each for each in self._state.running if each.began is not None and each.began < limit]
             for fetch in late:
-                # Its thread hangs and is no longer counted. A late result is dropped.
+                # The request's thread hangs and is no longer counted. A late result is dropped.
                 self._state.threads -= 1
                 text = f"{fetch.request.text} did not come within {self._timeout_s:g} s"
                 error = StoreReadError(errno.ETIMEDOUT, text, self._url(fetch.request))

@@ -1,4 +1,4 @@
-"""The stored blocks of a mirror: all blocks, or as many as a budget allows.
+"""A mirror's stored blocks: all blocks, or as many as a budget allows.
 
 The least used blocks make room for others. A block is never evicted while it is read.
 """
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 
 _FADE: Final = np.float32(0.75)  # decay of all uses with each pass over the file
-# A new block must be used this much more than the block it replaces. Otherwise equally used blocks would take turns,
-# and in a sweep over more than the budget each would be evicted just before its next use.
+# A new block must be used this much more than the block that it replaces. Otherwise equally used blocks would take
+# turns. In a sweep over more than the budget, each would be evicted just before its next use.
 _MARGIN: Final = np.float32(1.25)
 
 
@@ -50,9 +50,9 @@ def choose_victims(
     Parameters
     ----------
     uses : (V,) uses of the blocks that may be evicted
-    lengths : (V,) their bytes
+    lengths : (V,) bytes in these blocks
     needed_bytes : bytes that must become free
-    newcomer : the new block's uses. None means that it must be kept at any cost.
+    newcomer : the new block's uses; None means that it must be kept at any cost
     """
     order = np.argsort(uses, kind="stable")
     freed = np.cumsum(lengths[order])
@@ -67,20 +67,20 @@ def choose_victims(
 
 _LOG = logging.getLogger(__name__)
 _ATTEMPTS: Final = 100
-_PAUSE_S: Final = 0.01  # between attempts; another process evicts a few blocks meanwhile
+_PAUSE_S: Final = 0.01  # pause between attempts; another process evicts a few blocks meanwhile
 
 
 class Keeper:
     """Keeps blocks within a budget. Thread-safe; several processes may keep blocks in one folder.
 
-    Without a budget, a shared lock on each whole open file keeps other processes from evicting its blocks. With a
-    budget, blocks are pinned while they are read: by a count in this process, and for other processes by a lock on the
+    Without a budget, a shared lock on each open file keeps other processes from evicting its blocks. With a budget,
+    blocks are pinned while they are read. In this process a count pins them, and for other processes a lock on the
     blocks' marks.
 
     Parameters
     ----------
     folder : the mirror's folder; eviction requires gloader's owner record in it
-    budget_bytes : most bytes for all blocks. None means that all are kept.
+    budget_bytes : maximum bytes for all blocks; None means that all blocks are kept
     os_io : the system calls
     """
 
@@ -92,7 +92,7 @@ class Keeper:
         self._os_io = os_io
         self._files: list[MirroredFile] = []
         self._evictable: set[str] = set()
-        self._lock = threading.RLock()  # for the pins
+        self._lock = threading.RLock()  # protects the pins
         self._admission = threading.Lock()
         self._coming: list[tuple[MirroredFile, int]] = []  # admitted blocks, marked or not yet
         self._has_warned = False
@@ -138,13 +138,13 @@ class Keeper:
         return False
 
     def unpin(self, file: MirroredFile, first: int, past: int) -> None:
-        """Release the pins of `pin`."""
+        """Release the pins from `pin`."""
         if self.budget_bytes is None:
             return
         with self._lock:
             file.pins[first:past] -= 1
             free = first + np.flatnonzero(file.pins[first:past] == 0)
-            # Under the lock: otherwise a thread that pins one of these blocks now would lose its file lock.
+            # The locks are released under the lock: otherwise a thread that pins such a block now would lose its lock.
             for begin, end in _runs(free):
                 file.release(begin, end)
 
@@ -159,7 +159,7 @@ class Keeper:
         return True
 
     def unpin_all(self, file: MirroredFile, blocks: NDArray[np.intp]) -> None:
-        """Release the pins of `pin_all`."""
+        """Release the pins from `pin_all`."""
         for first, past in _runs(blocks):
             self.unpin(file, first, past)
 
@@ -177,9 +177,9 @@ class Keeper:
         Parameters
         ----------
         file, block : the block's file and number
-        data : its bytes
+        data : the block's bytes
         mark : HERE, or WRITTEN
-        must : keep the block at any cost, and pin it
+        must : True keeps the block at any cost, and pins it
 
         Raises
         ------
@@ -224,7 +224,7 @@ class Keeper:
                 return False
             file.pins[block] += 1
         try:
-            # Another process may be about to free the space of this block.
+            # Another process may be about to free this block's space.
             file.share(block, block + 1)
             file.write(block, data)
             file.mark(block, mark)
@@ -236,7 +236,7 @@ class Keeper:
         return True
 
     def _make_room(self, file: MirroredFile, block: int, *, must: bool) -> bool:
-        """Evict less used blocks to make room for a new one. Return False if the new block must not be stored.
+        """Evict less used blocks to make room for a new block. Return False if the new block must not be stored.
 
         A block that must stay may exceed the budget.
         """
@@ -282,7 +282,7 @@ class Keeper:
         try:
             if file.own(block):
                 try:
-                    # The mark goes first, durably: with a mark, the zeros of the hole would pass for data.
+                    # The mark is removed first, on the device: with a mark, the hole's zeros would pass for data.
                     file.mark(block, MISSING, is_durable=True)
                     self._os_io.kill_point("mirror.before_punch")
                     file.punch(block)

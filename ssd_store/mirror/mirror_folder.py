@@ -156,7 +156,7 @@ class MirrorFiles:
             return self._files[name]
 
     def is_checked_whole(self, file: MirroredFile) -> bool:
-        """Return True if ``file`` can only be verified as a whole. Pure."""
+        """Return True if only a digest over the entire ``file`` can verify it. Pure."""
         return self._checks[file.name].pages_name is None
 
     def close(self) -> None:
@@ -181,7 +181,7 @@ class MirrorFiles:
 
 @contextmanager
 def disk_errors(kind: type[StoreReadError | StoreOpenError], text: str, path: Path) -> Iterator[None]:
-    """Turn an `OSError` inside into gloader's error. Errors of gloader pass unchanged."""
+    """Turn an `OSError` in the block into gloader's error. gloader's own errors pass unchanged."""
     try:
         yield
     except StoreError:
@@ -195,13 +195,13 @@ _LOG = logging.getLogger(__name__)
 _PRIVATE: Final = 0o700
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 _HEADS: Final = 16  # objects requested at the same time
-_WAIT_S: Final = 300.0  # for another process that creates the same mirror
-_LOOK_S: Final = 0.1
+_WAIT_S: Final = 300.0  # longest wait for another process that creates the same mirror
+_LOOK_S: Final = 0.1  # pause between two attempts
 _REFUSED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 def headers_of(manifest: Manifest) -> dict[str, tuple[bytes, int]]:
-    """Return header page and size in bytes for every array file in ``manifest``. Pure."""
+    """Return the header page and size in bytes for every array file in ``manifest``. Pure."""
     files: dict[str, tuple[bytes, int]] = {}
     for record in manifest.arrays.values():
         files[record.file] = npy_header(record.dtype, record.shape), record.file_bytes
@@ -244,12 +244,12 @@ def facts_of(objects: ObjectStore, sizes: Mapping[str, int]) -> dict[str, Object
 def make_mirror(
     folder: Path, record: MirrorRecord, commit: bytes, headers: Mapping[str, bytes], *, os_io: OsIO
 ) -> None:
-    """Create a mirror's folder, which appears completely. Another process may create the same one meanwhile.
+    """Create a mirror's folder, which appears completely. Another process may create the same folder meanwhile.
 
     Parameters
     ----------
-    folder : to make, in a folder that may have to be made, too
-    record : its owner record
+    folder : the folder to create; its parent may also be missing
+    record : the mirror's owner record
     commit : the dataset's commit record
     headers : every file's first page, by name
 
@@ -258,7 +258,7 @@ def make_mirror(
     StoreWriteError
         The file system refuses, or something else has the name.
     StoreLockedError
-        Another process makes the mirror and does not come to an end.
+        Another process creates the mirror and does not finish.
     """
     with _refusals(folder.parent), write_errors(folder, "making a mirror", os_io=os_io):
         _make_private_folders(folder.parent, os_io)
@@ -307,7 +307,7 @@ def mend_mirror(
             path, marks_path = folder / FILES / name, folder / MARKS / name
             marks = _no_marks(facts.size, record.block_bytes)
             if not (_is(path, facts.size, headers[name], os_io) and _is(marks_path, len(marks), b"", os_io)):
-                # The marks first: a mark over a hole would turn zeros into data.
+                # The marks are written first: a mark over a hole would turn zeros into data.
                 _rewrite(marks_path, marks, len(marks), os_io)
                 _rewrite(path, headers[name], facts.size, os_io)
         path = folder / FILES / DATASET_MANIFEST
@@ -378,7 +378,7 @@ def read_record(folder: Path, *, os_io: OsIO) -> MirrorRecord:
     Raises
     ------
     FormatError
-        The record is malformed, or of an unknown version.
+        The record is malformed, or has an unknown version.
     StoreOpenError
         The folder is another user's, or cannot be read.
     """
@@ -387,7 +387,7 @@ def read_record(folder: Path, *, os_io: OsIO) -> MirrorRecord:
         _require_own(folder, os_io)
         with Descriptor(path, os.O_RDONLY | os.O_NOFOLLOW, os_io=os_io) as fd:
             size = os_io.fstat(fd).st_size
-            data = bytearray(min(size, MAX_RECORD_BYTES))  # a longer one is truncated, and so invalid
+            data = bytearray(min(size, MAX_RECORD_BYTES))  # a longer record is truncated, and so invalid
             read_full(fd, memoryview(data), 0, os_io=os_io)
     except StoreOpenError:
         raise
@@ -435,7 +435,7 @@ def _make_private_folders(path: Path, os_io: OsIO) -> None:
 def _write_all(
     folder: Path, record: MirrorRecord, commit: bytes, headers: Mapping[str, bytes], os_io: OsIO
 ) -> None:
-    """Write the folder, each file and then each folder forced to the device."""
+    """Write the folder, and force each file and then each folder to the device."""
     folders = [folder, folder / FILES, folder / MARKS]
     for path in folders:
         os_io.mkdir(path, _PRIVATE)
@@ -445,7 +445,7 @@ def _write_all(
                 if root / parent not in folders:
                     os_io.mkdir(root / parent, _PRIVATE)
                     folders.append(root / parent)
-        # Its full size comes from the last byte; the bytes before it take no space.
+        # The last byte gives the file its full size; the bytes before it take no space.
         _write_new(folder / FILES / name, headers[name], facts.size, os_io)
         _write_new(folder / MARKS / name, _no_marks(facts.size, record.block_bytes), 0, os_io)
     _write_new(folder / FILES / DATASET_MANIFEST, commit, 0, os_io)

@@ -1,4 +1,4 @@
-"""Backends that execute planned reads, by plain calls or threads, and the rule that chooses one.
+"""Backends that execute planned reads, by plain calls or threads, and the rule that chooses a backend.
 
 `PreadPool` reads in threads that each block in ``pread`` without the GIL. `uring` has the backend for io_uring.
 """
@@ -38,7 +38,7 @@ ExecutorKind: TypeAlias = Literal["uring", "threads", "plain"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadProgress:
-    """The progress of a backend through a job's extents."""
+    """A backend's progress through a job's extents."""
 
     next: int  # the first extent not started
     # Extents before ``next`` whose read failed or was short; the caller reads them carefully.
@@ -74,10 +74,11 @@ def choose_executor(
     io : IoMode
         The user's choice; "auto" takes io_uring if the file is open with O_DIRECT.
     is_direct : bool
-        The file is open with O_DIRECT. Through the page cache, io_uring would pass most reads to threads of its own.
+        True if the file is open with O_DIRECT. Through the page cache, io_uring would pass most reads to own threads.
     is_real : bool
-        The system calls are the real ones. Kernels cannot make others, so only "plain" is correct then.
+        True if the system calls are the real ones. Kernels cannot make others, so otherwise only "plain" is correct.
     make : callable
+        Creates an executor by its kind, or raises `OSError` if the system forbids it.
         Creates the executor of a kind, or raises `OSError` if the system forbids it.
 
     Raises
@@ -102,13 +103,13 @@ def choose_executor(
         return make("plain")
 
 
-CHUNK = 8  # extents that a thread takes at a time
-WORTH_A_THREAD = 16  # extents below which another thread costs more than it gains
+CHUNK = 8  # extents that a thread takes together
+WORTH_A_THREAD = 16  # with fewer extents, another thread costs more than it gains
 # Positions in a worker's report.
 FIRST, END, BAD_PAGE = range(3)
 # Positions in the workers' shared state, each an int64 that only changes atomically.
 UPCOMING, STOP, ACTIVE = range(3)
-_LOOK_S = 0.0005  # between two tests of ``ACTIVE``, which a thread leaves within one read
+_LOOK_S = 0.0005  # pause between two tests of ``ACTIVE``, which a thread leaves within one read
 
 
 class PreadPool:
@@ -117,7 +118,7 @@ class PreadPool:
     Raises
     ------
     OSError
-        numba's compiler is switched off, so that threads would wait for the GIL.
+        numba's compiler is off, so that threads would wait for the GIL.
     """
 
     name = "threads"
@@ -130,12 +131,12 @@ class PreadPool:
         self._pool = ThreadPoolExecutor(self.depth, thread_name_prefix="gloader-pread")
 
     def read(self, fd: int, job: ReadJob, start: int, /) -> ReadProgress:
-        """Read extents from ``start`` on. All threads stop soon after one of them fails.
+        """Read extents from ``start`` on. All threads stop soon after a thread fails.
 
         Parameters
         ----------
         fd : the file's descriptor
-        job : the extents, with the target of their rows
+        job : the extents, with their rows' target
         start : first extent to read
         """
         count = job.offset.shape[0]
@@ -169,8 +170,8 @@ class PreadPool:
             for future in futures:
                 future.result()
         finally:
-            # On Ctrl-C the threads still write to the caller's array, so they are stopped and awaited. A task that was
-            # submitted when the signal came, and is in no list, begins later or never, and stops at once.
+            # On Ctrl-C the threads still write to the caller's array, so they are stopped and awaited. A task may have
+            # been submitted without being in the list. It begins later or never, and stops at once.
             _stop(shared.ctypes.data)
             wait(futures)
             while shared[ACTIVE]:
@@ -185,7 +186,7 @@ def _stop(state: int) -> None:
 @njit(cache=True, nogil=True)
 def _work(pread: int, fd: int, job: ReadJob, slot: int, shared: IdArray, report: IdArray) -> None:
     """Read and deliver chunks of extents until none is left or another thread stops the job."""
-    # Counted while it may write to the caller's array: `read` does not return before the count is zero.
+    # A thread is counted while it may write to the caller's array: `read` returns only after the count is zero.
     state = np.int64(shared.ctypes.data)
     fetch_add64(state + 8 * ACTIVE, 1)
     _serve(pread, fd, job, slot, state, report)

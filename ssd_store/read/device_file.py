@@ -37,14 +37,14 @@ DIRECT_MODES = ("auto", "require", "off")
 
 
 class DeviceFile:
-    """A file opened with O_DIRECT, or buffered if that is refused. Owns its descriptor until `close`.
+    """A file opened with O_DIRECT, or buffered if O_DIRECT is refused. Owns its descriptor until `close`.
 
     Parameters
     ----------
     path : the file
     direct : "auto" falls back to buffered reads, "require" raises instead, "off" never tries O_DIRECT
     os_io : the system calls
-    like : another owner of the open file. None means that the path is opened.
+    like : another owner of the open file; None means that the path is opened
 
     Raises
     ------
@@ -123,7 +123,7 @@ class DeviceFile:
             requests += 1
             try:
                 count = self._os_io.pread_into(fd, buffer[done:], offset + done)
-            except StoreError:  # from a mirror, with the object and advice
+            except StoreError:  # a mirror's error, which names the object and has advice
                 raise
             except OSError as error:
                 refusals += 1
@@ -165,7 +165,7 @@ class DeviceFile:
         """Return if the read is worth repeating, else raise."""
         if is_worth_repeating(error, refusals):
             return
-        # Some file systems accept O_DIRECT at the opening and refuse the first read.
+        # Some file systems accept O_DIRECT at the opening, and refuse the first read.
         if error.errno == errno.EINVAL and self.is_direct and not self._require:
             close_quietly(self.fd, os_io=self._os_io)
             self.fd = -1
@@ -206,14 +206,14 @@ class DeviceFile:
         return self._tail_fd
 
 
-# Two of them: one is in use while the next is read. Large enough for a disk's full rate with one request at a time,
-# and small enough to stay in the processor's cache from the read to the copy.
+# Two blocks exist: one is in use while the next is read. A block is large enough for a disk's full rate with one
+# request in flight, and small enough to stay in the processor's cache from the read to the copy.
 BLOCK_BYTES: Final = 4 * 2**20
 _ALIGNMENT: Final = 4096
 
 
 class StreamFile(io.RawIOBase):
-    """A regular file as a seekable raw stream that leaves no page of it in the page cache.
+    """A regular file as a seekable raw stream that leaves none of its pages in the page cache.
 
     A large file that is read once would evict other programs' pages, and memory for its own pages costs more than the
     read. If O_DIRECT is refused, reads are buffered and then dropped from the cache.
@@ -228,7 +228,7 @@ class StreamFile(io.RawIOBase):
     Raises
     ------
     OSError
-        The system's error, from every method.
+        Every method raises the system's error.
     """
 
     def __init__(self, path: StrPath, *, os_io: OsIO = REAL_OS) -> None:
@@ -267,7 +267,7 @@ class StreamFile(io.RawIOBase):
         return self._position
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """Move to ``offset`` from the start, the position or the end; return the position."""
+        """Move to ``offset`` from the start, the position or the end; return the new position."""
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
         if base + offset < 0:
             raise OSError(errno.EINVAL, f"byte {base + offset} lies before the file")
@@ -275,7 +275,7 @@ class StreamFile(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: Any, /) -> int:
-        """Fill ``buffer``, or its first bytes, and return their number; 0 at the end of the file."""
+        """Fill ``buffer``, or its first bytes, and return the number of bytes; 0 at the end of the file."""
         target = memoryview(buffer).cast("B")
         if self._position < self._size and not self._block_start <= self._position < self._block_end:
             self._load(self._position // BLOCK_BYTES)
@@ -297,7 +297,7 @@ class StreamFile(io.RawIOBase):
         super().close()
 
     def _load(self, number: int) -> None:
-        """Make block ``number`` current, and read the next one ahead."""
+        """Make block ``number`` current, and read the next block ahead."""
         start = number * BLOCK_BYTES
         is_next = 0 < self._block_end == start
         ahead, self._ahead = self._ahead, None
@@ -311,7 +311,7 @@ class StreamFile(io.RawIOBase):
             self._block_end = self._block_start
             count = self._fill(number, self._memory)
         self._block_start, self._block_end = start, start + count
-        # A thread only for a reader in order, and only if there is more to read.
+        # A thread is only used for a reader in order, and only if there is more to read.
         if is_next and count == BLOCK_BYTES and self._block_end < self._size:
             self._read_ahead(number + 1)
 
@@ -323,7 +323,7 @@ class StreamFile(io.RawIOBase):
         self._ahead = number, self._pool.submit(self._fill, number, self._spare)
 
     def _fill(self, number: int, memory: NDArray[np.uint8]) -> int:
-        """Read block ``number`` into ``memory`` and return its bytes, fewer if the file was truncated."""
+        """Read block ``number`` into ``memory``. Return its number of bytes, which is lower in a truncated file."""
         start = number * BLOCK_BYTES
         wanted = min(BLOCK_BYTES, self._size - start)
         target = memory[: _whole_pages(wanted)].data

@@ -29,21 +29,21 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, LocalArray
 
 
-# A slot of 4,096 bytes, its page number, and a mark for a use since the hand's last visit.
+# Bytes per slot: a page of 4,096 bytes, its page number, and a mark for a use since the hand's last visit.
 _SLOT_BYTES = PAGE_BYTES + 4 + 1
-_PAGE_ENTRY_BYTES = 4  # slot of each page
+_PAGE_ENTRY_BYTES = 4  # each page's slot
 _NOWHERE = -1
 
 
 class KeptPages:
-    """Copies of pages, evicted by CLOCK: a page that was used since the hand's last visit stays for another round.
+    """Copies of pages, evicted by CLOCK: a page used since the hand's last visit stays for another round.
 
     Thread-safe. Its results are copies, so no page is held while it is used, and any room is enough.
 
     Parameters
     ----------
     num_pages : number of pages, numbered from 0
-    max_bytes : bytes for the pages and their bookkeeping; with less than one page's share, none is kept
+    max_bytes : bytes for the pages and their bookkeeping; with less than one page's share, no page is kept
     """
 
     def __init__(self, num_pages: int, *, max_bytes: int) -> None:
@@ -54,7 +54,7 @@ class KeptPages:
         self._slot_of: LocalArray = np.full(num_pages, _NOWHERE, dtype=np.int32)
         self._page_in: LocalArray = np.full(self.num_slots, _NOWHERE, dtype=np.int32)
         self._was_used = np.zeros(self.num_slots, dtype=np.uint8)
-        # Not touched, so that unused pages take no memory.
+        # The memory is not touched, so that unused pages take no space.
         self._memory = mapped_bytes(PAGE_BYTES * max(self.num_slots, 1), touch=False)
 
     @property
@@ -63,17 +63,17 @@ class KeptPages:
         return _SLOT_BYTES * self.num_slots + _PAGE_ENTRY_BYTES * len(self._slot_of)
 
     def copy(self, first_page: int, positions: IdArray, out: NDArray[Any], missing: LocalArray) -> int:
-        """Copy the elements at ``positions`` whose pages are kept, and return the number of the others.
+        """Copy the elements at ``positions`` whose pages are kept, and return the number of missing elements.
 
         Parameters
         ----------
         first_page : page of element 0; elements are consecutive from its start
         positions : (M,) elements of existing pages
-        out : (M,) of the elements' dtype; elements of kept pages are written
-        missing : (M,) receives the ranks in ``positions`` of the others, ascending
+        out : (M,) with the elements' dtype; elements of kept pages are written
+        missing : (M,) receives the missing elements' ranks in ``positions``, ascending
         """
         elements = self._memory.view(out.dtype).reshape(-1, PAGE_BYTES // out.itemsize)
-        # Copied under the lock, so that no slot changes its page meanwhile.
+        # The copy is made under the lock, so that no slot changes its page meanwhile.
         with self._lock:
             count: int = _copy_kept(
                 first_page, positions, self._slot_of, elements, self._was_used, out, missing
@@ -125,10 +125,10 @@ def _keep(
     hand: int,
 ) -> int:
     for i in range(pages.shape[0]):
-        # Another thread may have read it as well.
+        # Another thread may have read the page as well.
         if slot_of[pages[i]] >= 0:
             continue
-        # Ends within two rounds, because the first one clears the marks.
+        # The loop ends within two rounds, because the first round clears the marks.
         while was_used[hand]:
             was_used[hand] = 0
             hand = (hand + 1) % page_in.shape[0]
@@ -142,10 +142,10 @@ def _keep(
     return hand
 
 
-# Read, verified and copied at a time: enough requests for a deep queue, little memory next to the kept pages.
+# Pages per read, verification and copy: enough requests for a deep queue, little memory next to the kept pages.
 _ROUND_PAGES: Final = 512
-# Bytes per requested element besides its value: 28 for a missing element's rank, its page, both in file order, and the
-# sort (held while another call reads), and 24 for its place in the pages that were read.
+# Bytes per requested element in addition to its value. 28 hold a missing element's rank, its page, both in file order,
+# and the sort (also while another call reads). 24 hold its place in the pages that were read.
 _TAKING_BYTES: Final = 52
 _IN_ORDER: IdArray = np.empty(0, dtype=np.int64)
 
@@ -160,7 +160,7 @@ class PagedArray:
     file : the array's file, with the rule for its elements
     lane : lane for the reads
     kept : pages in memory
-    first_page : number of this array's first page in ``kept``
+    first_page : this array's first page in ``kept``
     """
 
     def __init__(
@@ -184,12 +184,12 @@ class PagedArray:
 
     @property
     def length(self) -> int:
-        """Elements."""
+        """Number of elements."""
         return self._file.record.shape[0]
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Bytes of an element."""
+        """The elements' dtype."""
         return self._dtype
 
     @property
@@ -209,7 +209,7 @@ class PagedArray:
         ForkError
             This is a child of the process that opened the array.
         ChecksumError, StoreReadError, TruncatedStoreError
-            The bytes on disk differ from the written ones, or are unreadable; the message names file and page.
+            The bytes on disk differ from the written bytes, or are unreadable; the message names file and page.
         """
         self._require_own_process()
         self._require_inside(positions, positions)
@@ -218,12 +218,12 @@ class PagedArray:
         count = self._kept.copy(self._first_page, positions, values, missing)
         if count:
             self._read_missing(positions, missing[:count], values)
-        # Read-only like an array in memory, so that every kernel is compiled for one type.
+        # The values are read-only like an array in memory, so that every kernel compiles for one type.
         values.flags.writeable = False
         return values
 
     def take_bytes(self, count: int) -> int:
-        """Return `take`'s peak memory in bytes for ``count`` elements that are all missing."""
+        """Return the peak memory in bytes of `take` for ``count`` elements that are all missing."""
         return (self._dtype.itemsize + _TAKING_BYTES) * count
 
     def scan(self) -> PagedScan:
@@ -233,7 +233,7 @@ class PagedArray:
     def lists(self, starts: IdArray, counts: IdArray, tail: _Tail) -> NDArray[Any]:
         """Return lists as `PagedScan.lists` does, which keeps ``tail`` from one call to the next.
 
-        The pages kept in memory are neither used nor extended: a pass that reads every list once would only evict pages
+        The pages kept in memory are neither used nor extended. A pass that reads every list once would only evict pages
         that are used again.
         """
         self._require_own_process()
@@ -261,7 +261,7 @@ class PagedArray:
         Raises
         ------
         Exception, ForkError, ChecksumError, StoreReadError, TruncatedStoreError
-            As in `take`.
+            See `take`.
         """
         scan, step = self.scan(), _ROUND_PAGES * self._per_page
         for start in range(0, self.length, step):
@@ -283,14 +283,14 @@ class PagedArray:
 
     def _read_missing(self, positions: IdArray, missing: LocalArray, values: NDArray[Any]) -> None:
         """Read the pages of ``positions[missing]``, and write these elements to ``values``."""
-        # Of 32 bits: a hop may have millions of edges, and a file with fewer than 2**31 pages has less than 8 TB.
+        # 32 bits suffice: a hop may have millions of edges, and a file with fewer than 2**31 pages has less than 8 TB.
         wanted = (positions[missing] // self._per_page).astype(np.int32)
         order = np.argsort(wanted)
         in_order = wanted[order]
         begins = np.flatnonzero(np.diff(in_order, prepend=-1))
         ends = np.append(begins[1:], len(order))
         pages = in_order[begins].astype(np.int64)
-        # In file order, a bounded number of pages at a time. Each is used before another call may evict it.
+        # The reads are in file order and bounded. Each page is used before another call may evict it.
         for first in range(0, len(pages), _ROUND_PAGES):
             here = pages[first : first + _ROUND_PAGES]
             span = slice(begins[first], ends[first + len(here) - 1])
@@ -320,19 +320,19 @@ class PagedScan:
 
         Parameters
         ----------
-        starts, counts : (M,) int64, in any order; read in that of the file
+        starts, counts : (M,) int64, in any order; the reads are in file order
 
         Raises
         ------
         Exception, ShapeError, ForkError, ChecksumError, StoreReadError, TruncatedStoreError
-            As in `PagedArray.take`.
+            See `PagedArray.take`.
         """
         return self._array.lists(starts, counts, self._tail)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Tail:
-    """The last page of a read of lists, with which the next read begins."""
+    """The last page in a read of lists, with which the next read begins."""
 
     page: int
     content: NDArray[np.uint8]  # (1, 4096)

@@ -34,24 +34,24 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-# One numbering for every architecture, because these calls are younger than the unification of the tables.
+# These calls have one number on every architecture, because they are younger than the tables' unification.
 SETUP, ENTER, REGISTER = 425, 426, 427
 COOP_TASKRUN = 1 << 8  # completions wait for the next call instead of interrupting this process (Linux 5.19)
-FEAT_SINGLE_MMAP, FEAT_RW_CUR_POS = 1 << 0, 1 << 3  # the latter came with OP_READ (Linux 5.6)
-# Linux 5.11. Before 5.9, a fork made the parent write to pages other than the pinned ones of its ring.
+FEAT_SINGLE_MMAP, FEAT_RW_CUR_POS = 1 << 0, 1 << 3  # FEAT_RW_CUR_POS came with OP_READ (Linux 5.6)
+# Linux 5.11 added this feature. Before 5.9, a fork made the parent write to pages other than its ring's pinned pages.
 FEAT_EXT_ARG = 1 << 8
 GETEVENTS = 1
 REGISTER_BUFFERS = 0
 OFF_SQES = 0x10000000
 OP_READ_FIXED, OP_WRITE_FIXED, OP_READ, OP_WRITE = 4, 5, 22, 23
 SQE_BYTES, CQE_BYTES = 64, 16
-MAX_REFUSALS = 10_000  # EAGAIN or EBUSY in a row before the ring counts as broken
+MAX_REFUSALS = 10_000  # EAGAIN or EBUSY in a row, after which the ring counts as broken
 MAX_DEPTH = 4096
 MASK32 = 0xFFFFFFFF
 
-# Bytes delivered between two visits to the ring, because no requests are issued during the copies. If all completed
-# reads, often half of the ring, are delivered at once, packs are read at half of the device's rate, and rows of 6.5 KB
-# at three quarters.
+# Bytes delivered between two visits to the ring, because no requests are issued during the copies. Delivering all
+# completed reads together, often half of the ring, would halve the rate for packs. For rows of 6.5 KB the rate would
+# fall to three quarters.
 _TURN_BYTES = 64 * 1024
 
 # Positions in the array of addresses that describes a ring to the kernel.
@@ -61,12 +61,12 @@ NEXT, UNFINISHED, BAD_PAGE, STATUS, HEAD = range(5)
 
 
 class Uring:
-    """An io_uring of ``depth`` reads. Owns its file descriptor and mappings until `close`.
+    """An io_uring for ``depth`` reads. Owns its file descriptor and mappings until `close`.
 
     Parameters
     ----------
     depth : requests in flight, at most 4096
-    bounce : memory to read into, registered with the ring. None means that none is registered.
+    bounce : memory to read into, registered with the ring; None means that no memory is registered
 
     Raises
     ------
@@ -77,7 +77,7 @@ class Uring:
     name = "uring"
 
     def __init__(self, depth: int, bounce: NDArray[np.uint8] | None = None) -> None:
-        # Written by the kernel that creates the ring, see `_create`.
+        # The kernel function that creates the ring writes this descriptor, see `_create`.
         self._descriptor = np.full(1, -1, np.int64)
         if numba.config.DISABLE_JIT:
             raise OSError(errno.ENOSYS, "io_uring needs compiled kernels, and NUMBA_DISABLE_JIT is set")
@@ -100,7 +100,7 @@ class Uring:
 
     @property
     def table(self) -> IdArray:
-        """The addresses for kernels, see the positions above; empty once the ring is closed."""
+        """The addresses for kernels, see the positions above; empty after `close`."""
         return self._table
 
     def read(self, fd: int, job: ReadJob, start: int, /) -> ReadProgress:
@@ -109,7 +109,7 @@ class Uring:
         Parameters
         ----------
         fd : the file's descriptor
-        job : the extents, with the target of their rows
+        job : the extents, with their rows' target
         start : first extent to read
 
         Raises
@@ -155,11 +155,11 @@ class Uring:
             self._descriptor[0] = -1
             os.close(fd)
             self._table = np.empty(0, np.int64)
-            self._maps.clear()  # unmapped with their last view, because a traceback may still hold one
+            self._maps.clear()  # the last view unmaps them, because a traceback may still hold a view
 
     def __del__(self) -> None:
-        # A signal during the creation or the close may have left the ring without a reference, or come before the first
-        # line of `__init__`.
+        # A signal during the creation or the close may have left the ring without a reference, or may have come before
+        # the first line in `__init__`.
         if hasattr(self, "_descriptor"):
             self.close()
 
@@ -225,7 +225,7 @@ def _system_call(
 
 def _setup(entries: int, descriptor: IdArray) -> NDArray[np.uint32]:
     """Create a ring, write its descriptor to ``descriptor`` (1,), and return its parameter block."""
-    # A kernel too old for the flag returns EINVAL, and works without it.
+    # A kernel that is too old for the flag returns EINVAL, and works without it.
     for flags in (COOP_TASKRUN, 0):
         params = np.zeros(30, np.uint32)
         params[2] = flags
@@ -244,8 +244,8 @@ def _setup(entries: int, descriptor: IdArray) -> NDArray[np.uint32]:
 def _create(function: int, location: int, entries: int, params: int, descriptor: IdArray) -> int:
     """Create a ring; return 0, or the errno.
 
-    The descriptor is recorded here, not by the caller: a Ctrl-C during the call is raised when it returns, and the
-    descriptor would be lost.
+    The descriptor is recorded here, not by the caller. A Ctrl-C during the call is raised when the call returns, and
+    the descriptor would be lost.
     """
     result = call_syscall(function, SETUP, entries, params, 0, 0, 0, 0)
     if result < 0:
@@ -285,7 +285,7 @@ def enter(ring: IdArray, tail: int, wait: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _drive(ring: IdArray, fd: int, job: ReadJob, start: int, depth: int, report: IdArray) -> None:
-    """Keep ``depth`` reads in flight, deliver each on completion, and return with none in flight.
+    """Keep ``depth`` reads in flight, deliver each on completion, and return when no read is in flight.
 
     Stops submitting at a failed read, a bad page or a signal; the caller decides and calls again.
     """
@@ -312,13 +312,13 @@ def _drive(ring: IdArray, fd: int, job: ReadJob, start: int, depth: int, report:
             at = base + slot * slot_bytes
             tail = submit(ring, tail, opcode, fd, offset[upcoming], at, length[upcoming], slot)
             upcoming += 1
-        # Published last: from now on the kernel may read every entry before the tail.
+        # The tail is published last: from now on the kernel may read every entry before it.
         store_release32(ring[SQ_TAIL], tail)
         in_flight = depth - num_free
         if in_flight == 0:
             break
-        # As many completions as are delivered in a turn, but never more than a quarter of the ring, so that the device
-        # still has the other three.
+        # Wait for as many completions as a turn delivers, but at most a quarter of the ring: the device then still has
+        # the other three quarters.
         code = enter(ring, tail, min(in_flight, max(1, min(depth // 4, _TURN_BYTES // slot_bytes))))
         if code == errno.EINTR:
             stopping = True  # let Python run its signal handlers once all is drained
@@ -329,7 +329,7 @@ def _drive(ring: IdArray, fd: int, job: ReadJob, start: int, depth: int, report:
         if refusals >= MAX_REFUSALS:
             report[STATUS] = code
             break
-        # An acquire read, after which the completions before ``last``, and their bytes, are visible.
+        # This is an acquire read: afterwards the completions before ``last``, and their bytes, are visible.
         head = load_acquire32(ring[CQ_HEAD])
         last = load_acquire32(ring[CQ_TAIL])
         if head != last:
@@ -356,6 +356,6 @@ def _drive(ring: IdArray, fd: int, job: ReadJob, start: int, depth: int, report:
             free[num_free] = slot
             num_free += 1
             head = (head + 1) & MASK32
-        # Returned last, because the kernel may now overwrite these completions.
+        # The head is returned last, because the kernel may then overwrite these completions.
         store_release32(ring[CQ_HEAD], head)
     report[NEXT] = upcoming

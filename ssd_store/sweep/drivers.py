@@ -1,7 +1,7 @@
-"""Drivers of a sweep, between its kernels and the device: calls one by one or in threads, and io_uring.
+"""A sweep's drivers, between its kernels and the device: calls one by one or in threads, and io_uring.
 
 `UringDriver` keeps reads and writes in flight at the same time, in slices of a few milliseconds. If a `SweepSource`
-brings the bytes, a driver reads nothing: its step ends at each extent, the caller fills the extent, and the driver
+brings the bytes, a driver reads nothing. Its step then ends at each extent, the caller fills the extent, and the driver
 writes as usual.
 """
 
@@ -85,9 +85,9 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-# Results of a step. RUNNING: the step used up its budget. FINISHED: all is read and written. READ_CARE: the extent at
-# the head failed, or has no file, and the caller fills it. WRITE_CARE: a write failed, and the caller repeats it with
-# care. DAMAGED: a page differs from its checksum. INTERRUPTED: a signal came. BROKEN: the ring is unusable. The
+# Results of a step. RUNNING: the step used up its budget. FINISHED: everything is read and written. READ_CARE: the
+# extent at the head failed, or has no file, and the caller fills it. WRITE_CARE: a write failed, and the caller repeats
+# it with care. DAMAGED: a page differs from its checksum. INTERRUPTED: a signal came. BROKEN: the ring is unusable. The
 # kernels' ``STARVED`` and ``ASTRAY`` are results too.
 RUNNING, FINISHED, READ_CARE, WRITE_CARE, DAMAGED, INTERRUPTED, BROKEN = range(7)
 _THREADS: Final = 8
@@ -95,14 +95,14 @@ _THREADS: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepFiles:
-    """A sweep's files: one to read from, if any, and each batch's place for its region."""
+    """A sweep's files: a file to read from, if any, and each batch's place for its region."""
 
-    label: str  # for messages, before a number: "superbatch 3, batch"
+    label: str  # prefix for a number in messages: "superbatch 3, batch"
     file: DeviceFile | None  # None if another source brings the bytes
-    # (S,) file of each batch, shared by several batches; empty if nothing is written.
+    # (S,) each batch's file, shared by several batches; empty if nothing is written.
     targets: Sequence[SpillFile | None]
-    fds: IdArray  # (S,) their descriptors
-    starts: IdArray  # (S,) byte of the file at which the batch's region starts
+    fds: IdArray  # (S,) the targets' descriptors
+    starts: IdArray  # (S,) each region's first byte in its file
 
     @property
     def fd(self) -> int:
@@ -111,29 +111,28 @@ class SweepFiles:
 
 
 class CallDriver:
-    """Drives sweeps with calls of `OsIO`, from threads or one at a time. Owns the threads until `close`.
+    """Drives sweeps with calls to `OsIO`, from threads or one by one. Owns the threads until `close`.
 
-    One at a time, every request is left to the caller's careful reads and writes: the path on which faults are
-    injected.
+    One by one, every request is left to the caller's careful reads and writes. Faults are injected on this path.
 
     Parameters
     ----------
-    threaded : use threads
+    threaded : True uses threads
     """
 
     def __init__(self, os_io: OsIO, *, threaded: bool) -> None:
         self.name = "threads" if threaded else "plain"
         self._os_io = os_io
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="gloader-sweep") if threaded else None
-        self._reads: dict[int, Future[int]] = {}  # by slot
-        self._writes: dict[Future[int], int] = {}  # piece
+        self._reads: dict[int, Future[int]] = {}  # reads by slot
+        self._writes: dict[Future[int], int] = {}  # each write's piece
 
     def step(self, sweep: Sweep, files: SweepFiles, budget_bytes: int, /) -> int:
         """Work on the sweep until ``budget_bytes`` are dealt out or a problem needs care; return the result.
 
         Parameters
         ----------
-        sweep : its state
+        sweep : the sweep's state
         files : files to read from and write to
         budget_bytes : bytes to deal out before Python can check signals and cancellation
         """
@@ -158,7 +157,7 @@ class CallDriver:
                 missing = kernels.deal_out(slot, sweep)
             if missing == kernels.DEALT:
                 dealt += int(sweep.extents[kernels.LENGTH, slot])
-            elif missing == kernels.NO_PIECE:  # every piece is in use: one must be written first
+            elif missing == kernels.NO_PIECE:  # every piece is in use, so one must be written first
                 self._start_writes(sweep, files)
                 self._collect_writes(sweep)
             else:
@@ -166,7 +165,7 @@ class CallDriver:
         return RUNNING
 
     def settle(self, sweep: Sweep, /) -> None:
-        """Wait until nothing is in flight."""
+        """Wait until no request is in flight."""
         wait([*self._reads.values(), *self._writes])
         for slot in list(self._reads):
             self._has_read(slot, sweep)
@@ -183,8 +182,7 @@ class CallDriver:
         while state[kernels.SUBMITTED] < state[kernels.PLANNED]:
             slot = int(state[kernels.SUBMITTED]) % extents.shape[1]
             state[kernels.SUBMITTED] += 1
-            # Without threads a request counts as failed at once: the caller makes it with care. So does one without a
-            # file.
+            # Without threads or without a file, a request counts as failed at once: the caller makes it with care.
             if self._pool is None or fd < 0:
                 extents[kernels.FLAG, slot] = kernels.FAILED_READ
                 continue
@@ -222,7 +220,7 @@ class CallDriver:
         return False
 
     def _has_read(self, slot: int, sweep: Sweep) -> bool:
-        """Wait for the read of ``slot``. Return True if its bytes have arrived."""
+        """Wait for the slot's read. Return True if its bytes have arrived."""
         future = self._reads.pop(slot, None)
         if future is not None:
             is_complete = (
@@ -232,7 +230,7 @@ class CallDriver:
         return bool(sweep.extents[kernels.FLAG, slot] == kernels.DONE)
 
     def _collect_writes(self, sweep: Sweep, *, wait_s: float | None = None) -> None:
-        """Record completed writes. Wait for one if ``wait_s`` is None."""
+        """Record completed writes. Wait for one write if ``wait_s`` is None."""
         done, _ = wait(self._writes, timeout=wait_s, return_when=FIRST_COMPLETED)
         for future in done:
             piece = self._writes.pop(future)
@@ -243,12 +241,12 @@ class CallDriver:
 
 
 def piece_of(piece: int, sweep: Sweep, files: SweepFiles) -> tuple[int, memoryview, int]:
-    """Return the batch, the bytes and the offset in the batch's file of a full piece.
+    """Return a full piece's batch, its bytes, and its offset in the batch's file.
 
     Parameters
     ----------
-    piece : its number
-    sweep : its state
+    piece : the piece's number
+    sweep : the sweep's state
     files : the sweep's files
     """
     batch, size, offset = sweep.owners[:, piece].tolist()
@@ -268,24 +266,24 @@ def _fail(piece: int, sweep: Sweep) -> None:
 
 
 READ_DEPTH: Final = 256
-MAX_WRITES: Final = 256  # in flight; with the reads they fill the ring
-_SMALL_BYTES: Final = 32 * 1024  # below this, several completions are awaited together
+MAX_WRITES: Final = 256  # writes in flight; with the reads they fill the ring
+_SMALL_BYTES: Final = 32 * 1024  # for shorter reads, several completions are awaited together
 _UNSUBMITTED: Final = 16  # requests that may wait in this side of the ring while extents are dealt out
-_DRAIN: Final = -1  # budget of a step that begins no requests and waits for all in flight
+_DRAIN: Final = -1  # budget for a step that begins no requests and waits for all in flight
 _NOWHERE: Final = np.empty(0, np.int64)
 
 
 class UringDriver:
-    """A ring for the reads and writes of sweeps. Owns it until `close`.
+    """A ring for sweeps' reads and writes. Owns it until `close`.
 
     Parameters
     ----------
-    memory : from which sweeps read and write, registered with the ring
+    memory : memory that sweeps use for reads and writes, registered with the ring
 
     Raises
     ------
     OSError
-        As in `Uring`.
+        See `Uring`.
     """
 
     name = "uring"
@@ -298,7 +296,7 @@ class UringDriver:
 
         Parameters
         ----------
-        sweep : its state
+        sweep : the sweep's state
         files : files to read from and write to
         budget_bytes : bytes to deal out before Python can check signals and cancellation
 
@@ -317,9 +315,9 @@ class UringDriver:
         return status
 
     def settle(self, sweep: Sweep) -> None:
-        """Wait until nothing is in flight."""
+        """Wait until no request is in flight."""
         if self._ring.table.shape[0] and sweep.state[READS] + sweep.state[WRITES] > 0:
-            # The kernel that began the requests in flight, so that a Ctrl-C does not wait for a compilation first.
+            # The kernel that began these requests also drains them, so that Ctrl-C does not wait for a compilation.
             self._check(int(_step_or_drain(self._ring.table, sweep, -1, _NOWHERE, _NOWHERE, _DRAIN)), sweep)
 
     def close(self) -> None:
@@ -342,7 +340,7 @@ def _submit_all(ring: IdArray, sweep: Sweep, source_fd: int, fds: IdArray, start
     read_code = OP_READ_FIXED if ring[FIXED] else OP_READ
     write_code = OP_WRITE_FIXED if ring[FIXED] else OP_WRITE
     read_base, write_base = np.int64(sweep.ring.ctypes.data), np.int64(sweep.pieces.ctypes.data)
-    # Reads first, up to the table's depth, so that the device never waits for more reads.
+    # Reads come first, up to the table's depth, so that the device never waits for more reads.
     tail = load_acquire32(ring[SQ_TAIL])
     plan_reads(sweep)
     while state[SUBMITTED] < state[PLANNED]:
@@ -371,7 +369,7 @@ def _reap(ring: IdArray, sweep: Sweep) -> bool:
     """Record completions. Return True if there were any."""
     extents, state = sweep.extents, sweep.state
     depth = extents.shape[1]
-    # An acquire read, after which the completions before ``last``, and their bytes, are visible.
+    # This is an acquire read: afterwards the completions before ``last``, and their bytes, are visible.
     head = load_acquire32(ring[CQ_HEAD])
     last = load_acquire32(ring[CQ_TAIL])
     if head == last:
@@ -399,12 +397,12 @@ def _reap(ring: IdArray, sweep: Sweep) -> bool:
 
 @njit(cache=True, nogil=True)
 def _wait(ring: IdArray, sweep: Sweep, tail: int, count: int) -> int:
-    """Submit requests, wait for ``count`` of those in flight, and record all completions.
+    """Submit requests, wait for ``count`` requests in flight, and record all completions.
 
     ``count`` must be an `np.int64`, because numba compiles another copy for a literal.
     """
     state = sweep.state
-    # Never more than are in flight, because the call would not return.
+    # The count never exceeds the requests in flight, because the call would not return.
     code = enter(ring, tail, min(count, state[READS] + state[WRITES]))
     if _reap(ring, sweep):
         state[REFUSALS] = 0
@@ -438,7 +436,7 @@ def _leave(ring: IdArray, sweep: Sweep, tail: int, source_fd: int) -> int:
 def _step(
     ring: IdArray, sweep: Sweep, source_fd: int, fds: IdArray, starts: IdArray, budget_bytes: int
 ) -> int:
-    """Read ahead, deal out, write behind. Return a result of `UringDriver.step`."""
+    """Read ahead, deal out, write behind. Return a result as `UringDriver.step`."""
     extents, state = sweep.extents, sweep.state
     depth = extents.shape[1]
     dealt = np.int64(0)
@@ -467,7 +465,7 @@ def _step(
                 dealt += extents[LENGTH, slot]
                 if (tail - load_acquire32(ring[SQ_HEAD])) & MASK32 < _UNSUBMITTED and dealt < budget_bytes:
                     continue
-            # There may be more to deal out: submit new requests and collect completions. Only a piece is awaited.
+            # More may be ready to deal out: submit new requests and collect completions. Only a missing piece waits.
             count = np.int64(missing == NO_PIECE)
         status = _wait(ring, sweep, tail, count)
         if status == BROKEN:
@@ -491,5 +489,5 @@ def _step_or_drain(
     return RUNNING
 
 
-# A driver executes a sweep step by step. Between steps requests may be in flight; `settle` ends that.
+# A driver executes a sweep step by step. Between steps requests may be in flight; `settle` waits for them.
 SweepDriver: TypeAlias = CallDriver | UringDriver

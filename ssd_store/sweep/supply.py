@@ -1,11 +1,11 @@
-"""The input of a sweep: positions in portions, pages of the file, and rows of other machines.
+"""A sweep's input: positions in portions, a file's pages, and rows from other machines.
 
-`WantedPositions` supplies positions portion by portion, for arrays too long for memory. `SweepContent` is the pages of
-the open file, or the pages that a `SweepSource` brings.
+`WantedPositions` supplies positions portion by portion, for arrays too long for memory. `SweepContent` has the open
+file's pages, or the pages that a `SweepSource` brings.
 
 `ArrivingRows` are rows from other machines, in ascending runs. They form a virtual file: for rows of R bytes, page p
 begins at byte 4096 p, and slot s at byte R s. A sweep deals rows out in the order of slots. No id travels with a row:
-runs are stretches of all rows, so the rows of a batch are put into the order of arrival run by run.
+runs are stretches of all rows, so a batch's rows are put into the order of arrival run by run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, IdPortions
 
 
-_MOST_COLUMNS: Final = 16384  # for few owners; more ids are not filled faster
+_MOST_COLUMNS: Final = 16384  # limit for few owners; more ids are not filled faster
 _ID_BYTES: Final = 8
 
 
@@ -44,11 +44,11 @@ class WantedPositions:
     """The positions in a long array that O owners need, and the pages that hold them."""
 
     portions: IdPortions
-    counts: IdArray  # (O,) positions of each owner, without repeats
-    pages: NDArray[np.uint64]  # one bit per page of the file; overwritten if ``exact_pages`` is set
+    counts: IdArray  # (O,) each owner's number of positions, without repeats
+    pages: NDArray[np.uint64]  # one bit for each page in the file; overwritten if ``exact_pages`` is set
     num_pages: int  # P
     gap_bytes: int  # longest hole that a read bridges; WHOLE_FILE reads every page
-    portion_bytes: int  # memory for the portions of all owners
+    portion_bytes: int  # memory for all owners' portions
     # Returns exact page bits, if ``pages`` has bits of unneeded pages. Called for a damaged page.
     exact_pages: Callable[[], NDArray[np.uint64]] | None = None
 
@@ -61,7 +61,7 @@ class Supply:
     starts : (S,) start of each batch's rows in ``ids``
     ids : the ids available at the beginning
     ends : (S,) end of each batch's rows in ``ids``
-    counts : (S,) rows of each batch
+    counts : (S,) number of rows in each batch
     portions : source of further ids
     """
 
@@ -78,12 +78,12 @@ class Supply:
         self.ids = ids
         self.ends = ends
         self.num_rows = int(counts.sum())
-        self._left = counts - (ends - starts)  # ids not supplied yet
+        self._left = counts - (ends - starts)  # number of ids not supplied yet
         self.has_more = self._left > 0
         self._portions = portions
 
     def refill(self, sweep: Sweep) -> None:
-        """Fetch the next portion of every owner.
+        """Fetch every owner's next portion.
 
         Raises
         ------
@@ -126,7 +126,7 @@ class Supply:
 
 
 def supply_of(wanted: WantedRows | WantedPositions) -> Supply:
-    """Return the supply of ``wanted`` for a sweep. It owns the memory of portions."""
+    """Return the supply for a sweep over ``wanted``. It owns the portions' memory."""
     if isinstance(wanted, WantedRows):
         return Supply(wanted.bounds[:-1], wanted.ids, wanted.bounds[1:], counts=wanted.counts)
     num_owners = wanted.counts.shape[0]
@@ -161,12 +161,12 @@ class SweepContent:
     """Rows in a file or a virtual file, their source, and the needed ids."""
 
     wanted: WantedRows | WantedPositions
-    stored: RowFile  # their layout and checksums
-    source: SweepSource | None = None  # None for the file
+    stored: RowFile  # the rows' layout and checksums
+    source: SweepSource | None = None  # None means the file itself
 
 
 def bring(source: SweepSource, sweep: Sweep, is_cancelled: Callable[[], bool]) -> None:
-    """Fill the extent at the head of ``sweep``; raises as `SweepSource.read`.
+    """Fill the extent at the sweep's head; raises as `SweepSource.read`.
 
     Parameters
     ----------
@@ -194,9 +194,9 @@ class Repairs:
         self._last = -1  # number of the extent that was read once more
 
     def repair(self, sweep: Sweep) -> bool:
-        """Read the extent at the head again. Return True if it may be intact now. Nothing may be in flight."""
+        """Read the extent at the head again. Return True if it may be intact now. No request may be in flight."""
         head, page = int(sweep.state[kernels.HEAD]), int(sweep.state[kernels.BAD_PAGE])
-        # A block that was fetched again may have been damaged in several extents, which were all read before.
+        # A block that was fetched again may have been damaged in several extents, all read before the fetch.
         is_new = self._file.refetch(DATA_OFFSET + page * ALIGNMENT)
         if not is_new and (self._last == head or not self._has_brought):
             return False
@@ -213,26 +213,26 @@ def raise_mismatch(content: SweepContent, sweep: Sweep) -> NoReturn:
     if isinstance(wanted, WantedRows):
         first = page * ALIGNMENT // stored.row_bytes
         last = ((page + 1) * ALIGNMENT - 1) // stored.row_bytes
-        # Batches lie one after another, so a page's rows may be anywhere in the list. The search is slow, but only
+        # Batches lie one after another, so a page's rows may be anywhere in the list. The slow search is only needed
         # for errors.
         is_asked = (wanted.ids >= first) & (wanted.ids <= last)
         rows = np.unique(wanted.ids[is_asked]).astype(np.int64)
     raise mismatch(stored.path, page, rows, row_bytes=stored.row_bytes)
 
 
-_PATH: Final = Path("rows from other machines")  # in messages, in place of a file
+_PATH: Final = Path("rows from other machines")  # replaces a file's path in messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ArrivingRows:
-    """One table's missing rows of a superbatch, in transit."""
+    """One table's missing rows for a superbatch, in transit."""
 
     layout: ArrivalLayout
     source: SweepSource  # brings the pages of all slots, in order, and verifies them
 
 
 def stored_arrivals(stored: RowFile, layout: ArrivalLayout) -> RowFile:
-    """Return the description of arriving rows, in place of the file of ``stored``. Pure.
+    """Return the description of arriving rows, which replaces the description ``stored`` of a file. Pure.
 
     Raises
     ------

@@ -22,12 +22,12 @@ _INT8_MAX: Final = 127
 
 
 def check_finite_rows(chunk: NDArray[Any], first_row: int) -> None:
-    """Check that ``chunk`` (n, F), which begins at row ``first_row`` of the store, holds no NaN and no infinity.
+    """Check that ``chunk`` (n, F), which begins at the store's row ``first_row``, holds no NaN and no infinity.
 
     Raises
     ------
     FeatureValueError
-        A row holds one; the message names the first such row.
+        A row holds such a value; the message names the first such row.
     """
     is_bad = ~np.isfinite(chunk).all(axis=1)
     if is_bad.any():
@@ -40,19 +40,20 @@ def check_finite_rows(chunk: NDArray[Any], first_row: int) -> None:
 
 
 def cast_rows(chunk: NDArray[Any], dtype: str, first_row: int) -> NDArray[Any]:
-    """Return ``chunk`` (n, F) of float16, float32 or float64 in the stored form of a float ``dtype``.
+    """Return ``chunk`` (n, F), float16, float32 or float64, in the stored form for a float ``dtype``.
 
-    Rows of the stored dtype pass bit by bit; rows for bfloat16 may come as uint16, its bits. NaN and infinity are kept.
+    Rows with the stored dtype pass bit by bit; rows for bfloat16 may come as uint16, its bits. NaN and infinity are
+    kept.
 
     Parameters
     ----------
     chunk : (n, F)
     dtype : stored dtype: float32, float16 or bfloat16
-    first_row : number of its first row in the store, for messages
+    first_row : the chunk's first row in the store, for messages
 
     Returns
     -------
-    (n, F) of the stored dtype, bfloat16 as uint16; ``chunk`` itself if it has that dtype
+    (n, F) with the stored dtype, bfloat16 as uint16; ``chunk`` itself if it has this dtype
 
     Raises
     ------
@@ -61,7 +62,7 @@ def cast_rows(chunk: NDArray[Any], dtype: str, first_row: int) -> NDArray[Any]:
     FeatureValueError
         A finite value is too large for ``dtype``; the message names the row.
     """
-    # Rows of the stored dtype pass unchecked, because their creator has already rounded them.
+    # Rows with the stored dtype pass unchecked, because their creator has already rounded them.
     if chunk.dtype == STORED_DTYPES[dtype].stored:
         return chunk
     _require_floats(chunk, dtype, first_row)
@@ -74,7 +75,7 @@ def cast_rows(chunk: NDArray[Any], dtype: str, first_row: int) -> NDArray[Any]:
 def round_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     """Return float32 ``values`` rounded to nearest even as bfloat16 bits; a NaN stays a (quiet) NaN."""
     bits = values.view(np.uint32)
-    # Add half of the last kept bit, less one if that bit is even, so that ties go to even. The carry of a NaN could
+    # Half of the last kept bit is added, less one if this bit is even, so that ties go to even. A NaN's carry could
     # give another number, so NaNs are truncated instead and made quiet.
     rounded = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)
     quiet = (bits >> np.uint32(16)) | np.uint32(0x0040)
@@ -89,16 +90,16 @@ def quantize_rows(chunk: NDArray[Any], first_row: int) -> tuple[NDArray[np.int8]
     Raises
     ------
     ShapeError
-        The chunk is not of floats.
+        The chunk holds no floats.
     FeatureValueError
-        A value is not finite, which int8 cannot hold; names the row.
+        A value is not finite, which int8 cannot hold; the message names the row.
     """
     _require_floats(chunk, "int8", first_row)
     check_finite_rows(chunk, first_row)
     _require_range(chunk, "float32", first_row)
-    # In float64, because a quotient of float32 numbers can round to the other side of a half.
+    # float64 is needed, because a quotient of float32 numbers can round to the other side of a half.
     wide = chunk.astype(np.float64)
-    # In place, because a conversion has a memory budget.
+    # The steps work in place, because a conversion has a memory budget.
     largest = np.abs(np.maximum(wide.max(axis=1, initial=0.0), -wide.min(axis=1, initial=0.0)))
     scale = (largest / _INT8_MAX).astype(np.float32)
     inverse = np.divide(1.0, scale, out=np.zeros(scale.shape, np.float64), where=scale > 0)
@@ -142,8 +143,8 @@ class FeatureColumnWriter:
 
     Parameters
     ----------
-    rows : writer of the (N, F) array
-    scales : writer of the (N,) float32 scales of int8 rows. None for rows stored as floats.
+    rows : writer for the (N, F) array
+    scales : writer for the int8 rows' (N,) float32 scales; None for rows stored as floats
     check_finite : refuse NaN and infinity (int8 always does)
     """
 
@@ -156,12 +157,12 @@ class FeatureColumnWriter:
 
     @property
     def rows_written(self) -> int:
-        """Rows appended so far."""
+        """Number of rows appended so far."""
         return self._rows.rows_written
 
     @property
     def path(self) -> Path:
-        """The file of the rows at its place until the commit; complete after closing the writer."""
+        """The rows' file at its place until the commit; complete after the writer's `close`."""
         return self._rows.path
 
     @property
@@ -170,23 +171,23 @@ class FeatureColumnWriter:
         return None if self._scales is None else self._scales.path
 
     def append(self, chunk: NDArray[Any]) -> None:
-        """Append the rows ``chunk`` (n, F), floats or already of the stored dtype (bfloat16 as uint16).
+        """Append the rows ``chunk`` (n, F), as floats or with the stored dtype (bfloat16 as uint16).
 
         Raises
         ------
         ShapeError
-            Wrong width or dtype, or more rows than declared; carries the row number.
+            The width or dtype is wrong, or there are more rows than declared; carries the row number.
         FeatureValueError
             A value is not finite, or does not fit the stored dtype; carries the row number.
         StoreWriteError
-            The device refuses; nothing will be committed.
+            The device refuses; the column will not be committed.
         """
         shape, dim = np.shape(chunk), self._rows.shape[1]
         if len(shape) != 2 or shape[1] != dim:
             raise ShapeError(
                 f"{self._rows.name!r}, row {self.rows_written}: rows must have shape (n, {dim}), not {shape}"
             )
-        # In steps, so that a cast takes a few MB of memory for any chunk.
+        # The chunk is split, so that a cast takes a few MB of memory whatever its size.
         step = max(1, _STEP_BYTES // max(1, dim * chunk.dtype.itemsize))
         for start in range(0, chunk.shape[0], step):
             self._append_step(chunk[start : start + step])
@@ -197,7 +198,7 @@ class FeatureColumnWriter:
         Raises
         ------
         ShapeError, StoreWriteError
-            As in `ArrayWriter.close`.
+            See `ArrayWriter.close`.
         """
         self._rows.close()
         if self._scales is not None:
@@ -219,7 +220,7 @@ class FeatureColumnWriter:
         if self._scales is None:
             self._rows.append(cast_rows(chunk, self._rows.dtype, first_row))
             return
-        # Together, so that both files always hold equally many rows.
+        # Both writes come together, so that both files always hold equally many rows.
         levels, scales = quantize_rows(chunk, first_row)
         self._rows.append(levels)
         self._scales.append(scales)

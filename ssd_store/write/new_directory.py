@@ -1,4 +1,4 @@
-"""A directory of arrays during its creation: the complete directory gets its final name, or none does.
+"""A directory of arrays during its creation: either the complete directory gets its final name, or no directory does.
 
 `NewDirectory` writes into ``.<name>.staging`` next to the target, for one process at a time. A commit is one atomic
 rename, forced to the device; an overwritten directory can be restored until then.
@@ -61,7 +61,7 @@ _TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR})
 
 
 def exists_error(target: Path) -> StoreExistsError:
-    """Return the error for a refused creation of ``target``. Pure."""
+    """Return the error for a refused creation at ``target``. Pure."""
     return StoreExistsError(
         errno.EEXIST,
         "cannot create: it exists already; pass overwrite=True or choose another path",
@@ -70,12 +70,12 @@ def exists_error(target: Path) -> StoreExistsError:
 
 
 def publish_new(new: Path, target: Path, *, os_io: OsIO = REAL_OS) -> None:
-    """Rename the folder ``new`` to ``target``, which must not exist; durable on return.
+    """Rename the folder ``new`` to ``target``, which must not exist. The name is on the device on return.
 
     Parameters
     ----------
     new : the finished folder
-    target : its final name, in the same parent folder
+    target : the folder's final name, in the same parent folder
 
     Raises
     ------
@@ -100,10 +100,10 @@ def publish_new(new: Path, target: Path, *, os_io: OsIO = REAL_OS) -> None:
 
 
 def publish_over(new: Path, target: Path, *, os_io: OsIO = REAL_OS) -> Path:
-    """Rename ``new`` to ``target`` and replace the old folder; durable on return.
+    """Rename ``new`` to ``target`` and replace the old folder. The names are on the device on return.
 
-    One atomic exchange of names if the file system supports it. Otherwise two renames: after a crash between them the
-    old folder is ``.<name>.replaced``, which `restore_replaced` puts back.
+    The names are exchanged atomically if the file system supports it. Otherwise there are two renames: after a crash
+    between them the old folder is ``.<name>.replaced``, which `restore_replaced` puts back.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def publish_over(new: Path, target: Path, *, os_io: OsIO = REAL_OS) -> Path:
 
     Returns
     -------
-    Path of the replaced folder, for the caller to remove
+    The replaced folder's path; the caller removes this folder
 
     Raises
     ------
@@ -142,7 +142,7 @@ def restore_replaced(target: Path, *, os_io: OsIO = REAL_OS) -> None:
         os_io.stat(replaced)
     except FileNotFoundError:
         return
-    # Without replacing: if both exist, the target is the newer one.
+    # The rename must not replace: if both exist, the target is newer.
     try:
         os_io.rename_noreplace(replaced, target)
         _LOG.warning("restored %s, whose replacement was cut by a crash", target)
@@ -175,7 +175,7 @@ def _publish_in_two_steps(new: Path, target: Path, os_io: OsIO) -> Path:
     return replaced
 
 
-_SUFFIX: Final = ".staging"  # on disk: a later build must find, and remove, the folder of an earlier one
+_SUFFIX: Final = ".staging"  # fixed: a later build must find, and remove, an earlier build's folder
 KILL_POINTS: Final = (
     "new_directory.after_lock",
     "writer.after_create",
@@ -191,14 +191,14 @@ KILL_POINTS: Final = (
 
 
 class NewDirectory:
-    """Creates a committed directory of arrays; a context manager that removes everything unless committed.
+    """Creates a committed directory with arrays; a context manager that removes everything unless committed.
 
     Parameters
     ----------
     path : the directory to create
     manifest_name : ``dataset.json`` or ``store.json``
     overwrite : replace a store or dataset at ``path``, atomically, at the commit
-    part : part of the rows of every feature matrix, whose pages are written. None, or the only part, writes all pages.
+    part : part of every feature matrix's rows, whose pages are written; None, or the only part, writes all pages
     """
 
     def __init__(
@@ -213,7 +213,7 @@ class NewDirectory:
         self._target = _resolve_target(path)
         self._manifest_name = manifest_name
         self._overwrite = overwrite
-        # A single part is a copy, and is recorded as one.
+        # A single part is a copy, and is recorded as a copy.
         self._part = None if part is None or part.of == 1 else part
         self._os_io = os_io
         name = f".{self._target.name}{_SUFFIX}"
@@ -244,7 +244,7 @@ class NewDirectory:
         self._os_io.kill_point("new_directory.after_lock")
         try:
             with write_errors(self._target, "looking at the target", os_io=self._os_io):
-                # Under the lock, so that a replacement that a crash cut short belongs to no other process.
+                # This is under the lock, so an interrupted replacement belongs to no other process.
                 restore_replaced(self._target, os_io=self._os_io)
                 self._check_target()
         except BaseException as error:
@@ -266,21 +266,21 @@ class NewDirectory:
     def array(
         self, name: str, *, dtype: str, shape: tuple[int, ...], held: HeldRows | None = None
     ) -> ArrayWriter:
-        """Start writing an array and the checksums of its pages; each array is written once.
+        """Start writing an array and its page checksums; each array is written once.
 
         Parameters
         ----------
-        name : 1 to 100 of the characters A-Z a-z 0-9 _ . -, perhaps in a folder of a type, relation or link table
-        dtype : a key of `STORED_DTYPES`
+        name : 1 to 100 of the characters A-Z a-z 0-9 _ . -, perhaps in a type's, relation's or link table's folder
+        dtype : a key in `STORED_DTYPES`
         shape : one dimension or more; rows are appended along the first
-        held : written rows. None means all rows.
+        held : written rows; None means all rows
 
         Raises
         ------
         FormatError, ShapeError
             The name, dtype or shape cannot be stored, or the name is taken.
         StoreWriteError
-            There is no room for it, or the file cannot be created.
+            There is no room for the array, or the file cannot be created.
         """
         if not is_array_name(name):
             raise FormatError(f"array name {name!r}: use {ALLOWED}")
@@ -321,9 +321,9 @@ class NewDirectory:
         Raises
         ------
         ConfigError, ShapeError
-            Features cannot be stored in this dtype or shape.
+            Features cannot be stored with this dtype or shape.
         FormatError, StoreWriteError
-            As in `array`.
+            See `array`.
         """
         element = feature_dtype(dtype)
         if num_rows < 0 or dim < 1:
@@ -340,7 +340,7 @@ class NewDirectory:
         return FeatureColumnWriter(rows, scales, check_finite=check_finite)
 
     def require(self, feature: str) -> None:
-        """Record one of `KNOWN_FEATURES`, which a build must support to read the directory."""
+        """Record a feature from `KNOWN_FEATURES`, which a build must support to read the directory."""
         self._required_features.append(feature)
 
     def scratch(self) -> Path:
@@ -387,7 +387,7 @@ class NewDirectory:
         )
         path = self._folder.path / self._manifest_name
         with write_errors(self._target, "committing", os_io=self._os_io):
-            # Its files are on the device, but their names may not be yet.
+            # The subfolders' files are on the device, but their names may not be yet.
             for folder in sorted(self._subfolders):
                 self._os_io.fsync_dir(folder)
             # The record comes last, because it names data that is already on the device.
@@ -428,8 +428,8 @@ class NewDirectory:
         if not self._overwrite or not _is_there(self._target, self._os_io):
             publish_new(self._folder.path, self._target, os_io=self._os_io)
             return None
-        # The replaced folder now has the new one's former name. It stays locked, so that no other creator takes it
-        # over.
+        # The replaced folder now has the new folder's former name. It stays locked, so that no other creator
+        # takes it over.
         fd = lock_folder(self._target, os_io=self._os_io)
         try:
             return publish_over(self._folder.path, self._target, os_io=self._os_io), fd
@@ -450,7 +450,7 @@ class NewDirectory:
                 close_quietly(leftover[1], os_io=self._os_io)
 
     def _discard(self, error: BaseException | None) -> None:
-        """Remove everything. A failure becomes a note on ``error``, or is raised without an error."""
+        """Remove everything. A failure becomes a note on ``error``; without an error it is raised."""
         path = self._folder.path
         try:
             for writer in self._writers.values():
@@ -468,11 +468,11 @@ class NewDirectory:
         remove_empty(self._made, os_io=self._os_io)
 
     def _unwritten_bytes(self) -> int:
-        """Return the bytes that started arrays will still need."""
+        """Return the bytes that the started arrays still need."""
         return sum(writer.unwritten_bytes for writer in self._writers.values())
 
     def _ranges(self) -> RowRanges | None:
-        """Return the written row ranges of the matrices, or None if all rows were written."""
+        """Return the matrices' written row ranges, or None if all rows were written."""
         held = {name: writer.held for name, writer in self._writers.items()}
         tables = {name: rows.bounds for name, rows in held.items() if rows is not None}
         if self._part is None or not tables:
