@@ -368,7 +368,7 @@ def _mark_rest(
     per_page: int,
     shift: int,
 ) -> None:
-    """Set the bits of the pages of ``start:stop``, except the positions excluded for the node at ``place``."""
+    """Set the bits of the pages in ``start:stop``, except for positions excluded at ``place``."""
     first = excluded.begins[place] if place >= 0 else 0
     left = excluded.begins[place + 1] - first if place >= 0 else 0
     begin = start

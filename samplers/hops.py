@@ -308,7 +308,7 @@ class HopFrame:
                     count.append(found.count)
                 if is_merged:
                     self._require_one_list(hops, batch_id)
-            # Copies: another call reuses the workspace.
+            # The nodes are copied, because another call reuses the workspace.
             nodes = [found.nodes[: found.count].copy() for found in work.found]
             in_degrees = None
             if self._is_one_type:
@@ -526,7 +526,7 @@ def taken_of_scratch(
     normalize : scale each destination's weights so that their sum is its in-degree
     """
     num_edges = int(indptr[-1])
-    # Copies: the number of edges is known only now, and another hop reuses the scratch.
+    # The results are copies: the number of edges is known only now, and another hop reuses the scratch.
     edge_ids = space.scratch.edges[:num_edges].copy()
     edge_weight = space.scratch.weights[:num_edges].copy()
     if normalize:

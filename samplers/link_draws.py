@@ -221,7 +221,7 @@ class NegativeDraws:
 
     @property
     def lookup_bytes(self) -> int:
-        """Peak bytes of a lookup of true edges."""
+        """Peak bytes for a lookup among true edges."""
         is_strict = isinstance(self.negatives, Uniform | Binary) and self.negatives.strict
         return lookup_bytes(self.graph) if is_strict else 0
 

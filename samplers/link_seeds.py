@@ -52,7 +52,7 @@ class LinkExclusion:
         Parameters
         ----------
         topologies : K topologies, by relation
-        numbers : number of the table's relation, and of its reverse or None
+        numbers : number of the table's relation, and number of its reverse or None
         relation : the table's relation, for messages
         exclude, duplicates : as in `LinkSeeds`
 
@@ -81,7 +81,7 @@ class LinkExclusion:
 
     @property
     def lookup_bytes(self) -> int:
-        """Peak bytes of a lookup of duplicates."""
+        """Peak bytes for a lookup of duplicates."""
         if not self.duplicates:
             return 0
         numbers = [number for number in (self.own, self.reverse) if number is not None]
@@ -140,7 +140,7 @@ class LinkSeeds:
     duplicates : exclude also all edges with the same ends, even for positives that are not in the graph
     seed : any integer; taken modulo 2**64
     has_times : True makes a pair's ends seeds with the row's time. False makes the distinct ends seeds, without times
-    negative_table : table with the negatives of `Table`; None means the ``negatives`` column of ``table``
+    negative_table : table with negatives for `Table`; None means the ``negatives`` column in ``table``
 
     Raises
     ------

@@ -64,7 +64,7 @@ class Lists(NamedTuple):
 def mark_lists(
     offsets: Offsets, nodes: NDArray[Any], fanout: int, per_page: int, pages: NDArray[np.uint64]
 ) -> tuple[int, int]:
-    """Set the bit of each page with in-edges of ``nodes``.
+    """Set the bit for each page with in-edges of ``nodes``.
 
     Returns the largest in-degree, and an estimate of the edges that all nodes take.
     """

@@ -110,7 +110,7 @@ class UniformPickRule:
         return np.fromiter((self._count(frontier) for frontier in frontiers), np.int64, len(frontiers))
 
     def mark(self, frontier: Frontier, pages: NDArray[np.uint64], *, per_page: int) -> None:
-        """Set the bits of the pages that hold positions of ``frontier``.
+        """Set the bits for the pages that hold the frontier's positions.
 
         Parameters
         ----------

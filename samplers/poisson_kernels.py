@@ -51,7 +51,7 @@ def pick_by_fanout(
     edge_ids: IdArray,
     weights: NDArray[np.float32],
 ) -> int:
-    """Take each in-edge of a destination with chance fan-out / degree; return the number of edges, or OVERFLOW.
+    """Take each destination's in-edge with chance fan-out / degree; return the number of edges, or OVERFLOW.
 
     OVERFLOW means that ``edge_ids`` is too short; its content is then void.
     """

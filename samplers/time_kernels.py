@@ -105,7 +105,7 @@ def enter_trees(
     num_sources: int,
     found: IdArray,
 ) -> int:
-    """Write the entry of each edge's source: the source in the tree of the edge's destination.
+    """Write the entry for each edge's source: the source in the tree that has the edge's destination.
 
     Parameters
     ----------

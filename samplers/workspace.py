@@ -218,7 +218,7 @@ class RelationSpace:
         self.candidates = candidates
         self.starts: IdArray = np.empty(0, dtype=np.int64)  # the beginning of each destination's range
         self.degrees: IdArray = np.empty(0, dtype=np.int64)  # the number of allowed edges in each range
-        self._fetched = 0  # destinations with a known range
+        self._fetched = 0  # number of destinations with a range
         self.ranges: EdgeRanges  # set by `begin`
 
     def begin(self, ranges: EdgeRanges) -> None:
@@ -277,7 +277,7 @@ class Candidates:
     def find(
         self, graph: Topology, space: RelationSpace, lists: EdgeLists, num_dst: int, num_edges: int
     ) -> None:
-        """Find the sources of all in-edges of the first ``num_dst`` nodes in ``space``.
+        """Find the sources of all in-edges for the first ``num_dst`` nodes in ``space``.
 
         The call makes room for these edges in ``space.scratch.edges``.
 

@@ -12,8 +12,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-# Acquire and release, where numba has plain loads and stores. An io_uring is shared with the operating system, which
-# fills it on another core, and a plain load may be moved before the load that it depends on.
+# These operations acquire and release, but numba has only plain loads and stores. An io_uring is shared with the
+# operating system, which fills it on another core. A plain load may be moved before the load on which it depends.
 _I32 = ir.IntType(32)
 _I64 = ir.IntType(64)
 

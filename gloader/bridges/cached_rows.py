@@ -85,7 +85,7 @@ class CachedRows:
 
     def require_own_process(self) -> None:
         """Raise ForkError in a forked child of the process that made this object."""
-        # A forked child has its parent's locks, and perhaps a half-finished change of the cache by one of its threads.
+        # A forked child has its parent's locks, and perhaps a cache that another thread had half changed.
         if os.getpid() != self._pid:
             raise ForkError(
                 "features of a gloader store were asked for in a worker process; fetch them in the main one "

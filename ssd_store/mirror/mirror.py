@@ -388,7 +388,7 @@ class Mirror:
             is_free = self.keeper.budget_bytes is not None and not self.files.is_checked_whole(arrival.file)
             if arrival.is_kept and (arrival.is_pinned or not is_free):
                 return
-            # Only a reader from memory requested the block: it was not kept, or may be evicted again.
+            # The block was requested only for a read from memory: it was not kept, or may be evicted again.
             arrivals[number] = self.ask(arrival.file, arrival.block, must_keep=True)
             self.drop(arrival)
 

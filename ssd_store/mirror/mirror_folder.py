@@ -1,6 +1,6 @@
 """A mirror's folder: created once and repaired, its files opened on first use and closed together.
 
-A new folder has every file sparse and of full size, without a marked block. The owner record is written last.
+A new folder has every file sparse and with its full size, without a marked block. The owner record is written last.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class MirrorFiles:
     Parameters
     ----------
     folder : the mirror's folder
-    record : its owner record
+    record : the mirror's owner record
     checks : each file's check, by name
     keeper : keeps each file's blocks
     os_io : the system calls
@@ -102,7 +102,7 @@ class MirrorFiles:
         self._files: dict[str, MirroredFile] = {}
         self._require_budget(keeper.budget_bytes)
         with self._opening():
-            # By the open file, not by the descriptor's number: another one may get the number without passing `os_io`.
+            # Files are known by device and inode: another file may get a descriptor's number without passing `os_io`.
             statuses = {name: os_io.stat(folder / FILES / name) for name in record.files}
         self._names = {(status.st_dev, status.st_ino): name for name, status in statuses.items()}
         if keeper.budget_bytes is not None:
@@ -115,11 +115,11 @@ class MirrorFiles:
 
     @property
     def num_blocks(self) -> tuple[int, int]:
-        """Block counts: stored, and in total."""
+        """Number of stored blocks, and of all blocks."""
         here = total = 0
         for name, facts in self._record.files.items():
             marks = bytearray(-(-facts.size // self._record.block_bytes))
-            # By its name: most files are never opened here, and the counts are also read after `close`.
+            # The marks are opened by name: most files are never opened here, and counts are also read after `close`.
             with self._opening(), Descriptor(self._folder / MARKS / name, os_io=self._os_io) as fd:
                 read_full(fd, memoryview(marks), 0, os_io=self._os_io)
             here += marks.count(HERE)
@@ -290,8 +290,8 @@ def mend_mirror(
 ) -> None:
     """Repair the damaged metadata of the mirror ``folder``. A file with a wrong size is fetched again.
 
-    Sizes, headers, marks and the commit record are known, so their damage can be repaired. Another process may use the
-    mirror meanwhile: it verifies its reads, and a lost mark only costs a request.
+    Sizes, headers, marks and the commit record are certain, so their damage can be repaired. Another process may use
+    the mirror meanwhile: it verifies its reads, and a lost mark only costs a request.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The system calls on a mirror: a read of a file gets its bytes from the SSD or the object store.
+"""The system calls on a mirror: a file's read gets its bytes from the SSD or the object store.
 
 `ReadAhead` requests blocks early for a file read from its start. `MirrorSource` serves a sweep: it requests missing
 blocks in file order.
@@ -46,7 +46,7 @@ class ReadAhead:
         self._steps = 0  # consecutive blocks read
 
     def move(self, block: int) -> Arrival:
-        """Return ``block``, and request blocks after it: the more, the longer the file is read in order."""
+        """Return ``block``, and request blocks after it; their number grows while the file is read in order."""
         if block != self._last:
             self._steps = self._steps + 1 if block == self._last + 1 else 0
         num_ahead = min(2 ** min(self._steps, 16) - 2, self._mirror.width) if self._steps else 0
@@ -67,7 +67,7 @@ class ReadAhead:
             self._mirror.drop(arrival)
 
 
-_MOST_PINNED: Final = 4096  # stored blocks, ahead of the sweep
+_MOST_PINNED: Final = 4096  # maximum number of pinned blocks ahead of the sweep
 
 
 def wanted_blocks(pages: NDArray[np.uint64], data_offset: int, file: MirroredFile) -> NDArray[np.intp]:
@@ -91,14 +91,14 @@ def wanted_blocks(pages: NDArray[np.uint64], data_offset: int, file: MirroredFil
 class MirrorSource:
     """One sweep's pages: a `SweepSource`. For one thread, except `close`. Owns a descriptor until `close`.
 
-    Missing blocks are requested ahead of the sweep, as many as the store sustains. Stored blocks are pinned and read
-    from the file.
+    The source requests missing blocks ahead of the sweep, as many as the store sustains. Stored blocks are pinned and
+    read from the file.
 
     Parameters
     ----------
     mirror : the mirror, which fetches and keeps blocks
     file : the file to read
-    wanted : blocks that will be read, ascending; a read of another block requests it only then
+    wanted : blocks that will be read, ascending; another block is requested only when it is read
     os_io : the system calls
     """
 
@@ -106,7 +106,7 @@ class MirrorSource:
         self._mirror = mirror
         self._file = file
         self._wanted = wanted.tolist()
-        self._next = 0  # in `wanted`: the first block not prepared
+        self._next = 0  # position in `wanted` of the first block that was not prepared
         self._arrivals: dict[int, Arrival] = {}
         self._pinned: set[int] = set()
         self._is_closed = False

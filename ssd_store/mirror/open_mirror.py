@@ -58,28 +58,28 @@ def open_mirror(
     """Open a mirror of the dataset at ``url``; return the folder to open as a dataset, and its system calls.
 
     Each call fetches the record in one request. The record names the version, and a new version of the dataset gets a
-    mirror of its own. A new mirror also fetches the size and ETag of every object. Data is fetched when it is read.
+    separate mirror. A new mirror also fetches the size and ETag of every object. Data is fetched when it is read.
 
     If the store is unreachable and every block is stored, the mirror is used, because its record and checksums verify
-    it. A warning says that a newer version may exist. Runs that resume, and ranks that train together, compare the
-    record in any case. A mirror with missing blocks is refused at once, rather than in the middle of a run. If the
-    store refuses, for example because access is denied or the dataset is gone, no mirror is used.
+    it. A warning reports that a newer version may exist. Runs that resume, and ranks that train together, still compare
+    the record. A mirror with missing blocks is refused at once, rather than in the middle of a run. If the store
+    refuses, for example because access is denied or the dataset is gone, no mirror is used.
 
     Parameters
     ----------
     url : the URL above ``dataset.json``
     mirror_dir : folder for mirrors, created if missing, accessible to its owner only
-    budget_bytes : most bytes for this mirror's blocks. None means that all are kept.
-    limits : limits on requests to the store. None means no limits.
-    requests : most requests in flight; each holds a block in memory
-    objects : the store. None opens ``url`` through obstore.
-    block_bytes : a new mirror's block size, whole pages
+    budget_bytes : maximum bytes for this mirror's blocks; None means that all blocks are kept
+    limits : limits on requests to the store; None means no limits
+    requests : maximum number of requests in flight; each holds a block in memory
+    objects : the store; None opens ``url`` through obstore
+    block_bytes : block size in a new mirror, in whole pages
     os_io : the system calls on the mirror
 
     Raises
     ------
     ConfigError, MissingDependencyError
-        As in `open_objects`; or ``requests`` is below 1.
+        See `open_objects`. Another cause: ``requests`` is below 1.
     StoreOpenError, NotAStoreError, IncompleteStoreError, TruncatedStoreError, FormatError, VersionError, ChecksumError
         There is no complete dataset in a known version at ``url``, or its mirror cannot be opened.
     StoreReadError

@@ -409,32 +409,32 @@ class ArrayFile:
 
     @property
     def is_direct(self) -> bool:
-        """Reads bypass the page cache."""
+        """True if reads bypass the page cache."""
         return self._file.is_direct
 
     @property
     def max_extent_bytes(self) -> int:
-        """Longest read of rows, which a lane must have room for."""
+        """Longest read, for which a lane must have room."""
         return max(MAX_EXTENT_BYTES, min_extent_bytes(self.record.row_bytes))
 
     @property
     def num_bytes(self) -> int:
-        """Bytes held, without the lane."""
+        """Bytes that the object holds, without the lane."""
         return self._checksums.nbytes
 
     def read_rows(self, lane: ReadLane, request: RowRequest) -> NDArray[Any]:
-        """Return the (ascending) rows of ``request`` as (M, *shape[1:]) of the stored dtype, at its positions.
+        """Return the rows for ``request`` (ascending) as (M, *shape[1:]), with the stored dtype, at its positions.
 
         Raises
         ------
         ChecksumError, StoreReadError, TruncatedStoreError
-            The bytes on disk differ from the written ones, or are unreadable; the message names file, page and rows.
+            The bytes on disk differ from the written bytes, or are unreadable; the message names file, page and rows.
         StoreError
             The lane is closed.
         """
         count, shape, row_bytes = len(request.rows), self.record.shape[1:], self.record.row_bytes
         values = np.empty((count, math.prod(shape)), dtype=self.dtype)
-        # As bytes, for which the kernels are already compiled.
+        # The rows are read as bytes, for which the kernels are already compiled.
         out = values.view(np.uint8).reshape(count, row_bytes)
         _, page = self._read(lane, request.rows, request.position, out, self._gap_bytes)
         if page >= 0:

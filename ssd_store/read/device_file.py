@@ -334,7 +334,7 @@ class StreamFile(io.RawIOBase):
             except InterruptedError:
                 continue
             except OSError as error:
-                # Refused by the first read only, or after a short one, which may end where O_DIRECT cannot continue.
+                # O_DIRECT refuses only the first read, or a read after a short one, which may end at a wrong offset.
                 if error.errno != errno.EINVAL or not self._is_direct:
                     raise
                 self._is_direct = False

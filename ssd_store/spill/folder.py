@@ -386,12 +386,12 @@ class SpillFolder:
 
 
 def _misfit(size: int, num_bytes: int) -> tuple[bool, int]:
-    """Return the misfit of a file of ``size`` for ``num_bytes``: too small is worse than too large. Pure."""
+    """Return how badly a file with ``size`` fits ``num_bytes``: too small is worse than too large. Pure."""
     return size < num_bytes, abs(size - num_bytes)
 
 
 class SpillFiles:
-    """The files of one writer in a spill folder. Thread-safe.
+    """One writer's files in a spill folder. Thread-safe.
 
     Owns each file until it is kept for another writer, or until `close`.
 

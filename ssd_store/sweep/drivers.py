@@ -418,7 +418,7 @@ def _wait(ring: IdArray, sweep: Sweep, tail: int, count: int) -> int:
 
 @njit(cache=True, nogil=True, inline="always")
 def _awaited(length: int, in_flight: int) -> int:
-    """Return the number of completions to wait for at once, for extents of about ``length`` bytes. Pure."""
+    """Return the number of completions to wait for together, for extents of about ``length`` bytes. Pure."""
     # Small reads are awaited in bursts, because a system call for each would cost more than the read.
     return max(1, in_flight // 4) if length < _SMALL_BYTES else 1
 
@@ -445,7 +445,7 @@ def _step(
         if state[NUM_FAILED] > 0:
             return WRITE_CARE
         slot = state[HEAD] % depth
-        count = np.int64(1)  # of completions to wait for
+        count = np.int64(1)  # completions to wait for
         missing = DEALT
         if state[HEAD] == state[PLANNED]:
             if state[FLUSHED] == 0:

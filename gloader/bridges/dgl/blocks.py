@@ -285,7 +285,7 @@ def to_link_blocks(
 
     The nodes of both graphs are the seeds, in the order of the last block's destinations. So a model's output for the
     blocks can serve as their node data. ``dgl.NID`` is set. ``dgl.EID`` in ``pair_graph`` is the link table's row.
-    Its edges have their time as "time", if known. They have their own labels if no negatives are drawn.
+    Its edges have their time as "time" if the batch has times. They have their own labels if no negatives are drawn.
 
     Parameters
     ----------

@@ -177,7 +177,7 @@ class EdgeList:
     def reduce(self, messages: torch.Tensor, op: str) -> torch.Tensor:
         """Return the "sum", "mean", "max" or "min" of the ``messages`` (E, ...) per destination; 0 without messages."""
         if op in ("max", "min"):
-            # No segment operation here: with several largest messages, torch 2.13 may give a wrong gradient.
+            # Segment operations are avoided: with several largest messages, torch 2.13 may give a wrong gradient.
             index = self.dst.long().view(-1, *(1,) * (messages.dim() - 1)).expand_as(messages)
             nothing = messages.new_zeros(self.num_dst, *messages.shape[1:])
             return nothing.scatter_reduce(0, index, messages, f"a{op}", include_self=False)

@@ -93,7 +93,7 @@ def change_from(
     extra = [name for module in lines for name in also.get(module, ()) if statement in draft.tree.body]
     for module in lines if extra else ():
         lines[module] = sorted({*lines[module], *also.pop(module, ())})
-    # Only the module name may change, and the list of names stay.
+    # The import may need only another module name.
     stays = len(lines) == 1 and not any(one.alias.name in renamed for one in group)
     if stays and not extra and sum(map(len, lines.values())) == len(group):
         start = edits.start(statement)

@@ -25,7 +25,7 @@ class Library:
     attributes: Mapping[tuple[Kind, str], Kind]
     items: Mapping[Kind, Kind]  # the kind of x[...]
     several: Mapping[Kind, Kind]  # the kind of a list whose values have this kind
-    # The kinds of the loop variables over a value, by the number of loop variables.
+    # The kinds that loop variables over a value have, by the number of loop variables.
     loops: Mapping[tuple[Kind, int], tuple[Kind, ...]]
     parameters: Mapping[str, Kind]  # function parameters by their usual names in examples
 
@@ -35,7 +35,7 @@ Arguments: TypeAlias = "ast.Call | ast.Dict"
 
 
 class Item(NamedTuple):
-    """An argument of a call, or an item of a mapping."""
+    """An argument in a call, or an item in a mapping."""
 
     name: object  # None for a positional argument or a mapping after **
     value: ast.expr
@@ -230,7 +230,7 @@ def innermost(node: ast.AST) -> ast.AST:
 
 
 def is_stored(node: ast.AST, names: Collection[str]) -> bool:
-    """Return True if a statement sets or deletes a part of one of ``names``, directly or by a call. Pure."""
+    """Return True if a statement sets or deletes a part of a graph in ``names``, directly or by a call. Pure."""
     match node:
         case ast.Attribute(ctx=ast.Store() | ast.Del()) | ast.Subscript(ctx=ast.Store() | ast.Del()):
             return root_of(node) in names

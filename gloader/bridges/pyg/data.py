@@ -339,7 +339,7 @@ def _triplets(batch: LinkBatch) -> dict[str, torch.Tensor]:
 
 
 def _positive_of_pairs(batch: LinkBatch) -> torch.Tensor:
-    """Return (P,) each pair's positive, in a batch with edge times; a positive is its own."""
+    """Return (P,) each pair's positive, in a batch with edge times. A positive pair is its own positive."""
     # In such a batch the positives' sources are the first seeds. A negative has such a source, or a separate source;
     # separate sources belong to the positives in turn.
     return batch.pairs[:, 0] % batch.num_positives
