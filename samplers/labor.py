@@ -339,7 +339,7 @@ def _improve_chances(
     chances: NDArray[np.float64],
     tops: NDArray[np.float64],
 ) -> float:
-    """Raise every chance to the largest value that a destination requests; return the expected number of nodes.
+    """Multiply every chance by the largest scale that a destination requests; return the expected number of nodes.
 
     A step never raises the expected number: with the new chances every scale is at most 1.
     """

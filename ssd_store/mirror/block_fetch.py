@@ -408,7 +408,7 @@ class Fetcher:
         return fetch
 
     def _run(self, fetch: BlockFetch) -> bool:
-        """Fetch the block. Return True if this thread still counts as one of the fetcher's."""
+        """Fetch the block. Return True if this thread still counts among the fetcher's threads."""
         attempt, request = fetch.attempt, fetch.request
         failure: StoreError | None = None
         with ExitStack() as held:
@@ -420,13 +420,13 @@ class Fetcher:
                         fetch.take(data)
             except StoreError as error:
                 failure = error
-            except BaseException as error:  # noqa: BLE001 - any error of a client must end the wait
+            except BaseException as error:  # noqa: BLE001 - any client error must end the wait
                 text = f"{request.text} failed: {type(error).__name__}"
                 failure = StoreReadError(errno.EIO, text, self._url(request))
             return self._settle(fetch, attempt, failure)
 
     def _request(self, fetch: BlockFetch, *, is_again: bool) -> Buffer:
-        """Make the request of ``fetch`` when the limits allow it, and return exactly the requested bytes."""
+        """Make the fetch's request when the limits allow it, and return exactly the requested bytes."""
         request = fetch.request
         with self._changed.lock:
             delay = self.limits.take(request.length)
@@ -451,7 +451,7 @@ class Fetcher:
         return data
 
     def _settle(self, fetch: BlockFetch, attempt: int, error: StoreError | None) -> bool:
-        """Record the end of a request, and repeat it if that may help. Return False if the end came too late."""
+        """Record the end of a request, and repeat it if this may help. Return False if the end came too late."""
         with self._changed.lock:
             if fetch not in self._state.running or fetch.attempt != attempt:
                 return False
