@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _AHEAD = 32  # nodes between the prefetch and the read of an offset, see `pick_kernels`
 _NEAR = 8  # places to compare one by one, before a search among the others
 _FEW = 8  # up to this many excluded edges, a node passes over them one by one
-_LOW_IDS = 1 << 16  # one byte per low id fits in the second-level cache
+_LOW_IDS = 1 << 16  # bytes in a table of low id bits; it fits in the second-level cache
 
 
 class Excluded(NamedTuple):
