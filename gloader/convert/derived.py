@@ -126,7 +126,7 @@ def add_rows(rows: NDArray[np.float32], places: IdArray, targets: IdArray, sums:
 _EDGE_BYTES = 48
 # Bytes per row of a block for its offset, its degree, and their copies.
 _ROW_BYTES = 32
-# Bytes per chunk of source rows: the stored rows, and the wanted rows twice as float32.
+# Bytes per chunk of source rows: the stored rows, and the needed rows twice as float32.
 _CHUNK_BYTES = 4 << 20
 _MIN_EDGES = 4096
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 # Bytes of memory per pair (row, place): the pair as read, two sort orders, and the sorted pair.
 PAIR_BYTES = 48
-# Bytes of memory per position while pairs are dealt out: edge number, range number, sort order, and the pair twice.
+# Bytes of memory per position while pairs go to files: edge number, range number, sort order, and the pair twice.
 DEAL_BYTES = 64
 
 
@@ -50,8 +50,7 @@ class EdgeMoves:
     """The dataset positions of each source edge; see `ordered_rows`.
 
     The input is the source edge number at each position. If the positions do not fit into memory, pairs (number,
-    position) are first dealt out to files, one for each range of numbers. Owns the files ``moves-*`` in ``folder``
-    until ``close()``.
+    position) first go to files, one per range of numbers. Owns the files ``moves-*`` in ``folder`` until ``close()``.
     """
 
     numbers: TemporaryArray  # (num_rows,) source edge number at each position; negative without one

@@ -181,7 +181,7 @@ class Source:
     num_classes: int
     edges: EdgeStream
     features: FeatureStream
-    labels: IdArray  # (N,), -1 where unlabelled
+    labels: IdArray  # (N,), -1 if unlabelled
     splits: Splits
     edge_features: FeatureStream | None = None  # (E, F_e) in the order of ``edges``
     edge_file: Path | None = None  # the edges' file, for messages

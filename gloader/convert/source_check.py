@@ -27,11 +27,11 @@ def check_source(source: AnySource) -> None:
     Raises
     ------
     GraphError
-        A name cannot be stored, a relation stands twice, or a relation names an unknown type.
+        A name cannot be stored, a relation occurs twice, or a relation names an unknown type.
     ShapeError
         There is not one feature row or label per node, or one feature row per edge. Or a row has no columns.
     SourceError
-        A type stands twice, a label is not a class, the splits are malformed, or derived features have no source.
+        A type occurs twice, a label is not a class, the splits are malformed, or derived features have no source.
     ConfigError
         The labelled type has no nodes, or there are no classes or too many.
     """

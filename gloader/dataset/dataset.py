@@ -210,7 +210,7 @@ class Dataset:
         Raises
         ------
         GraphError
-            A name is not valid as a folder name or stands twice, or a relation names an unknown type.
+            A name is not valid as a folder name or occurs twice, or a relation names an unknown type.
         """
         return DatasetWriter(
             path,
@@ -447,7 +447,7 @@ class Dataset:
 
     @property
     def original_ids(self) -> IdArray | None:
-        """(N,) int64 source id of each labelled-type node; None if nodes kept their ids."""
+        """(N,) int64 source id of each labelled-type node, or None if nodes kept their ids."""
         return self.labelled.original_ids
 
     def in_original_order(self, values: NDArray[Any]) -> NDArray[Any]:

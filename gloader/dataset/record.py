@@ -70,7 +70,7 @@ def content_digest(manifest: Manifest, schema: DatasetSchema) -> str:
     # The order of types and relations affects the draws, and a type without arrays has its node count only here.
     if schema.kind == "hetero":
         digest.update(f"{tuple(schema.num_nodes.items())} {schema.relations}\n".encode())
-    # No array tells a link table's relation. The order of link tables has no effect.
+    # A link table's relation is only in the metadata. The order of link tables has no effect.
     for table in sorted(schema.links, key=lambda each: each.name):
         digest.update(f"links {table.name} {table.relation} {table.reverse}\n".encode())
     # The record's digests stand for the bytes, so no array is read.

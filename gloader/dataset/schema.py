@@ -127,7 +127,7 @@ def checked_schema(num_nodes: Mapping[str, int], relations: Sequence[Relation]) 
     Raises
     ------
     GraphError
-        A name is not valid as a folder name, or stands twice. A relation names an unknown type, or does not have three
+        A name is not valid as a folder name, or occurs twice. A relation names an unknown type, or does not have three
         names. A number of nodes is not an integer.
     """
     for name, count in num_nodes.items():

@@ -433,7 +433,7 @@ class DatasetWriter:
         Raises
         ------
         GraphError
-            The name is not valid as a folder name or is taken, or a relation is unknown, or the reverse is not one.
+            The name is invalid or taken, a relation is unknown, or the reverse does not connect the same types.
         """
         if relation is None:
             if len(self.schema.relations) != 1:

@@ -135,9 +135,9 @@ def merge_columns(
 ) -> int:
     """Merge the sources as in `merge_segments`, together with the edges' columns.
 
-    A merged edge's weight is the larger of two sums: its own weights, and its reverse's weights, which have the sign
-    bit set. Sums run in input order, in float64. With numbers, a merged edge keeps the smallest number, and the time of
-    the edge with this number.
+    Own weights and reverse weights, which have the sign bit set, are summed separately. The larger sum becomes the
+    merged edge's weight. Sums run in input order, in float64. With numbers, a merged edge keeps the smallest number,
+    and the time that belongs to it.
     """
     end = 0
     for node in range(indptr.shape[0] - 1):
@@ -219,7 +219,7 @@ def mark_sources(
 ) -> None:
     """Mark the sources of ``node`` from ``first`` on in ``seen``, and sum their weights.
 
-    ``numbers`` receives each source's smallest edge number, and ``times`` the time of the edge with this number.
+    ``numbers`` receives each source's smallest edge number, and ``times`` the time of the same edge.
     """
     for i in range(records.shape[0]):
         source = np.int64(records[i]["src"]) - first
@@ -272,7 +272,7 @@ def add_sparse_rows(indptr: IdArray, columns: IdArray, values: NDArray[Any], out
 
 @njit(cache=True, nogil=True)
 def first_not_below(values: IdArray, low: int, high: int, value: int) -> int:
-    """Return the first i in low..high-1 with ``values[i] >= value``, or ``high``, for ascending ``values``. Pure."""
+    """Return the first i in low..high-1 with ``values[i] >= value``, or ``high``. Needs ascending ``values``. Pure."""
     while low < high:
         middle = (low + high) // 2
         if values[middle] < value:
@@ -342,16 +342,16 @@ def match_edges(
     ----------
     indptr : (n + 1,) bounds of n destinations' lists, as positions in the graph
     node : one of the n destinations, at or before the first edge's destination
-    first_position : position of the first edge
-    indices : (m,) sources of the piece's edges
+    first_position : the first edge's position
+    indices : (m,) the edges' sources
     start : (n + 1,) bounds of each destination's rows
-    group_sources : (r,) source of each row
-    heads : (r,) first row of each row's group
-    ranks : (r,) rank of each row within its group, ascending; ranks of other pieces' rows are missing
-    seen : (r,) at the head of a group, the number of its edges so far
-    cursor : (r,) at the head of a group, the next row without an edge
-    last : (r,) at the head of a group, the position of its last edge
-    positions : (r,) position of each row's edge, written
+    group_sources : (r,) each row's source
+    heads : (r,) first row in each row's group
+    ranks : (r,) each row's rank in its group, ascending; ranks of other pieces' rows are missing
+    seen : (r,) at a group's head, the number of matched edges so far
+    cursor : (r,) at a group's head, the next row without an edge
+    last : (r,) at a group's head, the last edge's position
+    positions : (r,) each row's edge position, written
     """
     at, end = first_position, first_position + indices.shape[0]
     while at < end:

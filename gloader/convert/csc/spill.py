@@ -1,4 +1,4 @@
-"""The out-of-core shuffle: edges, feature rows and link rows are dealt out to buckets.
+"""The out-of-core shuffle, which distributes edges, feature rows and link rows over buckets.
 
 A `Spill` stays in memory while it fits. A larger one goes to temporary files, one for each bucket. The files have no
 header; they are appended to, and read back in pieces. A `TemporaryArray` is one such file.
@@ -133,7 +133,7 @@ def record_dtype(*, num_sources: int, columns: EdgeColumns) -> np.dtype[np.void]
 
 @dataclass(slots=True, kw_only=True)
 class Spill:
-    """Rows that were dealt out to buckets; each bucket keeps its rows in arrival order.
+    """Rows in buckets. Each bucket keeps its rows in arrival order.
 
     Rows stay in memory while they fit into ``held_bytes``; then all go to files. Owns the files ``NAME-*`` in
     ``folder`` until ``close()``; a context manager.

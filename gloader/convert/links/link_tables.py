@@ -220,7 +220,7 @@ def with_tables(source: AnySource, options: PrepareOptions) -> GraphSource:
     Raises
     ------
     ConfigError
-        A table's name cannot be stored or stands twice, or a relation is unknown or must be named.
+        A table's name cannot be stored or occurs twice, or a relation is unknown or must be named.
     SourceError, ShapeError, GraphError
         A file is missing or malformed.
     """

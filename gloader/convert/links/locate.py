@@ -1,9 +1,9 @@
-"""Find the positions of pairs and of their reverse edges in a graph on disk, out of core.
+"""Find the positions of pairs, and of their reverse edges, in a graph on disk, out of core.
 
 First, a table's rows go into buckets by destination, and each bucket is compared with its destinations' lists. Then the
-results go into buckets by source, for the lists of the reverse relation. Last, they go into ranges of rows, which
-restores the table's order. Lists are read in pieces, because a list may be larger than memory. `plan_locate` divides
-the memory budget among these steps.
+results go into buckets by source, for the reverse relation's lists. Last, they go into row ranges, which restores the
+table's order. Lists are read in pieces, because a list may be larger than memory. `plan_locate` divides the memory
+budget among these steps.
 """
 
 from __future__ import annotations

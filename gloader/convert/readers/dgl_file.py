@@ -1,9 +1,9 @@
-"""Read files of `dgl.save_graphs` without DGL: each array's place, dtype and shape.
+"""Read `dgl.save_graphs` files without DGL: each array's place, dtype and shape.
 
-A file has a header of 4096 bytes, the arrays saved as graph labels, the graphs and an index of their offsets. DGL has
-written version 2 since 0.5. Such a graph starts with a graph of its types. Each relation's edges follow in one form or
-several, then the columns of each type and relation. A graph of version 1 has no types, and its edges are sorted by
-destination. Each value is checked against the file's size.
+A file has a header with 4096 bytes, the arrays saved as graph labels, the graphs, and an index with their offsets. DGL
+has written version 2 since 0.5. It begins with a graph of types. Each relation's edges follow in one form or several,
+then all types' and relations' columns. Version 1 has no types, and its edges are sorted by destination. Each value is
+checked against the file's size.
 """
 
 from __future__ import annotations

@@ -261,7 +261,7 @@ def check_splits(splits: Splits, labels: IdArray, *, where: str) -> None:
             raise SourceError(
                 f"{where}: node {node} is in {names[owner[node] - 1]} and in {name}; a node has one part"
             )
-        # If an id stands twice, fewer nodes are marked than there are ids.
+        # If an id occurs twice, fewer nodes are marked than there are ids.
         owner[ids] = number
         if np.count_nonzero(owner == number) != ids.shape[0]:
             node = _first_repeat(ids)
@@ -313,7 +313,7 @@ def to_split(values: NDArray[Any], *, num_nodes: int, where: str) -> IdArray:
         if values.shape[0] != num_nodes:
             raise ShapeError(f"{where} is a mask of {values.shape[0]} nodes; there are {num_nodes}")
         return np.flatnonzero(values)
-    # These numbers are a mask, because as ids, 0 or 1 would stand more than once.
+    # These numbers are a mask, because as ids, 0 or 1 would occur more than once.
     if (
         values.dtype.kind in "iu"
         and values.shape[0] == num_nodes > _FEW

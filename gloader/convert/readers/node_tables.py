@@ -240,7 +240,7 @@ def read_ids(
         bad = (part < 0) | (part >= num_nodes)
         bad[~bad] |= seen[part[~bad]]
         seen[part[~bad]] = True
-        # If an id stands twice in one part, fewer nodes are marked than there are rows.
+        # If an id occurs twice in one part, fewer nodes are marked than there are rows.
         if bad.any() or np.count_nonzero(seen) != done + len(part):
             row = int(bad.argmax()) if bad.any() else _first_repeat(part)
             raise SourceError(

@@ -159,7 +159,7 @@ class PartedTable:
         return max(part.reading_bytes(names) for part in self.parts)
 
     def count_rows(self) -> int:
-        """Return the number of rows, and read the files that do not store it."""
+        """Return the number of rows. Files that do not store it are read."""
         return sum(part.count_rows() for part in self.parts)
 
     def read(self, columns: Mapping[str, Number], *, error: TableError) -> Iterator[Columns]:
@@ -236,7 +236,7 @@ def _open_file(path: Path) -> NumberTable:
 
 
 def unknown_format(path: Path) -> str:
-    """Return the end of a message about a file with an unknown suffix, with a remedy. Pure."""
+    """Return the remedy for a file with an unknown suffix, as the end of a message. Pure."""
     known = ", ".join(sorted(CSV_SUFFIXES | PARQUET_SUFFIXES))
     cure = _CURES.get(path.suffix.lower(), "give it the name of what it is")
     return f"the name does not say the format; use one of {known} (.gz after a CSV's): {cure}"

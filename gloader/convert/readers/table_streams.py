@@ -81,7 +81,7 @@ class NumberTable(Protocol):
         ...
 
     def count_rows(self) -> int:
-        """Return the number of rows, and read them if the file does not store it. Raises SourceError."""
+        """Return the number of rows. If the file does not store it, the rows are read. Raises SourceError."""
         ...
 
     def kind(self, column: str) -> str:

@@ -99,7 +99,7 @@ def parse_spec(text: str, *, seed: int = 0) -> SyntheticSpec:
     Raises
     ------
     ConfigError
-        A kind or key is unknown, a key has no value or stands twice, or a value is not allowed.
+        A kind or key is unknown, a key has no value or occurs twice, or a value is not allowed.
     """
     kind, *pairs = (part.strip() for part in text.split(","))
     if kind not in _KINDS:
