@@ -1,4 +1,4 @@
-"""Move edge features from the order of the source into that of the dataset, out of core.
+"""Move edge features from source order into dataset order, out of core.
 
 `EdgeMoves` finds the dataset positions of each source row. `plan_edge_rows` plans the memory and disk for the move.
 """

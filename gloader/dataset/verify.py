@@ -1,4 +1,4 @@
-"""Verification of a dataset: all checksums, the ranges of all ids, and the order of edge times.
+"""Verification of a dataset: all checksums, all ids' ranges, and the order of edge times.
 
 Edge times ascend within each node's in-edges. So the edges before a given time are a prefix of the list.
 """
