@@ -28,12 +28,12 @@ T = TypeVar("T")
 # Receives a function that returns true when the work should end early.
 SideWork: TypeAlias = "Callable[[Callable[[], bool]], None]"
 
-# Time between two signs of life of the first rank while the others wait.
+# Seconds between two signs of life from the first rank, while the other ranks wait.
 _BEAT_S = 1.0
-# A killed process closes its sockets. The other ranks notice this shortly before they see that it has ended.
+# Seconds to search for an ended process. A killed process closes its sockets a little before it ends.
 _NAMED_S = 2.0
-_LOOK_S = 0.02
-_HELPER_ENDS_S: Final = 10.0  # time for a message in transfer
+_LOOK_S = 0.02  # between two looks
+_HELPER_ENDS_S: Final = 10.0  # time for a side thread to receive its last message
 # gloo raises plain RuntimeErrors, which name its source files.
 _TRANSPORTS = ("gloo", "NCCL", "ncclSystemError")
 
@@ -50,8 +50,8 @@ class RankGroup:
     rank : this process's rank
     machines : the machine number of each rank
     processes : `own_process` of each rank, to name a lost rank; empty if unknown
-    hosts : the host of each rank's machine. Machines rehearsed on one host share it. Empty if each has its own host
-    names : names of the ranks' machines in messages; empty means ``machines``
+    hosts : the host of each rank. One host can simulate several machines. Empty means one host per machine
+    names : the machine name of each rank, for messages; empty means ``machines``
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class RankGroup:
         self.rank = rank
         self._processes = processes
         self._names = names or machines
-        # Set by `watching`. Only ranks on several machines have signs.
+        # Both are set by `watching`. Signs of life are sent only between several machines.
         self._watch: RankWatch | None = None
         self._signs: RankSigns | None = None
         self.world_size = len(machines)
@@ -91,7 +91,7 @@ class RankGroup:
         if not (distributed.is_available() and distributed.is_initialized()):
             return cls.alone()
         rank, world_size = distributed.get_rank(), distributed.get_world_size()
-        # A group without known machines can already gather their names.
+        # `gather` works without machine names, so a temporary group can collect them.
         unknown = cls(rank=rank, machines=[""] * world_size)
         found = unknown.gather_able(_own_place)
         return cls(
@@ -124,11 +124,11 @@ class RankGroup:
             return [json.loads(text) for text in gather_bytes(own)]
 
     def gather_able(self, value: Callable[[], Any]) -> list[Any]:
-        """Return every rank's ``value()``. If it raises on a rank, raise RankError on the others. Collective."""
+        """Return every rank's ``value()``. A failing rank raises its own error, the others RankError. Collective."""
         own, error = None, None
         try:
             own = value()
-        except Exception as caught:  # noqa: BLE001 - raised below, after the other ranks were notified
+        except Exception as caught:  # noqa: BLE001 - raised below, after the exchange
             error = caught
         found = self.gather({"value": own, "error": None if error is None else _text(error)})
         _require_able([one["error"] for one in found], error)
@@ -148,12 +148,12 @@ class RankGroup:
     def run_on_first(self, work: Callable[[], T], *, meanwhile: SideWork | None = None) -> T:
         """Call ``work`` on the first rank and return its result, a JSON value, on all.
 
-        The others wait without the group's timeout: the first rank sends them signs of life.
+        The other ranks wait without the group's timeout, because the first rank sends them signs of life.
 
         Parameters
         ----------
         work : function for the first rank
-        meanwhile : function for a thread on each other rank. It ends by itself with the work, and early when its
+        meanwhile : side work for a thread on each other rank. It ends when the first rank's work ends, or when its
             argument returns true. If None, the ranks only wait
 
         Raises
@@ -177,9 +177,9 @@ class RankGroup:
             return self._follow()
 
     def run_on_machines(self, work: Callable[[], T]) -> T:
-        """Call ``work`` on the first rank of each machine at once; return this machine's result.
+        """Call ``work`` on the first rank of each machine, at the same time; return this machine's result.
 
-        Results are JSON values. The others wait as in `run_on_first`.
+        Results are JSON values. The other ranks wait without the group's timeout.
 
         Raises
         ------
@@ -198,7 +198,7 @@ class RankGroup:
         return result
 
     def agree(self, error: BaseException | None) -> None:
-        """Raise ``error``; on ranks without one, raise RankError for the first rank with an error."""
+        """Raise this rank's ``error``. If it is None, raise RankError for the first rank that has an error."""
         _require_able(self.gather(None if error is None else _text(error)), error)
 
     def require_equal(self, facts: Mapping[str, Any]) -> None:
@@ -210,9 +210,10 @@ class RankGroup:
 
     @contextmanager
     def watching(self, *, timeout_s: float = 0.0) -> Iterator[None]:
-        """End collectives inside the block that wait for a lost rank, and name the rank. Collective.
+        """Watch the ranks inside the block. A collective that waits for a lost rank raises RankError. Collective.
 
-        A rank is lost if its process on this machine has ended, or if it is silent for too long on any machine.
+        The error names the lost rank. A rank is lost if its process on this machine has ended, or if its signs of life
+        are missing for too long.
 
         Parameters
         ----------
@@ -230,7 +231,7 @@ class RankGroup:
                 stack.callback(self._watch.close)
             with self._telling_others(), self.lost_rank_errors():
                 yield
-                # The watch ends before the ranks meet: afterwards a rank may end its process.
+                # The watch ends before this last collective. After the collective, a rank may end its process.
                 self._watch.end()
                 self.gather(None)
 
@@ -239,24 +240,24 @@ class RankGroup:
         """Turn a process group's errors about a lost rank into RankError."""
         try:
             yield
-        # gloo and NCCL raise RuntimeError for everything. Only texts that name a lost rank are turned.
+        # gloo and NCCL raise RuntimeError for everything. Only errors about a lost rank become RankError.
         except RuntimeError as error:
             has_ended = self._watch is not None and self._watch.has_ended_group
             if self.is_alone or not (has_ended or _is_loss(error)):
                 raise
-            # There is no cause: its traceback would begin with the transport's text, which names its source files.
+            # The traceback leaves out the transport's error, because its text names the transport's source files.
             raise self._explained(" ".join(str(error).split())[:200]) from None
 
     @contextmanager
     def log_failures(self) -> Iterator[None]:
-        """Log an error of this rank before it releases anything, which the other ranks would notice."""
+        """Log this rank's error at once, before the rank closes connections and the other ranks fail too."""
         try:
             with self.lost_rank_errors():
                 yield
         except RankError:
             raise
         except Exception as error:
-            # The log is for the user. The note is for ranks on other machines.
+            # The signs tell the error to ranks on other machines. The log tells it to the user.
             if self._signs is not None:
                 self._signs.fail(error)
             if not self.is_alone:
@@ -289,7 +290,7 @@ class RankGroup:
             raise
 
     def _explained(self, cause: str) -> RankError:
-        """Return the error that names the lost rank. Waits a moment for its name."""
+        """Return the error that names the lost rank. Waits a moment until the rank is known."""
         if self._signs is not None:
             return self._signs.explain(cause)
         lost = (self._watch and self._watch.lost) or self._find_lost()
@@ -299,7 +300,7 @@ class RankGroup:
         )
 
     def _find_lost(self) -> list[int]:
-        """Return this machine's ranks whose processes have ended. Waits a moment for the first."""
+        """Return this machine's ranks whose processes have ended. Waits a moment until there is one."""
         if not self._processes:
             return []
         from gloader.distributed.agree import is_gone
@@ -322,7 +323,7 @@ class RankGroup:
             heartbeat.end({"error": _text(error)})
             raise
         heartbeat.end({"result": result})
-        # This check follows the result: a rank lost meanwhile must not keep the result from the others.
+        # The check comes after the result: a lost rank must not keep the result from the other ranks.
         heartbeat.require_others()
         return result
 
@@ -352,12 +353,13 @@ class _SideThread:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # The first rank ended its work by a message to this thread, so the thread is about to end too.
+        # If the first rank's work succeeded, the message that ends this thread is already sent.
         if error is None:
             self._thread.join(_HELPER_ENDS_S)
         self._is_over.set()
         self._thread.join()
-        # An error here makes the first rank fail. Another rank's error is already known from the first rank.
+        # The thread's error is raised, because it makes the first rank fail. Two errors are only effects:
+        # ChannelClosedError ends the thread, and RankError repeats the block's error.
         heard = (ChannelClosedError,) if error is None else (ChannelClosedError, RankError)
         if self._error is not None and not isinstance(self._error, heard):
             raise self._error from error
@@ -384,8 +386,8 @@ class _Heartbeat:
             self._thread.start()
 
     def end(self, outcome: Mapping[str, Any]) -> None:
-        """Send the outcome of the work to the others."""
-        # The thread must end before this one broadcasts: two collectives at once would mix in any order.
+        """Send the work's outcome to the other ranks."""
+        # The thread must end before this broadcast: two collectives at the same time could mix their messages.
         self._is_over.set()
         if self._thread.ident is not None:  # Ctrl-C may come before the thread's start
             self._thread.join()
@@ -399,7 +401,7 @@ class _Heartbeat:
             raise self._lost
 
     def _beat(self) -> None:
-        # A loss ends the thread silently, as it has no caller. `require_others` raises in the calling thread.
+        # A lost rank ends this thread without an error. `require_others` raises the error in the calling thread.
         while self._lost is None and not self._is_over.wait(_BEAT_S):
             self._send(lambda: _broadcast_size(0))
 
@@ -417,7 +419,7 @@ class _StatusExchange:
     def __init__(self, group: RankGroup) -> None:
         self._group = group
         self._own: dict[str, Any] = {"busy": False}
-        # Set when this rank's state changes, so that the exchange need not wait for the next second.
+        # Set when this rank's state changes: the next exchange then begins at once.
         self._has_changed = threading.Event()
         self._lost: RankError | None = None
         self.statuses: list[dict[str, Any]] = []  # final messages of all ranks
@@ -439,7 +441,7 @@ class _StatusExchange:
             with uninterrupted():
                 thread.start()
             self._own = {"busy": False, "result": work()}
-        except BaseException as error:  # noqa: BLE001 - raised by the caller, when the others know of it
+        except BaseException as error:  # noqa: BLE001 - raised by the caller, after the exchange
             self.error = error
             self._own = {"busy": False, "error": _text(error)}
         self._has_changed.set()
@@ -456,7 +458,7 @@ class _StatusExchange:
 
 
 def _own_place() -> dict[str, Any]:
-    """Return this process's place, as JSON."""
+    """Return the machine, host and process of this rank, as JSON."""
     # torch is imported only for several ranks, so that a single process starts without it.
     from gloader.distributed.agree import own_process
 
@@ -464,7 +466,7 @@ def _own_place() -> dict[str, Any]:
 
 
 def _require_able(texts: Sequence[str | None], error: BaseException | None) -> None:
-    """Raise ``error``. Without one, raise RankError for the first non-empty text. Each rank has one of ``texts``."""
+    """Raise ``error``. If it is None, raise RankError for the first rank that has a text in ``texts``."""
     for rank, text in enumerate(texts):
         if text is not None and error is None:
             raise RankError(f"rank {rank} failed: {text}")

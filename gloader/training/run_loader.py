@@ -1,4 +1,4 @@
-"""A run's loader, opened within its part of the memory budget, for one rank or several."""
+"""Opening of a run's loader within its part of the memory budget, on one rank or several."""
 
 from __future__ import annotations
 
@@ -35,11 +35,12 @@ if TYPE_CHECKING:
     from gloader.training.task import AnyLoader, Task
     from gloader.types import ReadyBatch
 
-# Evaluations get at most a quarter of a device's free memory: cached rows help every batch, and narrower slabs only
-# cost an evaluation more passes.
+# An evaluation gets at most a quarter of a device's free memory. Less memory only costs the evaluation more passes, and
+# the rest holds cached rows, which speed up every batch.
 _MOST_OF_DEVICE: Final = 4
 
-# The most tries to find a sufficient budget. If an error does not name the lack, a fixed part of the budget is assumed.
+# The search for a sufficient budget tries at most 12 budgets. If an error does not give the missing bytes, the search
+# assumes 1/32 of the budget.
 _MOST_ATTEMPTS: Final = 12
 _LEAST_STEP: Final = 32
 _MOST_BYTES: Final = 1 << 48
@@ -57,23 +58,23 @@ class LoaderFactory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Needs:
-    """A run's needs, for all ranks of a machine."""
+    """The least sizes of two budget parts, as far as known, for all ranks of a machine."""
 
     loader_bytes: int = 1
     phase_bytes: int = 0
 
     def are_met_by(self, budget: RunBudget) -> bool:
-        """Return whether the parts of ``budget`` are large enough."""
+        """Return True if both parts of ``budget`` are large enough."""
         return budget.loader_bytes >= self.loader_bytes and budget.phase_bytes >= self.phase_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """The outcome of a tried budget."""
+    """The result of one try: a loader opened within a budget, or a failure."""
 
-    outcome: Literal["enough", "too small", "failed"]  # result on all ranks
-    needs: _Needs  # needs of all ranks, as far as known
-    budget: RunBudget | None = None  # None if it cannot be divided
+    outcome: Literal["enough", "too small", "failed"]  # for all ranks together
+    needs: _Needs  # for all ranks together
+    budget: RunBudget | None = None  # None if the total cannot be divided
     loader: AnyLoader | None = None  # this rank's loader
     failure: Exception | None = None  # this rank's failure
 
@@ -85,7 +86,7 @@ class _Attempt:
 
 @dataclass(frozen=True, kw_only=True)
 class RunLoader:
-    """A run's loader before its opening, and all facts that determine its size."""
+    """Opens a run's loader. Holds everything that determines the loader's size."""
 
     dataset: Dataset
     settings: TrainSettings
@@ -94,16 +95,16 @@ class RunLoader:
     device: torch.device
     is_traced: bool
     factory: LoaderFactory
-    # Keeps this rank below its planned memory.
+    # Keeps this rank's memory below its plan.
     peak: PeakMemory | None = None
-    evaluates: bool = False  # whether the first rank's evaluations must fit
+    evaluates: bool = False  # whether the first rank's evaluations must fit too
 
     def open(self, total: int | None = None) -> tuple[RunBudget, AnyLoader]:
-        """Return the first division of the budget that suffices on every rank, and a loader within it.
+        """Open the loader within the first division of the budget that suffices on every rank. Return both.
 
         Parameters
         ----------
-        total : a machine's budget; defaults to the settings' budget
+        total : a machine's budget in bytes; defaults to the settings' budget
 
         Raises
         ------
@@ -137,7 +138,9 @@ class RunLoader:
         return budget, loader
 
     def least(self) -> RunBudget:
-        """Return the division of a budget slightly above the least, verified by opening and closing a loader.
+        """Return the division of a budget slightly above the least sufficient one.
+
+        To verify the budget, a loader is opened and closed.
 
         Raises
         ------
@@ -151,10 +154,10 @@ class RunLoader:
         return found.budget
 
     def _attempt(self, total: int, needs: _Needs) -> _Attempt:
-        """Try the divisions of ``total`` that meet ``needs`` until one suffices; else return the last. Collective.
+        """Try the divisions of ``total`` that meet ``needs``, until one suffices. Return the last try. Collective.
 
-        A try builds a loader, because only a loader samples batches and measures their needs. A failing rank stays in
-        the loop, since each step of the loop is collective.
+        A try opens a loader, because only a loader samples batches and measures their memory. A rank that fails still
+        takes part in the next tries, because each try is collective.
         """
         try:
             budgets = self._shares(total)
@@ -162,7 +165,7 @@ class RunLoader:
             return _Attempt(self._outcome(error), needs, failure=error)
         tried = None
         for budget in budgets:
-            # The last division is tried in any case: it has most for the loader, and its error names the lack best.
+            # The last division is always tried: it has the most memory for the loader, and its error is the most exact.
             if budget is not budgets[-1] and not needs.are_met_by(budget):
                 continue
             if tried is not None:
@@ -176,20 +179,20 @@ class RunLoader:
         return tried
 
     def _try_share(self, budget: RunBudget, needs: _Needs) -> _Attempt:
-        """Return the outcome of a division, with all ranks' known needs. Collective."""
+        """Open a loader within ``budget``. Return the outcome and the known needs of all ranks. Collective."""
         loader: AnyLoader | None = None
         failure: Exception | None = None
         try:
             loader = self._make_loader(budget)
             if self.evaluates and self.group.is_first:
                 require_inference(self.task, self.dataset, budget, loader)
-        except Exception as error:  # noqa: BLE001 - raised by `open`, when the others know of it
+        except Exception as error:  # noqa: BLE001 - raised by `open`, after the exchange
             failure = error
         own = needs
         if isinstance(failure, BudgetError):
             short = failure.short_bytes or budget.total_bytes // _LEAST_STEP
             if loader is None:
-                # Each of a machine's several loaders lacks as much.
+                # The error is about one loader. Each of a machine's private loaders needs as much more.
                 short *= self.group.most_local if self._is_private else 1
                 own = replace(needs, loader_bytes=budget.loader_bytes + short)
             else:
@@ -199,10 +202,10 @@ class RunLoader:
         return _Attempt(self._outcome(failure), known_needs, budget, loader, failure)
 
     def _enough(self, needs: _Needs, *, more_than: int = 0) -> _Attempt:
-        """Return the outcome for a budget slightly above the least, or for the last tried budget. Collective.
+        """Search for a budget slightly above the least sufficient one. Return the last try. Collective.
 
-        The needs of loader and evaluation do not depend on the insufficient budget, and the other parts follow from the
-        budget. So any insufficient budget leads to the same result.
+        The result does not depend on the budget that was too small: the loader and the evaluation always need the same
+        memory, and the other parts follow from the total.
         """
         total = more_than
         for _ in range(_MOST_ATTEMPTS):
@@ -215,7 +218,7 @@ class RunLoader:
         return tried
 
     def _least_total(self, needs: _Needs) -> int:
-        """Return the least budget with a division that meets ``needs``."""
+        """Return the smallest total that has a division with ``needs``."""
 
         def suffices(total: int) -> bool:
             try:
@@ -226,7 +229,7 @@ class RunLoader:
         return bisect_left(range(_MOST_BYTES), True, key=suffices)
 
     def _keep_below(self, budget: RunBudget, loader: AnyLoader) -> None:
-        """Bound this rank's memory by its plan."""
+        """Keep this rank's memory below its planned bytes."""
         if self.peak is None:
             return
         ranks = self.group.most_local
@@ -248,9 +251,9 @@ class RunLoader:
 
     @cached_property
     def _shares(self) -> Callable[[int], tuple[RunBudget, ...]]:
-        """The function that divides a machine's budget, best division first. Its first use is collective."""
+        """The function from a machine's budget to its divisions, the best first. The first access is collective."""
         parameters = parameter_bytes(self.task.spec) if self.device.type == "cpu" else 0
-        # A step is measured on a network with gradients, but not if this network exceeds the memory.
+        # The measurement runs a network with gradients. It is skipped if weights and gradients exceed the memory.
         step = self._step_bytes() if 0 < 2 * parameters <= self._default_bytes() else 0
         first = max(self.group.gather(first_bytes()))
         process = ProcessKind(
@@ -268,7 +271,7 @@ class RunLoader:
         )
 
     def _step_bytes(self) -> int:
-        """Return the bytes of one rank's step."""
+        """Return the peak bytes of one rank's training step."""
         loader = self.settings.loader.changed(epochs=self.settings.optim.epochs)
         batch = largest(probe(self.dataset, self.task.seeds(loader.sampling), loader))
         if batch is None:
@@ -277,10 +280,10 @@ class RunLoader:
         return step_bytes(self.task.spec, batch, autocast=autocast, objective=objective)
 
     def _outcome(self, failure: Exception | None) -> Literal["enough", "too small", "failed"]:
-        """Return the outcome on all ranks: "too small" if one rank says so and no other error occurred. Collective."""
+        """Combine the ranks' failures into one outcome: "too small" only if no rank has another error. Collective."""
         kind = "enough" if failure is None else "failed"
         if isinstance(failure, BudgetError | RankError):
-            # A rank that only received another rank's error has no result for its own division.
+            # A RankError reports another rank's failure. It says nothing about this rank's division.
             kind = "too small" if isinstance(failure, BudgetError) else "told"
         kinds = set(self.group.gather(kind))
         if kinds == {"enough"}:
@@ -294,20 +297,20 @@ class RunLoader:
             epochs=self.settings.optim.epochs,
             trace=self.is_traced,
         )
-        # The budget is the machine's: one shared loader takes the full part, and private loaders divide it.
+        # The budget is for the machine: a shared loader gets the loader's full part, private loaders divide it.
         if self._is_private:
             loader = self._part_of_machine(loader)
         return self.factory(self.dataset, loader, device_dry_run=self._dry_run())
 
     def _dry_run(self) -> DryRun | None:
-        """Return a step of the network on a GPU, which measures its free memory; None without a GPU."""
+        """Return a step to run and measure on the GPU; None on the CPU or with a fixed device cache."""
         if self.device.type == "cpu" or self.settings.loader.device.device_cache != "auto":
             return None
         model = self.task.spec.build().to(self.device)
         autocast, objective = self.settings.step.autocast, self.task.objective
         step = dry_step(model, lambda batch: logits_and_loss(model, batch, autocast, objective)[1])
         encoder = encoder_of(model)
-        # Only the first rank evaluates. On a machine, the rank with the least room counts for all.
+        # Only the first rank evaluates. The rank with the least room for rows decides for its machine.
         if not self.group.is_first:
             return step
         needed = device_bytes_needed(encoder.layers, extent_of(self.dataset, encoder.targets))
@@ -318,7 +321,7 @@ class RunLoader:
         return self.settings.loader.ranks.sharing == "private" and not self.group.is_alone
 
     def _part_of_machine(self, loader: LoaderSettings) -> LoaderSettings:
-        """Return the settings for one of a machine's several loaders, which share one loader's resources."""
+        """Return the settings of one private loader: its equal part of the memory, the spill space and the threads."""
         ranks, memory = self.group.most_local, loader.memory
         sizes = (memory.memory_budget, memory.cache_bytes(self.dataset.feature_bytes), memory.spill_budget)
         budget, cache, spill = (None if size is None else size // ranks for size in sizes)
@@ -328,13 +331,13 @@ class RunLoader:
 
     @property
     def sampler_threads(self) -> int:
-        """Sampling threads of one loader."""
+        """Number of sampling threads per loader."""
         loaders = self.group.most_local if self._is_private else 1
         return max(1, self.settings.loader.stages.sampler_threads // loaders)
 
 
 def extent_of(dataset: Dataset, targets: Sequence[str]) -> Extent:
-    """Return the sizes of the graph and an evaluation for all nodes in ``targets``."""
+    """Return the graph's sizes, with outputs for all nodes of the types ``targets``."""
     tables = dataset.edge_tables.items()
     return Extent(
         num_nodes={name: table.num_nodes for name, table in dataset.node_tables.items()},
@@ -344,18 +347,18 @@ def extent_of(dataset: Dataset, targets: Sequence[str]) -> Extent:
 
 
 def with_evaluation(step: DryRun, num_bytes: int, device: Device) -> DryRun:
-    """Return a dry run that allocates the step's memory first and then an evaluation's, never both at once.
+    """Return a dry run that runs the step, frees its memory, and then allocates an evaluation's memory.
 
     Parameters
     ----------
     step : one step of the model
-    num_bytes : an evaluation's preferred device memory; a quarter of the free memory is enough
+    num_bytes : an evaluation's device memory; at most a quarter of the free memory is allocated
     device : the measured device
     """
 
     def run(batch: ReadyBatch) -> None:
         step(batch)
-        # The query also frees torch's cached memory of the step, which would count on top of the evaluation's memory.
+        # `free_bytes` also frees torch's cached memory from the step. Otherwise both would count together.
         num_left = min(num_bytes, device.free_bytes() // _MOST_OF_DEVICE)
         with device.sending():
             device.empty((num_left,), torch.uint8)
