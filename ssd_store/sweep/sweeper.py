@@ -1,8 +1,8 @@
-"""A sweep: one pass over a store's file that copies the needed rows to each batch's place in files or memory.
+"""A sweep reads a store's needed pages once, in file order, and copies each row to every batch that needs it.
 
-Pages with needed rows are read once, in file order. One read may cover several pages and the small holes between them,
-and many reads are in flight. Each row is then dealt out to every batch that needs it. A `SweepSource` brings bytes that
-this machine's file lacks, in the same order.
+An extent is one read: needed pages and the small holes between them. Many extents are in flight. A piece is one write:
+the next rows of one batch. The rows of a batch go to the batch's region of a file, or to memory. If this machine's file
+lacks needed pages, a `SweepSource` brings all needed pages in the same order.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-EXTENT_BYTES: Final = 128 * 1024  # longest extent; stays in a core's cache for checksum and copies
-_BROUGHT_BYTES: Final = 2**20  # longest extent from a source: each extent is a Python call
+EXTENT_BYTES: Final = 128 * 1024  # longest extent from a file; fits in a core's cache for checksum and copies
+_BROUGHT_BYTES: Final = 2**20  # longest extent from a source; longer, because each extent costs a Python call
 MAX_RING_BYTES: Final = 4 * 2**20
 MIN_RING_BYTES: Final = 2**20
 MAX_PIECE_BYTES: Final = 64 * 1024  # larger pieces gain nothing
-_STEP_BYTES: Final = 4 * 2**20  # bytes dealt out between two tests of `is_cancelled`: a few milliseconds
-_SPARE_SHARE: Final = 4  # batches per spare piece, which is being written
+_STEP_BYTES: Final = 4 * 2**20  # bytes dealt out between two calls of `is_cancelled`: a few milliseconds
+_SPARE_SHARE: Final = 4  # one spare piece for 4 batches; spare pieces are for writes in flight
 _MIN_SPARE: Final = 8
 
 
@@ -78,27 +78,27 @@ _MIN_SPARE: Final = 8
 class SweepBuffers:
     """The division of a sweep's memory."""
 
-    ring_bytes: int  # for the extents in flight, or read and not yet dealt out
+    ring_bytes: int  # for extents that are in flight, or read but not dealt out yet
     piece_bytes: int
     num_pieces: int
 
 
 def plan_buffers(num_batches: int, memory_bytes: int) -> SweepBuffers:
-    """Divide memory among the extents to read and the batches' pieces. Pure.
+    """Divide memory between the ring of extents and the batches' pieces. Pure.
 
-    There are at least `num_pieces` pieces. A piece has up to 64 KiB; with many batches it is smaller, but at least a
-    page.
+    There are at least `num_pieces` pieces. A piece has at most 64 KiB. With many batches it is smaller, but has at
+    least one page.
 
     Raises
     ------
     BudgetError
         The memory is too small.
     """
-    # Pieces get most of the memory: each is one write to the device, and small writes are slow.
+    # Pieces get most of the memory, because each piece is one write and small writes are slow.
     ring = min(MAX_RING_BYTES, max(MIN_RING_BYTES, memory_bytes // 4))
     wanted = num_pieces(num_batches)
     piece = (memory_bytes - ring) // wanted // ALIGNMENT * ALIGNMENT
-    if piece < 4 * ALIGNMENT:  # with many batches, extents run short before pieces do
+    if piece < 4 * ALIGNMENT:  # with many batches, the ring shrinks before the pieces do
         ring = MIN_RING_BYTES
         piece = (memory_bytes - ring) // wanted // ALIGNMENT * ALIGNMENT
     if piece < ALIGNMENT:
@@ -107,12 +107,13 @@ def plan_buffers(num_batches: int, memory_bytes: int) -> SweepBuffers:
             f"{memory_bytes} are allowed; raise memory_budget or use smaller superbatches"
         )
     piece = min(piece, MAX_PIECE_BYTES)
-    ring += (memory_bytes - ring - wanted * piece) // 2 // ALIGNMENT * ALIGNMENT  # the rest goes to both
+    # The rest is divided: half for the ring, half for more pieces.
+    ring += (memory_bytes - ring - wanted * piece) // 2 // ALIGNMENT * ALIGNMENT
     return SweepBuffers(ring_bytes=ring, piece_bytes=piece, num_pieces=(memory_bytes - ring) // piece)
 
 
 def num_pieces(num_batches: int) -> int:
-    """Return the number of pieces: one per batch to fill, and spare ones for writes in flight. Pure."""
+    """Return the least number of pieces: one per batch, and spare pieces for writes in flight. Pure."""
     return num_batches + max(_MIN_SPARE, num_batches // _SPARE_SHARE)
 
 
@@ -120,10 +121,10 @@ def num_pieces(num_batches: int) -> int:
 class SweepCost:
     """The bytes and requests of a sweep."""
 
-    read: ReadStats  # its ``rows`` counts the rows dealt out
+    read: ReadStats  # ``rows`` counts the rows dealt out
     writes: int  # requests
     bytes_written: int
-    bytes_brought: int = 0  # bytes that a source brought, in place of reads
+    bytes_brought: int = 0  # bytes from a source; they do not count as reads
 
 
 class Sweeper:
@@ -132,10 +133,10 @@ class Sweeper:
     Parameters
     ----------
     stored : the description of the rows to sweep
-    memory : page-aligned buffers, which the sweeper keeps
-    file : the open file, which the sweeper then owns. None means that ``stored`` opens the file again.
-    gap_bytes : longest hole that a read bridges between two needed pages; defaults to the value in the device's profile
-    is_real : False if the written files have replaced system calls, as in tests
+    memory : page-aligned uint8 memory for the buffers; the sweeper keeps it until `close`
+    file : the open file; the sweeper then owns it. If None, the sweeper opens the file of ``stored`` again
+    gap_bytes : longest hole between two needed pages that one read may cover; defaults to the device profile's value
+    is_real : False if tests have replaced the system calls for the written files
 
     Raises
     ------
@@ -180,7 +181,7 @@ class Sweeper:
 
     @property
     def is_direct(self) -> bool:
-        """Reads bypass the page cache."""
+        """True if reads bypass the page cache."""
         return self._file.is_direct
 
     @property
@@ -190,7 +191,7 @@ class Sweeper:
 
     @property
     def backend(self) -> str:
-        """Method of requests: "uring", "threads" or "plain"."""
+        """The executor of reads and writes: "uring", "threads" or "plain"; "closed" after `close`."""
         return self._driver.name if self._driver else "closed"
 
     def to_memory(
@@ -201,15 +202,15 @@ class Sweeper:
         is_cancelled: Callable[[], bool],
         source: SweepSource | ArrivingRows | None = None,
     ) -> SweepCost:
-        """Copy the rows of a single batch, in stored form, into memory.
+        """Copy a single batch's rows, in stored form, into memory.
 
         Parameters
         ----------
         wanted : the rows of one batch
-        out : uint8, page-aligned and longer than the rows. It is the only piece, and a full piece would be written
+        out : uint8, page-aligned and longer than the rows, because the sweep would try to write a full buffer
         is_cancelled : tested every few milliseconds
-        source : brings the file's pages, or arriving rows in place of the file; ``wanted`` then has their slots. The
-            caller owns the source. None reads the file, or takes the pages from `OsIO.source` if there is one.
+        source : brings the file's pages, or is `ArrivingRows`, whose slots are then in ``wanted``. The caller closes
+            the source. If None, the sweep reads the file, or uses `OsIO.source` if the file lacks pages
 
         Raises
         ------
@@ -220,7 +221,7 @@ class Sweeper:
         GloaderError
             The source failed.
         """
-        # One piece that never becomes full: the rows are copied to ``out``, and nothing is written.
+        # ``out`` is the only piece. It never becomes full, so nothing is written.
         buffers = SweepBuffers(ring_bytes=self._memory.nbytes, piece_bytes=out.nbytes, num_pieces=1)
         nowhere = np.zeros(1, np.int64)
         with self._content(wanted, source) as content:
@@ -251,12 +252,12 @@ class Sweeper:
 
         Parameters
         ----------
-        wanted : the rows of S batches, or the positions of S other owners
+        wanted : the rows of S batches, or the positions that S owners need; an owner counts as a batch below
         targets : (S,) file of each batch, None for a batch without rows
         starts : (S,) offset of each region in its file, in bytes
         sums : receives the checksums of the written pages
-        first_page : (S,) start of each batch's checksums
-        label : name of the rows' owner in messages; a number follows, as in "superbatch 3, batch 5"
+        first_page : (S,) index of each batch's first checksum in ``sums``
+        label : a batch's name in messages, without its number, such as "superbatch 3, batch"
         is_cancelled : tested every few milliseconds
         source : as in `to_memory`
 
@@ -334,7 +335,7 @@ class Sweeper:
             checksums=stored.checksums,
             format_version=stored.format_version,
             max_bytes=max_bytes,
-            # A source reads no holes from a device, and copying a hole takes less time than another request.
+            # A source need not read holes, and copying a hole takes less time than another request.
             gap_bytes=gap_bytes if content.source is None else max_bytes,
             ring=ring,
             ring_words=ring.view(np.uint64),
@@ -382,20 +383,21 @@ class Sweeper:
                 if status == READ_CARE and source is not None:
                     bring(source, sweep, is_cancelled)
                 elif status in (READ_CARE, WRITE_CARE):
-                    # A careful request may give up O_DIRECT, which replaces a descriptor that other requests use.
+                    # A repeated request may replace the descriptor by one without O_DIRECT. No other request may use
+                    # the old descriptor then.
                     driver.settle(sweep)
                     care = _read_carefully if status == READ_CARE else _write_carefully
                     care(sweep, files, self._stored.os_io)
             supply.require_end(sweep)
         except BaseException:
-            # After an error the caller releases the buffers and files, so no request may be in flight.
+            # After an error, the caller releases buffers and files, so no request may be in flight.
             driver.settle(sweep)
             raise
         return _cost(sweep, supply.num_rows, is_brought=source is not None)
 
 
 def _read_carefully(sweep: Sweep, files: SweepFiles, _os_io: OsIO) -> None:
-    """Read the extent at the head, in as many requests as needed."""
+    """Read the extent at the ring's head again, in as many requests as needed."""
     slot = int(sweep.state[kernels.HEAD]) % sweep.extents.shape[1]
     start, length, at, _, _ = sweep.extents[:, slot].tolist()
     if files.file is None:
