@@ -1,9 +1,10 @@
 """Read `dgl.save_graphs` files without DGL: each array's place, dtype and shape.
 
-A file has a header with 4096 bytes, the arrays saved as graph labels, the graphs, and an index with their offsets. DGL
-has written version 2 since 0.5. It begins with a graph of types. Each relation's edges follow in one form or several,
-then all types' and relations' columns. Version 1 has no types, and its edges are sorted by destination. Each value is
-checked against the file's size.
+DGL has written version 2 since 0.5. A file of version 2 has a header of 4096 bytes, the arrays saved as graph labels,
+the graphs, and an index of the graphs' offsets. Each graph starts with its graph of types, whose nodes are node types
+and whose edges are relations. Then come each relation's edges, in one to three forms (COO, CSR, CSC), and the columns
+of each type and relation. A graph of version 1 has no types, and its edges are in CSC form. Each value is checked
+against the file's size.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 _ARRAY_MAGIC = 0xDD5E40F096B4A13F
 _CPU = 1
-# Dtypes by DLPack's code of the kind, and by bits. A bfloat16 is stored as its bits.
+# Dtypes by DLPack's type code and number of bits. bfloat16 elements are read as uint16.
 _DTYPES = {
     **{(0, bits): f"<i{bits // 8}" for bits in (8, 16, 32, 64)},
     **{(1, bits): f"<u{bits // 8}" for bits in (8, 16, 32, 64)},
@@ -41,7 +42,7 @@ _DTYPES = {
 }
 _BFLOAT = 4
 _MAX_NDIM = 32
-# These two limits bound the memory for names. Real files have shorter and fewer names.
+# These limits bound the memory for names. Real files have fewer and shorter names.
 _MAX_NAME_BYTES = 4096
 _MAX_ENTRIES = 1 << 14
 
@@ -77,21 +78,21 @@ class DglBytes:
     def skip_to(self, position: int) -> None:
         """Continue at byte ``position``."""
         if not self.position <= position <= self.num_bytes:
-            raise self.damaged(self.position, f"it goes on at byte {position} of {self.num_bytes}")
+            raise self.damaged(self.position, f"the next part begins at byte {position} of {self.num_bytes}")
         self.position = position
 
     def whole(self, what: str, *, is_signed: bool = False, num_bytes: int = 8) -> int:
-        """Return the next whole number, called ``what`` in messages."""
+        """Return the next integer. Messages call it ``what``."""
         return int.from_bytes(self._take(num_bytes, what), "little", signed=is_signed)
 
     def magic(self, magic: int, what: str) -> None:
-        """Read the signature of ``what``, and refuse any value but ``magic``."""
+        """Read the signature of ``what``. Raise SourceError if it is not ``magic``."""
         at, found = self.position, self.whole(f"the signature of {what}")
         if found != magic:
             raise self.damaged(at, f"the signature of {what} is {found:#x}, not {magic:#x}")
 
     def count(self, what: str) -> int:
-        """Return the number of the entries that follow, with at least 8 bytes each."""
+        """Return the number of entries that follow. Each entry has at least 8 bytes."""
         at, count = self.position, self.whole(f"the number of {what}")
         if count > min(_MAX_ENTRIES, (self.num_bytes - self.position) // 8):
             left = self.num_bytes - self.position
@@ -102,11 +103,11 @@ class DglBytes:
         return count
 
     def wholes(self, what: str) -> list[int]:
-        """Return a list of whole numbers."""
+        """Return the next list of integers."""
         return [self.whole(what, is_signed=True) for _ in range(self.count(what))]
 
     def text(self, what: str) -> str:
-        """Return a name."""
+        """Return the next name."""
         at, length = self.position, self.whole(f"the length of {what}")
         if length > _MAX_NAME_BYTES:
             raise self.damaged(at, f"{what} has {length} bytes; at most {_MAX_NAME_BYTES} are read")
@@ -117,11 +118,11 @@ class DglBytes:
             raise self.damaged(at, f"{what} is no text: {data[:40]!r}") from None
 
     def texts(self, what: str) -> list[str]:
-        """Return a list of names."""
+        """Return the next list of names."""
         return [self.text(f"the name of {what} {number}") for number in range(self.count(what))]
 
     def columns(self, what: str) -> dict[str, StoredArray]:
-        """Return arrays by their names."""
+        """Return the next arrays, by name."""
         found: dict[str, StoredArray] = {}
         for number in range(self.count(what)):
             at, name = self.position, self.text(f"the name of array {number} of {what}")
@@ -131,7 +132,7 @@ class DglBytes:
         return found
 
     def array(self, what: str) -> StoredArray:
-        """Return the next array, and skip its elements."""
+        """Return the next array, without reading its elements."""
         self.magic(_ARRAY_MAGIC, what)
         self.whole(f"the reserved bytes of {what}")
         start = self.position
@@ -140,13 +141,14 @@ class DglBytes:
         if device != _CPU or lanes != 1 or name is None:
             raise self.damaged(
                 start,
-                f"{what} is on device {device} of dtype code {kind}, {bits} bits and {lanes} lanes, which none has",
+                f"{what} has device {device}, dtype code {kind}, {bits} bits and {lanes} lanes; the array must be on "
+                "the CPU and have a known dtype",
             )
         if not 0 <= ndim <= _MAX_NDIM:
             raise self.damaged(start, f"{what} has {ndim} dimensions")
         shape = tuple(self.whole(f"the shape of {what}", is_signed=True) for _ in range(ndim))
         dtype, said = np.dtype(name), self.whole(f"the size of {what}", is_signed=True)
-        # numpy counts the bytes of an empty array as if no dimension was 0.
+        # numpy limits the size of an empty array too, and takes each dimension of 0 as 1.
         if min(shape, default=0) < 0 or prod(size or 1 for size in shape) * dtype.itemsize >= 2**62:
             raise self.damaged(start, f"{what} has shape {shape}")
         found = StoredArray(
@@ -177,25 +179,26 @@ _RELATION_MAGIC = 0xDD2E60F0F6B4A127
 _PAIRS_MAGIC = 0xDD61FFD305DFF127
 _LISTS_MAGIC = 0xDD6CD31205DFF127
 _HEADER_BYTES = 4096
-# With this bit, the code of a relation's forms is a set. Without it, as in DGL 0.5, the code is one form's number.
+# If the code of a relation's forms has this bit, its other bits are a set of `Form`. Otherwise, as in DGL 0.5, the code
+# is the number of the only form: 1 for PAIRS, 2 for BY_SOURCE, 3 for BY_DESTINATION.
 _IS_SET = 1 << 32
 
 
 class Form(IntFlag):
     """The forms of stored edges, by DGL's codes."""
 
-    PAIRS = 1  # source and destination of each edge
-    BY_SOURCE = 2  # the destinations of each source
-    BY_DESTINATION = 4  # the sources of each destination
+    PAIRS = 1  # COO: each edge's source and destination
+    BY_SOURCE = 2  # CSR: each source's destinations
+    BY_DESTINATION = 4  # CSC: each destination's sources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredEdges:
-    """The edges of a relation in one form."""
+    """A relation's edges in one form."""
 
-    first: StoredArray  # (E,) sources of pairs, or (N + 1,) offsets of lists
-    second: StoredArray  # (E,) destinations of pairs, or the lists' entries
-    numbers: StoredArray | None  # (E,) each edge's row in the columns; None: edges and rows have one order
+    first: StoredArray  # (E,) sources for PAIRS, else (N + 1,) offsets of the lists
+    second: StoredArray  # (E,) destinations for PAIRS, else the lists' entries
+    numbers: StoredArray | None  # (E,) each edge's row in the columns; None if edge e has row e
     num_sources: int
     num_destinations: int
 
@@ -207,7 +210,7 @@ class StoredEdges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DglFile:
-    """A file's one graph: its columns, and its edges in each saved form."""
+    """The only graph in a file: its columns, and its edges in each saved form."""
 
     path: Path
     node_types: tuple[str, ...]
@@ -232,7 +235,7 @@ class DglFile:
         with raising_source_errors(str(path)), path.open("rb") as file:
             if file.read(8) != _FILE_MAGIC.to_bytes(8, "little"):
                 raise SourceError(
-                    f"{path} is not a file of dgl.save_graphs: it does not start with its signature"
+                    f"{path} is not a file of dgl.save_graphs: it does not begin with DGL's signature"
                 )
             data = DglBytes(file, path, path.stat().st_size)
             data.skip_to(8)
@@ -254,7 +257,7 @@ class DglFile:
         return len(self.num_nodes) == len(self.relations) == 1
 
     def small_columns(self) -> dict[str, NDArray[Any]]:
-        """Return a homogeneous graph's columns with one number per node, such as labels and masks, in memory."""
+        """Load a homogeneous graph's columns that have one number per node, such as labels and masks."""
         (columns,) = self.node_columns
         (count,) = self.num_nodes
         return {name: each.load() for name, each in columns.items() if each.shape in ((count,), (count, 1))}
@@ -269,7 +272,7 @@ class _GraphReader:
         data = self._data
         self._require_one(data.whole("the number of graphs"))
         data.skip_to(_HEADER_BYTES)
-        at, first = data.position, data.whole("where its graphs begin")
+        at, first = data.position, data.whole("the start of its graphs")
         beside = data.columns("labels of graphs")
         if first != data.position:
             raise data.damaged(at, f"its graphs begin at byte {first}; its labels end at {data.position}")
@@ -285,15 +288,16 @@ class _GraphReader:
         if {*of_types} != {types.num_sources} or {*of_relations} != {types.num_edges} or min(num_nodes) < 0:
             raise data.damaged(
                 at,
-                f"it has {types.num_sources} types and {types.num_edges} relations; numbers of nodes, data and names "
-                f"are of {of_types} types and {of_relations} relations, and numbers are {num_nodes[:8]}",
+                f"its graph of types has {types.num_sources} types and {types.num_edges} relations; node counts, data "
+                f"and names are of {of_types} types; edges, data and names are of {of_relations} relations; the node "
+                f"counts are {num_nodes[:8]}",
             )
         edge_types = self._edge_types(at, types, node_types, names)
         self._require_sizes(at, dict(zip(node_types, num_nodes, strict=True)), edge_types, relations)
         at = data.position
         length, starts = data.whole("the size of its index"), data.wholes("graphs in its index")
         if (length, starts, data.whole("the size of its index")) != (16, [first], 16):
-            raise data.damaged(at, f"its index says {starts[:8]}; its graph begins at byte {first}")
+            raise data.damaged(at, f"its index has offsets {starts[:8]}; its graph begins at byte {first}")
         found = DglFile(
             path=self._path,
             node_types=tuple(node_types),
@@ -315,10 +319,10 @@ class _GraphReader:
         num_nodes, num_edges = data.wholes("nodes of each graph"), data.wholes("edges of each graph")
         beside = data.columns("labels of graphs")
         if len(num_nodes) != 1 or num_nodes[0] < 0:
-            raise data.damaged(at, f"its one graph has {num_nodes[:8]} nodes")
+            raise data.damaged(at, f"its graph has node counts {num_nodes[:8]}")
         edges = self._lists(num_nodes[0], num_nodes[0])
         if num_edges != [edges.num_edges]:
-            raise data.damaged(at, f"its one graph has {num_edges[:8]} edges; {edges.num_edges} are stored")
+            raise data.damaged(at, f"its graph has edge counts {num_edges[:8]}; {edges.num_edges} are stored")
         found = DglFile(
             path=self._path,
             node_types=("_N",),
@@ -350,7 +354,7 @@ class _GraphReader:
         data.magic(_RELATION_MAGIC, "a relation")
         at, code = data.position, data.whole("the forms of a relation")
         data.whole("the forms that a relation may take")
-        # As a number, 1, 2 and 3 are the forms in order.
+        # The values are of `Form`; the keys are the numbers of DGL 0.5.
         forms = code ^ _IS_SET if code & _IS_SET else {1: 1, 2: 2, 3: 4}.get(code, 0)
         if not 1 <= forms <= 7:
             raise data.damaged(at, f"the forms of a relation are {code:#x}")
@@ -359,7 +363,7 @@ class _GraphReader:
             if forms & form:
                 self._types()
                 found[form] = self._matrix(_PAIRS_MAGIC if form is Form.PAIRS else _LISTS_MAGIC)
-        # The rows of a matrix are sources, except in the form BY_DESTINATION.
+        # A matrix's rows are sources, except in BY_DESTINATION, where they are destinations.
         if Form.BY_DESTINATION in found:
             found[Form.BY_DESTINATION] = _turned(found[Form.BY_DESTINATION])
         sizes = {(each.num_sources, each.num_destinations, each.num_edges) for each in found.values()}
@@ -378,7 +382,7 @@ class _GraphReader:
             raise data.damaged(at, f"a matrix of edges is {num_rows} x {num_columns}")
         is_pairs = magic == _PAIRS_MAGIC
         found = self._edges(num_rows, num_columns, None if is_pairs else num_rows + 1)
-        data.whole("whether edges are sorted", num_bytes=2 if is_pairs else 1)
+        data.whole("the sort flags of edges", num_bytes=2 if is_pairs else 1)
         return found
 
     def _lists(self, num_rows: int, num_columns: int) -> StoredEdges:
@@ -410,7 +414,7 @@ class _GraphReader:
     def _edge_types(
         self, at: int, types: StoredEdges, node_types: list[str], names: list[str]
     ) -> tuple[Relation, ...]:
-        """Return the relations in order: the edges of the graph of ``types``, which is sorted by source."""
+        """Return the relations in order. They are the edges of the graph ``types``, which stores them by source."""
         offsets, ends = types.first.load(), types.second.load()
         numbers = np.arange(len(ends)) if types.numbers is None else types.numbers.load()
         is_whole = (
@@ -440,7 +444,7 @@ class _GraphReader:
         edge_types: tuple[Relation, ...],
         relations: list[dict[Form, StoredEdges]],
     ) -> None:
-        """Refuse relations with other node counts than their types."""
+        """Raise SourceError if a relation's node counts differ from its types' node counts."""
         for (source, name, destination), forms in zip(edge_types, relations, strict=True):
             edges = next(iter(forms.values()))
             found, wanted = (
@@ -455,7 +459,7 @@ class _GraphReader:
                 )
 
     def _checked(self, at: int, found: DglFile) -> DglFile:
-        """Refuse columns without exactly one row per node or edge."""
+        """Return ``found``. Raise SourceError for a column without exactly one row per node or edge."""
         counts = [*found.num_nodes, *(next(iter(each.values())).num_edges for each in found.relations)]
         for count, columns in zip(counts, [*found.node_columns, *found.edge_columns], strict=True):
             for name, column in columns.items():
@@ -468,6 +472,7 @@ class _GraphReader:
 
 
 def _turned(edges: StoredEdges) -> StoredEdges:
+    """Return the edges with the numbers of sources and destinations exchanged."""
     return StoredEdges(
         first=edges.first,
         second=edges.second,
