@@ -1,4 +1,4 @@
-"""`gloader train`: training of a model on a dataset or on a source."""
+"""`gloader train`: train a model on a dataset or a source."""
 
 import json
 import shlex
@@ -49,38 +49,38 @@ if TYPE_CHECKING:
 @Parameter(name="*", group=Group("Run", sort_key=0))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFlags:
-    """Flags for the dataset of a run and its output folder."""
+    """Flags for a run's dataset and output folder."""
 
     dataset: Annotated[str, FIRST]
-    """A prepared folder, the URL of one (s3://...), or any source of `gloader prepare`, which is then prepared once
-    under $GLOADER_HOME."""
+    """A prepared folder, its URL (s3://...), or any source of `gloader prepare`. A source is prepared once, under
+    $GLOADER_HOME."""
     config: Path | None = None
     """A YAML recipe with these flags as keys. Flags on the command line take precedence."""
     out: Annotated[Path | None, FIRST] = None
     """Folder of the results. Default: runs/DATASET-MODEL-DATE-TIME."""
     task: TaskName = "node"
-    """Prediction of node classes (node) or of edges (link). The group Links has the flags of the latter."""
+    """Predict node classes (node) or edges (link). The group Links has the flags for edges."""
     runs: Count = 1
-    """Repetitions with seeds seed, seed+1, ...; the result has their mean and standard deviation."""
+    """Number of repetitions, with the seeds seed, seed+1, ...; the result has their mean and standard deviation."""
     resume: Annotated[bool, SWITCH, FIRST] = False
     """Continue the interrupted run in --out."""
     overwrite: Annotated[bool, SWITCH] = False
     """Replace the run in --out. Without this flag or --resume, a folder with a run is refused."""
     device: str = "auto"
-    """auto, cpu or cuda:0. With several ranks, auto gives each rank a GPU of its own."""
+    """auto, cpu or cuda:0. With several ranks, auto gives each rank its own GPU."""
     tensorboard: bool = False
     """Write TensorBoard events into --out."""
     compare_mlp: bool = False
     """Also train an MLP on the same features, to measure the value of the edges."""
     explain: Annotated[bool, SWITCH] = False
-    """Before training, show the place of all data and why; afterwards, compare predictions with measurements."""
+    """Before training, show where all data is kept, and why. Afterwards, compare predictions with measurements."""
     trace: Annotated[bool, SWITCH] = False
-    """Record the work of every stage in trace.json in the run's folder, for ui.perfetto.dev."""
+    """Record every stage's work in trace.json in the run's folder, for ui.perfetto.dev."""
 
 
 _MODEL, _OPTIM, _STEP, _LOADER = ModelConfig(), OptimConfig(), StepConfig(), LoaderSettings()
 _LINKS, _OBJECTS = LinkConfig(), ObjectSettings()
-# Kernels of every source's conversion.
+# The module of the kernels that every conversion needs.
 _CONVERTING = "gloader.convert.csc.csc_kernels"
 # The folder of an MLP's run, inside the compared run's folder.
 _MLP = "mlp"
@@ -99,20 +99,20 @@ def train(
 ) -> None:
     """Train a model on a dataset, test it, and write the results.
 
-    `torchrun --nproc-per-node G -m gloader train ...` trains on G ranks, whose batches are the parts of a batch of G
-    times the size. The run folder receives `config.yaml`, `metrics.jsonl` (a line per epoch), `result.json` and the
-    checkpoint.
+    `torchrun --nproc-per-node G -m gloader train ...` trains on G ranks. Each step takes one batch per rank: together
+    they are a batch of G times the size. The run folder receives `config.yaml`, `metrics.jsonl` (a line per epoch),
+    `result.json` and the checkpoint.
 
     Parameters
     ----------
     run
-        What is trained on, and where the results go.
+        The dataset, the output folder and the kind of run.
     model, optim, step, loader, links
-        What is trained, and how; ``config.yaml`` records it.
+        Settings of the training; ``config.yaml`` records them.
     objects
-        How a dataset at a URL is mirrored.
+        Settings for the mirror of a dataset at a URL.
     output
-        How the command speaks.
+        Output flags.
     """
     launch = RankLaunch.from_environ()
     _require_folders(run, loader, has_restarted=launch.restarts > 0)
@@ -135,8 +135,8 @@ def train(
         if run.resume and run.out is not None and not holds_run(run.out):
             screen.say(f"nothing to resume in {run.out}: a new run begins")
         budget = loader.memory.memory_budget
-        # One rank prepares and names the folder: others would write the same files at once, or read a later time.
-        # This happens on each machine, because its copy or its range may have another path.
+        # Only one rank of a machine prepares: several ranks would write the same files at the same time. Every machine
+        # prepares, because its copy or its part of the dataset may have another path.
         path = group.run_on_machines(lambda: prepare(run.dataset, screen, memory_budget=budget))
         dataset = held.enter_context(closing(open_dataset(path, objects)))
         _tell_missing(dataset, run.dataset, screen)
@@ -155,9 +155,10 @@ def train(
                 num_ranks=group.most_local,
             )
         )
+        # One rank names the folder, because the name contains the time.
         out = Path(group.run_on_first(lambda: str(run.out or _default_out(dataset.name, model.name))))
-        # Machines count the restarts separately.
-        # A restarted attempt continues from the previous attempt's files and replaces nothing.
+        # Each machine counts its own restarts. After a restart, the run continues from the previous attempt's files
+        # and replaces nothing.
         if max(group.gather(launch.restarts)) > 0:
             run = replace(run, resume=True, overwrite=False)
         trace = out / "trace.json" if run.trace else None
@@ -174,7 +175,7 @@ def train(
 
 
 def _require_folders(run: RunFlags, loader: LoaderSettings, *, has_restarted: bool) -> None:
-    """Raise if a run could not use its folders, before anything is prepared for the run.
+    """Check a run's folders before anything is prepared for the run.
 
     Raises
     ------
@@ -187,7 +188,7 @@ def _require_folders(run: RunFlags, loader: LoaderSettings, *, has_restarted: bo
         raise ConfigError("--resume continues the run in a folder; name the folder with --out")
     if run.resume and run.overwrite:
         raise ConfigError(
-            "--resume goes on with the run in --out, and --overwrite replaces it; give one of them"
+            "--resume continues the run in --out, and --overwrite replaces it; give one of them"
         )
     if loader.memory.spill_dir is not None:
         require_parent(loader.memory.spill_dir, flag="--spill-dir", keyword="spill_dir=")
@@ -204,7 +205,7 @@ def _require_sampler(sampling: SamplingSettings) -> None:
 
 
 def _require_typed_run(run: RunFlags, loader: LoaderSettings, dataset: "Dataset") -> None:
-    """Raise ConfigError for settings that datasets with several types do not support. Precedes all compilation."""
+    """Raise ConfigError for settings that typed datasets do not support. Called before anything is compiled."""
     from gloader.samplers.arguments import resolve_fanouts
 
     if run.compare_mlp:
@@ -220,7 +221,7 @@ def require_one_type(dataset: "Dataset", command: str, *, instead: str) -> None:
     Parameters
     ----------
     dataset : the command's dataset
-    command : the command's words
+    command : the command as typed, such as ``gloader inspect``
     instead : the alternative for graphs with several types
     """
     if dataset.kind == "hetero":
@@ -242,7 +243,7 @@ def _fit(
     """Train, and return the content of `result.json`."""
     from gloader.observe.peak_memory import bare_bytes
 
-    # This imports torch, so that later memory is measured above it.
+    # The call imports torch and measures the process, so that later measurements leave out torch.
     bare_bytes()
     from gloader.training.train import RunFiles, fit
 
@@ -280,10 +281,11 @@ def _print(
     named = shlex.quote(str(out))
     if not screen.is_json:
         print_result(screen, summary, mlp=mlp)
-    screen.say(f"\nresults in {out}; a page of them, beside other runs: gloader report {named}")
+    screen.say(f"\nresults in {out}; for a page that compares runs: gloader report {named}")
     if trace is not None:
         screen.say(
-            f"trace in {trace}: open it in https://ui.perfetto.dev; what would be faster: gloader analyze {named}"
+            f"trace in {trace}: open it in https://ui.perfetto.dev; to see what would make the run faster: "
+            f"gloader analyze {named}"
         )
     elif is_exposed:
         screen.say(
@@ -312,11 +314,11 @@ def open_or_prepare(
 
 
 def _tell_missing(dataset: "Dataset", spec: str, screen: Screen) -> None:
-    """Report data that the source has and its dataset lacks, and the missing bytes of a dataset at a URL."""
+    """Report a source's data that its dataset does not use, and a mirrored dataset's missing bytes."""
     receipt = dataset.metadata.get("receipt")
     if is_source(spec) and isinstance(receipt, Mapping) and (unused := receipt.get(NOT_USED)):
         screen.say(f"{spec}: {NOT_USED}: {unused}")
-    # The report precedes the silence during its download.
+    # The download prints nothing, so it is announced here.
     if dataset.mirrored is not None and (coming := dataset.mirrored.describe_missing()):
         screen.say(coming)
 
@@ -336,7 +338,7 @@ def prepare(spec: str, screen: Screen, *, memory_budget: int | None) -> str:
 
 
 def _prepare_apart(spec: str, screen: Screen, memory_budget: int | None) -> None:
-    """Prepare a source in another process: compilation takes 25 MB and more, which its process keeps."""
+    """Prepare a source in another process, because a process keeps the 25 MB or more that compilation takes."""
     words = [sys.executable, "-m", "gloader.cli.train", spec, json.dumps(memory_budget)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, errors="replace") as child:
         try:
@@ -373,5 +375,5 @@ def _default_out(dataset: str, model: str) -> Path:
 if __name__ == "__main__":
     try:
         _prepare_here(sys.argv[1], Screen.open(is_json=False), json.loads(sys.argv[2]))
-    except BaseException:  # noqa: BLE001 - the process that asked meets the same error, and says it
+    except BaseException:  # noqa: BLE001 - the parent process meets the same error and reports it
         sys.exit(1)
