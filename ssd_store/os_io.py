@@ -700,7 +700,6 @@ def require_spill_space(folder: Path, needed_bytes: int, doing: str, *, os_io: O
     Raises
     ------
     SpillError
-        The file system has no room (errno ENOSPC); the message gives needed and free bytes.
         The file system has no room (errno ENOSPC); the message has needed and free bytes.
     """
     if free_bytes(folder, os_io=os_io) < needed_bytes:
