@@ -1,4 +1,4 @@
-"""How Sphinx makes the site of docs/: `make docs`. It fetches nothing, and every warning is an error."""
+"""Sphinx settings for the site, see `make docs`. The build fetches nothing, and every warning is an error."""
 
 import os
 import sys

@@ -40,7 +40,8 @@ def relabel_dense(
     """Write the local id of each edge's source into ``indices``, append new nodes.
 
     ``labels`` (N,) maps a node to ``base`` plus its local id; N is below 2**31, so that ``indices`` can hold the
-    global ids in the meantime. ``nodes`` needs room for one node more than there are edges.
+    global ids in the meantime. ``nodes`` needs room for all nodes
+    that the edges may add, and for one more.
 
     Returns
     -------

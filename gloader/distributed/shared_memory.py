@@ -132,8 +132,8 @@ class LinkShape(NamedTuple):
 class BatchShape(NamedTuple):
     """A sampled batch's sizes, from which both ranks compute its arrays' places.
 
-    All fields are tuples, which JSON writes as arrays without names, as every batch comes with its shape. Types and
-    relations are in the dataset's order.
+    A shape is a tuple of numbers and tuples, so that JSON writes it without names: every batch comes with its shape.
+    Types and relations are in the dataset's order.
     """
 
     epoch: int

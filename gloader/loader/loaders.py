@@ -36,6 +36,22 @@ B = TypeVar("B", ReadyBatch, HeteroReadyBatch)
 class _OfNodes(BatchLoader[B]):
     """Base class of the loaders with nodes as seeds."""
 
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        fanouts: FanoutsLike,
+        batch_size: int,
+        seeds: SeedsLike | DrawnSeeds | None = None,
+        times: IdArray | None = None,
+        device_dry_run: DryRun | None = None,
+        **keywords: Unpack[OptionalKeywords],
+    ) -> None:
+        given = self._seeds_of(seeds=seeds, times=times)
+        super().__init__(
+            dataset, given, fanouts=fanouts, batch_size=batch_size, device_dry_run=device_dry_run, **keywords
+        )
+
     @property
     def seeds(self) -> IdArray:
         """(n,) int64 an epoch's seeds, in no particular order."""
@@ -82,22 +98,6 @@ class Loader(_OfNodes[ReadyBatch]):
     """
 
     _seeds_of: ClassVar = partial(NodeSeeds, have_types=False)
-
-    def __init__(
-        self,
-        dataset: Dataset,
-        *,
-        fanouts: FanoutsLike,
-        batch_size: int,
-        seeds: SeedsLike | DrawnSeeds | None = None,
-        times: IdArray | None = None,
-        device_dry_run: DryRun | None = None,
-        **keywords: Unpack[OptionalKeywords],
-    ) -> None:
-        given = self._seeds_of(seeds=seeds, times=times)
-        super().__init__(
-            dataset, given, fanouts=fanouts, batch_size=batch_size, device_dry_run=device_dry_run, **keywords
-        )
 
     @property
     def graph(self) -> Topology:
@@ -149,22 +149,6 @@ class HeteroLoader(_OfNodes[HeteroReadyBatch]):
     """
 
     _seeds_of: ClassVar = partial(NodeSeeds, have_types=True)
-
-    def __init__(
-        self,
-        dataset: Dataset,
-        *,
-        fanouts: FanoutsLike,
-        batch_size: int,
-        seeds: SeedsLike | DrawnSeeds | None = None,
-        times: IdArray | None = None,
-        device_dry_run: DryRun | None = None,
-        **keywords: Unpack[OptionalKeywords],
-    ) -> None:
-        given = self._seeds_of(seeds=seeds, times=times)
-        super().__init__(
-            dataset, given, fanouts=fanouts, batch_size=batch_size, device_dry_run=device_dry_run, **keywords
-        )
 
     @property
     def graph(self) -> HeteroGraph:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gloader.core.negatives import Negatives
     from gloader.core.order import AnyOrder
     from gloader.dataset import Dataset
-    from gloader.types import IdArray
+    from gloader.types import Fanouts, IdArray
 
 
 DEFAULT_NEGATIVES: Final = Uniform(1)
@@ -364,15 +364,9 @@ class NodeSeeds:
             The dataset has no such seeds, or a setting does not fit the dataset or the seeds.
         """
         fanouts, seeds = settings.sampling.fanouts, self.seeds
-        if self.have_types:
-            resolve_fanouts(fanouts, dataset.relations)
-        elif dataset.kind == "hetero":
-            raise ConfigError(
-                f"{dataset.location} has {len(dataset.node_types)} node types ({', '.join(dataset.node_types)}); "
-                "load it with gloader.HeteroLoader"
-            )
-        else:
-            checked_hops(fanouts)
+        types = _checked_types(
+            dataset, fanouts, are_named=self.have_types, instead="load it with gloader.HeteroLoader"
+        )
         _check_times(settings.sampling, has_times=self.times is not None)
         drawn = None
         if isinstance(seeds, DrawnSeeds):
@@ -394,7 +388,20 @@ class NodeSeeds:
             lambda: order.epoch_positions(0),
         ]
         labels, _ = run_together(tasks, threads=2, name="gloader-open")
-        return SeedPlan(order=order, labels=labels, types=types_of(dataset, are_named=self.have_types))
+        return SeedPlan(order=order, labels=labels, types=types)
+
+
+def _checked_types(dataset: Dataset, fanouts: Fanouts, *, are_named: bool, instead: str) -> BatchTypes:
+    """Return the batches' types; raise ConfigError, with advice, if dataset or fan-outs need other batches."""
+    if are_named:
+        resolve_fanouts(fanouts, dataset.relations)
+    elif dataset.kind == "hetero":
+        raise ConfigError(
+            f"{dataset.location} has {len(dataset.node_types)} node types ({', '.join(dataset.node_types)}); {instead}"
+        )
+    else:
+        checked_hops(fanouts)
+    return types_of(dataset, are_named=are_named)
 
 
 def _ids_of(dataset: Dataset, seeds: SeedsLike | None) -> IdArray:
@@ -428,14 +435,13 @@ class EdgeSeeds:
 
     def plan(self, dataset: Dataset, settings: LoaderSettings, *, rank: int, world_size: int) -> SeedPlan:
         """Return every epoch's edges, as table rows; parameters and errors as in `NodeSeeds.plan`."""
-        sampling, is_of_types = settings.sampling, dataset.kind == "hetero"
-        have_types = is_of_types if self.typed is None else self.typed
-        if have_types:
-            resolve_fanouts(sampling.fanouts, dataset.relations)
-        elif is_of_types:
-            raise ConfigError(f"{dataset.location} is of several types: typed=False is for a dataset of one")
-        else:
-            checked_hops(sampling.fanouts)
+        sampling = settings.sampling
+        types = _checked_types(
+            dataset,
+            sampling.fanouts,
+            are_named=dataset.kind == "hetero" if self.typed is None else self.typed,
+            instead="leave out typed=False, which is for a dataset of one type",
+        )
         task = LinkTask.of(
             dataset,
             self.edges,
@@ -450,7 +456,7 @@ class EdgeSeeds:
             )
         order = order_rows(task.table.num_rows, sampling, rank=rank, world_size=world_size)
         order.ready_epoch(0)
-        return SeedPlan(order=order, labels=None, types=types_of(dataset, are_named=have_types), links=task)
+        return SeedPlan(order=order, labels=None, types=types, links=task)
 
 
 def plan_training_seeds(

@@ -25,7 +25,7 @@ def available_memory_bytes() -> int:
 
 def default_budget_bytes() -> int:
     """Return the default memory budget: half of the available memory, in bytes."""
-    # The other half serves the model, other programs and the page cache, which holds a mapped topology.
+    # The other half serves the model, other programs and the page cache.
     return available_memory_bytes() // 2
 
 

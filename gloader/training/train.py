@@ -19,6 +19,7 @@ from gloader.errors import ConfigError
 from gloader.models import takes_edge_features
 from gloader.observe.explain import FITS_IN_MEMORY
 from gloader.observe.peak_memory import PeakMemory, first_bytes, peak_rss_bytes
+from gloader.training.dataset_checks import require_no_compile
 from gloader.training.group import RankGroup
 from gloader.training.link_prediction import LinkPrediction
 from gloader.training.process import own_cores, private_randomness, require_own_gpu, resolve_device
@@ -126,7 +127,7 @@ def fit(
     _agree_on(group, recorded, files)
     _check(settings, files)
     check_step(settings.step, world_size=group.world_size)
-    _check_compile(settings, task)
+    require_no_compile(settings)
     target = resolve_device(device, local_rank=group.local_rank)
     require_own_gpu(group, target, asked=device)
     folder = (
@@ -442,16 +443,6 @@ def _check(settings: TrainSettings, files: RunFiles) -> None:
         raise ConfigError(
             "the loader of a training run delivers to where the network is trained, not to its own "
             f"device={asked!r}: give fit(..., device={asked!r}) instead"
-        )
-
-
-def _check_compile(settings: TrainSettings, task: Task) -> None:
-    # Measured: two minutes for an epoch of seven batches. Some batches have empty relations, and torch compiles
-    # anew for each such case.
-    if settings.step.compile and task.spec.has_types:
-        raise ConfigError(
-            f"--compile is for models of graphs of one node type, and {settings.model.name!r} is for several; leave it "
-            "out"
         )
 
 
