@@ -236,6 +236,9 @@ class SampleTrace:
         with self._sample.working(position) as work:
             work.note(ahead=True)
             batch = self._sample.make(position, work)
+            # A sort that also gives the places costs more, and pays only if the batch is not sorted again.
+            if not self._kept.has_room(batch):
+                return trace_entry(batch, self._types)
             tables = [ordered_rows(batch, number) for number in self._types]
             self._kept.offer(position, batch, tables)
             return tuple(CodedRows.of(table.ascending) for table in tables)
@@ -307,21 +310,23 @@ class KeptBatches:
         self._batches: dict[int, KeptBatch] = {}
         self._left_bytes = max_bytes
 
-    def offer(self, position: int, batch: AnyBatch, tables: Sequence[OrderedRows]) -> None:
-        """Keep ``batch``, with the order of its rows in ``tables``, if there is room.
+    def has_room(self, batch: AnyBatch) -> bool:
+        """Return whether `offer` may keep ``batch``: another thread may take the room before.
 
         A batch on the device is not kept: the device's memory is too small for so many batches.
         """
-        if batch.on_device is not None:
+        return batch.on_device is None and _num_bytes(batch) <= self._left_bytes
+
+    def offer(self, position: int, batch: AnyBatch, tables: Sequence[OrderedRows]) -> None:
+        """Keep ``batch``, with the order of its rows in ``tables``, if there is room."""
+        if not self.has_room(batch):
             return
-        num_bytes = _num_bytes(batch) + sum(4 * len(rows.order) for rows in tables if rows.repeats is None)
+        places = tuple(None if rows.repeats is not None else rows.order.astype(np.int32) for rows in tables)
+        num_bytes = _num_bytes(batch) + sum(one.nbytes for one in places if one is not None)
         with self._lock:
             # The first batches are kept: every batch is executed once, so that the choice makes no difference.
             if num_bytes <= self._left_bytes:
-                places = (
-                    None if rows.repeats is not None else rows.order.astype(np.int32) for rows in tables
-                )
-                self._batches[position] = KeptBatch(batch=batch, places=tuple(places), num_bytes=num_bytes)
+                self._batches[position] = KeptBatch(batch=batch, places=places, num_bytes=num_bytes)
                 self._left_bytes -= num_bytes
 
     def take(self, position: int) -> KeptBatch | None:

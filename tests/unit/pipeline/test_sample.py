@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from gloader.cache import decode_ids
 from gloader.observe.instruments import Instruments
 from gloader.observe.timeline import TimelineRecorder
+from gloader.pipeline import sample
 from gloader.pipeline.sample import (
     KeptBatch,
     KeptBatches,
@@ -108,6 +109,18 @@ def test_a_trace_and_its_batch_are_of_one_sample(keep_bytes: int, num_calls: int
     np.testing.assert_array_equal(batch.sampled.nodes[rows.order], rows.ascending)
     assert len(sampler.calls) == num_calls
     _assert_degrees(batch.src_degree, batch.sampled)
+
+
+def test_the_places_of_rows_are_found_only_for_a_batch_that_may_be_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    once = SampleBatch(OneSampler(), stream(), instruments())
+    expected = SampleTrace(once, KeptBatches(10**6)).process(1)
+    monkeypatch.setattr(sample, "ordered_rows", None)
+    (entry,), (wanted,) = SampleTrace(once, KeptBatches(0)).process(1), expected
+    np.testing.assert_array_equal(decode_ids(entry.code, entry.count), decode_ids(wanted.code, wanted.count))
+    with pytest.raises(TypeError, match="not callable"):
+        SampleTrace(once, KeptBatches(10**6)).process(1)
 
 
 def test_a_batch_of_features_in_memory_has_its_degrees_from_the_thread_that_samples() -> None:
