@@ -7,6 +7,7 @@ pool of threads would not survive the fork. What a rank does is a function of `r
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
 import os
 import signal
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 POLL_S = 0.01
+STACKS_S = 0.2
 NOT_STARTED = -1
 
 
@@ -33,7 +35,7 @@ class Ended:
     status: int  # negative: killed by that signal
     seconds: float  # from the start of the group, or from the signal where one was sent
     result: Any  # of the scenario; None where it raised
-    error: str  # what it raised
+    error: str  # what it raised; where it hung, the stacks of its threads
 
 
 class RankServer:
@@ -104,7 +106,8 @@ def _ended(folder: Path, rank: int, status: int, seconds: float) -> Ended:
     with contextlib.suppress(FileNotFoundError):
         found = json.loads((folder / f"result-{rank}").read_text())
         return Ended(status=status, seconds=seconds, result=found["result"], error=found["error"])
-    return Ended(status=status, seconds=seconds, result=None, error="")
+    stacks = (folder / f"stacks-{rank}").read_text()
+    return Ended(status=status, seconds=seconds, result=None, error=stacks)
 
 
 def _rank(rank: int, request: dict[str, Any]) -> int:
@@ -112,6 +115,7 @@ def _rank(rank: int, request: dict[str, Any]) -> int:
     import torch.distributed
 
     world, folder = request["world"], Path(request["folder"])
+    faulthandler.register(signal.SIGUSR2, file=(folder / f"stacks-{rank}").open("w"))
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world
     )
@@ -149,6 +153,8 @@ def _wait(pids: list[int], timeout_s: float) -> list[tuple[int, float]]:
             if pid in ended:
                 continue
             if is_over:
+                os.kill(pid, signal.SIGUSR2)  # it writes its stacks
+                time.sleep(STACKS_S)
                 os.kill(pid, signal.SIGKILL)
             done, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)
             if done and os.WIFSTOPPED(status):
