@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import distributed
 
-from gloader.distributed.exchange import notes
+from gloader.distributed.exchange import host_group, notes
 from gloader.distributed.exchange.exchange import Exchange
 from gloader.distributed.exchange.host_group import HostGroup, cut_connections
 from gloader.distributed.exchange.owner import OwnedRows
@@ -274,5 +274,34 @@ def leaving(dataset: str, rank: int, world: int, folder: Path) -> dict[str, Any]
     found["late"] = gather(group, np.array([rank]), is_cancelled=never).tolist()
     distributed.barrier()
     group.close()
+    found["threads"] = _threads()
+    return found
+
+
+def deaf(dataset: str, rank: int, world: int, folder: Path) -> dict[str, Any]:
+    """Leave, fail and cancel as in `leaving`, though gloo does not notice that a connection has ended."""
+    connected: list[Any] = []  # a group that is freed ends its connections
+    host_group.cut_connections = connected.append
+    notes.PATIENCE_S = 1.5
+    found: dict[str, Any] = {"kept": []}
+    for name, ends, error in (("left", 1, None), ("failed", 2, OSError("boom")), ("cancelled", 0, None)):
+        group = group_of(range(world), name)
+        gather(group, _ONE, is_cancelled=never)
+        try:
+            if rank == ends and name == "cancelled":
+                gather(group, _ONE, is_cancelled=lambda: True)
+            elif rank == ends:
+                group.close(error)
+            else:
+                time.sleep(
+                    2.0 if name == "cancelled" else 0.3
+                )  # then the first rank has given its collective up
+                gather(group, _ONE, is_cancelled=never)
+        except (ChannelClosedError, RankError) as raised:
+            found[name] = [type(raised).__name__, str(raised)]
+            found["kept"] += _kept_of_torch(raised)
+        # A host that ends late would be one that has left.
+        distributed.barrier()
+        group.close()
     found["threads"] = _threads()
     return found

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import itertools
+import math
 import os
 import threading
 import time
@@ -34,12 +36,14 @@ if TYPE_CHECKING:
     from gloader.core.ids import RowRanges
 
 
-_POLL_S: Final = 0.05
-_LOOK_S: Final = 1.0
+_POLL_S: Final = 0.05  # seconds between two looks at a running collective
+_LOOK_S: Final = 1.0  # seconds between two reads of the other hosts' notes
+_END_S: Final = 1.0  # seconds in which an operation ends after its connections; usually it takes milliseconds
 _CUT_S: Final = 0.001
 _FOR_EVER: Final = timedelta(days=30)
 _LEAVE_S: Final = 2.0
 _CANCELLED: Final = "cancelled"
+_CUT: Final = "the connections were ended"
 _MOST_TEXT: Final = 200
 
 
@@ -144,28 +148,48 @@ class HostGroup:
         with self._lock:
             group = self._group
         if group is None:
-            return "the connections were ended"
+            return _CUT
         options = AllToAllOptions()
         options.asyncOp = True
         tensors = (torch.from_numpy(out), torch.from_numpy(data))
-        patience, next_look, reason = self._patience(notes), time.monotonic() + _LOOK_S, ""
+        reason = ""
         try:
             work = group.alltoall_base(*tensors, out_sizes, sizes, options)
-            while not work.is_completed():
-                if not reason and is_cancelled():
-                    reason = _CANCELLED
-                    self.close()  # ends the work
-                with contextlib.suppress(RuntimeError):  # a finished wait raises again below
-                    work.wait(timedelta(seconds=_POLL_S))
-                if not reason and time.monotonic() > next_look:
-                    reason = patience.end(notes.read(), time.monotonic()) or ""
-                    next_look = time.monotonic() + _LOOK_S
-                    if reason:
-                        self._cut()  # ends the work
+            reason, has_ended = self._wait(work, notes, is_cancelled)
+            if not has_ended:
+                _keep_for_ever(group, work, options, tensors)
+                return reason or _CUT
             work.wait()
         except RuntimeError as error:  # gloo raises only this class; its text names source files, and no rank
             return reason or str(error)
         return ""
+
+    def _wait(self, work: Any, notes: StoreNotes, is_cancelled: Callable[[], bool]) -> tuple[str, bool]:
+        """Wait for the end of ``work``. Return the reason why it was ended, or "", and whether it has ended."""
+        patience = self._patience(notes)
+        reason, next_look = "", time.monotonic() + _LOOK_S
+        left_by = ended_by = math.inf
+        while not work.is_completed():
+            if not reason and is_cancelled():
+                reason = _CANCELLED
+                self.close()  # ends the work
+            with contextlib.suppress(RuntimeError):  # the caller waits again, and receives the error
+                work.wait(timedelta(seconds=_POLL_S))
+            now = time.monotonic()
+            if not reason and now > next_look:
+                found = notes.read()
+                # A host writes its last note just before it ends its connections, which should end the work.
+                if found is not None and not all(map(is_here, found)):
+                    left_by = min(left_by, now + _END_S)
+                reason = "a machine has left" if now > left_by else patience.end(found, now) or ""
+                next_look = now + _LOOK_S
+                if reason:
+                    self._cut()  # ends the work
+            if reason or self._is_cut:
+                ended_by = min(ended_by, now + _END_S)
+            if now > ended_by:
+                return reason, False
+        return reason, True
 
     def _patience(self, notes: StoreNotes) -> Patience:
         self._num_calls += 1
@@ -262,6 +286,15 @@ def cut_connections(group: Any) -> None:
     for other, tag in itertools.product(others, tags):
         with contextlib.suppress(RuntimeError):
             group.recv([torch.empty(1, dtype=torch.uint8)], other, tag).wait(timedelta(seconds=_CUT_S))
+
+
+def _keep_for_ever(*stuck: object) -> None:
+    """Keep a stuck operation's objects until the process ends.
+
+    gloo can miss the end of a connection: a message that has arrived in part is then waited for without end, in gloo's
+    own thread. A group that is freed joins this thread, and would never return. The memory of the message stays too.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(stuck))
 
 
 def group_store() -> Store:
