@@ -26,11 +26,12 @@ from gloader.ssd_store.sweep.wanted_rows import collect_rows, collect_union, fir
 from gloader.types import ReadStats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from types import TracebackType
 
     from numpy.typing import NDArray
 
+    from gloader.core.signals import Cancellation
     from gloader.ssd_store.feature_store import FeatureStore
     from gloader.ssd_store.read.columns import RowFile
     from gloader.ssd_store.spill.folder import SpillFolder
@@ -174,7 +175,7 @@ def load_misses(
     store: FeatureStore,
     misses: Sequence[IdArray],
     *,
-    is_cancelled: Callable[[], bool],
+    cancellation: Cancellation,
     arriving: ArrivingRows | None = None,
 ) -> InRamMisses:
     """Read the rows that any batch in a superbatch misses, each once, into memory, in stored form.
@@ -185,7 +186,6 @@ def load_misses(
     ----------
     store : the rows' store
     misses : S arrays with row ids, ascending, without repeats; each array is read once
-    is_cancelled : tested every few milliseconds
     arriving : source of all rows in place of the store's file; its owner closes it. The read then takes four more bytes
         per row.
 
@@ -200,7 +200,7 @@ def load_misses(
     StoreError, ConfigError
         As in `Sweeper`.
     ChannelClosedError
-        ``is_cancelled`` returned true.
+        The work was cancelled.
     PlanError
         A row does not arrive, or rows with another length arrive.
     GloaderError
@@ -208,7 +208,7 @@ def load_misses(
     """
     stored = store.stored_rows
     union = collect_union(
-        misses, num_rows=stored.num_rows, row_bytes=stored.row_bytes, is_cancelled=is_cancelled
+        misses, num_rows=stored.num_rows, row_bytes=stored.row_bytes, cancellation=cancellation
     )
     wanted, order = union, None
     if arriving is None:
@@ -218,7 +218,7 @@ def load_misses(
             [union.ids],
             num_rows=stored.num_rows,
             row_bytes=stored.row_bytes,
-            is_cancelled=is_cancelled,
+            cancellation=cancellation,
             layout=arriving.layout,
         )
         order = arriving.layout.order
@@ -228,7 +228,7 @@ def load_misses(
     # The sweeper reads the store's open file, because another file may be at its path now.
     sweeper = Sweeper(stored, mapped_bytes(BUFFER_BYTES), file=store.duplicate_file())
     try:
-        cost = sweeper.to_memory(wanted, rows, is_cancelled=is_cancelled, source=arriving)
+        cost = sweeper.to_memory(wanted, rows, cancellation=cancellation, source=arriving)
     finally:
         sweeper.close()
     return InRamMisses(stored, union.ids, rows, num_batches=len(misses), cost=cost, order=order)
@@ -536,7 +536,7 @@ class Packer:
         misses: Sequence[IdArray],
         *,
         superbatch: int,
-        is_cancelled: Callable[[], bool],
+        cancellation: Cancellation,
         arriving: ArrivingRows | None = None,
     ) -> PackedMisses:
         """Write each batch's missing rows in a superbatch to the disk. On an error no file is left.
@@ -547,7 +547,6 @@ class Packer:
         ----------
         misses : S arrays with row ids, ascending, without repeats; each array is read once
         superbatch : the superbatch's number, for messages
-        is_cancelled : tested every few milliseconds
         arriving : source of all rows in place of the store's file; its owner closes it
 
         Raises
@@ -563,7 +562,7 @@ class Packer:
         StoreReadError, TruncatedStoreError, ChecksumError
             The store cannot be read, or is damaged.
         ChannelClosedError
-            ``is_cancelled`` returned true.
+            The work was cancelled.
         StoreError
             The packer is closed.
         PlanError
@@ -581,7 +580,7 @@ class Packer:
                 misses,
                 num_rows=stored.num_rows,
                 row_bytes=stored.row_bytes,
-                is_cancelled=is_cancelled,
+                cancellation=cancellation,
                 layout=layout,
             )
             if layout is None:
@@ -591,7 +590,7 @@ class Packer:
                 plan_regions(wanted.counts, stored.row_bytes),
                 label=f"superbatch {superbatch}",
                 member="batch",
-                is_cancelled=is_cancelled,
+                cancellation=cancellation,
                 arriving=arriving,
             )
         order = None if layout is None else layout.order

@@ -21,12 +21,12 @@ from contextlib import contextmanager, suppress
 from io import FileIO
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
 
-from gloader.core.signals import uninterrupted
+from gloader.core.signals import Cancellation, uninterrupted
 from gloader.core.units import format_bytes
 from gloader.errors import SpillError, StoreError, StoreWriteError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
     from types import TracebackType
 
@@ -532,7 +532,7 @@ def _renameat2(source: StrPath, target: StrPath, flags: int) -> None:
 class SweepSource(Protocol):
     """The source of a file's needed pages in file order, for one sweep."""
 
-    def read(self, buffer: memoryview, offset: int, /, *, is_cancelled: Callable[[], bool]) -> None:
+    def read(self, buffer: memoryview, offset: int, /, *, cancellation: Cancellation) -> None:
         """Fill ``buffer`` with the bytes from ``offset`` on, and wait for them. Successive calls' offsets ascend.
 
         The buffer begins and ends with a needed page. Unneeded pages in between, less than 1 MiB in a row, may stay
@@ -542,14 +542,13 @@ class SweepSource(Protocol):
         ----------
         buffer : entire pages, at most 1 MiB
         offset : offset after the file's header: page p begins at 4096 p
-        is_cancelled : tested repeatedly during the wait; true ends it
 
         Raises
         ------
         GloaderError
             The error that ended the source, such as a lost machine.
         ChannelClosedError
-            ``is_cancelled`` returned true.
+            The work was cancelled.
         """
         ...
 

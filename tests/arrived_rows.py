@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gloader.core.signals import Cancellation
 from gloader.errors import ChannelClosedError
 from gloader.ssd_store.sweep.supply import ArrivingRows
 from gloader.ssd_store.sweep.wanted_rows import ArrivalLayout
@@ -50,7 +51,7 @@ class PlayedPages:
         self.reads: list[tuple[int, int]] = []  # offset and length
         self.num_closed = 0
 
-    def read(self, buffer: memoryview, offset: int, /, *, is_cancelled: Callable[[], bool]) -> None:
+    def read(self, buffer: memoryview, offset: int, /, *, cancellation: Cancellation) -> None:
         past = sum(self.reads[-1]) if self.reads else 0
         assert offset % PAGE == len(buffer) % PAGE == 0 < len(buffer) <= 2**20
         assert past <= offset <= len(self.content) - len(buffer), "out of order, or behind the end"
@@ -60,7 +61,7 @@ class PlayedPages:
         if self._error is not None and len(self.reads) == self._fail_at:
             raise self._error
         while len(self.reads) == self._wait_at:
-            if is_cancelled():
+            if cancellation.is_set():
                 raise ChannelClosedError("waiting for rows was cancelled")
         buffer[:] = self.content[offset : offset + len(buffer)].data
 

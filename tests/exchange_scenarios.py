@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import distributed
 
+from gloader.core.signals import NEVER, Cancellation
 from gloader.distributed.exchange import host_group, notes
 from gloader.distributed.exchange.exchange import Exchange
 from gloader.distributed.exchange.host_group import HostGroup, cut_connections
@@ -30,10 +31,6 @@ from gloader.ssd_store.miss_sources import load_misses
 MEMORY_BYTES = 1_250_000
 MACHINES = "abcd"
 _ONE = np.zeros(1)
-
-
-def never() -> bool:
-    return False
 
 
 def wanted(host: int, num_rows: int) -> NDArray[np.int64]:
@@ -58,8 +55,8 @@ def fetch(exchange: Exchange, store: FeatureStore, rows: NDArray[np.int64]) -> N
     expected = np.empty((len(rows), store.dim), store.dtype)
     store.read_into(rows, expected)
     found = np.empty_like(expected)
-    with exchange.fetch(0, rows, is_cancelled=never) as arriving:
-        misses = load_misses(store, [rows], is_cancelled=never, arriving=arriving)
+    with exchange.fetch(0, rows, cancellation=NEVER) as arriving:
+        misses = load_misses(store, [rows], cancellation=NEVER, arriving=arriving)
     misses.read_into(0, rows, found, at=np.arange(len(rows)))
     assert found.tobytes() == expected.tobytes()
     assert misses.cost.read.bytes_read == 0
@@ -84,7 +81,7 @@ def exchanging(dataset: str, rank: int, world: int, folder: Path) -> dict[str, A
                 )
                 for number in range(2):
                     numbers = exchange.agree(
-                        np.array([number, rank]), is_cancelled=never, same=("superbatch",)
+                        np.array([number, rank]), cancellation=NEVER, same=("superbatch",)
                     )
                     assert numbers[:, 1].tolist() == ranks
                     fetch(exchange, store, wanted(group.index, store.num_rows))
@@ -101,9 +98,9 @@ def _large_and_empty(group: HostGroup) -> list[int]:
     sizes[(group.index + 1) % world] = size
     out_sizes[(group.index - 1) % world] = size
     out = np.zeros(size, np.uint8)
-    group.all_to_all(out, np.full(size, group.index, np.uint8), out_sizes, sizes, is_cancelled=never)
+    group.all_to_all(out, np.full(size, group.index, np.uint8), out_sizes, sizes, cancellation=NEVER)
     empty = np.empty(0, np.uint8)
-    group.all_to_all(empty, empty, [0] * world, [0] * world, is_cancelled=never)
+    group.all_to_all(empty, empty, [0] * world, [0] * world, cancellation=NEVER)
     distributed.barrier()
     group.close()
     return [int(out.min()), int(out.max())]
@@ -129,12 +126,12 @@ class DyingTransport:
         sizes: Sequence[int],
         /,
         *,
-        is_cancelled: Callable[[], bool],
+        cancellation: Cancellation,
     ) -> None:
         if self._num_calls == self._call:
             os.kill(os.getpid(), self._number)
         self._num_calls += 1
-        self._inner.all_to_all(out, data, out_sizes, sizes, is_cancelled=is_cancelled)
+        self._inner.all_to_all(out, data, out_sizes, sizes, cancellation=cancellation)
 
     def close(self, error: BaseException | None = None) -> None:
         self._inner.close(error)
@@ -173,12 +170,12 @@ def dying(
         exchange = Exchange(group, [own_rows(features, world)], memory_bytes=MEMORY_BYTES, rates_s=0.0)
         started = time.monotonic()
         try:
-            exchange.agree(_ONE, is_cancelled=never)
+            exchange.agree(_ONE, cancellation=NEVER)
             if rank == 1 + victim % 2:
                 time.sleep(busy_s)  # elsewhere when it happens: nobody is to take it for the one that is gone
             for _ in range(2):
                 fetch(exchange, features, wanted(group.index, features.num_rows))
-            exchange.agree(_ONE, is_cancelled=never)
+            exchange.agree(_ONE, cancellation=NEVER)
         except RankError as error:
             return {"error": str(error), "seconds": time.monotonic() - started, "threads": _threads()}
     return {"error": "", "seconds": 0.0, "threads": []}
@@ -221,36 +218,36 @@ def leaving(dataset: str, rank: int, world: int, folder: Path) -> dict[str, Any]
     ranks = range(world)
     # Cancelled in a collective that nobody else comes to.
     group = group_of(ranks, "cancelled")
-    gather(group, _ONE, is_cancelled=never)
+    gather(group, _ONE, cancellation=NEVER)
     started = time.monotonic()
     try:
         if rank == 0:
-            gather(group, _ONE, is_cancelled=lambda: time.monotonic() > started + 0.3)
+            gather(group, _ONE, cancellation=Cancellation(lambda: time.monotonic() > started + 0.3))
         else:
             time.sleep(0.6)
-            gather(group, _ONE, is_cancelled=never)
+            gather(group, _ONE, cancellation=NEVER)
     except (ChannelClosedError, MachineLeftError) as error:
         found["cancelled"] = [type(error).__name__, str(error), time.monotonic() - started]
         found["kept"] = _kept_of_torch(error)
     group.close()
     # Left between two collectives while the others wait.
     group = group_of(ranks, "left")
-    gather(group, _ONE, is_cancelled=never)
+    gather(group, _ONE, cancellation=NEVER)
     try:
         if rank == 1:
             group.close()
             group.close()
-        gather(group, _ONE, is_cancelled=never)
+        gather(group, _ONE, cancellation=NEVER)
     except RankError as error:
         found["left"] = [type(error).__name__, str(error)]
         found["kept"] += _kept_of_torch(error)
     group.close()
     group = group_of(ranks, "failed")
-    gather(group, _ONE, is_cancelled=never)
+    gather(group, _ONE, cancellation=NEVER)
     try:
         if rank == 2:
             group.close(OSError("boom on the disk"))
-        gather(group, _ONE, is_cancelled=never)
+        gather(group, _ONE, cancellation=NEVER)
     except RankError as error:
         found["failed"] = [type(error).__name__, str(error)]
     group.close()
@@ -259,7 +256,7 @@ def leaving(dataset: str, rank: int, world: int, folder: Path) -> dict[str, Any]
         group = group_of(ranks, "absent", timeout_s=1.0)
         time.sleep(0.4 if rank == 0 else 0)  # the other one gives up first: it is not to be named
         try:
-            gather(group, _ONE, is_cancelled=never)
+            gather(group, _ONE, cancellation=NEVER)
         except RankError as error:
             found["absent"] = [str(error), time.monotonic() - started]
         group.close()
@@ -268,10 +265,10 @@ def leaving(dataset: str, rank: int, world: int, folder: Path) -> dict[str, Any]
     group = group_of(ranks, "late", timeout_s=1.5)
     if rank == 2:
         time.sleep(2.2)
-    gather(group, _ONE, is_cancelled=never)
+    gather(group, _ONE, cancellation=NEVER)
     if rank == 0:
         time.sleep(2.2)
-    found["late"] = gather(group, np.array([rank]), is_cancelled=never).tolist()
+    found["late"] = gather(group, np.array([rank]), cancellation=NEVER).tolist()
     distributed.barrier()
     group.close()
     found["threads"] = _threads()
@@ -286,17 +283,17 @@ def deaf(dataset: str, rank: int, world: int, folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"kept": []}
     for name, ends, error in (("left", 1, None), ("failed", 2, OSError("boom")), ("cancelled", 0, None)):
         group = group_of(range(world), name)
-        gather(group, _ONE, is_cancelled=never)
+        gather(group, _ONE, cancellation=NEVER)
         try:
             if rank == ends and name == "cancelled":
-                gather(group, _ONE, is_cancelled=lambda: True)
+                gather(group, _ONE, cancellation=Cancellation(lambda: True))
             elif rank == ends:
                 group.close(error)
             else:
                 time.sleep(
                     2.0 if name == "cancelled" else 0.3
                 )  # then the first rank has given its collective up
-                gather(group, _ONE, is_cancelled=never)
+                gather(group, _ONE, cancellation=NEVER)
         except (ChannelClosedError, RankError) as raised:
             found[name] = [type(raised).__name__, str(raised)]
             found["kept"] += _kept_of_torch(raised)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gloader.core.signals import Cancellation
 from gloader.dataset.edge_passes import PassReport
 from gloader.errors import ChannelClosedError
 from gloader.pipeline.edge_sweeps import SweepTier
@@ -94,19 +95,17 @@ class MemoryPasses:
 
     resident_bytes = 0
 
-    def __init__(self, hops: KnownHops, at_pass: Callable[[int, Callable[[], bool]], None]) -> None:
+    def __init__(self, hops: KnownHops, at_pass: Callable[[int, Cancellation], None]) -> None:
         self._hops = hops
         self._at_pass = at_pass
         self.made: list[MemoryHops] = []
         self.asked: list[list[tuple[BatchId, int]]] = []
 
-    def sweep(
-        self, frontiers: Sequence[Frontier], *, label: str, is_cancelled: Callable[[], bool]
-    ) -> MemoryHops:
+    def sweep(self, frontiers: Sequence[Frontier], *, label: str, cancellation: Cancellation) -> MemoryHops:
         assert label
         self.asked.append([(frontier.batch_id, frontier.hop) for frontier in frontiers])
-        self._at_pass(len(self.asked) - 1, is_cancelled)
-        if is_cancelled():
+        self._at_pass(len(self.asked) - 1, cancellation)
+        if cancellation.is_set():
             raise ChannelClosedError("cancelled")
         self.made.append(MemoryHops([self._hops.drawn(frontier) for frontier in frontiers]))
         return self.made[-1]
@@ -118,7 +117,7 @@ class MemoryPasses:
 def sweep_tier(
     sampler: NeighborSampler,
     num_batches: int,
-    at_pass: Callable[[int, Callable[[], bool]], None] = lambda number, is_cancelled: None,
+    at_pass: Callable[[int, Cancellation], None] = lambda number, cancellation: None,
     probed: Sequence[SampledBatch] = (),
 ) -> SweepTier:
     """Return a tier whose passes are over the graph of ``sampler``, which is in memory."""

@@ -33,6 +33,7 @@ import numpy as np
 
 from gloader.cache import plan_belady
 from gloader.core.order import EpochOrder
+from gloader.core.signals import NEVER
 from gloader.core.units import format_bytes, parse_bytes
 from gloader.lab.bench.environment import provenance
 from gloader.lab.bench.graphs import synthetic_graph
@@ -219,14 +220,14 @@ def run_case(case: Case, store_path: Path, misses: dict[str, IdLists], options: 
                 return retrieve(
                     mine,
                     out,
-                    lambda lists: packer.pack(lists, superbatch=0, is_cancelled=lambda: False),
+                    lambda lists: packer.pack(lists, superbatch=0, cancellation=NEVER),
                     held,
                 )
             if name == "D":
                 return retrieve(
                     mine,
                     out,
-                    lambda lists: load_misses(merging, lists, is_cancelled=lambda: False),
+                    lambda lists: load_misses(merging, lists, cancellation=NEVER),
                     4 * 2**20,
                 )
             store = merging if name == "B" else exact

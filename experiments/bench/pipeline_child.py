@@ -23,6 +23,7 @@ from gloader import Dataset, Loader
 from gloader.cache import Trace, batch_step, encode_ids
 from gloader.config import LoaderSettings, ModelConfig, OptimConfig
 from gloader.core.order import EpochOrder
+from gloader.core.signals import NEVER
 from gloader.errors import BudgetError
 from gloader.models import build_model
 from gloader.observe.explain import run_json
@@ -210,9 +211,7 @@ class SuperbatchSteps:
             tracemalloc.stop()
         with self._meter.measure("retrieve"):
             request = self._ssd.retrieval.request(plan, Calibration())
-            staged = self._ssd.retrieval.begin(
-                request, request.own, superbatch=number, is_cancelled=lambda: False
-            )
+            staged = self._ssd.retrieval.begin(request, request.own, superbatch=number, cancellation=NEVER)
         self.strategies[staged.choice.strategy] += 1
         self.num_misses += plan.num_misses
         for index in range(size):

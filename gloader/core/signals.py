@@ -4,8 +4,8 @@ Python runs a signal's handler between any two lines of the main thread, and rai
 place may be inside `threading`, whose locks then stay held for ever or are released twice. It may also lie between a
 call that opens a file and the line that keeps it. docs/adr/0014-signals.md lists the other attempts.
 
-`SignalSafeCondition` is a lock for waiting threads that a signal cannot break. `run_together` starts and joins
-threads, and raises `ThreadStartError` if the system allows no more threads.
+`SignalSafeCondition` is a lock for waiting threads that a signal cannot break. `Cancellation` ends long work on other
+threads. `run_together` starts and joins threads, and raises `ThreadStartError` if the system allows no more threads.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from gloader.errors import ThreadStartError
+from gloader.errors import ChannelClosedError, ThreadStartError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -262,6 +262,46 @@ class SignalSafeCondition:
         for bell in self._bells:
             bell.put(None)
         self._bells.clear()
+
+
+class Cancellation:
+    """An order to end long work, for which the work looks every few milliseconds. Thread-safe. It cannot be undone.
+
+    Parameters
+    ----------
+    test : called at each look; a true result cancels too
+    """
+
+    __slots__ = ("_is_set", "_test")
+
+    def __init__(self, test: Callable[[], bool] = lambda: False) -> None:
+        self._test = test
+        self._is_set = False
+
+    def set(self) -> None:
+        """Cancel the work. Idempotent."""
+        self._is_set = True
+
+    def is_set(self) -> bool:
+        """Return whether the work is cancelled."""
+        return self._is_set or self._test()
+
+    def raise_if_set(self, work: str) -> None:
+        """Raise ChannelClosedError, which names ``work``, if the work is cancelled."""
+        if self.is_set():
+            raise ChannelClosedError(f"{work} was cancelled")
+
+    def reporting(self, progress: Callable[[], object]) -> Cancellation:
+        """Return this cancellation for one piece of work. Each look also calls ``progress``."""
+
+        def test() -> bool:
+            progress()
+            return self.is_set()
+
+        return Cancellation(test)
+
+
+NEVER: Final = Cancellation()  # for work that is not cancelled
 
 
 @contextmanager

@@ -18,14 +18,15 @@ from gloader.ssd_store.spill.regions import RegionStore, SharedBuffers, plan_reg
 from gloader.ssd_store.sweep.passes import PassWay, plan_pass, plan_pass_buffers
 from gloader.ssd_store.sweep.supply import WantedPositions
 from gloader.ssd_store.sweep.sweeper import plan_buffers
-from gloader.ssd_store.sweep.wanted_rows import count_bits, empty_bits, require_going
+from gloader.ssd_store.sweep.wanted_rows import count_bits, empty_bits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     from gloader.config import IoMode
+    from gloader.core.signals import Cancellation
     from gloader.dataset.topology import AnyEdges
     from gloader.samplers.pick_rule import UniformPickRule
     from gloader.samplers.sweeping import Frontier
@@ -84,7 +85,7 @@ class EdgePasses(Protocol):
         """Bytes of the passes' buffers."""
         ...
 
-    def sweep(self, frontiers: Sequence[Any], *, label: str, is_cancelled: Callable[[], bool]) -> SweptHops:
+    def sweep(self, frontiers: Sequence[Any], *, label: str, cancellation: Cancellation) -> SweptHops:
         """Write the draws for ``frontiers`` to the spill folder in one pass. A failed pass leaves no files.
 
         Parameters
@@ -92,7 +93,6 @@ class EdgePasses(Protocol):
         frontiers : the rule's frontiers, for any batches and for hops below L. If batches wait for one another, their
             earlier hops come first
         label : the pass's name, for messages
-        is_cancelled : called every few milliseconds
 
         Raises
         ------
@@ -101,7 +101,7 @@ class EdgePasses(Protocol):
         BudgetError, SpillError
             The spill folder has no room, its disk is full or fails.
         ChannelClosedError
-            ``is_cancelled`` returned true.
+            The work was cancelled.
         """
         ...
 
@@ -115,11 +115,11 @@ class PassCall:
     """The name of one pass, for messages, and its cancellation."""
 
     label: str
-    is_cancelled: Callable[[], bool]  # called every few milliseconds
+    cancellation: Cancellation
 
-    def require_going(self, doing: str) -> None:
+    def raise_if_cancelled(self, doing: str) -> None:
         """Raise ChannelClosedError if the pass is cancelled; ``doing`` names the step, such as "marking lists of"."""
-        require_going(self.is_cancelled, f"{doing} {self.label}")
+        self.cancellation.raise_if_set(f"{doing} {self.label}")
 
 
 # Share of the pages. If more pages are wanted, the pass reads the full file, because marking would cost more than it
@@ -187,16 +187,13 @@ class PickedPasses:
         marks = self._num_pages // 8
         return self._store.resident_bytes + self._portion_bytes + int(self._stored.checksums.nbytes) + marks
 
-    def sweep(
-        self, frontiers: Sequence[Frontier], *, label: str, is_cancelled: Callable[[], bool]
-    ) -> PickedHops:
+    def sweep(self, frontiers: Sequence[Frontier], *, label: str, cancellation: Cancellation) -> PickedHops:
         """Write the sources at the positions of ``frontiers`` to the spill folder. A failed pass leaves no files.
 
         Parameters
         ----------
         frontiers : frontiers of any batches, for hops below L; neighbouring frontiers of one hop share files
         label : the pass's name, for messages
-        is_cancelled : called every few milliseconds
 
         Raises
         ------
@@ -205,7 +202,7 @@ class PickedPasses:
         BudgetError, SpillError
             There are too many frontiers for the buffers; the spill folder has no room, its disk is full or fails.
         ChannelClosedError
-            ``is_cancelled`` returned true.
+            The work was cancelled.
         ConfigError, GraphError
             As the rule.
         StoreError
@@ -216,7 +213,7 @@ class PickedPasses:
             self._store.require_open()
             # This plan is made only for its error: too many frontiers must fail before any page is marked.
             plan_buffers(len(frontiers), self._store.sweep_bytes)
-            call = PassCall(label=label, is_cancelled=is_cancelled)
+            call = PassCall(label=label, cancellation=cancellation)
             counts = self._counts(frontiers, call)
             pages, is_exact = self._mark(frontiers, counts, call)
             plan = plan_pass(
@@ -248,7 +245,7 @@ class PickedPasses:
                 plan_regions(counts, stored.row_bytes, [frontier.hop for frontier in frontiers]),
                 label=label,
                 member="frontier",
-                is_cancelled=is_cancelled,
+                cancellation=cancellation,
             )
         report = PassReport(
             way=plan.way, predicted_s=plan.seconds, pages_wanted=plan.pages_wanted, cost=regions.cost
@@ -262,7 +259,7 @@ class PickedPasses:
     def _counts(self, frontiers: Sequence[Frontier], call: PassCall) -> IdArray:
         counts = np.zeros(len(frontiers), np.int64)
         for owner, frontier in enumerate(frontiers):
-            call.require_going("counting the edges of")
+            call.raise_if_cancelled("counting the edges of")
             counts[owner] = self._rule.counts([frontier])[0]
         return counts
 
@@ -286,7 +283,7 @@ class PickedPasses:
         return pages, True
 
     def _mark_pages(self, frontier: Frontier, pages: NDArray[np.uint64], call: PassCall) -> None:
-        call.require_going("marking the pages of")
+        call.raise_if_cancelled("marking the pages of")
         self._rule.mark(frontier, pages, per_page=PAGE_BYTES // self._stored.row_bytes)
 
 

@@ -15,11 +15,12 @@ from gloader.ssd_store.sweep.sweeper import SweepCost
 from gloader.types import ReadStats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     from gloader.config import IoMode
+    from gloader.core.signals import Cancellation
     from gloader.dataset.dataset import Dataset
     from gloader.dataset.edge_passes import EdgePasses, PassWay, SweptHops
     from gloader.dataset.topology import AnyEdges
@@ -140,7 +141,7 @@ class HeteroPasses:
         return sum(held) - self._shared_bytes * max(len(held) - 1, 0)
 
     def sweep(
-        self, frontiers: Sequence[HeteroFrontier], *, label: str, is_cancelled: Callable[[], bool]
+        self, frontiers: Sequence[HeteroFrontier], *, label: str, cancellation: Cancellation
     ) -> HeteroHops:
         """Write the draws for ``frontiers`` in every relation to the spill folder. A failed pass leaves no files.
 
@@ -160,7 +161,7 @@ class HeteroPasses:
                         drawing.append(part)
                 swept = None
                 if passes is not None and drawing:
-                    swept = passes.sweep(drawing, label=label, is_cancelled=is_cancelled)
+                    swept = passes.sweep(drawing, label=label, cancellation=cancellation)
                     undo.callback(swept.close)
                 hops.append(swept)
                 owners.append(numbers if swept is not None else {})

@@ -25,15 +25,16 @@ from gloader.ssd_store.spill.pieces import SpilledPieces
 from gloader.ssd_store.sweep.passes import PassPlan, plan_pass
 from gloader.ssd_store.sweep.sweep_kernels import WHOLE_FILE
 from gloader.ssd_store.sweep.sweeper import SweepCost
-from gloader.ssd_store.sweep.wanted_rows import empty_bits, next_bit, require_going
+from gloader.ssd_store.sweep.wanted_rows import empty_bits, next_bit
 from gloader.types import ReadStats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from gloader.config import IoMode
+    from gloader.core.signals import Cancellation
     from gloader.dataset.edge_passes import PassWay
     from gloader.dataset.topology import AnyEdges
     from gloader.samplers.sweeping import Frontier
@@ -126,16 +127,13 @@ class ListPasses:
         self.resident_bytes = memory_bytes + held + marks
         self._buffers = [self._new_buffer() for _ in range(2)]
 
-    def sweep(
-        self, frontiers: Sequence[Frontier], *, label: str, is_cancelled: Callable[[], bool]
-    ) -> SweptLists:
+    def sweep(self, frontiers: Sequence[Frontier], *, label: str, cancellation: Cancellation) -> SweptLists:
         """Write the draws for ``frontiers`` to the spill folder in one pass. A failed pass leaves no files.
 
         Parameters
         ----------
         frontiers : frontiers of any batches, for hops below L
         label : the pass's name, for messages
-        is_cancelled : called every few milliseconds
 
         Raises
         ------
@@ -146,7 +144,7 @@ class ListPasses:
         ConfigError
             A list is too long; see `ListRule.mark`.
         ChannelClosedError
-            ``is_cancelled`` returned true.
+            The work was cancelled.
         StoreError
             The passes are closed.
         """
@@ -155,7 +153,7 @@ class ListPasses:
                 raise StoreError(f"{self._sources.path}: the passes over it are closed; open them again")
             capacity = self._capacity(len(frontiers))
             wanted = empty_bits(self._sources.record.num_pages)
-            call = PassCall(label=label, is_cancelled=is_cancelled)
+            call = PassCall(label=label, cancellation=cancellation)
             about = self._mark(frontiers, wanted, call)
             plan = self._plan(wanted, sum(about.values()))
             groups = [frontier.hop for frontier in frontiers]
@@ -240,7 +238,7 @@ class ListPasses:
         """Mark the pages that ``frontiers`` need. Return an estimate of each hop's drawn words."""
         words: dict[int, int] = {}
         for frontier in frontiers:
-            call.require_going("marking the lists of")
+            call.raise_if_cancelled("marking the lists of")
             edges = self._rule.mark(frontier, wanted, per_page=self._sources.per_page)
             words[frontier.hop] = words.get(frontier.hop, 0) + edges * self._rule.record_words
         return words
@@ -288,7 +286,7 @@ class ListPasses:
                 ahead = self._read_ahead(batches, turn, gap_bytes)
                 total += piece.cost
                 for begin, sources, weights in self._runs(piece):
-                    require_going(call.is_cancelled, f"{call.label} over {self._sources.path}")
+                    call.cancellation.raise_if_set(f"{call.label} over {self._sources.path}")
                     draws.offer(begin, sources, weights, take)
         except BaseException:
             if ahead is not None:

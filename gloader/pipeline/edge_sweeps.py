@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from gloader.core.signals import SignalSafeCondition
+from gloader.core.signals import Cancellation, SignalSafeCondition
 from gloader.errors import ChannelClosedError
 from gloader.observe.instruments import note_where
 from gloader.pipeline.threads import stage_thread
@@ -288,18 +288,17 @@ class SweepEdges:
         self._feedback = feedback
         self._instruments = instruments
         self._drawn: dict[int, _Drawn] = {}  # frontiers that the next pass extends, by position
-        self._is_cancelled = False
+        self._cancellation = Cancellation()
 
     def process(self, edges: EdgePass) -> SweptPass:
         """Return ``edges`` and their hops; errors as in `EdgePasses` and `HopRule`."""
         first = self._stream.id_of(edges.positions.start)
         with self._instruments.working("sweep", first, batches=len(edges.positions)) as work:
-            frontiers = [self._frontier(position, work) for position in edges.positions]
+            cancellation = self._cancellation.reporting(work.beat)
+            frontiers = [self._frontier(position, cancellation) for position in edges.positions]
             began = time.thread_time()
             with self._feedback.device.using() as use:
-                hops = self._passes.sweep(
-                    frontiers, label=_label(first, edges), is_cancelled=lambda: self._has_to_end(work)
-                )
+                hops = self._passes.sweep(frontiers, label=_label(first, edges), cancellation=cancellation)
             cpu_s = time.thread_time() - began
             report = hops.report
             read, written = report.cost.read.bytes_read, report.cost.bytes_written
@@ -323,21 +322,15 @@ class SweepEdges:
 
     def cancel(self) -> None:
         """End the current pass and all later ones. Idempotent."""
-        self._is_cancelled = True
+        self._cancellation.set()
 
-    def _frontier(self, position: int, work: Work) -> Any:
+    def _frontier(self, position: int, cancellation: Cancellation) -> Any:
         """Return the frontier of ``position`` in the next pass."""
-        if self._has_to_end(work):
-            raise ChannelClosedError("the pass over the edges was cancelled")
+        cancellation.raise_if_set("the pass over the edges")
         drawn = self._drawn.pop(position, None)
         if drawn is None:
             return self._rule.begin(self._stream.id_of(position), self._stream.seeds_at(position))
         return self._rule.extend(drawn.frontier, drawn.hops.read(drawn.owner))
-
-    def _has_to_end(self, work: Work) -> bool:
-        """Return whether a pass must end; each call also reports progress."""
-        work.beat()
-        return self._is_cancelled
 
 
 class _Drawn(NamedTuple):

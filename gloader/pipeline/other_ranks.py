@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
 
     import numpy as np
     from numpy.typing import NDArray
 
     from gloader.cache import DeviceCachePlan, SlotCache
+    from gloader.core.signals import Cancellation
     from gloader.device import Device, DeviceTier
     from gloader.plan.memory_plan import MemoryPlan
     from gloader.ssd_store import FeatureStore, RamFeatures
@@ -131,7 +132,7 @@ class RowExchange(Protocol):
     """A run's part in the exchanges of all machines, one exchange per superbatch. For the staging thread."""
 
     def choose(
-        self, superbatch: int, offers: Sequence[Offer], *, is_cancelled: Callable[[], bool]
+        self, superbatch: int, offers: Sequence[Offer], *, cancellation: Cancellation
     ) -> tuple[Choice, ...]:
         """Return the choice for each table; all machines agree whether rows are exchanged.
 
@@ -139,7 +140,6 @@ class RowExchange(Protocol):
         ----------
         superbatch : the superbatch's number in the run, the same on all machines
         offers : this machine's offer for each table
-        is_cancelled : polled during waits; true ends the wait
 
         Raises
         ------
@@ -148,12 +148,12 @@ class RowExchange(Protocol):
         BudgetError
             Rows must come from other machines, and neither memory nor disk has room for them.
         ChannelClosedError
-            ``is_cancelled`` returned true.
+            The work was cancelled.
         """
         ...
 
     def fetch(
-        self, table: int, rows: IdArray, *, is_cancelled: Callable[[], bool]
+        self, table: int, rows: IdArray, *, cancellation: Cancellation
     ) -> AbstractContextManager[ArrivingRows]:
         """Begin to exchange rows; all machines call this for the same table.
 
@@ -161,7 +161,6 @@ class RowExchange(Protocol):
         ----------
         table : number of the table
         rows : (K,) rows that this machine needs, ascending; may be empty
-        is_cancelled : polled during waits; true ends the wait
 
         Raises
         ------
@@ -170,7 +169,7 @@ class RowExchange(Protocol):
         RankError
             A machine is gone, does not respond or failed; the error names its rank.
         ChannelClosedError
-            ``is_cancelled`` returned true.
+            The work was cancelled.
         """
         ...
 

@@ -10,6 +10,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
+from gloader.core.signals import NEVER, Cancellation
 from gloader.errors import GloaderError, MachineLeftError
 from gloader.pipeline.other_ranks import Offer
 from gloader.pipeline.superbatch import MissLists, StagedSuperbatch, StagedTable
@@ -22,7 +23,7 @@ from gloader.ssd_store.read.extents import mean_extent_bytes
 from gloader.ssd_store.sweep.wanted_rows import collect_union
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from gloader.cache import CachePlan
     from gloader.observe.instruments import Instruments, Work
@@ -165,7 +166,7 @@ class StageMisses:
         self._retrievals = retrievals
         self._feedback = feedback
         self._instruments = instruments
-        self._is_cancelled = False
+        self._cancellation = Cancellation()
 
     def process(self, planned: PlannedSuperbatch) -> StagedSuperbatch:
         """Return ``planned`` with sources of its missing rows; errors as in `MissRetrieval.begin`."""
@@ -177,7 +178,8 @@ class StageMisses:
         ):
             work.note(superbatch=planned.number)
             unique_rows = 0
-            chosen = None if self._exchange is None else self._choose(self._exchange, planned, work)
+            cancellation = self._cancellation.reporting(work.beat)
+            chosen = None if self._exchange is None else self._choose(self._exchange, planned, cancellation)
             for number, plan in enumerate(planned.plans):
                 with self._naming(number):
                     # Tables are staged in order: a table gets the disk space that earlier tables left.
@@ -185,7 +187,7 @@ class StageMisses:
                     # The sweep shares the disk with the reads of the superbatch in execution. `using` measures only the
                     # sweep's part, as the cost model predicts only this part.
                     with self._feedback.device.using() as use:
-                        table = self._begin(number, request, choice, planned.number, work)
+                        table = self._begin(number, request, choice, planned.number, cancellation)
                 undo.callback(table.misses.close)
                 tables.append(table)
                 unique_rows += request.counts.unique_rows
@@ -209,7 +211,7 @@ class StageMisses:
         return request, request.own
 
     def _choose(
-        self, exchange: RowExchange, planned: PlannedSuperbatch, work: Work
+        self, exchange: RowExchange, planned: PlannedSuperbatch, cancellation: Cancellation
     ) -> list[tuple[Request, Choice]]:
         """Return each table's missing rows, and the method that all machines choose together."""
         requests = []
@@ -219,30 +221,27 @@ class StageMisses:
         offers = [
             retrieval.offer(request) for retrieval, request in zip(self._retrievals, requests, strict=True)
         ]
-        choices = exchange.choose(planned.number, offers, is_cancelled=lambda: self._has_to_end(work))
+        choices = exchange.choose(planned.number, offers, cancellation=cancellation)
         return list(zip(requests, choices, strict=True))
 
     def _begin(
-        self, number: int, request: Request, choice: Choice, superbatch: int, work: Work
+        self, number: int, request: Request, choice: Choice, superbatch: int, cancellation: Cancellation
     ) -> StagedTable:
         retrieval = self._retrievals[number]
 
-        def is_cancelled() -> bool:
-            return self._has_to_end(work)
-
         if self._exchange is None or not choice.is_exchanged:
-            return retrieval.begin(request, choice, superbatch=superbatch, is_cancelled=is_cancelled)
-        rows = retrieval.union(request, is_cancelled=is_cancelled)
+            return retrieval.begin(request, choice, superbatch=superbatch, cancellation=cancellation)
+        rows = retrieval.union(request, cancellation=cancellation)
         try:
-            with self._exchange.fetch(number, rows, is_cancelled=is_cancelled) as arriving:
+            with self._exchange.fetch(number, rows, cancellation=cancellation) as arriving:
                 return retrieval.begin(
-                    request, choice, superbatch=superbatch, is_cancelled=is_cancelled, arriving=arriving
+                    request, choice, superbatch=superbatch, cancellation=cancellation, arriving=arriving
                 )
         except MachineLeftError:
             # That machine's loop has ended, and so will this one: rows prepared beyond the end are read locally.
             if self._exchange.is_needed:
                 raise
-            return retrieval.begin(request, request.own, superbatch=superbatch, is_cancelled=is_cancelled)
+            return retrieval.begin(request, request.own, superbatch=superbatch, cancellation=cancellation)
 
     @contextmanager
     def _naming(self, table: int) -> Iterator[None]:
@@ -256,7 +255,7 @@ class StageMisses:
 
     def cancel(self) -> None:
         """End the current sweep and all later ones. Idempotent."""
-        self._is_cancelled = True
+        self._cancellation.set()
 
     def _served_bytes(self, choice: Choice) -> int:
         """Return the bytes that the disk read for all machines since the last call."""
@@ -278,11 +277,6 @@ class StageMisses:
             requests=cost.read.requests,
             table=name,
         )
-
-    def _has_to_end(self, work: Work) -> bool:
-        """Return whether a sweep must end; each call also reports progress."""
-        work.beat()
-        return self._is_cancelled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -381,14 +375,14 @@ class MissRetrieval:
             spill_bytes=self.spill_bytes,
         )
 
-    def union(self, request: Request, *, is_cancelled: Callable[[], bool]) -> IdArray:
+    def union(self, request: Request, *, cancellation: Cancellation) -> IdArray:
         """Return the rows (K,) that any batch of the superbatch misses, ascending."""
         stored = self._store.stored_rows
         wanted = collect_union(
             request.misses,
             num_rows=stored.num_rows,
             row_bytes=stored.row_bytes,
-            is_cancelled=is_cancelled,
+            cancellation=cancellation,
         )
         return wanted.ids
 
@@ -397,9 +391,7 @@ class MissRetrieval:
         stored = self._store.stored_rows
         if stored.os_io.is_whole:
             return 0.0
-        wanted = collect_union(
-            rows, num_rows=stored.num_rows, row_bytes=stored.row_bytes, is_cancelled=lambda: False
-        )
+        wanted = collect_union(rows, num_rows=stored.num_rows, row_bytes=stored.row_bytes, cancellation=NEVER)
         with closing(self._store.duplicate_file()) as file:
             return stored.os_io.download_s(file.fd, wanted.pages, DATA_OFFSET)
 
@@ -409,7 +401,7 @@ class MissRetrieval:
         choice: Choice,
         *,
         superbatch: int,
-        is_cancelled: Callable[[], bool],
+        cancellation: Cancellation,
         arriving: ArrivingRows | None = None,
     ) -> StagedTable:
         """Return the table's plan with a source of its missing rows; the caller owns the source.
@@ -419,7 +411,6 @@ class MissRetrieval:
         request : the rows to be staged
         choice : the read method
         superbatch : the superbatch's number, for messages
-        is_cancelled : polled during a sweep; true ends the sweep
         arriving : the rows as they arrive from other machines; None means that they are read here
 
         Raises
@@ -429,15 +420,15 @@ class MissRetrieval:
         StoreError
             The features cannot be read, or are damaged.
         ChannelClosedError
-            ``is_cancelled`` returned true.
+            The work was cancelled.
         """
         misses = request.misses
         source: MissSource
         if choice.strategy == "staged":
-            source = load_misses(self._store, misses, is_cancelled=is_cancelled, arriving=arriving)
+            source = load_misses(self._store, misses, cancellation=cancellation, arriving=arriving)
         elif choice.strategy == "packed" and self._packer is not None:
             source = self._packer.pack(
-                misses, superbatch=superbatch, is_cancelled=is_cancelled, arriving=arriving
+                misses, superbatch=superbatch, cancellation=cancellation, arriving=arriving
             )
         else:
             source = DirectMisses(self._store, gap_bytes=request.gap_bytes)

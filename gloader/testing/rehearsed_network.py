@@ -12,10 +12,11 @@ from gloader.distributed.exchange.notes import END, HERE, LOST, explain, is_here
 from gloader.errors import ChannelClosedError, RankError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
+    from gloader.core.signals import Cancellation
     from gloader.distributed.exchange.transport import Transport
 
 
@@ -86,7 +87,7 @@ class ThreadHost:
         sizes: Sequence[int],
         /,
         *,
-        is_cancelled: Callable[[], bool],
+        cancellation: Cancellation,
     ) -> None:
         """Send each host its part of ``data`` and fill ``out``, see `Transport.all_to_all`."""
         world, call = self._world, self._num_calls
@@ -98,7 +99,7 @@ class ThreadHost:
                 world.mail[call, self.index, host] = part.copy()
             world.changed.notify_all()
         deadline = time.monotonic() + world.timeout_s
-        parts = [self._take(call, host, deadline, is_cancelled) for host in range(len(self.names))]
+        parts = [self._take(call, host, deadline, cancellation) for host in range(len(self.names))]
         if [part.shape[0] for part in parts] != list(out_sizes):
             raise RankError(f"hosts sent {[part.shape[0] for part in parts]} bytes, not {list(out_sizes)}")
         out[:] = np.concatenate(parts)
@@ -118,20 +119,18 @@ class ThreadHost:
             self._world.parted.add(self.index)
             self._world.changed.notify_all()
 
-    def _take(
-        self, call: int, host: int, deadline: float, is_cancelled: Callable[[], bool]
-    ) -> NDArray[np.uint8]:
+    def _take(self, call: int, host: int, deadline: float, cancellation: Cancellation) -> NDArray[np.uint8]:
         world = self._world
         with world.changed:
             while (call, host, self.index) not in world.mail:
                 if host in world.parted or self.index in world.parted or time.monotonic() > deadline:
                     break
-                if is_cancelled():
+                if cancellation.is_set():
                     break
                 world.changed.wait(_HOST_POLL_S)
             else:
                 return world.mail.pop((call, host, self.index))
-        if is_cancelled():
+        if cancellation.is_set():
             self.close()
             raise ChannelClosedError("an exchange with other machines was cancelled")
         raise explain(
@@ -140,7 +139,7 @@ class ThreadHost:
             names=self.names,
             keeper=self.names[0],
             cause="no message came",
-            is_cancelled=is_cancelled,
+            cancellation=cancellation,
         )
 
 
@@ -183,15 +182,15 @@ class ThrottledTransport:
         sizes: Sequence[int],
         /,
         *,
-        is_cancelled: Callable[[], bool],
+        cancellation: Cancellation,
     ) -> None:
         """Exchange data as in `Transport.all_to_all`, then wait for the network's time."""
         began = time.monotonic()
-        self._inner.all_to_all(out, data, out_sizes, sizes, is_cancelled=is_cancelled)
+        self._inner.all_to_all(out, data, out_sizes, sizes, cancellation=cancellation)
         moved = max(sum(part) - part[self.index] for part in (out_sizes, sizes))
         due = began + self._latency_s + moved / self._bytes_per_s
         while (left := due - time.monotonic()) > 0:
-            if is_cancelled():
+            if cancellation.is_set():
                 self.close()
                 raise ChannelClosedError("an exchange with other machines was cancelled")
             time.sleep(min(left, _POLL_S))

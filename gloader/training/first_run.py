@@ -15,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from gloader.core.signals import NEVER
 from gloader.errors import SpillError
 from gloader.training.compile_processes import CompileJob, lack_of, room_beside, run_all, save_in_turns
 
@@ -235,8 +236,8 @@ class Rehearsal:
             Packer(store, spill) as packer,
         ):
             for misses in (
-                load_misses(store, [ids], is_cancelled=_never),
-                packer.pack([ids], superbatch=0, is_cancelled=_never),
+                load_misses(store, [ids], cancellation=NEVER),
+                packer.pack([ids], superbatch=0, cancellation=NEVER),
             ):
                 misses.read_into(0, ids, rows, at=ids)
                 misses.close()
@@ -263,10 +264,10 @@ class Rehearsal:
             exchange = Exchange(group, [owned], memory_bytes=_EXCHANGE_BYTES)
             # The orders of a superbatch and of an evaluation.
             for dtype in (np.int32, np.int64):
-                with exchange.fetch(0, ids.astype(dtype), is_cancelled=_never) as arriving:
-                    staged = load_misses(store, [ids], is_cancelled=_never, arriving=arriving)
-                with exchange.fetch(0, ids.astype(dtype), is_cancelled=_never) as arriving:
-                    packed = packer.pack([ids], superbatch=0, is_cancelled=_never, arriving=arriving)
+                with exchange.fetch(0, ids.astype(dtype), cancellation=NEVER) as arriving:
+                    staged = load_misses(store, [ids], cancellation=NEVER, arriving=arriving)
+                with exchange.fetch(0, ids.astype(dtype), cancellation=NEVER) as arriving:
+                    packed = packer.pack([ids], superbatch=0, cancellation=NEVER, arriving=arriving)
                 staged.read_into(0, ids, rows, at=ids)
                 packed.read_into(0, ids, rows, at=ids)
                 packed.close()
@@ -434,10 +435,6 @@ def _of_one_relation(fanouts: "Fanouts") -> tuple[int, ...] | str:
     if isinstance(fanouts, RelationFanouts):
         return fanouts.by_relation[0][1]
     return fanouts if isinstance(fanouts, tuple) else str(fanouts)
-
-
-def _never() -> bool:
-    return False
 
 
 def _lacks_kernels(

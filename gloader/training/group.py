@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 
 from gloader.core.machine import host_id, machine_id, shown_machine
-from gloader.core.signals import uninterrupted
+from gloader.core.signals import Cancellation, uninterrupted
 from gloader.errors import ChannelClosedError, RankError
 from gloader.training.rank_watch import RankWatch
 
@@ -26,7 +26,7 @@ logger = logging.getLogger("gloader")
 
 T = TypeVar("T")
 # Receives a function that returns true when the work should end early.
-SideWork: TypeAlias = "Callable[[Callable[[], bool]], None]"
+SideWork: TypeAlias = "Callable[[Cancellation], None]"
 
 # Seconds between two signs of life from the first rank, while the other ranks wait.
 _BEAT_S = 1.0
@@ -344,7 +344,7 @@ class _SideThread:
     def __init__(self, work: SideWork) -> None:
         self._work = work
         self._error: BaseException | None = None
-        self._is_over = threading.Event()
+        self._cancellation = Cancellation()
         self._thread = threading.Thread(target=self._run, name="gloader-meanwhile", daemon=True)
 
     def __enter__(self) -> None:
@@ -356,7 +356,7 @@ class _SideThread:
         # If the first rank's work succeeded, the message that ends this thread is already sent.
         if error is None:
             self._thread.join(_HELPER_ENDS_S)
-        self._is_over.set()
+        self._cancellation.set()
         self._thread.join()
         # The thread's error is raised, because it makes the first rank fail. Two errors are only effects:
         # ChannelClosedError ends the thread, and RankError repeats the block's error.
@@ -366,7 +366,7 @@ class _SideThread:
 
     def _run(self) -> None:
         try:
-            self._work(self._is_over.is_set)
+            self._work(self._cancellation)
         except BaseException as error:  # noqa: BLE001 - raised where the rank waits
             self._error = error
 

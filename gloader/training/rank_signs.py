@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from torch.distributed.distributed_c10d import PrefixStore
 
+from gloader.core.signals import NEVER
 from gloader.distributed.exchange.host_group import group_store
 from gloader.distributed.exchange.notes import LOST, STOPPED, Patience, StoreNotes, explain, note_of
 from gloader.errors import RankError
@@ -65,7 +66,7 @@ class RankSigns:
             names=self._names,
             keeper=self._names[0],
             cause=cause,
-            is_cancelled=lambda: False,
+            cancellation=NEVER,
         )
 
     def fail(self, error: BaseException) -> None:

@@ -23,9 +23,10 @@ from gloader.training.inference.layerwise_inference import HeteroInference
 from gloader.types import EDGE, NODE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
+    from gloader.core.signals import Cancellation
     from gloader.dataset import Dataset
     from gloader.device import DeviceTier
     from gloader.ssd_store import FeatureStore
@@ -76,9 +77,9 @@ class MachineRows:
             finally:
                 self._reader = None
 
-    def serve(self, is_cancelled: Callable[[], bool]) -> None:
+    def serve(self, cancellation: Cancellation) -> None:
         """Serve the first rank until its reading ends; raises like `serve_rows`."""
-        serve_rows(self._connect(), is_cancelled=is_cancelled)
+        serve_rows(self._connect(), cancellation=cancellation)
 
     def _connect(self) -> Exchange:
         tables = [

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Self
 
-from gloader.core.signals import SignalSafeCondition, thread_errors, uninterrupted
+from gloader.core.signals import NEVER, Cancellation, SignalSafeCondition, thread_errors, uninterrupted
 from gloader.core.thread_times import HelpAccount, own_account
-from gloader.errors import ChannelClosedError, ChecksumError, StoreError, StoreReadError
+from gloader.errors import ChecksumError, StoreError, StoreReadError
 from gloader.ssd_store.mirror.object_store import REQUEST_TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def pause_s(request: BlockRequest, attempt: int) -> float:
 _KEEPING: Final = 4  # threads that write received blocks, in addition to threads that request more
 _KEEPING_S: Final = 10.0  # longest wait for these threads at the end, because a disk may hang
 _IDLE_S: Final = 1.0  # lifetime of a thread without work
-_LOOK_S: Final = 0.05  # pause between two tests of `is_cancelled`
+_LOOK_S: Final = 0.05  # pause between two looks for a cancellation
 # Multiple of a request's time-out after which it is given up here, even if the store's client does not.
 _LATE: Final = 1.5
 
@@ -303,7 +303,7 @@ class Fetcher:
             self._changed.notify_all()
         return fetch
 
-    def wait(self, fetch: BlockFetch, *, is_cancelled: Callable[[], bool] = lambda: False) -> None:
+    def wait(self, fetch: BlockFetch, *, cancellation: Cancellation = NEVER) -> None:
         """Wait until a block was taken.
 
         Raises
@@ -313,11 +313,10 @@ class Fetcher:
         ChecksumError, StoreError
             ``take`` raised the error, or the fetcher was closed.
         ChannelClosedError
-            ``is_cancelled`` returned true.
+            The work was cancelled.
         """
         while not fetch.is_done:
-            if is_cancelled():
-                raise ChannelClosedError(f"waiting for {fetch.request.text} was cancelled")
+            cancellation.raise_if_set(f"waiting for {fetch.request.text}")
             self._changed.when(lambda: fetch.is_done, lambda: None, _LOOK_S)
             self._give_up_late()
         if fetch.error is not None:

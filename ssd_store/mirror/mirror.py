@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from gloader.core.aligned_memory import mapped_bytes
-from gloader.core.signals import SignalSafeCondition
+from gloader.core.signals import NEVER, Cancellation, SignalSafeCondition
 from gloader.errors import (
-    ChannelClosedError,
     ChecksumError,
     StoreError,
     StoreOpenError,
@@ -146,9 +145,7 @@ class Mirror:
         with self._changed.lock:
             arrival.num_users += 1
 
-    def wait(
-        self, arrival: Arrival, *, is_cancelled: Callable[[], bool] = lambda: False
-    ) -> NDArray[np.uint8]:
+    def wait(self, arrival: Arrival, *, cancellation: Cancellation = NEVER) -> NDArray[np.uint8]:
         """Return a requested block's bytes.
 
         Raises
@@ -160,7 +157,7 @@ class Mirror:
         ChecksumError
             The block arrived damaged twice; the message names the block.
         ChannelClosedError
-            ``is_cancelled`` returned true.
+            The work was cancelled.
         """
         if arrival.fetch is None:  # the block was already stored at the request, and is pinned
             if arrival.data is None:
@@ -168,7 +165,7 @@ class Mirror:
             return arrival.data
         try:
             with self.waits:
-                self._fetcher.wait(arrival.fetch, is_cancelled=is_cancelled)
+                self._fetcher.wait(arrival.fetch, cancellation=cancellation)
         except StoreReadError as error:
             if error.errno != errno.ESTALE:
                 raise
@@ -197,7 +194,7 @@ class Mirror:
         file: MirroredFile,
         blocks: Iterable[int],
         *,
-        is_cancelled: Callable[[], bool] = lambda: False,
+        cancellation: Cancellation = NEVER,
     ) -> None:
         """Fetch ``blocks`` (ascending) to the disk; raises as `wait`, and `StoreWriteError` if the disk fails."""
         arrivals: list[Arrival] = []
@@ -208,7 +205,7 @@ class Mirror:
                     arrivals.append(self.ask(file, block, must_keep=True))
                 if not arrivals:
                     return
-                self._wait_kept(arrivals, 0, is_cancelled)
+                self._wait_kept(arrivals, 0, cancellation)
                 self.drop(arrivals.pop(0))
         finally:
             for arrival in arrivals:
@@ -229,13 +226,13 @@ class Mirror:
             for block in blocks.tolist():
                 arrivals.append(self.ask(file, block, must_keep=True))  # noqa: PERF401 - keeps these if one fails
             for number in range(len(arrivals)):
-                self._wait_kept(arrivals, number, lambda: False)
+                self._wait_kept(arrivals, number, NEVER)
             yield
         finally:
             for arrival in arrivals:
                 self.drop(arrival)
 
-    def require_whole(self, file: MirroredFile, *, is_cancelled: Callable[[], bool] = lambda: False) -> None:
+    def require_whole(self, file: MirroredFile, *, cancellation: Cancellation = NEVER) -> None:
         """Fetch a file that only a digest of the entire file can check; raises as `bring`, and `ChecksumError`."""
         if file.name in self._verified:
             return
@@ -245,7 +242,7 @@ class Mirror:
                 if file.name in self._verified:
                     return
                 file.reload()
-                self.bring(file, np.flatnonzero(file.marks == MISSING).tolist(), is_cancelled=is_cancelled)
+                self.bring(file, np.flatnonzero(file.marks == MISSING).tolist(), cancellation=cancellation)
                 with self._disk_errors(file):
                     is_sound = check.is_sound(file)
                     for block in np.flatnonzero(file.marks != (HERE if is_sound else MISSING)).tolist():
@@ -380,11 +377,11 @@ class Mirror:
             arrival.is_pinned = False
             self.keeper.unpin(arrival.file, arrival.block, arrival.block + 1)
 
-    def _wait_kept(self, arrivals: list[Arrival], number: int, is_cancelled: Callable[[], bool]) -> None:
+    def _wait_kept(self, arrivals: list[Arrival], number: int, cancellation: Cancellation) -> None:
         """Wait until arrival ``number`` is on the disk. It stays there until `drop`."""
         while (arrival := arrivals[number]).fetch is not None:
-            self.wait(arrival, is_cancelled=is_cancelled)
-            self._wait_settled(arrival, is_cancelled)
+            self.wait(arrival, cancellation=cancellation)
+            self._wait_settled(arrival, cancellation)
             is_free = self.keeper.budget_bytes is not None and not self.files.is_checked_whole(arrival.file)
             if arrival.is_kept and (arrival.is_pinned or not is_free):
                 return
@@ -392,12 +389,9 @@ class Mirror:
             arrivals[number] = self.ask(arrival.file, arrival.block, must_keep=True)
             self.drop(arrival)
 
-    def _wait_settled(self, arrival: Arrival, is_cancelled: Callable[[], bool]) -> None:
+    def _wait_settled(self, arrival: Arrival, cancellation: Cancellation) -> None:
         while not arrival.is_settled:
-            if is_cancelled():
-                raise ChannelClosedError(
-                    f"waiting for block {arrival.block} of {arrival.file.path} was cancelled"
-                )
+            cancellation.raise_if_set(f"waiting for block {arrival.block} of {arrival.file.path}")
             self._changed.when(lambda: arrival.is_settled, lambda: None, _LOOK_S)
         if arrival.failure is not None:
             text = (

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gloader.core.signals import close_in_finalizer
-from gloader.errors import ChannelClosedError, PlanError, StoreError
+from gloader.core.signals import Cancellation, close_in_finalizer
+from gloader.errors import PlanError, StoreError
 from gloader.ssd_store.format.manifest import DATA_OFFSET
 from gloader.ssd_store.mirror.block_fetch import MirrorStats
 from gloader.ssd_store.mirror.keeper import count_uses
@@ -22,7 +22,7 @@ from gloader.ssd_store.read.device_file import DeviceFile
 from gloader.ssd_store.read.extents import ALIGNMENT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
@@ -112,7 +112,7 @@ class MirrorSource:
         self._is_closed = False
         self._local = DeviceFile(file.path, os_io=os_io)
 
-    def read(self, buffer: memoryview, offset: int, /, *, is_cancelled: Callable[[], bool]) -> None:
+    def read(self, buffer: memoryview, offset: int, /, *, cancellation: Cancellation) -> None:
         """Read as `SweepSource.read` does. Bytes from the store are verified."""
         at = offset + DATA_OFFSET
         while buffer:
@@ -124,7 +124,7 @@ class MirrorSource:
                 raise PlanError(
                     f"{self._file.path}: a sweep reads behind its end, at byte {at}; this is a bug of gloader"
                 )
-            self._read_block(block, buffer[:count], at, is_cancelled)
+            self._read_block(block, buffer[:count], at, cancellation)
             buffer, at = buffer[count:], at + count
 
     def close(self) -> None:
@@ -134,13 +134,12 @@ class MirrorSource:
             self._leave_behind(self._file.num_blocks)
             self._local.close()
 
-    def _read_block(self, block: int, part: memoryview, at: int, is_cancelled: Callable[[], bool]) -> None:
-        if is_cancelled():
-            raise ChannelClosedError(f"a sweep over {self._file.path} was cancelled")
+    def _read_block(self, block: int, part: memoryview, at: int, cancellation: Cancellation) -> None:
+        cancellation.raise_if_set(f"a sweep over {self._file.path}")
         if block in self._pinned:
             self._local.read_fully(part, at)
             return
-        data = self._mirror.wait(self._arrivals[block], is_cancelled=is_cancelled)
+        data = self._mirror.wait(self._arrivals[block], cancellation=cancellation)
         start = at - self._file.start_of(block)
         np.copyto(np.frombuffer(part, np.uint8), data[start : start + len(part)])
 

@@ -24,12 +24,13 @@ from gloader.ssd_store.spill.folder import SpillFiles
 from gloader.ssd_store.sweep.sweeper import Sweeper
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
 
     from gloader.config import IoMode
+    from gloader.core.signals import Cancellation
     from gloader.ssd_store.os_io import OsIO
     from gloader.ssd_store.read.columns import RowFile
     from gloader.ssd_store.read.row_kernels import Target
@@ -227,7 +228,7 @@ class RegionStore:
         *,
         label: str,
         member: str,
-        is_cancelled: Callable[[], bool],
+        cancellation: Cancellation,
         arriving: ArrivingRows | None = None,
     ) -> Regions:
         """Write each member's rows to its region. On an error no region is left.
@@ -238,7 +239,6 @@ class RegionStore:
         layout : the regions' layout
         label : name of the members' owner in messages, such as "superbatch 3"
         member : name for one member in messages, such as "batch"
-        is_cancelled : tested every few milliseconds
         arriving : source of rows in place of the file; ``wanted`` then holds the rows' slots
 
         Raises
@@ -250,7 +250,7 @@ class RegionStore:
         StoreReadError, TruncatedStoreError, ChecksumError
             The rows cannot be read, or are damaged.
         ChannelClosedError
-            ``is_cancelled`` returned true.
+            The work was cancelled.
         StoreError
             The store is closed.
         GloaderError
@@ -271,7 +271,7 @@ class RegionStore:
                     sums,
                     layout.first_page[:-1],
                     label=f"{label}, {member}",
-                    is_cancelled=is_cancelled,
+                    cancellation=cancellation,
                     source=arriving,
                 )
                 self._folder.os_io.kill_point("pack.after_sweep")

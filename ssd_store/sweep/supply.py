@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gloader.core.signals import Cancellation
     from gloader.ssd_store.os_io import SweepSource
     from gloader.ssd_store.read.columns import RowFile
     from gloader.ssd_store.read.device_file import DeviceFile
@@ -165,18 +166,17 @@ class SweepContent:
     source: SweepSource | None = None  # None means the file itself
 
 
-def bring(source: SweepSource, sweep: Sweep, is_cancelled: Callable[[], bool]) -> None:
+def bring(source: SweepSource, sweep: Sweep, cancellation: Cancellation) -> None:
     """Fill the extent at the sweep's head; raises as `SweepSource.read`.
 
     Parameters
     ----------
     source : source of the pages
     sweep : the running sweep
-    is_cancelled : tested during the wait
     """
     slot = int(sweep.state[kernels.HEAD]) % sweep.extents.shape[1]
     start, length, at, _, _ = sweep.extents[:, slot].tolist()
-    source.read(sweep.ring[at : at + length].data, start, is_cancelled=is_cancelled)
+    source.read(sweep.ring[at : at + length].data, start, cancellation=cancellation)
     sweep.extents[kernels.FLAG, slot] = kernels.DONE
 
 

@@ -48,19 +48,20 @@ from gloader.ssd_store.sweep.supply import (
     supply_of,
 )
 from gloader.ssd_store.sweep.sweep_kernels import Sweep
-from gloader.ssd_store.sweep.wanted_rows import WantedRows, require_going
 from gloader.types import ReadStats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
+    from gloader.core.signals import Cancellation
     from gloader.ssd_store.os_io import OsIO, SweepSource
     from gloader.ssd_store.read.columns import RowFile
     from gloader.ssd_store.read.device_file import DeviceFile
     from gloader.ssd_store.spill.folder import SpillFile
     from gloader.ssd_store.sweep.supply import Supply
+    from gloader.ssd_store.sweep.wanted_rows import WantedRows
     from gloader.types import IdArray
 
 
@@ -69,7 +70,7 @@ _BROUGHT_BYTES: Final = 2**20  # longest extent from a source; longer, because e
 MAX_RING_BYTES: Final = 4 * 2**20
 MIN_RING_BYTES: Final = 2**20
 MAX_PIECE_BYTES: Final = 64 * 1024  # larger pieces gain nothing
-_STEP_BYTES: Final = 4 * 2**20  # bytes dealt out between two calls of `is_cancelled`: a few milliseconds
+_STEP_BYTES: Final = 4 * 2**20  # bytes dealt out between two looks for a cancellation: a few milliseconds
 _SPARE_SHARE: Final = 4  # one spare piece for 4 batches; spare pieces are for writes in flight
 _MIN_SPARE: Final = 8
 
@@ -199,7 +200,7 @@ class Sweeper:
         wanted: WantedRows,
         out: NDArray[np.uint8],
         *,
-        is_cancelled: Callable[[], bool],
+        cancellation: Cancellation,
         source: SweepSource | ArrivingRows | None = None,
     ) -> SweepCost:
         """Copy a single batch's rows, in stored form, into memory.
@@ -208,7 +209,6 @@ class Sweeper:
         ----------
         wanted : the rows of one batch
         out : uint8, page-aligned and longer than the rows, because the sweep would try to write a full buffer
-        is_cancelled : tested every few milliseconds
         source : brings the file's pages, or is `ArrivingRows`, whose slots are then in ``wanted``. The caller closes
             the source. If None, the sweep reads the file, or uses `OsIO.source` if the file lacks pages
 
@@ -217,7 +217,7 @@ class Sweeper:
         StoreReadError, TruncatedStoreError, ChecksumError
             As in `FeatureStore.read_into`.
         ChannelClosedError
-            ``is_cancelled`` returned true.
+            The work was cancelled.
         GloaderError
             The source failed.
         """
@@ -234,7 +234,7 @@ class Sweeper:
                 fds=nowhere,
                 starts=nowhere,
             )
-            return self._run(content, supply, sweep, files, is_cancelled)
+            return self._run(content, supply, sweep, files, cancellation)
 
     def to_files(
         self,
@@ -245,7 +245,7 @@ class Sweeper:
         first_page: IdArray,
         *,
         label: str,
-        is_cancelled: Callable[[], bool],
+        cancellation: Cancellation,
         source: SweepSource | ArrivingRows | None = None,
     ) -> SweepCost:
         """Write each batch's rows, in stored form, one after another to its region of a file.
@@ -258,7 +258,6 @@ class Sweeper:
         sums : receives the checksums of the written pages
         first_page : (S,) index of each batch's first checksum in ``sums``
         label : a batch's name in messages, without its number, such as "superbatch 3, batch"
-        is_cancelled : tested every few milliseconds
         source : as in `to_memory`
 
         Raises
@@ -278,7 +277,7 @@ class Sweeper:
             files = SweepFiles(label=label, file=file, targets=targets, fds=fds, starts=starts)
             supply = supply_of(wanted)
             sweep = self._prepare(content, supply, buffers, pieces, sums, first_page)
-            return self._run(content, supply, sweep, files, is_cancelled)
+            return self._run(content, supply, sweep, files, cancellation)
 
     def close(self) -> None:
         """Release everything. Idempotent."""
@@ -361,7 +360,7 @@ class Sweeper:
         supply: Supply,
         sweep: Sweep,
         files: SweepFiles,
-        is_cancelled: Callable[[], bool],
+        cancellation: Cancellation,
     ) -> SweepCost:
         driver, source, wanted = self._driver, content.source, content.wanted
         if driver is None:
@@ -370,7 +369,7 @@ class Sweeper:
         try:
             status = RUNNING
             while status != FINISHED:
-                require_going(is_cancelled, f"a sweep over {content.stored.path}")
+                cancellation.raise_if_set(f"a sweep over {content.stored.path}")
                 status = driver.step(sweep, files, _STEP_BYTES)
                 if status == kernels.STARVED:
                     supply.refill(sweep)
@@ -381,7 +380,7 @@ class Sweeper:
                     if not repairs.repair(sweep):
                         raise_mismatch(content, sweep)
                 if status == READ_CARE and source is not None:
-                    bring(source, sweep, is_cancelled)
+                    bring(source, sweep, cancellation)
                 elif status in (READ_CARE, WRITE_CARE):
                     # A repeated request may replace the descriptor by one without O_DIRECT. No other request may use
                     # the old descriptor then.

@@ -10,15 +10,16 @@ import numpy as np
 from gloader.core.ids import as_ids, id_dtype
 from gloader.core.kernels import njit
 from gloader.core.numba_ops import to_int
-from gloader.errors import ChannelClosedError, PlanError, ShapeError
+from gloader.errors import PlanError, ShapeError
 from gloader.ssd_store.format.checksum import extend_digest
 from gloader.ssd_store.read.extents import ALIGNMENT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
+    from gloader.core.signals import Cancellation
     from gloader.types import IdArray
 
 
@@ -124,7 +125,7 @@ def collect_rows(
     *,
     num_rows: int,
     row_bytes: int,
-    is_cancelled: Callable[[], bool],
+    cancellation: Cancellation,
     layout: ArrivalLayout | None = None,
 ) -> WantedRows:
     """Collect each batch's rows, once, and mark their pages.
@@ -133,7 +134,6 @@ def collect_rows(
     ----------
     misses : S arrays with row ids, ascending, without repeats
     num_rows, row_bytes : the store's N and R
-    is_cancelled : tested before each batch
     layout : layout of rows that arrive in another order than the file's; the result then has the rows' slots
 
     Raises
@@ -143,7 +143,7 @@ def collect_rows(
     PlanError
         A row does not arrive.
     ChannelClosedError
-        ``is_cancelled`` returned true.
+        The work was cancelled.
     """
     num_places = num_rows if layout is None else layout.num_slots
     num_pages = -(-num_places * row_bytes // ALIGNMENT)
@@ -152,7 +152,7 @@ def collect_rows(
     pages = empty_bits(num_pages)
     digests = np.empty(len(misses), np.uint64)
     for batch in range(len(misses)):
-        require_going(is_cancelled, f"collecting the missing rows of batch {batch}")
+        cancellation.raise_if_set(f"collecting the missing rows of batch {batch}")
         # The plan is read once: each access decodes the list, and four bytes per row are kept.
         rows = checked_rows(misses[batch], batch, num_rows)
         start, end = int(bounds[batch]), int(bounds[batch]) + rows.shape[0]
@@ -168,7 +168,7 @@ def collect_rows(
 
 
 def collect_union(
-    misses: Sequence[IdArray], *, num_rows: int, row_bytes: int, is_cancelled: Callable[[], bool]
+    misses: Sequence[IdArray], *, num_rows: int, row_bytes: int, cancellation: Cancellation
 ) -> WantedRows:
     """Collect the rows that any batch misses, each once, as the rows of one batch; raises as `collect_rows`.
 
@@ -176,12 +176,11 @@ def collect_union(
     ----------
     misses : S arrays with row ids, ascending, without repeats
     num_rows, row_bytes : the store's N and R
-    is_cancelled : tested before each batch
     """
     # A bitmap of rows sorts and merges in one pass, for any S.
     bits = empty_bits(num_rows)
     for batch in range(len(misses)):
-        require_going(is_cancelled, f"collecting the missing rows of batch {batch}")
+        cancellation.raise_if_set(f"collecting the missing rows of batch {batch}")
         mark_rows(checked_rows(misses[batch], batch, num_rows), bits)
     ids = np.empty(count_bits(bits), id_dtype(num_rows))
     list_bits(bits, ids)
@@ -195,18 +194,6 @@ def collect_union(
         num_pages=num_pages,
         digests=np.empty(0, np.uint64),
     )
-
-
-def require_going(is_cancelled: Callable[[], bool], what: str) -> None:
-    """Raise `ChannelClosedError` if ``is_cancelled`` returns true.
-
-    Raises
-    ------
-    ChannelClosedError
-        ``is_cancelled`` returned true.
-    """
-    if is_cancelled():
-        raise ChannelClosedError(f"{what} was cancelled")
 
 
 def empty_bits(count: int) -> NDArray[np.uint64]:

@@ -19,10 +19,11 @@ from gloader.ssd_store.sweep.supply import ArrivingRows
 from gloader.ssd_store.sweep.wanted_rows import first_wrong, rows_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
+    from gloader.core.signals import Cancellation
     from gloader.distributed.exchange.owner import OwnedRows, RoundSizes
     from gloader.distributed.exchange.transport import Transport
     from gloader.ssd_store.cost.exchange_cost import NetworkRates
@@ -82,14 +83,13 @@ class Exchange:
         self.stats = ExchangeStats()
 
     def agree(
-        self, numbers: NDArray[Any], *, is_cancelled: Callable[[], bool], same: Sequence[str] = ()
+        self, numbers: NDArray[Any], *, cancellation: Cancellation, same: Sequence[str] = ()
     ) -> NDArray[np.float64]:
         """Return (W, n) the numbers of all hosts, in host order; collective.
 
         Parameters
         ----------
         numbers : (n,) float64, the same n on all hosts
-        is_cancelled : polled during waits; true ends this host's part in all exchanges
         same : names of the first numbers, which must be equal on all hosts
 
         Raises
@@ -99,17 +99,15 @@ class Exchange:
         RankError
             A host is gone, does not respond, failed, or makes another call; the error names it.
         ChannelClosedError
-            ``is_cancelled`` returned true.
+            The work was cancelled.
         """
-        with self._taking_part(_AGREE, len(numbers), is_cancelled):
-            found = gather(self._transport, np.asarray(numbers, np.float64), is_cancelled=is_cancelled)
+        with self._taking_part(_AGREE, len(numbers), cancellation):
+            found = gather(self._transport, np.asarray(numbers, np.float64), cancellation=cancellation)
             self._require_same(found[:, : len(same)], same)
             return found
 
     @contextmanager
-    def fetch(
-        self, table: int, rows: NDArray[Any], *, is_cancelled: Callable[[], bool]
-    ) -> Iterator[ArrivingRows]:
+    def fetch(self, table: int, rows: NDArray[Any], *, cancellation: Cancellation) -> Iterator[ArrivingRows]:
         """Exchange a table's rows: inside the block they arrive, and this host serves the others. Collective.
 
         The block must read all pages. It ends when every host has its rows. An error ends it early and is reported to
@@ -119,7 +117,6 @@ class Exchange:
         ----------
         table : number of the table
         rows : (K,) rows that this host needs, ascending and unique; may be empty
-        is_cancelled : see `agree`
 
         Raises
         ------
@@ -138,14 +135,14 @@ class Exchange:
             raise ShapeError(
                 f"row {int(ids[wrong])} at {wrong} is not one of ascending rows within 0..{owned.store.num_rows - 1}"
             )
-        with self._taking_part(table, 0, is_cancelled):
+        with self._taking_part(table, 0, cancellation):
             plan = plan_fetch(
-                self._transport, owned.bounds, self._sizes[table], ids, is_cancelled=is_cancelled
+                self._transport, owned.bounds, self._sizes[table], ids, cancellation=cancellation
             )
             fetch = RowFetch(self._transport, owned, plan, verify=self._verify)
             try:
                 yield ArrivingRows(layout=plan.layout, source=fetch.arrivals)
-                fetch.wait(is_cancelled=is_cancelled)
+                fetch.wait(cancellation=cancellation)
             except BaseException as error:
                 # This comes before the thread ends: the others receive this error instead of the cancellation.
                 self._end(error)
@@ -163,14 +160,14 @@ class Exchange:
         self._transport.close(error)
 
     @contextmanager
-    def _taking_part(self, what: int, size: int, is_cancelled: Callable[[], bool]) -> Iterator[None]:
+    def _taking_part(self, what: int, size: int, cancellation: Cancellation) -> Iterator[None]:
         """Check that all hosts make the same call; leave the exchanges if the call fails."""
         if not self._turn.acquire(blocking=False):
             raise RankError("rows are being exchanged: one exchange at a time")
         try:
             if not self._sizes:
-                self._begin(is_cancelled)
-            self._meet(what, size, is_cancelled)
+                self._begin(cancellation)
+            self._meet(what, size, cancellation)
             yield
         except BaseException as error:
             self._end(error)
@@ -178,10 +175,10 @@ class Exchange:
         finally:
             self._turn.release()
 
-    def _meet(self, what: int, size: int, is_cancelled: Callable[[], bool]) -> None:
+    def _meet(self, what: int, size: int, cancellation: Cancellation) -> None:
         card = np.array([self._num_calls, what, size], np.int64)
         self._num_calls += 1
-        cards = gather(self._transport, card, is_cancelled=is_cancelled)
+        cards = gather(self._transport, card, cancellation=cancellation)
         if (cards != card).any():
             said = ", ".join(
                 f"{name} {_doing(*one)}"
@@ -197,7 +194,7 @@ class Exchange:
         is_failure = isinstance(error, Exception) and not isinstance(error, ChannelClosedError)
         self._transport.close(error if is_failure else None)
 
-    def _begin(self, is_cancelled: Callable[[], bool]) -> None:
+    def _begin(self, cancellation: Cancellation) -> None:
         """Compare the hosts' facts about the tables, and measure the network."""
         facts = [
             np.concatenate([[one.store.num_rows, one.store.row_bytes], one.bounds]).astype(np.int64)
@@ -205,7 +202,7 @@ class Exchange:
         ]
         digest = np.array([rows_digest(np.concatenate(facts))], np.uint64).view(np.int64)[0] if facts else 0
         card = np.array([_VERSION, digest, self._memory_bytes, int(self._verify)], np.int64)
-        cards = gather(self._transport, card, is_cancelled=is_cancelled)
+        cards = gather(self._transport, card, cancellation=cancellation)
         for name, one in zip(self._transport.names, cards, strict=True):
             if (one[:2] != card[:2]).any():
                 raise RankError(
@@ -213,7 +210,7 @@ class Exchange:
                     "gloader; use the same dataset and version on all machines"
                 )
         self._verify = bool(cards[:, 3].any())
-        self._rates = measure_rates(self._transport, seconds=self._rates_s, is_cancelled=is_cancelled)
+        self._rates = measure_rates(self._transport, seconds=self._rates_s, cancellation=cancellation)
         self._sizes = [
             plan_sizes(
                 int(cards[:, 2].min()),

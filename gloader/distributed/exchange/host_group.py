@@ -26,7 +26,7 @@ from gloader.distributed.exchange.notes import Patience, StoreNotes, explain, ha
 from gloader.errors import ChannelClosedError, RankError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from gloader.config import ExchangeMode
     from gloader.core.ids import RowRanges
+    from gloader.core.signals import Cancellation
 
 
 _POLL_S: Final = 0.05  # seconds between two looks at a running collective
@@ -101,19 +102,19 @@ class HostGroup:
         sizes: Sequence[int],
         /,
         *,
-        is_cancelled: Callable[[], bool],
+        cancellation: Cancellation,
     ) -> None:
         """Send each host its part of ``data`` and fill ``out``, see `Transport.all_to_all`."""
         if len(self.names) == 1:
             out[:] = data
             return
-        notes = self._connected(is_cancelled)
+        notes = self._connected(cancellation)
         with self._in_torch:
-            cause = self._move(notes, out, data, list(out_sizes), list(sizes), is_cancelled)
+            cause = self._move(notes, out, data, list(out_sizes), list(sizes), cancellation)
         if cause == _CANCELLED:
             raise ChannelClosedError("an exchange with other machines was cancelled")
         if cause:
-            raise self._explained(cause, is_cancelled)
+            raise self._explained(cause, cancellation)
 
     def close(self, error: BaseException | None = None) -> None:
         """Report this host's end to the others, normal or with ``error``, and close the connections. Idempotent."""
@@ -138,7 +139,7 @@ class HostGroup:
         data: NDArray[np.uint8],
         out_sizes: list[int],
         sizes: list[int],
-        is_cancelled: Callable[[], bool],
+        cancellation: Cancellation,
     ) -> str:
         """Run a collective; return the failure as text, `_CANCELLED` if this host closed, or "".
 
@@ -155,7 +156,7 @@ class HostGroup:
         reason = ""
         try:
             work = group.alltoall_base(*tensors, out_sizes, sizes, options)
-            reason, has_ended = self._wait(work, notes, is_cancelled)
+            reason, has_ended = self._wait(work, notes, cancellation)
             if not has_ended:
                 _keep_for_ever(group, work, options, tensors)
                 return reason or _CUT
@@ -164,13 +165,13 @@ class HostGroup:
             return reason or str(error)
         return ""
 
-    def _wait(self, work: Any, notes: StoreNotes, is_cancelled: Callable[[], bool]) -> tuple[str, bool]:
+    def _wait(self, work: Any, notes: StoreNotes, cancellation: Cancellation) -> tuple[str, bool]:
         """Wait for the end of ``work``. Return the reason why it was ended, or "", and whether it has ended."""
         patience = self._patience(notes)
         reason, next_look = "", time.monotonic() + _LOOK_S
         left_by = ended_by = math.inf
         while not work.is_completed():
-            if not reason and is_cancelled():
+            if not reason and cancellation.is_set():
                 reason = _CANCELLED
                 self.close()  # ends the work
             with contextlib.suppress(RuntimeError):  # the caller waits again, and receives the error
@@ -202,7 +203,7 @@ class HostGroup:
             now=time.monotonic(),
         )
 
-    def _connected(self, is_cancelled: Callable[[], bool]) -> StoreNotes:
+    def _connected(self, cancellation: Cancellation) -> StoreNotes:
         with self._lock:
             is_new, notes = self._group is None, self._notes
         if notes is None:
@@ -210,13 +211,13 @@ class HostGroup:
                 "this machine has left the exchanges of this run; begin a new one on all machines"
             )
         if self._is_cut:
-            raise self._explained("the connections were ended", is_cancelled)
+            raise self._explained("the connections were ended", cancellation)
         if is_new:
-            self._meet(notes, is_cancelled)
+            self._meet(notes, cancellation)
             with self._in_torch:
                 cause = self._connect()
             if cause:
-                raise self._explained(cause, is_cancelled)
+                raise self._explained(cause, cancellation)
         return notes
 
     def _connect(self) -> str:
@@ -236,23 +237,23 @@ class HostGroup:
             self._group = None if self._notes is None else group  # this object may be closed by now
         return ""
 
-    def _meet(self, notes: StoreNotes, is_cancelled: Callable[[], bool]) -> None:
+    def _meet(self, notes: StoreNotes, cancellation: Cancellation) -> None:
         """Wait until all hosts are about to connect."""
         patience = self._patience(notes)
         while True:
             found = notes.read()
             if found is not None and not all(map(is_here, found)):
-                raise self._explained("it was to connect", is_cancelled)
+                raise self._explained("it was to connect", cancellation)
             if found is not None and all(has_come(note, self._num_calls) for note in found):
                 return
-            if is_cancelled():
+            if cancellation.is_set():
                 self.close()
                 raise ChannelClosedError("the wait for other machines was cancelled")
             if reason := patience.end(found, time.monotonic()):
-                raise self._explained(reason, is_cancelled)
+                raise self._explained(reason, cancellation)
             time.sleep(_POLL_S)
 
-    def _explained(self, cause: str, is_cancelled: Callable[[], bool]) -> RankError:
+    def _explained(self, cause: str, cancellation: Cancellation) -> RankError:
         cause, notes = " ".join(cause.split())[:_MOST_TEXT], self._notes
         if notes is None:
             return RankError(f"the exchange with other machines was closed ({cause})")
@@ -262,7 +263,7 @@ class HostGroup:
             names=self.names,
             keeper=self._keeper,
             cause=cause,
-            is_cancelled=is_cancelled,
+            cancellation=cancellation,
         )
 
     def _cut(self) -> None:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from torch.distributed.distributed_c10d import Store
 
+    from gloader.core.signals import Cancellation
+
 
 HERE: Final = "here"  # the host takes part; its number of signs of life and its last collective follow
 LOST: Final = "lost"  # an exchange failed, and this host does not know the reason
@@ -60,7 +62,7 @@ def explain(
     names: Sequence[str],
     keeper: str,
     cause: str,
-    is_cancelled: Callable[[], bool],
+    cancellation: Cancellation,
 ) -> RankError:
     """Return the error that names the host that ended an exchange; waits a few seconds for the others' notes.
 
@@ -71,7 +73,6 @@ def explain(
     names : (W,) the hosts' names
     keeper : the host of the store
     cause : the failure on this host
-    is_cancelled : polled during the wait; true ends the wait
     """
     found = notes.read()
     teller = _teller(found, index)
@@ -79,7 +80,9 @@ def explain(
     left = _leaver(found, teller, names)
     notes.write(f"{END} after {left}" if left else LOST)
     deadline = time.monotonic() + PATIENCE_S
-    while teller < 0 and _silent(found, index) != [] and time.monotonic() < deadline and not is_cancelled():
+    while teller < 0 and _silent(found, index) != [] and time.monotonic() < deadline:
+        if cancellation.is_set():
+            break
         time.sleep(_ASK_S)
         found = notes.read()
         teller = _teller(found, index)

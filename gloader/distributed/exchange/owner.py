@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gloader.core.signals import Cancellation
     from gloader.ssd_store.feature_store import FeatureStore
     from gloader.types import IdArray
 
@@ -238,7 +239,7 @@ class Owner:
         sums: Sequence[NDArray[np.uint64]],
         keys: Sequence[int],
         *,
-        is_cancelled: Callable[[], bool],
+        cancellation: Cancellation,
     ) -> None:
         """Fill each machine's part of a round.
 
@@ -248,7 +249,6 @@ class Owner:
         out : (W,) full pages for each machine's rows, padded with zeros
         sums : (W,) receives the pages' checksums
         keys : (W,) each machine's first page number, for the checksums
-        is_cancelled : polled every few milliseconds
 
         Raises
         ------
@@ -257,14 +257,14 @@ class Owner:
         StoreError
             The rows cannot be read, or are damaged.
         ChannelClosedError
-            ``is_cancelled`` returned true.
+            The work was cancelled.
         """
         union = self._union(asked)
         is_held = np.zeros(union.shape[0], np.bool_)
         cached = self._cached[: union.shape[0] * self._stored.row_bytes]
         if self._owned.cached is not None and union.shape[0]:
             is_held = self._owned.cached(union.astype(np.int64), cached.reshape(-1, self._stored.row_bytes))
-        self._sweep(union[~is_held], is_cancelled)
+        self._sweep(union[~is_held], cancellation)
         for rows, part, part_sums, key in zip(asked, out, sums, keys, strict=True):
             num_bytes = rows.shape[0] * self._stored.row_bytes
             _copy_asked(rows, union, is_held, cached, self._swept, self._stored.row_bytes, part)
@@ -297,7 +297,7 @@ class Owner:
         union += union.dtype.type(low)
         return union
 
-    def _sweep(self, rows: NDArray[Any], is_cancelled: Callable[[], bool]) -> None:
+    def _sweep(self, rows: NDArray[Any], cancellation: Cancellation) -> None:
         if rows.shape[0] == 0:
             return
         row_bytes = self._stored.row_bytes
@@ -313,7 +313,7 @@ class Owner:
             num_pages=-(-self._stored.num_rows * row_bytes // PAGE_BYTES),
             digests=np.empty(0, np.uint64),
         )
-        cost = self._sweeper.to_memory(wanted, self._swept, is_cancelled=is_cancelled)
+        cost = self._sweeper.to_memory(wanted, self._swept, cancellation=cancellation)
         self.bytes_read += cost.read.bytes_read
         self._pages[first // 64 : -(-past // 64)] = 0
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from gloader.core.aligned_memory import mapped_bytes
 from gloader.core.kernels import njit
-from gloader.core.signals import thread_errors
+from gloader.core.signals import Cancellation, thread_errors
 from gloader.core.thread_times import helping
 from gloader.distributed.exchange.owner import (
     LAG,
@@ -120,18 +120,17 @@ class Arrivals:
         self._is_over = False
         self.waited_s = 0.0  # waits of readers for rows that had not arrived
 
-    def buffer(self, step: int, *, is_cancelled: Callable[[], bool]) -> NDArray[np.uint8]:
+    def buffer(self, step: int, *, cancellation: Cancellation) -> NDArray[np.uint8]:
         """Return the buffer of ``step``, after its previous pages are handed out.
 
         Raises
         ------
         ChannelClosedError
-            ``is_cancelled`` returned true.
+            The work was cancelled.
         """
         with self._changed:
             while not self._is_over and self._step_of_next() <= step - _NUM_BUFFERS:
-                if is_cancelled():
-                    raise ChannelClosedError("an exchange with other machines was cancelled")
+                cancellation.raise_if_set("an exchange with other machines")
                 self._changed.wait(_POLL_S)
         return self._buffers[step % _NUM_BUFFERS]
 
@@ -147,7 +146,7 @@ class Arrivals:
             self._error = error
             self._changed.notify_all()
 
-    def read(self, buffer: memoryview, offset: int, /, *, is_cancelled: Callable[[], bool]) -> None:
+    def read(self, buffer: memoryview, offset: int, /, *, cancellation: Cancellation) -> None:
         """Fill ``buffer`` with the pages from ``offset`` on, see `SweepSource.read`; pages between runs are zero.
 
         Raises
@@ -157,7 +156,7 @@ class Arrivals:
         GloaderError
             The exchange failed.
         ChannelClosedError
-            ``is_cancelled`` returned true.
+            The work was cancelled.
         """
         out = np.frombuffer(buffer, np.uint8)
         base = page = offset // PAGE_BYTES
@@ -171,7 +170,7 @@ class Arrivals:
             out[(page - base) * PAGE_BYTES : (start - base) * PAGE_BYTES] = 0
             page = start
             if run is not None and page < end:
-                self._wait_for(run.step, is_cancelled)
+                self._wait_for(run.step, cancellation)
                 count = min(run.first_page + run.num_pages, end) - page
                 self._copy(
                     run, page - run.first_page, out[(page - base) * PAGE_BYTES :][: count * PAGE_BYTES]
@@ -198,13 +197,13 @@ class Arrivals:
             self._next += 1
             self._changed.notify_all()
 
-    def _wait_for(self, step: int, is_cancelled: Callable[[], bool]) -> None:
+    def _wait_for(self, step: int, cancellation: Cancellation) -> None:
         started = time.perf_counter()
         with self._changed:
             while self._arrived < step:
                 if self._error is not None:
                     raise self._error
-                if is_cancelled() or self._is_over:
+                if cancellation.is_set() or self._is_over:
                     raise ChannelClosedError("rows from other machines are not waited for any more")
                 self._changed.wait(_POLL_S)
         self.waited_s += time.perf_counter() - started
@@ -278,7 +277,7 @@ def plan_fetch(
     sizes: RoundSizes,
     rows: NDArray[Any],
     *,
-    is_cancelled: Callable[[], bool],
+    cancellation: Cancellation,
 ) -> FetchPlan:
     """Agree with all hosts on the rounds in which each host receives its rows; collective.
 
@@ -288,7 +287,6 @@ def plan_fetch(
     bounds : (W + 1,) the owners' row ranges
     sizes : the rounds' bounds
     rows : (K,) rows that this host needs, ascending
-    is_cancelled : see `Transport.all_to_all`
 
     Raises
     ------
@@ -306,13 +304,13 @@ def plan_fetch(
         np.concatenate(asked).view(np.uint8),
         [own * 8] * num_hosts,
         [one.nbytes for one in asked],
-        is_cancelled=is_cancelled,
+        cancellation=cancellation,
     )
     wanted = np.stack([unsealed(row, name) for row, name in zip(counts, transport.names, strict=True)])
     cuts = plan_rounds(wanted, sizes.max_rows)
-    rounds = gather(transport, np.array([cuts.shape[0] - 1]), is_cancelled=is_cancelled)
+    rounds = gather(transport, np.array([cuts.shape[0] - 1]), cancellation=cancellation)
     padded = np.append(cuts, np.full(int(rounds.max()) + 1 - cuts.shape[0], cuts[-1]))
-    all_cuts = gather(transport, padded, is_cancelled=is_cancelled)
+    all_cuts = gather(transport, padded, cancellation=cancellation)
     found = np.stack([one[cut] for one, cut in zip(places, all_cuts, strict=True)])
     before = np.concatenate([np.zeros((num_hosts, 1), np.int64), np.cumsum(wanted, axis=1)], axis=1)
     return FetchPlan(
@@ -339,7 +337,7 @@ class RowFetch:
         self._plan = plan
         self._out_bytes = plan.step_bytes(plan.asked, plan.served)
         self._send_bytes = plan.step_bytes(plan.served, plan.asked)
-        self._is_cancelled = False
+        self._cancellation = Cancellation()
         self._requests: list[NDArray[Any]] = []  # the last requests that arrived
         self._error: BaseException | None = None
         self.num_rounds = plan.num_rounds
@@ -367,7 +365,7 @@ class RowFetch:
             self.owner.close()
             raise
 
-    def wait(self, *, is_cancelled: Callable[[], bool]) -> None:
+    def wait(self, *, cancellation: Cancellation) -> None:
         """Wait until all hosts have their rows; hosts with more rounds are served to the end.
 
         Raises
@@ -375,19 +373,18 @@ class RowFetch:
         GloaderError
             The exchange failed.
         ChannelClosedError
-            ``is_cancelled`` returned true.
+            The work was cancelled.
         """
         self.arrivals.close()
         while self._thread.is_alive():
-            if is_cancelled():
-                raise ChannelClosedError("an exchange with other machines was cancelled")
+            cancellation.raise_if_set("an exchange with other machines")
             self._thread.join(0.05)
         if self._error is not None:
             raise self._error
 
     def close(self) -> None:
         """End the thread, even inside a round, and release everything. Idempotent."""
-        self._is_cancelled = True
+        self._cancellation.set()
         self.arrivals.close()
         self._thread.join()
         self.owner.close()
@@ -428,27 +425,24 @@ class RowFetch:
             self._error = error
             self.arrivals.fail(error)
         finally:
-            self._is_cancelled = True
+            self._cancellation.set()
             with contextlib.suppress(BaseException):  # one error is enough
                 self._ahead.wait()
 
     def _move(self, step: int) -> None:
         """Send the buffers of ``step``, and receive the other hosts' buffers."""
         sizes, out_sizes = self._send_bytes[step].sum(axis=1), self._out_bytes[step].sum(axis=1)
-        out = self.arrivals.buffer(step, is_cancelled=self._has_to_end)[: out_sizes.sum()]
+        out = self.arrivals.buffer(step, cancellation=self._cancellation)[: out_sizes.sum()]
         data = self._data[step % 2][: sizes.sum()]
         started = time.perf_counter()
         self._transport.all_to_all(
-            out, data, out_sizes.tolist(), sizes.tolist(), is_cancelled=self._has_to_end
+            out, data, out_sizes.tolist(), sizes.tolist(), cancellation=self._cancellation
         )
         own = self._transport.index
         self.steps.append((int(out_sizes.sum() - out_sizes[own]), time.perf_counter() - started))
         self.bytes_sent += int(sizes.sum() - sizes[own])
         self._requests = self._requests_of(step, out)
         self.arrivals.publish(step)
-
-    def _has_to_end(self) -> bool:
-        return self._is_cancelled
 
     def _parts(self, step: int) -> Iterator[tuple[int, NDArray[np.uint8], NDArray[np.uint8]]]:
         """Yield each host with the places of its rows and requested ids in ``step``."""
@@ -479,7 +473,7 @@ class RowFetch:
             pages.append(part[:middle])
             sums.append(part[middle:].view(np.uint64))
             keys.append(self._key(step - LAG, self._transport.index, host))
-        self.owner.reply(requests, pages, sums, keys, is_cancelled=self._has_to_end)
+        self.owner.reply(requests, pages, sums, keys, cancellation=self._cancellation)
 
     def _requests_of(self, step: int, out: NDArray[np.uint8]) -> list[NDArray[Any]]:
         """Return the row ids that each host requests in ``step``, as views that stay valid for LAG steps."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 
 from gloader.core.ids import copy_bounds, host_bounds
+from gloader.core.signals import NEVER, Cancellation
 from gloader.core.units import format_bytes
 from gloader.distributed.exchange.exchange import Exchange, ExchangeStats
 from gloader.distributed.exchange.owner import OwnedRows
@@ -24,7 +25,7 @@ from gloader.ssd_store.cost.exchange_cost import OwnPart, choose_exchange, place
 from gloader.ssd_store.cost.strategy import Choice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
     from types import TracebackType
 
@@ -78,8 +79,8 @@ class ExchangedRows:
         """Read ``rows`` into ``out`` as `FeatureSource.read_into`; collective, errors as `Exchange.fetch`."""
         wanted, position = np.unique(rows, return_inverse=True)
         self._agree(is_reading=True)
-        with self._exchange.fetch(self._table, wanted, is_cancelled=_never) as arriving:
-            held = load_misses(self._store, [wanted], is_cancelled=_never, arriving=arriving)
+        with self._exchange.fetch(self._table, wanted, cancellation=NEVER) as arriving:
+            held = load_misses(self._store, [wanted], cancellation=NEVER, arriving=arriving)
         try:
             place = np.arange(len(rows)) if at is None else at
             first = np.full(len(wanted), -1, np.int64)
@@ -103,16 +104,12 @@ class ExchangedRows:
             return
         nothing = np.empty(0, np.int64)
         while self._agree(is_reading=False):
-            with self._exchange.fetch(self._table, nothing, is_cancelled=_never) as arriving:
-                load_misses(self._store, [nothing], is_cancelled=_never, arriving=arriving).close()
+            with self._exchange.fetch(self._table, nothing, cancellation=NEVER) as arriving:
+                load_misses(self._store, [nothing], cancellation=NEVER, arriving=arriving).close()
 
     def _agree(self, *, is_reading: bool) -> bool:
         """Return whether any machine reads more."""
-        return bool(self._exchange.agree(np.array([is_reading], np.float64), is_cancelled=_never).any())
-
-
-def _never() -> bool:
-    return False
+        return bool(self._exchange.agree(np.array([is_reading], np.float64), cancellation=NEVER).any())
 
 
 _WHERE: Final = ("epoch", "batch", "superbatch")  # the same on all machines
@@ -231,12 +228,12 @@ class RunExchange:
         self._is_alone = False  # another machine's loop has ended
 
     def choose(
-        self, superbatch: int, offers: Sequence[Offer], *, is_cancelled: Callable[[], bool]
+        self, superbatch: int, offers: Sequence[Offer], *, cancellation: Cancellation
     ) -> tuple[Choice, ...]:
         """Return how the rows of each table come; see `RowExchange.choose`."""
         if not self._is_alone:
             try:
-                gathered = self._gather(superbatch, offers, is_cancelled)
+                gathered = self._gather(superbatch, offers, cancellation)
                 return tuple(self._chosen(number, offer, gathered) for number, offer in enumerate(offers))
             except MachineLeftError:
                 # This machine stores all rows: superbatches after the other machine's end are read locally.
@@ -246,12 +243,12 @@ class RunExchange:
         return tuple(offer.own for offer in offers)
 
     @contextmanager
-    def fetch(self, table: int, rows: IdArray, *, is_cancelled: Callable[[], bool]) -> Iterator[ArrivingRows]:
+    def fetch(self, table: int, rows: IdArray, *, cancellation: Cancellation) -> Iterator[ArrivingRows]:
         """Begin to exchange rows; see `RowExchange.fetch`."""
         if self._is_alone:
             raise MachineLeftError("another machine has left the run that all machines share")
         try:
-            with self._exchange.fetch(table, rows, is_cancelled=is_cancelled) as arriving:
+            with self._exchange.fetch(table, rows, cancellation=cancellation) as arriving:
                 yield arriving
         except MachineLeftError:
             self._is_alone = not self.is_needed
@@ -272,11 +269,11 @@ class RunExchange:
         self._exchange.close(error)
 
     def _gather(
-        self, superbatch: int, offers: Sequence[Offer], is_cancelled: Callable[[], bool]
+        self, superbatch: int, offers: Sequence[Offer], cancellation: Cancellation
     ) -> NDArray[np.float64]:
         """Return (W, n) all machines' numbers for this superbatch."""
         if self._exchange.rates() is None:  # before the first call, which measures the network
-            self._exchange.agree(np.empty(0), is_cancelled=is_cancelled)
+            self._exchange.agree(np.empty(0), cancellation=cancellation)
         network = self._exchange.rates()
         if network is None:
             raise RankError("the network between the machines was not measured; this is a bug")
@@ -293,7 +290,7 @@ class RunExchange:
                 received_as=_place(offer),
             )
             numbers += [offer.calibration.exchanged, *part.to_numbers()]
-        return self._exchange.agree(np.array(numbers), is_cancelled=is_cancelled, same=_WHERE)
+        return self._exchange.agree(np.array(numbers), cancellation=cancellation, same=_WHERE)
 
     def _chosen(self, table: int, offer: Offer, gathered: NDArray[np.float64]) -> Choice:
         owned = self._tables[table]
@@ -398,7 +395,7 @@ class LaunchMachines:
         try:
             steps = max(plan.superbatch.num_batches // num_ranks, 1)
             own = np.array([plan.features == "ssd", steps], np.float64)
-            gathered = gather(group, own, is_cancelled=lambda: False)
+            gathered = gather(group, own, cancellation=NEVER)
         except BaseException as raised:
             error = raised
             raise

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
+from gloader.core.signals import NEVER, Cancellation
 from gloader.errors import LoaderClosedError, RankError
 from gloader.ssd_store import load_misses
 from gloader.ssd_store.read.columns import check_request
@@ -33,13 +34,12 @@ _BEAT_S: Final = 1.0  # interval of a computing reader's signs of life
 _SERVES, _BEATS, _READS, _ENDS = range(4)  # numbers that hosts send in each collective
 
 
-def serve_rows(exchange: Exchange, *, is_cancelled: Callable[[], bool]) -> None:
+def serve_rows(exchange: Exchange, *, cancellation: Cancellation) -> None:
     """Serve the reading host until it has ended; closes ``exchange``.
 
     Parameters
     ----------
     exchange : the exchange of the rows, with the same tables on all hosts
-    is_cancelled : polled during waits; true ends this host's part
 
     Raises
     ------
@@ -48,17 +48,17 @@ def serve_rows(exchange: Exchange, *, is_cancelled: Callable[[], bool]) -> None:
     StoreError
         This machine's rows cannot be read, or are damaged; the other hosts are notified.
     ChannelClosedError
-        ``is_cancelled`` returned true.
+        The work was cancelled.
     """
     nothing = np.empty(0, np.int64)
     try:
         while True:
-            doing, table = _heard(exchange.agree(np.array([_SERVES, 0.0]), is_cancelled=is_cancelled))
+            doing, table = _heard(exchange.agree(np.array([_SERVES, 0.0]), cancellation=cancellation))
             if doing == _ENDS:
                 exchange.close()
                 return
             if doing == _READS:
-                with exchange.fetch(table, nothing, is_cancelled=is_cancelled):
+                with exchange.fetch(table, nothing, cancellation=cancellation):
                     pass  # the block ends when all hosts have their rows
     except BaseException as error:
         exchange.close(error)
@@ -177,8 +177,8 @@ class RowReader:
             past = max(past, min(first + step, end))
             wanted = np.arange(first, past)
         self._say(_READS, table)
-        with self._exchange.fetch(table, wanted, is_cancelled=_never) as arriving:
-            held = load_misses(store, [wanted], is_cancelled=_never, arriving=arriving)
+        with self._exchange.fetch(table, wanted, cancellation=NEVER) as arriving:
+            held = load_misses(store, [wanted], cancellation=NEVER, arriving=arriving)
         is_run = past - first == wanted.shape[0]
         return _FetchedRows(table=table, first=first, past=past, is_run=is_run, held=held)
 
@@ -194,7 +194,7 @@ class RowReader:
             raise LoaderClosedError("the rows of other machines were read after the machines had parted")
 
     def _say(self, doing: int, table: int) -> None:
-        self._exchange.agree(np.array([doing, table], np.float64), is_cancelled=_never)
+        self._exchange.agree(np.array([doing, table], np.float64), cancellation=NEVER)
 
     def _beat(self) -> None:
         while not self._is_over.wait(_BEAT_S):
@@ -255,7 +255,3 @@ def _heard(said: NDArray[np.float64]) -> tuple[int, int]:
             "them again with the same version of gloader"
         )
     return int(readers[0, 0]), int(readers[0, 1])
-
-
-def _never() -> bool:
-    return False

@@ -16,10 +16,12 @@ from gloader.ssd_store.cost.exchange_cost import NetworkRates
 from gloader.ssd_store.sweep.wanted_rows import rows_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from typing import Any
 
     from numpy.typing import NDArray
+
+    from gloader.core.signals import Cancellation
 
 
 class Transport(Protocol):
@@ -43,7 +45,7 @@ class Transport(Protocol):
         sizes: Sequence[int],
         /,
         *,
-        is_cancelled: Callable[[], bool],
+        cancellation: Cancellation,
     ) -> None:
         """Send each host its part of ``data`` and fill ``out`` with the bytes from each host, in host order.
 
@@ -52,14 +54,13 @@ class Transport(Protocol):
         out : receives the sum of ``out_sizes`` bytes
         data : holds the sum of ``sizes`` bytes
         out_sizes, sizes : (W,) bytes from and to each host, may be zero
-        is_cancelled : polled during waits; true ends this host's part in the exchanges
 
         Raises
         ------
         RankError
             Another host is gone, does not respond, failed or left; the error names it.
         ChannelClosedError
-            ``is_cancelled`` returned true.
+            The work was cancelled.
         """
         ...
 
@@ -68,21 +69,20 @@ class Transport(Protocol):
         ...
 
 
-def gather(transport: Transport, values: NDArray[Any], *, is_cancelled: Callable[[], bool]) -> NDArray[Any]:
+def gather(transport: Transport, values: NDArray[Any], *, cancellation: Cancellation) -> NDArray[Any]:
     """Return (W, n) the ``values`` of every host, in host order; collective.
 
     Parameters
     ----------
     transport : the connection to the other hosts
     values : (n,) int64 or float64, with the same length and dtype on all hosts
-    is_cancelled : see `Transport.all_to_all`
 
     Raises
     ------
     RankError
         See `Transport.all_to_all`; or a host's values arrived damaged.
     ChannelClosedError
-        ``is_cancelled`` returned true.
+        The work was cancelled.
     """
     num_hosts = len(transport.names)
     message = sealed(values)
@@ -90,7 +90,7 @@ def gather(transport: Transport, values: NDArray[Any], *, is_cancelled: Callable
     sizes = [message.nbytes] * num_hosts
     data = np.tile(message, num_hosts)
     transport.all_to_all(
-        out.reshape(-1).view(np.uint8), data.view(np.uint8), sizes, sizes, is_cancelled=is_cancelled
+        out.reshape(-1).view(np.uint8), data.view(np.uint8), sizes, sizes, cancellation=cancellation
     )
     found = [unsealed(row, name) for row, name in zip(out, transport.names, strict=True)]
     return np.stack(found).view(values.dtype)
@@ -126,14 +126,13 @@ _LEAST_BYTES: Final = 256 * 2**10  # the smallest step that measures the rate
 _WEIGHT: Final = 0.5  # weight of the latest measurement
 
 
-def measure_rates(transport: Transport, *, seconds: float, is_cancelled: Callable[[], bool]) -> NetworkRates:
+def measure_rates(transport: Transport, *, seconds: float, cancellation: Cancellation) -> NetworkRates:
     """Measure the network's rates while all hosts send and receive growing messages for ``seconds``; collective.
 
     Parameters
     ----------
     transport : the connection to the other hosts; with one host the rate is infinite
     seconds : approximate duration
-    is_cancelled : see `Transport.all_to_all`
 
     Raises
     ------
@@ -147,7 +146,7 @@ def measure_rates(transport: Transport, *, seconds: float, is_cancelled: Callabl
     took: list[float] = []
     for _ in range(_NUM_EMPTY):
         started = clock()
-        gather(transport, np.zeros(1), is_cancelled=is_cancelled)
+        gather(transport, np.zeros(1), cancellation=cancellation)
         took.append(clock() - started)
     latency_s, spent_s, size, best = min(took), sum(took), _FIRST_BYTES, 0.0
     most = max(_FIRST_BYTES, _MOST_BYTES // num_others)
@@ -157,13 +156,13 @@ def measure_rates(transport: Transport, *, seconds: float, is_cancelled: Callabl
         sizes = [0 if host == transport.index else size for host in range(num_others + 1)]
         moved = num_others * size
         started = clock()
-        transport.all_to_all(out[:moved], data[:moved], sizes, sizes, is_cancelled=is_cancelled)
+        transport.all_to_all(out[:moved], data[:moved], sizes, sizes, cancellation=cancellation)
         elapsed_s = clock() - started
         spent_s += elapsed_s
         # On a busy machine a step may take less time than the fastest empty step, and then measures no rate.
         best = max(best, moved / max(elapsed_s - latency_s, elapsed_s / 2))
         # All hosts stop after the same step, when the slowest host has used the time.
-        if gather(transport, np.array([spent_s]), is_cancelled=is_cancelled).max() >= seconds:
+        if gather(transport, np.array([spent_s]), cancellation=cancellation).max() >= seconds:
             return NetworkRates(bytes_per_s=best, latency_s=latency_s)
         size = min(2 * size, most)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gloader.core.dtypes import STORED_DTYPES
+from gloader.core.signals import NEVER
 from gloader.errors import ChannelClosedError
 from gloader.pipeline.flow import SuperbatchCollector, SuperbatchWindow
 from gloader.pipeline.sample import distinct_rows
@@ -316,9 +317,7 @@ class _Sweeps:
 
 def _sweep_extents(rows: RowsOnDisk, misses: MissLists) -> IdArray:
     """Return the number of reads by size in pages, for a sweep over the missing rows."""
-    wanted = collect_union(
-        misses, num_rows=rows.num_rows, row_bytes=rows.row_bytes, is_cancelled=lambda: False
-    )
+    wanted = collect_union(misses, num_rows=rows.num_rows, row_bytes=rows.row_bytes, cancellation=NEVER)
     by_pages = np.zeros(EXTENT_BYTES // ALIGNMENT + 1, np.int64)
     count_extents(wanted.pages, wanted.num_pages, rows.sweep_gap_bytes, EXTENT_BYTES, by_pages)
     return by_pages

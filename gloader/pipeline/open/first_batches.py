@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 import time
 from contextlib import closing
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import numpy as np
 from gloader.cache import slot_bytes
 from gloader.cache.curve import measure_reuse
 from gloader.core.order import RowOrder
-from gloader.core.signals import run_together
+from gloader.core.signals import Cancellation, run_together
 from gloader.dataset.hetero_passes import looks_at_lists, num_swept, open_any_passes
 from gloader.pipeline.open.device_rows import LARGER_THAN_PROBED
 from gloader.pipeline.open.device_tier import MOST_THREADS
@@ -123,49 +122,31 @@ def probe_in_passes(
     BudgetError
         The folder has no room for these few batches.
     """
-    # On a separate thread, Ctrl-C cannot come between the opening of a file and the line that keeps it.
-    cut = threading.Event()
-
-    def make() -> Probe:
-        return _make_in_passes(
-            dataset, sampler, order, first, folder, rates=rates, io=io, is_cancelled=cut.is_set
-        )
-
-    return run_together([make], threads=1, name="gloader-probe", cancel=cut.set)[0]
-
-
-def _make_in_passes(
-    dataset: Dataset,
-    sampler: SweptSampler,
-    order: AnyOrder,
-    first: list[tuple[BatchId, AnySeeds]],
-    folder: SpillFolder,
-    *,
-    rates: IoRates,
-    io: IoMode,
-    is_cancelled: Callable[[], bool],
-) -> Probe:
     rule = sampler.rule
-    frontiers = [rule.begin(batch_id, seeds) for batch_id, seeds in first]
-    drawn: list[list[Any]] = [[] for _ in first]
+    cancellation = Cancellation()
     is_shared = not isinstance(rule, HeteroRule) or not looks_at_lists(rule)
     memory_bytes = pass_memory_bytes(len(first)) * (1 if is_shared else num_swept(dataset))
-    with closing(
-        open_any_passes(dataset, rule, folder, memory_bytes=memory_bytes, rates=rates, io=io)
-    ) as passes:
-        for _ in range(rule.num_hops if first else 0):
-            hops = passes.sweep(frontiers, label="the first batches", is_cancelled=is_cancelled)
-            for owner in range(len(first)):
-                drawn[owner].append(hops.read(owner))
-                frontiers[owner] = rule.extend(frontiers[owner], drawn[owner][-1])
-            hops.close()
-    return _probe_of(
-        [
+
+    def make() -> Probe:
+        frontiers = [rule.begin(batch_id, seeds) for batch_id, seeds in first]
+        drawn: list[list[Any]] = [[] for _ in first]
+        with closing(
+            open_any_passes(dataset, rule, folder, memory_bytes=memory_bytes, rates=rates, io=io)
+        ) as passes:
+            for _ in range(rule.num_hops if first else 0):
+                hops = passes.sweep(frontiers, label="the first batches", cancellation=cancellation)
+                for owner in range(len(first)):
+                    drawn[owner].append(hops.read(owner))
+                    frontiers[owner] = rule.extend(frontiers[owner], drawn[owner][-1])
+                hops.close()
+        batches = [
             _timed(partial(sampler.replay, batch_id, seeds, values))
             for (batch_id, seeds), values in zip(first, drawn, strict=True)
-        ],
-        order,
-    )
+        ]
+        return _probe_of(batches, order)
+
+    # On a separate thread, Ctrl-C cannot come between the opening of a file and the line that keeps it.
+    return run_together([make], threads=1, name="gloader-probe", cancel=cancellation.set)[0]
 
 
 def first_seeds(

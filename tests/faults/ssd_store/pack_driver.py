@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from gloader.core.signals import NEVER
 from gloader.ssd_store import FeatureStore, Packer
 from gloader.ssd_store.os_io import KILL_AT_VARIABLE
 from gloader.ssd_store.spill.claim import remove_dead_spills
@@ -29,7 +30,7 @@ def live(store_path: Path, parent: Path) -> None:
         SpillFolder(parent, budget_bytes=10**9) as spill,
         Packer(store, spill) as packer,
     ):
-        pack = packer.pack(misses, superbatch=0, is_cancelled=lambda: False)
+        pack = packer.pack(misses, superbatch=0, cancellation=NEVER)
         out = np.empty((len(misses[0]), store.dim), np.float32)
         pack.read_into(0, misses[0], out, at=np.arange(len(misses[0])))
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gloader.core.signals import NEVER
 from gloader.ssd_store import FeatureStore, Packer
 from gloader.ssd_store.os_io import KILL_AT_VARIABLE
 from gloader.ssd_store.spill.claim import KILL_POINTS, remove_dead_spills
@@ -53,7 +54,7 @@ def owner(parent: Path) -> Iterator[tuple[SpillFolder, PackedMisses]]:
         FeatureStore.open(parent.parent / "store", io="buffered") as store,
         Packer(store, spill, memory_bytes=2**21) as packer,
     ):
-        yield spill, packer.pack(MISSES, superbatch=0, is_cancelled=lambda: False)
+        yield spill, packer.pack(MISSES, superbatch=0, cancellation=NEVER)
 
 
 def is_right(pack: PackedMisses) -> bool:

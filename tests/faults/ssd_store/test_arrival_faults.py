@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from arrived_rows import PlayedPages, arrange, play
 
+from gloader.core.signals import NEVER, Cancellation
 from gloader.errors import ChannelClosedError, PlanError, RankError, StoreError
 from gloader.ssd_store import FeatureStore, Packer, load_misses
 from gloader.ssd_store.spill.folder import SpillFolder
@@ -27,10 +28,6 @@ NUM_ROWS, DIM = 9000, 100
 FEATURES = np.random.default_rng(0).standard_normal((NUM_ROWS, DIM)).astype(np.float32)
 MISSES = [np.arange(start, NUM_ROWS, 3 + start) for start in range(4)] + [np.empty(0, np.int64)]
 OPENED: dict[str, Any] = {"auto": {}, "threads": {"io": "threads"}, "plain": {"os_io": FaultyOS()}}
-
-
-def go_on() -> bool:
-    return False
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +49,10 @@ class Machine:
     def __init__(self, store: FeatureStore, spill: SpillFolder, packer: Packer, kind: str) -> None:
         self.store, self.spill, self._packer, self._kind = store, spill, packer, kind
 
-    def make(self, arriving: ArrivingRows, is_cancelled: Any = go_on) -> Any:
+    def make(self, arriving: ArrivingRows, cancellation: Cancellation = NEVER) -> Any:
         if self._kind == "staged":
-            return load_misses(self.store, MISSES, is_cancelled=is_cancelled, arriving=arriving)
-        return self._packer.pack(MISSES, superbatch=7, is_cancelled=is_cancelled, arriving=arriving)
+            return load_misses(self.store, MISSES, cancellation=cancellation, arriving=arriving)
+        return self._packer.pack(MISSES, superbatch=7, cancellation=cancellation, arriving=arriving)
 
     def require_nothing_left(self) -> None:
         names = [path.name for path in self.spill.path.iterdir()]
@@ -101,13 +98,13 @@ def test_a_source_that_fails_or_is_cancelled_at_any_read_leaves_nothing(
         arriving, source = play(layout, FEATURES, wait_at=number)
         looks = 0
 
-        def is_cancelled() -> bool:
+        def test() -> bool:
             nonlocal looks
             looks += 1
             return looks > 60  # those of the sweep itself are fewer
 
         with pytest.raises(ChannelClosedError, match="waiting for rows was cancelled"):
-            machine.make(arriving, is_cancelled)
+            machine.make(arriving, Cancellation(test))
         assert len(source.reads) == number
         machine.require_nothing_left()
         assert len(os.listdir("/proc/self/fd")) == descriptors  # noqa: PTH208
@@ -122,13 +119,13 @@ def test_a_sweep_over_rows_that_arrive_can_be_cancelled_at_any_look(
     for allowed in range(60):
         looks = 0
 
-        def is_cancelled(allowed: int = allowed) -> bool:
+        def test(allowed: int = allowed) -> bool:
             nonlocal looks
             looks += 1
             return looks > allowed
 
         try:
-            machine.make(play(layout, FEATURES)[0], is_cancelled).close()
+            machine.make(play(layout, FEATURES)[0], Cancellation(test)).close()
         except ChannelClosedError as error:
             assert "was cancelled" in str(error)  # noqa: PT017
             machine.require_nothing_left()
@@ -161,7 +158,7 @@ def test_each_failing_call_while_rows_arrive(path: Path, tmp_path: Path, layout:
             try:
                 with Packer(store, spill, memory_bytes=2**22) as packer:
                     again = replace(arriving, source=PlayedPages(source.content))
-                    made = packer.pack(MISSES, superbatch=7, is_cancelled=go_on, arriving=again)
+                    made = packer.pack(MISSES, superbatch=7, cancellation=NEVER, arriving=again)
                     require_right(made)
                     made.close()
             except StoreError as error:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import gloader
+from gloader.core.signals import NEVER, Cancellation
 from gloader.errors import (
     BudgetError,
     ChannelClosedError,
@@ -36,10 +37,6 @@ FEATURES = np.random.default_rng(0).standard_normal((NUM_ROWS, DIM)).astype(np.f
 MISSES = [np.arange(start, NUM_ROWS, 3 + start) for start in range(5)] + [np.empty(0, np.int64)]
 IO = ["auto", "threads", "buffered"]
 DRIVER = Path(__file__).with_name("pack_driver.py")
-
-
-def go_on() -> bool:
-    return False
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +66,7 @@ def is_right(source) -> bool:
 
 def live(store: FeatureStore, spill: SpillFolder) -> None:
     with Packer(store, spill, memory_bytes=2**21, max_gap_bytes=0) as packer:
-        pack = packer.pack(MISSES, superbatch=7, is_cancelled=go_on)
+        pack = packer.pack(MISSES, superbatch=7, cancellation=NEVER)
         for batch, rows in enumerate(MISSES):
             assert np.array_equal(read(pack, batch), FEATURES[rows])
         # The files of those that are released stay for the next pack, the first is removed with the packer.
@@ -180,11 +177,11 @@ def test_a_read_that_fails_in_the_background_is_repeated_with_care(
         file = packer._regions._sweeper._file
         real, file.fd = file.fd, folder
         with pytest.raises(StoreReadError, match="Is a directory"):
-            packer.pack(MISSES, superbatch=7, is_cancelled=go_on)
+            packer.pack(MISSES, superbatch=7, cancellation=NEVER)
         assert (files(spill), spill.used_bytes) == ([], 0)
         file.fd = real
         os.close(folder)
-        assert is_right(packer.pack(MISSES, superbatch=7, is_cancelled=go_on))
+        assert is_right(packer.pack(MISSES, superbatch=7, cancellation=NEVER))
 
 
 @pytest.mark.reliability("E1")
@@ -198,7 +195,7 @@ def test_a_ring_that_breaks_leaves_nothing(path: Path, tmp_path: Path) -> None:
         packer._regions._sweeper._driver._ring._table[FD] = -1
         for text in ("io_uring_enter failed", "closed or broke; open the loader"):
             with pytest.raises(StoreReadError, match=text):
-                packer.pack(MISSES, superbatch=7, is_cancelled=go_on)
+                packer.pack(MISSES, superbatch=7, cancellation=NEVER)
             assert (files(spill), spill.used_bytes) == ([], 0)
 
 
@@ -218,7 +215,7 @@ def test_a_file_that_cannot_be_removed_keeps_no_other_pack(path: Path, tmp_path:
     with FeatureStore.open(path) as store, SpillFolder(tmp_path, budget_bytes=10**8) as spill:
         packer = Packer(store, spill)
         for number in range(2):
-            packer.pack(MISSES, superbatch=number, is_cancelled=go_on)
+            packer.pack(MISSES, superbatch=number, cancellation=NEVER)
         made = len(files(spill))
         spill._os_io = FaultyOS(
             fail_at=1, repeat=2, error=errno.EIO, calls={"unlink"}
@@ -278,7 +275,7 @@ def test_a_flipped_bit_of_a_pack_is_found(io: str, path: Path, tmp_path: Path) -
         SpillFolder(tmp_path, budget_bytes=10**8) as spill,
         Packer(store, spill) as packer,
     ):
-        pack = packer.pack(MISSES, superbatch=7, is_cancelled=go_on)
+        pack = packer.pack(MISSES, superbatch=7, cancellation=NEVER)
         for batch, file in enumerate(files(spill)):  # so few batches have a file each
             last = 4 * DIM * len(MISSES[batch]) - 1
             for offset in (0, 4095, 4096, last // 2, last):
@@ -298,7 +295,7 @@ def test_a_cut_or_exchanged_pack_is_found(io: str, path: Path, tmp_path: Path) -
         SpillFolder(tmp_path, budget_bytes=10**8) as spill,
         Packer(store, spill) as packer,
     ):
-        pack = packer.pack(MISSES, superbatch=7, is_cancelled=go_on)
+        pack = packer.pack(MISSES, superbatch=7, cancellation=NEVER)
         first, second = files(spill)[:2]
         saved = first.read_bytes()
         for size in (0, 1, 4096, 5000, len(saved) - 4096, len(saved) - 1):
@@ -321,7 +318,7 @@ def test_any_damage_of_a_pack_is_found(path: Path, tmp_path: Path) -> None:
         SpillFolder(tmp_path, budget_bytes=10**8) as spill,
         Packer(store, spill) as packer,
     ):
-        pack = packer.pack(MISSES, superbatch=7, is_cancelled=go_on)
+        pack = packer.pack(MISSES, superbatch=7, cancellation=NEVER)
         file, num_bytes = files(spill)[0], 4 * DIM * len(MISSES[0])
         saved = file.read_bytes()
         for _ in range(300):
@@ -358,7 +355,7 @@ def test_a_damaged_store_is_not_packed(io: str, path: Path, tmp_path: Path) -> N
         try:
             for attempt in (
                 lambda: live(store, spill),
-                lambda: load_misses(store, MISSES, is_cancelled=go_on),
+                lambda: load_misses(store, MISSES, cancellation=NEVER),
             ):
                 with pytest.raises(
                     ChecksumError, match=r"page 9 at byte 40960, with rows 92 to 102 \(asked for: 9"
@@ -379,7 +376,7 @@ def test_a_store_cut_while_it_is_open_is_not_packed(io: str, tmp_path: Path) -> 
         SpillFolder(tmp_path, budget_bytes=10**8) as spill,
     ):
         os.truncate(tmp_path / "s" / "features.npy", 100 * 4096 + 5)
-        for attempt in (lambda: live(store, spill), lambda: load_misses(store, MISSES, is_cancelled=go_on)):
+        for attempt in (lambda: live(store, spill), lambda: load_misses(store, MISSES, cancellation=NEVER)):
             with pytest.raises(TruncatedStoreError, match="but the file now has 409605"):
                 attempt()
         assert (files(spill), spill.used_bytes) == ([], 0)
@@ -406,14 +403,14 @@ def test_whatever_ends_a_sweep_leaves_nothing(
         monkeypatch.setattr("gloader.ssd_store.sweep.sweeper._STEP_BYTES", 4096)
         with Packer(store, spill) as packer:
             with pytest.raises(KeyboardInterrupt):
-                packer.pack(MISSES, superbatch=7, is_cancelled=interrupt)
+                packer.pack(MISSES, superbatch=7, cancellation=Cancellation(interrupt))
             assert (files(spill), spill.used_bytes) == ([], 0)
             with monkeypatch.context() as patch:
                 patch.setattr(SpillFiles, "complete", interrupt_now)
                 with pytest.raises(KeyboardInterrupt):
-                    packer.pack(MISSES, superbatch=7, is_cancelled=go_on)
+                    packer.pack(MISSES, superbatch=7, cancellation=NEVER)
             assert (files(spill), spill.used_bytes) == ([], 0)
-            assert is_right(packer.pack(MISSES, superbatch=7, is_cancelled=go_on))
+            assert is_right(packer.pack(MISSES, superbatch=7, cancellation=NEVER))
 
 
 def interrupt_now(_files: SpillFiles) -> None:
@@ -442,7 +439,7 @@ def test_nothing_is_in_flight_after_a_sweep_that_was_cancelled(path: Path, tmp_p
         sparse = [np.arange(0, NUM_ROWS, 41)]
         with pytest.raises(ChannelClosedError), pytest.MonkeyPatch.context() as patch:
             patch.setattr("gloader.ssd_store.sweep.sweeper._STEP_BYTES", 4096)
-            packer.pack(sparse, superbatch=7, is_cancelled=lambda: slow.num_calls > 0)
+            packer.pack(sparse, superbatch=7, cancellation=Cancellation(lambda: slow.num_calls > 0))
         assert slow.num_calls > 1
         assert slow.num_active == 0
 

@@ -13,6 +13,7 @@ import pytest
 from reliability_report import Namespace
 
 import gloader
+from gloader.core.signals import NEVER
 from gloader.errors import SpillError
 from gloader.ssd_store import FeatureStore, Packer
 from gloader.ssd_store.os_io import OsIO
@@ -44,7 +45,7 @@ class Blind(OsIO):  # believes that there is room, so that the disk itself has t
         super().fallocate(fd, offset, num_bytes)
 
 def make(packer, rows, number):
-    return packer.pack([rows], superbatch=number, is_cancelled=lambda: False)
+    return packer.pack([rows], superbatch=number, cancellation=NEVER)
 
 def is_right(pack, rows):
     out = np.zeros((len(rows), 100), np.float32)
@@ -167,14 +168,14 @@ def test_a_disk_that_stays_full(tmp_path: Path, call: str) -> None:
     out = np.empty_like(rows)
     with FeatureStore.create(tmp_path / "store", rows) as store:
         with SpillFolder(tmp_path, budget_bytes=10**9) as spill, Packer(store, spill) as packer:
-            kept = packer.pack([all_rows], superbatch=0, is_cancelled=lambda: False)
+            kept = packer.pack([all_rows], superbatch=0, cancellation=NEVER)
             before = sorted(os.listdir(spill.path)), spill.used_bytes  # noqa: PTH208
             spill._os_io = FaultyOS(fail_at=1, repeat=10**6, error=errno.ENOSPC, calls={call})
             with (
                 Packer(store, spill) as full,
                 pytest.raises(SpillError, match=r"No space left.*needed \d+ bytes .*are free") as caught,
             ):
-                full.pack([all_rows], superbatch=1, is_cancelled=lambda: False)
+                full.pack([all_rows], superbatch=1, cancellation=NEVER)
             assert caught.value.filename == str(spill.path / "00000001.spill")
             assert (sorted(os.listdir(spill.path)), spill.used_bytes) == before  # noqa: PTH208
             spill._os_io = OsIO()

@@ -122,6 +122,7 @@ _EXITING = """
 import sys, threading, time
 import numpy as np
 from torch import distributed
+from gloader.core.signals import NEVER
 from gloader.distributed.exchange import host_group
 from gloader.distributed.exchange.host_group import HostGroup
 from gloader.distributed.exchange.transport import gather
@@ -129,13 +130,13 @@ rank = int(sys.argv[1])
 distributed.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
 groups = [HostGroup([0, 1], ["a", "b"], rank=rank, name=name, timeout_s=60) for name in "xy"]
 for group in groups:
-    gather(group, np.zeros(1), is_cancelled=lambda: False)
+    gather(group, np.zeros(1), cancellation=NEVER)
 if rank == 0:
     # The end of the second group's connections is not noticed.
     deaf, inner = groups[1]._group, host_group.cut_connections
     host_group.cut_connections = lambda group: None if group is deaf else inner(group)
     for group in groups:
-        how = {"args": (group, np.zeros(1)), "kwargs": {"is_cancelled": lambda: False}}
+        how = {"args": (group, np.zeros(1)), "kwargs": {"cancellation": NEVER}}
         threading.Thread(target=gather, **how, daemon=True).start()
     time.sleep(0.3)
     print("leaving", flush=True)

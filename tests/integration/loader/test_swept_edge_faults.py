@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import gloader
+from gloader.core.signals import Cancellation
 from gloader.dataset.edge_passes import PickedPasses
 from gloader.errors import (
     BudgetError,
@@ -339,14 +340,12 @@ def test_a_ctrl_c_ends_the_pass_for_the_first_batches(
 ) -> None:
     was_told = []
 
-    def endless(
-        passes: PickedPasses, frontiers: Any, *, label: str, is_cancelled: Callable[[], bool]
-    ) -> None:
+    def endless(passes: PickedPasses, frontiers: Any, *, label: str, cancellation: Cancellation) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         deadline = time.monotonic() + SOON_S
-        while not is_cancelled() and time.monotonic() < deadline:
+        while not cancellation.is_set() and time.monotonic() < deadline:
             time.sleep(0.01)
-        was_told.append(is_cancelled())
+        was_told.append(cancellation.is_set())
         raise ChannelClosedError(label)
 
     monkeypatch.setattr(PickedPasses, "sweep", endless)

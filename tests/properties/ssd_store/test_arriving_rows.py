@@ -10,6 +10,7 @@ from arrived_rows import arrange, play, slot_of_each
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gloader.core.signals import NEVER
 from gloader.errors import PlanError
 from gloader.ssd_store import FeatureStore, Packer, load_misses
 from gloader.ssd_store.spill.folder import SpillFolder
@@ -34,10 +35,6 @@ SHAPES = [  # rows of 4 B to 9,000 B; of int8 with and without scales
     (2250, "float32", False),
 ]
 OPENED: list[dict[str, Any]] = [{"io": "auto"}, {"io": "threads"}, {"io": "buffered", "verify": "off"}, {}]
-
-
-def go_on() -> bool:
-    return False
 
 
 @pytest.fixture(scope="module")
@@ -131,8 +128,8 @@ def test_rows_that_arrive_are_those_that_were_stored(
         layout = arrange(rows, store.row_bytes, owners=owners, rounds=rounds, rng=rng, is_aligned=is_aligned)
         staged_rows, staged_from = play(layout, array)
         packed_rows, packed_from = play(layout, array)
-        staged = load_misses(store, misses, is_cancelled=go_on, arriving=staged_rows)
-        packed = packer.pack(misses, superbatch=0, is_cancelled=go_on, arriving=packed_rows)
+        staged = load_misses(store, misses, cancellation=NEVER, arriving=staged_rows)
+        packed = packer.pack(misses, superbatch=0, cancellation=NEVER, arriving=packed_rows)
         assert staged_from.num_closed == packed_from.num_closed == 0, "they are their owner's"
         for batch, wanted in enumerate(misses):
             at = rng.permutation(NUM_ROWS + 3)[: len(wanted)]

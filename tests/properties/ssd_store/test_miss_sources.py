@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gloader.core.signals import NEVER, Cancellation
 from gloader.errors import ChannelClosedError
 from gloader.ssd_store import DirectMisses, FeatureStore, Packer, load_misses
 from gloader.ssd_store.read.extents import ALIGNMENT
@@ -38,10 +39,6 @@ SHAPES = [  # rows of 1 B to 9,000 B, of which 400 B and 6,528 B straddle pages
     (2250, "float32"),
 ]
 OPENED: list[dict[str, Any]] = [{"io": "auto"}, {"io": "threads"}, {"io": "buffered", "verify": "off"}]
-
-
-def go_on() -> bool:
-    return False
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +98,8 @@ def test_every_source_gives_the_rows_that_were_stored(
     ):
         sources = [
             DirectMisses(store),
-            load_misses(store, misses, is_cancelled=go_on),
-            packer.pack(misses, superbatch=0, is_cancelled=go_on),
+            load_misses(store, misses, cancellation=NEVER),
+            packer.pack(misses, superbatch=0, cancellation=NEVER),
         ]
         rng = np.random.default_rng(which)
         for batch, rows in enumerate(misses):
@@ -133,7 +130,7 @@ def test_collected_rows_and_pages_are_those_a_set_would_hold(misses: list[set[in
         for page in range(row * row_bytes // ALIGNMENT, ((row + 1) * row_bytes - 1) // ALIGNMENT + 1)
     }
     for collect, lists in ((collect_rows, misses), (collect_union, [set().union(*misses)])):
-        wanted = collect(arrays, num_rows=100, row_bytes=row_bytes, is_cancelled=go_on)
+        wanted = collect(arrays, num_rows=100, row_bytes=row_bytes, cancellation=NEVER)
         found = [wanted.ids[first:last].tolist() for first, last in pairwise(wanted.bounds)]
         assert found == [sorted(rows) for rows in lists]
         bits = np.unpackbits(wanted.pages.view(np.uint8), bitorder="little")
@@ -143,7 +140,9 @@ def test_collected_rows_and_pages_are_those_a_set_would_hold(misses: list[set[in
 def test_collecting_ends_when_it_is_cancelled() -> None:
     answers = iter([False, True])
     with pytest.raises(ChannelClosedError, match="batch 1 was cancelled"):
-        collect_rows([np.arange(3)] * 3, num_rows=9, row_bytes=4, is_cancelled=lambda: next(answers))
+        collect_rows(
+            [np.arange(3)] * 3, num_rows=9, row_bytes=4, cancellation=Cancellation(lambda: next(answers))
+        )
 
 
 @pytest.mark.parametrize("which", range(len(SHAPES)), ids=str)
@@ -156,8 +155,8 @@ def test_rows_of_every_kind_in_a_sparse_superbatch(stores, which: int, tmp_path:
         Packer(store, spill, max_gap_bytes=0) as packer,
     ):
         sources = (
-            load_misses(store, misses, is_cancelled=go_on),
-            packer.pack(misses, superbatch=0, is_cancelled=go_on),
+            load_misses(store, misses, cancellation=NEVER),
+            packer.pack(misses, superbatch=0, cancellation=NEVER),
         )
         for source, expected in product(sources, (array, wide)):
             for batch, rows in enumerate(misses):

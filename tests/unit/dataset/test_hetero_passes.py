@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from gloader.core.signals import NEVER, Cancellation
 from gloader.dataset import Dataset
 from gloader.dataset.hetero_passes import HeteroHops, HeteroPasses
 from gloader.errors import BudgetError, ChannelClosedError, ChecksumError, SpillError
@@ -32,10 +33,6 @@ RATES = IoRates(
     random_reads_per_s=1e5, read_bytes_per_s=1e9, write_bytes_per_s=1e9, pack_read_bytes_per_s=1e9
 )
 FANOUTS: Any = {"paper:cites:paper": [4, 0, 3], "*": [3, 5, 2]}
-
-
-def go_on() -> bool:
-    return False
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +112,7 @@ def wavefront(
         if not waiting:
             return [found[b] for b in range(num_batches)]
         owners = [owner for group in waiting for owner in group]
-        hops = passes.sweep([frontier for _, frontier in owners], label=f"pass {turn}", is_cancelled=go_on)
+        hops = passes.sweep([frontier for _, frontier in owners], label=f"pass {turn}", cancellation=NEVER)
         drawn = {}
         for owner, (b, frontier) in enumerate(owners):
             brought[b].append((hops, owner))
@@ -156,7 +153,7 @@ def test_batches_are_those_of_the_sampler_in_memory(
 def test_a_report_sums_up_the_relations(path: Path, tmp_path: Path) -> None:
     with opened(path, tmp_path, way="full") as (passes, sampler, graph, folder):
         frontiers = [sampler.rule.begin(BatchId(epoch=0, index=b), seeds_of(b, graph)) for b in (0, 1)]
-        hops = passes.sweep(frontiers, label="a pass", is_cancelled=go_on)
+        hops = passes.sweep(frontiers, label="a pass", cancellation=NEVER)
         drawn = [values for owner in range(2) for values in hops.read(owner)]
         assert hops.report.cost.read.rows == sum(map(len, drawn)) > 0
         assert hops.report.cost.read.bytes_read >= sum(
@@ -178,7 +175,7 @@ def test_a_report_sums_up_the_relations(path: Path, tmp_path: Path) -> None:
 def test_where_nobody_draws_nothing_is_read(path: Path, tmp_path: Path) -> None:
     with opened(path, tmp_path) as (passes, sampler, _, folder):
         frontier = sampler.rule.begin(BatchId(epoch=0, index=0), np.empty(0, np.int64))
-        hops = passes.sweep([frontier], label="a pass", is_cancelled=go_on)
+        hops = passes.sweep([frontier], label="a pass", cancellation=NEVER)
         assert [len(values) for values in hops.read(0)] == [0] * 6
         assert hops.report.cost.read.bytes_read == hops.report.cost.bytes_written == folder.used_bytes == 0
         hops.release(0)
@@ -192,7 +189,7 @@ def test_damage_of_one_relation_is_named_and_leaves_nothing(path: Path, tmp_path
             file.write_bytes(whole[:DATA_OFFSET] + bytes([whole[DATA_OFFSET] ^ 1]) + whole[DATA_OFFSET + 1 :])
             frontier = sampler.rule.begin(BatchId(epoch=0, index=0), seeds_of(0, graph))
             with pytest.raises(ChecksumError, match="field__of__paper"):
-                passes.sweep([frontier], label="a pass", is_cancelled=go_on)
+                passes.sweep([frontier], label="a pass", cancellation=NEVER)
             assert folder.used_bytes == 0  # also of the relations before it
     finally:
         file.write_bytes(whole)
@@ -203,7 +200,9 @@ def test_a_cancelled_pass_leaves_nothing(path: Path, tmp_path: Path) -> None:
     with opened(path, tmp_path) as (passes, sampler, graph, folder):
         frontier = sampler.rule.begin(BatchId(epoch=0, index=0), seeds_of(0, graph))
         with pytest.raises(ChannelClosedError, match=r"author__writes__paper.* was cancelled"):
-            passes.sweep([frontier], label="the first pass", is_cancelled=lambda: next(looks) > 5)
+            passes.sweep(
+                [frontier], label="the first pass", cancellation=Cancellation(lambda: next(looks) > 5)
+            )
         assert folder.used_bytes == 0
 
 
@@ -216,4 +215,4 @@ def test_too_little_memory_or_disk_is_told(path: Path, tmp_path: Path) -> None:
     with opened(path, tmp_path, budget_bytes=4096) as (passes, sampler, graph, _):
         frontier = sampler.rule.begin(BatchId(epoch=0, index=0), seeds_of(0, graph))
         with pytest.raises((BudgetError, SpillError)):
-            passes.sweep([frontier], label="a pass", is_cancelled=go_on)
+            passes.sweep([frontier], label="a pass", cancellation=NEVER)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from gloader.core.signals import NEVER, Cancellation
 from gloader.core.thread_times import own_account
 from gloader.dataset import Dataset
 from gloader.dataset.list_passes import ListPasses, SweptLists
@@ -127,7 +128,7 @@ def run(passes: ListPasses, sampler: Any, indices: Sequence[int]) -> dict[int, d
         for index in alive:
             if index not in fronts:
                 fronts[index] = sampler.rule.begin(BatchId(epoch=0, index=index), seeds_of(index))
-        result = passes.sweep([fronts[index] for index in alive], label="pass", is_cancelled=lambda: False)
+        result = passes.sweep([fronts[index] for index in alive], label="pass", cancellation=NEVER)
         for owner, index in enumerate(alive):
             fronts[index] = sampler.rule.extend(fronts[index], result.read(owner))
             drawn[index].append((result, owner))
@@ -208,7 +209,7 @@ def test_a_pass_reads_in_three_ways_and_brings_the_same(
     reads, records = {}, []
     for way in ("direct", "merged", "full", None):
         with opened(original, sampler.rule, tmp_path, way=way) as (passes, _):
-            result = passes.sweep([frontier], label="pass", is_cancelled=lambda: False)
+            result = passes.sweep([frontier], label="pass", cancellation=NEVER)
             reads[way] = result.report
             records.append(result.read(0))
     assert all(np.array_equal(records[0], others) for others in records[1:])
@@ -252,7 +253,7 @@ def test_damage_names_file_and_page_where_it_is_wanted(
     frontier = sampler.rule.begin(BatchId(epoch=0, index=0), seeds)
     with opened(path, sampler.rule, tmp_path, way="full") as (passes, folder):
         flip(file, unwanted)
-        result = passes.sweep([frontier], label="pass 1", is_cancelled=lambda: False)
+        result = passes.sweep([frontier], label="pass 1", cancellation=NEVER)
         batch = sampler.replay(frontier.batch_id, seeds, [result.read(0)])
         expected = make_sampler("weighted", graph, [4], 3).sample(frontier.batch_id, seeds)
         require_same(batch_bytes(batch), batch_bytes(expected), frontier.batch_id, "an unwanted page")
@@ -262,7 +263,7 @@ def test_damage_names_file_and_page_where_it_is_wanted(
         with pytest.raises(
             ChecksumError, match=f"{file}: page {last} at byte .* does not match its checksum"
         ):
-            passes.sweep([frontier], label="pass 2", is_cancelled=lambda: False)
+            passes.sweep([frontier], label="pass 2", cancellation=NEVER)
         assert folder.used_bytes == 0
 
 
@@ -277,14 +278,14 @@ def test_a_file_that_ends_early_and_a_disk_that_fails_raise_and_leave_nothing(
         opened(path, sampler.rule, tmp_path, os_io=failing, piece_bytes=PAGE) as (passes, folder),
         pytest.raises(StoreReadError, match=r"reading at byte \d+ failed.*indices"),
     ):
-        passes.sweep([frontier], label="pass", is_cancelled=lambda: False)
+        passes.sweep([frontier], label="pass", cancellation=NEVER)
     assert folder.used_bytes == 0
     with opened(path, sampler.rule, tmp_path) as (passes, folder):
         file = path / Dataset.open(path).arrays["indices"].file
         with file.open("r+b") as opened_file:
             opened_file.truncate(DATA_OFFSET + PAGE)
         with pytest.raises(TruncatedStoreError, match="truncated after it was opened"):
-            passes.sweep([frontier], label="pass", is_cancelled=lambda: False)
+            passes.sweep([frontier], label="pass", cancellation=NEVER)
         assert folder.used_bytes == 0
 
 
@@ -300,10 +301,10 @@ def test_a_spill_disk_that_is_full_or_fails_raises_and_leaves_nothing(
     spill_io = FaultyOS(calls={call}, fail_at=2 if call == "close" else 1, error=error, repeat=1)
     with opened(original, sampler.rule, tmp_path, spill_io=spill_io) as (passes, folder):
         with pytest.raises(SpillError, match="what pass 4 drew"):
-            passes.sweep([frontier], label="pass 4", is_cancelled=lambda: False)
+            passes.sweep([frontier], label="pass 4", cancellation=NEVER)
         assert folder.used_bytes == 0
         assert not list(folder.path.glob("*.spill"))
-        result = passes.sweep([frontier], label="pass 5", is_cancelled=lambda: False)
+        result = passes.sweep([frontier], label="pass 5", cancellation=NEVER)
         batch = sampler.replay(frontier.batch_id, seeds_of(0), [result.read(0)])
         require_equal(graph, "labor", [40], {0: batch_bytes(batch)})
 
@@ -314,7 +315,7 @@ def test_a_cancelled_pass_leaves_nothing(original: Path, graph: CscGraph, tmp_pa
     asked = iter([False] * 5)
     with opened(original, sampler.rule, tmp_path, piece_bytes=PAGE) as (passes, folder):
         with pytest.raises(ChannelClosedError, match=r"pass over .*indices.* was cancelled"):
-            passes.sweep([frontier], label="pass", is_cancelled=lambda: next(asked, True))
+            passes.sweep([frontier], label="pass", cancellation=Cancellation(lambda: next(asked, True)))
         assert folder.used_bytes == 0
 
 
@@ -325,7 +326,7 @@ def test_what_was_drawn_is_verified_as_it_is_read_back(
     sampler = swept(graph, "weighted", [-1, 4])
     frontier = sampler.rule.begin(BatchId(epoch=0, index=0), seeds_of(0))
     with opened(original, sampler.rule, tmp_path) as (passes, folder):
-        result = passes.sweep([frontier, frontier], label="pass 3", is_cancelled=lambda: False)
+        result = passes.sweep([frontier, frontier], label="pass 3", cancellation=NEVER)
         records = result.read(1)
         first, second = ({piece[0].path for piece in owner.pieces} for owner in result._pieces._owners)
         assert first & second
@@ -363,12 +364,12 @@ def test_what_does_not_fit_is_said_in_bytes(original: Path, graph: CscGraph, tmp
             BudgetError, match=r"for 2000 frontiers at once needs \d+ bytes of buffers and \d+ are"
         ),
     ):
-        passes.sweep([frontier] * 2000, label="pass", is_cancelled=lambda: False)
+        passes.sweep([frontier] * 2000, label="pass", cancellation=NEVER)
     sampler = swept(graph, "weighted", [10])
     with opened(original, sampler.rule, tmp_path, spill_budget=PAGE) as (passes, folder):
         with pytest.raises(BudgetError, match=r"what pass 1 drew needs \d+ bytes"):
-            passes.sweep([frontier], label="pass 1", is_cancelled=lambda: False)
+            passes.sweep([frontier], label="pass 1", cancellation=NEVER)
         assert folder.used_bytes == 0
         passes.close()
         with pytest.raises(StoreError, match="the passes over it are closed"):
-            passes.sweep([frontier], label="pass 2", is_cancelled=lambda: False)
+            passes.sweep([frontier], label="pass 2", cancellation=NEVER)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from gloader.core.signals import NEVER, Cancellation
 from gloader.dataset import Dataset, edge_passes
 from gloader.dataset.edge_passes import PickedPasses
 from gloader.errors import (
@@ -47,10 +48,6 @@ WAYS = ["direct", "merged", "full", None]
 RATES = IoRates(
     random_reads_per_s=1e5, read_bytes_per_s=1e9, write_bytes_per_s=1e9, pack_read_bytes_per_s=1e9
 )
-
-
-def go_on() -> bool:
-    return False
 
 
 def write(path: Path, degrees: np.ndarray, dtype: str) -> Path:
@@ -129,7 +126,7 @@ def wavefront(passes: PickedPasses, sampler: Any, num_batches: int, num_nodes: i
         if not waiting:
             return [found[b] for b in range(num_batches)]
         owners = [owner for group in waiting for owner in group]
-        hops = passes.sweep([frontier for _, frontier in owners], label=f"pass {turn}", is_cancelled=go_on)
+        hops = passes.sweep([frontier for _, frontier in owners], label=f"pass {turn}", cancellation=NEVER)
         drawn = {}
         for owner, (b, frontier) in enumerate(owners):
             brought[b].append((hops, owner))
@@ -204,7 +201,7 @@ def attempt(path: Path, tmp_path: Path, **settings: Any) -> list[np.ndarray]:
     """Make a pass, and read what it brought; what is left of it may only be files for the next one."""
     with opened(path, tmp_path, **settings) as (passes, sampler, folder):
         try:
-            hops = passes.sweep(frontiers_of(sampler), label="pass 9", is_cancelled=go_on)
+            hops = passes.sweep(frontiers_of(sampler), label="pass 9", cancellation=NEVER)
             return [hops.read(owner) for owner in range(4)]
         finally:
             passes.close()
@@ -247,11 +244,11 @@ def test_marking_ends_where_most_pages_are_wanted_and_damage_elsewhere_is_still_
     )
     num_pages = Dataset.open(paths["int32"]).arrays["indices"].num_pages
     with opened(paths["int32"], tmp_path) as (passes, sampler, _):
-        hops = passes.sweep(frontiers_of(sampler), label="pass 9", is_cancelled=go_on)
+        hops = passes.sweep(frontiers_of(sampler), label="pass 9", cancellation=NEVER)
         assert (hops.report.way, hops.report.pages_wanted, len(marked)) == ("full", num_pages, 1)
     # Whoever asks for a way gets it, however many pages are wanted.
     with opened(paths["int32"], tmp_path, way="direct") as (passes, sampler, _):
-        hops = passes.sweep(frontiers_of(sampler), label="pass 9", is_cancelled=go_on)
+        hops = passes.sweep(frontiers_of(sampler), label="pass 9", cancellation=NEVER)
         assert hops.report.way == "direct"
         assert hops.report.pages_wanted < num_pages
     test_a_flipped_bit_matters_in_a_wanted_page_alone(paths, tmp_path, None)
@@ -275,7 +272,7 @@ def test_a_device_that_fails_or_reads_short_and_a_file_that_was_cut(
         try:
             os.truncate(file, 8192)
             with pytest.raises(TruncatedStoreError, match="truncated after it was opened"):
-                passes.sweep(frontiers_of(sampler), label="pass 9", is_cancelled=go_on)
+                passes.sweep(frontiers_of(sampler), label="pass 9", cancellation=NEVER)
         finally:
             file.write_bytes(whole)
         assert folder.used_bytes == 0
@@ -294,7 +291,7 @@ def test_a_spill_folder_without_room_says_what_is_needed(paths: dict[str, Path],
     with opened(paths["int32"], tmp_path) as (passes, sampler, folder):
         folder._os_io = Full()
         with pytest.raises(SpillError, match=r"the pack of pass 9 .*needed \d+ bytes .* are free"):
-            passes.sweep(frontiers_of(sampler), label="pass 9", is_cancelled=go_on)
+            passes.sweep(frontiers_of(sampler), label="pass 9", cancellation=NEVER)
         assert [path.name for path in folder.path.iterdir()] == ["owner.json"]
         folder._os_io = REAL_OS
     failing = FaultyOS(fail_at=3, error=errno.ENOSPC, calls={"pwrite"}, repeat=100)
@@ -304,7 +301,7 @@ def test_a_spill_folder_without_room_says_what_is_needed(paths: dict[str, Path],
 
 def test_what_was_spilled_is_verified_and_its_damage_named(paths: dict[str, Path], tmp_path: Path) -> None:
     with opened(paths["int32"], tmp_path) as (passes, sampler, folder):
-        hops = passes.sweep(frontiers_of(sampler), label="pass 9", is_cancelled=go_on)
+        hops = passes.sweep(frontiers_of(sampler), label="pass 9", cancellation=NEVER)
         files = sorted(path for path in folder.path.iterdir() if path.suffix == ".spill")
         content = bytearray(files[1].read_bytes())
         content[77] ^= 8
@@ -320,7 +317,7 @@ def test_what_was_spilled_is_verified_and_its_damage_named(paths: dict[str, Path
             hops.read(0)
         passes.close()
         with pytest.raises(StoreError, match="the reader of the edges is closed"):
-            passes.sweep(frontiers_of(sampler), label="pass 10", is_cancelled=go_on)
+            passes.sweep(frontiers_of(sampler), label="pass 10", cancellation=NEVER)
 
 
 @pytest.mark.reliability("D4")
@@ -334,7 +331,7 @@ def test_a_pass_can_be_cancelled_at_any_look_and_leaves_nothing(
                 passes.sweep(
                     frontiers_of(sampler),
                     label="pass 9",
-                    is_cancelled=lambda looks=looks: next(looks, None) is None,
+                    cancellation=Cancellation(lambda looks=looks: next(looks, None) is None),
                 )
             except ChannelClosedError:
                 assert folder.used_bytes == 0
@@ -353,4 +350,4 @@ def test_too_little_memory_is_refused(paths: dict[str, Path], tmp_path: Path) ->
         opened(paths["int32"], tmp_path) as (passes, sampler, _),
         pytest.raises(BudgetError, match="600 batches"),
     ):
-        passes.sweep(frontiers_of(sampler, 1) * 600, label="pass 9", is_cancelled=go_on)
+        passes.sweep(frontiers_of(sampler, 1) * 600, label="pass 9", cancellation=NEVER)

@@ -12,6 +12,7 @@ import pytest
 from gloader.cli.main import main
 from gloader.core.aligned_memory import mapped_bytes
 from gloader.core.ids import RowRanges
+from gloader.core.signals import NEVER
 from gloader.dataset import Dataset
 from gloader.dataset.verify import verify_dataset
 from gloader.errors import (
@@ -91,9 +92,9 @@ def test_a_row_of_another_part_is_refused_by_every_reader_before_anything_is_rea
         with refused():
             DirectMisses(store).read_into(0, rows, out, at=np.arange(len(rows)))
         with refused():
-            load_misses(store, [here, rows], is_cancelled=lambda: False)
+            load_misses(store, [here, rows], cancellation=NEVER)
         with refused():
-            packer.pack([here, np.empty(0, np.int64), rows], superbatch=0, is_cancelled=lambda: False)
+            packer.pack([here, np.empty(0, np.int64), rows], superbatch=0, cancellation=NEVER)
         assert system.num_calls == before
         store.read_into(here, out[:40])  # the store is as good as before
         np.testing.assert_array_equal(out[:40], ROWS[here])
@@ -125,8 +126,8 @@ def test_rows_that_are_here_are_read_in_every_way(path: Path, tmp_path: Path) ->
         assert store.held == (250, 500)
         out = np.empty((250, DIM), np.float32)
         for source in (
-            load_misses(store, [mine], is_cancelled=lambda: False),
-            packer.pack([mine], superbatch=0, is_cancelled=lambda: False),
+            load_misses(store, [mine], cancellation=NEVER),
+            packer.pack([mine], superbatch=0, cancellation=NEVER),
         ):
             out[:] = 0
             source.read_into(0, mine, out, at=np.arange(250))

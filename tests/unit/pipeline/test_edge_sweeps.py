@@ -16,6 +16,7 @@ import pytest
 from swept import KnownHops, MemoryPasses, sweep_tier
 
 from gloader.core.order import EpochOrder
+from gloader.core.signals import Cancellation
 from gloader.errors import ChannelClosedError, SpillError, StoreReadError
 from gloader.observe.instruments import Instruments
 from gloader.observe.timeline import TimelineRecorder
@@ -78,7 +79,7 @@ class _Run:
         planned: int,
         threads: int = 1,
         has_traces: bool = True,
-        at_pass: Callable[[int, Callable[[], bool]], None] = lambda number, is_cancelled: None,
+        at_pass: Callable[[int, Cancellation], None] = lambda number, cancellation: None,
         timeline: TimelineRecorder | None = None,
         probed: Sequence[SampledBatch] = (),
     ) -> None:
@@ -215,7 +216,7 @@ def _random_run(seed: int) -> None:
 
     fails_at, is_slow_each, num_taken = draw.randrange(30), draw.randint(1, 4), draw.randrange(20)
 
-    def at_pass(number: int, is_cancelled: Callable[[], bool]) -> None:
+    def at_pass(number: int, cancellation: Cancellation) -> None:
         if end == "error" and number >= fails_at:
             raise error
         time.sleep(0 if number % is_slow_each else 0.001)
@@ -260,7 +261,7 @@ def test_batches_without_traces_are_those_of_the_sampler_and_what_they_are_made_
     stream = _stream()
     rooms = []
 
-    def note(number: int, is_cancelled: Callable[[], bool]) -> None:
+    def note(number: int, cancellation: Cancellation) -> None:
         # Both hops of those that wait to be made, and the first one of those that this pass completes.
         num_hops = sum(hops.num_left for hops in run.passes.made)
         completed = sum(hop for _, hop in run.passes.asked[-1])
@@ -340,7 +341,7 @@ class _FailingPass:
     def __init__(self, number: int, error: BaseException) -> None:
         self._number, self._error = number, error
 
-    def __call__(self, number: int, is_cancelled: Callable[[], bool]) -> None:
+    def __call__(self, number: int, cancellation: Cancellation) -> None:
         if number == self._number:
             raise self._error
 
@@ -391,10 +392,10 @@ def test_an_error_of_the_sampler_keeps_its_place(method: str) -> None:
 def test_a_pass_that_is_cancelled_ends_at_once_and_leaves_nothing() -> None:
     is_there, went_on = threading.Event(), []
 
-    def wait(number: int, is_cancelled: Callable[[], bool]) -> None:
+    def wait(number: int, cancellation: Cancellation) -> None:
         if number == 3:
             is_there.set()
-            while not is_cancelled():
+            while not cancellation.is_set():
                 time.sleep(0.001)
             went_on.append(time.monotonic())
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gloader.cache import CachePlan
+from gloader.core.signals import Cancellation
 from gloader.errors import ChannelClosedError, SpillError
 from gloader.observe.instruments import Instruments
 from gloader.observe.timeline import TimelineRecorder
@@ -36,10 +37,12 @@ class _Retrieval:
     def request(self, _plan: CachePlan, _calibration: Calibration) -> Any:
         return SimpleNamespace(own=self.choice, counts=SimpleNamespace(unique_rows=4))
 
-    def begin(self, _request: Any, choice: Choice, *, superbatch: int, is_cancelled: Any) -> StagedTable:
+    def begin(
+        self, _request: Any, choice: Choice, *, superbatch: int, cancellation: Cancellation
+    ) -> StagedTable:
         if self.error is not None:
             raise self.error
-        if is_cancelled():
+        if cancellation.is_set():
             raise ChannelClosedError("cancelled")
         misses: MissSource = SimpleNamespace(cost=COST, close=lambda: None)  # type: ignore[assignment]
         return replace(staged(superbatch, misses).tables[0], choice=choice)

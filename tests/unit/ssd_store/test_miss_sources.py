@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gloader.core.signals import NEVER
 from gloader.ssd_store import DirectMisses, Packer, load_misses
 from gloader.ssd_store.spill.folder import SpillFolder
 from gloader.testing.source_suites import MissSourceSuite
@@ -35,7 +36,7 @@ class TestInRam(MissSourceSuite):
     def open_source(
         self, store: FeatureStore, misses: Sequence[IdArray], tmp_path: Path
     ) -> Iterator[MissSource]:
-        yield load_misses(store, misses, is_cancelled=lambda: False)
+        yield load_misses(store, misses, cancellation=NEVER)
 
 
 @pytest.mark.reliability("E5")
@@ -45,4 +46,4 @@ class TestPacked(MissSourceSuite):
         self, store: FeatureStore, misses: Sequence[IdArray], tmp_path: Path
     ) -> Iterator[MissSource]:
         with SpillFolder(tmp_path, budget_bytes=10**8) as spill, Packer(store, spill) as packer:
-            yield packer.pack(misses, superbatch=7, is_cancelled=lambda: False)
+            yield packer.pack(misses, superbatch=7, cancellation=NEVER)

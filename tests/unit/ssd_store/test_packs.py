@@ -17,6 +17,7 @@ import pytest
 from numba.core.dispatcher import Dispatcher
 
 import gloader
+from gloader.core.signals import NEVER, Cancellation
 from gloader.core.thread_times import helping, own_account
 from gloader.errors import BudgetError, ChannelClosedError, PlanError, ShapeError, SpillError, StoreError
 from gloader.ssd_store import (
@@ -37,10 +38,6 @@ from gloader.types import ReadStats
 
 NUM_ROWS, DIM = 5000, 100
 FEATURES = np.random.default_rng(0).standard_normal((NUM_ROWS, DIM)).astype(np.float32)
-
-
-def go_on() -> bool:
-    return False
 
 
 def draw(num_batches: int, share: float = 0.1, seed: int = 0) -> list[np.ndarray]:
@@ -132,7 +129,7 @@ def test_too_many_batches_for_the_buffers_are_refused_before_a_byte_is_written(
         Packer(store, spill, memory_bytes=4096)
     with Packer(store, spill, memory_bytes=2**21) as packer:
         with pytest.raises(BudgetError, match=r"1000 batches at once needs \d+ bytes of buffers and \d+ are"):
-            packer.pack([np.arange(1)] * 1000, superbatch=0, is_cancelled=go_on)
+            packer.pack([np.arange(1)] * 1000, superbatch=0, cancellation=NEVER)
         assert (files(spill), spill.used_bytes) == ([], 0)
 
 
@@ -141,7 +138,7 @@ def test_too_many_batches_for_the_buffers_are_refused_before_a_byte_is_written(
 
 def test_disk_is_taken_at_once_and_given_back_file_by_file(packer: Packer, spill: SpillFolder) -> None:
     misses = draw(32)
-    pack = packer.pack(misses, superbatch=0, is_cancelled=go_on)
+    pack = packer.pack(misses, superbatch=0, cancellation=NEVER)
     counts = [len(rows) for rows in misses]
     assert spill.used_bytes == pack.num_bytes == pack_bytes(counts, 4 * DIM)
     assert sum((spill.path / name).stat().st_size for name in files(spill)) == pack.num_bytes
@@ -165,7 +162,7 @@ def test_the_files_of_a_pack_serve_the_next_ones(packer: Packer, spill: SpillFol
     before = None
     for superbatch, num_batches in enumerate((16, 32, 16, 5, 32)):
         misses = draw(num_batches)
-        pack = packer.pack(misses, superbatch=superbatch, is_cancelled=go_on)
+        pack = packer.pack(misses, superbatch=superbatch, cancellation=NEVER)
         assert seen <= set(files(spill))
         seen = set(files(spill))
         if before is not None:
@@ -180,7 +177,7 @@ def test_the_files_of_a_pack_serve_the_next_ones(packer: Packer, spill: SpillFol
 
 def test_batches_may_be_read_and_released_in_any_order(packer: Packer, spill: SpillFolder) -> None:
     misses = draw(40)
-    pack = packer.pack(misses, superbatch=0, is_cancelled=go_on)
+    pack = packer.pack(misses, superbatch=0, cancellation=NEVER)
     for batch in np.random.default_rng(1).permutation(40).tolist():
         assert np.array_equal(read(pack, batch, misses[batch]), FEATURES[misses[batch]])
         pack.release(batch)
@@ -191,9 +188,9 @@ def test_batches_may_be_read_and_released_in_any_order(packer: Packer, spill: Sp
 
 def test_memory_is_bounded_and_said(packer: Packer, store: FeatureStore) -> None:
     assert packer.resident_bytes <= 16 * 2**20
-    pack = packer.pack(draw(10), superbatch=0, is_cancelled=go_on)
+    pack = packer.pack(draw(10), superbatch=0, cancellation=NEVER)
     assert pack.resident_bytes <= pack.num_bytes // 512 + 1000
-    staged = load_misses(store, draw(10), is_cancelled=go_on)
+    staged = load_misses(store, draw(10), cancellation=NEVER)
     union = len(np.unique(np.concatenate(draw(10))))
     assert staged.num_bytes == pytest.approx(in_ram_bytes(union, 4 * DIM), abs=4096)
     staged.close()
@@ -204,7 +201,7 @@ def test_memory_is_bounded_and_said(packer: Packer, store: FeatureStore) -> None
 
 def test_closing_the_packer_closes_its_packs(store: FeatureStore, spill: SpillFolder) -> None:
     packer = Packer(store, spill)
-    packs = [packer.pack(draw(3), superbatch=k, is_cancelled=go_on) for k in range(2)]
+    packs = [packer.pack(draw(3), superbatch=k, cancellation=NEVER) for k in range(2)]
     read(packs[0], 0, draw(3)[0])
     for _ in range(2):
         packer.close()
@@ -212,7 +209,7 @@ def test_closing_the_packer_closes_its_packs(store: FeatureStore, spill: SpillFo
     with pytest.raises(SpillError, match="was released"):
         read(packs[1], 0, draw(3)[0])
     with pytest.raises(StoreError, match="the packer is closed"):
-        packer.pack(draw(3), superbatch=2, is_cancelled=go_on)
+        packer.pack(draw(3), superbatch=2, cancellation=NEVER)
     assert (files(spill), spill.used_bytes) == ([], 0)
 
 
@@ -221,11 +218,11 @@ def test_a_pack_outlives_its_store_and_not_its_folder(path: Path, tmp_path: Path
     store = FeatureStore.open(path)
     with Packer(store, spill) as packer:
         store.close()
-        pack = packer.pack(draw(3), superbatch=0, is_cancelled=go_on)
+        pack = packer.pack(draw(3), superbatch=0, cancellation=NEVER)
         assert np.array_equal(read(pack, 0, draw(3)[0]), FEATURES[draw(3)[0]])
         spill.close()
         with pytest.raises(SpillError, match="closed"):
-            packer.pack(draw(3), superbatch=1, is_cancelled=go_on)
+            packer.pack(draw(3), superbatch=1, cancellation=NEVER)
         pack.close()
     assert list(tmp_path.iterdir()) == []
 
@@ -243,8 +240,8 @@ def test_each_list_is_asked_for_once(packer: Packer, store: FeatureStore) -> Non
             return draw(5)[batch].astype(np.int32)
 
     for make in (
-        lambda lazy: packer.pack(lazy, superbatch=0, is_cancelled=go_on),
-        lambda lazy: load_misses(store, lazy, is_cancelled=go_on),
+        lambda lazy: packer.pack(lazy, superbatch=0, cancellation=NEVER),
+        lambda lazy: load_misses(store, lazy, cancellation=NEVER),
     ):
         lazy = Lazy()
         source = make(lazy)
@@ -262,8 +259,8 @@ def test_costs_are_counted_however_requests_are_made(path: Path, tmp_path: Path,
         SpillFolder(tmp_path, budget_bytes=10**8) as spill,
         Packer(store, spill) as packer,
     ):
-        packed = packer.pack(misses, superbatch=0, is_cancelled=go_on).cost
-        staged = load_misses(store, misses, is_cancelled=go_on).cost
+        packed = packer.pack(misses, superbatch=0, cancellation=NEVER).cost
+        staged = load_misses(store, misses, cancellation=NEVER).cost
         direct = DirectMisses(store).cost
     file_bytes = -(-NUM_ROWS * DIM * 4 // 4096) * 4096
     assert packed.read == ReadStats(
@@ -291,9 +288,9 @@ def test_the_processor_time_of_sweeping_threads_counts_for_who_sweeps(
         SpillFolder(tmp_path, budget_bytes=10**8) as spill,
         Packer(store, spill) as packer,
     ):
-        load_misses(store, misses, is_cancelled=go_on)
+        load_misses(store, misses, cancellation=NEVER)
         assert set(helped) == {"pread_into"}
-        packer.pack(misses, superbatch=0, is_cancelled=go_on)
+        packer.pack(misses, superbatch=0, cancellation=NEVER)
     assert set(helped) == {"pread_into", "pwrite"}
     assert own_account().used_ns > before
 
@@ -304,7 +301,7 @@ def test_the_processor_time_of_sweeping_threads_counts_for_who_sweeps(
 @pytest.mark.reliability("E5")
 def test_a_pack_serves_all_rows_of_its_batch_or_none(packer: Packer) -> None:
     misses = draw(3)
-    pack = packer.pack(misses, superbatch=7, is_cancelled=go_on)
+    pack = packer.pack(misses, superbatch=7, cancellation=NEVER)
     for rows in (misses[1][1:], misses[2], np.append(misses[1], NUM_ROWS - 1)):
         with pytest.raises(PlanError, match="superbatch 7, batch 1 asks for other rows"):
             read(pack, 1, rows)
@@ -314,9 +311,9 @@ def test_a_pack_serves_all_rows_of_its_batch_or_none(packer: Packer) -> None:
 def test_misses_that_are_no_misses_are_refused(rows: list, packer: Packer, store: FeatureStore) -> None:
     misses = [np.arange(3), np.array(rows)]
     with pytest.raises(ShapeError, match="batch 1: missing row"):
-        packer.pack(misses, superbatch=0, is_cancelled=go_on)
+        packer.pack(misses, superbatch=0, cancellation=NEVER)
     with pytest.raises(ShapeError, match="batch 1: missing row"):
-        load_misses(store, misses, is_cancelled=go_on)
+        load_misses(store, misses, cancellation=NEVER)
 
 
 def test_of_a_store_that_was_replaced_the_open_file_is_read_and_no_other_packed(
@@ -327,7 +324,7 @@ def test_of_a_store_that_was_replaced_the_open_file_is_read_and_no_other_packed(
         FeatureStore.create(tmp_path / "s", FEATURES[10:20], overwrite=True).close()
         with pytest.raises(StoreError, match="replaced after it was opened"):
             Packer(store, spill)
-        with closing(load_misses(store, [np.arange(3)], is_cancelled=go_on)) as misses:
+        with closing(load_misses(store, [np.arange(3)], cancellation=NEVER)) as misses:
             assert np.array_equal(read(misses, 0, np.arange(3)), FEATURES[:3])
 
 
@@ -359,9 +356,9 @@ def test_packs_are_made_read_and_passed_by_at_the_same_time(
         for k in range(6):
             misses = draw(12, seed=k)
             made = (
-                packer.pack(misses, superbatch=k, is_cancelled=go_on)
+                packer.pack(misses, superbatch=k, cancellation=NEVER)
                 if k % 3
-                else load_misses(store, misses, is_cancelled=go_on)
+                else load_misses(store, misses, cancellation=NEVER)
             )
             if pending is not None:
                 pending.result()
@@ -377,8 +374,8 @@ def test_packs_are_made_read_and_passed_by_at_the_same_time(
 def test_a_sweep_can_be_cancelled_at_any_look_and_needs_no_further_kernel_then(
     kind: str, packer: Packer, store: FeatureStore, spill: SpillFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load_misses(store, draw(4), is_cancelled=go_on)
-    packer.pack(draw(4), superbatch=0, is_cancelled=go_on).close()
+    load_misses(store, draw(4), cancellation=NEVER)
+    packer.pack(draw(4), superbatch=0, cancellation=NEVER).close()
     compiled = list(getattr(drivers._step_or_drain, "signatures", []))
     for name, kernel in list(vars(drivers).items()):
         # A kernel that only an end needs is compiled while a Ctrl-C waits: seconds, on a busy machine more than five.
@@ -389,16 +386,17 @@ def test_a_sweep_can_be_cancelled_at_any_look_and_needs_no_further_kernel_then(
     for allowed in range(100):
         looks = 0
 
-        def is_cancelled(allowed: int = allowed) -> bool:
+        def test(allowed: int = allowed) -> bool:
             nonlocal looks
             looks += 1
             return looks > allowed
 
+        cancellation = Cancellation(test)
         try:
             if kind == "packed":
-                packer.pack(misses, superbatch=0, is_cancelled=is_cancelled).close()
+                packer.pack(misses, superbatch=0, cancellation=cancellation).close()
             else:
-                load_misses(store, misses, is_cancelled=is_cancelled)
+                load_misses(store, misses, cancellation=cancellation)
         except ChannelClosedError as error:
             assert "was cancelled" in str(error)  # noqa: PT017
             assert (files(spill), spill.used_bytes) == ([], 0)
@@ -412,11 +410,12 @@ def test_a_sweep_can_be_cancelled_at_any_look_and_needs_no_further_kernel_then(
 def test_the_kernels_do_the_same_without_the_compiler(tmp_path: Path) -> None:
     program = f"""
 import numpy as np
+from gloader.core.signals import NEVER
 from gloader.ssd_store import FeatureStore, Packer, load_misses
 from gloader.ssd_store.spill.folder import SpillFolder
 x = np.arange(9000, dtype=np.float32).reshape(30, 300)
 misses = [np.arange(0, 30, 2), np.arange(0), np.arange(7, 20)]
-settings = dict(is_cancelled=lambda: False)
+settings = dict(cancellation=NEVER)
 with FeatureStore.create({str(tmp_path / "s")!r}, x) as store:
   with SpillFolder({str(tmp_path)!r}, budget_bytes=10**6) as spill, Packer(store, spill, memory_bytes=2**21) as packer:
     for source in (packer.pack(misses, superbatch=0, **settings), load_misses(store, misses, **settings)):

@@ -14,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from gloader.core.aligned_memory import mapped_bytes
+from gloader.core.signals import NEVER, Cancellation
 from gloader.core.thread_times import own_account
 from gloader.distributed.exchange.exchange import Exchange
 from gloader.distributed.exchange.owner import OwnedRows, Owner
@@ -38,12 +39,8 @@ SMALL = 1_400_000  # bytes of memory with which rounds are short
 NUM_ROWS = 3000
 
 
-def never() -> bool:
-    return False
-
-
 def read_all(
-    arriving: ArrivingRows, num_pages_a_read: int = 3, is_cancelled: Callable[[], bool] = never
+    arriving: ArrivingRows, num_pages_a_read: int = 3, cancellation: Cancellation = NEVER
 ) -> NDArray[np.uint8]:
     """Return (K, R) what arrives, in the order of rows, read as a sweep reads."""
     layout = arriving.layout
@@ -63,7 +60,7 @@ def read_all(
             continue
         count = min(num_pages_a_read, num_pages - page)
         buffer = mapped_bytes(count * PAGE)
-        arriving.source.read(buffer[: count * PAGE].data, page * PAGE, is_cancelled=is_cancelled)
+        arriving.source.read(buffer[: count * PAGE].data, page * PAGE, cancellation=cancellation)
         for i in range(count):
             content[page + i] = buffer[i * PAGE : (i + 1) * PAGE]
             assert has_rows[page + i] or not content[page + i].any()
@@ -108,7 +105,7 @@ def fetch_once(
     verify: bool = True,
 ) -> tuple[NDArray[np.uint8], Exchange]:
     exchange = Exchange(transport, [owned], memory_bytes=memory_bytes, verify=verify, rates_s=0.0)
-    with exchange.fetch(0, rows, is_cancelled=never) as arriving:
+    with exchange.fetch(0, rows, cancellation=NEVER) as arriving:
         found = read_all(arriving)
     return found, exchange
 
@@ -221,12 +218,12 @@ def test_an_exchange_has_as_many_collectives_as_the_cost_model_counts(store: Fea
 
     def act(host: int, to: ThreadHost) -> None:
         exchange = Exchange(to, [owned], memory_bytes=SMALL, rates_s=0.0)
-        exchange.agree(np.empty(0), is_cancelled=never)
+        exchange.agree(np.empty(0), cancellation=NEVER)
         before = to._num_calls
-        with exchange.fetch(0, np.empty(0, np.int64), is_cancelled=never) as arriving:
+        with exchange.fetch(0, np.empty(0, np.int64), cancellation=NEVER) as arriving:
             read_all(arriving)
         assert to._num_calls - before == count_collectives(0)
-        with exchange.fetch(0, wants(host), is_cancelled=never) as arriving:
+        with exchange.fetch(0, wants(host), cancellation=NEVER) as arriving:
             read_all(arriving)
         rounds = exchange.stats.rounds
         assert rounds > 1
@@ -272,9 +269,9 @@ class Damaging:
         sizes: Sequence[int],
         /,
         *,
-        is_cancelled: Callable[[], bool],
+        cancellation: Cancellation,
     ) -> None:
-        self._inner.all_to_all(out, data, out_sizes, sizes, is_cancelled=is_cancelled)
+        self._inner.all_to_all(out, data, out_sizes, sizes, cancellation=cancellation)
         if self.num_calls == self._call and out_sizes[self._sender] > 0:
             size = out_sizes[self._sender]
             out[sum(out_sizes[: self._sender]) + self._at % size] ^= 4
@@ -371,7 +368,7 @@ def test_a_host_that_leaves_early_is_told_apart_from_one_that_fails(store: Featu
     def act(host: int, to: Transport) -> Any:
         exchange = Exchange(to, [owned], memory_bytes=SMALL, rates_s=0.0)
         for number in range(3):
-            exchange.agree(np.array([number, host]), is_cancelled=never, same=("superbatch",))
+            exchange.agree(np.array([number, host]), cancellation=NEVER, same=("superbatch",))
             if host == 0 and number == 1:
                 exchange.close()
                 return None
@@ -388,10 +385,10 @@ def test_an_error_inside_a_fetch_is_told_to_all(store: FeatureStore) -> None:
 
     def act(host: int, to: Transport) -> Any:
         exchange = Exchange(to, [owned], memory_bytes=SMALL, rates_s=0.0)
-        with exchange.fetch(0, wants(host), is_cancelled=never) as arriving:
+        with exchange.fetch(0, wants(host), cancellation=NEVER) as arriving:
             # Host 1 fails as it waits for rows, and its thread for a round of host 0, which does not read yet.
             time.sleep(0.3 if host else 1.0)
-            return read_all(arriving, is_cancelled=boom if host else never)
+            return read_all(arriving, cancellation=Cancellation(boom) if host else NEVER)
 
     found = on_all(ThreadHosts(2).hosts, act)
     assert isinstance(found[1], OSError)
@@ -417,9 +414,9 @@ class Replaying(Damaging):
         sizes: Sequence[int],
         /,
         *,
-        is_cancelled: Callable[[], bool],
+        cancellation: Cancellation,
     ) -> None:
-        super().all_to_all(out, data, out_sizes, sizes, is_cancelled=is_cancelled)
+        super().all_to_all(out, data, out_sizes, sizes, cancellation=cancellation)
         first = sum(out_sizes[: self._sender])
         received = out[first : first + out_sizes[self._sender]]
         if self.num_calls == self._at and len(received) == len(self.last):
@@ -456,13 +453,13 @@ def test_cancellation_ends_a_wait_soon_and_lets_the_others_know(store: FeatureSt
 
     def act(host: int, to: Transport) -> Any:
         exchange = Exchange(to, [owned], memory_bytes=SMALL, rates_s=0.0)
-        exchange.agree(np.zeros(1), is_cancelled=never)
+        exchange.agree(np.zeros(1), cancellation=NEVER)
         if host == 1:
             threading.Timer(0.2, has_to_end.set).start()
-            return exchange.agree(np.zeros(1), is_cancelled=has_to_end.is_set)
+            return exchange.agree(np.zeros(1), cancellation=Cancellation(has_to_end.is_set))
         has_to_end.wait(5)
         threading.Event().wait(0.3)
-        return exchange.agree(np.zeros(1), is_cancelled=never)
+        return exchange.agree(np.zeros(1), cancellation=NEVER)
 
     found = on_all(ThreadHosts(2).hosts, act)
     assert isinstance(found[1], ChannelClosedError)
@@ -475,9 +472,9 @@ def test_numbers_are_gathered_and_hosts_at_different_points_are_named(store: Fea
 
     def act(host: int, to: Transport) -> Any:
         exchange = Exchange(to, [owned], memory_bytes=SMALL, rates_s=0.0)
-        found = exchange.agree(np.array([1.5, host]), is_cancelled=never, same=("epoch",))
+        found = exchange.agree(np.array([1.5, host]), cancellation=NEVER, same=("epoch",))
         assert found.tolist() == [[1.5, 0.0], [1.5, 1.0]]
-        return exchange.agree(np.array([0, 4 + host]), is_cancelled=never, same=("epoch", "superbatch"))
+        return exchange.agree(np.array([0, 4 + host]), cancellation=NEVER, same=("epoch", "superbatch"))
 
     found = on_all(ThreadHosts(2).hosts, act)
     assert "rank 1 (machine b) is at superbatch 5 and rank 0 (machine a) at superbatch 4" in str(found[0])
@@ -485,8 +482,8 @@ def test_numbers_are_gathered_and_hosts_at_different_points_are_named(store: Fea
     def differ(host: int, to: Transport) -> Any:
         exchange = Exchange(to, [owned], memory_bytes=SMALL, rates_s=0.0)
         if host:
-            return exchange.agree(np.zeros(2), is_cancelled=never)
-        with exchange.fetch(0, wants(0), is_cancelled=never):
+            return exchange.agree(np.zeros(2), cancellation=NEVER)
+        with exchange.fetch(0, wants(0), cancellation=NEVER):
             return None
 
     found = on_all(ThreadHosts(2).hosts, differ)
@@ -549,7 +546,7 @@ def test_a_round_arrives_while_the_one_before_is_dealt_out_and_no_more(store: Fe
 
     def act(host: int, to: Transport) -> int:
         exchange = Exchange(to, [owned], memory_bytes=1_200_000, rates_s=0.0)
-        with exchange.fetch(0, wants(host), is_cancelled=never) as arriving:
+        with exchange.fetch(0, wants(host), cancellation=NEVER) as arriving:
             threading.Event().wait(0.3)  # nobody reads
             ahead: int = arriving.source._arrived  # type: ignore[attr-defined]
             assert (read_all(arriving) == oracle(store)[wants(host)]).all()
@@ -604,11 +601,11 @@ def test_who_reads_ahead_is_told_when_the_network_fails(
     owned = OwnedRows(store=store, bounds=np.array([0, 1000, NUM_ROWS]))
     told: list[bool] = []
 
-    def reply(_: Owner, *__: Any, is_cancelled: Callable[[], bool]) -> None:
+    def reply(_: Owner, *__: Any, cancellation: Cancellation) -> None:
         deadline = time.monotonic() + 3
-        while not is_cancelled() and time.monotonic() < deadline:
+        while not cancellation.is_set() and time.monotonic() < deadline:
             time.sleep(0.01)
-        told.append(is_cancelled())
+        told.append(cancellation.is_set())
 
     class Failing(Damaging):
         def all_to_all(self, *args: Any, **how: Any) -> None:
@@ -636,11 +633,11 @@ def test_who_reads_ahead_ends_with_the_exchange_and_its_error_is_that_of_the_mac
     owned = OwnedRows(store=store, bounds=np.array([0, 1000, NUM_ROWS]))
     inner = Owner.reply
 
-    def reply(owner: Owner, *args: Any, is_cancelled: Callable[[], bool]) -> None:
+    def reply(owner: Owner, *args: Any, cancellation: Cancellation) -> None:
         if owner._lower > 0:
             raise StoreError("boom on the disk")
-        inner(owner, *args, is_cancelled=is_cancelled)
-        while not is_cancelled():
+        inner(owner, *args, cancellation=cancellation)
+        while not cancellation.is_set():
             time.sleep(0.01)
         raise ChannelClosedError("the sweep was cancelled")
 
@@ -652,9 +649,9 @@ def test_who_reads_ahead_ends_with_the_exchange_and_its_error_is_that_of_the_mac
         if host == 0:
             threading.Timer(0.5, has_failed.set).start()
         with exchange.fetch(
-            0, wants(host), is_cancelled=has_failed.is_set if host == 0 else never
+            0, wants(host), cancellation=Cancellation(has_failed.is_set) if host == 0 else NEVER
         ) as arriving:
-            read_all(arriving, is_cancelled=has_failed.is_set if host == 0 else never)
+            read_all(arriving, cancellation=Cancellation(has_failed.is_set) if host == 0 else NEVER)
 
     found = on_all(ThreadHosts(2).hosts, act)
     assert isinstance(found[0], ChannelClosedError)
@@ -687,7 +684,7 @@ def test_reads_of_any_length_bring_the_same_bytes(store: FeatureStore) -> None:
 
         def act(host: int, to: Transport, pages: int = pages) -> NDArray[np.uint8]:
             exchange = Exchange(to, [owned], memory_bytes=SMALL, rates_s=0.0)
-            with exchange.fetch(0, wants(host), is_cancelled=never) as arriving:
+            with exchange.fetch(0, wants(host), cancellation=NEVER) as arriving:
                 return read_all(arriving, pages)
 
         for host, found in enumerate(on_all(ThreadHosts(2).hosts, act)):
@@ -699,8 +696,8 @@ def test_a_second_fetch_at_a_time_is_refused(store: FeatureStore) -> None:
         ThreadHosts(1).hosts[0], [OwnedRows(store=store, bounds=np.array([0, NUM_ROWS]))], memory_bytes=SMALL
     )
     with (
-        exchange.fetch(0, wants(0), is_cancelled=never) as arriving,
+        exchange.fetch(0, wants(0), cancellation=NEVER) as arriving,
         pytest.raises(RankError, match="one exchange at a time"),
     ):
-        exchange.agree(np.zeros(1), is_cancelled=never)
+        exchange.agree(np.zeros(1), cancellation=NEVER)
     assert arriving.layout.num_slots > 0

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from gloader.core.signals import NEVER, Cancellation
 from gloader.distributed.exchange import notes
 from gloader.distributed.exchange.notes import END, HERE, LOST, STOPPED, Patience, explain, note_of
 from gloader.errors import MachineLeftError
@@ -36,7 +37,7 @@ def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def told(board: Board) -> str:
     error = explain(
-        board, index=0, names=NAMES, keeper=NAMES[0], cause="the transport's text", is_cancelled=lambda: False
+        board, index=0, names=NAMES, keeper=NAMES[0], cause="the transport's text", cancellation=NEVER
     )
     left = isinstance(error, MachineLeftError)
     assert left == ("has left" in str(error))
@@ -92,7 +93,12 @@ def test_who_waits_for_the_notes_of_others_shows_that_it_lives_and_can_be_cancel
     beats = iter([False, False, True])
     board = Board([LOST, LOST, THERE])
     error = explain(
-        board, index=0, names=NAMES, keeper=NAMES[0], cause="cut", is_cancelled=lambda: next(beats)
+        board,
+        index=0,
+        names=NAMES,
+        keeper=NAMES[0],
+        cause="cut",
+        cancellation=Cancellation(lambda: next(beats)),
     )
     assert "rank 8 (machine c) is gone" in str(error)
     assert next(beats, None) is None

@@ -1,10 +1,11 @@
 """The rates of a network, measured while the machine is busy."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
+from gloader.core.signals import NEVER, Cancellation
 from gloader.distributed.exchange.transport import measure_rates
 
 
@@ -25,7 +26,7 @@ class UnsteadyTransport:
         sizes: Sequence[int],
         /,
         *,
-        is_cancelled: Callable[[], bool],
+        cancellation: Cancellation,
     ) -> None:
         began = time.perf_counter()
         out[:] = data
@@ -39,6 +40,6 @@ class UnsteadyTransport:
 
 def test_a_step_that_is_quicker_than_an_empty_one_makes_no_endless_rate() -> None:
     transport = UnsteadyTransport()
-    rates = measure_rates(transport, seconds=0.15, is_cancelled=lambda: False)
+    rates = measure_rates(transport, seconds=0.15, cancellation=NEVER)
     assert rates.latency_s >= 0.02
     assert rates.bytes_per_s <= 2 * max(num_bytes / seconds for num_bytes, seconds in transport.steps)

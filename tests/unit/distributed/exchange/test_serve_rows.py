@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from gloader.core.ids import RangePart, copy_bounds
+from gloader.core.signals import NEVER, Cancellation
 from gloader.distributed.exchange import serve_rows as module
 from gloader.distributed.exchange.exchange import Exchange
 from gloader.distributed.exchange.owner import OwnedRows
@@ -64,7 +65,7 @@ class Machines:
         self,
         read: Callable[[dict[str, AllRows]], Any],
         *,
-        is_cancelled: Callable[[], bool] = lambda: False,
+        cancellation: Cancellation = NEVER,
         after: Callable[[dict[str, AllRows]], Any] = lambda _: None,
     ) -> None:
         """Let the leader ``read``, and act ``after`` the machines parted; ``served`` is how the others ended."""
@@ -82,7 +83,7 @@ class Machines:
                 exchange = Exchange(self.hosts[host], owned, memory_bytes=3_000_000, rates_s=0.0)
                 if host != self.leader:
                     try:
-                        serve_rows(exchange, is_cancelled=is_cancelled)
+                        serve_rows(exchange, cancellation=cancellation)
                     except Exception as error:
                         return error
                     return None
@@ -223,7 +224,7 @@ def test_who_serves_can_be_told_to_stop(tmp_path: Path) -> None:
         tables["nodes"].read_into(np.arange(900), np.empty((900, 70), np.float32))
 
     with pytest.raises(RankError):
-        machines.run(read, is_cancelled=stop.is_set)
+        machines.run(read, cancellation=Cancellation(stop.is_set))
     assert isinstance(machines.served[0], ChannelClosedError)
 
 
@@ -259,7 +260,7 @@ def test_what_a_sign_of_life_finds_is_raised_by_the_next_read(
         tables["nodes"].read_into(np.arange(900), np.empty((900, 70), np.float32))
 
     with pytest.raises(RankError, match=r"rank 1 \(machine b\)"):
-        machines.run(read, is_cancelled=stop.is_set)
+        machines.run(read, cancellation=Cancellation(stop.is_set))
 
 
 def test_rows_that_are_read_in_order_come_in_large_pieces(

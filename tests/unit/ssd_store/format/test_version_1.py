@@ -9,6 +9,7 @@ import pytest
 from arrived_rows import arrange, play
 from version_1 import as_version_1, digest, page_checksums
 
+from gloader.core.signals import NEVER
 from gloader.dataset import Dataset
 from gloader.dataset.verify import verify_dataset
 from gloader.errors import ChecksumError, FormatError
@@ -89,8 +90,8 @@ def test_sweeps_and_packs_read_it(path: Path) -> None:
             Packer(store, spill) as packer,
         ):
             for sweep in (
-                lambda lists: packer.pack(lists, superbatch=0, is_cancelled=lambda: False),
-                lambda lists: load_misses(store, lists, is_cancelled=lambda: False),
+                lambda lists: packer.pack(lists, superbatch=0, cancellation=NEVER),
+                lambda lists: load_misses(store, lists, cancellation=NEVER),
             ):
                 if is_damaged:
                     with pytest.raises(ChecksumError, match="page 7 at byte 32768"):
@@ -109,7 +110,7 @@ def test_rows_that_arrive_for_it_are_not_compared_with_its_own_checksums(path: P
     layout = arrange(rows, 4 * DIM, owners=2, rounds=2, rng=rng)
     with FeatureStore.open(path) as store:
         arriving, _ = play(layout, FEATURES)
-        source = load_misses(store, [rows], is_cancelled=lambda: False, arriving=arriving)
+        source = load_misses(store, [rows], cancellation=NEVER, arriving=arriving)
         out = np.empty((len(rows), DIM), np.float32)
         source.read_into(0, rows, out, at=np.arange(len(out)))
         np.testing.assert_array_equal(out, FEATURES[rows])

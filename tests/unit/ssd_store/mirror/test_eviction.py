@@ -12,6 +12,7 @@ import pytest
 from mirrored import BLOCK, FEATURES, fetched, open_mirrored, read_range, settle
 
 from gloader.core.aligned_memory import aligned_bytes
+from gloader.core.signals import NEVER
 from gloader.errors import StoreOpenError
 from gloader.ssd_store.format.manifest import DATA_OFFSET
 from gloader.ssd_store.mirror import mirror_folder
@@ -84,7 +85,7 @@ def sweep(os_io, path, blocks, content):
             if source is None:
                 os_io.pread_into(fd, buffer.data, start)
             else:
-                source.read(buffer.data, start - DATA_OFFSET, is_cancelled=lambda: False)
+                source.read(buffer.data, start - DATA_OFFSET, cancellation=NEVER)
             assert bytes(buffer) == content[start : start + len(buffer)]
         if source is not None:
             source.close()

@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from gloader.core.signals import Cancellation
 from gloader.core.thread_times import own_account
 from gloader.errors import ChannelClosedError, ChecksumError, StoreError, StoreReadError
 from gloader.ssd_store.mirror import Limits
@@ -218,7 +219,7 @@ def test_a_wait_is_cancelled_though_the_store_hangs(stored):
     with Run(stored, fault=lambda *_: "hang") as run:
         started = time.monotonic()
         with pytest.raises(ChannelClosedError, match="block 0"):
-            run.fetcher.wait(run.ask(0), is_cancelled=lambda: time.monotonic() > started + 0.1)
+            run.fetcher.wait(run.ask(0), cancellation=Cancellation(lambda: time.monotonic() > started + 0.1))
         assert time.monotonic() - started < 1
 
 

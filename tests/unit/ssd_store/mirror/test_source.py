@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mirrored import BLOCK, FEATURES, fetched, open_mirrored, read_range, settle
 
 from gloader.core.aligned_memory import aligned_bytes
+from gloader.core.signals import NEVER, Cancellation
 from gloader.errors import ChannelClosedError, StoreReadError
 from gloader.ssd_store.format.manifest import DATA_OFFSET
 from gloader.ssd_store.mirror.mirror_io import wanted_blocks
@@ -43,7 +44,7 @@ def test_wanted_blocks_are_those_of_wanted_pages(pages):
 def read_all(source, pages, content):
     for page in pages:
         buffer = aligned_bytes(4096)
-        source.read(buffer.data, page * 4096, is_cancelled=lambda: False)
+        source.read(buffer.data, page * 4096, cancellation=NEVER)
         assert bytes(buffer) == content[DATA_OFFSET + page * 4096 :][:4096], page
 
 
@@ -108,7 +109,7 @@ def test_extents_over_blocks_that_nobody_wanted_come_all_the_same(remote, opened
     os_io, objects, fd, _path = opened
     source = os_io.source(fd, page_bits([0, 187]), DATA_OFFSET)
     buffer = bytearray(188 * 4096)
-    source.read(memoryview(buffer), 0, is_cancelled=lambda: False)
+    source.read(memoryview(buffer), 0, cancellation=NEVER)
     source.close()
     assert bytes(buffer) == remote.files[FEATURES][DATA_OFFSET:]
     assert sorted(fetched(objects)) == list(range(12))
@@ -119,7 +120,7 @@ def test_many_blocks_are_on_their_way_and_no_more_than_the_store_bears(remote, m
     fd = os_io.open(root / FEATURES, os.O_RDONLY)
     source = os_io.source(fd, page_bits(range(188)), DATA_OFFSET)
     buffer = bytearray(4096)
-    source.read(memoryview(buffer), 0, is_cancelled=lambda: False)
+    source.read(memoryview(buffer), 0, cancellation=NEVER)
     time.sleep(0.2)
     # Three in flight and two more: however slow the sweep is, no more is held.
     assert len(fetched(objects)) == 5
@@ -149,7 +150,11 @@ def test_a_source_that_waits_is_cancelled(remote, mirror_dir):
     source = os_io.source(fd, page_bits([50]), DATA_OFFSET)
     until = time.monotonic() + 0.1
     with pytest.raises(ChannelClosedError):
-        source.read(memoryview(bytearray(4096)), 50 * 4096, is_cancelled=lambda: time.monotonic() > until)
+        source.read(
+            memoryview(bytearray(4096)),
+            50 * 4096,
+            cancellation=Cancellation(lambda: time.monotonic() > until),
+        )
     source.close()
     os_io.close(fd)
     objects.go_on.set()
@@ -162,7 +167,7 @@ def test_a_source_says_why_a_block_does_not_come(remote, mirror_dir):
     fd = os_io.open(root / FEATURES, os.O_RDONLY)
     source = os_io.source(fd, page_bits([50]), DATA_OFFSET)
     with pytest.raises(StoreReadError, match="injected"):
-        source.read(memoryview(bytearray(4096)), 50 * 4096, is_cancelled=lambda: False)
+        source.read(memoryview(bytearray(4096)), 50 * 4096, cancellation=NEVER)
     source.close()
     os_io.close(fd)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from gloader.core.signals import NEVER, Cancellation
 from gloader.errors import ChannelClosedError, ChecksumError, PlanError
 from gloader.ssd_store.format.checksum import checksum_pages
 from gloader.ssd_store.format.format import DATA_OFFSET
@@ -31,10 +32,6 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 DRIVERS: dict[str, dict[str, Any]] = {"uring": {"io": "auto"}, "threads": {"io": "threads"}, "plain": {}}
-
-
-def go_on() -> bool:
-    return False
 
 
 class Listed:
@@ -117,7 +114,7 @@ def wanted_of(
 
 def bring(store: RegionStore, wanted: WantedPositions, itemsize: int, groups: Any = ()):
     layout = plan_regions(wanted.counts, itemsize, groups)
-    return store.write(wanted, layout, label="edge pass 3", member="frontier", is_cancelled=go_on)
+    return store.write(wanted, layout, label="edge pass 3", member="frontier", cancellation=NEVER)
 
 
 def draw(length: int, seed: int = 0) -> list[IdArray]:
@@ -274,6 +271,6 @@ def test_a_sweep_of_portions_can_be_cancelled_at_any_look(tmp_path: Path) -> Non
                 plan_regions(wanted.counts, 4),
                 label="edge pass 3",
                 member="frontier",
-                is_cancelled=lambda: next(looks, True),
+                cancellation=Cancellation(lambda: next(looks, True)),
             )
         assert spill.used_bytes == 0

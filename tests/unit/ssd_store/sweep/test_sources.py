@@ -11,6 +11,7 @@ from arrived_rows import PlayedPages
 from far_files import FarIO
 
 from gloader.core.aligned_memory import aligned_bytes
+from gloader.core.signals import NEVER, Cancellation
 from gloader.errors import ChannelClosedError, ChecksumError, RankError, StoreError
 from gloader.ssd_store import DirectMisses, FeatureStore, Packer, load_misses
 from gloader.ssd_store.format.array_reader import load_array
@@ -32,10 +33,6 @@ if TYPE_CHECKING:
 NUM_ROWS, DIM = 9000, 100
 FEATURES = np.random.default_rng(0).standard_normal((NUM_ROWS, DIM)).astype(np.float32)
 IO = ["auto", "threads", "buffered"]
-
-
-def go_on() -> bool:
-    return False
 
 
 def draw(num_batches: int, share: float = 0.1) -> list[np.ndarray]:
@@ -131,8 +128,8 @@ def test_a_sweep_is_fed_by_what_brings_the_pages_of_its_file(
         Packer(store, spill) as packer,
     ):
         for source in (
-            load_misses(store, misses, is_cancelled=go_on),
-            packer.pack(misses, superbatch=0, is_cancelled=go_on),
+            load_misses(store, misses, cancellation=NEVER),
+            packer.pack(misses, superbatch=0, cancellation=NEVER),
         ):
             for batch, rows in enumerate(misses):
                 assert np.array_equal(read(source, batch, rows), FEATURES[rows])
@@ -147,7 +144,7 @@ def test_a_sweep_is_fed_by_what_brings_the_pages_of_its_file(
         far._content.clear()
         FeatureStore.create(path, FEATURES, overwrite=True).close()
     with FeatureStore.open(path, os_io=far, io=io) as store:
-        source = load_misses(store, misses, is_cancelled=go_on)
+        source = load_misses(store, misses, cancellation=NEVER)
         assert (source.cost.bytes_brought, source.cost.read.requests > 0) == (0, True)
 
 
@@ -197,7 +194,7 @@ def test_only_wanted_pages_are_asked_for_and_holes_below_an_extent(tmp_path: Pat
                 plan_regions(counts, 8),
                 label="pass 1",
                 member="frontier",
-                is_cancelled=go_on,
+                cancellation=NEVER,
             )
             for owner, positions in enumerate(wanted):
                 found = regions.read_array(owner, len(positions), np.dtype(np.int64))
@@ -225,10 +222,10 @@ def test_what_ends_a_source_ends_the_sweep_and_the_next_one_works(
         Packer(store, spill) as packer,
     ):
 
-        def make(is_cancelled=go_on):
+        def make(cancellation=NEVER):
             if kind == "staged":
-                return load_misses(store, misses, is_cancelled=is_cancelled)
-            return packer.pack(misses, superbatch=3, is_cancelled=is_cancelled)
+                return load_misses(store, misses, cancellation=cancellation)
+            return packer.pack(misses, superbatch=3, cancellation=cancellation)
 
         make().close()
         for number in range(1, len(far.sources[-1].reads) + 1):
@@ -241,7 +238,7 @@ def test_what_ends_a_source_ends_the_sweep_and_the_next_one_works(
             far.how = {"wait_at": number}
             looks = iter(range(50))
             with pytest.raises(ChannelClosedError, match="cancelled"):
-                make(lambda looks=looks: next(looks) > 40)
+                make(Cancellation(lambda looks=looks: next(looks) > 40))
             assert (far.sources[-1].num_closed, spill.used_bytes) == (1, 0)
         far.how = {}
         far.damaged = (str(path / "features.npy"), [DATA_OFFSET + 700 * 4096])
@@ -292,8 +289,8 @@ def test_damaged_extents_are_read_once_more_when_their_bytes_were_brought_anew(
 
             def make():
                 if kind == "staged":
-                    return load_misses(store, misses, is_cancelled=go_on)
-                return packer.pack(misses, superbatch=3, is_cancelled=go_on)
+                    return load_misses(store, misses, cancellation=NEVER)
+                return packer.pack(misses, superbatch=3, cancellation=NEVER)
 
             if answers == 0:
                 with pytest.raises(ChecksumError, match="page 3 at byte"):
@@ -328,7 +325,7 @@ def test_full_pieces_are_written_while_a_source_waits(
             return [file for file in spill.path.iterdir() if file.name != "owner.json"]
 
         far.how = {"before_read": require_written}
-        packed = packer.pack([np.arange(NUM_ROWS)], superbatch=0, is_cancelled=go_on)
+        packed = packer.pack([np.arange(NUM_ROWS)], superbatch=0, cancellation=NEVER)
         assert len(far.sources[-1].reads) > 2
         packed.close()
 
@@ -339,14 +336,14 @@ def test_a_source_that_is_given_is_used_and_stays_open(path: Path) -> None:
     with FeatureStore.open(path, os_io=far) as store:
         stored = store.stored_rows
     wanted = collect_union(
-        [np.arange(0, NUM_ROWS, 3)], num_rows=NUM_ROWS, row_bytes=4 * DIM, is_cancelled=go_on
+        [np.arange(0, NUM_ROWS, 3)], num_rows=NUM_ROWS, row_bytes=4 * DIM, cancellation=NEVER
     )
     out, given = aligned_bytes(len(wanted.ids) * 4 * DIM + 4096), PlayedPages(content)
     sweeper = Sweeper(stored, aligned_bytes(2**22))
-    sweeper.to_memory(wanted, out, is_cancelled=go_on, source=given)
+    sweeper.to_memory(wanted, out, cancellation=NEVER, source=given)
     assert np.array_equal(out.view(np.float32)[: len(wanted.ids) * DIM], FEATURES[::3].reshape(-1))
     assert (given.num_closed, far.sources) == (0, [])
     sweeper.close()
     with pytest.raises(StoreError, match="the lane of this sweep is closed"):
-        sweeper.to_memory(wanted, out, is_cancelled=go_on)
+        sweeper.to_memory(wanted, out, cancellation=NEVER)
     assert far.sources == []
