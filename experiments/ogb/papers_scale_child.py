@@ -104,7 +104,7 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
 
 def _share(total: int, dataset: Dataset, settings: LoaderSettings, spec: ModelSpec) -> RunBudget:
     """Return the shares that `gloader train` would deal out, with the least for an evaluation: there is none."""
-    seeds = plan_training_seeds(dataset, settings.sampling, is_typed=False)
+    seeds = plan_training_seeds(dataset, settings.sampling, are_named=False)
     batch = largest(probe(dataset, seeds, settings))
     step = 0 if batch is None else step_bytes(spec, batch)
     shares = share_budget(total_bytes=total, parameter_bytes=parameter_bytes(spec), step_bytes=step)

@@ -50,6 +50,16 @@ class PassReport:
     cost: SweepCost  # measured
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassSettings:
+    """The memory and the disks of passes over edges."""
+
+    memory_bytes: int  # bytes of all buffers; `pass_memory_bytes` returns the bytes for full speed
+    rates: IoRates  # the disks' rates
+    io: IoMode = "auto"
+    way: PassWay | None = None  # the way of every pass; None means that ``rates`` decide
+
+
 class SweptHops(Protocol):
     """The hops of one pass, in the spill folder: a drawn array for each frontier. Thread-safe."""
 
@@ -136,17 +146,14 @@ class PickedPasses:
     dataset : a dataset of one type, or a relation
     rule : the sampler's rule
     folder : the spill folder for the results
-    memory_bytes : bytes of all buffers; `pass_memory_bytes` returns the bytes for full speed
-    rates : the disks' rates
-    io : the I/O mode
-    way : the way of every pass. By default, ``rates`` decide
-    buffers : buffers from `shared_buffers` with ``memory_bytes``, which other passes share and their owner closes.
-        By default, the passes own their buffers
+    settings : memory and disks
+    buffers : buffers from `shared_buffers` with ``settings.memory_bytes``, which other passes share and their owner
+        closes. By default, the passes own their buffers
 
     Raises
     ------
     BudgetError
-        ``memory_bytes`` is too little for any pass.
+        The memory is too little for any pass.
     StoreOpenError, TruncatedStoreError, FormatError, StoreReadError, ChecksumError
         As `open_topology`.
     """
@@ -156,27 +163,23 @@ class PickedPasses:
         dataset: AnyEdges,
         rule: UniformPickRule,
         folder: SpillFolder,
+        settings: PassSettings,
         *,
-        memory_bytes: int,
-        rates: IoRates,
-        io: IoMode = "auto",
-        way: PassWay | None = None,
         buffers: SharedBuffers | None = None,
     ) -> None:
         self._rule = rule
-        self._rates = rates
-        self._way: PassWay | None = way
+        self._settings = settings
         record = dataset.arrays["indices"]
         self._num_pages = record.num_pages
-        self._portion_bytes = plan_pass_buffers(memory_bytes).portion_bytes
+        self._portion_bytes = plan_pass_buffers(settings.memory_bytes).portion_bytes
         with dataset.as_opened():
             self._stored = stored_array(
-                dataset.root, record, settings=ReadSettings(io=io), os_io=dataset.os_io
+                dataset.root, record, settings=ReadSettings(io=settings.io), os_io=dataset.os_io
             )
             self._store = RegionStore(
                 self._stored,
                 folder,
-                buffers=shared_buffers(memory_bytes) if buffers is None else buffers,
+                buffers=shared_buffers(settings.memory_bytes) if buffers is None else buffers,
                 owns_buffers=buffers is None,
             )
         self._gap_bytes = default_sweep_gap_bytes(self._stored.path.parent)
@@ -219,10 +222,10 @@ class PickedPasses:
             plan = plan_pass(
                 pages,
                 self._num_pages,
-                self._rates,
+                self._settings.rates,
                 gap_bytes=self._gap_bytes,
                 written_bytes=int(counts.sum()) * stored.row_bytes,
-                forced=self._way if is_exact else "full",
+                forced=self._settings.way if is_exact else "full",
             )
 
             def mark_all() -> NDArray[np.uint64]:
@@ -269,7 +272,7 @@ class PickedPasses:
         """Return the wanted pages, and whether the marks are exact. If most pages are wanted, every page is marked."""
         pages = empty_bits(self._num_pages)
         most = _FULL_SHARE * self._num_pages
-        may_stop = self._way in (None, "full")
+        may_stop = self._settings.way in (None, "full")
         marked, next_look = 0, most
         for frontier, count in zip(frontiers, counts.tolist(), strict=True):
             self._mark_pages(frontier, pages, call)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -19,54 +20,46 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.config import IoMode
     from gloader.core.signals import Cancellation
     from gloader.dataset.dataset import Dataset
-    from gloader.dataset.edge_passes import EdgePasses, PassWay, SweptHops
+    from gloader.dataset.edge_passes import EdgePasses, PassSettings, SweptHops
     from gloader.dataset.topology import AnyEdges
     from gloader.samplers.pick_rule import UniformPickRule
     from gloader.samplers.sweeping import Frontier, HeteroFrontier, HopRule
-    from gloader.ssd_store.cost.io_rates import IoRates
     from gloader.ssd_store.spill.folder import SpillFolder
     from gloader.ssd_store.spill.regions import SharedBuffers
 
 
 def open_passes(
-    dataset: AnyEdges,
-    rule: UniformPickRule | ListRule,
+    dataset: Dataset | AnyEdges,
+    rule: HopRule,
     folder: SpillFolder,
+    settings: PassSettings,
     *,
-    memory_bytes: int,
-    rates: IoRates,
-    io: IoMode = "auto",
-    way: PassWay | None = None,
     buffers: SharedBuffers | None = None,
 ) -> EdgePasses:
     """Return the passes over a dataset's edges for ``rule``. The caller closes them.
 
     Parameters
     ----------
-    dataset : a dataset of one type, or a relation
+    dataset : the dataset, or a relation for the rule of one relation
     rule : the sampler's rule
     folder : the spill folder for the results
-    memory_bytes : bytes of all buffers
-    rates : the disks' rates
-    io : the I/O mode
-    way : the way of every pass. By default, ``rates`` decide
+    settings : memory and disks
     buffers : buffers from `shared_buffers`, for passes by a `UniformPickRule` that take turns; their owner closes them
 
     Raises
     ------
     BudgetError
-        ``memory_bytes`` is too little for any pass.
+        The memory is too little for any pass.
     StoreOpenError, TruncatedStoreError, FormatError, StoreReadError, ChecksumError
         As `open_topology`.
     """
+    if isinstance(rule, HeteroRule):
+        return HeteroPasses(cast("Dataset", dataset), rule, folder, settings)
     if isinstance(rule, ListRule):
-        return ListPasses(dataset, rule, folder, memory_bytes=memory_bytes, rates=rates, io=io, way=way)
-    return PickedPasses(
-        dataset, rule, folder, memory_bytes=memory_bytes, rates=rates, io=io, way=way, buffers=buffers
-    )
+        return ListPasses(dataset, rule, folder, settings)
+    return PickedPasses(dataset, cast("UniformPickRule", rule), folder, settings, buffers=buffers)
 
 
 _NOTHING = np.empty(0, dtype=np.int32)
@@ -82,16 +75,13 @@ class HeteroPasses:
     dataset : the dataset
     rule : the sampler's rule
     folder : the spill folder for the results
-    memory_bytes : bytes of all buffers. Relations take turns with them. If the rule reads lists, every relation with
+    settings : memory and disks. Relations take turns with the memory. If the rule reads lists, every relation with
         edges has an equal share
-    rates : the disks' rates
-    io : the I/O mode
-    way : the way of every pass. By default, ``rates`` decide
 
     Raises
     ------
     BudgetError
-        ``memory_bytes`` is too little for any pass.
+        The memory is too little for any pass.
     StoreOpenError, TruncatedStoreError, FormatError, StoreReadError, ChecksumError
         As `open_topology`.
     """
@@ -101,11 +91,7 @@ class HeteroPasses:
         dataset: Dataset,
         rule: HeteroRule,
         folder: SpillFolder,
-        *,
-        memory_bytes: int,
-        rates: IoRates,
-        io: IoMode = "auto",
-        way: PassWay | None = None,
+        settings: PassSettings,
     ) -> None:
         self._rule = rule
         self._shared_bytes = 0
@@ -113,23 +99,15 @@ class HeteroPasses:
         with ExitStack() as stack:
             buffers = None
             if not looks_at_lists(rule):
-                buffers = shared_buffers(memory_bytes)
+                buffers = shared_buffers(settings.memory_bytes)
                 self._shared_bytes = buffers.num_bytes
                 stack.callback(buffers.close)
-            share = memory_bytes if buffers is not None else memory_bytes // max(num_swept(dataset), 1)
+            else:
+                settings = replace(settings, memory_bytes=settings.memory_bytes // max(num_swept(dataset), 1))
             for table, of_relation in zip(dataset.edge_tables.values(), rule.rules, strict=True):
                 passes = None
                 if table.num_edges:
-                    passes = open_passes(
-                        table,
-                        of_relation,
-                        folder,
-                        memory_bytes=share,
-                        rates=rates,
-                        io=io,
-                        way=way,
-                        buffers=buffers,
-                    )
+                    passes = open_passes(table, of_relation, folder, settings, buffers=buffers)
                     stack.callback(passes.close)
                 self._passes.append(passes)
             self._stack = stack.pop_all()
@@ -217,25 +195,6 @@ class HeteroHops:
             for swept in self._hops:
                 if swept is not None:
                     stack.callback(swept.close)
-
-
-def open_any_passes(
-    dataset: Dataset,
-    rule: HopRule,
-    folder: SpillFolder,
-    *,
-    memory_bytes: int,
-    rates: IoRates,
-    io: IoMode = "auto",
-) -> EdgePasses:
-    """Return the passes over a dataset's edges for ``rule``, over one relation or several.
-
-    Takes the parameters of `open_passes`, and raises its errors.
-    """
-    if isinstance(rule, HeteroRule):
-        return HeteroPasses(dataset, rule, folder, memory_bytes=memory_bytes, rates=rates, io=io)
-    of_one = cast("UniformPickRule | ListRule", rule)
-    return open_passes(dataset, of_one, folder, memory_bytes=memory_bytes, rates=rates, io=io)
 
 
 def looks_at_lists(rule: HeteroRule) -> bool:

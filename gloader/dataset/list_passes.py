@@ -35,10 +35,9 @@ if TYPE_CHECKING:
 
     from gloader.config import IoMode
     from gloader.core.signals import Cancellation
-    from gloader.dataset.edge_passes import PassWay
+    from gloader.dataset.edge_passes import PassSettings
     from gloader.dataset.topology import AnyEdges
     from gloader.samplers.sweeping import Frontier
-    from gloader.ssd_store.cost.io_rates import IoRates
     from gloader.ssd_store.os_io import OsIO
     from gloader.ssd_store.spill.folder import SpillFolder
     from gloader.types import IdArray
@@ -66,16 +65,13 @@ class ListPasses:
     dataset : a dataset of one type, or a relation
     rule : the sampler's rule
     folder : the spill folder for the draws
-    memory_bytes : bytes of all buffers
-    rates : the disks' rates
-    io : the I/O mode
-    way : the way of every pass. By default, ``rates`` decide
-    piece_bytes : bytes of edges per piece. By default, as many as ``memory_bytes`` allows
+    settings : memory and disks
+    piece_bytes : bytes of edges per piece. By default, as many as the memory allows
 
     Raises
     ------
     BudgetError
-        ``memory_bytes`` is too little for any pass.
+        The memory is too little for any pass.
     StoreOpenError, TruncatedStoreError, FormatError, StoreReadError, ChecksumError
         As `open_topology`.
     """
@@ -85,13 +81,11 @@ class ListPasses:
         dataset: AnyEdges,
         rule: ListRule,
         folder: SpillFolder,
+        settings: PassSettings,
         *,
-        memory_bytes: int,
-        rates: IoRates,
-        io: IoMode = "auto",
-        way: PassWay | None = None,
         piece_bytes: int | None = None,
     ) -> None:
+        memory_bytes, io = settings.memory_bytes, settings.io
         if memory_bytes < MIN_LIST_PASS_BYTES:
             raise BudgetError(
                 f"passes over lists need {MIN_LIST_PASS_BYTES} bytes of buffers and {memory_bytes} are allowed; raise "
@@ -103,8 +97,7 @@ class ListPasses:
         self._folder = folder
         self._draw_bytes = memory_bytes - _PIECES_HELD * max(piece_bytes, allowed)
         self._piece_pages = piece_bytes // PAGE_BYTES
-        self._rates = rates
-        self._way: PassWay | None = way
+        self._settings = settings
         self._turn = threading.Lock()
         self._is_closed = False
         self._passes: list[SpilledPieces] = []
@@ -248,17 +241,17 @@ class ListPasses:
         plan = plan_pass(
             wanted,
             self._sources.record.num_pages,
-            self._rates,
+            self._settings.rates,
             gap_bytes=self._gap_bytes,
             written_bytes=0,
-            forced=self._way,
+            forced=self._settings.way,
         )
         # The pass reads as many weights as sources, so the time grows by the ratio of their element sizes.
         read_s = plan.seconds
         if self._weights is not None:
             read_s *= 1 + self._sources.per_page / self._weights.per_page
-        write_s = num_words * self._rule.word_dtype.itemsize / self._rates.write_bytes_per_s
-        seconds = read_s + write_s if self._rates.is_one_device else max(read_s, write_s)
+        write_s = num_words * self._rule.word_dtype.itemsize / self._settings.rates.write_bytes_per_s
+        seconds = read_s + write_s if self._settings.rates.is_one_device else max(read_s, write_s)
         gap_bytes = _WIDE_GAP if plan.gap_bytes == WHOLE_FILE else plan.gap_bytes
         return replace(plan, seconds=seconds, gap_bytes=gap_bytes)
 

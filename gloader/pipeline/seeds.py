@@ -112,11 +112,6 @@ class SeedPlan:
     types: BatchTypes  # the batches' types
     links: LinkTask | None = None  # the link task, if the order contains a link table's rows
 
-    @property
-    def is_typed(self) -> bool:
-        """True if batches name their types."""
-        return self.types.are_named
-
 
 def types_of(dataset: Dataset, *, are_named: bool) -> BatchTypes:
     """Return the types in batches from ``dataset``, named or not."""
@@ -463,7 +458,7 @@ def plan_training_seeds(
     dataset: Dataset,
     sampling: SamplingSettings,
     *,
-    is_typed: bool,
+    are_named: bool,
     links: LinkTask | None = None,
     rank: int = 0,
     world_size: int = 1,
@@ -474,7 +469,7 @@ def plan_training_seeds(
     ----------
     dataset : the dataset with the training nodes
     sampling : the loader's sampling settings
-    is_typed : whether batches have several types
+    are_named : whether batches name their types
     links : the link task, if the seeds are edges; None if they are nodes
     rank, world_size : select this rank's part of each step
 
@@ -483,7 +478,7 @@ def plan_training_seeds(
     SeedError, ConfigError
         The dataset has no such seeds.
     """
-    types = types_of(dataset, are_named=is_typed)
+    types = types_of(dataset, are_named=are_named)
     order: AnyOrder
     if links is not None:
         order = order_rows(links.table.num_rows, sampling, rank=rank, world_size=world_size)

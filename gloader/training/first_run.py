@@ -164,7 +164,7 @@ class Rehearsal:
         from gloader.training.step_memory import look_ahead
 
         settings, links = LoaderSettings.of(**self._keywords(**changes)), self._link_task(dataset)
-        seeds = plan_training_seeds(dataset, settings.sampling, is_typed=self.kind == "hetero", links=links)
+        seeds = plan_training_seeds(dataset, settings.sampling, are_named=self.kind == "hetero", links=links)
         with SpillFolder(self.folder, budget_bytes=_SPILL_BYTES) as spill:
             look_ahead(dataset, seeds, settings, spill)
         with open_topology(dataset, max_bytes=0) as topology:

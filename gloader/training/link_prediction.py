@@ -141,7 +141,7 @@ class LinkPrediction:
             exclude=self.config.exclude,
             duplicates=self.config.exclude_duplicates,
         )
-        return plan_training_seeds(self.dataset, sampling, is_typed=self.spec.has_types, links=links)
+        return plan_training_seeds(self.dataset, sampling, are_named=self.spec.has_types, links=links)
 
     def warn(self) -> None:
         """Log the evaluated edges that the graph contains: messages along them reveal the answer to the network."""

@@ -184,9 +184,8 @@ def inference_of(
     if rows is not None:
         features = {name: rows.source(name) for name in features}
         memory_bytes = max(memory_bytes - rows.memory_bytes, 0)
-    graph = loader.graph
     return HeteroInference(
-        graph=graph if isinstance(graph, HeteroGraph) else HeteroGraph.of_one_type(graph),
+        graph=HeteroGraph.of(loader.graph),
         features={name: rows for name, rows in features.items() if name in spec.schema.num_nodes},
         target=spec.schema.targets[0],
         memory_budget_bytes=memory_bytes,

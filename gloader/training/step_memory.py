@@ -12,8 +12,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gloader.core.order import RowOrder
-from gloader.dataset.topology import FEW_BYTES, open_hetero_topology, open_topology
-from gloader.pipeline.open.disk import SWEPT_SAMPLERS, open_files
+from gloader.dataset.topology import FEW_BYTES
+from gloader.pipeline.open.disk import SWEPT_SAMPLERS, open_edges, open_files
 from gloader.pipeline.open.first_batches import first_seeds, probe_in_passes
 from gloader.pipeline.open.load_plan import sampler_for
 from gloader.pipeline.send import to_device_block
@@ -49,9 +49,10 @@ def probe(dataset: Dataset, seeds: SeedPlan, settings: LoaderSettings) -> list[A
     seeds : every epoch's seeds
     settings : the loader's settings
     """
-    opener = open_hetero_topology if seeds.is_typed else open_topology
     with (
-        opener(dataset, max_bytes=FEW_BYTES, times=settings.sampling.is_temporal) as topology,
+        open_edges(
+            dataset, seeds.types, max_bytes=FEW_BYTES, times=settings.sampling.is_temporal
+        ) as topology,
         ExitStack() as stack,
     ):
         order = seeds.order
@@ -74,9 +75,9 @@ def look_ahead(dataset: Dataset, seeds: SeedPlan, settings: LoaderSettings, spil
     """
     probe(dataset, seeds, settings)
     order = seeds.order
-    if not seeds.is_typed or settings.memory.topology != "sweep" or seeds.links is not None:
+    if not seeds.types.are_named or settings.memory.topology != "sweep" or seeds.links is not None:
         return
-    with open_hetero_topology(dataset, max_bytes=FEW_BYTES) as topology, ExitStack() as stack:
+    with open_edges(dataset, seeds.types, max_bytes=FEW_BYTES) as topology, ExitStack() as stack:
         sampler = sampler_for(topology, order, settings)
         if isinstance(sampler, SWEPT_SAMPLERS):
             rates = open_files(dataset, settings, spill, stack).rates

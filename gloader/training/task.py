@@ -237,7 +237,7 @@ class NodeTask:
 
     def seeds(self, sampling: SamplingSettings) -> SeedPlan:
         """Return the training nodes."""
-        return plan_training_seeds(self.dataset, sampling, is_typed=self.spec.has_types)
+        return plan_training_seeds(self.dataset, sampling, are_named=self.spec.has_types)
 
     def require_memory(self, model: Any, inference: HeteroInference) -> None:
         """Raise BudgetError if a split's logits do not fit."""

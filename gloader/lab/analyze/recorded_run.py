@@ -93,7 +93,7 @@ def plan_recorded_seeds(dataset: Dataset, settings: LoaderSettings, header: RunH
             dataset,
             settings.sampling,
             # With one relation, a batch with several types equals a batch with one type.
-            is_typed=dataset.kind == "hetero" or not isinstance(settings.sampling.fanouts, tuple),
+            are_named=dataset.kind == "hetero" or not isinstance(settings.sampling.fanouts, tuple),
             links=_links_of(dataset, stream) if "links" in stream else None,
             rank=ranks.rank or 0,
             world_size=ranks.world_size or 1,

@@ -253,9 +253,7 @@ class RowChoice:
     def _heats(self) -> tuple[RowHeat, ...]:
         # Computed once: if the room is too small, half of it is tried with the same heats.
         work = self._work
-        graph = work.topology
-        if not isinstance(graph, HeteroGraph):
-            graph = HeteroGraph.of_one_type(graph)
+        graph = HeteroGraph.of(work.topology)
         return heat_of_tables(
             self._hotness,
             [table.type_number for table in self._tables],

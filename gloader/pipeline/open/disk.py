@@ -12,7 +12,8 @@ from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Final
 
 from gloader.core.ids import id_dtype
-from gloader.dataset.hetero_passes import open_any_passes
+from gloader.dataset.edge_passes import PassSettings
+from gloader.dataset.hetero_passes import open_passes
 from gloader.dataset.topology import open_hetero_topology, open_topology, require_offsets
 from gloader.errors import BudgetError
 from gloader.pipeline.edge_sweeps import SweepTier
@@ -403,13 +404,11 @@ def open_sweeps(
     # `_obstacle` excludes every other sampler.
     if plan is None or folder is None or not isinstance(sampler, SWEPT_SAMPLERS):
         return None
-    passes = open_any_passes(
+    passes = open_passes(
         dataset,
         sampler.rule,
         folder,
-        memory_bytes=plan.buffer_bytes,
-        rates=rates,
-        io=settings.reading.io,
+        PassSettings(memory_bytes=plan.buffer_bytes, rates=rates, io=settings.reading.io),
     )
     stack.callback(passes.close)
     return SweepTier(

@@ -20,7 +20,8 @@ from gloader.cache import slot_bytes
 from gloader.cache.curve import measure_reuse
 from gloader.core.order import RowOrder
 from gloader.core.signals import Cancellation, run_together
-from gloader.dataset.hetero_passes import looks_at_lists, num_swept, open_any_passes
+from gloader.dataset.edge_passes import PassSettings
+from gloader.dataset.hetero_passes import looks_at_lists, num_swept, open_passes
 from gloader.pipeline.open.device_rows import LARGER_THAN_PROBED
 from gloader.pipeline.open.device_tier import MOST_THREADS
 from gloader.pipeline.sample import beside_bytes, count_rows, distinct_rows
@@ -126,13 +127,12 @@ def probe_in_passes(
     cancellation = Cancellation()
     is_shared = not isinstance(rule, HeteroRule) or not looks_at_lists(rule)
     memory_bytes = pass_memory_bytes(len(first)) * (1 if is_shared else num_swept(dataset))
+    settings = PassSettings(memory_bytes=memory_bytes, rates=rates, io=io)
 
     def make() -> Probe:
         frontiers = [rule.begin(batch_id, seeds) for batch_id, seeds in first]
         drawn: list[list[Any]] = [[] for _ in first]
-        with closing(
-            open_any_passes(dataset, rule, folder, memory_bytes=memory_bytes, rates=rates, io=io)
-        ) as passes:
+        with closing(open_passes(dataset, rule, folder, settings)) as passes:
             for _ in range(rule.num_hops if first else 0):
                 hops = passes.sweep(frontiers, label="the first batches", cancellation=cancellation)
                 for owner in range(len(first)):

@@ -65,10 +65,15 @@ def sweeping(
     place = {"topology": "sweep", "spill_dir": spill, "spill_budget": "64MB"}
     with loader_of(path, **(place | settings)) as loader:
         tier = loader._held.tier
-        tier.sweeps.passes._way = way
+        go_by(tier.sweeps.passes, way)
         sweeps = dataclasses.replace(tier.sweeps, num_batches=num_batches)
         loader._held.tier = dataclasses.replace(tier, sweeps=sweeps)
         yield loader
+
+
+def go_by(passes: Any, way: str | None) -> None:
+    """Make every further pass read in this way; None leaves it to the rates."""
+    passes._settings = dataclasses.replace(passes._settings, way=way)
 
 
 def epochs(loader: gloader.Loader, count: int) -> list[list[str]]:

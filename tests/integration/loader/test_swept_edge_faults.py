@@ -40,6 +40,7 @@ from .swept_edges import (
     PLACES,
     UNWANTED,
     epochs_in_memory,
+    go_by,
     loader_of,
     sweeping,
     write_graph,
@@ -185,7 +186,7 @@ def test_a_flipped_bit_in_a_page_that_nobody_wants_is_nobodys(
     spoilt = FaultyOS(corrupt=Corruption(offset=DATA_OFFSET + 4 * begin + 8192, mask=16, file="indices.npy"))
     with swept(3, os_io=spoilt, **PLACES[place]) as loader:
         for way in WAYS:
-            loader._held.tier.sweeps.passes._way = way
+            go_by(loader._held.tier.sweeps.passes, way)
             check_goes_on(loader, in_memory)
         ways = {one.report.way for one in loader._feedback.passes}
     assert ways >= set(WAYS)

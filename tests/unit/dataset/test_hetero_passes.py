@@ -12,6 +12,7 @@ import pytest
 
 from gloader.core.signals import NEVER, Cancellation
 from gloader.dataset import Dataset
+from gloader.dataset.edge_passes import PassSettings
 from gloader.dataset.hetero_passes import HeteroHops, HeteroPasses
 from gloader.errors import BudgetError, ChannelClosedError, ChecksumError, SpillError
 from gloader.samplers import CscGraph, make_hetero_sampler
@@ -69,7 +70,7 @@ def opened(
     dataset = Dataset.open(path, os_io=settings.pop("os_io", REAL_OS))
     with SpillFolder(tmp_path, budget_bytes=budget) as folder:
         settings = {"memory_bytes": 24 * 2**20, "rates": RATES} | settings
-        passes = HeteroPasses(dataset, sampler.rule, folder, **settings)
+        passes = HeteroPasses(dataset, sampler.rule, folder, PassSettings(**settings))
         try:
             yield passes, sampler, graph, folder
         finally:

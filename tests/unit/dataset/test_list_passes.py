@@ -13,6 +13,7 @@ import pytest
 from gloader.core.signals import NEVER, Cancellation
 from gloader.core.thread_times import own_account
 from gloader.dataset import Dataset
+from gloader.dataset.edge_passes import PassSettings
 from gloader.dataset.list_passes import ListPasses, SweptLists
 from gloader.errors import (
     BudgetError,
@@ -108,9 +109,10 @@ def opened(
     path: Path, rule: ListRule, tmp_path: Path, *, os_io: OsIO = REAL_OS, spill_io: OsIO = REAL_OS, **how: Any
 ) -> Iterator[tuple[ListPasses, SpillFolder]]:
     spill_budget = how.pop("spill_budget", 2**30)
-    how = {"memory_bytes": MEMORY, "rates": RATES} | how
+    piece_bytes = how.pop("piece_bytes", None)
+    settings = PassSettings(**({"memory_bytes": MEMORY, "rates": RATES} | how))
     with SpillFolder(tmp_path, budget_bytes=spill_budget, os_io=spill_io) as folder:
-        passes = ListPasses(Dataset.open(path, os_io=os_io), rule, folder, **how)
+        passes = ListPasses(Dataset.open(path, os_io=os_io), rule, folder, settings, piece_bytes=piece_bytes)
         try:
             yield passes, folder
         finally:
@@ -356,7 +358,10 @@ def test_what_does_not_fit_is_said_in_bytes(original: Path, graph: CscGraph, tmp
     frontier = sampler.rule.begin(BatchId(epoch=0, index=0), seeds_of(0))
     with pytest.raises(BudgetError, match="need 2097152 bytes of buffers and 1000 are allowed"):
         ListPasses(
-            Dataset.open(original), sampler.rule, SpillFolder(budget_bytes=0), memory_bytes=1000, rates=RATES
+            Dataset.open(original),
+            sampler.rule,
+            SpillFolder(budget_bytes=0),
+            PassSettings(memory_bytes=1000, rates=RATES),
         )
     with (
         opened(original, sampler.rule, tmp_path, spill_budget=PAGE) as (passes, folder),

@@ -14,7 +14,7 @@ import pytest
 
 from gloader.core.signals import NEVER, Cancellation
 from gloader.dataset import Dataset, edge_passes
-from gloader.dataset.edge_passes import PickedPasses
+from gloader.dataset.edge_passes import PassSettings, PickedPasses
 from gloader.errors import (
     BudgetError,
     ChannelClosedError,
@@ -90,7 +90,7 @@ def opened(
     sampler = sampler or NeighborSampler(Dataset.open(path).load_graph(), [5, 5], seed=1)
     with SpillFolder(tmp_path, budget_bytes=budget, os_io=spill_io) as folder:
         settings = {"memory_bytes": 4 * 2**20, "rates": RATES} | settings
-        passes = PickedPasses(dataset, sampler.rule, folder, **settings)
+        passes = PickedPasses(dataset, sampler.rule, folder, PassSettings(**settings))
         try:
             yield passes, sampler, folder
         finally:
