@@ -14,8 +14,8 @@ from gloader.replay.work import (
     Demands,
     Machine,
     PipelineShape,
+    RunWork,
     SuperbatchWork,
-    Work,
 )
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class Waits:
     from the replay: each method is a moment, and names the moments that it comes behind.
     """
 
-    def __init__(self, work: Work, shape: PipelineShape) -> None:
+    def __init__(self, work: RunWork, shape: PipelineShape) -> None:
         self.work, self.shape = work, shape
         self.num = len(work.batches)
         self.superbatch_of = [
@@ -358,6 +358,6 @@ class Waits:
         return self.computes(following)
 
 
-def changed(work: Work, **of_batch: Any) -> Work:
+def changed(work: RunWork, **of_batch: Any) -> RunWork:
     """Return ``work`` with these values in every batch."""
     return replace(work, batches=tuple(replace(one, **of_batch) for one in work.batches))

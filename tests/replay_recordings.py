@@ -10,7 +10,7 @@ from gloader.ssd_store.cost.io_rates import IoRates
 if TYPE_CHECKING:
     from gloader.replay.engine import Event
     from gloader.replay.replay import Replayed
-    from gloader.replay.work import Machine, PipelineShape, Work
+    from gloader.replay.work import Machine, PipelineShape, RunWork
 
 RATES = IoRates(
     random_reads_per_s=50_000.0,
@@ -25,7 +25,7 @@ READ_BYTES = 4096  # of a request, at random
 
 def recorded(
     replayed: Replayed,
-    work: Work,
+    work: RunWork,
     machine: Machine,
     shape: PipelineShape,
     *,
@@ -79,7 +79,7 @@ def recorded(
 
 
 def _event(
-    event: Event, replayed: Replayed, work: Work, starts: list[int], *, disk: float, strategy: str
+    event: Event, replayed: Replayed, work: RunWork, starts: list[int], *, disk: float, strategy: str
 ) -> RecordedEvent:
     batch = work.batches[event.batch]
     notes: dict[str, Any] = {"ahead": True} if event.stage == "trace" else {}
@@ -121,7 +121,7 @@ def _meanwhile(event: Event, replayed: Replayed) -> float:
     return used
 
 
-def _waits(replayed: Replayed, work: Work) -> list[RecordedEvent]:
+def _waits(replayed: Replayed, work: RunWork) -> list[RecordedEvent]:
     """Return the waits of the loop: each ends where a computation begins, or a transfer."""
     found, ended = [], 0.0
     own = [event for event in replayed.events if event.stage in ("compute", "pause")]

@@ -13,7 +13,7 @@ from gloader.replay.calibrate import doubt_of
 from gloader.replay.recording import RecordedEvent, RecordedTable, Recording, RunHeader
 from gloader.replay.replay import replay
 from gloader.replay.stalls import find_stalls, mean_parts
-from gloader.replay.work import BatchWork, Demands, Machine, PipelineShape, SuperbatchWork, Work
+from gloader.replay.work import BatchWork, Demands, Machine, PipelineShape, RunWork, SuperbatchWork
 from gloader.ssd_store.cost.io_rates import IoRates
 
 EPOCHS, BATCHES, SUPERBATCH = 3, 8, 4  # batches of an epoch; both superbatches of an epoch are full
@@ -25,7 +25,7 @@ RATES = IoRates(
 )
 
 
-def work_of_run(*, compute_s: float = 0.010, read_s: float = 0.030) -> Work:
+def work_of_run(*, compute_s: float = 0.010, read_s: float = 0.030) -> RunWork:
     """Return three epochs of eight batches on the SSD, bound by reads unless told otherwise."""
     batches = tuple(
         BatchWork(
@@ -41,10 +41,10 @@ def work_of_run(*, compute_s: float = 0.010, read_s: float = 0.030) -> Work:
         for index in range(BATCHES)
     )
     superbatch = SuperbatchWork(num_batches=SUPERBATCH, inspect=Demands(cpu_s=0.002))
-    return Work(batches=batches, superbatches=(superbatch,) * (len(batches) // SUPERBATCH))
+    return RunWork(batches=batches, superbatches=(superbatch,) * (len(batches) // SUPERBATCH))
 
 
-def predicted(change: str = "", *, work: Work | None = None, **values: Any) -> Prediction:
+def predicted(change: str = "", *, work: RunWork | None = None, **values: Any) -> Prediction:
     """Return the replay of ``work`` as a prediction."""
     work = work or work_of_run()
     replayed = replay(work, MACHINE, SHAPE)

@@ -22,7 +22,7 @@ from gloader.replay.changes import NO_CHANGES, changed_compute, changed_machine,
 from gloader.replay.demands import Measured, measure
 from gloader.replay.recording import RecordedTable
 from gloader.replay.replay import replay
-from gloader.replay.work import Demands, SuperbatchWork, Work
+from gloader.replay.work import Demands, RunWork, SuperbatchWork
 
 if TYPE_CHECKING:
     from gloader.replay.changes import Changes
@@ -109,7 +109,7 @@ class TunableRun:
             shape=shape,
         )
 
-    def _work(self, changes: Changes, *, size: int, cached: int) -> Work:
+    def _work(self, changes: Changes, *, size: int, cached: int) -> RunWork:
         missed = max(1 - cached / ROW_BYTES, 0.0) + 0.5 / size
         random = changes.ratio("disk") * changes.ratio("disk.random")
         work = changed_compute(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gloader.plan.memory_plan import MemoryPlan
     from gloader.replay.demands import Measured
     from gloader.replay.recording import Recording
-    from gloader.replay.work import Work
+    from gloader.replay.work import RunWork
     from gloader.ssd_store.cost.io_rates import IoRates
 
 
@@ -217,7 +217,9 @@ class _ReplayedEpoch:
         return replay(self._fit.apply(work), self._machine, shape).epoch_s[1] / steps
 
 
-def _correction(needs: StepNeeds, recording: Recording, work: Work, measured: Measured) -> dict[str, float]:
+def _correction(
+    needs: StepNeeds, recording: Recording, work: RunWork, measured: Measured
+) -> dict[str, float]:
     """Return an epoch's ratios of measured to predicted misses, sweep seconds and read seconds."""
     counted = [event for event in recording.events if event.epoch in measured.counted]
     missed = [event.notes["misses"] for event in counted if event.stage == "read"]

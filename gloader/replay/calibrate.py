@@ -27,8 +27,8 @@ if TYPE_CHECKING:
         Machine,
         PassWork,
         PipelineShape,
+        RunWork,
         SuperbatchWork,
-        Work,
     )
 
     W = TypeVar("W", BatchWork, SuperbatchWork, PassWork)
@@ -107,7 +107,7 @@ class ReplayFit:
             in_line_s=lag.in_line_s,
         )
 
-    def apply(self, work: Work) -> Work:
+    def apply(self, work: RunWork) -> RunWork:
         """Return ``work`` with replayed demands."""
 
         def fitted(one: W) -> W:
@@ -129,7 +129,7 @@ class Calibrated:
     """A recorded run with its fit."""
 
     fit: ReplayFit
-    work: Work  # the work with replayed demands
+    work: RunWork  # the work with replayed demands
     replayed: Replayed
     # By stage: measured seconds over replayed seconds, less 1. "epoch" is for the counted epochs.
     unexplained: dict[str, float]
@@ -174,7 +174,7 @@ def _than(share: float) -> str:
 
 
 def calibrate(
-    work: Work,
+    work: RunWork,
     measured: Measured,
     machine: Machine,
     shape: PipelineShape,
@@ -219,7 +219,7 @@ def calibrate(
     )
 
 
-def _means(replayed: Replayed, work: Work, counted: Collection[int]) -> dict[str, Mean]:
+def _means(replayed: Replayed, work: RunWork, counted: Collection[int]) -> dict[str, Mean]:
     """Return each stage's mean duration per piece of work, without empty pieces. Pure.
 
     Parameters
@@ -283,7 +283,7 @@ def _is_close(known: Mapping[str, Mean], measured: Measured) -> bool:
     )
 
 
-def _bound_by_disk(work: Work, measured: Measured) -> set[str]:
+def _bound_by_disk(work: RunWork, measured: Measured) -> set[str]:
     """Return the stages with much disk time, whose disk factor is fitted."""
     counted = measured.counted
     batches = [batch for batch in work.batches if batch.epoch in counted]

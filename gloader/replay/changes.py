@@ -22,7 +22,7 @@ from gloader.ssd_store.cost.io_rates import MEDIUM_BYTES, SMALL_BYTES, WIDE_BYTE
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from gloader.replay.work import Demands, Machine, PipelineShape, Work
+    from gloader.replay.work import Demands, Machine, PipelineShape, RunWork
     from gloader.ssd_store.cost.io_rates import IoRates
 
 
@@ -255,7 +255,7 @@ def changed_shape(shape: PipelineShape, changes: Changes) -> PipelineShape:
     )
 
 
-def changed_compute(work: Work, changes: Changes) -> Work:
+def changed_compute(work: RunWork, changes: Changes) -> RunWork:
     """Return ``work`` with longer or shorter computations."""
     factor = changes.ratio("compute") / changes.ratio("gpu")
     if factor == 1.0:

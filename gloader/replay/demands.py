@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from gloader.errors import ReplayError
-from gloader.replay.work import NOTHING, BatchWork, Demands, PassWork, SuperbatchWork, Work
+from gloader.replay.work import NOTHING, BatchWork, Demands, PassWork, RunWork, SuperbatchWork
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -93,7 +93,7 @@ def measure(recording: Recording) -> Measured:
     )
 
 
-def work_of(recording: Recording, measured: Measured, *, rates: IoRates | None = None) -> Work:
+def work_of(recording: Recording, measured: Measured, *, rates: IoRates | None = None) -> RunWork:
     """Return a recorded run's work. Pure.
 
     Parameters
@@ -134,7 +134,7 @@ def work_of(recording: Recording, measured: Measured, *, rates: IoRates | None =
                     pause_s=pauses.get((epoch, index), 0.0),
                 )
             )
-    return Work(
+    return RunWork(
         batches=tuple(batches),
         superbatches=_superbatches(recording, measured, num_batches, rates)
         if shape.features == "ssd"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.replay.work import Machine, PipelineShape, Work
+    from gloader.replay.work import Machine, PipelineShape, RunWork
 
 
 LOOP: Final = "loop"  # the first rank's loop, whose epochs are measured
@@ -28,7 +28,7 @@ _SAMPLERS: Final = "sample threads"
 
 
 def needs_of(
-    work: Work, machine: Machine, shape: PipelineShape, *, epochs: Collection[int] = ()
+    work: RunWork, machine: Machine, shape: PipelineShape, *, epochs: Collection[int] = ()
 ) -> dict[str, float]:
     """Return an epoch's least seconds of work for each resource and each thread. Pure.
 
@@ -60,7 +60,7 @@ def needs_of(
     return found
 
 
-def without_reads(work: Work) -> Work:
+def without_reads(work: RunWork) -> RunWork:
     """Return ``work`` without reads and planning. Each batch is sampled once. Pure.
 
     No cache, superbatch or read strategy makes less work.
@@ -95,7 +95,7 @@ class _Placed:
         return float(self.seconds[position : position + self.reach].sum())
 
 
-def _placed(work: Work, machine: Machine, shape: PipelineShape) -> dict[str, list[_Placed]]:
+def _placed(work: RunWork, machine: Machine, shape: PipelineShape) -> dict[str, list[_Placed]]:
     """Return the work's seconds on each resource and each thread, by the distance ahead of the loop."""
     found: dict[str, dict[int, _Placed]] = {LOOP: {}}
 
@@ -134,7 +134,7 @@ class _Job(NamedTuple):
     demands: Demands
 
 
-def _jobs(work: Work, shape: PipelineShape) -> Iterator[_Job]:
+def _jobs(work: RunWork, shape: PipelineShape) -> Iterator[_Job]:
     """Yield every piece of work."""
     ahead, has_disk = _Ahead.of(work, shape), shape.features == "ssd"
     between = dict(_pauses_between(work, shape))
@@ -156,7 +156,7 @@ def _jobs(work: Work, shape: PipelineShape) -> Iterator[_Job]:
     yield from _jobs_of_several(work, ahead, has_disk=has_disk)
 
 
-def _jobs_of_several(work: Work, ahead: _Ahead, *, has_disk: bool) -> Iterator[_Job]:
+def _jobs_of_several(work: RunWork, ahead: _Ahead, *, has_disk: bool) -> Iterator[_Job]:
     """Yield the work that serves several batches."""
     first = 0
     for superbatch in work.superbatches if has_disk else ():
@@ -182,7 +182,7 @@ class _Ahead(NamedTuple):
     swept: int
 
     @classmethod
-    def of(cls, work: Work, shape: PipelineShape) -> _Ahead:
+    def of(cls, work: RunWork, shape: PipelineShape) -> _Ahead:
         """Return a pipeline's reaches, none of them too short; see `gloader.replay.replay`."""
         superbatch = max((one.num_batches for one in work.superbatches), default=0)
         sent = shape.sent_ahead + 2 if shape.is_sending else 0
@@ -201,7 +201,7 @@ class _Ahead(NamedTuple):
         )
 
 
-def _pauses_between(work: Work, shape: PipelineShape) -> list[tuple[int, float]]:
+def _pauses_between(work: RunWork, shape: PipelineShape) -> list[tuple[int, float]]:
     """Return position and seconds for the first rank's pauses between epochs. They count for no epoch."""
     found, epoch = [], None
     for position in range(0, len(work.batches), shape.num_ranks):
@@ -220,7 +220,9 @@ class Floor:
     resource: str  # the resource that is never idle then: a name in `RESOURCES`, or a thread
 
 
-def find_floor(work: Work, machine: Machine, shape: PipelineShape, *, epochs: Collection[int] = ()) -> Floor:
+def find_floor(
+    work: RunWork, machine: Machine, shape: PipelineShape, *, epochs: Collection[int] = ()
+) -> Floor:
     """Return a lower bound for an epoch of ``work`` in any order. Pure; see `needs_of`."""
     return floor_of(needs_of(work, machine, shape, epochs=epochs))
 

@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gloader.replay.demands import disk_demands, stage_of, strategies_of
-from gloader.replay.work import NOTHING, BatchWork, Demands, SuperbatchWork, Work
+from gloader.replay.work import NOTHING, BatchWork, Demands, RunWork, SuperbatchWork
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -204,14 +204,14 @@ class SampleCosts:
 
 
 def planned_work(
-    recorded: Work,
+    recorded: RunWork,
     counts: Sequence[SuperbatchCounts],
     *,
     rows: IdArray,
     costs: Costs,
     sampling: SampleCosts,
     rates: IoRates,
-) -> Work:
+) -> RunWork:
     """Return the work for a run that caches and reads rows according to ``counts``. Pure.
 
     Parameters
@@ -270,8 +270,8 @@ def _cached(batch: BatchWork, position: int, costs: Costs, sampling: SampleCosts
 
 
 def resized_work(
-    recorded: Work, batches: Sequence[BatchId], sizes: NDArray[np.float64], *, sampling: float
-) -> Work:
+    recorded: RunWork, batches: Sequence[BatchId], sizes: NDArray[np.float64], *, sampling: float
+) -> RunWork:
     """Return the work for batches that were not recorded, without reading rows. Pure.
 
     Each batch takes the recorded batches' mean work. Sampling is scaled by ``sampling``, transfer and computation by
@@ -358,7 +358,7 @@ def num_steps(superbatch: int) -> int:
 
 def steady_work(
     known: Sequence[BatchWork], needs: StepNeeds, costs: Costs, sampling: SampleCosts, *, steps: int
-) -> Work:
+) -> RunWork:
     """Return the work for two epochs of ``steps`` batches. Epoch 0 warms up, and epoch 1 is measured. Pure.
 
     Parameters
@@ -380,7 +380,7 @@ def steady_work(
         for position in range(2 * steps)
     )
     if not needs.strategy:
-        return Work(batches=batches)
+        return RunWork(batches=batches)
     superbatches, left = [], 2 * steps
     size = min(needs.superbatch, steps)
     while left:
@@ -400,7 +400,7 @@ def steady_work(
                 ),
             )
         )
-    return Work(batches=batches, superbatches=tuple(superbatches))
+    return RunWork(batches=batches, superbatches=tuple(superbatches))
 
 
 def _steady_batch(

@@ -1,7 +1,7 @@
 """A run's replay: the pipeline's stages on the clock of `engine`. Pure.
 
 Threads and channels follow the pipeline's description, `PipelineShape.links`. The other meeting points have the same
-names as in `gloader.pipeline`. The durations come from `Work`. Channels need no locks here: a replayed thread runs
+names as in `gloader.pipeline`. The durations come from `RunWork`. Channels need no locks here: a replayed thread runs
 until it works or waits.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Sequence
 
     from gloader.replay.engine import Thread
-    from gloader.replay.work import Machine, PipelineShape, StageLink, Work
+    from gloader.replay.work import Machine, PipelineShape, RunWork, StageLink
 
     Waits = Generator[Job | Gate, None, None]
 
@@ -66,7 +66,7 @@ class Lane:
 class Pool:
     """The sampler threads. Batches go before traces. Each lane is at most ``ahead`` of its consumer."""
 
-    def __init__(self, clock: Clock, work: Work, shape: PipelineShape) -> None:
+    def __init__(self, clock: Clock, work: RunWork, shape: PipelineShape) -> None:
         self._ahead = shape.ahead
         self._num_batches = len(work.batches)
         self.batches = Lane("sample", [batch.sample for batch in work.batches])
@@ -195,7 +195,7 @@ class Replayed:
         return sum(self.epoch_s[epoch] for epoch in epochs) / len(epochs)
 
 
-def replay(work: Work, machine: Machine, shape: PipelineShape) -> Replayed:
+def replay(work: RunWork, machine: Machine, shape: PipelineShape) -> Replayed:
     """Return the replay of ``work`` on a machine, in a pipeline with this shape. Pure.
 
     Parameters
@@ -224,7 +224,7 @@ def replay(work: Work, machine: Machine, shape: PipelineShape) -> Replayed:
 class _ReplayRun:
     """A run under way."""
 
-    def __init__(self, work: Work, machine: Machine, shape: PipelineShape) -> None:
+    def __init__(self, work: RunWork, machine: Machine, shape: PipelineShape) -> None:
         clock = self._clock = Clock(machine)
         self._work = work
         self._shape = shape

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from gloader.replay.engine import Event
     from gloader.replay.replay import Replayed
-    from gloader.replay.work import Machine, PipelineShape, Work
+    from gloader.replay.work import Machine, PipelineShape, RunWork
 
 
 # Words for the user, by stage. A stage's own time is its time without other work. Additional time, from competition
@@ -103,7 +103,7 @@ STALLS: Final = ("preparation", "fetch", "transfer", "interconnect", "network")
 
 
 def find_stalls(
-    work: Work, machine: Machine, shape: PipelineShape, *, epochs: Collection[int]
+    work: RunWork, machine: Machine, shape: PipelineShape, *, epochs: Collection[int]
 ) -> dict[str, float]:
     """Return the seconds that each kind of stall adds to an epoch. Pure.
 
@@ -117,7 +117,7 @@ def find_stalls(
     epochs : epochs whose mean counts
     """
 
-    def seconds(changed: Work, of: Machine = machine, within: PipelineShape = shape) -> float:
+    def seconds(changed: RunWork, of: Machine = machine, within: PipelineShape = shape) -> float:
         return replay(changed, of, within).mean_s(epochs)
 
     def without(resource: str) -> float:
@@ -133,7 +133,7 @@ def find_stalls(
     return {name: max(found.get(name, 0.0), 0.0) for name in STALLS}
 
 
-def _without(work: Work, *stages: str) -> Work:
+def _without(work: RunWork, *stages: str) -> RunWork:
     """Return ``work`` without these batch stages, and without plans, sweeps and passes."""
     left_out: dict[str, Any] = dict.fromkeys(stages, NOTHING)
     return replace(

@@ -117,7 +117,7 @@ class PassWork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class RunWork:
     """A run's complete work."""
 
     batches: tuple[BatchWork, ...]  # batches in the loop's order, with all ranks interleaved

@@ -15,7 +15,7 @@ from gloader.replay.demands import measure, work_of
 from gloader.replay.planned_work import SampleCosts, learn_costs, planned_work, resized_work
 from gloader.replay.recording import read_recording
 from gloader.replay.replay import replay
-from gloader.replay.work import Machine, PipelineShape, Work
+from gloader.replay.work import Machine, PipelineShape, RunWork
 from gloader.ssd_store.cost.io_rates import Calibration
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Prediction:
     change: str  # the requested changes as text; empty without changes
     replayed_s: float  # mean seconds per epoch, over the counted epochs
     replayed: Replayed
-    work: Work
+    work: RunWork
     machine: Machine
     shape: PipelineShape
     plan: MemoryPlan | None = None  # the new memory plan, if there is one
@@ -233,7 +233,7 @@ class Predictor:
         tables = max(1, len(header.tables))
         return sum(seconds) / len(seconds) / (header.shape.num_ranks * tables) if seconds else 0.0
 
-    def _work_of(self, planned: Replanned, changes: Changes) -> Work:
+    def _work_of(self, planned: Replanned, changes: Changes) -> RunWork:
         """Return a plan's work."""
         rates, sampling = changed_rates(self._rates, changes), 1.0
         recorded = work_of(self.recording, self.measured, rates=rates)
@@ -251,7 +251,7 @@ class Predictor:
             rates=rates,
         )
 
-    def _replayed(self, change: str, work: Work, machine: Machine, shape: PipelineShape) -> Prediction:
+    def _replayed(self, change: str, work: RunWork, machine: Machine, shape: PipelineShape) -> Prediction:
         replayed = replay(work, machine, shape)
         return Prediction(
             change=change,

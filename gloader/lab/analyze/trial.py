@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gloader.lab.analyze.autotune import Tried, Tuned
     from gloader.replay.changes import Changes
     from gloader.replay.demands import Measured
-    from gloader.replay.work import Work
+    from gloader.replay.work import RunWork
     from gloader.training.run_budget import RunBudget
     from gloader.training.run_loader import LoaderFactory
     from gloader.training.task import AnyLoader, Task
@@ -58,7 +58,7 @@ class RunExtent:
         return cls(num_epochs=1 + -(-num_batches // epoch_batches), num_batches=epoch_batches)
 
     @classmethod
-    def of_recording(cls, measured: Measured, work: Work) -> RunExtent:
+    def of_recording(cls, measured: Measured, work: RunWork) -> RunExtent:
         """Return the extent that measures the same as a recording: a counted epoch after a first one. Pure."""
         first = measured.counted[0]
         pauses = [

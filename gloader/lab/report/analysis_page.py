@@ -15,9 +15,9 @@ from gloader.lab.report.svg import (
     NUM_STYLES,
     Bar,
     Lanes,
+    LaneSpan,
     Level,
     Series,
-    Span,
     draw_bars,
     draw_lanes,
     draw_lines,
@@ -161,8 +161,8 @@ def best_points(points: Sequence[tuple[int, float]]) -> set[tuple[int, float]]:
     return {points[number] for number in non_dominated(points)}
 
 
-def _span(one: Slice, course: Course) -> Span:
-    return Span(
+def _span(one: Slice, course: Course) -> LaneSpan:
+    return LaneSpan(
         started_s=one.started_s,
         ended_s=one.ended_s,
         style=f"f{_style(one, course)}",

@@ -387,7 +387,7 @@ def _upright(level: Level, x: Axis, top: float, bottom: float) -> str:
     return straight(f"level s{level.style}", x.place(level.value), top, x.place(level.value), bottom)
 
 
-class Span(NamedTuple):
+class LaneSpan(NamedTuple):
     """A piece of work in a lane."""
 
     started_s: float
@@ -401,7 +401,7 @@ class Lanes:
     """Lanes with work below each other, under a heading."""
 
     title: str
-    lanes: Sequence[tuple[str, Sequence[Span]]]  # label and spans of each lane
+    lanes: Sequence[tuple[str, Sequence[LaneSpan]]]  # label and spans of each lane
 
 
 _WIDE: Final = 1000

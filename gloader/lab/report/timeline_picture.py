@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gloader.errors import ConfigError
-from gloader.lab.report.svg import NUM_STYLES, Lanes, Span, draw_lanes
+from gloader.lab.report.svg import NUM_STYLES, Lanes, LaneSpan, draw_lanes
 from gloader.observe.epoch_stats import WORK_NAMES
 
 if TYPE_CHECKING:
@@ -40,13 +40,13 @@ def draw_timeline(name: str, caption: str, timeline: Mapping[str, Any], *, epoch
     # Sampling and sending record no superbatch. Their spans take the shade of their batch's superbatch.
     superbatch = {e["args"]["batch"]: e["args"]["superbatch"] for e in events if "superbatch" in e["args"]}
     origin = min(event["ts"] for event in events)
-    lanes: dict[tuple[int, int], list[Span]] = {}
+    lanes: dict[tuple[int, int], list[LaneSpan]] = {}
     for event in events:
         stage, args = WORK_NAMES.index(event["name"]), event["args"]
         shade = args.get("superbatch", superbatch.get(args["batch"], args["batch"])) % 2
         began = (event["ts"] - origin) / 1e6
         lanes.setdefault((stage, event["tid"]), []).append(
-            Span(
+            LaneSpan(
                 started_s=began,
                 ended_s=began + event["dur"] / 1e6,
                 style=f"f{min(stage, NUM_STYLES)}{' pale' if shade else ''}",

@@ -19,7 +19,7 @@ from gloader.pipeline.open.load_plan import plan_tiers
 from gloader.replay.demands import measure
 from gloader.replay.recording import Recording
 from gloader.replay.replay import replay
-from gloader.replay.work import BatchWork, Demands, Machine, PipelineShape, SuperbatchWork, Work
+from gloader.replay.work import BatchWork, Demands, Machine, PipelineShape, RunWork, SuperbatchWork
 from gloader.types import BatchId
 
 from .conftest import Written
@@ -58,7 +58,7 @@ def recording_of(loader: Loader, *, read_s: float, compute_s: float = 0.001) -> 
         for index in range(len(loader))
     )
     one = SuperbatchWork(num_batches=1, inspect=Demands(cpu_s=1e-4), stage=Demands(cpu_s=1e-4))
-    work = Work(batches=batches, superbatches=(one,) * len(batches))
+    work = RunWork(batches=batches, superbatches=(one,) * len(batches))
     machine, shape = (
         Machine(cores=4),
         PipelineShape(features="ssd", sampler_threads=1, ahead=3, num_buffers=3),

@@ -15,8 +15,8 @@ from gloader.replay.work import (
     Machine,
     PassWork,
     PipelineShape,
+    RunWork,
     SuperbatchWork,
-    Work,
 )
 
 _CLOSE = 1 + 1e-9
@@ -36,7 +36,7 @@ def demands(draw: st.DrawFn) -> Demands:
 
 
 @st.composite
-def runs(draw: st.DrawFn) -> tuple[Work, Machine, PipelineShape]:
+def runs(draw: st.DrawFn) -> tuple[RunWork, Machine, PipelineShape]:
     ranks = draw(st.sampled_from([1, 1, 2]))
     per_epoch, epochs = draw(st.integers(1, 6)), draw(st.integers(1, 3))
     kinds = {
@@ -80,7 +80,7 @@ def runs(draw: st.DrawFn) -> tuple[Work, Machine, PipelineShape]:
         PassWork(sweep=of("sweep", number), completed=end, most_waiting=4 * (step + size))
         for number, end in enumerate(range(step, count + step, step))
     )
-    work = Work(
+    work = RunWork(
         batches=batches,
         superbatches=superbatches if shape.features == "ssd" else (),
         passes=passes if draw(st.booleans()) else (),
@@ -92,7 +92,7 @@ def runs(draw: st.DrawFn) -> tuple[Work, Machine, PipelineShape]:
 
 
 @given(runs())
-def test_no_replay_takes_less_than_the_floor(run: tuple[Work, Machine, PipelineShape]) -> None:
+def test_no_replay_takes_less_than_the_floor(run: tuple[RunWork, Machine, PipelineShape]) -> None:
     work, machine, shape = run
     replayed = replay(work, machine, shape)
     for first in range(work.num_epochs):
@@ -103,7 +103,7 @@ def test_no_replay_takes_less_than_the_floor(run: tuple[Work, Machine, PipelineS
 
 
 @given(runs())
-def test_what_is_left_without_reads_is_a_floor_too(run: tuple[Work, Machine, PipelineShape]) -> None:
+def test_what_is_left_without_reads_is_a_floor_too(run: tuple[RunWork, Machine, PipelineShape]) -> None:
     work, machine, shape = run
     took = replay(work, machine, shape).seconds / work.num_epochs
     assert floor_of(needs_of(without_reads(work), machine, shape)).seconds <= took * _CLOSE + 1e-9
@@ -116,7 +116,9 @@ def test_what_is_left_without_reads_is_a_floor_too(run: tuple[Work, Machine, Pip
     st.sampled_from([1.0, 4.0]),
 )
 def test_a_single_stage_takes_its_floor(needs: Demands, stage: str, count: int, cores: float) -> None:
-    work = Work(batches=tuple(BatchWork(epoch=0, index=number, **{stage: needs}) for number in range(count)))
+    work = RunWork(
+        batches=tuple(BatchWork(epoch=0, index=number, **{stage: needs}) for number in range(count))
+    )
     machine, shape = Machine(cores=cores), PipelineShape(features="ram")
     floor = floor_of(needs_of(work, machine, shape)).seconds
     assert replay(work, machine, shape).epoch_s[0] == pytest.approx(floor, rel=1e-9)

@@ -17,7 +17,7 @@ from gloader.replay.demands import measure, work_of
 from gloader.replay.planned_work import SampleCosts, learn_costs
 from gloader.replay.recording import HEADER_KEY, Recording, RunHeader, parse_recording
 from gloader.replay.replay import replay
-from gloader.replay.work import BatchWork, Demands, Machine, PipelineShape, SuperbatchWork, Work
+from gloader.replay.work import BatchWork, Demands, Machine, PipelineShape, RunWork, SuperbatchWork
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +44,7 @@ def _whole() -> Any:
         for index in range(4)
     )
     superbatch = SuperbatchWork(num_batches=4, inspect=Demands(cpu_s=0.01), stage=Demands(disk_s=0.01))
-    work = Work(batches=batches, superbatches=(superbatch,) * 2)
+    work = RunWork(batches=batches, superbatches=(superbatch,) * 2)
     machine, shape = Machine(cores=2), PipelineShape(features="ssd")
     recording = recorded(replay(work, machine, shape), work, machine, shape, strategy="staged")
     slices = [

@@ -20,8 +20,8 @@ from gloader.replay.work import (
     Machine,
     PassWork,
     PipelineShape,
+    RunWork,
     SuperbatchWork,
-    Work,
 )
 
 STAGES = ("trace", "sample", "read", "gather", "transfer", "compute")
@@ -36,7 +36,7 @@ DEMANDS = st.builds(
     st.tuples(*[SECONDS] * 7),
     st.sampled_from([0.5, 1.0, 1.0, 2.0]),
 )
-Run = tuple[Work, PipelineShape]
+Run = tuple[RunWork, PipelineShape]
 
 
 @st.composite
@@ -86,14 +86,14 @@ def runs(draw: st.DrawFn, demands: st.SearchStrategy[Demands], *, alike: bool = 
         )
         for number, size in enumerate(sizes)
     )
-    work = Work(batches=batches, superbatches=superbatches if shape.features == "ssd" else ())
+    work = RunWork(batches=batches, superbatches=superbatches if shape.features == "ssd" else ())
     if draw(st.booleans()):
         work = draw(swept(work, demands))
     return work, shape
 
 
 @st.composite
-def swept(draw: st.DrawFn, work: Work, demands: st.SearchStrategy[Demands]) -> Work:
+def swept(draw: st.DrawFn, work: RunWork, demands: st.SearchStrategy[Demands]) -> RunWork:
     count, known = len(work.batches), draw(st.integers(0, min(3, len(work.batches))))
     size = draw(st.integers(1, 4))
     most = 2 * (size + max((one.num_batches for one in work.superbatches), default=1))

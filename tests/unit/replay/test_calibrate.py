@@ -11,7 +11,7 @@ from replay_recordings import RATES, recorded
 from gloader.replay.calibrate import Calibrated, Lag, Mean, calibrate
 from gloader.replay.demands import Measured, measure, work_of
 from gloader.replay.replay import Replayed, replay
-from gloader.replay.work import BatchWork, Demands, Machine, PipelineShape, SuperbatchWork, Work
+from gloader.replay.work import BatchWork, Demands, Machine, PipelineShape, RunWork, SuperbatchWork
 
 MACHINE = Machine(cores=2)
 SSD = PipelineShape(features="ssd", sampler_threads=2, ahead=4, num_buffers=3)
@@ -28,7 +28,7 @@ def run_of(
     held_up: float = 0.0,
     sweep_s: float = 0.0,
     in_line_s: float = 0.0,
-) -> Work:
+) -> RunWork:
     """Return work of epochs of 16 batches, in superbatches of 8."""
     batches = tuple(
         BatchWork(
@@ -47,11 +47,11 @@ def run_of(
     one = SuperbatchWork(
         num_batches=8, inspect=Demands(cpu_s=0.005), stage=Demands(cpu_s=0.004, disk_s=sweep_s)
     )
-    return Work(batches=batches, superbatches=(one,) * (2 * epochs))
+    return RunWork(batches=batches, superbatches=(one,) * (2 * epochs))
 
 
 def calibrated(
-    work: Work, shape: PipelineShape, *, disk: float = 1.0
+    work: RunWork, shape: PipelineShape, *, disk: float = 1.0
 ) -> tuple[Replayed, Measured, Calibrated]:
     run = replay(work, MACHINE, shape)
     recording = recorded(run, work, MACHINE, shape, disk=disk)

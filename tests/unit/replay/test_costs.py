@@ -26,9 +26,9 @@ from gloader.replay.work import (
     Demands,
     Machine,
     PipelineShape,
+    RunWork,
     SuperbatchCounts,
     SuperbatchWork,
-    Work,
 )
 from gloader.types import BatchId
 
@@ -57,7 +57,7 @@ def counts(strategy: str = "direct", *, misses: int = 1000, num: int = 4) -> Sup
     )
 
 
-def run_of(factor: float, planned: list[SuperbatchCounts]) -> tuple[Recording, Work]:
+def run_of(factor: float, planned: list[SuperbatchCounts]) -> tuple[Recording, RunWork]:
     """Return a run whose work on rows takes ``factor`` times the usual seconds."""
     superbatches, batches = [], []
     for one in planned:
@@ -82,7 +82,7 @@ def run_of(factor: float, planned: list[SuperbatchCounts]) -> tuple[Recording, W
                     compute=Demands(cpu_s=0.02),
                 )
             )
-    work = Work(batches=tuple(batches), superbatches=tuple(superbatches))
+    work = RunWork(batches=tuple(batches), superbatches=tuple(superbatches))
     found = recorded(replay(work, MACHINE, SHAPE), work, MACHINE, SHAPE, strategy=planned[0].strategy)
     return replace(found, events=tuple(_noted(event, planned) for event in found.events)), work
 
@@ -212,7 +212,9 @@ def test_more_cores_threads_ranks_and_buffers() -> None:
     ("words", "factor"), [("compute=2x", 2.0), ("gpu=4x", 0.25), ("compute=2x,gpu=2x", 1.0)]
 )
 def test_more_to_compute_and_a_faster_device(words: str, factor: float) -> None:
-    work = Work(batches=(BatchWork(epoch=0, index=0, compute=Demands(cpu_s=1.0, device_s=2.0, lag_s=0.5)),))
+    work = RunWork(
+        batches=(BatchWork(epoch=0, index=0, compute=Demands(cpu_s=1.0, device_s=2.0, lag_s=0.5)),)
+    )
     found = changed_compute(work, parse_changes(words)).batches[0].compute
     assert (found.cpu_s, found.device_s, found.lag_s) == (factor, 2 * factor, 0.5 * factor)
     assert SuperbatchWork(num_batches=1).stage == NOTHING

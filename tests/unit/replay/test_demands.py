@@ -11,13 +11,13 @@ from gloader.errors import ReplayError
 from gloader.replay.demands import disk_demands, measure, work_of
 from gloader.replay.recording import Recording
 from gloader.replay.replay import replay
-from gloader.replay.work import BatchWork, Demands, Machine, PipelineShape, SuperbatchWork, Work
+from gloader.replay.work import BatchWork, Demands, Machine, PipelineShape, RunWork, SuperbatchWork
 
 MACHINE = Machine(cores=1)  # so that everything takes longer than it would alone
 SHAPE = PipelineShape(features="ssd", sampler_threads=1, ahead=3, num_buffers=3)
 
 
-def work(epochs: int = 2) -> Work:
+def work(epochs: int = 2) -> RunWork:
     batches = tuple(
         BatchWork(
             epoch=epoch,
@@ -33,7 +33,7 @@ def work(epochs: int = 2) -> Work:
         for index in range(8)
     )
     one = SuperbatchWork(num_batches=4, inspect=Demands(cpu_s=0.005), stage=Demands(cpu_s=0.004, disk_s=0.02))
-    return Work(batches=batches, superbatches=(one,) * (2 * epochs))
+    return RunWork(batches=batches, superbatches=(one,) * (2 * epochs))
 
 
 def recording(**values: object) -> Recording:

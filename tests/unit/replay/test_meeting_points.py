@@ -9,7 +9,7 @@ from replay_oracles import batches_of, lags
 
 from gloader.replay.engine import Clock, Job
 from gloader.replay.replay import Pool, ReplayChannel, Ring, StepBarrier
-from gloader.replay.work import Demands, Machine, PipelineShape, Work
+from gloader.replay.work import Demands, Machine, PipelineShape, RunWork
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -159,7 +159,7 @@ def test_one_alone_meets_nobody() -> None:
 
 
 def test_a_pool_makes_traces_only_where_somebody_asks_for_them() -> None:
-    work = Work(batches=batches_of(3, **lags(sample=1.0, trace=1.0)))
+    work = RunWork(batches=batches_of(3, **lags(sample=1.0, trace=1.0)))
     assert Pool(Clock(Machine(cores=1)), work, RAM).traces is None
     clock = Clock(Machine(cores=1))
     pool, taken = Pool(clock, work, SSD), []

@@ -14,8 +14,8 @@ from gloader.replay.work import (
     Machine,
     PassWork,
     PipelineShape,
+    RunWork,
     SuperbatchWork,
-    Work,
 )
 
 TWO_CORES = Machine(cores=2.0)
@@ -38,13 +38,13 @@ def test_the_floor_of_a_single_stage_is_its_replay() -> None:
         {"gather": Demands(disk_s=0.5, lag_s=0.25)},
         {"gather": Demands(cpu_s=0.5, disk_s=0.5)},
     ):
-        work = Work(batches=batches(8, **demands))
+        work = RunWork(batches=batches(8, **demands))
         floor = find_floor(work, TWO_CORES, RAM)
         assert floor.seconds == pytest.approx(replay(work, TWO_CORES, RAM).epoch_s[0], rel=1e-12)
 
 
 def test_each_resource_and_each_thread_is_a_need_of_its_own() -> None:
-    work = Work(
+    work = RunWork(
         batches=batches(
             4,
             trace=Demands(cpu_s=1.0),
@@ -72,14 +72,14 @@ def test_each_resource_and_each_thread_is_a_need_of_its_own() -> None:
 
 
 def test_a_computation_has_no_more_cores_than_there_are() -> None:
-    work = Work(batches=batches(4, compute=Demands(cpu_s=4.0, cores=4.0)))
+    work = RunWork(batches=batches(4, compute=Demands(cpu_s=4.0, cores=4.0)))
     floor = find_floor(work, TWO_CORES, RAM)
     assert (floor.seconds, floor.resource) == (8.0, "loop")
     assert replay(work, TWO_CORES, RAM).seconds == pytest.approx(8.0)
 
 
 def test_what_a_free_resource_takes_is_nothing() -> None:
-    work = Work(
+    work = RunWork(
         batches=batches(4, gather=Demands(disk_s=1.0), compute=Demands(cpu_s=0.5), transfer=Demands(link_s=1))
     )
     free = Machine(cores=2.0, speed={"disk": float("inf")})
@@ -89,7 +89,7 @@ def test_what_a_free_resource_takes_is_nothing() -> None:
 
 def test_an_epoch_is_charged_for_what_no_earlier_epoch_and_no_pause_can_have_done() -> None:
     slow, fast = Demands(disk_s=1.0), Demands(cpu_s=0.1)
-    work = Work(batches=batches(400, epochs=2, gather=slow, compute=fast))
+    work = RunWork(batches=batches(400, epochs=2, gather=slow, compute=fast))
     of_both = find_floor(work, TWO_CORES, RAM)
     of_last = floor_of(needs_of(work, TWO_CORES, RAM, epochs=(1,)))
     assert (of_both.seconds, of_both.resource) == (200.0, "disk")
@@ -98,13 +98,13 @@ def test_an_epoch_is_charged_for_what_no_earlier_epoch_and_no_pause_can_have_don
     assert of_last.seconds <= replay(work, TWO_CORES, RAM).epoch_s[1]
     paused = [*work.batches]
     paused[200] = BatchWork(epoch=1, index=0, gather=slow, compute=fast, pause_s=150.0)
-    floor = floor_of(needs_of(Work(batches=tuple(paused)), TWO_CORES, RAM))
+    floor = floor_of(needs_of(RunWork(batches=tuple(paused)), TWO_CORES, RAM))
     # Of 150 s of a pause the buffers let few be used.
     assert 190 < floor.seconds < 200
-    assert floor.seconds <= replay(Work(batches=tuple(paused)), TWO_CORES, RAM).seconds / 2
+    assert floor.seconds <= replay(RunWork(batches=tuple(paused)), TWO_CORES, RAM).seconds / 2
 
 
-def heavy_run(kind: str, *, ranks: int, is_sending: bool) -> tuple[Work, PipelineShape]:
+def heavy_run(kind: str, *, ranks: int, is_sending: bool) -> tuple[RunWork, PipelineShape]:
     """Return two epochs of 48 batches that are bound by one kind of work, and a long pause between them."""
     count = 2 * 48 * ranks
 
@@ -125,7 +125,7 @@ def heavy_run(kind: str, *, ranks: int, is_sending: bool) -> tuple[Work, Pipelin
     passes = tuple(
         PassWork(sweep=of("sweep"), completed=end, most_waiting=16) for end in range(4, count + 4, 4)
     )
-    work = Work(
+    work = RunWork(
         batches=made, superbatches=(superbatch,) * (count // 8), passes=passes if kind == "sweep" else ()
     )
     return work, PipelineShape(features="ssd", num_ranks=ranks, is_sending=is_sending)
@@ -160,12 +160,12 @@ def test_what_can_be_done_ahead_is_hardly_more_than_what_is(
 def test_a_pause_within_an_epoch_is_the_loops() -> None:
     made = [*batches(4, compute=Demands(cpu_s=1.0))]
     made[2] = BatchWork(epoch=0, index=2, compute=Demands(cpu_s=1.0), pause_s=3.0)
-    assert needs_of(Work(batches=tuple(made)), TWO_CORES, RAM)["loop"] == 7.0
+    assert needs_of(RunWork(batches=tuple(made)), TWO_CORES, RAM)["loop"] == 7.0
 
 
 def test_passes_that_nobody_waits_for_are_no_need() -> None:
     sweeps = tuple(PassWork(sweep=Demands(disk_s=5.0), completed=done, most_waiting=8) for done in (2, 4, 6))
-    work = Work(
+    work = RunWork(
         batches=batches(4, compute=Demands(cpu_s=1.0)),
         passes=sweeps,
         superbatches=(SuperbatchWork(num_batches=4),),
@@ -174,7 +174,7 @@ def test_passes_that_nobody_waits_for_are_no_need() -> None:
 
 
 def test_what_no_setting_changes_is_left_without_reads() -> None:
-    work = Work(
+    work = RunWork(
         batches=batches(
             2,
             trace=Demands(cpu_s=2.0),
@@ -195,15 +195,15 @@ def test_what_no_setting_changes_is_left_without_reads() -> None:
 
 def test_where_there_is_no_batch_nothing_is_needed() -> None:
     with pytest.raises(ReplayError, match="there is no batch whose floor could be told"):
-        needs_of(Work(batches=()), TWO_CORES, RAM)
+        needs_of(RunWork(batches=()), TWO_CORES, RAM)
     with pytest.raises(ReplayError, match="there is no batch whose floor could be told"):
-        needs_of(Work(batches=batches(2)), TWO_CORES, RAM, epochs=(3,))
+        needs_of(RunWork(batches=batches(2)), TWO_CORES, RAM, epochs=(3,))
 
 
 def test_the_loop_does_nothing_while_it_pauses() -> None:
     step = Demands(cpu_s=1.0)
     made = [*batches(8, epochs=2, compute=step)]
     made[4] = BatchWork(epoch=1, index=0, compute=step, pause_s=100.0)
-    work = Work(batches=tuple(made), superbatches=(SuperbatchWork(num_batches=4),) * 2)
+    work = RunWork(batches=tuple(made), superbatches=(SuperbatchWork(num_batches=4),) * 2)
     assert needs_of(work, TWO_CORES, SSD)["loop"] == 4.0
     assert needs_of(work, TWO_CORES, SSD, epochs=(1,))["loop"] == 4.0

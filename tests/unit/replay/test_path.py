@@ -7,20 +7,20 @@ from replay_oracles import batches_of, superbatches_of
 
 from gloader.replay.replay import replay
 from gloader.replay.stalls import CORES, find_stalls, lag_share, mean_parts, parts_of_epoch
-from gloader.replay.work import Demands, Machine, PipelineShape, Work
+from gloader.replay.work import Demands, Machine, PipelineShape, RunWork
 
 RAM = PipelineShape(features="ram", sampler_threads=1, ahead=3, num_buffers=3)
 SSD = PipelineShape(features="ssd", sampler_threads=1, ahead=3, num_buffers=3)
 MANY = Machine(cores=100)
 
 
-def in_memory(**demands: Demands) -> Work:
-    return Work(batches=batches_of(20, epochs=2, **demands))
+def in_memory(**demands: Demands) -> RunWork:
+    return RunWork(batches=batches_of(20, epochs=2, **demands))
 
 
-def on_ssd(*, stage: float = 0.0, **demands: Demands) -> Work:
+def on_ssd(*, stage: float = 0.0, **demands: Demands) -> RunWork:
     planned = superbatches_of(*([4] * 10), stage=Demands(disk_s=stage))
-    return Work(batches=batches_of(20, epochs=2, **demands), superbatches=planned)
+    return RunWork(batches=batches_of(20, epochs=2, **demands), superbatches=planned)
 
 
 def test_a_loop_that_never_waits_spends_everything_on_its_computation() -> None:
@@ -105,7 +105,7 @@ def test_ranks_that_wait_for_each_other_stall() -> None:
         batches.append(
             batch.__class__(epoch=batch.epoch, index=batch.index, compute=Demands(cpu_s=0.01 + 0.02 * slow))
         )
-    found = find_stalls(Work(batches=tuple(batches)), MANY, shape, epochs=(1,))
+    found = find_stalls(RunWork(batches=tuple(batches)), MANY, shape, epochs=(1,))
     assert found["interconnect"] == pytest.approx(10 * 0.01, rel=0.2)
 
 

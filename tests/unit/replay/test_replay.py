@@ -9,7 +9,7 @@ from replay_oracles import batches_of, ends, events_of, lags, starts, superbatch
 
 from gloader.errors import ReplayError
 from gloader.replay.replay import Replayed, replay
-from gloader.replay.work import NOTHING, BatchWork, Demands, Machine, PassWork, PipelineShape, Work
+from gloader.replay.work import NOTHING, BatchWork, Demands, Machine, PassWork, PipelineShape, RunWork
 from gloader.ssd_store.cost.strategy import ramp
 
 ANY = Machine(cores=1)  # of work that takes time alone
@@ -22,7 +22,7 @@ def ram(
 ) -> Replayed:
     """Replay batches in memory that are all alike, and take time alone."""
     batches = batches_of(num, epochs=epochs, ranks=shape.num_ranks, pause_s=pause_s, **lags(**seconds))
-    return replay(Work(batches=batches), ANY, shape)
+    return replay(RunWork(batches=batches), ANY, shape)
 
 
 def ssd(
@@ -36,7 +36,7 @@ def ssd(
     """Replay superbatches that are all alike, and take time alone."""
     planned = superbatches_of(*sizes, **lags(inspect=inspect, stage=stage))
     batches = batches_of(sum(sizes) // shape.num_ranks, ranks=shape.num_ranks, **lags(**seconds))
-    return replay(Work(batches=batches, superbatches=planned), ANY, shape)
+    return replay(RunWork(batches=batches, superbatches=planned), ANY, shape)
 
 
 # --- stages in a row
@@ -74,7 +74,7 @@ def test_a_batch_that_is_late_keeps_those_behind_it() -> None:
         BatchWork(epoch=0, index=n, sample=Demands(lag_s=sample[n]), gather=Demands(lag_s=1.0))
         for n in range(4)
     )
-    found = replay(Work(batches=batches), ANY, replace(RAM, sampler_threads=2, ahead=3))
+    found = replay(RunWork(batches=batches), ANY, replace(RAM, sampler_threads=2, ahead=3))
     # Three may be sampled and not taken: the fourth begins as the first is.
     assert starts(found, "sample") == [0.0, 0.0, 1.0, 9.0]
     assert starts(found, "gather") == [9.0, 10.0, 11.0, 12.0]
@@ -239,7 +239,7 @@ def test_superbatches_that_grow_are_as_the_loader_makes_them() -> None:
 
 def test_two_stages_share_the_cores() -> None:
     busy = {"gather": Demands(cpu_s=1.0), "compute": Demands(cpu_s=1.0)}
-    work = Work(batches=batches_of(10, **busy))
+    work = RunWork(batches=batches_of(10, **busy))
     assert replay(work, Machine(cores=2), RAM).seconds == pytest.approx(11.0)
     # On one core both take all of it together: 20 s of work in 20 s.
     one = replay(work, Machine(cores=1), RAM)
@@ -251,14 +251,14 @@ def test_two_stages_share_the_cores() -> None:
 
 def test_three_threads_share_two_cores() -> None:
     busy = {name: Demands(cpu_s=1.0) for name in ("sample", "gather", "compute")}
-    work = Work(batches=batches_of(10, **busy))
+    work = RunWork(batches=batches_of(10, **busy))
     found = replay(work, Machine(cores=2), RAM)
     # 1 s for the first sample, 1 s for two, then three of them in 1.5 s each, and the same at the end.
     assert found.seconds == pytest.approx(1 + 1 + 8 * 1.5 + 1 + 1)
 
 
 def test_a_computation_on_two_cores_leaves_others_their_share() -> None:
-    work = Work(batches=batches_of(10, gather=Demands(cpu_s=1.0), compute=Demands(cpu_s=2.0, cores=2.0)))
+    work = RunWork(batches=batches_of(10, gather=Demands(cpu_s=1.0), compute=Demands(cpu_s=2.0, cores=2.0)))
     # Alone on two cores it takes 1 s, as the gather does; together they are 3 s of work on 2 cores.
     found = replay(work, Machine(cores=2), RAM)
     assert found.seconds == pytest.approx(1 + 9 * 1.5 + 1)
@@ -269,7 +269,7 @@ def test_a_computation_on_two_cores_leaves_others_their_share() -> None:
 def test_sweeps_and_reads_share_the_disk() -> None:
     sizes = [1, 4, 4]
     planned = superbatches_of(*sizes, stage=Demands(disk_s=4.0))
-    work = Work(batches=batches_of(9, read=Demands(disk_s=1.0)), superbatches=planned)
+    work = RunWork(batches=batches_of(9, read=Demands(disk_s=1.0)), superbatches=planned)
     found = replay(work, ANY, SSD)
     # Superbatch 1 is staged alone, from 5 to 9. Then four reads beside the sweep of superbatch 2: 8 s of disk in 8 s.
     assert starts(found, "stage") == pytest.approx([0.0, 5.0, 9.0])
@@ -284,7 +284,7 @@ def test_sweeps_and_reads_share_the_disk() -> None:
 
 
 def test_what_a_faster_disk_gains_is_what_is_not_hidden() -> None:
-    work = Work(
+    work = RunWork(
         batches=batches_of(10, read=Demands(disk_s=2.0), compute=Demands(device_s=1.0)),
         superbatches=superbatches_of(10),
     )
@@ -304,7 +304,9 @@ def passes(*completed: int, most: int = 100, seconds: float = 10.0) -> tuple[Pas
 def swept(
     num: int, *made: PassWork, known: int = 0, shape: PipelineShape = RAM, **seconds: float
 ) -> Replayed:
-    return replay(Work(batches=batches_of(num, **lags(**seconds)), passes=made, num_known=known), ANY, shape)
+    return replay(
+        RunWork(batches=batches_of(num, **lags(**seconds)), passes=made, num_known=known), ANY, shape
+    )
 
 
 def test_batches_are_sampled_behind_the_passes_that_they_need() -> None:
@@ -326,7 +328,7 @@ def test_a_pass_takes_nothing_back() -> None:
 
 
 def test_traces_wait_for_passes_too() -> None:
-    work = Work(
+    work = RunWork(
         batches=batches_of(3, **lags(trace=1.0, sample=2.0)),
         superbatches=superbatches_of(1, 2),
         passes=passes(1, 3),
@@ -411,7 +413,7 @@ def ranks_of(seconds: list[float], shape: PipelineShape, *, steps: int) -> Repla
         BatchWork(epoch=0, index=n // ranks, compute=Demands(lag_s=seconds[n % ranks]))
         for n in range(steps * ranks)
     )
-    return replay(Work(batches=batches), ANY, replace(shape, num_ranks=ranks))
+    return replay(RunWork(batches=batches), ANY, replace(shape, num_ranks=ranks))
 
 
 def test_ranks_meet_after_each_step() -> None:
@@ -440,7 +442,7 @@ def test_a_rank_that_is_slow_holds_its_own_buffers_alone() -> None:
         BatchWork(epoch=0, index=n // 2, gather=Demands(lag_s=0.5), compute=Demands(lag_s=[1.0, 10.0][n % 2]))
         for n in range(8)
     )
-    found = replay(Work(batches=batches), ANY, shape)
+    found = replay(RunWork(batches=batches), ANY, shape)
     # Batch 5 is the other rank's third, whose first is given back as it gets the second, at 11; those behind it wait.
     assert starts(found, "gather") == [0.0, 0.5, 1.0, 1.5, 2.0, 11.0, 11.5, 21.0]
 
@@ -486,7 +488,7 @@ def test_nothing_waits_at_the_border_of_an_epoch() -> None:
 def test_a_pause_may_come_in_the_middle_of_an_epoch() -> None:
     batches = [*batches_of(4, **lags(compute=1.0))]
     batches[2] = replace(batches[2], pause_s=5.0)
-    found = replay(Work(batches=tuple(batches)), ANY, RAM)
+    found = replay(RunWork(batches=tuple(batches)), ANY, RAM)
     assert starts(found, "compute") == [0.0, 1.0, 7.0, 8.0]
     assert found.epoch_s == {0: 9.0}
     assert found.step_s == {0: 1.0}  # neither the pause nor a wait is of a step
@@ -510,12 +512,12 @@ def test_a_transfer_that_is_none_leaves_no_event() -> None:
 def test_what_no_pipeline_can_be_is_refused() -> None:
     two = batches_of(2)
     with pytest.raises(ReplayError, match=r"^there is no batch to replay$"):
-        replay(Work(batches=()), ANY, RAM)
+        replay(RunWork(batches=()), ANY, RAM)
     for sizes in ([1], [2, 1], []):
         with pytest.raises(ReplayError, match=r"^the superbatches are not those of the batches$"):
-            replay(Work(batches=two, superbatches=superbatches_of(*sizes)), ANY, SSD)
+            replay(RunWork(batches=two, superbatches=superbatches_of(*sizes)), ANY, SSD)
     with pytest.raises(ReplayError, match=r"^3 batches are not the same number for each of 2 ranks$"):
-        replay(Work(batches=batches_of(3)), ANY, replace(RAM, num_ranks=2))
+        replay(RunWork(batches=batches_of(3)), ANY, replace(RAM, num_ranks=2))
     for shape in (
         replace(RAM, sampler_threads=0),
         replace(RAM, num_buffers=0),
@@ -523,15 +525,15 @@ def test_what_no_pipeline_can_be_is_refused() -> None:
         replace(RAM, ahead=0),
     ):
         with pytest.raises(ReplayError, match=r"^the threads of the replay wait for each other$"):
-            replay(Work(batches=two), ANY, shape)
+            replay(RunWork(batches=two), ANY, shape)
     with pytest.raises(ReplayError, match=r"^the threads of the replay wait for each other$"):
-        replay(Work(batches=two, superbatches=superbatches_of(2)), ANY, replace(SSD, planned_at_once=0))
+        replay(RunWork(batches=two, superbatches=superbatches_of(2)), ANY, replace(SSD, planned_at_once=0))
     with pytest.raises(ReplayError, match=r"^the threads of the replay wait for each other$"):
         swept(2, *passes(1))
 
 
 def test_work_that_needs_nothing_takes_no_time() -> None:
-    found = replay(Work(batches=batches_of(3)), ANY, RAM)
+    found = replay(RunWork(batches=batches_of(3)), ANY, RAM)
     assert found.seconds == 0.0
     assert len(events_of(found, "compute")) == 3
     assert {event.demands for event in found.events} == {NOTHING}

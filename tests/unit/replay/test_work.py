@@ -7,7 +7,7 @@ import math
 import pytest
 from replay_oracles import batches_of
 
-from gloader.replay.work import NOTHING, RESOURCES, Demands, Machine, Work
+from gloader.replay.work import NOTHING, RESOURCES, Demands, Machine, RunWork
 
 
 def test_the_fields_of_demands_are_the_resources_in_their_order() -> None:
@@ -29,4 +29,4 @@ def test_what_is_not_named_is_as_fast_as_it_was() -> None:
 
 
 def test_epochs_are_counted() -> None:
-    assert Work(batches=batches_of(3, epochs=2)).num_epochs == 2
+    assert RunWork(batches=batches_of(3, epochs=2)).num_epochs == 2

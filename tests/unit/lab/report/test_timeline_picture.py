@@ -8,7 +8,7 @@ import pytest
 from training_runs import drawn, texts
 
 from gloader.errors import ConfigError
-from gloader.lab.report.svg import Chart, Lanes, Span, draw_lanes
+from gloader.lab.report.svg import Chart, Lanes, LaneSpan, draw_lanes
 from gloader.lab.report.timeline_picture import draw_timeline
 from gloader.observe.epoch_stats import WORK_NAMES
 from gloader.observe.timeline import TimelineRecorder
@@ -85,7 +85,7 @@ def test_an_epoch_without_work_is_refused(trace: dict[str, Any]) -> None:
 
 
 def test_lanes_stand_in_groups_over_one_axis() -> None:
-    early, late = Span(0.0, 1.0, "f0", "a"), Span(3.0, 4.0, "f1", "b")
+    early, late = LaneSpan(0.0, 1.0, "f0", "a"), LaneSpan(3.0, 4.0, "f1", "b")
     groups = [Lanes(title="above", lanes=[("x", [early])]), Lanes(title="below", lanes=[("x", [late])])]
     chart = draw_lanes("n", "c", groups, x_label="seconds", parts=[("one", 0)])
     assert chart is not None
@@ -94,5 +94,5 @@ def test_lanes_stand_in_groups_over_one_axis() -> None:
     assert float(second["y"]) > float(first["y"]) + float(first["height"])
     assert chart.is_wide
     assert draw_lanes("n", "c", [Lanes(title="", lanes=[("x", [])])], x_label="seconds") is None
-    never = Span(0.0, float("nan"), "f0")
+    never = LaneSpan(0.0, float("nan"), "f0")
     assert draw_lanes("n", "c", [Lanes(title="", lanes=[("x", [never])])], x_label="seconds") is None
