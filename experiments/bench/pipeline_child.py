@@ -28,6 +28,7 @@ from gloader.errors import BudgetError
 from gloader.models import build_model
 from gloader.observe.explain import run_json
 from gloader.pipeline.gather import HostBatch, gather_cached
+from gloader.pipeline.open.load_plan import LoadRequest
 from gloader.pipeline.open.tiers import open_feature_tier
 from gloader.pipeline.sample import ordered
 from gloader.pipeline.seeds import SeedPlan
@@ -105,7 +106,7 @@ def alone(job: dict[str, Any]) -> dict[str, Any]:
         seed=0,
     )
     seeds = SeedPlan(order=order, labels=None, types=BatchTypes())
-    tier = open_feature_tier(dataset, seeds, _loader_settings(settings))
+    tier = open_feature_tier(LoadRequest(dataset=dataset, seeds=seeds, settings=_loader_settings(settings)))
     sink = make_sink(job["sink"], dataset, len(settings["fanouts"]))
     meter = Meter()
     stages = SuperbatchSteps(tier, dataset, order, meter, sink)

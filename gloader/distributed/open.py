@@ -9,7 +9,6 @@ import os
 import threading
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,6 +22,7 @@ from gloader.distributed.exchange.run_exchange import LaunchMachines
 from gloader.distributed.host import LoaderHost
 from gloader.errors import ConfigError
 from gloader.pipeline.open.disk import feature_rows
+from gloader.pipeline.open.load_plan import LoadRequest
 from gloader.pipeline.open.tiers import open_feature_tier
 from gloader.pipeline.seeds import named_facts
 
@@ -140,10 +140,10 @@ def open_for_rank(
     RankError
         Another rank is gone, or could not open its part.
     """
-    open_tier = partial(open_feature_tier, dataset, seeds, settings, dry_run=dry_run)
+    request = LoadRequest(dataset=dataset, seeds=seeds, settings=settings, dry_run=dry_run)
     if not membership.is_collective:
         require_all_rows([dataset.ranges])
-        return LoaderParts(open_tier())
+        return LoaderParts(open_feature_tier(request))
     # Row buffers bound the number of batches in flight to another rank. Without rows, each rank loads for itself.
     has_rows = bool(feature_rows(dataset, settings))
     membership = replace(membership, is_shared=membership.is_shared and has_rows)
@@ -154,11 +154,11 @@ def open_for_rank(
     except BaseException:  # all ranks get the same error
         team.close()
         raise
-    open_tier = partial(open_tier, machines=machines, num_loaders=team.num_loaders)
+    request = replace(request, machines=machines, num_loaders=team.num_loaders, num_ranks=num_ranks)
     if num_ranks == 1:
         team.close()
         with _telling_machines(machines):
-            return LoaderParts(open_tier())
+            return LoaderParts(open_feature_tier(request))
     with team:
         if not team.is_host:
             remote = RemoteTier(dataset, team, settings, dry_run=dry_run, types=seeds.types)
@@ -167,7 +167,7 @@ def open_for_rank(
             # The host connects before the tiers are opened, which sends requests to the devices of all ranks.
             host = LoaderHost(team, stall_timeout_s=settings.stages.stall_timeout_s)
             try:
-                tier = open_tier(num_ranks=num_ranks, others=host.devices)
+                tier = open_feature_tier(request, others=host.devices)
             except BaseException as error:
                 host.refuse(error)
                 raise

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 
 from gloader.lab.analyze.fit import Fit, FitQuestion
 from gloader.observe.peak_memory import first_bytes
-from gloader.pipeline.open.load_plan import measure_load, plan_load
+from gloader.pipeline.open.load_plan import LoadRequest, plan_load
 from gloader.plan.available import available_memory_bytes
 from gloader.plan.too_small import rounded_up
 from gloader.training.group import RankGroup
@@ -123,19 +123,10 @@ class DatasetQuestion:
         self, dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None
     ) -> AnyLoader:
         """Return a loader's plan in place of a loader."""
-        measure = partial(
-            measure_load,
-            dataset,
-            self._seeds,
-            settings,
-            dry_run=device_dry_run,
-            num_ranks=1,
-            num_loaders=1,
-            machines=None,
-        )
+        request = LoadRequest(dataset=dataset, seeds=self._seeds, settings=settings, dry_run=device_dry_run)
         stack = ExitStack()
         try:
-            load, plan = plan_load(measure, settings, stack, budget_bytes=settings.memory.memory_budget or 0)
+            load, plan = plan_load(request, stack, budget_bytes=settings.memory.memory_budget or 0)
         except BaseException:
             stack.close()
             raise

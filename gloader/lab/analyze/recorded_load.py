@@ -34,7 +34,7 @@ from gloader.lab.analyze.recorded_run import (
     with_recorded_device,
 )
 from gloader.pipeline.open.disk import KnownDisk, open_edges
-from gloader.pipeline.open.load_plan import measure_load, sampler_for
+from gloader.pipeline.open.load_plan import LoadRequest, sampler_for
 from gloader.pipeline.sample import CodedRows, count_rows, trace_entry
 from gloader.pipeline.seeds import BatchStream
 from gloader.plan.available import available_memory_bytes, default_budget_bytes
@@ -349,19 +349,14 @@ class RecordedLoads:
     def _measure(self, settings: LoaderSettings, stack: ExitStack) -> MeasuredLoad:
         header = self._header
         budget = settings.memory.memory_budget
-        return measure_load(
-            self._dataset,
-            self.seeds(settings),
-            settings,
-            stack,
-            budget_bytes=header.budget_bytes if budget is None else budget,
-            dry_run=None,
+        request = LoadRequest(
+            dataset=self._dataset,
+            seeds=self.seeds(settings),
+            settings=settings,
             num_ranks=header.shape.num_ranks,
-            num_loaders=1,
-            others=None,
-            machines=None,
             known=KnownDisk(rates=header.rates, spill_bytes=header.spill_bytes),
         )
+        return request.measure(stack, budget_bytes=header.budget_bytes if budget is None else budget)
 
     def _held_topology(self, measured: MeasuredLoad) -> Topology | HeteroGraph:
         """Return the edges, in memory if they fit, even if the run read them from the SSD.

@@ -10,7 +10,7 @@ import logging
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from gloader.core.fanouts import checked_hops
 from gloader.core.machine import require_descriptors
@@ -151,97 +151,108 @@ class MeasuredLoad:
         return self.tiers[0].sampler or self.work.sampler
 
 
-def measure_load(  # noqa: PLR0913 - what a loader is opened for, each a keyword
-    dataset: Dataset,
-    seeds: SeedPlan,
-    settings: LoaderSettings,
-    stack: ExitStack,
-    *,
-    budget_bytes: int,
-    room_bytes: int | None = None,
-    dry_run: DryRun | None,
-    num_ranks: int,
-    num_loaders: int,
-    others: OtherDevices | None,
-    machines: OtherMachines | None,
-    known: KnownDisk | None = None,
-    probe: Probe | None = None,
-    tiers: tuple[DeviceTier, ...] | None = None,
-) -> MeasuredLoad:
-    """Open edges and row files, and make the first batches; features are not read.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRequest:
+    """The batches that a loader is opened for, and the ranks and machines that it serves."""
 
-    Parameters
-    ----------
-    dataset, seeds, settings, dry_run, num_ranks, num_loaders, others, machines : see `open_feature_tier`
-    stack : closes the files
-    budget_bytes : memory budget
-    room_bytes : the budget's part for edges and link tables, in memory or read directly; None means all of it
-    known : a recorded run's disks, for a plan without writes; with None the disks are measured
-    probe : the first batches; with None they are made
-    tiers : the device's open tiers; with None they are opened
+    dataset: Dataset
+    seeds: SeedPlan  # the seeds of this rank's batches
+    settings: LoaderSettings
+    dry_run: DryRun | None = None  # one step of the model, to measure its device memory
+    num_ranks: int = 1  # ranks that this loader serves
+    num_loaders: int = 1  # loaders on this host
+    machines: OtherMachines | None = None  # other machines that open loaders too, and may exchange rows
+    known: KnownDisk | None = (
+        None  # a recorded run's disks, for a plan without writes; None: they are measured
+    )
 
-    Raises
-    ------
-    BudgetError, ConfigError
-        See `open_feature_tier`.
-    """
-    spill = None
-    room_bytes = budget_bytes if room_bytes is None else room_bytes
-    if known is None:
-        spill = open_spill_folder(dataset, settings, stack, budget_bytes=room_bytes, num_loaders=num_loaders)
-    disk = known if known is not None and known.spill_bytes else spill
-    home = choose_edge_home(dataset, settings, disk, budget_bytes=budget_bytes, room_bytes=room_bytes)
-    require_descriptors(_most_open_files(dataset, settings, home))
-    # Edges are held first: the rest of the budget is divided below.
-    topology = stack.enter_context(
-        open_edges(
-            dataset,
-            seeds.types,
-            max_bytes=home.max_bytes,
-            io=settings.reading.io,
-            times=settings.sampling.is_temporal,
+    def measure(
+        self,
+        stack: ExitStack,
+        *,
+        budget_bytes: int,
+        room_bytes: int | None = None,
+        others: OtherDevices | None = None,
+        probe: Probe | None = None,
+        tiers: tuple[DeviceTier, ...] | None = None,
+    ) -> MeasuredLoad:
+        """Open edges and row files, and make the first batches; features are not read.
+
+        Parameters
+        ----------
+        stack : closes the files
+        budget_bytes : memory budget
+        room_bytes : the budget's part for edges and link tables, in memory or read directly; None means all of it
+        others : the devices of the other ranks that the loader serves
+        probe : the first batches; with None they are made
+        tiers : the device's open tiers; with None they are opened
+
+        Raises
+        ------
+        BudgetError, ConfigError
+            See `open_feature_tier`.
+        """
+        dataset, seeds, settings = self.dataset, self.seeds, self.settings
+        machines, known = self.machines, self.known
+        spill = None
+        room_bytes = budget_bytes if room_bytes is None else room_bytes
+        if known is None:
+            spill = open_spill_folder(
+                dataset, settings, stack, budget_bytes=room_bytes, num_loaders=self.num_loaders
+            )
+        disk = known if known is not None and known.spill_bytes else spill
+        home = choose_edge_home(dataset, settings, disk, budget_bytes=budget_bytes, room_bytes=room_bytes)
+        require_descriptors(_most_open_files(dataset, settings, home))
+        # Edges are held first: the rest of the budget is divided below.
+        topology = stack.enter_context(
+            open_edges(
+                dataset,
+                seeds.types,
+                max_bytes=home.max_bytes,
+                io=settings.reading.io,
+                times=settings.sampling.is_temporal,
+            )
         )
-    )
-    beside: list[tuple[str, int]] = []
-    order, links = seeds.order, ""
-    if seeds.links is not None and isinstance(order, RowOrder):
-        bound = seeds.links.bind(order, topology, settings, stack, budget_bytes=room_bytes)
-        order, links = bound.order, bound.text
-        beside.append(("edges to predict", bound.held_bytes))
-    files = open_files(dataset, settings, spill, stack, known=known)
-    if on_their_way := dataset.os_io.limit_memory(_memory_of_blocks(budget_bytes)):
-        beside.append(("blocks of the object store", on_their_way))
-    if machines is not None:
-        beside.append(("rows between machines", machines.memory_bytes(budget_bytes)))
-    if probe is None:
-        tell_unreachable(topology, seeds, num_hops=len(settings.sampling.fanouts), where=dataset.location)
-    is_swept = home.home == "sweep"
-    work = _workload(dataset, topology, order, settings, dry_run, files, probe, is_swept=is_swept)
-    num_batches = num_batches_of(settings, order, num_ranks)
-    left = budget_bytes - sum(num_bytes for _, num_bytes in beside)
-    home, sweeps = plan_edges(
-        home,
-        sweep_demand(dataset, settings, work.probe, num_batches=num_batches),
-        is_required=settings.memory.topology == "sweep",
-        budget_bytes=left,
-        spill_bytes=files.spill_bytes,
-        room_bytes=min(room_bytes, left),
-    )
-    if tiers is None:
-        tiers = open_device_tiers(settings.device, work, tables=_device_tables(files), others=others)
-    demand = replace(
-        measure_demand(
-            settings,
-            work,
-            files,
-            tiers,
-            sweeps,
-            num_ranks=num_ranks,
-            is_exchanged=machines is not None and machines.must_exchange,
-        ),
-        others=tuple(beside),
-    )
-    return MeasuredLoad(work=work, files=files, home=home, tiers=tiers, demand=demand, links=links)
+        beside: list[tuple[str, int]] = []
+        order, links = seeds.order, ""
+        if seeds.links is not None and isinstance(order, RowOrder):
+            bound = seeds.links.bind(order, topology, settings, stack, budget_bytes=room_bytes)
+            order, links = bound.order, bound.text
+            beside.append(("edges to predict", bound.held_bytes))
+        files = open_files(dataset, settings, spill, stack, known=known)
+        if on_their_way := dataset.os_io.limit_memory(_memory_of_blocks(budget_bytes)):
+            beside.append(("blocks of the object store", on_their_way))
+        if machines is not None:
+            beside.append(("rows between machines", machines.memory_bytes(budget_bytes)))
+        if probe is None:
+            tell_unreachable(topology, seeds, num_hops=len(settings.sampling.fanouts), where=dataset.location)
+        is_swept = home.home == "sweep"
+        work = _workload(dataset, topology, order, settings, self.dry_run, files, probe, is_swept=is_swept)
+        num_batches = num_batches_of(settings, order, self.num_ranks)
+        left = budget_bytes - sum(num_bytes for _, num_bytes in beside)
+        home, sweeps = plan_edges(
+            home,
+            sweep_demand(dataset, settings, work.probe, num_batches=num_batches),
+            is_required=settings.memory.topology == "sweep",
+            budget_bytes=left,
+            spill_bytes=files.spill_bytes,
+            room_bytes=min(room_bytes, left),
+        )
+        if tiers is None:
+            tiers = open_device_tiers(settings.device, work, tables=_device_tables(files), others=others)
+        demand = replace(
+            measure_demand(
+                settings,
+                work,
+                files,
+                tiers,
+                sweeps,
+                num_ranks=self.num_ranks,
+                is_exchanged=machines is not None and machines.must_exchange,
+            ),
+            others=tuple(beside),
+        )
+        return MeasuredLoad(work=work, files=files, home=home, tiers=tiers, demand=demand, links=links)
 
 
 def _most_open_files(dataset: Dataset, settings: LoaderSettings, home: TopologyChoice) -> int:
@@ -337,35 +348,16 @@ def _memory_of_blocks(budget_bytes: int) -> int:
 _LITTLE_BYTES: Final = 16 << 20  # less than any loader needs: the fixed parts are larger
 
 
-class Measure(Protocol):
-    """Measures a loader's work: `measure_load` with its other arguments bound."""
-
-    def __call__(
-        self,
-        stack: ExitStack,
-        *,
-        budget_bytes: int,
-        room_bytes: int,
-        probe: Probe | None,
-        others: OtherDevices | None,
-        tiers: tuple[DeviceTier, ...] | None,
-    ) -> MeasuredLoad:
-        """Return the load; ``stack`` closes its files."""
-        ...
-
-
 class LoadPlanner:
     """Plans loaders of the same batches with any budget.
 
     Parameters
     ----------
-    measure : measures the work; called again for every budget that is tried
-    settings : the loader's settings
+    request : the batches; measured again for every budget that is tried
     """
 
-    def __init__(self, measure: Measure, settings: LoaderSettings) -> None:
-        self._measure = measure
-        self._settings = settings
+    def __init__(self, request: LoadRequest) -> None:
+        self._request = request
         self._probe: Probe | None = None  # batches are the same with any budget
 
     def plan(
@@ -385,7 +377,7 @@ class LoadPlanner:
         room, tiers = budget_bytes, None
         while True:
             with ExitStack() as own:
-                load = self._measure(
+                load = self._request.measure(
                     own,
                     budget_bytes=budget_bytes,
                     room_bytes=room,
@@ -396,7 +388,7 @@ class LoadPlanner:
                 self._probe = Probe(batches=load.work.probe, seconds=load.work.probe_s)
                 try:
                     plan = plan_tiers(
-                        load.demand, self._settings, load.files, load.tiers, budget_bytes=budget_bytes
+                        load.demand, self._request.settings, load.files, load.tiers, budget_bytes=budget_bytes
                     )
                 except BudgetError as error:
                     room = less_room(error, load.home, load.demand, room_bytes=room)
@@ -408,18 +400,13 @@ class LoadPlanner:
 
 
 def plan_load(
-    measure: Measure,
-    settings: LoaderSettings,
-    stack: ExitStack,
-    *,
-    budget_bytes: int,
-    others: OtherDevices | None = None,
+    request: LoadRequest, stack: ExitStack, *, budget_bytes: int, others: OtherDevices | None = None
 ) -> tuple[MeasuredLoad, MemoryPlan]:
     """Measure a loader's work, and plan its memory.
 
     Parameters
     ----------
-    measure, settings : see `LoadPlanner`
+    request : see `LoadPlanner`
     stack : closes the files
     budget_bytes : memory budget
     others : the other ranks' devices; they agree once, for this budget only
@@ -429,9 +416,9 @@ def plan_load(
     BudgetError
         The budget is too small; the error names a sufficient budget if more memory helps.
     ConfigError
-        See `measure_load`.
+        See `LoadRequest.measure`.
     """
-    planner = LoadPlanner(measure, settings)
+    planner = LoadPlanner(request)
 
     def attempt_alone(num_bytes: int) -> None:
         with ExitStack() as own:

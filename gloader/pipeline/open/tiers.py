@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -22,7 +21,7 @@ from gloader.pipeline.buffers import ALIGNMENT, BufferRing, RowForm
 from gloader.pipeline.open.device_tier import load_features
 from gloader.pipeline.open.disk import FILES_OF_A_READER, open_sweeps, with_edge_spill
 from gloader.pipeline.open.first_batches import in_flight, num_sampler_threads
-from gloader.pipeline.open.load_plan import measure_load, plan_load, plan_tiers
+from gloader.pipeline.open.load_plan import LoadRequest, plan_load, plan_tiers
 from gloader.pipeline.stage import MissRetrieval
 from gloader.plan.available import default_budget_bytes
 from gloader.plan.memory_plan import MemoryPlan, idle_part, share_out
@@ -39,11 +38,9 @@ if TYPE_CHECKING:
     from gloader.dataset import Dataset
     from gloader.device import Device, DeviceTier
     from gloader.pipeline.edge_sweeps import SweepTier
-    from gloader.pipeline.open.device_rows import DryRun
     from gloader.pipeline.open.disk import FeatureFile, TableFiles
     from gloader.pipeline.open.load_plan import MeasuredLoad
     from gloader.pipeline.other_ranks import ExchangeTier, OtherDevices, OtherMachines
-    from gloader.pipeline.seeds import SeedPlan
     from gloader.plan.demand import Demand
     from gloader.samplers import Topology
     from gloader.ssd_store import FeatureStore
@@ -276,29 +273,15 @@ def static_rows(
 _EMPTY_BUFFERS: Final = 4
 
 
-def open_feature_tier(
-    dataset: Dataset,
-    seeds: SeedPlan,
-    settings: LoaderSettings,
-    *,
-    dry_run: DryRun | None = None,
-    num_ranks: int = 1,
-    num_loaders: int = 1,
-    others: OtherDevices | None = None,
-    machines: OtherMachines | None = None,
-) -> FeatureTier:
+def open_feature_tier(request: LoadRequest, *, others: OtherDevices | None = None) -> FeatureTier:
     """Measure a few batches, plan the memory, and open the parts of the plan.
+
+    Without a memory budget, each loader on this host takes an equal part of the default budget.
 
     Parameters
     ----------
-    dataset : graph and features
-    seeds : the seeds of this rank's batches
-    settings : the loader's settings
-    dry_run : one step of the model, to measure its device memory
-    num_ranks : ranks that this loader serves
-    num_loaders : loaders on this host; without a memory budget, each takes an equal part of the default budget
+    request : the batches, the ranks and the machines
     others : the devices of the other ranks that this loader serves; defaults to none
-    machines : other machines that open loaders at the same time, and may exchange rows; defaults to none
 
     Raises
     ------
@@ -307,24 +290,16 @@ def open_feature_tier(
     ConfigError
         Sweeps over the edges, or sampling on a device, were requested and are impossible.
     """
-    if dataset.ranges is not None:
-        settings = _from_ssd(dataset, settings)
+    if request.dataset.ranges is not None:
+        request = replace(request, settings=_from_ssd(request.dataset, request.settings))
+    dataset, _seeds, settings = request.dataset, request.seeds, request.settings
+    machines, num_ranks = request.machines, request.num_ranks
     budget = settings.memory.memory_budget
     if budget is None:
-        budget = default_budget_bytes() // num_loaders
+        budget = default_budget_bytes() // request.num_loaders
     stack = ExitStack()
     try:
-        measure = partial(
-            measure_load,
-            dataset,
-            seeds,
-            settings,
-            dry_run=dry_run,
-            num_ranks=num_ranks,
-            num_loaders=num_loaders,
-            machines=machines,
-        )
-        load, plan = plan_load(measure, settings, stack, budget_bytes=budget, others=others)
+        load, plan = plan_load(request, stack, budget_bytes=budget, others=others)
         files, tiers, demand, work = load.files, load.tiers, load.demand, load.work
         exchange = None
         if machines is not None:

@@ -22,6 +22,7 @@ class _Run:
     def __init__(self, edge_bytes: int, rest_bytes: int) -> None:
         self.edge_bytes, self.rest_bytes = edge_bytes, rest_bytes
         self.num_open = 0
+        self.settings = None
         self.asked: list[tuple[Any, Any]] = []
 
     def measure(self, stack: ExitStack, **given: Any) -> Any:
@@ -57,7 +58,7 @@ class _Run:
 def _home(run: _Run, budget: int, others: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
     monkeypatch.setattr(load_plan, "plan_tiers", run.plan)
     with ExitStack() as stack:
-        load, _ = LoadPlanner(run.measure, None).plan(stack, budget_bytes=budget, others=others)  # type: ignore[arg-type]
+        load, _ = LoadPlanner(run).plan(stack, budget_bytes=budget, others=others)  # type: ignore[arg-type]
         assert run.num_open == 1
         return load.home.home, load.home.reason
 
