@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -154,9 +153,7 @@ def test_a_process_that_ends_with_a_collective_under_way_does_not_wait_for_it(tm
     ):
         assert leaving.stdout is not None
         assert leaving.stdout.readline() == b"leaving\n"
-        started = time.monotonic()
-        assert leaving.wait(timeout=20) == 0
-        assert time.monotonic() < started + 8
+        assert leaving.wait(timeout=40) == 0  # the collective would wait for 60 s
         assert other.stdin is not None
         other.stdin.close()
         assert other.wait(timeout=20) == 0
