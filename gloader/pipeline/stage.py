@@ -228,20 +228,27 @@ class StageMisses:
         self, number: int, request: Request, choice: Choice, superbatch: int, cancellation: Cancellation
     ) -> StagedTable:
         retrieval = self._retrievals[number]
-
         if self._exchange is None or not choice.is_exchanged:
             return retrieval.begin(request, choice, superbatch=superbatch, cancellation=cancellation)
         rows = retrieval.union(request, cancellation=cancellation)
-        try:
-            with self._exchange.fetch(number, rows, cancellation=cancellation) as arriving:
-                return retrieval.begin(
-                    request, choice, superbatch=superbatch, cancellation=cancellation, arriving=arriving
+        with ExitStack() as undo:
+            try:
+                # The exchange may fail after this table has its rows, as it also serves the other machines.
+                with self._exchange.fetch(number, rows, cancellation=cancellation) as arriving:
+                    table = retrieval.begin(
+                        request, choice, superbatch=superbatch, cancellation=cancellation, arriving=arriving
+                    )
+                    undo.callback(table.misses.close)
+                undo.pop_all()
+            except MachineLeftError:
+                # That machine's loop has ended, and so will this one: rows prepared beyond the end are read locally.
+                if self._exchange.is_needed:
+                    raise
+                undo.close()  # the rows read here need the room
+                table = retrieval.begin(
+                    request, request.own, superbatch=superbatch, cancellation=cancellation
                 )
-        except MachineLeftError:
-            # That machine's loop has ended, and so will this one: rows prepared beyond the end are read locally.
-            if self._exchange.is_needed:
-                raise
-            return retrieval.begin(request, request.own, superbatch=superbatch, cancellation=cancellation)
+        return table
 
     @contextmanager
     def _naming(self, table: int) -> Iterator[None]:

@@ -1,6 +1,8 @@
 """The verb "stage": a plan in, a source of its missing rows out."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +12,7 @@ import pytest
 
 from gloader.cache import CachePlan
 from gloader.core.signals import Cancellation
-from gloader.errors import ChannelClosedError, SpillError
+from gloader.errors import ChannelClosedError, MachineLeftError, SpillError
 from gloader.observe.instruments import Instruments
 from gloader.observe.timeline import TimelineRecorder
 from gloader.pipeline.stage import MissRetrieval, StageMisses
@@ -137,6 +139,44 @@ def test_what_was_staged_of_one_table_is_released_where_another_fails() -> None:
     with pytest.raises(SpillError, match="full"):
         stage.process(planned)
     assert misses.num_closed == 1
+
+
+@pytest.mark.parametrize("is_needed", [False, True])
+def test_rows_that_arrived_are_released_where_another_machine_leaves_before_it_is_served(
+    is_needed: bool,
+) -> None:
+    events: list[str] = []
+
+    class Exchanged(_Retrieval):
+        def union(self, _request: Any, *, cancellation: Cancellation) -> Any:
+            return NODES[0]
+
+        def offer(self, _request: Any) -> None:
+            """Offer nothing: the exchange below needs no offer."""
+
+        def begin(self, *how: Any, arriving: Any = None, **named: Any) -> StagedTable:
+            name = "own" if arriving is None else "exchanged"
+            events.append(name)
+            misses: Any = SimpleNamespace(cost=COST, close=lambda: events.append(f"{name} released"))
+            return replace(super().begin(*how, **named), misses=misses)
+
+    @contextmanager
+    def fetch(*_: Any, **__: Any) -> Iterator[Any]:
+        yield "rows"
+        raise MachineLeftError("rank 1 has left")
+
+    shared = replace(staged().tables[0].choice, is_exchanged=True)
+    exchange: Any = SimpleNamespace(
+        choose=lambda *_, **__: (shared,), fetch=fetch, is_needed=is_needed, bytes_read=0
+    )
+    stage = StageMisses([Exchanged()], RunFeedback(), instruments(), exchange)  # type: ignore[list-item]
+    if is_needed:
+        with pytest.raises(MachineLeftError):
+            stage.process(PLANNED)
+        assert events == ["exchanged", "exchanged released"]
+    else:
+        stage.process(PLANNED)
+        assert events == ["exchanged", "exchanged released", "own"]
 
 
 def test_a_superbatch_gives_every_table_back_though_one_of_them_fails() -> None:
