@@ -18,7 +18,7 @@ from swept import KnownHops, MemoryPasses, sweep_tier
 from gloader.core.order import EpochOrder
 from gloader.core.signals import Cancellation
 from gloader.errors import ChannelClosedError, SpillError, StoreReadError
-from gloader.observe.instruments import Instruments
+from gloader.observe.instruments import Instruments, Work
 from gloader.observe.timeline import TimelineRecorder
 from gloader.pipeline.edge_sweeps import EdgeSweeps, batches_swept
 from gloader.pipeline.flow import SuperbatchCollector, SuperbatchWindow
@@ -408,6 +408,23 @@ def test_a_pass_that_is_cancelled_ends_at_once_and_leaves_nothing() -> None:
             list(_gets(run.pool))
     assert went_on[0] - began < 0.5
     assert run.passes.made[2].num_left == 0  # it was drawn for batches that are not made any more
+
+
+def test_a_look_for_a_cancellation_reports_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    beats: list[str] = []
+    monkeypatch.setattr(Work, "beat", lambda work: beats.append(work.stage))
+    found: list[int] = []
+
+    def look(number: int, cancellation: Cancellation) -> None:
+        before = len(beats)
+        assert not cancellation.is_set()
+        found.append(len(beats) - before)
+
+    with _running(_Run(_stream(), swept=3, planned=1, has_traces=False, at_pass=look)) as run:
+        list(zip(range(12), _gets(run.pool), strict=False))
+    assert found
+    assert set(found) == {1}
+    assert set(beats) == {"sweep"}
 
 
 def test_passes_are_counted_and_their_ways_are_in_the_timeline(tmp_path: Path) -> None:

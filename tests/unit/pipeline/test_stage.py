@@ -13,7 +13,7 @@ import pytest
 from gloader.cache import CachePlan
 from gloader.core.signals import Cancellation
 from gloader.errors import ChannelClosedError, MachineLeftError, SpillError
-from gloader.observe.instruments import Instruments
+from gloader.observe.instruments import Instruments, Work
 from gloader.observe.timeline import TimelineRecorder
 from gloader.pipeline.stage import MissRetrieval, StageMisses
 from gloader.pipeline.superbatch import PlannedSuperbatch, RunFeedback, StagedTable
@@ -121,6 +121,21 @@ def test_a_sweep_ends_when_the_stage_is_cancelled() -> None:
     stage.cancel()
     with pytest.raises(ChannelClosedError):
         stage.process(PLANNED)
+
+
+def test_a_look_for_a_cancellation_reports_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    beats: list[str] = []
+    monkeypatch.setattr(Work, "beat", lambda work: beats.append(work.stage))
+
+    class Looking(_Retrieval):
+        def begin(self, *how: Any, cancellation: Cancellation, **named: Any) -> StagedTable:
+            before = len(beats)
+            cancellation.raise_if_set("a sweep")
+            assert beats[before:] == ["stage"]
+            return super().begin(*how, cancellation=cancellation, **named)
+
+    stage = StageMisses([Looking()], RunFeedback(), instruments())  # type: ignore[list-item]
+    assert stage.process(PLANNED).number == 1
 
 
 def test_an_error_names_the_batches() -> None:
