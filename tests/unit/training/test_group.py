@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from gloader.core.signals import Cancellation
 from gloader.errors import ChannelClosedError, ChecksumError, RankError
 from gloader.training.group import RankGroup
 
@@ -101,10 +102,10 @@ class Waiting(RankGroup):
 def test_a_rank_may_help_while_it_waits_and_its_help_is_over_before_it_goes_on() -> None:
     group, seen = Waiting(), []
 
-    def help_first(is_over: Any) -> None:
+    def help_first(cancellation: Cancellation) -> None:
         group.goes_on.set()
         time.sleep(0.05)
-        seen.append(is_over())
+        seen.append(cancellation.is_set())
 
     assert group.run_on_first(lambda: None, meanwhile=help_first) == "done"
     assert seen == [False]  # it ended by itself
@@ -115,8 +116,8 @@ def test_help_for_a_rank_that_fails_is_told_to_end() -> None:
     group = Waiting(RankError("rank 0 failed"))
     group.goes_on.set()
 
-    def help_first(is_over: Any) -> None:
-        while not is_over():
+    def help_first(cancellation: Cancellation) -> None:
+        while not cancellation.is_set():
             time.sleep(0.01)
         raise ChannelClosedError("cancelled")
 
