@@ -162,9 +162,7 @@ class LoadRequest:
     num_ranks: int = 1  # ranks that this loader serves
     num_loaders: int = 1  # loaders on this host
     machines: OtherMachines | None = None  # other machines that open loaders too, and may exchange rows
-    known: KnownDisk | None = (
-        None  # a recorded run's disks, for a plan without writes; None: they are measured
-    )
+    known: KnownDisk | None = None  # a recorded run's disks, for a plan without writes; None measures them
 
     def measure(
         self,
