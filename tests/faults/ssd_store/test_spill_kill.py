@@ -94,6 +94,7 @@ def test_thousands_of_random_kills_and_hundreds_of_races() -> None:
 OWNER = """
 import sys
 import numpy as np
+from gloader.core.signals import NEVER
 from gloader.ssd_store import FeatureStore, Packer
 from gloader.ssd_store.spill.folder import SpillFolder
 rows = np.arange(0, 300, int(sys.argv[1]))
@@ -102,7 +103,7 @@ with (
     SpillFolder(budget_bytes=10**7) as spill,
     Packer(store, spill) as packer,
 ):
-    pack = packer.pack([rows], superbatch=0, is_cancelled=lambda: False)
+    pack = packer.pack([rows], superbatch=0, cancellation=NEVER)
     print(spill.path, flush=True)
     sys.stdin.readline()
     out = np.zeros((len(rows), store.dim), np.float32)

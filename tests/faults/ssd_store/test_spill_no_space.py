@@ -26,6 +26,7 @@ PROGRAM = """
 import errno, os, resource, signal, sys
 from pathlib import Path
 import numpy as np
+from gloader.core.signals import NEVER
 from gloader.errors import SpillError
 from gloader.ssd_store import FeatureStore, Packer
 from gloader.ssd_store.os_io import OsIO
