@@ -294,7 +294,7 @@ def write_hetero(
         ),
     )
     # The receipt has no line on columns, because the columns have the keywords' names.
-    source = replace(source, links=array_tables(options.pop("links", None) or {}), said=())
+    source = replace(source, links=array_tables(options.pop("links", None) or {}), column_notes=())
     _write(source, path, options, num_classes=options.pop("num_classes", None), seed=seed)
 
 

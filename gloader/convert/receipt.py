@@ -71,11 +71,11 @@ class Receipt:
 
     Parameters
     ----------
-    said, unused, labels, splits, num_classes : the source's values
+    column_notes, unused, labels, splits, num_classes : the source's values
     rules : changes to the edges
     """
 
-    said: tuple[str, ...]
+    column_notes: tuple[str, ...]
     unused: tuple[str, ...]
     labels: IdArray
     splits: Splits
@@ -91,7 +91,7 @@ class Receipt:
     def of(cls, source: GraphSource, options: PrepareOptions) -> tuple[Receipt, GraphSource]:
         """Return an empty receipt, and the source with features that are checked during reading."""
         receipt = cls(
-            said=source.said,
+            column_notes=source.column_notes,
             unused=source.unused,
             labels=source.labels,
             splits=source.splits,
@@ -164,7 +164,7 @@ class Receipt:
         edges : each relation's counts of read and written edges
         """
         found = {
-            "columns": "; ".join(self.said),
+            "columns": "; ".join(self.column_notes),
             NOT_USED: ", ".join(self.unused),
             "edges read": _listed(self._edges_text(relation, report) for relation, report in edges.items()),
             "isolated nodes": self._isolated(),

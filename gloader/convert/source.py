@@ -188,7 +188,9 @@ class Source:
     row_ids: IdArray | None = None  # (N,) each feature row's node; None means that row i belongs to node i
     resident_bytes: int = 0  # memory that the streams hold besides their chunks, such as row offsets
     links: tuple[LinkSource, ...] = ()  # tables of edges to predict
-    said: tuple[str, ...] = ()  # for the receipt: "e.csv: src and dst are the ends, amount the weight"
+    column_notes: tuple[
+        str, ...
+    ] = ()  # for the receipt: "e.csv: src and dst are the ends, amount the weight"
     unused: tuple[str, ...] = ()  # parts that the dataset will not have, such as "pos (N, 3)"
 
     def graph(self) -> GraphSource:
@@ -209,7 +211,7 @@ class Source:
             splits=self.splits,
             resident_bytes=self.resident_bytes,
             links=self.links,
-            said=self.said,
+            column_notes=self.column_notes,
             unused=self.unused,
         )
 
@@ -312,7 +314,7 @@ class GraphSource:
     kind: DatasetKind = "hetero"  # the dataset's; "homogeneous" means that type and relation have no names
     resident_bytes: int = 0  # memory that the streams hold besides their chunks
     links: tuple[LinkSource, ...] = ()  # tables of edges to predict
-    said: tuple[str, ...] = ()  # for the receipt, see `Source`
+    column_notes: tuple[str, ...] = ()  # for the receipt, see `Source`
     unused: tuple[str, ...] = ()  # parts that the dataset will not have
 
     @property

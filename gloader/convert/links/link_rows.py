@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.convert.readers.table_streams import Number, NumberTable, Told
+    from gloader.convert.readers.table_streams import ColumnNotes, Number, NumberTable
     from gloader.types import IdArray
 
 
@@ -172,11 +172,11 @@ def _table(name: str, table: Mapping[str, Any]) -> LinkSource:
     )
 
 
-def edge_table(text: str, told: Told) -> LinkSource:
+def edge_table(text: str, notes: ColumnNotes) -> LinkSource:
     """Return the link table for ``NAME=FILE`` or ``NAME@RELATION=FILE``.
 
     FILE is a Parquet or CSV file, or a .npy (2, n) or (n, 2). A table has the columns src and dst, and optional label
-    and time. Parquet may also have negatives, a list of destinations per row. ``told`` receives the receipt's lines on
+    and time. Parquet may also have negatives, a list of destinations per row. ``notes`` receives the receipt's lines on
     columns.
 
     Raises
@@ -196,7 +196,7 @@ def edge_table(text: str, told: Told) -> LinkSource:
     if plain_suffix(path) == ".npy":
         rows = edge_rows(pair_file_edges(NpyFile.open(path), prefers_rows=None))
     else:
-        rows = table_rows(open_table(path), name, told)
+        rows = table_rows(open_table(path), name, notes)
     return LinkSource(name=name, rows=rows, where=str(path), relation=relation or None)
 
 
@@ -205,7 +205,7 @@ def edge_table_file(text: str) -> Path:
     return Path(text.partition("=")[2]).expanduser()
 
 
-def table_rows(table: NumberTable, name: str, told: Told) -> LinkStream:
+def table_rows(table: NumberTable, name: str, notes: ColumnNotes) -> LinkStream:
     """Return a link table's rows from a CSV or Parquet file.
 
     Columns are found by name. Without names, a table with two columns has src and dst.
@@ -214,7 +214,7 @@ def table_rows(table: NumberTable, name: str, told: Told) -> LinkStream:
     ----------
     table : the file's table
     name : the link table's name
-    told : receives the receipt's lines on columns
+    notes : receives the receipt's lines on columns
 
     Raises
     ------
@@ -248,7 +248,7 @@ def table_rows(table: NumberTable, name: str, told: Told) -> LinkStream:
     roles = {label: "the label", time: "the time", lists: "the negatives"}
     others = [f"{column} is {role}" for column, role in roles.items() if column is not None]
     ends = ", ".join([f"{src} and {dst} of {table.path.name}", *others])
-    told.say(f"links {name}: {ends}", table, [src, dst, label, time, lists])
+    notes.add(f"links {name}: {ends}", table, [src, dst, label, time, lists])
     where = f"{table.path}, column {lists!r}"
 
     def labels(max_rows: int) -> Iterator[NDArray[np.generic]]:

@@ -21,7 +21,7 @@ from gloader.convert.csc.edge_rules import (
 from gloader.convert.links.edge_parts import RandomParts, deal_edges, edge_rows, time_parts
 from gloader.convert.links.write_tables import PlannedLinks
 from gloader.convert.options import PARTS
-from gloader.convert.readers.table_streams import Told
+from gloader.convert.readers.table_streams import ColumnNotes
 from gloader.convert.source import LinkSource
 from gloader.core.hashing import GOLDEN, mixed_words
 from gloader.core.malformed import shown
@@ -224,9 +224,9 @@ def with_tables(source: AnySource, options: PrepareOptions) -> GraphSource:
     SourceError, ShapeError, GraphError
         A file is missing or malformed.
     """
-    told: Told = Told()
+    notes: ColumnNotes = ColumnNotes()
     graph = source.graph()
-    links = (*graph.links, *(_table_in_file(text, told) for text in options.edge_tables))
+    links = (*graph.links, *(_table_in_file(text, notes) for text in options.edge_tables))
     if options.reverse and not graph.has_names:
         raise ConfigError(
             f"--reverse is for graphs of several relations; {graph.origin} has one, which may hold both directions"
@@ -251,14 +251,19 @@ def with_tables(source: AnySource, options: PrepareOptions) -> GraphSource:
             raise ConfigError(f"the link table {each.name!r} of {each.where} is there already, {other}")
         seen[each.name.casefold()] = f"from {each.where}"
         _relation_of(each, graph, _relations(graph))
-    return replace(graph, links=links, said=(*graph.said, *told.said), unused=(*graph.unused, *told.unused))
+    return replace(
+        graph,
+        links=links,
+        column_notes=(*graph.column_notes, *notes.lines),
+        unused=(*graph.unused, *notes.unused),
+    )
 
 
-def _table_in_file(text: str, told: Told) -> LinkSource:
+def _table_in_file(text: str, notes: ColumnNotes) -> LinkSource:
     """Return the link table that ``text`` names; see `edge_table`."""
     from gloader.convert.links.link_rows import edge_table  # needs pyarrow, which no other preparation does
 
-    return edge_table(text, told)
+    return edge_table(text, notes)
 
 
 def split_edges(source: GraphSource, options: PrepareOptions) -> EdgeStream | None:

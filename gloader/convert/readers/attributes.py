@@ -199,7 +199,7 @@ class Attributes:
         """Return the arrays with one entry per edge, by name. Pure."""
         return [name for name, array in self.arrays.items() if array.shape[:1] == (num_edges,)]
 
-    def said(self) -> tuple[str, ...]:
+    def column_notes(self) -> tuple[str, ...]:
         """Return the arrays' roles as one line for the receipt, or no line. Pure."""
         told = {name: role for name, role in self.used.items() if name != "edge_index"}
         roles = ", ".join(f"{name}: {role}" for name, role in told.items())
@@ -356,7 +356,7 @@ def one_type_source(
         edge_features=edges.features,
         edge_file=saved.file,
         resident_bytes=resident_bytes,
-        said=(*nodes.said(), *(() if beside is None else beside.said())),
+        column_notes=(*nodes.column_notes(), *(() if beside is None else beside.column_notes())),
         unused=(
             *nodes.unused(num_nodes=count, num_edges=num_edges),
             *(
@@ -410,7 +410,9 @@ def stored_source(
         if each.arrays.find(*names.features)
     }
     columns = [(relation_text(each.relation), each, each.arrays) for each in edges if each.arrays is not None]
-    said = [each.arrays.said() for each in nodes.values()] + [arrays.said() for _, _, arrays in columns]
+    notes = [each.arrays.column_notes() for each in nodes.values()] + [
+        arrays.column_notes() for _, _, arrays in columns
+    ]
     return GraphSource(
         name=saved.name,
         origin=saved.origin,
@@ -432,7 +434,7 @@ def stored_source(
         labels=labels,
         splits=splits,
         resident_bytes=resident_bytes,
-        said=tuple(line for lines in said for line in lines),
+        column_notes=tuple(line for lines in notes for line in lines),
         unused=(
             *(
                 f"{left} of {name}"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.convert.readers.table_streams import NumberTable, Told
+    from gloader.convert.readers.table_streams import ColumnNotes, NumberTable
     from gloader.convert.source import FeatureStream
     from gloader.types import IdArray
 
@@ -35,7 +35,7 @@ _MIN_COUNTED = 3
 
 
 def node_features(
-    table: NumberTable, *, budget_bytes: int, told: Told, has_labels: bool = False
+    table: NumberTable, *, budget_bytes: int, notes: ColumnNotes, has_labels: bool = False
 ) -> tuple[FeatureStream, IdArray | None]:
     """Return a node table's feature rows, in file order, and each row's node.
 
@@ -46,7 +46,7 @@ def node_features(
     ----------
     table : the table, with a row per node
     budget_bytes : memory for the ids
-    told : receives the receipt's lines on columns
+    notes : receives the receipt's lines on columns
     has_labels : True if the table also has the labels, so that their column is not a feature
 
     Returns
@@ -97,11 +97,13 @@ def node_features(
         "in the order of the rows" if column is None and ids is None else f"joined by {column or 'the index'}"
     )
     texts = [column_text(table, name) for name in columns]
-    told.say(f"features: {_some(texts)} of {path.name}, {joined}", table, [*columns, column])
+    notes.add(f"features: {_some(texts)} of {path.name}, {joined}", table, [*columns, column])
     return rows, ids
 
 
-def node_labels(table: NumberTable, *, num_nodes: int, budget_bytes: int, told: Told) -> NDArray[np.generic]:
+def node_labels(
+    table: NumberTable, *, num_nodes: int, budget_bytes: int, notes: ColumnNotes
+) -> NDArray[np.generic]:
     """Return a node table's unchecked labels (N,) as float64, from the only number column, or from ``label``.
 
     A table with ids may lack some nodes. Their labels are NaN.
@@ -111,7 +113,7 @@ def node_labels(table: NumberTable, *, num_nodes: int, budget_bytes: int, told: 
     table : the table, with a row per node
     num_nodes : N
     budget_bytes : memory for ids
-    told : receives the receipt's lines on columns
+    notes : receives the receipt's lines on columns
 
     Raises
     ------
@@ -148,7 +150,7 @@ def node_labels(table: NumberTable, *, num_nodes: int, budget_bytes: int, told: 
         "in the order of the rows" if column is None and ids is None else f"joined by {column or 'the index'}"
     )
     left = "" if len(values) == num_nodes else f", {num_nodes - len(values):,} nodes are not in it"
-    told.say(f"labels: {column_text(table, label)} of {path.name}, {joined}{left}", table, [label, column])
+    notes.add(f"labels: {column_text(table, label)} of {path.name}, {joined}{left}", table, [label, column])
     if ids is None and not left:
         return values
     ids = np.arange(len(values)) if ids is None else ids

@@ -1,6 +1,6 @@
 """Tables of numbers in files of any format, and the edge and feature streams over them.
 
-`Told` gathers the receipt's lines on the columns of a source's files while the files are opened.
+`ColumnNotes` gathers the receipt's lines on the columns of a source's files while the files are opened.
 """
 
 from __future__ import annotations
@@ -365,10 +365,10 @@ def _listed(pairs: list[tuple[str, str]]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ColumnNotes:
     """Lines for the receipt: the columns' roles, and unused columns."""
 
-    said: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
     _used: set[tuple[Path, str]] = field(default_factory=set)
     _seen: dict[tuple[Path, str], str] = field(default_factory=dict)  # each column's text
 
@@ -377,9 +377,9 @@ class Told:
         """The unused columns, each with its kind and its file."""
         return tuple(text for column, text in self._seen.items() if column not in self._used)
 
-    def say(self, line: str, table: NumberTable, used: Iterable[str | None]) -> None:
+    def add(self, line: str, table: NumberTable, used: Iterable[str | None]) -> None:
         """Add a line on ``table``'s columns, and mark the columns in ``used``."""
-        self.said.append(line)
+        self.lines.append(line)
         self._used.update((table.path, name) for name in used if name is not None)
         for name in table.names:
             # The text has the name that flags take.

@@ -20,7 +20,7 @@ from gloader.convert.readers.node_arrays import (
 from gloader.convert.readers.node_tables import node_features, node_labels
 from gloader.convert.readers.npy_file import NpyFile, npz_members
 from gloader.convert.readers.open_table import is_table, open_table, part_files, unknown_format
-from gloader.convert.readers.table_streams import TableEdges, Told, column_text, table_features
+from gloader.convert.readers.table_streams import ColumnNotes, TableEdges, column_text, table_features
 from gloader.convert.source import EdgeStream, FeatureStream, Source, Splits
 from gloader.convert.sources.npy import open_feature_file
 from gloader.core.malformed import shown
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def open_node_features(
-    path: Path, *, budget_bytes: int, told: Told, labels: Path | None = None
+    path: Path, *, budget_bytes: int, notes: ColumnNotes, labels: Path | None = None
 ) -> tuple[FeatureStream, IdArray | None]:
     """Open a ``.npy`` (N, F), a ``.npz`` with a scipy CSR matrix, or a table with a row per node.
 
@@ -40,7 +40,7 @@ def open_node_features(
     ----------
     path : a file, or a folder of part files
     budget_bytes : memory for a sparse matrix's row offsets, or for ids
-    told : receives the receipt's lines on columns
+    notes : receives the receipt's lines on columns
     labels : the label file. It may be the feature file; then the column of labels is not a feature
 
     Returns
@@ -60,12 +60,12 @@ def open_node_features(
             raise SourceError(f"{path} is no .npy or .npz array: {unknown_format(path)}")
         return open_feature_file(path, budget_bytes=budget_bytes), None
     has_labels = labels is not None and labels.expanduser().resolve() == path.resolve()
-    return node_features(open_table(path), budget_bytes=budget_bytes, told=told, has_labels=has_labels)
+    return node_features(open_table(path), budget_bytes=budget_bytes, notes=notes, has_labels=has_labels)
 
 
-def open_edge_features(path: Path, *, budget_bytes: int, told: Told) -> FeatureStream:
+def open_edge_features(path: Path, *, budget_bytes: int, notes: ColumnNotes) -> FeatureStream:
     """Open a file with one feature row per edge, in edge order. Raises as `open_node_features`."""
-    rows, ids = open_node_features(path, budget_bytes=budget_bytes, told=told)
+    rows, ids = open_node_features(path, budget_bytes=budget_bytes, notes=notes)
     if ids is not None:
         raise SourceError(
             f"{path} is not sorted by the ids of its rows; features of edges lie in the edges' order"
@@ -78,7 +78,7 @@ def count_labels(path: Path) -> int:
     return open_table(path).count_rows() if is_table(path) else NpyFile.open(path).size
 
 
-def read_label_file(path: Path, *, num_nodes: int, budget_bytes: int, told: Told) -> IdArray:
+def read_label_file(path: Path, *, num_nodes: int, budget_bytes: int, notes: ColumnNotes) -> IdArray:
     """Return the labels (N,) in a ``.npy`` or a table with a row per node.
 
     Parameters
@@ -86,7 +86,7 @@ def read_label_file(path: Path, *, num_nodes: int, budget_bytes: int, told: Told
     path : a file, or a folder of part files
     num_nodes : N
     budget_bytes : memory for the labels
-    told : receives the receipt's lines on columns
+    notes : receives the receipt's lines on columns
 
     Raises
     ------
@@ -95,7 +95,7 @@ def read_label_file(path: Path, *, num_nodes: int, budget_bytes: int, told: Told
     """
     if not is_table(path):
         return read_labels(NpyFile.open(path), num_nodes=num_nodes, budget_bytes=budget_bytes)
-    values = node_labels(open_table(path), num_nodes=num_nodes, budget_bytes=budget_bytes, told=told)
+    values = node_labels(open_table(path), num_nodes=num_nodes, budget_bytes=budget_bytes, notes=notes)
     return to_labels(values, where=str(path))
 
 
@@ -159,7 +159,7 @@ def edge_table_columns(
     time: str | None,
     features: str | None,
     budget_bytes: int,
-    told: Told,
+    notes: ColumnNotes,
     features_file: Path | None = None,
     keys: tuple[str, str] = ("--edge-time", "--edge-features"),
 ) -> tuple[EdgeStream, FeatureStream | None]:
@@ -172,7 +172,7 @@ def edge_table_columns(
     features : columns of numbers or lists of numbers, such as "amount,kind", or a file with a row per edge. None or
         "none" for edges without features
     budget_bytes : memory for a sparse matrix's row offsets
-    told : receives the receipt's lines on columns
+    notes : receives the receipt's lines on columns
     features_file : path of the feature file. By default, ``features`` is the path
     keys : the options for times and features, for messages
 
@@ -193,7 +193,7 @@ def edge_table_columns(
         # In a table without names, the third column is the weights by default.
         edges = replace(edges, weight=None)
     of_table = names if set(names) <= set(table.names) else ()
-    _tell(edges, of_table, told)
+    _tell(edges, of_table, notes)
     if not names:
         return edges.stream(), None
     if not of_table:
@@ -202,14 +202,14 @@ def edge_table_columns(
             raise ConfigError(
                 _missing(keys[1], str(features), edges, what="column, and there is no such file")
             )
-        return edges.stream(), open_edge_features(path, budget_bytes=budget_bytes, told=told)
+        return edges.stream(), open_edge_features(path, budget_bytes=budget_bytes, notes=notes)
     if edges.num_edges is None:
         # The sort needs the number of edges first, because feature rows take disk space.
         edges = replace(edges, num_edges=table.count_rows())
     return edges.stream(), table_features(table, edges.num_edges or 0, names)
 
 
-def _tell(edges: TableEdges, features: tuple[str, ...], told: Told) -> None:
+def _tell(edges: TableEdges, features: tuple[str, ...], notes: ColumnNotes) -> None:
     """Add the receipt's line on an edge table's columns."""
     table = edges.table
     if not table.names:
@@ -223,7 +223,7 @@ def _tell(edges: TableEdges, features: tuple[str, ...], told: Told) -> None:
         numbers = [table.names.index(name) + 1 for name in (edges.src, edges.dst)]
         ends = f"columns {numbers[0]} and {numbers[1]} of {table.path.name} (no header)"
     used = [edges.src, edges.dst, edges.weight, edges.time, *features]
-    told.say(", ".join([f"edges: {ends}", *others]), table, used)
+    notes.add(", ".join([f"edges: {ends}", *others]), table, used)
 
 
 def _missing(key: str, name: str, edges: TableEdges, *, what: str = "column") -> str:
@@ -264,16 +264,16 @@ def open_edges(argument: str, options: SourceOptions) -> Source:
             "--edge-split 80/10/10 or --edge-table, which takes none"
         )
     budget = options.budget_bytes
-    told = Told()
+    notes = ColumnNotes()
     edges, edge_features = edge_table_columns(
         TableEdges.open(open_table(path), src=options.src, dst=options.dst),
         time=options.edge_time,
         features=options.edge_features,
         budget_bytes=budget,
-        told=told,
+        notes=notes,
     )
     features, row_ids = open_node_features(
-        _require_path(options.features), budget_bytes=budget, told=told, labels=options.labels
+        _require_path(options.features), budget_bytes=budget, notes=notes, labels=options.labels
     )
     num_nodes = features.num_rows
     require_node_memory(num_nodes, budget, str(options.features))
@@ -281,7 +281,7 @@ def open_edges(argument: str, options: SourceOptions) -> Source:
         no_labels(num_nodes)
         if options.labels is None
         else read_label_file(
-            _require_path(options.labels), num_nodes=num_nodes, budget_bytes=budget, told=told
+            _require_path(options.labels), num_nodes=num_nodes, budget_bytes=budget, notes=notes
         )
     )
     splits = (
@@ -302,8 +302,8 @@ def open_edges(argument: str, options: SourceOptions) -> Source:
         edge_features=edge_features,
         edge_file=path,
         resident_bytes=held_bytes(features, row_ids) + reading_bytes(edges, edge_features, features),
-        said=tuple(told.said),
-        unused=told.unused,
+        column_notes=tuple(notes.lines),
+        unused=notes.unused,
     )
 
 

@@ -23,7 +23,7 @@ from gloader.convert.readers.file_streams import pair_file_edges
 from gloader.convert.readers.node_arrays import count_classes, no_labels, random_splits, require_node_memory
 from gloader.convert.readers.npy_file import NpyFile
 from gloader.convert.readers.open_table import is_pattern, is_table, open_table
-from gloader.convert.readers.table_streams import TableEdges, Told
+from gloader.convert.readers.table_streams import ColumnNotes, TableEdges
 from gloader.convert.source import GraphSource, NodeSource, RelationSource, only_labelled
 from gloader.convert.sources.edge_list import (
     count_labels,
@@ -237,7 +237,7 @@ def _count(entry: Mapping[str, object], key: str, limits: tuple[int, int], where
 
 
 def open_edge_table(
-    entry: EdgeEntry, *, where: str, names: EdgeNames, budget_bytes: int, told: Told
+    entry: EdgeEntry, *, where: str, names: EdgeNames, budget_bytes: int, notes: ColumnNotes
 ) -> tuple[EdgeStream, FeatureStream | None]:
     """Open a relation's edges and edge features. Edges are a table with a row per edge, or a ``.npy`` (E, 2) or (2, E).
 
@@ -247,7 +247,7 @@ def open_edge_table(
     where : the description's path and key, for messages
     names : columns of times and features, for tables whose entry names none
     budget_bytes : memory for a sparse matrix's row offsets
-    told : receives the receipt's lines on columns
+    notes : receives the receipt's lines on columns
 
     Raises
     ------
@@ -256,14 +256,14 @@ def open_edge_table(
     """
     try:
         if is_table(entry.file):
-            return _open_table(entry, names, budget_bytes, told)
-        return _open_array(entry, names, budget_bytes, told)
+            return _open_table(entry, names, budget_bytes, notes)
+        return _open_array(entry, names, budget_bytes, notes)
     except (SourceError, ShapeError, GraphError, ConfigError) as error:
         raise type(error)(f"{where}: {error}") from error
 
 
 def _open_table(
-    entry: EdgeEntry, names: EdgeNames, budget_bytes: int, told: Told
+    entry: EdgeEntry, names: EdgeNames, budget_bytes: int, notes: ColumnNotes
 ) -> tuple[EdgeStream, FeatureStream | None]:
     table = open_table(entry.file)
     named = {"weight": entry.weight, "time": entry.time}
@@ -281,14 +281,14 @@ def _open_table(
         time=(entry.time or names.pick_time(table.names, usual=())) if names.takes_times else None,
         features=(entry.features or asked) if names.takes_features else None,
         budget_bytes=budget_bytes,
-        told=told,
+        notes=notes,
         features_file=None if entry.features is None else entry.folder / entry.features,
         keys=("time", "features"),
     )
 
 
 def _open_array(
-    entry: EdgeEntry, names: EdgeNames, budget_bytes: int, told: Told
+    entry: EdgeEntry, names: EdgeNames, budget_bytes: int, notes: ColumnNotes
 ) -> tuple[EdgeStream, FeatureStream | None]:
     if entry.src is not None or entry.dst is not None:
         raise SourceError(
@@ -300,7 +300,7 @@ def _open_array(
         edges = timed_edges(edges, file_column(times))
     if entry.features is None or not names.takes_features:
         return edges, None
-    return edges, open_edge_features(entry.folder / entry.features, budget_bytes=budget_bytes, told=told)
+    return edges, open_edge_features(entry.folder / entry.features, budget_bytes=budget_bytes, notes=notes)
 
 
 _DATA_FILES = frozenset({".npy", ".npz", ".csv", ".tsv", ".parquet"})
@@ -328,15 +328,16 @@ def open_tables(argument: str, options: SourceOptions) -> GraphSource:
     given = [name for name, entry in graph.nodes.items() if entry.labels is not None]
     if given or options.needs_labels:
         only_labelled(given, where=str(graph.path))
-    told = Told()
+    notes = ColumnNotes()
     rows = {
-        name: _features(graph, name, entry, options.budget_bytes, told)
+        name: _features(graph, name, entry, options.budget_bytes, notes)
         for name, entry in graph.nodes.items()
         if entry.features is not None
     }
     features = {name: stream for name, (stream, _) in rows.items()}
     relations = tuple(
-        _relation(graph, relation, options.edge_names, options.budget_bytes, told) for relation in graph.edges
+        _relation(graph, relation, options.edge_names, options.budget_bytes, notes)
+        for relation in graph.edges
     )
     options.edge_names.require(
         has_times=any(each.edges.has_times for each in relations),
@@ -349,7 +350,7 @@ def open_tables(argument: str, options: SourceOptions) -> GraphSource:
         given, otherwise=next((name for name in counts if counts[name]), None), where=str(graph.path)
     )
     require_node_memory(counts[labelled], options.budget_bytes, str(graph.path))
-    labels = _labels(graph, labelled, counts[labelled], options.budget_bytes, told)
+    labels = _labels(graph, labelled, counts[labelled], options.budget_bytes, notes)
     return GraphSource(
         name=graph.name,
         origin=f"tables:{argument}",
@@ -372,8 +373,8 @@ def open_tables(argument: str, options: SourceOptions) -> GraphSource:
         + reading_bytes(
             *features.values(), *(part for each in relations for part in (each.edges, each.edge_features))
         ),
-        said=tuple(told.said),
-        unused=(*told.unused, *_unused(graph)),
+        column_notes=tuple(notes.lines),
+        unused=(*notes.unused, *_unused(graph)),
     )
 
 
@@ -404,11 +405,11 @@ def source_paths(argument: str, options: SourceOptions) -> list[Path]:
 
 
 def _relation(
-    graph: GraphYaml, relation: Relation, names: EdgeNames, budget_bytes: int, told: Told
+    graph: GraphYaml, relation: Relation, names: EdgeNames, budget_bytes: int, notes: ColumnNotes
 ) -> RelationSource:
     entry = graph.edges[relation]
     where = graph.where("edges", ":".join(relation))
-    edges, rows = open_edge_table(entry, where=where, names=names, budget_bytes=budget_bytes, told=told)
+    edges, rows = open_edge_table(entry, where=where, names=names, budget_bytes=budget_bytes, notes=notes)
     return RelationSource(relation=relation, edges=edges, edge_features=rows, edge_file=entry.file)
 
 
@@ -418,20 +419,20 @@ def _edge_columns(relations: tuple[RelationSource, ...]) -> set[str]:
 
 
 def _features(
-    graph: GraphYaml, name: str, entry: NodeEntry, budget_bytes: int, told: Told
+    graph: GraphYaml, name: str, entry: NodeEntry, budget_bytes: int, notes: ColumnNotes
 ) -> tuple[FeatureStream, IdArray | None]:
     if entry.features is None:
         raise TypeError(f"type {name!r} has no features")
     with graph.naming("nodes", name, "features"):
-        return open_node_features(entry.features, budget_bytes=budget_bytes, told=told, labels=entry.labels)
+        return open_node_features(entry.features, budget_bytes=budget_bytes, notes=notes, labels=entry.labels)
 
 
-def _labels(graph: GraphYaml, name: str, num_nodes: int, budget_bytes: int, told: Told) -> IdArray:
+def _labels(graph: GraphYaml, name: str, num_nodes: int, budget_bytes: int, notes: ColumnNotes) -> IdArray:
     path = graph.nodes[name].labels
     if path is None:
         return no_labels(num_nodes)
     with graph.naming("nodes", name, "labels"):
-        return read_label_file(path, num_nodes=num_nodes, budget_bytes=budget_bytes, told=told)
+        return read_label_file(path, num_nodes=num_nodes, budget_bytes=budget_bytes, notes=notes)
 
 
 def _splits(graph: GraphYaml, name: str, labels: IdArray, options: SourceOptions) -> Splits:

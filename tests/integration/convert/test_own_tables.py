@@ -75,7 +75,7 @@ def test_ends_are_found_by_name_in_any_order_and_place(names, is_turned):
     source = opened()
     assert pairs_of(source) == PAIRS
     assert not source.edges.has_weights
-    assert source.said[0] == f"edges: {src} and {dst} of e.csv"
+    assert source.column_notes[0] == f"edges: {src} and {dst} of e.csv"
 
 
 @pytest.mark.reliability("S3")
@@ -135,7 +135,7 @@ def test_without_a_header_no_line_is_lost(form, third, said):
     source = opened()
     assert pairs_of(source) == PAIRS
     assert source.edges.has_weights == (third is not None)
-    assert source.said[0] == f"edges: columns 1 and 2 of e.csv {said}"
+    assert source.column_notes[0] == f"edges: columns 1 and 2 of e.csv {said}"
     assert any("column 3, c2 (" in each for each in source.unused) == (third is None)
 
 
@@ -243,7 +243,7 @@ def test_node_tables_are_joined_by_id(name, form):
     assert np.array_equal(rows_of(source), X)
     assert "city (string)" in source.unused[-1]
     if name is not None:
-        assert source.said[1] == f"features: a, b of n.{form}, joined by {name}"
+        assert source.column_notes[1] == f"features: a, b of n.{form}, joined by {name}"
 
 
 @pytest.mark.reliability("S2")

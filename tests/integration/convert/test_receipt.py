@@ -103,7 +103,7 @@ def test_what_a_dgl_file_holds_is_named(tmp_path, name):
     source = open_source(f"dgl:{dgl_files.written(name, tmp_path)}", SourceOptions())
     whole = {*source.unused}
     assert not {each for each in whole if each.startswith(("feat", "label"))}
-    assert any("feat: features" in line for line in source.said)
+    assert any("feat: features" in line for line in source.column_notes)
 
 
 @pytest.mark.reliability("S6")

@@ -7,12 +7,12 @@ import pytest
 
 from gloader.convert.links.link_rows import edge_table
 from gloader.convert.readers import csv_table
-from gloader.convert.readers.table_streams import Told
+from gloader.convert.readers.table_streams import ColumnNotes
 from gloader.errors import ShapeError, SourceError
 
 
 def rows_of(path):
-    return edge_table(f"t={path}", Told()).rows
+    return edge_table(f"t={path}", ColumnNotes()).rows
 
 
 def test_labels_are_classes_only_where_all_of_a_file_are_whole(tmp_path, monkeypatch):
