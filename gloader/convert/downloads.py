@@ -1,6 +1,8 @@
-"""Downloads of data sets, and the safe extraction of zip files. A failed download leaves no data set.
+"""Downloads of data sets, and the safe extraction of zip files.
 
-Every archive member is checked before the first byte is written, and its bytes are counted during the write.
+Every archive member is checked before the first byte is written, and its bytes are counted during the write. Downloads
+and archives are written into temporary files and folders, which get their final names at the end. So a failure leaves
+no data set.
 """
 
 from __future__ import annotations
@@ -53,8 +55,8 @@ if TYPE_CHECKING:
     from io import RawIOBase
 
 
-_COPY_BYTES = 1 << 20
-# Below this size, no ratio is suspicious, because repetitive text packs far better than 200 to 1.
+_COPY_BYTES = 1 << 20  # bytes per copy from a member to its file
+# Unpacked bytes that every archive may have. Small files of repetitive text pack far better than 200 to 1.
 _MIN_ALLOWED_BYTES = 1 << 26
 # All errors that `zipfile` raises on damage. RuntimeError means an encrypted member, OSError a damaged bz2 stream.
 _DAMAGED = (zipfile.BadZipFile, lzma.LZMAError, RuntimeError, OSError, *MALFORMED)
@@ -65,7 +67,7 @@ class ArchiveLimits:
     """Limits for an archive's unpacked content."""
 
     max_bytes: int = 500 * 10**9
-    max_ratio: int = 200  # unpacked over packed bytes; deflate's bombs reach 1,000
+    max_ratio: int = 200  # unpacked bytes per packed byte; malicious archives reach 1,000
     max_members: int = 100_000
 
     def allowed_bytes(self, packed_bytes: int) -> int:
@@ -123,6 +125,7 @@ def extract_archive(archive: Path, target: Path, *, limits: ArchiveLimits = DEFA
 
 @contextmanager
 def _scratch_folder(target: Path) -> Iterator[Path]:
+    """Make a temporary folder next to ``target``, and remove it at the end unless it was renamed."""
     target.parent.mkdir(parents=True, exist_ok=True)
     scratch = target.parent / f".{target.name}.{secrets.token_hex(4)}.partial"
     scratch.mkdir()
@@ -134,6 +137,7 @@ def _scratch_folder(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def _reading(archive: Path) -> Iterator[None]:
+    """Turn the errors of a damaged archive into a SourceError."""
     try:
         yield
     except GloaderError:
@@ -145,6 +149,7 @@ def _reading(archive: Path) -> Iterator[None]:
 def _check_members(
     archive: Path, members: Iterable[_Member], allowed_bytes: int, limits: ArchiveLimits
 ) -> None:
+    """Refuse members that are links or devices, overwrite each other, lead outside the folder, or are too large."""
     # Names are compared below an imaginary folder, so nothing is looked up on disk.
     root = Path("/target")
     total = 0
@@ -247,7 +252,10 @@ def _zip_member(info: zipfile.ZipInfo) -> _Member:
 
 
 def _check_directory_size(archive: Path, limits: ArchiveLimits) -> None:
-    """Refuse a directory with too many members, before `zipfile` builds an object for each."""
+    """Refuse an archive with too many members, before `zipfile` builds an object for each.
+
+    The archive's directory lists its members. The end record holds their number and the directory's size.
+    """
     if not zipfile.is_zipfile(archive):
         raise zipfile.BadZipFile("it has no directory of members at its end")
     with archive.open("rb") as file:
@@ -267,8 +275,8 @@ def _check_directory_size(archive: Path, limits: ArchiveLimits) -> None:
         )
 
 
-_TIMEOUT_S = 30.0
-_PIECE_BYTES = 1 << 20
+_TIMEOUT_S = 30.0  # longest wait for the server, per read
+_PIECE_BYTES = 1 << 20  # bytes per read from the server
 # Bytes of free disk space that a download must leave.
 _SPARE_BYTES = 1 << 28
 
@@ -285,7 +293,7 @@ def fetch_ogb(name: str, root: Path, *, progress: PrepareProgress = NO_PROGRESS)
     Raises
     ------
     MissingDependencyError
-        The ogb package, which has the address, is not installed.
+        The ogb package, which lists the addresses, is not installed.
     SourceError
         OGB has no data set with this name.
     DownloadError
@@ -365,6 +373,7 @@ def download(
 
 
 def _receive(response: HTTPResponse, file: IO[bytes], url: str, progress: PrepareProgress) -> str:
+    """Write the response's body into ``file``, check its length, and return its SHA-256 digest."""
     header = response.headers.get("Content-Length")
     expected = int(header) if header is not None and header.isdigit() else None
     free = shutil.disk_usage(Path(file.name).parent).free
@@ -417,6 +426,7 @@ def _opener() -> OpenerDirector:
 
 
 def _ogb_entry(name: str) -> dict[str, str]:
+    """Return a data set's properties, such as "url", from the ogb package's table ``master.csv``."""
     # The package is located without an import, because importing ogb checks the network for updates.
     spec = importlib.util.find_spec("ogb")
     if spec is None or spec.origin is None:
@@ -426,7 +436,7 @@ def _ogb_entry(name: str) -> dict[str, str]:
         (_, *names), *rows = csv.reader(file)
     if name not in names:
         nearest = get_close_matches(name, names, n=1)
-        hint = f"; did you mean {nearest[0]}?" if nearest else ""
+        hint = f"; did you mean {nearest[0]}?" if nearest else "."
         raise SourceError(f"OGB has no {kind} data set {name!r}{hint} It has {', '.join(names)}")
     column = names.index(name) + 1
     return {row[0]: row[column] for row in rows if row}

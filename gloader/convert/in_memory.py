@@ -1,7 +1,8 @@
-"""Write graphs in memory as datasets, and read datasets back: numpy arrays, PyG's data and DGL's graphs.
+"""Conversion of graphs in memory into datasets, and back: numpy arrays, PyG's data and DGL's graphs.
 
-Graphs have one node type or several. `Dataset` imports this module by name. This module does not import `Dataset`, to
-avoid an import circle.
+Graphs have one node type or several. The functions ``write_...`` serve ``Dataset.from_...``, and the functions
+``to_...`` serve the methods with the same names. `Dataset` imports this module by name. This module does not import
+`Dataset`, to avoid an import circle.
 """
 
 from __future__ import annotations
@@ -40,11 +41,13 @@ if TYPE_CHECKING:
     from gloader.types import Relation
 
 
+# Keys of the edge columns in the arrays of `Dataset.to_numpy`, and keywords of the functions here.
 WEIGHTS: Final = "edge_weight"
 EDGE_FEATURES: Final = "edge_features"
 EDGE_TIMES: Final = "edge_time"
-_SAID: Final = {WEIGHTS: "weights", EDGE_FEATURES: "edge features", EDGE_TIMES: "edge times"}
-# The masks' names in PyG and DGL.
+# The edge columns' names in messages.
+_COLUMN_TEXTS: Final = {WEIGHTS: "weights", EDGE_FEATURES: "edge features", EDGE_TIMES: "edge times"}
+# Each split, and its mask's name in PyG and DGL.
 MASKS = (("train", "train_mask"), ("valid", "val_mask"), ("test", "test_mask"))
 
 
@@ -81,20 +84,22 @@ def _counts(
 
 
 def _require_known(what: str, kind: str, given: Collection[str], known: Collection[str]) -> None:
+    """Raise GraphError if an array is given for a type or relation that is not ``known``."""
     for name in given:
         if name not in known:
             raise GraphError(f"{what} are given for {kind} {name!r}; there are {', '.join(map(repr, known))}")
 
 
 def _edge_store(relation: Relation, pair: NDArray[Any], arrays: Mapping[str, NDArray[Any]]) -> EdgeStore:
-    place = f"relation {relation_text(relation)}"
-    edges = array_edges(pair, where=place, weight=arrays.get(WEIGHTS))
-    columns = given_columns(arrays, where=place, num_edges=edges.num_edges)
+    """Return a relation's edges: the ends ``pair`` (2, E), and its columns in ``arrays``."""
+    where = f"relation {relation_text(relation)}"
+    edges = array_edges(pair, where=where, weight=arrays.get(WEIGHTS))
+    columns = given_columns(arrays, where=where, num_edges=edges.num_edges)
     return EdgeStore(relation=relation, edges=columns.timed(edges), features=columns.feature_rows())
 
 
 def given_columns(arrays: Mapping[str, NDArray[Any]], *, where: str, num_edges: int | None) -> EdgeArrays:
-    """Return the edge features and times in arrays named `EDGE_FEATURES` and `EDGE_TIMES`.
+    """Return the edge features and times in the arrays with the keys `EDGE_FEATURES` and `EDGE_TIMES`.
 
     Raises
     ------
@@ -102,16 +107,17 @@ def given_columns(arrays: Mapping[str, NDArray[Any]], *, where: str, num_edges: 
         There is not exactly one row, or one time, per edge.
     """
     names, num_edges = EdgeNames(time=EDGE_TIMES, features=EDGE_FEATURES), num_edges or 0
-    found = Attributes(arrays=arrays, where=where)
+    attributes = Attributes(arrays=arrays, where=where)
     return EdgeArrays(
         weight=None,
-        times=found.edge_times(names, num_edges=num_edges),
-        features=found.edge_features(names, (), num_edges=num_edges),
+        times=attributes.edge_times(names, num_edges=num_edges),
+        features=attributes.edge_features(names, (), num_edges=num_edges),
         where=where,
     )
 
 
 _LOG = logging.getLogger(__name__)
+# Keywords of the functions below that have no parameter. For a misspelled keyword, `near_options` suggests one of them.
 _TOPOLOGY = ("edge_index", "indptr", "indices", "edge_weight")
 _COLUMNS = (EDGE_FEATURES, EDGE_TIMES)
 _SPLITS = ("train", "valid", "test")
@@ -150,8 +156,8 @@ def write_numpy(
         "negatives" (n, k) destinations
     edge_split : shares for train, valid and test, such as (0.8, 0.1, 0.1); ``seed`` decides each edge's part
     ranges : "0/4" or (0, 4) to write only the first quarter of each matrix's rows. By default, all rows are written
-    symmetrize, self_loops, deduplicate, dtype, allow_nan, order, edge_split_by, memory_budget, overwrite : see
-        `PrepareOptions`
+    symmetrize, self_loops, deduplicate, dtype, allow_nan, order, edge_split_by, overwrite : fields of `PrepareOptions`
+    memory_budget : memory for the conversion, such as "4GB". By default, half of the free memory
 
     Raises
     ------
@@ -165,12 +171,12 @@ def write_numpy(
     # All other keywords are options. The preparation refuses unknown options.
     arrays = {name: arrays_and_options.pop(name, None) for name in (*_TOPOLOGY, *_COLUMNS, *_SPLITS)}
     given = {"x": features, "y": labels} | {f"{name}_idx": arrays[name] for name in _SPLITS}
-    found = Attributes(
+    attributes = Attributes(
         arrays={name: np.asanyarray(array) for name, array in given.items() if array is not None},
         where="from_numpy",
     )
-    rows = found.features("x")
-    classes = found.labels("y", num_nodes=len(rows), needs_labels=_needs_labels(arrays_and_options))
+    rows = attributes.features("x")
+    classes = attributes.labels("y", num_nodes=len(rows), needs_labels=_needs_labels(arrays_and_options))
     edges = _edges(arrays, num_nodes=len(rows))
     columns = given_columns(
         {name: np.asanyarray(arrays[name]) for name in _COLUMNS if arrays[name] is not None},
@@ -186,7 +192,7 @@ def write_numpy(
         edge_features=columns.feature_rows(),
         features=array_features(rows),
         labels=classes,
-        splits=found.splits(len(rows)) or random_splits(classes, seed=seed),
+        splits=attributes.splits(len(rows)) or random_splits(classes, seed=seed),
         links=array_tables(arrays_and_options.pop("links", None) or {}),
     )
     _write(source, path, arrays_and_options, seed=seed)
@@ -235,8 +241,8 @@ def write_hetero(
         rev_NAME, or with the same pairs, is found without this
     symmetrize : relations within a type, or their names, that store both directions of each edge once. True means all
         relations within a type
-    ranges : see `write_numpy`
-    deduplicate, allow_nan, edge_split_by, memory_budget, overwrite : see `PrepareOptions`
+    ranges, memory_budget : as in `write_numpy`
+    deduplicate, allow_nan, edge_split_by, overwrite : fields of `PrepareOptions`
 
     Raises
     ------
@@ -273,7 +279,7 @@ def write_hetero(
     _require_known("labels", "node type", classes, counts)
     texts = [relation_text(relation) for relation in pairs]
     for column, arrays in columns.items():
-        _require_known(_SAID[column], "relation", [relation_text(each) for each in arrays], texts)
+        _require_known(_COLUMN_TEXTS[column], "relation", [relation_text(each) for each in arrays], texts)
     source = stored_source(
         {
             node_type: _node_store(node_type, count, given, classes, splits)
@@ -293,7 +299,7 @@ def write_hetero(
             needs_labels=bool(labels) or _needs_labels(options),
         ),
     )
-    # The receipt has no line on columns, because the columns have the keywords' names.
+    # The receipt gets no notes on columns, because the arrays already have the names of keywords.
     source = replace(source, links=array_tables(options.pop("links", None) or {}), column_notes=())
     _write(source, path, options, num_classes=options.pop("num_classes", None), seed=seed)
 
@@ -305,14 +311,15 @@ def _node_store(
     labels: Mapping[str, NDArray[Any]],
     splits: Mapping[str, NDArray[Any] | None],
 ) -> NodeStore:
-    found = {"x": features.get(node_type), "y": labels.get(node_type)}
-    found |= splits if node_type in labels else {}
-    place = f"node type {node_type!r}"
-    arrays = {key: np.asanyarray(array) for key, array in found.items() if array is not None}
-    for key, what in (("x", "features"), ("y", "labels")):
+    """Return one type's features and labels. The splits belong to the type with labels."""
+    given = {"x": features.get(node_type), "y": labels.get(node_type)}
+    given |= splits if node_type in labels else {}
+    where = f"node type {node_type!r}"
+    arrays = {key: np.asanyarray(array) for key, array in given.items() if array is not None}
+    for key, text in (("x", "features"), ("y", "labels")):
         if key in arrays and arrays[key].shape[:1] != (num_nodes,):
-            raise ShapeError(f"{place} has {num_nodes} nodes, and {what} of shape {arrays[key].shape}")
-    return NodeStore(num_nodes=num_nodes, arrays=Attributes(arrays=arrays, where=place))
+            raise ShapeError(f"{where} has {num_nodes} nodes, and {text} of shape {arrays[key].shape}")
+    return NodeStore(num_nodes=num_nodes, arrays=Attributes(arrays=arrays, where=where))
 
 
 @near_options("Dataset.from_pyg", (*_COLUMNS, *_OPTIONS))
@@ -369,7 +376,7 @@ def write_dgl(
 
 
 def _needs_labels(options: Mapping[str, Any]) -> bool:
-    """True if there will be no link tables, so that nodes need labels. Pure."""
+    """True if the dataset gets no link tables, so that its task needs node labels. Pure."""
     return not any(options.get(key) for key in ("links", "edge_split", "edge_tables"))
 
 
@@ -480,6 +487,7 @@ def _by_type(arrays: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _edges(arrays: Mapping[str, NDArray[Any] | None], *, num_nodes: int) -> EdgeStream:
+    """Return the edges, with weights, in one of the two topology forms of `write_numpy`. Raises as `write_numpy`."""
     edge_index, indptr, indices, weight = (arrays[name] for name in _TOPOLOGY)
     if edge_index is not None and indptr is None and indices is None:
         return array_edges(edge_index, where="edge_index", weight=weight)
@@ -500,11 +508,14 @@ def _write(
     num_classes: int | None = None,
     seed: int = 0,
 ) -> None:
+    """Parse the values of ``options``, write the source as a dataset, and log its receipt."""
     settings = dict(options)
     if (budget := settings.pop("memory_budget", None)) is not None:
         settings["memory_budget_bytes"] = parse_bytes(budget)
-    if not isinstance(asked := settings.get("symmetrize", False), bool):
-        settings["symmetrize"] = tuple(map(_name_of, [asked] if isinstance(asked, str) else asked))
+    if not isinstance(relations := settings.get("symmetrize", False), bool):
+        settings["symmetrize"] = tuple(
+            map(_name_of, [relations] if isinstance(relations, str) else relations)
+        )
     if settings.get("edge_split_relation") is not None:
         settings["edge_split_relation"] = _name_of(settings["edge_split_relation"])
     if settings.get("ranges") is not None:
@@ -513,14 +524,16 @@ def _write(
         settings["edge_split"] = edge_shares(settings["edge_split"])
         settings.setdefault("edge_split_seed", seed)
     if isinstance(reverse := settings.get("reverse"), Mapping):
-        settings["reverse"] = tuple((_name_of(one), _name_of(back)) for one, back in reverse.items())
+        settings["reverse"] = tuple(
+            (_name_of(relation), _name_of(back)) for relation, back in reverse.items()
+        )
     if num_classes is not None:
         source = replace(source, num_classes=num_classes)
     report = prepare(source, Path(path), PrepareOptions(**settings))
     for name, text in report.receipt.items():
-        # Unused input and a made-up split are warnings. Other lines are information.
-        is_said = name == NOT_USED or (name == "split" and isinstance(source.splits, RandomSplits))
-        _LOG.log(logging.WARNING if is_said else logging.INFO, "%s: %s: %s", path, name, text)
+        # Unused input and a random split are warnings. Other lines are information.
+        is_warning = name == NOT_USED or (name == "split" and isinstance(source.splits, RandomSplits))
+        _LOG.log(logging.WARNING if is_warning else logging.INFO, "%s: %s: %s", path, name, text)
 
 
 def _name_of(relation: str | Relation) -> str:

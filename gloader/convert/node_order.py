@@ -1,12 +1,15 @@
-"""A dataset's node orders, and edges, labels, splits and feature rows renumbered to match.
+"""Node orders for a dataset, and the renumbering of edges, labels, splits and feature rows.
 
-Nodes stay as in the source, or are ordered by falling degree or by community. Community order is label propagation
-over a topology on disk (Raghavan, Albert and Kumara, Phys. Rev. E 76, 2007). In id order, each node takes the most
-common label among its in-neighbours, until hardly any node changes its label.
+Nodes keep the source's order, or are sorted by falling out-degree, or by community. Communities come from label
+propagation over a topology on disk (Raghavan, Albert and Kumara, Phys. Rev. E 76, 2007). Each pass over the edges
+visits all nodes in id order. A node takes the most common label among its in-neighbours. The passes end when hardly any
+node changes its label.
 
-Feature rows are first spilled into files by range of places, and then each range is put in order. Both steps read and
-write long stretches instead of single rows. A range's rows arrive in source order, so the files need only the rows. If
-the disk has no room for all rows, several passes over the source each spill a part of the ranges.
+Feature rows are reordered out of core. A row's *place* is its row number in the new order. A *range* is a run of
+consecutive places whose rows fit into memory. First, the source is read once, and each row goes to the temporary file
+of its range. Then, each file is loaded, and its rows are put in order. A file has its rows in source order, so it needs
+no row ids. If the disk has no room for all rows, the source is read in several passes, and each pass handles only a
+part of the ranges.
 """
 
 from __future__ import annotations
@@ -38,11 +41,12 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, LocalArray
 
 
-# After five passes, 95% of the nodes have their final label (Raghavan et al.). Each further pass reads all edges.
+# Most passes of label propagation. After five, 95% of the nodes have their final label (Raghavan et al.), and each
+# further pass reads all edges.
 _MAX_PASSES = 8
-# The passes end when at most one node in this many changed its label.
+# Label propagation ends when at most one node in this many changed its label.
 _SETTLED_NODES = 1000
-# Edges per piece: 16 MB of int32 ids.
+# Most edges per `CscPiece`, the unit in which a sorted topology is read: 16 MB of int32 ids.
 _MAX_PIECE_EDGES = 1 << 22
 
 
@@ -55,11 +59,12 @@ def community_order(
     scratch: Path,
     progress: PrepareProgress,
 ) -> IdArray:
-    """Return the nodes (N,) community by community, the most used first.
+    """Return all node ids (N,), community by community.
 
-    Communities are in order of falling mean out-degree, and a community's nodes in order of falling out-degree. So hot
-    rows lie together, and a read of a hot row fetches few cold rows. Without communities, this is the order by degree.
-    The edges are read once and sorted on disk. The sorted edges are read at most ten times.
+    Communities are in order of falling mean out-degree, and a community's nodes in order of falling out-degree. Nodes
+    with a high out-degree are sampled often. Their feature rows become neighbours on disk, so a read fetches few rows
+    that are rarely used. Without communities, this is the order by degree. The edges are read once and sorted on disk.
+    The sorted edges are read at most nine times.
 
     Parameters
     ----------
@@ -89,7 +94,7 @@ def community_order(
 
 
 class InNeighbours(Protocol):
-    """Every node's in-neighbours, in pieces, as often as needed."""
+    """A topology sorted by destination, which can be read several times."""
 
     @property
     def num_nodes(self) -> int:
@@ -97,7 +102,7 @@ class InNeighbours(Protocol):
         ...
 
     def pieces(self, max_edges: int, /) -> Iterator[CscPiece]:
-        """Yield all nodes in order with their in-neighbours, in pieces of about ``max_edges``."""
+        """Yield all nodes in id order with their in-neighbours. Each piece has about ``max_edges`` edges."""
         ...
 
 
@@ -106,9 +111,9 @@ def order_of_communities(graph: InNeighbours, *, max_edges: int, progress: Prepa
 
     Parameters
     ----------
-    graph : the topology, read at most ten times
+    graph : the topology, read at most nine times
     max_edges : edges per piece
-    progress : receives the number of passes
+    progress : receives the number of finished passes
     """
     labels, degrees = _propagate(graph, max_edges, progress)
     return _sorted_communities(labels, degrees)
@@ -117,7 +122,11 @@ def order_of_communities(graph: InNeighbours, *, max_edges: int, progress: Prepa
 def _propagate(
     graph: InNeighbours, max_edges: int, progress: PrepareProgress
 ) -> tuple[NDArray[Any], IdArray]:
-    """Return each node's community (N,) and out-degree (N,)."""
+    """Return each node's community (N,) and out-degree (N,).
+
+    A community is named by the id of one node, the label's first owner. Each node starts with its own id as its label.
+    After the passes, nodes without in-edges, which kept their own label, take the label of an out-neighbour.
+    """
     size = graph.num_nodes
     labels = np.arange(size, dtype=np.int32 if size < 2**31 else np.int64)
     votes = np.zeros(size, np.int32)
@@ -159,7 +168,16 @@ def _sorted_communities(labels: NDArray[Any], degrees: IdArray) -> IdArray:
 def count_sources(
     first: int, indptr: IdArray, indices: NDArray[Any], degrees: IdArray, has_sources: NDArray[np.bool_]
 ) -> None:
-    """Add the in-edges of nodes ``first``, ``first + 1``, ... to the out-degrees, and mark nodes with in-edges."""
+    """Count the edges of one piece for their sources, and mark the nodes with in-edges, in place.
+
+    Parameters
+    ----------
+    first : the piece's first node
+    indptr : (n + 1,) bounds of the in-neighbours of node ``first + i`` in ``indices``
+    indices : (e,) sources
+    degrees : (N,) out-degrees, increased
+    has_sources : (N,) set to True for the piece's nodes with in-edges
+    """
     for i in range(indptr.shape[0] - 1):
         has_sources[first + i] = indptr[i + 1] > indptr[i]
     for e in range(indices.shape[0]):
@@ -172,8 +190,16 @@ def move_nodes(
 ) -> int:
     """Give each node its in-neighbours' most common label, in place. Return the number of changed labels.
 
-    In a tie, the node's current label wins, then the first label. ``votes`` (N,) is all zero before and after.
-    ``indptr`` (n + 1,) bounds the in-neighbours of node ``first + i`` in ``indices``.
+    In a tie, the node's current label wins, and then the label that comes first in ``indices``. Self loops do not
+    vote. Each node counts its votes, takes the winner, and clears the votes again.
+
+    Parameters
+    ----------
+    first : the piece's first node
+    indptr : (n + 1,) bounds of the in-neighbours of node ``first + i`` in ``indices``
+    indices : (e,) sources
+    labels : (N,) all nodes' labels, changed
+    votes : (N,) int32 votes by label, all zero before and after
     """
     moved = 0
     for i in range(indptr.shape[0] - 1):
@@ -199,7 +225,7 @@ def move_nodes(
 def adopt_sources(
     first: int, indptr: IdArray, indices: NDArray[Any], has_sources: NDArray[np.bool_], labels: NDArray[Any]
 ) -> None:
-    """Give each node without in-edges the label of its first out-neighbour."""
+    """Give each node without in-edges the label of its first out-neighbour in this piece, in place."""
     for i in range(indptr.shape[0] - 1):
         for e in range(indptr[i], indptr[i + 1]):
             source = indices[e]
@@ -209,7 +235,7 @@ def adopt_sources(
 
 # Bytes per node for rows that are joined by id: the id, the row's place, and the inverse order.
 JOINED_NODE_BYTES = 24
-# Bytes per node for finding and holding an order, at most.
+# Most bytes per node to find and hold an order, by the order's name.
 ORDER_NODE_BYTES: dict[OrderName, int] = {"none": 0, "degree": 32, "community": 64}
 
 
@@ -257,8 +283,8 @@ class NodeOrder:
         return None, self.new_ids[first:stop]
 
     def arrivals(self, first: int, stop: int) -> IdArray:
-        """Return the places ``first`` ... ``stop - 1``, counted from ``first``, in the order of arriving rows. Pure."""
-        # Rows arrive in order of their original ids, so a sort of these ids gives the order of the places.
+        """Return the places ``first`` ... ``stop - 1``, counted from ``first``, in their rows' source order. Pure."""
+        # The sources of the places are their original ids. A sort of these ids gives the source order.
         return np.argsort(self.original_ids[first:stop])
 
 
@@ -276,8 +302,8 @@ def find_order(
     """Find the order of stored nodes. None means the source's order.
 
     The edges are read once. ``degree`` sorts the nodes by falling out-degree, and counts every parallel edge. For
-    ``community``, see `community_order`. Equal sources have equal orders for any budget. For ``community``, each node's
-    in-edges must fit into the budget for this.
+    ``community``, see `community_order`. Equal sources have equal orders, whatever the budget. The order by community
+    has one exception: of a node whose in-edges do not fit into the budget, only the first in-edges count.
 
     Parameters
     ----------
@@ -379,16 +405,16 @@ def renumbered(source: GraphSource, order: NodeOrder) -> GraphSource:
     )
 
 
-# Bytes per read of a spilled range.
+# Bytes per read of a range's file.
 _PIECE_BYTES = 4 << 20
-# Ranges, each with one file, at most.
+# Most ranges. Each range has one temporary file.
 MAX_RANGES = 4096
-# Bytes per row for the sort that finds a range's places: an id, its position, and a copy of each.
+# Bytes per row for the sort in `RowMoves.arrivals`: an id, its position, and a copy of each.
 ROW_SORT_BYTES = 24
 
 
 class RowMoves(Protocol):
-    """Places of a source's rows in the new order. A row may have one place, several, or none."""
+    """The places of a source's rows in the new order. A row may have one place, several, or none."""
 
     @property
     def num_rows(self) -> int:
@@ -398,12 +424,15 @@ class RowMoves(Protocol):
     def targets(self, first: int, stop: int) -> tuple[IdArray | None, IdArray]:
         """Return the places of rows ``first`` ... ``stop - 1``; see `NodeOrder.targets`.
 
-        Each pass over the rows calls this for all ranges in turn.
+        Each pass over the source calls this once per chunk, from the first row to the last.
         """
         ...
 
     def arrivals(self, first: int, stop: int) -> IdArray:
-        """Return the places ``first`` ... ``stop - 1``, counted from ``first``, in the order of arriving rows."""
+        """Return the places ``first`` ... ``stop - 1``, counted from ``first``, in the source order of their rows.
+
+        Places without a row are left out.
+        """
         ...
 
 
@@ -421,16 +450,18 @@ def ordered_rows(  # noqa: PLR0913 - rows, places, and limits
 ) -> Iterator[NDArray[Any]]:
     """Yield feature rows in the order of their new places, in arrays of ``range_rows``.
 
-    Each array is valid only until the next one.
+    If all places fit into one range, the rows are put in order in memory. Otherwise, each pass reads the source, writes
+    the rows of its ranges to one file per range, and then loads and sorts these files one after another. Each array is
+    valid only until the next one.
 
     Parameters
     ----------
-    features : (N, F) rows in source order, read ``num_passes`` times, or once if all fit into memory
+    features : (N, F) rows in source order, read ``num_passes`` times, or once if one range has all places
     order : the rows' new places
     dtype : the stored dtype; rows are cast to it here, except to int8
     chunk_rows : rows per chunk
     range_rows : rows per range; if one range has all places, all rows are in memory
-    num_passes : number of passes over the rows; each pass spills a part of them
+    num_passes : number of passes over the source; each pass spills the rows of its own ranges
     scratch : an existing folder for temporary files
     progress : receives the step
     step : the step's name
@@ -493,7 +524,7 @@ def ranges_per_pass(num_ranges: int, num_passes: int) -> int:
 
 
 def _cut(num_ranges: int, num_passes: int) -> list[range]:
-    """Return each pass's range numbers. Pure."""
+    """Return the numbers of each pass's ranges. Pure."""
     size = ranges_per_pass(num_ranges, num_passes)
     return [range(first, min(first + size, num_ranges)) for first in range(0, num_ranges, size)]
 
@@ -532,7 +563,7 @@ def spill_dtype(dtype: str) -> np.dtype[Any]:
 
 
 def _cast(chunk: NDArray[Any], dtype: str, first_row: int) -> NDArray[Any]:
-    """Return rows in the dtype of spilled rows. The cast comes first, so that messages name source rows."""
+    """Return rows in the dtype of spilled rows. The cast comes before the reordering, so messages name source rows."""
     if not STORED_DTYPES[dtype].has_scale:
         return cast_rows(chunk, dtype, first_row)
     # The writer makes int8 from float32. Here, only the values that it would refuse are checked.

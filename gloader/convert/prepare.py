@@ -1,7 +1,8 @@
 """Conversion of a source into a dataset directory, within a memory budget.
 
-The steps are the same for every graph. Edges are split, nodes get their order, and relations are sorted in turn. Link
-tables and features follow. A graph of one type has one relation.
+The steps are the same for every graph. `plan_source` checks the source and plans memory and disk. Then `prepare` splits
+the edges on request, finds the node order, sorts each relation's edges, and writes link tables, features, labels and
+splits. A graph of one type has one relation.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ class TypeReport:
     """A node type in the dataset."""
 
     num_nodes: int
-    feature_dim: int  # 0: no features
-    is_derived: bool  # True if the conversion computed the features
+    feature_dim: int  # number of columns; 0 without features
+    is_derived: bool  # True if the conversion computed the features as means over neighbours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,7 @@ class RelationReport:
     num_edges: int  # stored edges
     edges_read: int  # edges read from the source
     has_edge_times: bool
-    edge_feature_dim: int  # 0: no edge features
+    edge_feature_dim: int  # number of columns; 0 without edge features
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,10 +82,10 @@ class PrepareReport:
     node_types: dict[str, TypeReport]
     relations: dict[str, RelationReport]  # keys are "source:name:destination"
     labelled: str  # the type with labels and splits
-    edge_feature_dtype: str | None  # None: no edge features
+    edge_feature_dtype: str | None  # None without edge features
     feature_dtype: str
     order: OrderName
-    seconds: float
+    seconds: float  # time for the whole conversion
     order_seconds: float  # time to find the node order
     edge_seconds: float  # time for edges and edge features
     feature_seconds: float  # time for given and derived features
@@ -92,8 +93,9 @@ class PrepareReport:
     spilled_bytes: int  # bytes of edges in temporary files
     budget_bytes: int
     peak_bytes: int = 0  # peak memory without Python, libraries and kernels, measured between chunks
-    links: dict[str, LinkReport] = field(default_factory=dict)  # reports by link table
-    receipt: dict[str, str] = field(default_factory=dict)  # the dataset's receipt; see `Receipt`
+    links: dict[str, LinkReport] = field(default_factory=dict)  # a report for each link table
+    # Short texts about the conversion by name, such as "not used"; also stored in the dataset.
+    receipt: dict[str, str] = field(default_factory=dict)
 
     @property
     def num_nodes(self) -> int:
@@ -130,16 +132,16 @@ class PrepareReport:
         values = asdict(self) | {"path": str(self.path)}
         path, kind = values.pop("path"), values.pop("kind")
         if kind == "hetero":
-            unsaid = ("edge_feature_dtype", "order", "order_seconds")
-            return {"path": path} | {name: each for name, each in values.items() if name not in unsaid}
+            omitted = ("edge_feature_dtype", "order", "order_seconds")
+            return {"path": path} | {name: each for name, each in values.items() if name not in omitted}
         counts = ("num_nodes", "num_edges", "edges_read", "has_edge_times", "edge_feature_dim", "feature_dim")
-        unsaid = ("node_types", "relations", "labelled")
-        said = {name: each for name, each in values.items() if name not in unsaid}
-        return {"path": path} | {name: getattr(self, name) for name in counts} | said
+        omitted = ("node_types", "relations", "labelled")
+        others = {name: each for name, each in values.items() if name not in omitted}
+        return {"path": path} | {name: getattr(self, name) for name in counts} | others
 
 
 def plan_source(source: AnySource, out: Path, options: PrepareOptions) -> PreparePlan:
-    """Check a source, and return its conversion's memory and disk. Nothing is written.
+    """Check a source, and return the plan for its conversion. Nothing is written.
 
     Parameters
     ----------
@@ -158,7 +160,7 @@ def plan_source(source: AnySource, out: Path, options: PrepareOptions) -> Prepar
     StoreWriteError
         The disk has no room. The message gives needed and free bytes.
     ConfigError
-        The feature dtype cannot be stored, a link table is not one, or an option does not fit the source.
+        The feature dtype cannot be stored, a link table's text is malformed, or an option does not fit the source.
     """
     return _plan(with_tables(source, options), out, options)
 
@@ -208,6 +210,7 @@ def _prepare(
     source: AnySource, out: Path, options: PrepareOptions, progress: PrepareProgress
 ) -> PrepareReport:
     started = time.perf_counter()
+    # The receipt's streams count edges and rows while the steps below read them.
     receipt, graph = Receipt.of(with_tables(source, options), options)
     plan = _plan(graph, out, options)
     with _begin(graph, out, options) as writer:
@@ -275,6 +278,7 @@ def _prepare(
 
 
 def _begin(source: GraphSource, out: Path, options: PrepareOptions) -> DatasetWriter:
+    """Return the writer for the dataset, with its schema and the metadata for its commit record."""
     relations = plan_relations(source, options)
     metadata: dict[str, Any] = {"source": source.origin, "options": _recorded(source, relations, options)}
     if not source.has_names:
@@ -308,7 +312,7 @@ def _recorded(
 
 
 def _log_plan(source: GraphSource, plan: PreparePlan) -> None:
-    # If a file does not store its number of edges, the plan counts on the most memory that they may take.
+    # If a file does not store its number of edges, the plan assumes that edges take the whole memory budget.
     is_counted = all(each.edges.num_edges is not None for each in source.relations)
     _LOG.info(
         "preparing %s: at most %s of memory%s, %s on disk and %s of temporary files",
@@ -360,14 +364,15 @@ def _relation_report(each: PlannedRelation, sort: CscReport) -> RelationReport:
 
 
 def _named(progress: PrepareProgress, source: GraphSource, name: str) -> PrepareProgress:
+    """Return the progress that prefixes each step with ``name``, or ``progress`` itself for a graph of one type."""
     return NamedProgress(progress, name) if source.has_names else progress
 
 
 class _FeatureWriter:
     """Writes all types' features. Given features come first, because derived features are means over stored rows.
 
-    If only a part of the rows is stored, each mean streams its source rows again. The edges for all means then stay
-    until everything is written.
+    If the dataset gets only a part of each matrix's rows, a mean cannot read its source rows from the dataset. It
+    streams them again from the source. The sorted edges of all means then stay on disk until the end.
     """
 
     def __init__(
@@ -400,7 +405,7 @@ class _FeatureWriter:
                     graphs.close()
 
     def _rows(self, nodes: NodeSource, features: FeatureStream) -> Iterator[NDArray[np.generic]]:
-        """Return a type's feature rows in node order."""
+        """Yield a type's feature rows in node order, chunk by chunk."""
         shares = self._plan.rows[nodes.name]
         moves = NodeOrder.of_rows(nodes.row_ids, self._order)
         if moves is None:
@@ -417,6 +422,10 @@ class _FeatureWriter:
         )
 
     def _derive(self, nodes: NodeSource, column: AnyColumn, graphs: ExitStack) -> None:
+        """Write a type's derived features: sort the edges of its mean, and average the rows of ``column``.
+
+        ``graphs`` takes over the sorted edges on disk.
+        """
         edges, ends = averaged_edges(self._source, nodes)
         folder = self._writer.scratch / f"mean-{len(self._stored)}"
         folder.mkdir()
@@ -425,7 +434,7 @@ class _FeatureWriter:
             edges,
             rules=EdgeRules(),
             budget_bytes=self._plan.free_bytes,
-            progress=NamedProgress(self._progress, f"what {nodes.name} averages"),
+            progress=NamedProgress(self._progress, f"neighbours of {nodes.name}"),
         )
         plan = plan_means(
             num_rows=nodes.num_nodes,
@@ -440,6 +449,7 @@ class _FeatureWriter:
     def _append(
         self, nodes: NodeSource, step: str, chunks: Iterator[NDArray[np.generic]], features: FeatureStream
     ) -> None:
+        """Write ``chunks`` as a type's features, and keep a way to read the rows again for means over them."""
         dim, done = features.dim, 0
         row_bytes = dim * features.dtype.itemsize
         progress = _named(self._progress, self._source, nodes.name)

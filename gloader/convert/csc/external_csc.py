@@ -1,8 +1,10 @@
-"""Turn a stream of edges into CSC within a memory budget: an external counting sort in two passes.
+"""Sorting a stream of edges into CSC within a memory budget: an external counting sort in two passes.
 
-The first pass distributes the edges over buckets by destination. The second pass sorts each bucket by counting:
-degrees, offsets, and a stable scatter of the sources. Both passes stay within the budget for any number of edges.
-`ScratchCsc` has the result in temporary files, which can be read in pieces any number of times.
+A *bucket* is a run of consecutive destinations with a temporary file. A *record* is one edge in such a file: its ends,
+and its columns (weight, time, number in the source). The first pass reads the source and writes each edge to its
+bucket. The second pass sorts one bucket after another by counting: degrees, offsets, and a stable scatter of the
+sources. Both passes stay within the budget for any number of edges. `build_csc` writes the result to a `CscSink`. One
+such sink is `ScratchCsc`, which keeps the result in temporary files that can be read several times.
 """
 
 from __future__ import annotations
@@ -33,12 +35,12 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-# Each bucket is a file that is opened and closed once per chunk, so more buckets would cost more than they save.
+# Most buckets. Each bucket's file is opened and closed once per chunk, so more buckets would cost more than they save.
 _MAX_BUCKETS = 256
-# Larger chunks are not read faster. Smaller chunks spend their time in calls.
+# Edges per chunk of the source. Larger chunks are not read faster. Smaller chunks spend their time in calls.
 _MAX_CHUNK_EDGES = 2_000_000
 _MIN_CHUNK_EDGES = 4_096
-# Nodes per bucket, so that the counters fit into an ordinary second-level cache.
+# Nodes per bucket for which the counters fit into an ordinary second-level cache.
 _BUCKET_NODES = 2**18
 # Edges per node if the source's number of edges is unknown.
 _USUAL_DEGREE = 32
@@ -47,7 +49,7 @@ _COUNTER_BYTES = 24
 
 
 class ChunkWriter(Protocol):
-    """Receives an array in pieces, in order."""
+    """Receives an array's rows, chunk by chunk, in order."""
 
     def append(self, chunk: NDArray[Any], /) -> None:
         """Write the next rows."""
@@ -76,13 +78,13 @@ class CscSink(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CscPlan:
-    """Shares of the memory budget for reading, holding and sorting edges."""
+    """Buckets, and the memory budget's shares for reading, holding and sorting edges."""
 
     shift: int  # bucket b holds the destinations d with d >> shift == b
     num_buckets: int
-    chunk_edges: int  # edges per chunk
-    held_bytes: int  # bytes of bucketed edges in memory before they are spilled
-    sort_edges: int  # edges per sort
+    chunk_edges: int  # edges per chunk of the source
+    held_bytes: int  # bytes of records that stay in memory before they are written to the buckets' files
+    sort_edges: int  # edges that are sorted together
     peak_bytes: int  # peak memory of both passes, with buffers
 
 
@@ -97,7 +99,7 @@ class CscReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeNumbers:
-    """Receives each edge's number in the source, in position order. Added loops have `NO_EDGE`."""
+    """Receives each edge's number in the source, in the order of edge positions. Added self loops have `NO_EDGE`."""
 
     array: TemporaryArray
     num_rows: int  # feature rows in the source; all numbers are below this
@@ -133,7 +135,7 @@ def edge_columns(edges: EdgeStream, rules: EdgeRules, *, num_rows: int | None) -
 def plan_csc(
     ends: EdgeEnds, num_edges: int | None, *, columns: EdgeColumns, rules: EdgeRules, budget_bytes: int
 ) -> CscPlan:
-    """Divide a memory budget between reading, holding and sorting edges. Pure.
+    """Choose the buckets, and divide a memory budget between reading, holding and sorting edges. Pure.
 
     Parameters
     ----------
@@ -166,8 +168,8 @@ def plan_csc(
             f"sorting edges of {num_nodes} nodes needs at least {format_bytes(needed)}; the memory budget "
             f"leaves {format_bytes(budget_bytes)} for it. Raise --memory-budget"
         )
-    # A chunk and the held records are alive together, and the sort comes later. A chunk gets a quarter, and held
-    # records up to half. The sort gets the memory without held records.
+    # The first pass needs memory for a chunk and for held records. A chunk gets a quarter, and held records get up to
+    # half. The second pass gets the memory without held records.
     free = budget_bytes - counters - PIECE_BYTES
     chunk = max(_MIN_CHUNK_EDGES, min(_MAX_CHUNK_EDGES, free // 4 // per_edge))
     held = max(0, free - max(chunk * per_edge, free // 2))
@@ -196,11 +198,11 @@ def build_csc(
     numbers: EdgeNumbers | None = None,
     progress: PrepareProgress = NO_PROGRESS,
 ) -> CscReport:
-    """Write the edges to ``sink`` as CSC: each destination's in-neighbours, in input order.
+    """Write the edges to ``sink`` as CSC, destination by destination.
 
-    If ``rules`` merge parallel edges, in-neighbours are in ascending order instead. If edges have times, they are in
-    time order, and edges with equal times by source. Merged parallel edges keep the first edge's time and number.
-    Indices are int32 for fewer than 2**31 sources. The source is read once.
+    Each destination's in-neighbours are in input order. If ``rules`` merge parallel edges, they are in ascending order.
+    If edges have times, they are in time order, and edges with equal times are in order of their sources. Merged
+    parallel edges keep the first edge's time and number. Indices are int32 for fewer than 2**31 sources.
 
     Parameters
     ----------
@@ -261,7 +263,7 @@ def _deal_out(
     progress: PrepareProgress,
 ) -> int:
     """Distribute all chunks over the buckets, and return the number of edges read."""
-    # This is a separate function, so that the last chunk is freed before the sort begins.
+    # This is a separate function, so that the last chunk is freed before the second pass begins.
     read = 0
     for count, chunk in chunks:
         append_edges(spill, chunk, shift=shift)
@@ -271,7 +273,7 @@ def _deal_out(
 
 
 def _bucket_shift(num_nodes: int, wanted_buckets: int) -> int:
-    """Return the number of low node-id bits that give the place in a bucket."""
+    """Return the number of low bits in a node id that count within a bucket. The other bits number the bucket."""
     buckets = min(_MAX_BUCKETS, max(wanted_buckets, -(-num_nodes // _BUCKET_NODES)))
     return max(0, (max(1, num_nodes) - 1).bit_length() - (buckets - 1).bit_length())
 
@@ -301,7 +303,10 @@ def _write(
     scratch: Path,
     progress: PrepareProgress,
 ) -> int:
-    """Write the ranges to ``sink``, and return the number of written edges. ``total`` edges are in the buckets."""
+    """Write the sorted ranges to ``sink``, and return the number of written edges.
+
+    ``total`` is the number of edges in the buckets. A merge may write fewer.
+    """
     with sink.indptr() as offsets:
         if not ranges.merges:
             with ExitStack() as stack:
@@ -343,6 +348,7 @@ def _write_ranges(
     total: int,
     progress: PrepareProgress,
 ) -> int:
+    """Append the offsets, the columns and the edge numbers of all ranges. Return the number of written edges."""
     # Without ``numbers``, the numbers only serve the merge, and are not written.
     columns = dict(writers) | ({} if numbers is None else {"number": numbers})
     # Each range continues the offsets, which begin with 0.
@@ -363,7 +369,7 @@ def _write_ranges(
     return written
 
 
-# Offsets per read: 2 MB.
+# Offsets per read of `ScratchCsc.pieces`: 2 MB.
 _BLOCK_NODES = 1 << 18
 
 
@@ -371,14 +377,14 @@ _BLOCK_NODES = 1 << 18
 class CscPiece:
     """The in-neighbours of consecutive nodes."""
 
-    first: int  # the first node
+    first: int  # the first node's id
     indptr: IdArray  # (n + 1,) bounds of the nodes' in-neighbours in ``indices``
-    indices: NDArray[Any]
+    indices: NDArray[Any]  # (e,) the in-neighbours
 
 
 @dataclass(slots=True, kw_only=True)
 class ScratchCsc:
-    """A `CscSink` with every destination's in-neighbours, in two files in ``folder``. Owns them until ``close()``."""
+    """A `CscSink` for a topology without weights and times. Owns two files in ``folder`` until ``close()``."""
 
     folder: Path
     ends: EdgeEnds
@@ -398,7 +404,7 @@ class ScratchCsc:
     def fill(
         self, edges: EdgeStream, *, rules: EdgeRules, budget_bytes: int, progress: PrepareProgress
     ) -> int:
-        """Sort edges into the files, and return their number after the rules. Raises as `build_csc`.
+        """Sort edges into the files, and return the number of edges after the rules. Raises as `build_csc`.
 
         Parameters
         ----------
@@ -428,14 +434,17 @@ class ScratchCsc:
 
     def edge_weight(self, num_edges: int) -> AbstractContextManager[TemporaryArray]:
         """Raise NotImplementedError, because edges have no weights here."""
-        raise NotImplementedError(f"the {num_edges} weights of a topology on its way are not kept")
+        raise NotImplementedError(f"a temporary topology stores no weights, but gets {num_edges}")
 
     def edge_time(self, num_edges: int) -> AbstractContextManager[TemporaryArray]:
         """Raise NotImplementedError, because edges have no times here."""
-        raise NotImplementedError(f"the {num_edges} times of a topology on its way are not kept")
+        raise NotImplementedError(f"a temporary topology stores no times, but gets {num_edges}")
 
     def pieces(self, max_edges: int) -> Iterator[CscPiece]:
-        """Yield all nodes in order with their in-neighbours. A node with more edges gets only ``max_edges``."""
+        """Yield all nodes in order, with at most ``max_edges`` in-neighbours per piece.
+
+        A node with more in-neighbours has its own piece, with only the first ``max_edges``.
+        """
         # A block reads one offset more than nodes, because the last offset bounds the last node.
         for block in range(0, self.num_nodes, _BLOCK_NODES):
             bounds = self._offsets.read(block, min(self.num_nodes, block + _BLOCK_NODES) + 1)

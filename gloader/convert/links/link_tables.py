@@ -1,6 +1,9 @@
-"""A conversion's link tables: from the source, from files, and from an edge split.
+"""The link tables of a conversion: from the source, from files, and from an edge split.
 
-Each table belongs to one relation. Reverse relations are found by name, or by a sample of pairs.
+A link table lists pairs of nodes whose edges a model predicts. It belongs to one relation. An edge split divides a
+relation's edges among three new tables, train, valid and test. Only the train edges stay in the graph. Another relation
+may hold the same pairs in the other direction: the *reverse relation*. Its held-out edges must leave the graph too. It
+is found by a flag, by its name, or by a comparison of the relations' pairs.
 """
 
 from __future__ import annotations
@@ -43,11 +46,13 @@ if TYPE_CHECKING:
 
 
 _LOG = logging.getLogger(__name__)
-# Bytes per sampled pair: its hash, the other relation's hashes, and the sort. Chunks have the larger share.
-_BYTES_OF_PAIR: Final = 128
-_MIN_PAIRS: Final = 1 << 12
-_TOLD_SHARE: Final = 0.1  # share of reversed pairs from which a warning is given
-_FULL_SHARE: Final = 0.9  # share of all possible pairs; a relation with more holds nearly any pair
+# Bytes per sampled pair: its hash, the other relation's hash, and the sort. Most of the memory remains for chunks.
+_PAIR_BYTES: Final = 128
+_MIN_PAIRS: Final = 1 << 12  # least pairs in a sample, whatever the memory budget
+# If another relation holds at least this share of the reversed pairs, but is no reverse relation, a warning names it.
+_WARNING_SHARE: Final = 0.1
+# A relation with more than this share of all possible pairs holds reversed pairs by chance. It is no reverse relation.
+_FULL_SHARE: Final = 0.9
 
 
 def reverse_of(
@@ -79,10 +84,11 @@ def reverses_by_pairs(
     budget_bytes: int,
     max_edges: int,
 ) -> list[Relation]:
-    """Return the relations that hold ``relation``'s reversed pairs, under any name.
+    """Return the relations that hold ``relation``'s pairs in the other direction, whatever their names.
 
-    Pairs are compared by hashes: all pairs, or the same sample in each relation. A warning names relations with only a
-    part of the reversed pairs, and the flag for a reverse relation.
+    Pairs are compared by their hashes. Without memory for all pairs, all relations are compared by the same sample. A
+    relation is a reverse if it holds all reversed pairs, or if it holds nothing else and more than half of them. A
+    warning names relations with only a part of the reversed pairs, and the flag that declares a reverse relation.
 
     Parameters
     ----------
@@ -100,32 +106,32 @@ def reverses_by_pairs(
     ]
     if not others:
         return []
-    most_pairs = max(_MIN_PAIRS, budget_bytes // _BYTES_OF_PAIR)
+    most_pairs = max(_MIN_PAIRS, budget_bytes // _PAIR_BYTES)
     ours = PairSample(most_pairs=most_pairs)
-    ours.fill(streams[relation], max_edges, is_turned=False)
+    ours.fill(streams[relation], max_edges, is_reversed=False)
     found = []
     for other in others:
         theirs = PairSample(most_pairs=most_pairs)
-        theirs.fill(streams[other], max_edges, is_turned=True)
+        theirs.fill(streams[other], max_edges, is_reversed=True)
         num_ours, num_theirs, num_both = ours.compared(theirs)
         if not num_both:
             continue
         of_ours, of_theirs = num_both / num_ours, num_both / num_theirs
         # A relation with nearly all possible pairs holds these pairs by chance.
         density = theirs.estimated() / max(counts[0] * counts[1], 1)
-        said = (
+        overlap = (
             f"{relation_text(other)} holds {100 * of_ours:.3g}% of the pairs of {relation_text(relation)} the other "
             f"way round ({num_both:,} of {num_ours:,}{' in a sample' if ours.is_part or theirs.is_part else ''})"
         )
         is_reverse = of_ours == 1.0 or (of_theirs == 1.0 and of_ours > 1 / 2)
         if is_reverse and density < _FULL_SHARE:
-            _LOG.info("%s: held-out edges are left out of it too", said)
+            _LOG.info("%s: held-out edges are left out of it too", overlap)
             found.append(other)
-        elif of_ours >= max(_TOLD_SHARE, 2 * density):
+        elif of_ours >= max(_WARNING_SHARE, 2 * density):
             _LOG.warning(
-                "%s: held-out edges stay in the graph there; if it leads back, say --reverse %s=%s, in Python "
-                "reverse={%r: %r}, and they are left out of it too",
-                said,
+                "%s: held-out edges stay in that relation. If it is the reverse relation, leave them out of it with "
+                "--reverse %s=%s, in Python reverse={%r: %r}",
+                overlap,
                 relation_text(relation),
                 relation_text(other),
                 relation_text(relation),
@@ -136,22 +142,26 @@ def reverses_by_pairs(
 
 @dataclass(slots=True, kw_only=True)
 class PairSample:
-    """Hashes of a relation's pairs: all hashes, or the hashes below a bound. Compared samples use the same bound."""
+    """A sample of a relation's distinct pairs: the pairs whose hash begins with ``bits`` zero bits.
 
-    most_pairs: int
+    The sample is complete if ``bits`` is 0. Each further bit halves it. The hash depends only on the pair. So two
+    samples with equal ``bits`` contain the same pairs of both relations.
+    """
+
+    most_pairs: int  # most pairs in the sample
     hashes: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))  # ascending, unique
-    bits: int = 0  # the sample has the pairs whose hash begins with this number of zero bits
+    bits: int = 0  # number of zero bits at the start of each hash
 
     @property
     def is_part(self) -> bool:
         """True if the sample is not complete."""
         return self.bits > 0
 
-    def fill(self, edges: EdgeStream, max_edges: int, *, is_turned: bool) -> None:
-        """Add the pairs in ``edges``, with source and destination exchanged if ``is_turned``."""
+    def fill(self, edges: EdgeStream, max_edges: int, *, is_reversed: bool) -> None:
+        """Add the pairs in ``edges``, with source and destination exchanged if ``is_reversed``."""
         parts, size = [self.hashes], 0
         for chunk in edges.chunks(max_edges):
-            first, second = (chunk.dst, chunk.src) if is_turned else (chunk.src, chunk.dst)
+            first, second = (chunk.dst, chunk.src) if is_reversed else (chunk.src, chunk.dst)
             hashes = self._below(mixed_words(mixed_words(_words(first) * GOLDEN) + _words(second)))
             parts.append(hashes)
             size += len(hashes)
@@ -161,7 +171,7 @@ class PairSample:
         self._shrink(parts)
 
     def compared(self, other: PairSample) -> tuple[int, int, int]:
-        """Return the numbers of compared pairs in each sample, and in both."""
+        """Reduce both samples to the same ``bits``. Return the numbers of pairs in this, in the other, and in both."""
         bits = max(self.bits, other.bits)
         self.bits = other.bits = bits
         self.hashes, other.hashes = self._below(self.hashes), other._below(other.hashes)
@@ -173,12 +183,14 @@ class PairSample:
         return len(self.hashes) << self.bits
 
     def _shrink(self, parts: list[NDArray[np.uint64]]) -> None:
+        """Join the hashes, and halve the sample until it is at most half full."""
         self.hashes = np.unique(np.concatenate(parts))
         while len(self.hashes) > self.most_pairs // 2:
             self.bits += 1
             self.hashes = self._below(self.hashes)
 
     def _below(self, hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Return the hashes that begin with ``bits`` zero bits."""
         return hashes[hashes >> np.uint64(64 - self.bits) == 0] if self.bits else hashes
 
 
@@ -193,7 +205,7 @@ def named_or_only(text: str | None, relations: Sequence[Relation], *, need: str,
     ----------
     text : "author:writes:paper", or only its name, or None for the only relation
     relations : the source's relations
-    need : beginning of the message, which names the option that needs a relation
+    need : beginning of the error message; it names the option that needs a relation
     where : the source, for messages
 
     Raises
@@ -209,9 +221,9 @@ def named_or_only(text: str | None, relations: Sequence[Relation], *, need: str,
     return relations[0]
 
 
-# Bytes per edge of a chunk in an edge split: the edge as read, its ids, and its part.
+# Bytes per edge of a chunk in an edge split: the edge as read, its ids, and the number of its part.
 _EDGE_BYTES = 96
-_MIN_EDGES, _MAX_EDGES = 4_096, 2_000_000
+_MIN_EDGES, _MAX_EDGES = 4_096, 2_000_000  # edges per chunk
 
 
 def with_tables(source: AnySource, options: PrepareOptions) -> GraphSource:
@@ -236,20 +248,22 @@ def with_tables(source: AnySource, options: PrepareOptions) -> GraphSource:
         _split_relation(graph, options)
     elif options.edge_split_relation is not None:
         raise ConfigError(
-            "--edge-split-relation says whose edges are split: add their shares, --edge-split 80/10/10"
+            "--edge-split-relation names a relation to split, and --edge-split is missing: add --edge-split 80/10/10"
         )
     elif options.edge_split_by != "random":
         raise ConfigError(
-            f"--edge-split-by {options.edge_split_by} says how edges are split: add their shares, --edge-split 80/10/10"
+            f"--edge-split-by {options.edge_split_by} needs an edge split: add --edge-split 80/10/10"
         )
-    made = PARTS if options.edge_split is not None else ()
-    seen = dict.fromkeys(made, "made by --edge-split")
+    split_tables = PARTS if options.edge_split is not None else ()
+    origins = dict.fromkeys(
+        split_tables, "made by --edge-split"
+    )  # each table's origin, by its name in lower case
     for each in links:
         if not is_type_name(each.name):
             raise ConfigError(f"link table {shown(each.name)}: a name has {ALLOWED}, and no '__' inside")
-        if (other := seen.get(each.name.casefold())) is not None:
+        if (other := origins.get(each.name.casefold())) is not None:
             raise ConfigError(f"the link table {each.name!r} of {each.where} is there already, {other}")
-        seen[each.name.casefold()] = f"from {each.where}"
+        origins[each.name.casefold()] = f"from {each.where}"
         _relation_of(each, graph, _relations(graph))
     return replace(
         graph,
@@ -267,7 +281,7 @@ def _table_in_file(text: str, notes: ColumnNotes) -> LinkSource:
 
 
 def split_edges(source: GraphSource, options: PrepareOptions) -> EdgeStream | None:
-    """Return all edges of an edge split, or None without one. Raises as `with_tables`. Pure."""
+    """Return the edges that an edge split divides, or None without a split. Raises as `with_tables`. Pure."""
     return None if options.edge_split is None else _edges_of(source, _split_relation(source, options))[1]
 
 
@@ -276,11 +290,11 @@ def split_source(
 ) -> GraphSource:
     """Return the source with the part "train" as its edges, and with a link table for each part.
 
-    A reverse relation is split in the same way.
+    Reverse relations are split in the same way. Their edges in valid and test are dropped.
 
     Parameters
     ----------
-    source : the source. One pass counts its edges, and a split by time needs more passes
+    source : the source. One pass counts its edges. A split by time needs more passes
     options : the conversion's options; without a split, the source is returned unchanged
     budget_bytes : the memory budget
     progress : receives the steps
@@ -304,15 +318,16 @@ def split_source(
     parts = deal_edges(edges, rule, ends=ends, max_edges=max_edges, progress=progress)
     _refuse_empty(parts, ends.where)
     kept = {relation: parts[0]}
-    for back in _backs(source, relation, options, budget_bytes=budget_bytes, max_edges=max_edges):
-        # The reverse relation would bring the held-out edges back into the graph.
+    reverses = _reverse_relations(source, relation, options, budget_bytes=budget_bytes, max_edges=max_edges)
+    for back in reverses:
+        # Otherwise, the reverse relation would bring the held-out edges back into the graph.
         back_ends, back_edges = _edges_of(source, back)
         if isinstance(rule, RandomParts):
             rule = replace(rule, is_reverse=True)
         elif not back_edges.has_times:
             raise SourceError(
-                f"{back_ends.where}: its edges lead back along {relation_text(relation)}, and have no times by which "
-                "--edge-split-by time could leave some of them out; give them times, or split at random"
+                f"{back_ends.where} is a reverse relation of {relation_text(relation)} without times, so "
+                "--edge-split-by time cannot find its held-out edges; give its edges times, or split at random"
             )
         kept[back] = deal_edges(back_edges, rule, ends=back_ends, max_edges=max_edges, progress=progress)[0]
     links = _part_tables(parts, source.origin, relation, *list(kept)[1:2]) + source.links
@@ -339,10 +354,10 @@ def _part_tables(
     )
 
 
-def _backs(
+def _reverse_relations(
     source: GraphSource, relation: Relation, options: PrepareOptions, *, budget_bytes: int, max_edges: int
 ) -> list[Relation]:
-    """Return the reverse relations, found by a flag, by name or by their pairs."""
+    """Return the reverse relations, found by the flag --reverse, by name, or by their pairs."""
     relations = _relations(source)
     named = named_reverses(options.reverse, relations, where=source.origin)
     back = reverse_of(relation, relations, named)
@@ -411,6 +426,7 @@ def _rule(
 
 
 def _refuse_empty(parts: Sequence[EdgeStream], where: str) -> None:
+    """Raise ConfigError for a part of the split without edges."""
     total = sum(each.num_edges or 0 for each in parts)
     for name, part in zip(PARTS, parts, strict=True):
         if not part.num_edges:

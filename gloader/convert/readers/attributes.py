@@ -1,6 +1,7 @@
-"""A saved graph's named arrays: features, labels, splits and weights, under the libraries' names.
+"""Sources over a graph that PyG or DGL saved: its named arrays become features, labels, splits and edge columns.
 
-`one_type_source` and `stored_source` make sources from a library's arrays by node type and relation.
+`Attributes` finds each array by the names that the libraries use, and records its role for the receipt.
+`one_type_source` and `stored_source` make a source from the arrays of all node types and relations.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, Relation
 
 
-# PyG's data sets have masks, and OGB's splits are ids. Both "val" and "valid" are common.
+# The usual array names for each part of a split. PyG's data sets have masks, and OGB's splits are ids.
 _PARTS = {
     "train": ("train_mask", "train_idx"),
     "valid": ("val_mask", "valid_mask", "val_idx", "valid_idx"),
@@ -52,13 +53,13 @@ _PARTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attributes:
-    """One saved graph's named arrays."""
+    """The named arrays of a node type or a relation."""
 
     arrays: Mapping[str, NDArray[np.generic]]
     where: str  # the file or array, for messages
     # Kinds of entries that are not arrays, such as {"adj": "SparseTensor"}.
     others: Mapping[str, str] = field(default_factory=dict)
-    used: dict[str, str] = field(default_factory=dict)  # roles of the arrays requested so far
+    used: dict[str, str] = field(default_factory=dict)  # each used array's role, such as {"x": "features"}
 
     @property
     def num_bytes(self) -> int:
@@ -70,7 +71,13 @@ class Attributes:
         return next((name for name in names if name in self.arrays), None)
 
     def require(self, *names: str, what: str, instead: str = "") -> str:
-        """Return the first of ``names`` with an array. ``instead`` ends the message if there is no such array.
+        """Return the first of ``names`` with an array.
+
+        Parameters
+        ----------
+        names : usual names, in order of preference
+        what : the arrays' role, for the message
+        instead : end of the message, with a remedy
 
         Raises
         ------
@@ -79,8 +86,10 @@ class Attributes:
         """
         name = self.find(*names)
         if name is None:
-            there = ", ".join(sorted(self.arrays)) or "nothing"
-            raise SourceError(f"{self.where} has no {what} ({' or '.join(names)}); it has {there}{instead}")
+            existing = ", ".join(sorted(self.arrays)) or "nothing"
+            raise SourceError(
+                f"{self.where} has no {what} ({' or '.join(names)}); it has {existing}{instead}"
+            )
         return name
 
     def features(self, *names: str) -> NDArray[np.generic]:
@@ -112,9 +121,9 @@ class Attributes:
         return to_labels(self.arrays[name], where=f"{self.where}: {name}")
 
     def splits(self, num_nodes: int) -> Splits | None:
-        """Return the splits, or None without any part. Masks (N, k) have several splits, and the first is used.
+        """Return the splits, or None if there is no array for any part.
 
-        A missing valid or test part is empty.
+        A missing valid or test part is empty. Masks (N, k) have k splits, and the first is used.
 
         Raises
         ------
@@ -150,7 +159,13 @@ class Attributes:
     def edge_features(
         self, names: EdgeNames, usual: tuple[str, ...], *, num_edges: int
     ) -> NDArray[np.generic] | None:
-        """Return the edge features (E, F_e), under the requested or a usual name, or None.
+        """Return the edge features (E, F_e), or None without such an array.
+
+        Parameters
+        ----------
+        names : the user's names
+        usual : the library's names, if the user gave none
+        num_edges : E
 
         Raises
         ------
@@ -161,12 +176,12 @@ class Attributes:
         if name is None:
             return None
         rows = self.arrays[name]
-        is_asked = name == names.features
-        if rows.ndim == 1 and is_asked:
+        is_requested = name == names.features
+        if rows.ndim == 1 and is_requested:
             rows = rows.reshape(-1, 1)
         if rows.ndim != 2 or rows.dtype.kind not in "fiub":
             # A usual name may stand for something else, and the caller did not request it.
-            if not is_asked:
+            if not is_requested:
                 return None
             raise ShapeError(
                 f"{self.where}: {name} has shape {rows.shape} and dtype {rows.dtype}; features of edges are an (E, F) "
@@ -178,7 +193,7 @@ class Attributes:
         return rows
 
     def edge_times(self, names: EdgeNames, *, num_edges: int) -> NDArray[np.generic] | None:
-        """Return the edge times (E,), under the requested name or ``edge_time``, or None.
+        """Return the edge times (E,) under the user's name or else ``edge_time``. Return None without such an array.
 
         Raises
         ------
@@ -201,9 +216,9 @@ class Attributes:
 
     def column_notes(self) -> tuple[str, ...]:
         """Return the arrays' roles as one line for the receipt, or no line. Pure."""
-        told = {name: role for name, role in self.used.items() if name != "edge_index"}
-        roles = ", ".join(f"{name}: {role}" for name, role in told.items())
-        return (f"{self.where}: {roles}",) if roles else ()
+        roles = {name: role for name, role in self.used.items() if name != "edge_index"}
+        text = ", ".join(f"{name}: {role}" for name, role in roles.items())
+        return (f"{self.where}: {text}",) if text else ()
 
     def unused(self, *, num_nodes: int | None = None, num_edges: int | None = None) -> list[str]:
         """Return the unused arrays with their shapes, such as ``pos (N, 3)``. Pure.
@@ -214,14 +229,14 @@ class Attributes:
         """
 
         def shape(name: str, array: NDArray[np.generic]) -> str:
-            sizes = [("E", num_edges), ("N", num_nodes)]
-            # In a graph with equally many nodes and edges, the name decides.
-            first = list(map(str, array.shape))
-            for letter, count in sizes if "edge" in name else sizes[::-1]:
+            letters = [("E", num_edges), ("N", num_nodes)]
+            sizes = list(map(str, array.shape))
+            # In a graph with equally many nodes and edges, the array's name decides between E and N.
+            for letter, count in letters if "edge" in name else letters[::-1]:
                 if array.ndim and array.shape[0] == count:
-                    first[0] = letter
+                    sizes[0] = letter
                     break
-            return f"({', '.join(first)}{',' * (array.ndim == 1)})"
+            return f"({', '.join(sizes)}{',' * (array.ndim == 1)})"
 
         left = [
             f"{name} {shape(name, array)}" for name, array in self.arrays.items() if name not in self.used
@@ -235,6 +250,7 @@ class Attributes:
         return left + [f"{name} ({kind})" for name, kind in self.others.items() if name not in self.used]
 
     def _part(self, name: str, num_nodes: int) -> IdArray:
+        """Return the node ids of the split part in array ``name``."""
         values = self.arrays[name]
         if values.ndim == 2:
             values = values[:, 0]
@@ -285,7 +301,7 @@ class SavedGraph:
         return self.where if isinstance(self.where, Path) else None
 
     def require_columns(self, edges: Sequence[EdgeStore]) -> None:
-        """Refuse time or feature names that no relation has, with a ConfigError that lists the existing names."""
+        """Raise ConfigError if the user names edge times or edge features that no relation has."""
         self.edge_names.require(
             has_times=any(each.edges.has_times for each in edges),
             has_features=any(each.features is not None for each in edges),
@@ -309,8 +325,8 @@ class EdgeStore:
     relation: Relation
     edges: EdgeStream
     features: FeatureStream | None = None  # edge features, in edge order
-    arrays: Attributes | None = None  # the edges' arrays; None: the nodes' arrays have the edges too
-    names: Collection[str] = ()  # names of arrays that may be times or features
+    arrays: Attributes | None = None  # the edge arrays; None means that the node's `Attributes` include them
+    names: Collection[str] = ()  # names of arrays that may be times or features, for messages
 
 
 def one_type_source(

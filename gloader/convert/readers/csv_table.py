@@ -1,4 +1,8 @@
-"""A text table as a stream of numbers: CSV, TSV or aligned columns, gzipped or not, with or without a header."""
+"""A text table as a stream of numbers: CSV, TSV or columns aligned by blanks, with or without a header or gzip.
+
+`CsvTable` implements `NumberTable`. It finds the separator, the header and the columns' kinds in the first rows. Then
+pyarrow reads the rows in blocks. If pyarrow refuses a row, the file is read again line by line, to name the row.
+"""
 
 from __future__ import annotations
 
@@ -42,13 +46,15 @@ if TYPE_CHECKING:
 
 # Dates are read in numpy's finest unit, so that no date is silently rounded to a second.
 _DATE, _UTC_DATE = pa.timestamp("ns"), pa.timestamp("ns", tz="UTC")
-# Bytes per block, and the longest valid line. The reader holds several blocks, and text is larger than its numbers.
+# Bytes of text per block, which is also the longest valid line.
 _BLOCK_BYTES = 1 << 20
-_BLOCK_COPIES = 12  # the raw text, the cleaned text, the bytes and the parser's copies
+# Blocks in memory during reading: the raw text, the cleaned text, the bytes and the parser's copies.
+_BLOCK_COPIES = 12
+# The possible separators, in order of preference. `BLANKS` is a run of blanks.
 _DELIMITERS = (",", "\t", ";", "|", BLANKS)
-# A file with more comment lines before the first row is not a table.
+# Most comment lines before the first row. A file with more is not a table.
 _MAX_COMMENTS = 1000
-# Rows from which the columns' kinds are read.
+# First rows that decide on separator, header and kinds.
 _SNIFFED_ROWS = 100
 _WHOLE = re.compile(r"\s*[+-]?\d+\s*")
 _NUMBER = re.compile(r"\s*[+-]?((\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|inf|infinity|nan)\s*", re.IGNORECASE)
@@ -62,7 +68,7 @@ _BOOLS: Final = frozenset({"true", "false"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvTable:
-    """Rows of numbers as text. Blank lines, and comment lines with ``#`` or ``%``, are skipped.
+    """A text file with rows of numbers. Blank lines are skipped, and so are comment lines, which begin with # or %.
 
     The first rows decide whether the separator is a comma, tab, semicolon, bar or blanks. The first row is data if its
     first two fields are whole numbers, or all its fields are numbers. Otherwise, it is the header. Without a header,
@@ -73,10 +79,10 @@ class CsvTable:
     names: tuple[str, ...]
     has_names: bool
     delimiter: str
-    skipped_lines: int  # before the first row of numbers
+    skipped_lines: int  # lines before the first row of numbers
     kinds: tuple[str, ...]  # the columns' kinds, as in `NumberTable.kind`
-    is_empty: bool  # no rows
-    # The first row's numbers are 0, 1, 2 and so on. pandas writes such a header for columns without names.
+    is_empty: bool  # True if there are no rows
+    # True if the first row's numbers are 0, 1, 2 and so on. pandas writes such a header for columns without names.
     counts_columns: bool
 
     @classmethod
@@ -136,7 +142,7 @@ class CsvTable:
         return 1
 
     def reading_bytes(self, columns: Iterable[str]) -> int:
-        """Return the memory for copies of a text block. Reading needs it besides the results."""
+        """Return the bytes of memory for the copies of a text block."""
         del columns
         return _BLOCK_COPIES * _BLOCK_BYTES
 
@@ -147,8 +153,8 @@ class CsvTable:
                 yield from self._read(columns)
         except pa.ArrowInvalid as failure:
             with _reading(self.path):
-                explained = self._explained(columns, error, failure)
-            raise explained from failure
+                named_error = self._explained(columns, error, failure)
+            raise named_error from failure
 
     def count_rows(self) -> int:
         """Return the number of rows by reading them.
@@ -163,8 +169,8 @@ class CsvTable:
                 return sum(batch.num_rows for batch in self._batches({self.names[0]: pa.binary()}))
         except pa.ArrowInvalid as failure:
             with _reading(self.path):
-                explained = self._explained({}, SourceError, failure)
-            raise explained from failure
+                named_error = self._explained({}, SourceError, failure)
+            raise named_error from failure
 
     def _read(self, columns: Mapping[str, Number]) -> Iterator[Columns]:
         kinds = {name: self._type(name, number) for name, number in columns.items()}
@@ -176,6 +182,7 @@ class CsvTable:
             yield tuple(_numbers(batch.column(name), columns[name]) for name in columns)
 
     def _batches(self, kinds: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
+        """Yield pyarrow's batches of rows, with the columns in ``kinds``."""
         # An empty file is an empty table here, but pyarrow refuses it.
         if not self.names:
             return
@@ -209,7 +216,7 @@ class CsvTable:
         )
 
     def _type(self, name: str, number: Number) -> pa.DataType:
-        """Return the type for reading a column. A column of times has the type of its first row."""
+        """Return pyarrow's type for reading a column. A column of times has the type of its first row."""
         if number != "time":
             is_bool = number != "int64" and self.kind(name) == "bool"
             return pa.bool_() if is_bool else pa.type_for_alias(number)
@@ -240,22 +247,29 @@ class CsvTable:
         return SourceError(f"{self.path} cannot be parsed: {failure}")
 
     def _what_is_wrong(self, name: str, field: str, number: Number) -> str:
+        """Return the end of the error message for a bad field: its text, and a remedy."""
         if number == "int64" and _is_number(field) and field.strip() and not _WHOLE.fullmatch(field):
             return f"is {shown(field)}; {no_whole_numbers(self._first_missing(name))}"
         if field.strip().lower() in MISSING:
             empty = " (an empty field is NaN)" if field.strip() and number.startswith("float") else ""
-            return f"is {shown(field)}, so that a value is missing: leave such rows out, or fill it{empty}"
+            return f"is {shown(field)}, a missing value: leave such rows out, or fill it{empty}"
         return f"is {shown(field)}; expected {_MEANING[number]}"
 
     def _first_missing(self, name: str) -> int | None:
-        at = self.names.index(name)
+        """Return the first row with a missing value in column ``name``, or None."""
+        column = self.names.index(name)
         rows = enumerate(rows_of(self.path, self.delimiter, self.skipped_lines))
         return next(
-            (row for row, (_, fields) in rows if at < len(fields) and fields[at].strip().lower() in MISSING),
+            (
+                row
+                for row, (_, fields) in rows
+                if column < len(fields) and fields[column].strip().lower() in MISSING
+            ),
             None,
         )
 
 
+# The valid values for each `Number`, for messages.
 _MEANING = {
     "int64": "a whole number below 2**63",
     "float32": "a number",
@@ -295,6 +309,7 @@ def _is_data(fields: Sequence[str]) -> bool:
 
 
 def _counts(fields: Sequence[str]) -> bool:
+    """True if the fields are 0, 1, 2 and so on. Pure."""
     return bool(fields) and list(fields) == [str(i) for i in range(len(fields))]
 
 
@@ -311,9 +326,10 @@ def _names(fields: Sequence[str], path: Path) -> Iterator[str]:
     # A number is a valid name in a header with known names, and in pandas' header of counted columns.
     is_header = not numbers or is_known(names) or (not names[0] and _counts(names[1:]))
     if twice is not None or not is_header:
-        said = f"has {shown(twice)} twice" if twice is not None else "is neither names nor numbers"
+        problem = f"has {shown(twice)} twice" if twice is not None else "is neither names nor numbers"
         raise SourceError(
-            f"{path}: the first line is {shown(', '.join(fields))}, which {said}; put a line of names before the rows"
+            f"{path}: the first line is {shown(', '.join(fields))}, which {problem}; put a line of names before the "
+            "rows"
         )
     for number, name in enumerate(names):
         yield name or f"Unnamed: {number}"
@@ -330,7 +346,11 @@ def _commented_names(comment: str, count: int, delimiter: str) -> tuple[str, ...
 
 
 def _delimiter(lines: Sequence[str]) -> str:
-    """Return the separator that gives two whole numbers first, and equally many fields in each row. Pure."""
+    """Return the table's separator, judged by its first lines. Pure.
+
+    The best separator gives each row equally many fields, and begins the first row with two whole numbers. The rules
+    below are tried in order, from strict to loose. Without any match, the separator is a comma.
+    """
     if not lines:
         return ","
     split = {mark: [fields_of(line, mark) for line in lines] for mark in _DELIMITERS}
@@ -390,9 +410,9 @@ def _first_lines(path: Path) -> tuple[str, list[tuple[int, str]]]:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
+    """Turn read errors into a SourceError that names the file, except for errors that `read` explains."""
     try:
         yield
-    # `read` explains these errors with the row and the value.
     except (GloaderError, pa.ArrowInvalid):
         raise
     except (OSError, pa.ArrowException, *MALFORMED) as error:
@@ -428,5 +448,5 @@ def read_column(path: Path, number: Number = "float64", *, max_rows: int) -> NDA
     for (chunk,) in table.read(dict.fromkeys(table.names, number), error=SourceError):
         chunks.append(chunk)
         if sum(map(len, chunks)) > max_rows:
-            raise ShapeError(f"{path} has more than {max_rows} rows, which is what it may have")
+            raise ShapeError(f"{path} has more than {max_rows} rows, and at most {max_rows} are allowed")
     return np.concatenate(chunks) if chunks else np.empty(0, number)

@@ -1,10 +1,16 @@
-"""Read `dgl.save_graphs` files without DGL: each array's place, dtype and shape.
+"""A reader of `dgl.save_graphs` files that does not need DGL.
 
-DGL has written version 2 since 0.5. A file of version 2 has a header of 4096 bytes, the arrays saved as graph labels,
-the graphs, and an index of the graphs' offsets. Each graph starts with its graph of types, whose nodes are node types
-and whose edges are relations. Then come each relation's edges, in one to three forms (COO, CSR, CSC), and the columns
-of each type and relation. A graph of version 1 has no types, and its edges are in CSC form. Each value is checked
-against the file's size.
+The reader finds each array's byte offset, dtype and shape. It leaves the elements on disk, and checks each value
+against the file's size. DGL has written version 2 since 0.5. A file of version 2 has these parts:
+
+- a header of 4096 bytes
+- the graph labels: arrays that belong to the file, not to a node type or relation
+- the graphs, of which this reader takes exactly one
+- an index of the graphs' offsets
+
+A graph starts with its *graph of types*, whose nodes are node types and whose edges are relations. Then come each
+relation's edges, in one to three forms (`Form`: COO, CSR, CSC). The *columns* follow: named arrays with a row per node
+or edge. A graph of version 1 has no types, and its edges are in CSC form.
 """
 
 from __future__ import annotations
@@ -29,9 +35,9 @@ if TYPE_CHECKING:
     from gloader.types import Relation
 
 
-_ARRAY_MAGIC = 0xDD5E40F096B4A13F
-_CPU = 1
-# Dtypes by DLPack's type code and number of bits. bfloat16 elements are read as uint16.
+_ARRAY_MAGIC = 0xDD5E40F096B4A13F  # the signature before an array
+_CPU = 1  # DLPack's code for the CPU
+# numpy dtypes by DLPack's type code and number of bits. bfloat16 elements are read as uint16.
 _DTYPES = {
     **{(0, bits): f"<i{bits // 8}" for bits in (8, 16, 32, 64)},
     **{(1, bits): f"<u{bits // 8}" for bits in (8, 16, 32, 64)},
@@ -40,9 +46,9 @@ _DTYPES = {
     **{(5, bits): f"<c{bits // 8}" for bits in (64, 128)},
     (6, 8): "|b1",
 }
-_BFLOAT = 4
-_MAX_NDIM = 32
-# These limits bound the memory for names. Real files have fewer and shorter names.
+_BFLOAT = 4  # DLPack's type code for bfloat16
+_MAX_NDIM = 32  # most dimensions of an array, as in numpy 1
+# Most bytes per name, and most entries per list. They bound the memory for a damaged file. Real files have less.
 _MAX_NAME_BYTES = 4096
 _MAX_ENTRIES = 1 << 14
 
@@ -69,10 +75,10 @@ class DglBytes:
         self.num_bytes = num_bytes
         self.position = 0
 
-    def damaged(self, at: int, reason: str) -> SourceError:
-        """Return the error for byte ``at``."""
+    def damaged(self, offset: int, reason: str) -> SourceError:
+        """Return the error for the value at byte ``offset`` of the file."""
         return SourceError(
-            f"{self._path} is damaged at byte {at}: {reason}; copy it again, or save it again with dgl.save_graphs"
+            f"{self._path} is damaged at byte {offset}: {reason}; copy it again, or save it again with dgl.save_graphs"
         )
 
     def skip_to(self, position: int) -> None:
@@ -87,17 +93,17 @@ class DglBytes:
 
     def magic(self, magic: int, what: str) -> None:
         """Read the signature of ``what``. Raise SourceError if it is not ``magic``."""
-        at, found = self.position, self.whole(f"the signature of {what}")
+        offset, found = self.position, self.whole(f"the signature of {what}")
         if found != magic:
-            raise self.damaged(at, f"the signature of {what} is {found:#x}, not {magic:#x}")
+            raise self.damaged(offset, f"the signature of {what} is {found:#x}, not {magic:#x}")
 
     def count(self, what: str) -> int:
         """Return the number of entries that follow. Each entry has at least 8 bytes."""
-        at, count = self.position, self.whole(f"the number of {what}")
+        offset, count = self.position, self.whole(f"the number of {what}")
         if count > min(_MAX_ENTRIES, (self.num_bytes - self.position) // 8):
             left = self.num_bytes - self.position
             raise self.damaged(
-                at,
+                offset,
                 f"the number of {what} is {count}; {left} bytes are left, and at most {_MAX_ENTRIES} are read",
             )
         return count
@@ -108,26 +114,26 @@ class DglBytes:
 
     def text(self, what: str) -> str:
         """Return the next name."""
-        at, length = self.position, self.whole(f"the length of {what}")
+        offset, length = self.position, self.whole(f"the length of {what}")
         if length > _MAX_NAME_BYTES:
-            raise self.damaged(at, f"{what} has {length} bytes; at most {_MAX_NAME_BYTES} are read")
+            raise self.damaged(offset, f"{what} has {length} bytes; at most {_MAX_NAME_BYTES} are read")
         data = self._take(length, what)
         try:
             return data.decode()
         except UnicodeDecodeError:
-            raise self.damaged(at, f"{what} is no text: {data[:40]!r}") from None
+            raise self.damaged(offset, f"{what} is no text: {data[:40]!r}") from None
 
     def texts(self, what: str) -> list[str]:
         """Return the next list of names."""
         return [self.text(f"the name of {what} {number}") for number in range(self.count(what))]
 
     def columns(self, what: str) -> dict[str, StoredArray]:
-        """Return the next arrays, by name."""
+        """Return the next list of named arrays."""
         found: dict[str, StoredArray] = {}
         for number in range(self.count(what)):
-            at, name = self.position, self.text(f"the name of array {number} of {what}")
+            offset, name = self.position, self.text(f"the name of array {number} of {what}")
             if name in found:
-                raise self.damaged(at, f"{name!r} is twice among the {what}")
+                raise self.damaged(offset, f"{name!r} is twice among the {what}")
             found[name] = self.array(f"{name!r} of {what}")
         return found
 
@@ -147,20 +153,20 @@ class DglBytes:
         if not 0 <= ndim <= _MAX_NDIM:
             raise self.damaged(start, f"{what} has {ndim} dimensions")
         shape = tuple(self.whole(f"the shape of {what}", is_signed=True) for _ in range(ndim))
-        dtype, said = np.dtype(name), self.whole(f"the size of {what}", is_signed=True)
+        dtype, num_bytes = np.dtype(name), self.whole(f"the size of {what}", is_signed=True)
         # numpy limits the size of an empty array too, and takes each dimension of 0 as 1.
         if min(shape, default=0) < 0 or prod(size or 1 for size in shape) * dtype.itemsize >= 2**62:
             raise self.damaged(start, f"{what} has shape {shape}")
         found = StoredArray(
             file=self._mapped, offset=self.position, shape=shape, dtype=dtype, is_bfloat16=kind == _BFLOAT
         )
-        if said != found.num_bytes:
-            raise self.damaged(start, f"{what} has {said} bytes for shape {shape} and dtype {dtype}")
-        if said > self.num_bytes - self.position:
+        if num_bytes != found.num_bytes:
+            raise self.damaged(start, f"{what} has {num_bytes} bytes for shape {shape} and dtype {dtype}")
+        if num_bytes > self.num_bytes - self.position:
             raise self.damaged(
-                start, f"{what} has {said} bytes, of which {self.num_bytes - self.position} are there"
+                start, f"{what} has {num_bytes} bytes, of which {self.num_bytes - self.position} are there"
             )
-        self.position += said
+        self.position += num_bytes
         return found
 
     def _take(self, count: int, what: str) -> bytes:
@@ -172,6 +178,8 @@ class DglBytes:
         return data
 
 
+# The signatures before the file, a graph, its graph of types, a relation, and a matrix of edges in each form. CSR and
+# CSC share one signature.
 _FILE_MAGIC = 0xDD2E4FF046B4A13F
 _GRAPH_MAGIC = 0xDD589FBE35224ABF
 _TYPES_MAGIC = 0xDD3C5FFE20046ABF
@@ -179,13 +187,13 @@ _RELATION_MAGIC = 0xDD2E60F0F6B4A127
 _PAIRS_MAGIC = 0xDD61FFD305DFF127
 _LISTS_MAGIC = 0xDD6CD31205DFF127
 _HEADER_BYTES = 4096
-# If the code of a relation's forms has this bit, its other bits are a set of `Form`. Otherwise, as in DGL 0.5, the code
-# is the number of the only form: 1 for PAIRS, 2 for BY_SOURCE, 3 for BY_DESTINATION.
+# A relation has a code for its forms. With this bit, the code's other bits are a set of `Form`. Without it, as in DGL
+# 0.5, the code is the number of the only form: 1 for PAIRS, 2 for BY_SOURCE, 3 for BY_DESTINATION.
 _IS_SET = 1 << 32
 
 
 class Form(IntFlag):
-    """The forms of stored edges, by DGL's codes."""
+    """The forms of stored edges, with DGL's codes."""
 
     PAIRS = 1  # COO: each edge's source and destination
     BY_SOURCE = 2  # CSR: each source's destinations
@@ -198,7 +206,7 @@ class StoredEdges:
 
     first: StoredArray  # (E,) sources for PAIRS, else (N + 1,) offsets of the lists
     second: StoredArray  # (E,) destinations for PAIRS, else the lists' entries
-    numbers: StoredArray | None  # (E,) each edge's row in the columns; None if edge e has row e
+    numbers: StoredArray | None  # (E,) each edge's row in the edge columns; None if edge e has row e
     num_sources: int
     num_destinations: int
 
@@ -210,7 +218,7 @@ class StoredEdges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DglFile:
-    """The only graph in a file: its columns, and its edges in each saved form."""
+    """The structure of a file with one graph: its columns, and its edges in each saved form."""
 
     path: Path
     node_types: tuple[str, ...]
@@ -264,20 +272,23 @@ class DglFile:
 
 
 class _GraphReader:
+    """Reads a file's graph from ``data``, which stands behind the file's version."""
+
     def __init__(self, data: DglBytes, path: Path) -> None:
         self._data = data
         self._path = path
 
     def version_2(self) -> DglFile:
+        """Read a graph with types, in the order of the module's docstring, and compare all its counts."""
         data = self._data
         self._require_one(data.whole("the number of graphs"))
         data.skip_to(_HEADER_BYTES)
-        at, first = data.position, data.whole("the start of its graphs")
+        offset, first = data.position, data.whole("the start of its graphs")
         beside = data.columns("labels of graphs")
         if first != data.position:
-            raise data.damaged(at, f"its graphs begin at byte {first}; its labels end at {data.position}")
+            raise data.damaged(offset, f"its graphs begin at byte {first}; its labels end at {data.position}")
         data.magic(_GRAPH_MAGIC, "the graph")
-        at, types = data.position, self._types()
+        offset, types = data.position, self._types()
         relations = [self._relation() for _ in range(data.count("relations"))]
         num_nodes = tuple(data.wholes("nodes of each type"))
         nodes = [data.columns("node data") for _ in range(data.count("types with node data"))]
@@ -287,17 +298,19 @@ class _GraphReader:
         of_relations = len(relations), len(edges), len(names)
         if {*of_types} != {types.num_sources} or {*of_relations} != {types.num_edges} or min(num_nodes) < 0:
             raise data.damaged(
-                at,
+                offset,
                 f"its graph of types has {types.num_sources} types and {types.num_edges} relations; node counts, data "
                 f"and names are of {of_types} types; edges, data and names are of {of_relations} relations; the node "
                 f"counts are {num_nodes[:8]}",
             )
-        edge_types = self._edge_types(at, types, node_types, names)
-        self._require_sizes(at, dict(zip(node_types, num_nodes, strict=True)), edge_types, relations)
-        at = data.position
+        edge_types = self._edge_types(offset, types, node_types, names)
+        self._require_sizes(offset, dict(zip(node_types, num_nodes, strict=True)), edge_types, relations)
+        offset = data.position
         length, starts = data.whole("the size of its index"), data.wholes("graphs in its index")
         if (length, starts, data.whole("the size of its index")) != (16, [first], 16):
-            raise data.damaged(at, f"its index has offsets {starts[:8]}; its graph begins at byte {first}")
+            raise data.damaged(
+                offset, f"its index has offsets {starts[:8]}; its graph begins at byte {first}"
+            )
         found = DglFile(
             path=self._path,
             node_types=tuple(node_types),
@@ -308,21 +321,24 @@ class _GraphReader:
             edge_columns=tuple(edges),
             beside=beside,
         )
-        return self._checked(at, found)
+        return self._checked(offset, found)
 
     def version_1(self) -> DglFile:
+        """Read a graph without types: counts, graph labels, edges in CSC form, and columns."""
         data = self._data
         data.skip_to(_HEADER_BYTES)
         self._require_one(data.whole("the number of graphs"))
-        at = data.position
+        offset = data.position
         data.wholes("starts of graphs")
         num_nodes, num_edges = data.wholes("nodes of each graph"), data.wholes("edges of each graph")
         beside = data.columns("labels of graphs")
         if len(num_nodes) != 1 or num_nodes[0] < 0:
-            raise data.damaged(at, f"its graph has node counts {num_nodes[:8]}")
+            raise data.damaged(offset, f"its graph has node counts {num_nodes[:8]}")
         edges = self._lists(num_nodes[0], num_nodes[0])
         if num_edges != [edges.num_edges]:
-            raise data.damaged(at, f"its graph has edge counts {num_edges[:8]}; {edges.num_edges} are stored")
+            raise data.damaged(
+                offset, f"its graph has edge counts {num_edges[:8]}; {edges.num_edges} are stored"
+            )
         found = DglFile(
             path=self._path,
             node_types=("_N",),
@@ -333,7 +349,7 @@ class _GraphReader:
             edge_columns=(data.columns("edge data"),),
             beside=beside,
         )
-        return self._checked(at, found)
+        return self._checked(offset, found)
 
     def _require_one(self, num_graphs: int) -> None:
         if num_graphs != 1:
@@ -343,21 +359,22 @@ class _GraphReader:
         """Return the graph of types. Its nodes are node types, and its edges are relations."""
         data = self._data
         data.magic(_TYPES_MAGIC, "a graph of types")
-        at = data.position
+        offset = data.position
         lists = self._matrix(_LISTS_MAGIC)
         if lists.num_destinations != lists.num_sources or lists.num_sources < 1:
-            raise data.damaged(at, f"a graph of types is {lists.num_sources} x {lists.num_destinations}")
+            raise data.damaged(offset, f"a graph of types is {lists.num_sources} x {lists.num_destinations}")
         return lists
 
     def _relation(self) -> dict[Form, StoredEdges]:
+        """Return a relation's edges in each saved form."""
         data = self._data
         data.magic(_RELATION_MAGIC, "a relation")
-        at, code = data.position, data.whole("the forms of a relation")
+        offset, code = data.position, data.whole("the forms of a relation")
         data.whole("the forms that a relation may take")
         # The values are of `Form`; the keys are the numbers of DGL 0.5.
         forms = code ^ _IS_SET if code & _IS_SET else {1: 1, 2: 2, 3: 4}.get(code, 0)
         if not 1 <= forms <= 7:
-            raise data.damaged(at, f"the forms of a relation are {code:#x}")
+            raise data.damaged(offset, f"the forms of a relation are {code:#x}")
         found: dict[Form, StoredEdges] = {}
         for form in Form:
             if forms & form:
@@ -368,40 +385,43 @@ class _GraphReader:
             found[Form.BY_DESTINATION] = _turned(found[Form.BY_DESTINATION])
         sizes = {(each.num_sources, each.num_destinations, each.num_edges) for each in found.values()}
         if len(sizes) != 1:
-            raise data.damaged(at, f"the forms of a relation are of different graphs: {sorted(sizes)}")
+            raise data.damaged(offset, f"the forms of a relation are of different graphs: {sorted(sizes)}")
         return found
 
     def _matrix(self, magic: int) -> StoredEdges:
+        """Return the next matrix of edges: signature, sizes, three arrays and sort flags. Its rows count as sources."""
         data = self._data
         data.magic(magic, "a matrix of edges")
-        at = data.position
+        offset = data.position
         num_columns, num_rows = (
             data.whole(f"the number of {what} of edges", is_signed=True) for what in ("columns", "rows")
         )
         if min(num_rows, num_columns) < 0:
-            raise data.damaged(at, f"a matrix of edges is {num_rows} x {num_columns}")
+            raise data.damaged(offset, f"a matrix of edges is {num_rows} x {num_columns}")
         is_pairs = magic == _PAIRS_MAGIC
         found = self._edges(num_rows, num_columns, None if is_pairs else num_rows + 1)
         data.whole("the sort flags of edges", num_bytes=2 if is_pairs else 1)
         return found
 
     def _lists(self, num_rows: int, num_columns: int) -> StoredEdges:
+        """Return edges in CSC form. The matrix's rows are destinations."""
         return _turned(self._edges(num_rows, num_columns, num_rows + 1))
 
     def _edges(self, num_rows: int, num_columns: int, num_offsets: int | None) -> StoredEdges:
+        """Return the next three arrays as edges. ``num_offsets`` is the length of the first, or None for pairs."""
         data = self._data
-        at = data.position
+        offset = data.position
         first, second, numbers = (data.array(f"array {number} of the edges") for number in range(3))
         length = second.shape[0] if second.shape else -1
         wanted = (length if num_offsets is None else num_offsets,)
         shapes = (first.shape, second.shape, numbers.shape)
         if first.shape != wanted or second.shape != (length,) or numbers.shape not in ((0,), (length,)):
             raise data.damaged(
-                at, f"edges of {num_rows} x {num_columns} nodes have arrays of shapes {shapes}"
+                offset, f"edges of {num_rows} x {num_columns} nodes have arrays of shapes {shapes}"
             )
         if any(each.dtype.kind != "i" for each in (first, second, numbers)):
             raise data.damaged(
-                at, f"edges have ids of dtype {first.dtype}, {second.dtype} and {numbers.dtype}"
+                offset, f"edges have ids of dtype {first.dtype}, {second.dtype} and {numbers.dtype}"
             )
         return StoredEdges(
             first=first,
@@ -412,7 +432,7 @@ class _GraphReader:
         )
 
     def _edge_types(
-        self, at: int, types: StoredEdges, node_types: list[str], names: list[str]
+        self, offset: int, types: StoredEdges, node_types: list[str], names: list[str]
     ) -> tuple[Relation, ...]:
         """Return the relations in order. They are the edges of the graph ``types``, which stores them by source."""
         offsets, ends = types.first.load(), types.second.load()
@@ -425,7 +445,9 @@ class _GraphReader:
             and np.array_equal(np.sort(numbers), np.arange(len(ends)))
         )
         if not is_whole:
-            raise self._data.damaged(at, f"its graph of types has offsets {offsets[:8]} and ends {ends[:8]}")
+            raise self._data.damaged(
+                offset, f"its graph of types has offsets {offsets[:8]} and ends {ends[:8]}"
+            )
         sources = np.repeat(np.arange(len(node_types)), np.diff(offsets))
         of_number = np.argsort(numbers)
         found = tuple(
@@ -434,12 +456,12 @@ class _GraphReader:
         )
         twice = [each for each in (found, node_types) if len(set(each)) < len(each)]
         if twice:
-            raise self._data.damaged(at, f"a name is twice among {twice[0][:8]}")
+            raise self._data.damaged(offset, f"a name is twice among {twice[0][:8]}")
         return found
 
     def _require_sizes(
         self,
-        at: int,
+        offset: int,
         num_nodes: Mapping[str, int],
         edge_types: tuple[Relation, ...],
         relations: list[dict[Form, StoredEdges]],
@@ -453,19 +475,19 @@ class _GraphReader:
             )
             if found != wanted:
                 raise self._data.damaged(
-                    at,
+                    offset,
                     f"edges {name!r} are of {found[0]} and {found[1]} nodes; {source!r} has {wanted[0]}, and "
                     f"{destination!r} {wanted[1]}",
                 )
 
-    def _checked(self, at: int, found: DglFile) -> DglFile:
-        """Return ``found``. Raise SourceError for a column without exactly one row per node or edge."""
+    def _checked(self, offset: int, found: DglFile) -> DglFile:
+        """Return the file. Raise SourceError for a column without exactly one row per node or edge."""
         counts = [*found.num_nodes, *(next(iter(each.values())).num_edges for each in found.relations)]
         for count, columns in zip(counts, [*found.node_columns, *found.edge_columns], strict=True):
             for name, column in columns.items():
                 if column.shape[:1] != (count,):
                     raise self._data.damaged(
-                        at,
+                        offset,
                         f"{name!r} has shape {column.shape}; it must have {count} rows, one for each node or edge",
                     )
         return found

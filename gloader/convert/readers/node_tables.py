@@ -1,4 +1,8 @@
-"""Node tables: the id column that joins their rows to nodes, the feature columns and the label column."""
+"""Node tables: files with one row per node, and columns for features, labels or both.
+
+A row belongs to the node in its id column. A pandas index is an id column too. Without ids, row i belongs to node i.
+`node_features` and `node_labels` find the columns by their names and kinds, and add a line on them to `ColumnNotes`.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ if TYPE_CHECKING:
 
 # Bytes per node for the check of ids: the id, a mark, and a chunk's copies.
 _CHECK_BYTES = 24
-# A column of fewer rows may be 0, 1, ... by chance.
+# Least rows for the check whether a feature column counts the rows. Fewer rows may be 0, 1, ... by chance.
 _MIN_COUNTED = 3
 
 
@@ -71,15 +75,17 @@ def node_features(
             "features? Write the table with names: DataFrame(x).add_prefix('f')"
         )
     column = id_column(table)
-    held = [name for name in table.names if name != column and name not in table.index]
+    candidates = [name for name in table.names if name != column and name not in table.index]
     label = _label_column(table) if has_labels else None
     columns = [
-        name for name in held if is_feature(table, name) and plain(name) not in OWN_LABELS and name != label
+        name
+        for name in candidates
+        if is_feature(table, name) and plain(name) not in OWN_LABELS and name != label
     ]
-    if (text := next((name for name in held if table.kind(name) == ALMOST), None)) is not None:
+    if (text := next((name for name in candidates if table.kind(name) == ALMOST), None)) is not None:
         raise SourceError(
             f"{path}: {column_text(table, text)} holds text that is almost a number, such as '[0.1, 0.2]', '1,5' or "
-            "'7%'. Write plain numbers, a list as a column for each of its numbers or as Parquet; or leave it out"
+            "'7%'. Write plain numbers (for a list, one column per number, or Parquet), or leave the column out"
         )
     if not columns:
         raise SourceError(
@@ -137,14 +143,14 @@ def node_labels(
             "without a name? Write it with one, such as label"
         )
     if len(values) > num_nodes:
-        raise ShapeError(f"{path} has more than {num_nodes} rows, which is what it may have")
+        raise ShapeError(f"{path} has more than {num_nodes} rows, and at most {num_nodes} are allowed")
     ids = read_ids(table, column, num_rows=len(values), num_nodes=num_nodes, budget_bytes=budget_bytes)
     # An index that only counts the rows does not identify nodes.
     is_joined = ids is not None or (column is not None and column not in table.index)
     if len(values) < num_nodes and not is_joined:
         raise ShapeError(
-            f"{path} has {len(values)} rows for {num_nodes} nodes, and no column of ids says which these are: name one "
-            "id, or write a row for each node, -1 where the label is unknown"
+            f"{path} has {len(values)} rows for {num_nodes} nodes, and no column with the nodes' ids: add a column "
+            "named id, or write a row for each node, with -1 where the label is unknown"
         )
     joined = (
         "in the order of the rows" if column is None and ids is None else f"joined by {column or 'the index'}"
@@ -162,21 +168,21 @@ def node_labels(
 def _label_column(table: NumberTable) -> str:
     """Return the only number column, or the column with a label name. Raises SourceError if there is none."""
     column = id_column(table)
-    held = [name for name in table.names if name != column and name not in table.index]
-    numbers = [name for name in held if is_number(table, name)]
+    candidates = [name for name in table.names if name != column and name not in table.index]
+    numbers = [name for name in candidates if is_number(table, name)]
     what = f"the labels of {table.path}"
     label = numbers[0] if len(numbers) == 1 else named_column(numbers, LABEL_NAMES, what=what)
     if label is not None:
         return label
-    texts = [name for name in held if name not in numbers]
+    texts = [name for name in candidates if name not in numbers]
     if (text := named_column(texts, LABEL_NAMES, what=what)) is not None:
         raise SourceError(
             f"{table.path}: column {text!r} holds {table.kind(text)}s; classes are whole numbers from 0, and -1 where "
             "unknown: write pandas.factorize(labels)[0] in its place"
         )
-    said = "no column of numbers" if not numbers else f"{len(numbers)} columns that may be labels"
+    problem = "no column of numbers" if not numbers else f"{len(numbers)} columns that may be labels"
     raise SourceError(
-        f"{table.path} has {said}: {described(table, table.names)}; labels are one column, a row per node: name it "
+        f"{table.path} has {problem}: {described(table, table.names)}; labels are one column, a row per node: name it "
         "label"
     )
 
@@ -246,7 +252,7 @@ def read_ids(
         if bad.any() or np.count_nonzero(seen) != done + len(part):
             row = int(bad.argmax()) if bad.any() else _first_repeat(part)
             raise SourceError(
-                f"{table.path}: row {done + row} has {part[row]} in {name}, by which rows are joined to nodes: ids are "
+                f"{table.path}: row {done + row} has {part[row]} in {name}, which joins rows to nodes: ids are "
                 f"0..{num_nodes - 1} for {num_nodes} nodes, each once. Number the nodes so, or leave the column out"
             )
         ids[done : done + len(part)] = part
@@ -260,6 +266,7 @@ def described(table: NumberTable, columns: tuple[str, ...]) -> str:
 
 
 def _ids(table: NumberTable, column: str | None) -> Iterator[IdArray]:
+    """Yield the node ids of consecutive rows, from a column or from the pandas index."""
     if column is None:
         yield np.array(table.row_ids, np.int64)
         return
@@ -269,6 +276,7 @@ def _ids(table: NumberTable, column: str | None) -> Iterator[IdArray]:
 
 
 def _column(table: NumberTable, column: str, num_nodes: int) -> Iterator[NDArray[np.generic]]:
+    """Yield a column's values as float64, and stop early after more than ``num_nodes`` + 1 rows."""
     done = 0
     for (part,) in table.read({column: "float64"}, error=SourceError):
         yield part.astype(np.float64, copy=False)
@@ -290,19 +298,21 @@ def _refuse_counting(table: NumberTable, column: str, num_rows: int) -> None:
         done += len(part)
         if np.count_nonzero(seen) < done:
             return
-    said = f"column {column!r}" if table.has_names else "the first column (no header)"
+    place = f"column {column!r}" if table.has_names else "the first column (no header)"
     raise SourceError(
-        f"{table.path}: {said} holds 0..{num_rows - 1}, each once: the ids of the nodes, or a feature? Name it id "
+        f"{table.path}: {place} holds 0..{num_rows - 1}, each once: the ids of the nodes, or a feature? Name it id "
         "to join the rows by it, or put it behind another column"
     )
 
 
 def _some(texts: list[str]) -> str:
+    """Join the first eight texts, and count the others."""
     shown = ", ".join(texts[:8])
     return shown if len(texts) <= 8 else f"{shown} and {len(texts) - 8} more"
 
 
 def _first_repeat(ids: IdArray) -> int:
+    """Return the position of the first id that occurs before."""
     _, first = np.unique(ids, return_index=True)
     is_first = np.zeros(len(ids), np.bool_)
     is_first[first] = True

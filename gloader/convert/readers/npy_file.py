@@ -1,6 +1,8 @@
-"""Arrays in files. `NpyFile` is a ``.npy`` file, or a member of an ``.npz`` archive: a stream, never a pickle.
+"""Readers of arrays in files.
 
-`StoredArray` is an array at any offset of a file. Its values are mapped on request.
+`NpyFile` reads a ``.npy`` file, or one member of an ``.npz`` archive, from start to end, and never unpickles.
+`StoredArray` is an array at any byte offset of a file. Its file is memory-mapped at the first access. A mapped file may
+become shorter while it is read. Then the process ends with a message.
 """
 
 from __future__ import annotations
@@ -31,21 +33,23 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-# Memory per element of an array that is read whole, such as labels: an int64, and a copy during the check.
-_MADE_BYTES = 16
-# Bytes read from a file at a time. They stay in the processor's cache while an archive's reader copies and checks them.
+# Bytes of memory per element of an array that is read whole, such as labels: an int64, and a copy during the check.
+_COPY_BYTES = 16
+# Bytes per read from a file. They stay in the processor's cache while an archive's reader copies and checks them.
 _PIECE_BYTES = 1 << 20
 # Largest accepted .npy header. numpy writes 128 bytes, and no array of numbers needs more than this.
 MAX_HEADER_BYTES: Final = 1 << 16
-# The methods of `numpy.savez` and `numpy.savez_compressed`. Others may unpack a kilobyte to a gigabyte in one call.
+# The compression methods of `numpy.savez` and `numpy.savez_compressed`. Other methods may unpack a kilobyte to a
+# gigabyte in one call.
 _COMPRESSIONS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
-_MAGIC = b"\x93NUMPY"
+_MAGIC = b"\x93NUMPY"  # the first bytes of a .npy file
+# The errors of numpy and `zipfile` for a corrupt file.
 _CORRUPT = (zipfile.BadZipFile, RuntimeError, *MALFORMED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NpyFile:
-    """An array on disk, described by its header. Each reading method opens the file again, so reads may interleave.
+    """An array on disk, described by its header. Each reading method opens the file again, so reads are independent.
 
     Raises
     ------
@@ -57,8 +61,8 @@ class NpyFile:
     member: str | None  # the array's name within an archive
     shape: tuple[int, ...]  # in disk order, row after row; reversed if ``is_fortran``
     dtype: np.dtype[Any]
-    is_fortran: bool  # written column after column
-    data_offset: int
+    is_fortran: bool  # True if the array is written column after column
+    data_offset: int  # bytes before the first element, in the file or the member
 
     @classmethod
     def open(cls, path: Path, member: str | None = None) -> NpyFile:
@@ -134,11 +138,11 @@ class NpyFile:
         """
         stop = self.size if stop is None else stop
         with self.reader(start=start) as reader:
-            for at in range(start, stop, max_elements):
-                yield reader.take(min(max_elements, stop - at))
+            for first in range(start, stop, max_elements):
+                yield reader.take(min(max_elements, stop - first))
 
     def rows(self, max_rows: int) -> Iterator[NDArray[Any]]:
-        """Yield consecutive rows in disk order, at most ``max_rows`` at a time."""
+        """Yield consecutive rows in disk order, in arrays of at most ``max_rows``."""
         width = prod(self.shape[1:])
         # Rows without columns have no bytes to read.
         if width == 0:
@@ -160,7 +164,7 @@ class NpyFile:
         BudgetError
             The array needs more memory; the message names needed and allowed bytes.
         """
-        needed = self.num_bytes + self.size * _MADE_BYTES
+        needed = self.num_bytes + self.size * _COPY_BYTES
         if budget_bytes is not None and needed > budget_bytes:
             raise BudgetError(
                 f"{self.where} has shape {self.shape}: reading it takes {format_bytes(needed)}, the memory budget is "
@@ -204,7 +208,7 @@ def open_headerless(path: Path, *, dtype: np.dtype[Any], row_shape: tuple[int, .
 
 
 class NpyReader:
-    """Reads the elements of an array in order. Owns the open file until ``close()``; a context manager."""
+    """Reads the elements of an array in order. A context manager. Owns the open file until ``close()``."""
 
     def __init__(self, array: NpyFile, *, start: int) -> None:
         self._where = array.where
@@ -263,7 +267,7 @@ class NpyReader:
     def _read_full(self, buffer: memoryview) -> None:
         done = 0
         while done < len(buffer):
-            # A raw file may return less than was asked for, and 0 at its end.
+            # A raw file may return fewer bytes than requested, and 0 at its end.
             count = self._file.readinto(buffer[done : done + _PIECE_BYTES])  # type: ignore[attr-defined] # all that _opened gives have it
             if not count:
                 raise EOFError(f"it ends {len(buffer) - done} bytes early")
@@ -309,7 +313,7 @@ def _read_header(file: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, np
 
 @contextmanager
 def _streamed(path: Path, member: str | None) -> Iterator[IO[bytes]]:
-    """Open an array for reading from start to end, past the page cache, which may be too small for it."""
+    """Open an array for reading from start to end. Reads bypass the page cache, because the array may be larger."""
     with StreamFile(path) as file:
         if member is None:
             yield cast("IO[bytes]", file)
@@ -356,15 +360,15 @@ def _name(path: Path, member: str | None) -> str:
     return str(path) if member is None else f"{path}[{member}]"
 
 
-_mapped: dict[Path, int] = {}  # all files mapped so far -> their sizes at that time
-_former: list[int | None] = []  # the handler of SIGBUS before ours
+_mapped: dict[Path, int] = {}  # each mapped file's size in bytes when it was mapped
+_previous_handlers: list[int | None] = []  # at most one: the address of the SIGBUS handler before ours
 
 
 def tell_where_cut(path: Path) -> None:
-    """Prepare for mapping ``path``: if the file is cut while it is read, the process ends with a message.
+    """Prepare for mapping ``path``. If the file becomes shorter while it is read, the process ends with a message.
 
-    A read beyond the end of a mapped file raises the signal SIGBUS, which ends a process without a message. A handler
-    of this signal cannot raise an exception.
+    A read beyond the end of a mapped file raises the signal SIGBUS. By default, this signal ends the process without a
+    message. The handler installed here writes the message. It cannot raise an exception.
     """
     _mapped[path] = path.stat().st_size
     _handle_sigbus()
@@ -374,7 +378,7 @@ def _handle_sigbus() -> None:
     # Installed for every file, because another library, such as faulthandler, may have replaced the handler.
     before = _set_handler(signal.SIGBUS, _handler())
     if before != ctypes.cast(_handler(), ctypes.c_void_p).value:
-        _former[:] = [before]
+        _previous_handlers[:] = [before]
 
 
 @cache
@@ -385,7 +389,7 @@ def _handler() -> Any:
 
 
 def _set_handler(number: int, handler: Any) -> int | None:
-    """Install a C handler for a signal; return the address of the former handler, or None for the default."""
+    """Install a C handler for a signal. Return the address of the previous handler, or None for the default."""
     # A separate library handle, so that other code cannot change the function's result type.
     set_handler = ctypes.CDLL(None).signal
     set_handler.restype = ctypes.c_void_p
@@ -393,9 +397,11 @@ def _set_handler(number: int, handler: Any) -> int | None:
 
 
 def _end(number: int) -> None:
+    """End the process with a message that names the mapped files which became shorter."""
     cut = [str(path) for path, size in _mapped.items() if not path.exists() or path.stat().st_size < size]
-    if not cut:  # not one of our files: the former handler gets the repeated signal
-        _set_handler(number, ctypes.c_void_p(_former[0]))
+    # The signal came from another library's file. The failed read is repeated, and the previous handler is called.
+    if not cut:
+        _set_handler(number, ctypes.c_void_p(_previous_handlers[0]))
         return
     os.write(2, f"\nerror: {', '.join(cut)} became shorter while it was read; copy it again\n".encode())
     os._exit(1)
@@ -453,10 +459,10 @@ class StoredArray:
         return 2 * self.num_bytes if self._is_loaded else 0
 
     def values(self) -> NDArray[Any]:
-        """Return the values as a mapping that is not read yet and may be unaligned; bfloat16 becomes float32.
+        """Return the values, of which nothing is read yet. The array may be unaligned, and bfloat16 becomes float32.
 
-        An array with one bfloat16 number per row is read and widened at once. Wider bfloat16 rows are widened when they
-        are indexed.
+        There is one exception: an array with one bfloat16 number per row is read and widened here. Wider bfloat16 rows
+        are widened when they are indexed.
         """
         if self._is_loaded:
             return self.load()

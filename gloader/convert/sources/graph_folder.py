@@ -1,4 +1,6 @@
-"""``tables:DIR``: a folder with edge tables and arrays, and a ``graph.yaml`` that names node types and relations.
+"""The source ``tables:DIR``: a folder with edge tables, node tables and arrays, described by its ``graph.yaml``.
+
+The description lists node types under ``nodes`` and relations under ``edges``, with the files of each:
 
 .. code-block:: yaml
 
@@ -58,29 +60,30 @@ _EDGE_KEYS: Final = ("file", "src", "dst", "weight", "time", "features")
 class NodeEntry:
     """A node type in ``graph.yaml``."""
 
-    num_nodes: int | None  # None: counted from the files
+    num_nodes: int | None  # None means the number is taken from the files
     features: Path | None
     labels: Path | None
     splits: Path | None
-    num_classes: int | None  # None: counted from the labels
+    num_classes: int | None  # None means the number is taken from the labels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeEntry:
     """A relation in ``graph.yaml``.
 
-    If ``file`` is a table, the names are columns. Otherwise, weight, time and features name files in its folder.
+    If ``file`` is a table, the other fields name its columns. If it is an array, ``weight``, ``time`` and ``features``
+    name other array files in ``folder``.
     """
 
-    folder: Path
-    file: Path
-    src: str | None = None  # None: found by name, or the first column
-    dst: str | None = None
+    folder: Path  # the folder with graph.yaml
+    file: Path  # the edges
+    src: str | None = None  # None means that the column is found by its name, or is the first one
+    dst: str | None = None  # None means that the column is found by its name, or is the second one
     weight: str | None = None
     time: str | None = None
-    features: str | None = None  # columns with commas between them, or a file
+    features: str | None = None  # column names with commas between them, or a file
 
-    def beside(self, name: str | None) -> NpyFile | None:
+    def open_array(self, name: str | None) -> NpyFile | None:
         """Open the array file ``name``. Return None without a name."""
         return None if name is None else NpyFile.open(self.folder / name)
 
@@ -100,7 +103,7 @@ class GraphYaml:
 
     @contextmanager
     def naming(self, *keys: str) -> Iterator[None]:
-        """Prefix errors about a named file with the description's path and key."""
+        """Prefix the message of an error about a named file with the description's path and the key."""
         try:
             yield
         except (SourceError, ShapeError, GraphError) as error:
@@ -115,8 +118,8 @@ class GraphYaml:
             if path is not None
         ]
         for edge in self.edges.values():
-            beside = filter(None, (edge.weight, edge.time, edge.features))
-            named += [edge.file, *(edge.folder / name for name in beside)]
+            names = filter(None, (edge.weight, edge.time, edge.features))
+            named += [edge.file, *(edge.folder / name for name in names)]
         return named
 
 
@@ -155,6 +158,7 @@ def read_graph_yaml(folder: Path) -> GraphYaml:
 
 
 def _mapping(content: Mapping[str, object], key: str, where: str) -> Mapping[str, object]:
+    """Return the mapping under ``key``, nodes or edges. Raise SourceError if it is empty or not a mapping."""
     found = content.get(key)
     if not isinstance(found, dict) or not found or not all(isinstance(name, str) for name in found):
         what = "node types" if key == "nodes" else "relations such as author:writes:paper"
@@ -206,6 +210,7 @@ def _edge_entry(folder: Path, value: object, where: str) -> EdgeEntry:
 
 
 def _only(content: Mapping[str, object], allowed: tuple[str, ...], where: str) -> None:
+    """Raise SourceError for a key that is not ``allowed``."""
     unknown = next((key for key in content if key not in allowed), None)
     if unknown is not None:
         raise SourceError(f"{where} has the key {shown(unknown)}; allowed are {', '.join(allowed)}")
@@ -239,13 +244,13 @@ def _count(entry: Mapping[str, object], key: str, limits: tuple[int, int], where
 def open_edge_table(
     entry: EdgeEntry, *, where: str, names: EdgeNames, budget_bytes: int, notes: ColumnNotes
 ) -> tuple[EdgeStream, FeatureStream | None]:
-    """Open a relation's edges and edge features. Edges are a table with a row per edge, or a ``.npy`` (E, 2) or (2, E).
+    """Open a relation's edges and edge features. Edges are a table with one row per edge, or a .npy (E, 2) or (2, E).
 
     Parameters
     ----------
     entry : the relation's file and columns
     where : the description's path and key, for messages
-    names : columns of times and features, for tables whose entry names none
+    names : the user's columns of times and features, for tables whose entry names none
     budget_bytes : memory for a sparse matrix's row offsets
     notes : receives the receipt's lines on columns
 
@@ -274,12 +279,13 @@ def _open_table(
             )
     keys = "src: COLUMN, dst: COLUMN"
     edges = TableEdges.open(table, src=entry.src, dst=entry.dst, weight=entry.weight, keys=keys)
-    wanted = set(str(names.features).split(","))
-    asked = names.features if wanted <= set(table.names) else None
+    # The flag --edge-features is for all tables. It applies to this table only if the table has all its columns.
+    requested = set(str(names.features).split(","))
+    common_features = names.features if requested <= set(table.names) else None
     return edge_table_columns(
         edges,
         time=(entry.time or names.pick_time(table.names, usual=())) if names.takes_times else None,
-        features=(entry.features or asked) if names.takes_features else None,
+        features=(entry.features or common_features) if names.takes_features else None,
         budget_bytes=budget_bytes,
         notes=notes,
         features_file=None if entry.features is None else entry.folder / entry.features,
@@ -292,11 +298,11 @@ def _open_array(
 ) -> tuple[EdgeStream, FeatureStream | None]:
     if entry.src is not None or entry.dst is not None:
         raise SourceError(
-            f"src and dst are columns, which {entry.file} has none of; a .npy is (E, 2) or (2, E)"
+            f"src and dst name columns, and {entry.file} is an array, (E, 2) or (2, E), without columns; leave them out"
         )
-    weight = entry.beside(entry.weight)
+    weight = entry.open_array(entry.weight)
     edges = pair_file_edges(NpyFile.open(entry.file), prefers_rows=None, weight=weight)
-    if (times := entry.beside(entry.time) if names.takes_times else None) is not None:
+    if (times := entry.open_array(entry.time) if names.takes_times else None) is not None:
         edges = timed_edges(edges, file_column(times))
     if entry.features is None or not names.takes_features:
         return edges, None
@@ -449,22 +455,22 @@ def _counts(
     """Return the number of nodes by type."""
     counts: dict[str, int] = {}
     for name, entry in graph.nodes.items():
-        said = entry.num_nodes
+        declared = entry.num_nodes
         rows = features[name].num_rows if name in features else None
-        if said is not None and rows is not None and said != rows:
+        if declared is not None and rows is not None and declared != rows:
             raise ShapeError(
-                f"{graph.where('nodes', name, 'num_nodes')} is {said}; {entry.features} has {rows} rows"
+                f"{graph.where('nodes', name, 'num_nodes')} is {declared}; {entry.features} has {rows} rows"
             )
-        if said is None and rows is None and entry.labels is not None:
+        if declared is None and rows is None and entry.labels is not None:
             with graph.naming("nodes", name, "labels"):
                 rows = count_labels(entry.labels)
-        found = said if said is not None else rows
-        counts[name] = _largest_id(name, relations) + 1 if found is None else found
+        count = declared if declared is not None else rows
+        counts[name] = _largest_id(name, relations) + 1 if count is None else count
     return counts
 
 
 def _largest_id(name: str, relations: tuple[RelationSource, ...]) -> int:
-    """Return a type's largest id, from reading the edges, or -1 without ids."""
+    """Return a type's largest id in the edges, or -1 without edges. Reads all edges of the type."""
     largest = -1
     for each in relations:
         first, _, last = each.relation

@@ -370,7 +370,10 @@ def test_arrays_that_do_not_fit_are_refused(tmp_path, table, error, text):
     ("options", "text"),
     [
         ({"edge_split": "80/10/20"}, "adds up to 110"),
-        ({"edge_split_relation": "to"}, "--edge-split-relation says whose edges are split"),
+        (
+            {"edge_split_relation": "to"},
+            "--edge-split-relation names a relation to split, and --edge-split is missing",
+        ),
         ({"edge_split": "80/10/10", "edge_split_relation": "cites"}, "relation 'cites' is none of numpy's"),
         (
             {"edge_split": "98/1/1"},

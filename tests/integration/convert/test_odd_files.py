@@ -73,7 +73,7 @@ def save(name, content):
 EDGES = [
     ("e2.csv", text("{}.0,{}.0\n"), "row 0 (line 2), column 'src' is '0.0'; ids are whole numbers: if all"),
     ("e2.csv", text("{},{}.0\n") + "3,\n", "is '1.0'; ids are whole numbers, and row 6 has none, by which pandas"),
-    ("e2.csv", text("{},{}\n") + "3,NA\n", "row 6 (line 8), column 'dst' is 'NA', so that a value is missing: leave"),
+    ("e2.csv", text("{},{}\n") + "3,NA\n", "row 6 (line 8), column 'dst' is 'NA', a missing value: leave"),
     ("e2.csv", text("+{},{}\n"), "column 'src' is '+0'; expected a whole number below 2**63"),
     ("e2.csv", text("1844674407370955161{},{}\n"), "is '18446744073709551610'; expected a whole number below"),
     ("e2.csv", text("'{}',{}\n"), "column 'src' is \"'0'\"; expected a whole number"),
@@ -129,7 +129,7 @@ def test_edges_that_are_written_otherwise_are_read(content):
 
 FEATURES = [
     ("n.csv", rows("{},{}\n", last="5,\n"), "n.csv: row 5, column 'f' is nan; clean them, or let such values in"),
-    ("n.csv", rows("{},{}\n", last="5,NA\n"), "is 'NA', so that a value is missing: leave such rows out, or"),
+    ("n.csv", rows("{},{}\n", last="5,NA\n"), "is 'NA', a missing value: leave such rows out, or"),
     ("n.csv", rows("{}.0,{}\n"), "column 'id' is '0.0'; ids are whole numbers: if all of these are, write"),
     ("n.csv", rows("{}.0,{}\n") + ",1\n", f"ids are whole numbers, and row {N} has none, by which pandas makes"),
     ("n.csv", rows('{0},"[{0}.5, {1}]"\n'), "n.csv: f holds text that is almost a number, such as '[0.1, 0.2]'"),
@@ -301,12 +301,12 @@ def test_labels_of_some_nodes_are_joined_by_id():
     [
         (
             "label\n1\n0\n",
-            "l.csv has 2 rows for 6 nodes, and no column of ids says which these are: name one id, or",
+            "l.csv has 2 rows for 6 nodes, and no column with the nodes' ids: add a column named id, or",
         ),
-        (",label\n0,1\n1,0\n", "l.csv has 2 rows for 6 nodes, and no column of ids says which these are"),
+        (",label\n0,1\n1,0\n", "l.csv has 2 rows for 6 nodes, and no column with the nodes' ids"),
         (
             "id,label\n0,1\n6,0\n",
-            "row 1 has 6 in column 'id', by which rows are joined to nodes: ids are 0..5 for 6",
+            "row 1 has 6 in column 'id', which joins rows to nodes: ids are 0..5 for 6",
         ),
         ("id,label\n0,1\n0,0\n", "row 1 has 0 in column 'id'"),
         ("id,label\n", "l.csv has names and no rows; labels are a table with a row per node"),

@@ -265,7 +265,7 @@ def test_the_index_of_pandas_is_joined_and_never_a_feature():
     [
         (
             np.arange(N) + 1,
-            "row 8 has 9 in column 'id', by which rows are joined to nodes: ids are 0..8 for 9 nodes",
+            "row 8 has 9 in column 'id', which joins rows to nodes: ids are 0..8 for 9 nodes",
         ),
         (np.minimum(np.arange(N), 7), "row 8 has 7 in column 'id'"),
         (np.arange(N) - 1, "row 0 has -1 in column 'id'"),

@@ -116,4 +116,4 @@ def test_dgl_graphs_need_none_either(tmp_path):
 
 def test_a_way_to_split_without_shares_is_refused(tmp_path, capsys):
     assert main(["prepare", "builtin:digits", str(tmp_path / "out"), "--edge-split-by", "time"]) == 2
-    assert "--edge-split-by time says how edges are split: add their shares" in capsys.readouterr().err
+    assert "--edge-split-by time needs an edge split: add --edge-split 80/10/10" in capsys.readouterr().err

@@ -146,7 +146,7 @@ def test_every_named_file_counts_for_what_was_prepared(folder):
         ("cites.npy", "{src: a}", SourceError, "edges.paper:cites:paper has no file; name the table of its edges"),
         ("cites.npy", "missing.npy", SourceError, "edges.paper:cites:paper: "),
         ("cites.npy", "paper.npy", GraphError, "edges.paper:cites:paper: "),
-        ("cites.npy", "{file: cites.npy, src: a}", SourceError, "edges.paper:cites:paper: src and dst are columns"),
+        ("cites.npy", "{file: cites.npy, src: a}", SourceError, "edges.paper:cites:paper: src and dst name columns"),
         ("src: who", "src: whom", SourceError, "edges.author:in:place: src is 'whom'; the columns of "),
         ("weight: times", "weight: 5", SourceError, "edges.author:writes:paper.weight is 5; it must be a name"),
         ("name: library", "name: [", SourceError, "is not YAML: "),
