@@ -1,6 +1,8 @@
-"""Move edge features from source order into dataset order, out of core.
+"""Writing a relation's edges with their features, which move from source order into dataset order out of core.
 
-`EdgeMoves` finds the dataset positions of each source row. `plan_edge_rows` plans the memory and disk for the move.
+The edge sort (`build_csc`) also gives the number that each edge has in the source. `EdgeMoves` inverts these numbers:
+it finds each source row's *places*, the edge positions that get the row. Then `ordered_rows` moves the rows.
+`plan_edge_rows` plans the memory and disk for the move.
 """
 
 from __future__ import annotations
@@ -47,19 +49,22 @@ DEAL_BYTES = 64
 
 @dataclass(slots=True, kw_only=True)
 class EdgeMoves:
-    """The dataset positions of each source edge; see `ordered_rows`.
+    """The places of each source edge's row, for `ordered_rows`.
 
-    The input is the source edge number at each position. If the positions do not fit into memory, pairs (number,
-    position) first go to files, one per range of numbers. Owns the files ``moves-*`` in ``folder`` until ``close()``.
+    The input is the source edge number at each position. Pairs (number, position) are sorted by number. If they do not
+    fit into memory, they first go to files, one per range of numbers, and each range is sorted when it is needed. Owns
+    the files ``moves-*`` in ``folder`` until ``close()``.
     """
 
-    numbers: TemporaryArray  # (num_rows,) source edge number at each position; negative without one
+    numbers: (
+        TemporaryArray  # (num_rows,) source edge number at each position; negative for an added self loop
+    )
     num_rows: int  # number of positions
     num_edges: int  # number of source edges
     folder: Path
-    range_edges: int  # source edges in a range, whose pairs are in memory together
-    deal_positions: int  # positions read at once
-    is_asked_again: bool = False  # True for several passes over the rows: the pairs are read again
+    range_edges: int  # source edges per range; the pairs of one range are in memory together
+    deal_positions: int  # positions per read
+    is_read_again: bool = False  # True if the rows are read in several passes, which all need the pairs
     _spill: Spill = field(init=False)  # the pairs by range
     _loaded: int = field(default=-1, init=False)  # the range that is in memory
     _rows: IdArray = field(init=False)
@@ -91,15 +96,21 @@ class EdgeMoves:
         if self._spill.num_buckets == 1:
             return
         for first, piece in self._pieces():
-            at = np.flatnonzero(piece >= 0)
-            numbers = piece[at].astype(np.int64)
-            pairs = np.empty(at.shape[0], self._spill.dtype)
-            pairs["row"], pairs["place"] = numbers % self.range_edges, at + first
+            offsets = np.flatnonzero(piece >= 0)
+            numbers = piece[offsets].astype(np.int64)
+            pairs = np.empty(offsets.shape[0], self._spill.dtype)
+            pairs["row"], pairs["place"] = numbers % self.range_edges, offsets + first
             self._spill.deal_out(pairs, numbers // self.range_edges)
             progress.advance("placing edge features", first + piece.shape[0], self.num_rows, "edges")
 
     def targets(self, first: int, stop: int) -> tuple[IdArray, IdArray]:
-        """Return the places of rows ``first`` ... ``stop - 1``; see `NodeOrder.targets`."""
+        """Return the places of rows ``first`` ... ``stop - 1``.
+
+        Returns
+        -------
+        rows : (m,) source rows, ascending, counted from ``first``
+        places : (m,) the place of each; a row with several places is repeated
+        """
         rows, places = [], []
         for number in range(first // self.range_edges, (stop - 1) // self.range_edges + 1):
             self._load(number)
@@ -136,20 +147,20 @@ class EdgeMoves:
             self._rows = pairs["row"][order].astype(np.int64)
             self._places = pairs["place"][order].astype(np.int64)
         # One pass requests each range once, because it reads the rows in order.
-        if not self.is_asked_again:
+        if not self.is_read_again:
             self._spill.drop(number)
 
     def _pieces(self) -> Iterator[tuple[int, NDArray[np.integer]]]:
+        """Yield the source edge numbers in pieces, each with its first position."""
         first = 0
         for piece in self.numbers.pieces(self.num_rows, self.deal_positions):
             yield first, piece
             first += piece.shape[0]
 
 
-# Bytes of feature rows read at once, and their copies in memory: as read, as float32, as stored, grouped by range.
-_CHUNK_BYTES = 4 << 20
-_CHUNK_COPIES = 4
-_DEAL_POSITIONS = 1 << 18
+_CHUNK_BYTES = 4 << 20  # most bytes of feature rows per chunk
+_CHUNK_COPIES = 4  # copies of a chunk in memory: as read, as float32, as stored, grouped by range
+_DEAL_POSITIONS = 1 << 18  # most positions per read while pairs go to files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +172,9 @@ class EdgeRowPlan:
     range_edges: int  # source edges per range of pairs
     deal_positions: int  # positions per read
     memory_bytes: int  # memory, at most
-    number_bytes: int  # bytes of edge numbers on disk, from the edge sort on
+    number_bytes: (
+        int  # bytes of edge numbers on disk; they stay there from the edge sort to the end of the move
+    )
     scratch_bytes: int  # bytes of all temporary files, at most; includes ``number_bytes``
 
 
@@ -206,7 +219,7 @@ def plan_edge_rows(
     row_bytes = features.dim * max(4, features.dtype.itemsize)
     places = 2 if rules.symmetrize else 1  # places of an edge's row
     stored = features.dim * spill_dtype(dtype).itemsize
-    # Half of the budget for a range of rows, a quarter for a chunk of rows as read, a quarter for (row, place) pairs.
+    # Half of the budget is for a range of rows, a quarter for a chunk of rows, and a quarter for (row, place) pairs.
     least_range = max(1, -(-num_edges // MAX_RANGES)) * (stored + ROW_SORT_BYTES)
     least_chunk = places * _CHUNK_COPIES * row_bytes
     least_moves = max(1, -(-features.num_rows // MAX_RANGES)) * places * PAIR_BYTES
@@ -255,14 +268,14 @@ class FeaturedEdges:
     edges: EdgeStream
     features: FeatureStream | None  # in the order of the edges; None without features
     dtype: str  # dtype of the stored features
-    num_passes: int = 1  # passes over the features if they are ordered on the disk; each pass orders a part
+    num_passes: int = 1  # passes over the features if they are reordered on disk; each pass reorders a part
 
 
 def numbered_edges(edges: EdgeStream, num_rows: int, where: str) -> EdgeStream:
     """Return the edges with their numbers in the source, which are the numbers of their feature rows. Pure.
 
-    A stream that omits edges must number the others itself. ``chunks`` raises ShapeError if an edge has no row. If no
-    edge is omitted, it also raises ShapeError if a row has no edge.
+    Some streams leave out edges of the file. Such a stream must number the other edges itself. ``chunks`` raises
+    ShapeError if an edge has no row. For a stream without numbers, it also raises ShapeError if a row has no edge.
 
     Parameters
     ----------
@@ -367,7 +380,7 @@ def _rows(
         folder=scratch,
         range_edges=plan.range_edges,
         deal_positions=plan.deal_positions,
-        is_asked_again=given.num_passes > 1,
+        is_read_again=given.num_passes > 1,
     )
     # No row moves if the source has the dataset's order, for example in a CSC file.
     if moves.are_in_place():

@@ -1,7 +1,7 @@
-"""The user's options for a source and a conversion.
+"""The user's options for a source and for its conversion.
 
-`EdgeNames` names the columns with edge times and edge features. `edge_shares` reads an edge split's shares
-("80/10/10", or (0.8, 0.1, 0.1)).
+`SourceOptions` go to the function that opens a source, and `PrepareOptions` to the conversion. `EdgeNames` names the
+columns with edge times and edge features. `edge_shares` reads an edge split's shares ("80/10/10", or (0.8, 0.1, 0.1)).
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ if TYPE_CHECKING:
     from gloader.core.ids import RangePart
 
 
-NONE: Final = "none"
+NONE: Final = "none"  # the column name by which a user leaves out times or features
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeNames:
-    """The user's column names. None means the usual names, if they exist. "none" means no column."""
+    """The user's column names for edge times and edge features.
+
+    None means the source's usual names, if such columns exist. "none" means that edges get no times or features.
+    """
 
     time: str | None = None
     features: str | None = None
@@ -41,22 +44,22 @@ class EdgeNames:
         return self.features != NONE
 
     def pick_time(self, there: Collection[str], usual: tuple[str, ...] = ("edge_time",)) -> str | None:
-        """Return the time column among the names ``there``, or None. Pure."""
+        """Return the time column among the existing names ``there``, or None. Pure."""
         return _pick(self.time, there, usual)
 
     def pick_features(self, there: Collection[str], usual: tuple[str, ...]) -> str | None:
-        """Return the feature column among the names ``there``, or None. Pure."""
+        """Return the feature column among the existing names ``there``, or None. Pure."""
         return _pick(self.features, there, usual)
 
     def require(
         self, *, has_times: bool, has_features: bool, there: Iterable[str] | None = None, where: str
     ) -> None:
-        """Refuse names that the user gave and the source lacks.
+        """Raise ConfigError for names that the user gave and the source lacks.
 
         Parameters
         ----------
-        has_times, has_features : whether any edges have them
-        there : the edge columns; None means that this kind of source has none
+        has_times, has_features : True if edges of any relation have times, or features
+        there : names of the existing edge columns; None means that this kind of source has no such columns
         where : the source, for messages
 
         Raises
@@ -64,27 +67,27 @@ class EdgeNames:
         ConfigError
             A name was not found. The message lists the columns.
         """
-        asked = (("--edge-time", self.time, has_times), ("--edge-features", self.features, has_features))
-        for flag, name, is_found in asked:
+        requests = (("--edge-time", self.time, has_times), ("--edge-features", self.features, has_features))
+        for flag, name, is_found in requests:
             if name in (None, NONE) or is_found:
                 continue
             names = [] if there is None else sorted(set(there))
-            said = f"they have {', '.join(names)}" if names else "they have nothing by a name"
-            raise ConfigError(f"{flag} {name}: the edges of {where} have no such column; {said}")
+            existing = f"they have {', '.join(names)}" if names else "they have no named columns"
+            raise ConfigError(f"{flag} {name}: the edges of {where} have no such column; {existing}")
 
 
 USUAL_NAMES: Final = EdgeNames()
 
 
-def _pick(asked: str | None, there: Collection[str], usual: tuple[str, ...]) -> str | None:
-    wanted = usual if asked is None else () if asked == NONE else (asked,)
-    return next((name for name in wanted if name in there), None)
+def _pick(requested: str | None, there: Collection[str], usual: tuple[str, ...]) -> str | None:
+    candidates = usual if requested is None else () if requested == NONE else (requested,)
+    return next((name for name in candidates if name in there), None)
 
 
-EdgeShares: TypeAlias = tuple[float, float, float]
+EdgeShares: TypeAlias = tuple[float, float, float]  # shares of train, valid and test in an edge split
 TRAIN = "train"
-PARTS = (TRAIN, "valid", "test")
-_TOLERANCE = 1e-6
+PARTS = (TRAIN, "valid", "test")  # the parts of an edge split, and the names of their link tables
+_TOLERANCE = 1e-6  # relative error that the sum of the shares may have
 
 
 def edge_shares(given: str | Sequence[float]) -> EdgeShares:
@@ -127,17 +130,17 @@ SplitBy: TypeAlias = Literal["random", "time"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """Options for a source besides its name. Each source reads only some of them."""
+    """Options for a source besides its name. Each kind of source, such as ``edges:FILE``, reads only some of them."""
 
-    features: Path | None = None  # edges: a file with feature rows
-    labels: Path | None = None  # edges: a file with labels
-    splits: Path | None = None  # edges: a file with splits
-    src: str | None = None  # edges: the source column; None means that it is found by name
-    dst: str | None = None  # edges: the destination column; None means that it is found by name
-    edge_time: str | None = None  # the edge time column; None means edge_time, if it exists
-    edge_features: str | None = None  # the edge feature columns; None means the usual names
-    root: Path | None = None  # ogb: the folder for downloaded data
-    needs_labels: bool = True  # False: edges are predicted, and nodes may be unlabelled
+    features: Path | None = None  # for edges:FILE, the file with feature rows
+    labels: Path | None = None  # for edges:FILE, the file with labels
+    splits: Path | None = None  # for edges:FILE, the file with splits
+    src: str | None = None  # for edges:FILE, the column of sources; None means that it is found by name
+    dst: str | None = None  # for edges:FILE, the column of destinations; None means that it is found by name
+    edge_time: str | None = None  # the column of edge times; None means edge_time, if it exists
+    edge_features: str | None = None  # the columns of edge features; None means the usual names
+    root: Path | None = None  # for ogb:NAME, the folder for downloaded data
+    needs_labels: bool = True  # False if edges are predicted, so that nodes may be unlabelled
     seed: int = 0  # seed for random splits, and for synthetic graphs without a seed
     memory_budget_bytes: int | None = None  # None means half of the free memory
 
@@ -170,11 +173,12 @@ class EdgeRules:
 class PrepareOptions:
     """Options for a conversion; see `EdgeRules` for the first three."""
 
-    # Names of relations, such as "cites", in a graph with several. True means all relations within a type.
+    # In a graph with several relations: their names, such as "cites". True means all relations within a node type.
     symmetrize: bool | tuple[str, ...] = False
     self_loops: bool = False
     deduplicate: bool = False
-    add_reverse: bool = False  # several relations: add rev_NAME for each relation without a reverse
+    # In a graph with several types: add rev_NAME for each relation without a reverse.
+    add_reverse: bool = False
     # The stored feature dtype: float32, float16, bfloat16 or int8. None means float32, and refuses integers that would
     # be rounded. "float32" rounds them.
     dtype: str | None = None
@@ -183,12 +187,14 @@ class PrepareOptions:
     order: OrderName = "none"  # node order: as in the source, by falling out-degree, or by community
     # The shares of train, valid and test; valid and test edges are left out of the graph. None means no edge split.
     edge_split: EdgeShares | None = None
-    edge_split_by: SplitBy = "random"  # by a hash of the pair, or the earliest edges first
+    # "random" splits by a hash of each pair; "time" puts the earliest edges first.
+    edge_split_by: SplitBy = "random"
     edge_split_relation: str | None = None  # the relation to split; None means the only relation
     edge_split_seed: int = 0
     reverse: tuple[tuple[str, str], ...] = ()  # pairs of a relation and its reverse relation
     edge_tables: tuple[str, ...] = ()  # given link tables, NAME=FILE or NAME@RELATION=FILE
-    ranges: RangePart | None = None  # the part of each matrix's rows that is written; None means all
+    # The part of all feature and edge feature rows that is written. None means all rows.
+    ranges: RangePart | None = None
     memory_budget_bytes: int | None = None  # None means half of the free memory
     overwrite: bool = False
 
@@ -235,9 +241,9 @@ class PrepareOptions:
 
 def relation_pair(text: str) -> tuple[str, str]:
     """Return the two relations in a text such as "buys=bought_by". Raises ConfigError for other texts. Pure."""
-    one, sign, back = text.partition("=")
-    if not (one and sign and back):
+    relation, sign, back = text.partition("=")
+    if not (relation and sign and back):
         raise ConfigError(
-            f"--reverse {shown(text)}: write two relations of which each leads the other back, such as buys=bought_by"
+            f"--reverse {shown(text)}: write a relation and its reverse relation, such as buys=bought_by"
         )
-    return one, back
+    return relation, back

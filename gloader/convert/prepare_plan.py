@@ -1,7 +1,9 @@
-"""The plan for a conversion: its memory and disk, before it starts.
+"""The plan for a conversion's memory and disk, made before the conversion starts.
 
-A conversion's parts run in turn: each relation's sort, link tables, each node type's features, and derived features.
-Some arrays are held from start to end. Each part may use the rest of the memory.
+A conversion has several parts, which run one after another: each relation's sort, the link tables, each node type's
+features, and derived features. Labels and similar arrays stay in memory from start to end. Each part may use all the
+other memory of the budget, so the conversion's peak is the largest part's. The temporary disk space is the largest
+part's too.
 """
 
 from __future__ import annotations
@@ -49,25 +51,25 @@ WRITER_BYTES = 24 << 20
 CHUNK_BYTES = 4 << 20
 # Copies of a feature chunk alive at once: as read, as float32, as stored. Reordered rows need one more.
 CHUNK_COPIES = 3
-_PAGE_BYTES = 4096
-# Bytes of the checksum of one page.
-_CHECKSUM_BYTES = 8
+_PAGE_BYTES = 4096  # bytes per page of a stored array; each page has a checksum
+_CHECKSUM_BYTES = 8  # bytes per checksum
 # Bytes per node for the checks of labels and splits.
 CHECK_BYTES = 2
-# Edges per row if the source's number of edges is unknown. The sort uses the same number.
+# Assumed edges per node if the source's number of edges is unknown. The sort uses the same number.
 _USUAL_DEGREE = 32
-_PAIR_BYTES = 32  # bytes per link: source, destination, position and reverse position
-_LABEL_BYTES = {None: 0, "float32": 4, "int64": 8}
+_PAIR_BYTES = 32  # bytes per row of a link table: source, destination, position and reverse position
+_LABEL_BYTES = {None: 0, "float32": 4, "int64": 8}  # bytes per link label by dtype; None means no labels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartSizes:
     """Memory and disk for one part of a conversion."""
 
-    memory_bytes: int = 0  # at most, besides the memory held from start to end
-    dataset_bytes: int = 0  # disk bytes for its arrays, without edges and rows of unknown number
-    scratch_bytes: int = 0  # temporary disk bytes, at most
-    num_arrays: int = 0
+    memory_bytes: int = 0  # most memory, without the arrays that are held from start to end
+    # Disk bytes for its arrays in the dataset; unknown numbers of edges or rows count as 0.
+    dataset_bytes: int = 0
+    scratch_bytes: int = 0  # most bytes of temporary files
+    num_arrays: int = 0  # number of its arrays in the dataset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,13 +86,13 @@ class PreparePlan:
     """A conversion's memory and disk, and its parts' shares."""
 
     budget_bytes: int
-    memory_bytes: int  # memory for the conversion's own arrays, at most
-    free_bytes: int  # memory for each part; parts run in turn
+    memory_bytes: int  # most memory for the conversion's own arrays
+    free_bytes: int  # memory for each part
     chunk_edges: int  # edges per chunk while the node order is found
     rows: Mapping[str, RowShares]  # shares by node type with features
     mean_bytes: int  # memory for each derived feature
-    dataset_bytes: int  # final bytes on disk, without edges of unknown number
-    scratch_bytes: int  # temporary disk bytes, at most
+    dataset_bytes: int  # bytes of the finished dataset; unknown numbers of edges count as 0
+    scratch_bytes: int  # most bytes of temporary files
 
 
 def plan_prepare(source: AnySource, options: PrepareOptions, *, budget_bytes: int) -> PreparePlan:
@@ -167,7 +169,8 @@ def stored_feature_bytes(num_rows: int, dim: int, dtype: str, *, num_parts: int 
     Parameters
     ----------
     num_rows, dim, dtype : the matrix's sizes and dtype
-    num_parts : number of parts, of which the largest counts; each part has all scales and page checksums
+    num_parts : number of parts of the matrix. The dataset gets one part of the rows, but all scales and page checksums.
+        The result is for the largest part
     """
     element = STORED_DTYPES[dtype]
     if num_parts == 1:
@@ -213,7 +216,7 @@ def on_disk(array_bytes: int, *, num_arrays: int) -> int:
 def link_sizes(
     links: Sequence[LinkSource], split: EdgeStream | None, *, num_nodes: int, budget_bytes: int
 ) -> PartSizes:
-    """Return the memory and disk for link tables, which are written in turn. Pure.
+    """Return the memory and disk for link tables, which are written one after another. Pure.
 
     Parameters
     ----------
@@ -255,9 +258,9 @@ def _table_bytes(table: LinkSource, num_nodes: int) -> int:
 
 
 def _resident_bytes(source: GraphSource, options: PrepareOptions, budget_bytes: int) -> int:
-    """Return the bytes of memory held from start to end."""
+    """Return the bytes of memory that are held from start to end."""
     num_nodes = sum(nodes.num_nodes for nodes in source.nodes)
-    # The checks end before the marking of nodes with edges begins.
+    # The check of labels ends before the receipt marks the nodes with edges. So the larger of both counts.
     checked = CHECK_BYTES * source.labels.shape[0]
     per_node = (
         max(checked, marked_bytes(num_nodes, budget_bytes)) + ORDER_NODE_BYTES[options.order] * num_nodes
@@ -303,7 +306,7 @@ def _plan_edges(
 
 
 def _is_moved(nodes: NodeSource, options: PrepareOptions) -> bool:
-    """True if the feature rows change places."""
+    """True if the feature rows are reordered."""
     return nodes.row_ids is not None or options.order != "none"
 
 
@@ -352,14 +355,14 @@ def _mean_sizes(
     budget_bytes: int,
     num_shares: int,
 ) -> list[PartSizes]:
-    """Return the sizes for derived features. ``num_shares`` of them share the memory."""
+    """Return the sizes for derived features. In a chain of means over means, ``num_shares`` means share the memory."""
     sizes = [
         _mean_size(source, nodes, dims[nodes.name], budget_bytes=budget_bytes, num_shares=num_shares)
         for nodes, _ in derivation_order(source)
     ]
     if options.num_parts == 1:
         return sizes
-    # Means over other means compute these again, so all edges stay until the end.
+    # With a part of the rows stored, a mean over another mean computes it again. So all edges stay until the end.
     return [
         PartSizes(
             memory_bytes=max((size.memory_bytes for size in sizes), default=0),

@@ -1,7 +1,8 @@
 """Sources for a conversion: a graph as streams of edges, feature rows and link tables.
 
-A conversion reads a `GraphSource` with node types and relations. `Source` is the short form for one type and one
-relation. Each pass over a stream starts again at the first edge or row.
+A *stream* is a value with a function that yields chunks of at most a given size. Each call starts again at the first
+edge or row, so a conversion can read a stream several times. A conversion reads a `GraphSource`, with node types and
+relations. `Source` is the short form for one node type and one relation.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from gloader.dataset.schema import DatasetKind
     from gloader.types import IdArray, Relation
 
-# The end of messages about missing labels.
+# The end of messages about missing labels: the alternative to labels.
 OR_EDGES = "or predict edges: --edge-split 80/10/10, in Python edge_split=(0.8, 0.1, 0.1)"
 
 
@@ -36,7 +37,7 @@ class EdgeChunk:
     dst: IdArray  # (n,)
     weight: NDArray[np.float32] | None = None  # (n,)
     time: IdArray | None = None  # (n,) int64 seconds
-    # (n,) each edge's number in the source, which selects its features; None means the edge's place in the stream
+    # (n,) each edge's number in the source, which is the row of its features. None means that edges count as read.
     number: IdArray | None = None
 
     def take(self, which: NDArray[np.bool_] | IdArray) -> EdgeChunk:
@@ -58,16 +59,16 @@ class EdgeStream:
     """
 
     chunks: Callable[[int], Iterator[EdgeChunk]]
-    num_edges: int | None  # None: unknown until the edges are read
-    has_weights: bool = False  # every chunk carries weights
-    has_times: bool = False  # every chunk carries times
-    columns: tuple[str, ...] = ()  # the columns of a table besides the two ends
-    held_bytes: int = 0  # memory that the stream holds besides its chunks, such as row offsets
-    reading_bytes: int = 0  # memory for reading, besides the chunks
+    num_edges: int | None  # None means unknown until the edges are read
+    has_weights: bool = False  # True if every chunk has weights
+    has_times: bool = False  # True if every chunk has times
+    columns: tuple[str, ...] = ()  # names of a table's columns, without the two ends
+    held_bytes: int = 0  # memory that the stream keeps all the time, such as row offsets
+    reading_bytes: int = 0  # memory that is needed only while the stream is read, without its chunks
 
 
 def edges_over(edges: EdgeStream, chunks: Callable[[int], Iterator[EdgeChunk]]) -> EdgeStream:
-    """Return a stream with the given ``chunks``, and with the size and columns of ``edges``. Pure."""
+    """Return a stream with the given ``chunks``. Its number of edges, weights and times are as in ``edges``. Pure."""
     return EdgeStream(
         chunks=chunks,
         num_edges=edges.num_edges,
@@ -83,9 +84,10 @@ def changed_edges(
 
     Parameters
     ----------
-    edges : the stream to change, read again in each pass
+    edges : the stream to change
     change : function of a chunk and the number of edges before it
-    part : numerator and denominator of the size of the chunks to read, for chunks that grow or need two copies
+    part : numerator and denominator of a factor for the size of the chunks to read. A factor below 1 is for changes
+        that make chunks larger or need copies
     """
 
     def chunks(max_edges: int) -> Iterator[EdgeChunk]:
@@ -109,7 +111,7 @@ def bare_edges(edges: EdgeStream) -> EdgeStream:
 
 
 def doubled_edges(edges: EdgeStream) -> EdgeStream:
-    """Return the edges, each with its reverse right behind it, as in OGB. Pure."""
+    """Return the edges, each followed by its reverse, as in OGB. Pure."""
 
     def doubled(chunk: EdgeChunk, _: int) -> EdgeChunk:
         ends = np.stack([chunk.src, chunk.dst], axis=1)
@@ -126,7 +128,7 @@ def doubled_edges(edges: EdgeStream) -> EdgeStream:
 
 
 def numbered(chunk: EdgeChunk, first: int) -> EdgeChunk:
-    """Return a chunk with edge numbers: the source's numbers, or else numbers from ``first`` on. Pure."""
+    """Return a chunk with edge numbers: its own numbers, or else ``first``, ``first + 1`` and so on. Pure."""
     if chunk.number is not None:
         return chunk
     return replace(chunk, number=np.arange(first, first + chunk.src.shape[0], dtype=np.int64))
@@ -144,19 +146,20 @@ class FeatureStream:
     dim: int  # F
     dtype: np.dtype[np.generic]  # the chunks' dtype
     names: tuple[str, ...] = ()  # (F,) the columns' names, for messages
-    where: str | None = None  # the file, for messages; None means that the source names it
-    rounded: FeatureStream | None = None  # the same rows, with whole numbers rounded to float32
-    held_bytes: int = 0  # memory that the stream holds besides its chunks, such as row offsets
-    reading_bytes: int = 0  # memory for reading, besides the chunks
+    where: str | None = None  # the file, for messages; None means that messages name only the source
+    # The same rows, but whole numbers are rounded to float32 without an error.
+    rounded: FeatureStream | None = None
+    held_bytes: int = 0  # memory that the stream keeps all the time, such as row offsets
+    reading_bytes: int = 0  # memory that is needed only while the stream is read, without its chunks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Splits:
     """Node ids in the three parts of a node-classification task."""
 
-    train: IdArray
-    valid: IdArray
-    test: IdArray
+    train: IdArray  # (n,)
+    valid: IdArray  # (n,)
+    test: IdArray  # (n,)
 
     @property
     def num_bytes(self) -> int:
@@ -166,9 +169,9 @@ class Splits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomSplits(Splits):
-    """Random splits, for a source without splits."""
+    """Splits made at random, because the source has none."""
 
-    seed: int
+    seed: int  # seed of the random numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,12 +189,11 @@ class Source:
     edge_features: FeatureStream | None = None  # (E, F_e) in the order of ``edges``
     edge_file: Path | None = None  # the edges' file, for messages
     row_ids: IdArray | None = None  # (N,) each feature row's node; None means that row i belongs to node i
-    resident_bytes: int = 0  # memory that the streams hold besides their chunks, such as row offsets
+    resident_bytes: int = 0  # memory that the streams keep all the time, such as row offsets
     links: tuple[LinkSource, ...] = ()  # tables of edges to predict
-    column_notes: tuple[
-        str, ...
-    ] = ()  # for the receipt: "e.csv: src and dst are the ends, amount the weight"
-    unused: tuple[str, ...] = ()  # parts that the dataset will not have, such as "pos (N, 3)"
+    # Lines for the receipt on the columns' roles, such as "edges: src and dst of e.csv, amount is the weight".
+    column_notes: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()  # parts of the source that the dataset lacks, such as "pos (N, 3)"
 
     def graph(self) -> GraphSource:
         """Return the graph as a `GraphSource`. Pure."""
@@ -243,18 +245,18 @@ class LinkStream:
     """
 
     chunks: Callable[[int], Iterator[LinkChunk]]
-    num_rows: int | None  # None: unknown until the rows are read
-    has_times: bool = False  # every chunk carries times
-    label_dtype: str | None = None  # int64 or float32; None: no labels
+    num_rows: int | None  # None means unknown until the rows are read
+    has_times: bool = False  # True if every chunk has times
+    label_dtype: str | None = None  # int64 or float32; None without labels
     labels: Callable[[int], Iterator[NDArray[np.generic]]] = _nothing
-    negatives_per_row: int = 0  # k: given negative destinations per row
+    negatives_per_row: int = 0  # k, the number of given negative destinations per row
     negatives: Callable[[int], Iterator[IdArray]] = _nothing
-    are_edges: bool = False  # the rows are the source's edges, from an edge split
+    are_edges: bool = False  # True if the rows are edges that an edge split took from the source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkSource:
-    """A link table that a conversion writes."""
+    """A link table that a conversion writes: pairs of nodes whose edges a model predicts."""
 
     name: str
     rows: LinkStream
@@ -267,7 +269,7 @@ class LinkSource:
 class MeanOf:
     """Features that the conversion computes: the mean of the neighbours' stored rows, or 0 without neighbours.
 
-    A parallel edge counts each time.
+    A neighbour counts once per edge.
     """
 
     relation: Relation  # a relation between this type and a type with features
@@ -275,11 +277,11 @@ class MeanOf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSource:
-    """The nodes in one type."""
+    """A node type with its features."""
 
     name: str
     num_nodes: int
-    features: FeatureStream | MeanOf | None = None  # None: no features
+    features: FeatureStream | MeanOf | None = None  # None without features
     row_ids: IdArray | None = None  # (N,) each feature row's node; None means that row i belongs to node i
 
     @property
@@ -296,7 +298,8 @@ class RelationSource:
     edges: EdgeStream
     edge_features: FeatureStream | None = None  # (E, F_e) in the order of ``edges``
     edge_file: Path | None = None  # the edges' file, for messages
-    is_symmetric: bool = False  # every edge has both directions, so no reverse relation is needed
+    # True if every edge is there in both directions, so no reverse relation is needed.
+    is_symmetric: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,11 +314,12 @@ class GraphSource:
     num_classes: int
     labels: IdArray  # (N,) labels for the labelled type, -1 if unlabelled
     splits: Splits  # ids within the labelled type
-    kind: DatasetKind = "hetero"  # the dataset's; "homogeneous" means that type and relation have no names
-    resident_bytes: int = 0  # memory that the streams hold besides their chunks
+    # Kind of the dataset; "homogeneous" means that type and relation have no names.
+    kind: DatasetKind = "hetero"
+    resident_bytes: int = 0  # memory that the streams keep all the time, such as row offsets
     links: tuple[LinkSource, ...] = ()  # tables of edges to predict
-    column_notes: tuple[str, ...] = ()  # for the receipt, see `Source`
-    unused: tuple[str, ...] = ()  # parts that the dataset will not have
+    column_notes: tuple[str, ...] = ()  # lines for the receipt on the columns' roles
+    unused: tuple[str, ...] = ()  # parts of the source that the dataset will not have
 
     @property
     def has_names(self) -> bool:
@@ -328,7 +332,7 @@ class GraphSource:
         return {nodes.name: nodes.num_nodes for nodes in self.nodes}
 
     def graph(self) -> GraphSource:
-        """Return the graph itself; see `Source.graph`. Pure."""
+        """Return this graph. So `Source` and `GraphSource` have the same method. Pure."""
         return self
 
     def schema(self, relations: Sequence[Relation]) -> DatasetSchema:
@@ -366,7 +370,13 @@ AnySource: TypeAlias = Source | GraphSource
 
 
 def only_labelled(types: Iterable[str], *, otherwise: str | None = None, where: str) -> str:
-    """Return the one labelled type, or ``otherwise`` without labels. Pure.
+    """Return the labelled node type, or ``otherwise`` without labels. Pure.
+
+    Parameters
+    ----------
+    types : node types with labels
+    otherwise : the result if no type has labels; None makes this an error
+    where : the source, for messages
 
     Raises
     ------

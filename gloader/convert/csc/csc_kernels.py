@@ -1,8 +1,13 @@
 """Kernels for the external counting sort, for sparse feature rows, and for the look-up of pairs.
 
-Callers check the arrays. Kernels do not. In the look-up, a *group* is the rows with the same pair. Rows are sorted by
-destination, source, time and row number, so a group's rows are adjacent. Destination d has the rows
-``start[d] : start[d + 1]``.
+Callers check the arrays. Kernels do not.
+
+In the sort (`external_csc`), a *bucket* is a run of 2**shift consecutive destinations. A *record* is an edge in a
+bucket, with its destination as an offset in the bucket.
+
+The look-up (`locate`) finds the edge positions of a link table's rows. Its rows are sorted by destination, source, time
+and row number. Destination d has the rows ``start[d] : start[d + 1]``. A *group* is the rows with the same pair, which
+are adjacent. The group's first row is its *head*. A row's *rank* is its number within the group.
 """
 
 from __future__ import annotations
@@ -39,7 +44,7 @@ def first_bad_weight(weight: NDArray[np.float32]) -> int:
 
 @njit(cache=True, nogil=True)
 def count_buckets(dst: IdArray, shift: int, counts: IdArray) -> None:
-    """Count the edges per bucket ``dst >> shift`` in ``counts``."""
+    """Add the edges per bucket ``dst >> shift`` to ``counts`` (num_buckets,)."""
     for i in range(dst.shape[0]):
         counts[dst[i] >> shift] += 1
 
@@ -55,7 +60,16 @@ def scatter_records(
     cursor: IdArray,
     records: Any,
 ) -> None:
-    """Write each edge to its bucket's next free slot. Destinations become offsets in the bucket."""
+    """Write each edge as a record to its bucket's next free slot.
+
+    Parameters
+    ----------
+    src, dst : (n,) checked ids
+    weight, time, number : (n,) columns, or None
+    shift : number of low destination bits, which are the offset in the bucket
+    cursor : (num_buckets,) each bucket's next slot in ``records``, advanced
+    records : (n,) structured array, filled
+    """
     mask = (np.int64(1) << shift) - 1
     for i in range(dst.shape[0]):
         bucket = dst[i] >> shift
@@ -73,7 +87,7 @@ def scatter_records(
 
 @njit(cache=True, nogil=True)
 def count_in_degrees(records: Any, degrees: IdArray) -> None:
-    """Count a bucket's records per destination offset in ``degrees``."""
+    """Add a bucket's records per destination offset to ``degrees``."""
     for i in range(records.shape[0]):
         degrees[records[i]["dst"]] += 1
 
@@ -89,7 +103,15 @@ def scatter_sources(
     times: IdArray | None,
     numbers: NDArray[Any] | None,
 ) -> None:
-    """Write each source to its destination's next free slot, for destinations in [first, last)."""
+    """Write the sources and columns of a bucket's records to their destinations' next free slots.
+
+    Parameters
+    ----------
+    records : records in input order
+    first, last : destination offsets; only records with first <= destination < last are written
+    cursor : next slot by destination offset, advanced
+    indices, weights, times, numbers : (E,) arrays of all slots, written; columns may be None
+    """
     for i in range(records.shape[0]):
         node = np.int64(records[i]["dst"])
         if first <= node < last:
@@ -135,9 +157,10 @@ def merge_columns(
 ) -> int:
     """Merge the sources as in `merge_segments`, together with the edges' columns.
 
-    Own weights and reverse weights, which have the sign bit set, are summed separately. The larger sum becomes the
-    merged edge's weight. Sums run in input order, in float64. With numbers, a merged edge keeps the smallest number,
-    and the time that belongs to it.
+    For each node, the segment is sorted by source. Each run of equal sources becomes one edge at ``end``, in place.
+    Weights of the source's edges and of their added reverses (with the sign bit set) are summed separately. The larger
+    sum becomes the merged edge's weight. Sums run in input order, in float64. With numbers, a merged edge keeps the
+    smallest number, and the time of the edge with this number.
     """
     end = 0
     for node in range(indptr.shape[0] - 1):
@@ -154,19 +177,19 @@ def merge_columns(
         start = end
         i = 0
         while i < sources.shape[0]:
-            own, reverse, first, j = 0.0, 0.0, i, i
+            given, reverse, first, j = 0.0, 0.0, i, i
             while j < sources.shape[0] and sources[j] == sources[i]:
                 if weights is not None:
                     if np.signbit(values[j]):
                         reverse -= values[j]
                     else:
-                        own += values[j]
+                        given += values[j]
                 j += 1
             if numbers is not None:
                 first = i + int(np.argmin(given_numbers[i:j]))
             indices[end] = sources[i]
             if weights is not None:
-                weights[end] = max(own, reverse)
+                weights[end] = max(given, reverse)
             if times is not None:
                 times[end] = given_times[first]
             if numbers is not None:
@@ -193,7 +216,7 @@ def sort_by_time(
             if times[i] < times[i - 1] or (times[i] == times[i - 1] and indices[i] < indices[i - 1]):
                 is_sorted = False
                 break
-        # Logs are sorted by time already.
+        # Edges from a log are mostly sorted already.
         if is_sorted:
             continue
         order = np.argsort(indices[low:high], kind="mergesort")
@@ -217,9 +240,18 @@ def mark_sources(
     numbers: IdArray | None,
     times: IdArray | None,
 ) -> None:
-    """Mark the sources of ``node`` from ``first`` on in ``seen``, and sum their weights.
+    """Merge a destination's edges from the sources ``first``, ``first + 1``, ... into arrays by source.
 
-    ``numbers`` receives each source's smallest edge number, and ``times`` the time of the same edge.
+    Parameters
+    ----------
+    records : records of one bucket; those with other destinations or sources are skipped
+    node : the destination's offset in the bucket
+    first : the first source
+    seen : (s,) set to True for sources with an edge
+    own, reverse : (s,) sums of the weights of the source's edges and of their added reverses; ``own`` is None without
+        weights
+    numbers : (s,) receives each source's smallest edge number, or None
+    times : (s,) receives the time of the edge with this number, or None
     """
     for i in range(records.shape[0]):
         source = np.int64(records[i]["src"]) - first
@@ -241,9 +273,14 @@ def mark_sources(
 
 @njit(cache=True, nogil=True)
 def expand_rows(indptr: IdArray, first: int, first_row: int, rows: IdArray) -> int:
-    """Write the rows of a compressed matrix's entries ``first``, ``first + 1``, ... Return the last row.
+    """Write the row numbers of a compressed matrix's entries ``first``, ``first + 1``, ... Return the last row.
 
-    ``first_row`` is at most the row of entry ``first``.
+    Parameters
+    ----------
+    indptr : (N + 1,) the rows' offsets
+    first : number of the first entry
+    first_row : a row at or before the row of entry ``first``, where the search starts
+    rows : (n,) receives the rows of n entries
     """
     row = first_row
     for i in range(rows.shape[0]):
@@ -295,10 +332,18 @@ def count_ahead(
     group_rows: IdArray,
     added: IdArray,
 ) -> None:
-    """Add 1 to ``added[i]`` for every other row whose next row in the group is i.
+    """Count the other rows of each group that lie ahead of a row. Other rows are in another piece of the same bucket.
 
-    The columns of the other rows are ``rows``, ``destinations``, ``sources`` and ``times`` (m,). ``start`` begins at
-    destination ``first``.
+    Each other row is searched in its pair's group. It is counted at the first group row that comes after it by time and
+    row number. A running sum over the group then gives each row's number of other rows ahead.
+
+    Parameters
+    ----------
+    rows, destinations, sources, times : (m,) columns of the other rows
+    first : the first destination of ``start``
+    start : (n + 1,) bounds of each destination's rows
+    group_sources, group_times, group_rows : (r,) columns of the sorted rows
+    added : (r,) counts, increased
     """
     for other in range(rows.shape[0]):
         node = destinations[other] - first
@@ -336,31 +381,35 @@ def match_edges(
     last: IdArray,
     positions: IdArray,
 ) -> int:
-    """Match a piece's edges with the rows of their pairs: the k-th edge with the row of rank k. Return the last node.
+    """Match a piece of edges with the rows of their pairs. Return the last node.
+
+    The edges are in position order. Each edge is searched among its destination's rows. A pair's k-th edge is matched
+    with the row of rank k in the pair's group. The state of a group is kept at its head, from piece to piece.
 
     Parameters
     ----------
     indptr : (n + 1,) bounds of n destinations' lists, as positions in the graph
-    node : one of the n destinations, at or before the first edge's destination
+    node : a destination at or before the first edge's destination, where the search starts
     first_position : the first edge's position
     indices : (m,) the edges' sources
     start : (n + 1,) bounds of each destination's rows
     group_sources : (r,) each row's source
     heads : (r,) first row in each row's group
-    ranks : (r,) each row's rank in its group, ascending; ranks of other pieces' rows are missing
+    ranks : (r,) each row's rank in its group, ascending; rows in other pieces leave gaps
     seen : (r,) at a group's head, the number of matched edges so far
     cursor : (r,) at a group's head, the next row without an edge
     last : (r,) at a group's head, the last edge's position
     positions : (r,) each row's edge position, written
     """
-    at, end = first_position, first_position + indices.shape[0]
-    while at < end:
-        while indptr[node + 1] <= at:
+    begin, end = first_position, first_position + indices.shape[0]
+    while begin < end:
+        # The edges from ``begin`` to ``stop`` have the destination ``node``.
+        while indptr[node + 1] <= begin:
             node += 1
         stop = min(end, indptr[node + 1])
         low, high = start[node], start[node + 1]
         if low < high:
-            for position in range(at, stop):
+            for position in range(begin, stop):
                 source = indices[position - first_position]
                 head = first_not_below(group_sources, low, high, source)
                 if head == high or group_sources[head] != source:
@@ -372,5 +421,5 @@ def match_edges(
                 if row < high and heads[row] == head and ranks[row] == number:
                     positions[row] = position
                     cursor[head] = row + 1
-        at = stop
+        begin = stop
     return node

@@ -255,9 +255,8 @@ def with_tables(source: AnySource, options: PrepareOptions) -> GraphSource:
             f"--edge-split-by {options.edge_split_by} needs an edge split: add --edge-split 80/10/10"
         )
     split_tables = PARTS if options.edge_split is not None else ()
-    origins = dict.fromkeys(
-        split_tables, "made by --edge-split"
-    )  # each table's origin, by its name in lower case
+    # Each table's origin, by its name in lower case.
+    origins = dict.fromkeys(split_tables, "made by --edge-split")
     for each in links:
         if not is_type_name(each.name):
             raise ConfigError(f"link table {shown(each.name)}: a name has {ALLOWED}, and no '__' inside")

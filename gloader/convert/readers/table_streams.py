@@ -1,6 +1,7 @@
 """Tables of numbers in files of any format, and the edge and feature streams over them.
 
-`ColumnNotes` gathers the receipt's lines on the columns of a source's files while the files are opened.
+`NumberTable` is the interface for CSV and Parquet files. `TableEdges` and `table_features` make a source's streams from
+its columns. `ColumnNotes` collects a line for the receipt on each file's columns and their roles.
 """
 
 from __future__ import annotations
@@ -33,9 +34,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# "time" is any form of times in a file; `to_seconds` converts it.
+# The type in which a column is read. "time" stands for any form of times in a file, which `to_seconds` converts.
 Number: TypeAlias = Literal["int64", "float32", "float64", "time"]
+# The class of the error for a bad value.
 TableError: TypeAlias = type[GraphError] | type[SourceError]
+# Equally long arrays, one for each requested column.
 Columns: TypeAlias = tuple[NDArray[Any], ...]
 
 # Kinds of columns that can be read as numbers.
@@ -67,7 +70,7 @@ class NumberTable(Protocol):
 
     @property
     def row_ids(self) -> range | None:
-        """The row ids if the index is not stored as a column, or None. None also stands for 0..N-1."""
+        """The rows' node ids if pandas stored its index as a range, not as a column. None also stands for 0..N-1."""
         ...
 
     @property
@@ -89,7 +92,7 @@ class NumberTable(Protocol):
         ...
 
     def width(self, column: str) -> int:
-        """Return a column's numbers per row: 1, or the length of its lists."""
+        """Return the number of numbers per row in a column: 1, or the length of its lists."""
         ...
 
     def reading_bytes(self, columns: Iterable[str]) -> int:
@@ -97,9 +100,14 @@ class NumberTable(Protocol):
         ...
 
     def read(self, columns: Mapping[str, Number], *, error: TableError) -> Iterator[Columns]:
-        """Yield the named ``columns`` as arrays (n,), or (n, width) for lists. Dtypes may be wider than requested.
+        """Yield the named columns as arrays (n,), or (n, width) for lists. Dtypes may be wider than requested.
 
         A missing float is NaN.
+
+        Parameters
+        ----------
+        columns : the type in which each column is read, by name
+        error : class of the error for a bad value
 
         Raises
         ------
@@ -118,11 +126,11 @@ class TableEdges:
     """The columns of an edge table, with one edge per row."""
 
     table: NumberTable
-    src: str  # column
-    dst: str  # column
-    weight: str | None = None  # column
-    time: str | None = None  # column
-    num_edges: int | None = None  # None: unknown until the rows are read
+    src: str  # the column of sources
+    dst: str  # the column of destinations
+    weight: str | None = None  # the column of weights, if any
+    time: str | None = None  # the column of times, if any
+    num_edges: int | None = None  # None means unknown until the rows are read
 
     @classmethod
     def open(
@@ -189,11 +197,11 @@ class TableEdges:
             return
         first, columns = 0, self._columns()
         for arrays in regroup(self.table.read(columns, error=GraphError), max_edges):
-            found: dict[str | None, NDArray[Any]] = dict(zip(columns, arrays, strict=True))
-            weight, time = found.get(self.weight), found.get(self.time)
+            by_name: dict[str | None, NDArray[Any]] = dict(zip(columns, arrays, strict=True))
+            weight, time = by_name.get(self.weight), by_name.get(self.time)
             yield EdgeChunk(
-                src=to_ids(found[self.src], first=first, where=self._where(self.src)),
-                dst=to_ids(found[self.dst], first=first, where=self._where(self.dst)),
+                src=to_ids(by_name[self.src], first=first, where=self._where(self.src)),
+                dst=to_ids(by_name[self.dst], first=first, where=self._where(self.dst)),
                 weight=None
                 if weight is None
                 else to_weights(weight, first=first, where=self._where(self.weight)),
@@ -218,7 +226,7 @@ def table_features(
 ) -> FeatureStream:
     """Return a table's feature rows as float32, one row per node or edge, one column per feature. Pure.
 
-    ``chunks`` raises FeatureValueError if a number is too large for float32, or `is_rounded`.
+    ``chunks`` raises FeatureValueError if a number is too large for float32, or if float32 would round a whole number.
 
     Parameters
     ----------
@@ -259,6 +267,7 @@ def table_features(
 def _float32(
     table: NumberTable, name: str, column: NDArray[Any], first: int, *, may_round: bool
 ) -> NDArray[np.float32]:
+    """Return a column as float32. Raise FeatureValueError for a value that `table_features` refuses."""
     narrow = as_float32(column)
     if column.dtype.itemsize < 4 or column.dtype == np.float32 or not column.size:
         return narrow
@@ -270,13 +279,13 @@ def _float32(
             # These numbers were read from text. Beyond 2**53, float64 has rounded them already.
             is_bad |= np.abs(column) > 2**53
     if is_bad.any():
-        at = np.unravel_index(int(is_bad.argmax()), is_bad.shape)
-        value = column[at] if is_beyond[at] or abs(column[at]) < 1 else int(column[at])
-        place = f"{table.path}: row {first + int(at[0])}, column {shown(name)} is {value}"
-        if is_beyond[at]:
+        index = np.unravel_index(int(is_bad.argmax()), is_bad.shape)
+        value = column[index] if is_beyond[index] or abs(column[index]) < 1 else int(column[index])
+        place = f"{table.path}: row {first + int(index[0])}, column {shown(name)} is {value}"
+        if is_beyond[index]:
             raise FeatureValueError(f"{place}, which is beyond float32; scale the features")
-        asking = "--dtype float32 (of edges --edge-dtype), in Python dtype='float32'"
-        raise FeatureValueError(place + of_rounding(value, asking))
+        option = "--dtype float32 (of edges --edge-dtype), in Python dtype='float32'"
+        raise FeatureValueError(place + of_rounding(value, option))
     return narrow
 
 
@@ -352,11 +361,11 @@ def find_ends(
         pairs = [(first, last) for first in firsts for last in lasts if first != last]
     if len(pairs) == 1:
         return pairs[0]
-    said = (
+    problem = (
         f"several may be the ends of edges, {_listed(pairs)}" if pairs else "none are known as ends of edges"
     )
     raise SourceError(
-        f"{path} has the columns {listed(names)}: {said}. Known names are {KNOWN_ENDS}; name others with {keys}"
+        f"{path} has the columns {listed(names)}: {problem}. Known names are {KNOWN_ENDS}; name others with {keys}"
     )
 
 
@@ -366,25 +375,25 @@ def _listed(pairs: list[tuple[str, str]]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ColumnNotes:
-    """Lines for the receipt: the columns' roles, and unused columns."""
+    """Notes for the receipt on the columns of a source's files: their roles, and the unused columns."""
 
-    lines: list[str] = field(default_factory=list)
-    _used: set[tuple[Path, str]] = field(default_factory=set)
-    _seen: dict[tuple[Path, str], str] = field(default_factory=dict)  # each column's text
+    lines: list[str] = field(default_factory=list)  # one line per file, with its columns' roles
+    _used: set[tuple[Path, str]] = field(default_factory=set)  # used columns, by file and name
+    _texts: dict[tuple[Path, str], str] = field(default_factory=dict)  # each column's text, by file and name
 
     @property
     def unused(self) -> tuple[str, ...]:
         """The unused columns, each with its kind and its file."""
-        return tuple(text for column, text in self._seen.items() if column not in self._used)
+        return tuple(text for column, text in self._texts.items() if column not in self._used)
 
     def add(self, line: str, table: NumberTable, used: Iterable[str | None]) -> None:
         """Add a line on ``table``'s columns, and mark the columns in ``used``."""
         self.lines.append(line)
         self._used.update((table.path, name) for name in used if name is not None)
         for name in table.names:
-            # The text has the name that flags take.
+            # The text includes the name that flags take, such as c0 for the first column without a name.
             text = name if table.has_names else f"{column_text(table, name)}, {name}"
-            self._seen[table.path, name] = f"{text} ({table.kind(name)}) of {table.path.name}"
+            self._texts[table.path, name] = f"{text} ({table.kind(name)}) of {table.path.name}"
 
 
 def column_text(table: NumberTable, name: str) -> str:

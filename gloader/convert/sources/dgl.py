@@ -1,6 +1,7 @@
-"""``dgl:FILE``: DGL's graphs with one type or several as sources, in memory or in a file of `dgl.save_graphs`.
+"""The source ``dgl:FILE``: a DGL graph in memory, or in a file of `dgl.save_graphs`, with one type or several.
 
-The module converts topologies from and to `dgl.DGLGraph`. Only `quiet_dgl` imports DGL.
+`DglGraph` collects the arrays of either form, and makes the source. `from_graph` and `to_graph` convert topologies from
+and to `dgl.DGLGraph`. Only `quiet_dgl` imports DGL.
 """
 
 from __future__ import annotations
@@ -45,23 +46,30 @@ if TYPE_CHECKING:
     from gloader.types import Relation
 
 
-# Entries per step of a column's check.
+# Edge numbers per step of their check.
 _CHECKED_ENTRIES = 1 << 20
-# The cheapest form comes first: lists by destination are sorted already, and pairs are in the edge columns' order.
+# The forms of stored edges, the cheapest first. Lists by destination are sorted already, and pairs have the edge
+# columns' order.
 _PREFERRED = (Form.BY_DESTINATION, Form.PAIRS, Form.BY_SOURCE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DglEdges:
-    """A relation's edges."""
+    """A relation's edges, and its edge data, which are arrays with one row per edge."""
 
     stream: EdgeStream  # the edges without weights
-    data: Mapping[str, NDArray[np.generic]]
-    order: NDArray[np.integer] | None  # (E,) each edge's row in the data; None: edges and rows have one order
-    resident_bytes: int  # memory for arrays that were made here
+    data: Mapping[str, NDArray[np.generic]]  # the edge data by name
+    order: NDArray[np.integer] | None  # (E,) each edge's row in the edge data; None if edge e has row e
+    resident_bytes: int  # memory for arrays that this module made
 
     def store(self, relation: Relation, found: Attributes, saved: SavedGraph) -> EdgeStore:
-        """Return the edges with their data columns, which are in ``found``.
+        """Return the edges with weights, times and features.
+
+        Parameters
+        ----------
+        relation : the relation
+        found : the edge data
+        saved : the graph's name and options
 
         Raises
         ------
@@ -85,12 +93,17 @@ class DglEdges:
 
 
 def stored_edges(file: DglFile, number: int) -> DglEdges:
-    """Return a file's edges for relation ``number``. They are mapped, so features may be larger than memory.
+    """Return the edges of a file's relation. They are memory-mapped, so edge data may be larger than memory.
+
+    Parameters
+    ----------
+    file : the file
+    number : position of the relation among the file's relations
 
     Raises
     ------
     SourceError
-        The edges are damaged: their offsets or numbers contradict each other.
+        The edges are damaged, because their offsets or numbers are not possible.
     """
     forms, columns = file.relations[number], file.edge_columns[number]
     form = next(form for form in _PREFERRED if form in forms)
@@ -119,15 +132,15 @@ def stored_edges(file: DglFile, number: int) -> DglEdges:
 class DglGraph:
     """A graph's arrays, in memory or mapped from a file."""
 
-    num_nodes: Mapping[str, int]  # nodes per type
-    node_data: Mapping[str, Mapping[str, NDArray[np.generic]]]  # columns per type
+    num_nodes: Mapping[str, int]  # number of nodes by type
+    node_data: Mapping[str, Mapping[str, NDArray[np.generic]]]  # named arrays with one row per node, by type
     edges: Mapping[Relation, DglEdges]
-    beside: Mapping[str, NDArray[np.generic]]  # arrays saved as graph labels, such as split ids
-    resident_bytes: int  # memory for the arrays
+    beside: Mapping[str, NDArray[np.generic]]  # arrays that DGL calls graph labels, such as split ids
+    resident_bytes: int  # memory for the arrays that are not mapped
 
     @classmethod
     def of(cls, graph: Any) -> DglGraph:
-        """Return the shared arrays of a `dgl.DGLGraph` on the CPU, with one type or several."""
+        """Return the arrays of a `dgl.DGLGraph` on the CPU, with one type or several. They share the graph's memory."""
         columns = {name: _arrays(graph.nodes[name].data) for name in graph.ntypes}
         if graph.is_homogeneous:
             indptr, indices, edge_ids = (tensor.numpy() for tensor in graph.adj_tensors("csc"))
@@ -180,9 +193,10 @@ class DglGraph:
         """
         is_one = len(self.num_nodes) == len(self.edges) == 1
         nodes = {}
-        for name, found in self.node_data.items():
-            has_beside = is_one or any(key in found for key in DGL_NAMES.labels)
-            arrays = {**self.beside, **found} if has_beside else found
+        for name, columns in self.node_data.items():
+            # Arrays without a type, such as split ids, belong to the labelled type.
+            is_labelled = is_one or any(key in columns for key in DGL_NAMES.labels)
+            arrays = {**self.beside, **columns} if is_labelled else columns
             place = "(node data)" if is_one else f"(data of {name!r} nodes)"
             nodes[name] = NodeStore(
                 num_nodes=self.num_nodes[name],
@@ -213,6 +227,7 @@ def _arrays(tensors: Mapping[str, Any]) -> dict[str, NDArray[np.generic]]:
 
 
 def _typed_edges(graph: Any, relation: Relation) -> DglEdges:
+    """Return the edges of one relation of a `dgl.DGLGraph`, in DGL's numbering."""
     src, dst = (ids.numpy() for ids in graph.edges(order="eid", etype=relation))
     data = _arrays(graph.edges[relation].data)
     return DglEdges(
@@ -240,15 +255,15 @@ def _check_numbers(file: DglFile, stored: StoredArray) -> None:
         part = numbers[start : start + _CHECKED_ENTRIES]
         bad = (part < 0) | (part >= len(numbers))
         if bad.any():
-            at = int(bad.argmax())
+            first = int(bad.argmax())
             raise SourceError(
-                f"{file.path} is damaged at byte {stored.offset + (start + at) * stored.dtype.itemsize}: edge "
-                f"{start + at} has number {part[at]}; numbers are 0..{len(numbers) - 1}; copy it again, or save it "
-                "again with dgl.save_graphs"
+                f"{file.path} is damaged at byte {stored.offset + (start + first) * stored.dtype.itemsize}: edge "
+                f"{start + first} has number {part[first]}; numbers are 0..{len(numbers) - 1}; copy it again, or save "
+                "it again with dgl.save_graphs"
             )
 
 
-_INT32_MAX = 2**31 - 1
+_INT32_MAX = 2**31 - 1  # the largest int32
 
 
 @contextmanager
@@ -257,7 +272,7 @@ def quiet_dgl(who: str) -> Iterator[Any]:
 
     Parameters
     ----------
-    who : the caller that needs DGL, for the message
+    who : beginning of the message, such as "converting to DGL needs"
 
     Raises
     ------
