@@ -1,6 +1,8 @@
-"""Derived features: means over neighbours, which the conversion computes out of core.
+"""Derived features: means over neighbours' feature rows, which the conversion computes out of core.
 
-The plan cuts the rows into blocks. Each block is summed in memory, and reads its source rows in file order.
+A mean *runs over* a relation between the derived type and a type with features, the *source rows*. The plan cuts the
+rows to compute into blocks. Each block sums its rows in memory. It sorts its edges by source, so that it reads the
+source rows in file order, in *stretches*: runs of nearby rows, each read from its first row to its last.
 """
 
 from __future__ import annotations
@@ -114,7 +116,15 @@ def _other_end(source: GraphSource, nodes: NodeSource) -> str:
 
 @njit(cache=True, nogil=True)
 def add_rows(rows: NDArray[np.float32], places: IdArray, targets: IdArray, sums: NDArray[np.float32]) -> None:
-    """Add ``rows[places[e]]`` to ``sums[targets[e]]`` for each edge e, in order."""
+    """Add ``rows[places[e]]`` to ``sums[targets[e]]`` for each edge e, in order.
+
+    Parameters
+    ----------
+    rows : (u, F) the source rows read
+    places : (n,) each edge's row in ``rows``
+    targets : (n,) each edge's row in ``sums``
+    sums : (b, F) the block's sums, changed
+    """
     for e in range(places.shape[0]):
         place, target = places[e], targets[e]
         for column in range(sums.shape[1]):
@@ -128,17 +138,17 @@ _EDGE_BYTES = 48
 _ROW_BYTES = 32
 # Bytes per chunk of source rows: the stored rows, and the needed rows twice as float32.
 _CHUNK_BYTES = 4 << 20
-_MIN_EDGES = 4096
+_MIN_EDGES = 4096  # least edges per block
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanPlan:
     """Division of the memory budget among sums, edges and source rows."""
 
-    block_rows: int  # rows per block, at most
-    block_edges: int  # edges per block, at most; a row with more edges is summed in parts
+    block_rows: int  # most rows per block
+    block_edges: int  # most edges per block; a row with more edges is summed in parts
     chunk_rows: int  # source rows per read
-    memory_bytes: int  # memory in all, at most
+    memory_bytes: int  # peak memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +157,7 @@ class Gather:
 
     sources: IdArray  # (e,) source row of each edge, ascending
     targets: IdArray  # (e,) block row of each edge
-    starts: IdArray  # (s,) first edge of each stretch; a stretch of source rows is read as one
+    starts: IdArray  # (s,) first edge of each stretch
 
 
 def plan_means(
@@ -170,8 +180,8 @@ def plan_means(
     """
     wide = source_row_bytes + 8 * dim
     chunk_rows = max(1, min(_CHUNK_BYTES, budget_bytes // 8) // wide)
-    # A block has memory for its sums and for the mean number of edges of its rows. The remaining memory is for blocks
-    # with more edges than that.
+    # A block gets memory for its sums, and for its rows' edges if each row has the mean number. The rest of the memory
+    # serves blocks with more edges.
     row_bytes = 4 * dim + _ROW_BYTES
     free = budget_bytes - chunk_rows * wide
     needed = row_bytes + _MIN_EDGES * _EDGE_BYTES
@@ -202,9 +212,9 @@ def plan_gather(indptr: IdArray, indices: NDArray[Any], *, first_entry: int, max
     Parameters
     ----------
     indptr : (n + 1,) offsets of the block's rows
-    indices : (e,) sources of the block's entries from ``first_entry`` on; a part of them if a row has too many
-    first_entry : number of the entry ``indices[0]``
-    max_gap : the longest gap of unwanted rows that is read through, in rows
+    indices : (e,) sources of the block's edges from ``first_entry`` on. A row with too many edges comes in parts
+    first_entry : number of the edge ``indices[0]`` in the graph
+    max_gap : the longest gap in a stretch, in rows: unneeded rows between two needed rows
     """
     order = np.argsort(indices, kind="stable")
     sources = indices[order].astype(np.int64, copy=False)
@@ -215,16 +225,16 @@ def plan_gather(indptr: IdArray, indices: NDArray[Any], *, first_entry: int, max
     return Gather(sources=sources, targets=targets, starts=starts)
 
 
-# The longest gap that is read through, because a separate read would cost as much.
+# Bytes of the longest gap in a stretch. Reading through it costs no more than a separate read.
 _GAP_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanRows:
-    """Means over stored rows. Each pass over ``stream()`` computes them anew.
+    """Means over stored rows. Each pass over ``stream()`` computes them again.
 
-    A row without edges is 0. Sums are float32 and run by ascending source, so that their bits do not depend on the
-    budget. Rows with more edges than a block holds are an exception.
+    A row without edges is 0. Sums are float32 and run by ascending source. So their bits do not depend on the budget,
+    except for rows with more edges than a block holds.
     """
 
     graph: ScratchCsc  # destinations are the computed rows, sources the rows of ``column``
@@ -246,8 +256,8 @@ class MeanRows:
             for indptr in self._blocks():
                 block = sums[: indptr.shape[0] - 1]
                 self._sum(rows, indptr, block)
-                for at in range(0, block.shape[0], max_rows):
-                    yield block[at : at + max_rows]
+                for first in range(0, block.shape[0], max_rows):
+                    yield block[first : first + max_rows]
 
     def _blocks(self) -> Iterator[IdArray]:
         """Yield the offsets (n + 1,) of each block: at most the planned rows and edges, or one row with more edges."""
@@ -270,6 +280,7 @@ class MeanRows:
         block /= degrees[:, None]
 
     def _add(self, rows: StoredColumnRows | StreamedRows, gather: Gather, block: NDArray[np.float32]) -> None:
+        """Read the source rows stretch by stretch, and add them to the block's sums."""
         ends = np.append(gather.starts[1:], gather.sources.shape[0])
         for low, high in zip(gather.starts.tolist(), ends.tolist(), strict=True):
             sources = gather.sources[low:high]
@@ -278,6 +289,6 @@ class MeanRows:
                 stop = min(start + self.plan.chunk_rows, int(sources[-1]) + 1)
                 begin, end = np.searchsorted(sources, [start, stop]).tolist()
                 if begin < end:
-                    wanted, places = np.unique(sources[begin:end], return_inverse=True)
-                    found = rows.read(start, stop, wanted - start)
-                    add_rows(found, places, gather.targets[low + begin : low + end], block)
+                    needed, places = np.unique(sources[begin:end], return_inverse=True)
+                    source_rows = rows.read(start, stop, needed - start)
+                    add_rows(source_rows, places, gather.targets[low + begin : low + end], block)

@@ -1,4 +1,8 @@
-"""The receipt for a conversion: the source's content, its use in the dataset, and findings to check."""
+"""The receipt for a conversion: short texts on the source's content, its use in the dataset, and findings to check.
+
+`Receipt` wraps the source's streams, so that edges and rows are counted while the conversion reads them. Its `lines`
+are printed, logged and stored in the dataset.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +34,16 @@ if TYPE_CHECKING:
     )
     from gloader.types import IdArray, Relation
 
-_MARKED_SHARE: Final = 64  # the marks of nodes with edges take at most 1/64 of the budget
+_MARKED_SHARE: Final = 64  # marks of nodes with edges take at most 1/64 of the memory budget
 _LABELS_COUNTED: Final = 1 << 20  # labels per step of counting
-_MOST_CLASSES: Final = 8  # with more classes, the line has only the range of sizes
-_MOST_PARTS: Final = 6  # types or relations per line, at most
+_MOST_CLASSES: Final = (
+    8  # most classes that are listed; with more, the line has only the range of their sizes
+)
+_MOST_PARTS: Final = 6  # most types or relations per line
 
 
 def marked_bytes(num_nodes: int, budget_bytes: int) -> int:
-    """Return the bytes for marking nodes with edges, one per node, or 0 if nodes are not marked. Pure."""
+    """Return the bytes for marking the nodes with edges, one per node. 0 means that they would take too much. Pure."""
     return num_nodes if num_nodes <= budget_bytes // _MARKED_SHARE else 0
 
 
@@ -45,14 +51,15 @@ def marked_bytes(num_nodes: int, budget_bytes: int) -> int:
 class _Tally:
     """Counts and ranges for a relation's edges, gathered while they are read."""
 
-    is_whole: bool = False  # all edges were read
-    num_loops: int = 0
-    low: int = 0  # the smallest id; ``high`` is the largest
-    high: int = -1
-    earliest: int | None = None
-    latest: int | None = None
+    is_whole: bool = False  # True if all edges were read
+    num_loops: int = 0  # self loops
+    low: int = 0  # the smallest node id
+    high: int = -1  # the largest node id; -1 before the first edge
+    earliest: int | None = None  # the earliest edge time, in seconds
+    latest: int | None = None  # the latest edge time, in seconds
 
     def add(self, chunk: EdgeChunk, *, is_within: bool) -> None:
+        """Count a chunk's edges. ``is_within`` is True for a relation within one type, which may have self loops."""
         if not len(chunk.src):
             return
         self.num_loops += int(np.count_nonzero(chunk.src == chunk.dst)) if is_within else 0
@@ -72,7 +79,7 @@ class Receipt:
     Parameters
     ----------
     column_notes, unused, labels, splits, num_classes : the source's values
-    rules : changes to the edges
+    rules : changes to the edges of all relations
     """
 
     column_notes: tuple[str, ...]
@@ -82,14 +89,17 @@ class Receipt:
     num_classes: int
     rules: EdgeRules
     num_nodes: dict[str, int] = field(default_factory=dict)  # nodes per type
-    rows: dict[str, tuple[CheckedRows, str]] = field(default_factory=dict)  # rows and stored dtype by type
-    edge_rows: dict[str, tuple[CheckedRows, str]] = field(default_factory=dict)  # the same by relation
+    # Features and their stored dtype by type, and edge features and their stored dtype by relation.
+    rows: dict[str, tuple[CheckedRows, str]] = field(default_factory=dict)
+    edge_rows: dict[str, tuple[CheckedRows, str]] = field(default_factory=dict)
     tallies: dict[Relation, _Tally] = field(default_factory=dict)
-    marks: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
+    marks: dict[str, NDArray[np.bool_]] = field(
+        default_factory=dict
+    )  # (N,) by type: True for nodes with edges
 
     @classmethod
     def of(cls, source: GraphSource, options: PrepareOptions) -> tuple[Receipt, GraphSource]:
-        """Return an empty receipt, and the source with features that are checked during reading."""
+        """Return an empty receipt, and the source with features that are checked and counted while they are read."""
         receipt = cls(
             column_notes=source.column_notes,
             unused=source.unused,
@@ -135,35 +145,35 @@ class Receipt:
         )
 
     def counted(self, relation: Relation, edges: EdgeStream, *, budget_bytes: int) -> EdgeStream:
-        """Return a relation's edges, which are counted during reading."""
+        """Return a relation's edges, which are counted while they are read."""
         if not self.marks and marked_bytes(sum(self.num_nodes.values()), budget_bytes):
             self.marks = {name: np.zeros(count, np.bool_) for name, count in self.num_nodes.items()}
         first, _, last = relation
         marks = self.marks.get(first), self.marks.get(last)
 
         def chunks(max_edges: int) -> Iterator[EdgeChunk]:
-            seen = _Tally()
+            tally = _Tally()
             for chunk in edges.chunks(max_edges):
                 yield chunk
-                # The consumer has checked this chunk when it requests the next.
-                seen.add(chunk, is_within=first == last)
+                # The consumer has checked this chunk when it requests the next one.
+                tally.add(chunk, is_within=first == last)
                 for marked, ids in zip(marks, (chunk.src, chunk.dst), strict=True):
                     if marked is not None:
                         marked[ids] = True
-            seen.is_whole = True
-            self.tallies[relation] = seen
+            tally.is_whole = True
+            self.tallies[relation] = tally
 
         self.tallies[relation] = _Tally()
         return edges_over(edges, chunks)
 
     def lines(self, edges: Mapping[Relation, CscReport]) -> dict[str, str]:
-        """Return the receipt: a short text by name, without empty texts.
+        """Return the receipt: short texts by name, without empty texts.
 
         Parameters
         ----------
-        edges : each relation's counts of read and written edges
+        edges : each relation's numbers of read and written edges
         """
-        found = {
+        texts = {
             "columns": "; ".join(self.column_notes),
             NOT_USED: ", ".join(self.unused),
             "edges read": _listed(self._edges_text(relation, report) for relation, report in edges.items()),
@@ -173,22 +183,24 @@ class Receipt:
             "labels by class": _labels(self.labels, self.num_classes),
             "split": split_text(self.splits),
         }
-        return {name: text for name, text in found.items() if text}
+        return {name: text for name, text in texts.items() if text}
 
     def _edges_text(self, relation: Relation, report: CscReport) -> str:
+        """Return the text on a relation's edges: number, ids, self loops, times and parallel edges."""
         tally, count = self.tallies.get(relation, _Tally()), report.edges_read
-        said = [f"{count:,}" if relation == EDGE else f"{relation_text(relation)} {count:,}"]
+        texts = [f"{count:,}" if relation == EDGE else f"{relation_text(relation)} {count:,}"]
         if tally.is_whole and tally.high >= 0:
-            said += [f"ids {tally.low:,} to {tally.high:,}"] if relation == EDGE else []
+            texts += [f"ids {tally.low:,} to {tally.high:,}"] if relation == EDGE else []
             if relation[0] == relation[2]:
-                said += [f"{tally.num_loops:,} self loop{'s' * (tally.num_loops != 1)}"]
+                texts += [f"{tally.num_loops:,} self loop{'s' * (tally.num_loops != 1)}"]
             if tally.earliest is not None:
-                said += [f"times {tally.earliest} to {tally.latest}"]
+                texts += [f"times {tally.earliest} to {tally.latest}"]
         if relation == EDGE:
-            said += [self._parallel(tally, report)]
-        return ", ".join(said)
+            texts += [self._parallel(tally, report)]
+        return ", ".join(texts)
 
     def _parallel(self, tally: _Tally, report: CscReport) -> str:
+        """Return the number of merged parallel edges. It is unknown if they are kept, or if edges are symmetrized."""
         if not self.rules.deduplicate or self.rules.symmetrize or not tally.is_whole:
             return "parallel ones not counted"
         added = self.num_nodes[NODE] - tally.num_loops if self.rules.self_loops else 0
@@ -197,13 +209,13 @@ class Receipt:
     def _isolated(self) -> str:
         if not self.marks or not all(tally.is_whole for tally in self.tallies.values()):
             return "not counted: the memory budget leaves no room"
-        left = {name: len(marks) - int(np.count_nonzero(marks)) for name, marks in self.marks.items()}
-        if not any(left.values()):
+        isolated = {name: len(marks) - int(np.count_nonzero(marks)) for name, marks in self.marks.items()}
+        if not any(isolated.values()):
             return "none"
-        if list(left) == [NODE]:
-            return f"{left[NODE]:,} of {self.num_nodes[NODE]:,} have no edge"
+        if list(isolated) == [NODE]:
+            return f"{isolated[NODE]:,} of {self.num_nodes[NODE]:,} have no edge"
         return _listed(
-            f"{count:,} of {self.num_nodes[name]:,} {name}" for name, count in left.items() if count
+            f"{count:,} of {self.num_nodes[name]:,} {name}" for name, count in isolated.items() if count
         )
 
 
@@ -212,15 +224,16 @@ def split_text(splits: Splits) -> str:
     sizes = [f"{name} {len(getattr(splits, name)):,}" for name in ("train", "valid", "test")]
     if not len(splits.train) + len(splits.valid) + len(splits.test):
         return ""
-    dealt = (
+    origin = (
         f"; none was given, so 60/20/20 at random by seed {splits.seed}"
         if isinstance(splits, RandomSplits)
         else ""
     )
-    return ", ".join(sizes) + dealt
+    return ", ".join(sizes) + origin
 
 
 def _listed(parts: Iterable[str]) -> str:
+    """Join the first texts, and count the others."""
     texts = list(parts)
     more = len(texts) - _MOST_PARTS
     return "; ".join(texts[:_MOST_PARTS]) + (f"; and {more} more" if more > 0 else "")
@@ -233,6 +246,7 @@ def _ranges(rows: Mapping[str, tuple[CheckedRows, str]], *, is_named: bool) -> s
 
 
 def _range(checked: CheckedRows, stored: str) -> str:
+    """Return a feature matrix's range of values, a change of dtype, and numbers of NaN and infinite values."""
     seen, given = checked.seen, str(checked.features.dtype)
     changed = "" if given == stored else f", {given} -> {stored}"
     if seen is None:
@@ -247,6 +261,7 @@ def _range(checked: CheckedRows, stored: str) -> str:
 
 
 def _labels(labels: IdArray, num_classes: int) -> str:
+    """Return the numbers of nodes by class, or their range for many classes. Empty without labels."""
     counts = np.zeros(num_classes, np.int64)
     for start in range(0, len(labels), _LABELS_COUNTED):
         part = labels[start : start + _LABELS_COUNTED]
@@ -255,7 +270,7 @@ def _labels(labels: IdArray, num_classes: int) -> str:
     if unlabelled == len(labels):
         return ""
     if num_classes <= _MOST_CLASSES:
-        said = ", ".join(f"{name}: {count:,}" for name, count in enumerate(counts.tolist()))
+        text = ", ".join(f"{name}: {count:,}" for name, count in enumerate(counts.tolist()))
     else:
-        said = f"{num_classes:,} classes of {int(counts.min()):,} to {int(counts.max()):,} nodes"
-    return said + (f"; {unlabelled:,} nodes have none" if unlabelled else "")
+        text = f"{num_classes:,} classes of {int(counts.min()):,} to {int(counts.max()):,} nodes"
+    return text + (f"; {unlabelled:,} nodes have none" if unlabelled else "")

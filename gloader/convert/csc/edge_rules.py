@@ -1,7 +1,7 @@
-"""Rules for edges and relations.
+"""Rules that change a source's edges and relations before the sort.
 
-A source's chunks are checked, stripped of self loops, mirrored and given new self loops. Each relation has its own
-rules, and reverse relations are added to the source's relations.
+`chunks_after_rules` checks each chunk of edges, drops self loops, adds reverse edges, and adds new self loops. Parallel
+edges are merged later, in the sort. `plan_relations` gives each relation its rules, and adds reverse relations.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ if TYPE_CHECKING:
     from gloader.types import Relation
 
 
-# Half the range of int64, so that the sum or difference of two times fits too.
+# The largest absolute time. It is half the range of int64, so that the sum or difference of two times fits too.
 MAX_SECONDS: Final = 2**62 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeEnds:
-    """The nodes that edges join, and the edges' file or source, for messages."""
+    """The nodes that edges join: the numbers of sources and destinations."""
 
     num_nodes: int  # number of destinations; their ids are 0..num_nodes-1
     num_sources: int  # number of sources; their ids are 0..num_sources-1
-    where: str = "edges"
-    has_names: bool = False  # the graph's types have names, so each end has its own range of ids
+    where: str = "edges"  # the edges' file or source, for messages
+    # True if the graph's types have names; then messages have each end's own range of ids.
+    has_names: bool = False
 
     @classmethod
     def of(cls, num_nodes: int, where: str = "edges") -> EdgeEnds:
@@ -53,17 +54,17 @@ def chunks_after_rules(
 ) -> Iterator[tuple[int, EdgeChunk]]:
     """Yield chunks of a dataset's edges, each with the number of edges read from the source.
 
-    With ``rules.symmetrize``, a reverse edge has the same time and number, and the same weight with the sign bit set.
-    The merge uses this bit to distinguish the two directions. Self loops have no reverse. Added self loops have the
-    earliest time and no number.
+    With ``rules.symmetrize``, a chunk's reverse edges follow its edges. A reverse edge has the same time and number,
+    and the same weight with the sign bit set. The merge uses this bit to distinguish the two directions. Self loops
+    have no reverse. Added self loops come last. They have weight 1, the earliest time and no number.
 
     Parameters
     ----------
     edges : the source's stream, read once
-    ends : the edges' nodes; both ends have equally many if ``rules`` mirror edges or add self loops
+    ends : the edges' nodes; both ends must be one node set if ``rules`` add reverse edges or self loops
     rules : changes to the edges
     max_edges : edges per chunk as read; reverse edges may double a chunk
-    is_numbered : give every edge its number in the source
+    is_numbered : True to give every edge its number in the source
 
     Raises
     ------
@@ -135,7 +136,7 @@ def check_chunk(chunk: EdgeChunk, *, ends: EdgeEnds, first: int) -> None:
 
 
 def _wrong_end(chunk: EdgeChunk, edge: int, ends: EdgeEnds) -> str:
-    """Return a message about the wrong end, with the allowed ids."""
+    """Return the end of the message for an edge with an id out of range."""
     kind, value, count = "source", int(chunk.src[edge]), ends.num_sources
     if 0 <= value < count:
         kind, value, count = "destination", int(chunk.dst[edge]), ends.num_nodes
@@ -169,7 +170,7 @@ def _joined(own: NDArray[Any] | None, others: NDArray[Any] | None) -> NDArray[An
     return None if own is None or others is None else np.concatenate([own, others])
 
 
-REVERSE_PREFIX = "rev_"
+REVERSE_PREFIX = "rev_"  # beginning of the name of an added reverse relation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,14 +244,20 @@ def find_relation(text: str, relations: Sequence[Relation], *, where: str) -> Re
     if len(found) == 1:
         return found[0]
     there = ", ".join(map(relation_text, found or relations)) or "none"
-    said = "names several" if found else "is none"
-    raise ConfigError(f"relation {text!r} {said} of {where}'s relations; write one of: {there}")
+    problem = "names several" if found else "is none"
+    raise ConfigError(f"relation {text!r} {problem} of {where}'s relations; write one of: {there}")
 
 
 def named_reverses(
     pairs: Sequence[tuple[str, str]], relations: Sequence[Relation], *, where: str
 ) -> dict[Relation, Relation]:
-    """Return the named reverse for each relation in ``pairs``, in both directions. Pure.
+    """Return the reverse of each relation in ``pairs``, in both directions. Pure.
+
+    Parameters
+    ----------
+    pairs : texts of a relation and its reverse relation
+    relations : the existing relations
+    where : the source, for messages
 
     Raises
     ------
@@ -259,22 +266,23 @@ def named_reverses(
     """
     found: dict[Relation, Relation] = {}
     for pair in pairs:
-        one, back = (find_relation(text, relations, where=where) for text in pair)
-        if one[::2] != back[2::-2]:
+        relation, back = (find_relation(text, relations, where=where) for text in pair)
+        if relation[::2] != back[2::-2]:
             raise ConfigError(
-                f"--reverse {pair[0]}={pair[1]}: {relation_text(back)} does not lead back along {relation_text(one)}; "
-                f"a reverse goes from {one[2]!r} to {one[0]!r}"
+                f"--reverse {pair[0]}={pair[1]}: {relation_text(back)} does not lead back along "
+                f"{relation_text(relation)}; a reverse goes from {relation[2]!r} to {relation[0]!r}"
             )
-        found |= {one: back, back: one}
+        found |= {relation: back, back: relation}
     return found
 
 
 def _refuse_options(source: GraphSource, options: PrepareOptions) -> None:
-    one = f"is for graphs of several node types; {source.origin} has one type and one relation"
+    """Raise ConfigError for an option that does not fit the number of types and relations."""
+    reason = f"is for graphs of several node types; {source.origin} has one type and one relation"
     if options.symmetrized and not source.has_names:
-        raise ConfigError(f"--symmetrize {options.symmetrized[0]} {one}: write --symmetrize alone")
+        raise ConfigError(f"--symmetrize {options.symmetrized[0]} {reason}: write --symmetrize alone")
     if options.add_reverse and not source.has_names:
-        raise ConfigError(f"--add-reverse {one}: write --symmetrize")
+        raise ConfigError(f"--add-reverse {reason}: write --symmetrize")
     if options.order != "none" and source.has_names:
         raise ConfigError(
             f"--order {options.order} is for graphs of one node type; {source.origin} has {len(source.nodes)}: leave "
@@ -295,16 +303,16 @@ def _refuse_options(source: GraphSource, options: PrepareOptions) -> None:
 
 def _reverses(source: GraphSource, planned: Sequence[PlannedRelation]) -> list[PlannedRelation]:
     """Return a reverse for each relation without one."""
-    there = {each.relation for each in source.relations}
+    existing = {each.relation for each in source.relations}
     added = []
     for each in planned:
         first, name, last = each.relation
         reverse = (last, REVERSE_PREFIX + name, first)
         # A source may have reverse relations itself, or relations that are their own reverse.
         is_reverse = (
-            name.startswith(REVERSE_PREFIX) and (last, name.removeprefix(REVERSE_PREFIX), first) in there
+            name.startswith(REVERSE_PREFIX) and (last, name.removeprefix(REVERSE_PREFIX), first) in existing
         )
-        if each.rules.symmetrize or each.source.is_symmetric or is_reverse or reverse in there:
+        if each.rules.symmetrize or each.source.is_symmetric or is_reverse or reverse in existing:
             continue
         back = RelationSource(
             relation=reverse,

@@ -1,7 +1,9 @@
-"""The external sort's second pass: a spill's edges, range by range, ordered by destination.
+"""The external sort's second pass: buckets of edges become sorted ranges of destinations.
 
-A destination may have too many edges for one sort. If edges have times, they are then sorted in runs on disk, which
-`TimeRuns` merges.
+`external_csc` has the first pass, which writes each edge as a record to the bucket of its destination. Here, each
+bucket is cut into *ranges*: consecutive destinations whose edges are sorted together in memory. A destination with too
+many edges for one sort is a *hub*. Its edges come in several parts. If a hub's edges have times, they are sorted in
+*runs* on disk: sorted sequences of records, which `TimeRuns` merges.
 """
 
 from __future__ import annotations
@@ -31,17 +33,19 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-# Runs per merge, at most. Each run has a piece in memory, which must not become too small.
+# Most runs per merge. Each run has a piece in memory, and with more runs the pieces would become too small.
 _MAX_RUNS = 64
 
 
 class TimeRuns:
-    """Sorted runs of records with the fields time and src, in ``folder`` until ``close()``.
+    """Sorts records by time and source, out of core. Owns files in ``folder`` until ``close()``.
+
+    Records are sorted in memory, and written as runs. Then all runs are merged. Equal records keep their order.
 
     Parameters
     ----------
     folder : an existing folder for the files
-    dtype : the records' dtype
+    dtype : the records' dtype, with the fields time and src
     max_records : records per run, and in memory while runs are merged
     """
 
@@ -55,7 +59,7 @@ class TimeRuns:
         self.num_records = 0
 
     def append(self, records: NDArray[np.void]) -> None:
-        """Copy the next records. Equal records keep their order.
+        """Copy the next records into a run.
 
         Raises
         ------
@@ -109,11 +113,16 @@ class TimeRuns:
         return self._files[-1]
 
     def _merge(self, runs: list[tuple[TemporaryArray, int]]) -> Iterator[NDArray[np.void]]:
+        """Yield the records of all runs in order, and remove the runs.
+
+        The first unread records of each run are in memory. In each round, the records up to a limit are complete in
+        memory: they are sorted and yielded, and the pieces of the runs are refilled.
+        """
         step = max(1, self._max_records // max(1, len(runs)))
         held = [run.read(0, min(step, length)) for run, length in runs]
         done = [piece.shape[0] for piece in held]
         while any(piece.shape[0] for piece in held):
-            # Records are ready up to the smallest last record of a piece whose run continues on disk.
+            # The limit is the smallest last record of a piece whose run continues on disk. No unread record is smaller.
             open_ends = [
                 (int(piece[-1]["time"]), int(piece[-1]["src"]), number)
                 for number, piece in enumerate(held)
@@ -142,26 +151,26 @@ def _time_order(records: NDArray[np.void]) -> NDArray[np.int64]:
 
 def _before(piece: NDArray[Any], limit: tuple[int, int, int], number: int) -> int:
     """Return the number of run ``number``'s records in ``piece`` up to ``limit``."""
-    time, source, of_run = limit
+    time, source, limit_run = limit
     times = piece["time"]
     low, high = np.searchsorted(times, time, side="left"), np.searchsorted(times, time, side="right")
     # Equal records come run by run. Later runs wait, because the limit's run may have more records equal to the limit.
     same_time = piece["src"][low:high]
-    if number <= of_run:
+    if number <= limit_run:
         return int(low + np.searchsorted(same_time, source, side="right"))
     return int(low + np.searchsorted(same_time, source, side="left"))
 
 
-PIECE_BYTES = 4 << 20  # bytes of records per read from a spill file
+PIECE_BYTES = 4 << 20  # bytes of records per read from a bucket's file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SortedRange:
-    """The in-edges of consecutive nodes, or a part of one node's in-edges."""
+    """The in-edges of consecutive nodes, or a part of a hub's in-edges."""
 
-    degrees: IdArray  # (n,) edges per node; empty if an earlier part has the degree
+    degrees: IdArray  # (n,) edges per node; empty for the later parts of a hub
     columns: Mapping[str, NDArray[Any]]  # src, and optional weight, time and number, one entry per edge
-    edges_taken: int  # number of spilled edges in this range
+    edges_taken: int  # number of records that this range finishes; a merge makes fewer edges of them
 
     @property
     def num_edges(self) -> int:
@@ -171,14 +180,17 @@ class SortedRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SortedRanges:
-    """A spill's ranges in order. The iteration sorts them, merges on request, and drops each file after use."""
+    """The sorted ranges of all buckets, in order of destinations.
 
-    spill: Spill
-    shift: int  # number of low bits for a destination's offset in its bucket
+    The iteration sorts each range, merges parallel edges on request, and drops each bucket's file after use.
+    """
+
+    spill: Spill  # the buckets
+    shift: int  # number of low bits of a destination that are its offset in the bucket
     num_nodes: int  # number of destinations
     num_sources: int
-    max_edges: int  # edges per sort
-    merges: bool  # merge parallel edges
+    max_edges: int  # edges that are sorted together
+    merges: bool  # True to merge parallel edges
 
     @property
     def dtype(self) -> np.dtype[np.void]:
@@ -213,7 +225,7 @@ class SortedRanges:
         return self.spill.pieces(bucket, PIECE_BYTES // self.spill.dtype.itemsize)
 
     def _sort(self, bucket: int, start: int, stop: int, degrees: IdArray) -> SortedRange:
-        """Sort a bucket's edges to nodes ``start`` ... ``stop - 1`` by counting."""
+        """Return one range: a bucket's edges to the nodes at offsets ``start`` ... ``stop - 1``, sorted by counting."""
         # The counting sort puts each node's sources into a segment in input order, so it is stable.
         indptr = np.concatenate([[0], np.cumsum(degrees)])
         taken = int(indptr[-1])
@@ -238,16 +250,16 @@ class SortedRanges:
         return SortedRange(degrees=degrees, columns=kept, edges_taken=taken)
 
     def _hub(self, bucket: int, node: int, degree: int) -> Iterator[SortedRange]:
-        """Yield the edges to a node with too many edges for one sort."""
+        """Yield the parts of a hub. The first part has the degree and no edges. The others have the edges."""
         if "time" in self.fields:
             yield from self._timed_hub(bucket, node, degree)
         elif not self.merges:
             # Without a merge, the result has input order, so the edges pass through in pieces.
             yield self._first_part(degree, taken=0)
-            for mine in self._edges_of(bucket, node):
-                yield self._part(mine, taken=mine.shape[0])
+            for records in self._edges_of(bucket, node):
+                yield self._part(records, taken=records.shape[0])
         else:
-            # With a merge, the sources are marked, one range of ids after another. Each range reads the spill twice,
+            # With a merge, the sources are marked, one range of ids after another. Each range reads the bucket twice,
             # because the degree is needed before the first edge is written.
             parts = list(self._source_ranges())
             count = sum(self._merged(bucket, node, first, stop).shape[0] for first, stop in parts)
@@ -263,15 +275,16 @@ class SortedRanges:
                 for first, stop in self._source_ranges():
                     runs.append(self._merged(bucket, node, first, stop))
             else:
-                for mine in self._edges_of(bucket, node):
-                    runs.append(mine)
+                for records in self._edges_of(bucket, node):
+                    runs.append(records)
             yield self._first_part(runs.num_records, taken=degree)
-            for records in runs.merged():
-                yield self._part(records, taken=0)
+            for piece in runs.merged():
+                yield self._part(piece, taken=0)
         finally:
             runs.close()
 
     def _edges_of(self, bucket: int, node: int) -> Iterator[NDArray[Any]]:
+        """Yield the records of one destination, in input order."""
         for piece in self._pieces(bucket):
             yield piece[piece["dst"] == node]
 
@@ -284,7 +297,7 @@ class SortedRanges:
         return SortedRange(degrees=np.empty(0, np.int64), columns=columns, edges_taken=taken)
 
     def _source_ranges(self) -> Iterator[tuple[int, int]]:
-        """Yield ranges of sources, so that marks and sums stay within the sort's memory."""
+        """Yield ranges of source ids. The marks and sums of one range stay within the sort's memory."""
         # A source takes up to 33 bytes: a mark, and 8 bytes each for two sums, a number and a time.
         step = max(1, self.max_edges // 8)
         for first in range(0, self.num_sources, step):

@@ -1,7 +1,8 @@
 """The out-of-core shuffle, which distributes edges, feature rows and link rows over buckets.
 
-A `Spill` stays in memory while it fits. A larger one goes to temporary files, one for each bucket. The files have no
-header; they are appended to, and read back in pieces. A `TemporaryArray` is one such file.
+A `Spill` keeps rows in numbered buckets, and yields the rows of one bucket. Rows stay in memory while they fit. Then all
+rows go to temporary files, one for each bucket. The files have no header. Rows are appended to them, and are read back
+in pieces. A `TemporaryArray` is an array in such a file.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class TemporaryArray:
 
 
 def append_bytes(path: Path, array: NDArray[Any]) -> None:
-    """Append a contiguous ``array``'s bytes to the file at ``path``.
+    """Append the bytes of a contiguous array to the file at ``path``.
 
     Raises
     ------
@@ -69,7 +70,7 @@ def append_bytes(path: Path, array: NDArray[Any]) -> None:
     try:
         with path.open("ab", buffering=0) as file:
             left = array.reshape(-1).view(np.uint8).data
-            # A write may take less than it was given, on a full disk above all.
+            # A write may take fewer bytes than it was given, above all on a full disk.
             while left:
                 left = left[file.write(left) or 0 :]
     except OSError as error:
@@ -103,11 +104,11 @@ def read_bytes(descriptor: int, buffer: memoryview, path: Path) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeColumns:
-    """Columns of each edge besides its two ends."""
+    """The columns of each edge besides its two ends."""
 
-    has_weights: bool = False  # float32
-    has_times: bool = False  # int64
-    number_bytes: int = 0  # bytes of the edge's source number, 4 or 8; 0 if it is not kept
+    has_weights: bool = False  # True if edges have float32 weights
+    has_times: bool = False  # True if edges have int64 times
+    number_bytes: int = 0  # bytes for each edge's number in the source, 4 or 8; 0 if it is not kept
 
     @property
     def num_bytes(self) -> int:
@@ -119,8 +120,8 @@ NO_COLUMNS: Final = EdgeColumns()
 
 
 def record_dtype(*, num_sources: int, columns: EdgeColumns) -> np.dtype[np.void]:
-    """Return a spilled edge's layout: destination within its range, source, weight, time, number. Pure."""
-    # A destination is stored as an offset in its bucket. 32 bits hold any offset, half of the size of an id.
+    """Return the dtype of a record, which is a spilled edge: destination, source, weight, time, number. Pure."""
+    # A destination is stored as its offset in the bucket. 32 bits hold any offset, and are half of the size of an id.
     fields: list[tuple[str, type]] = [
         ("dst", np.uint32),
         ("src", np.int32 if num_sources < 2**31 else np.int64),
@@ -135,27 +136,28 @@ def record_dtype(*, num_sources: int, columns: EdgeColumns) -> np.dtype[np.void]
 class Spill:
     """Rows in buckets. Each bucket keeps its rows in arrival order.
 
-    Rows stay in memory while they fit into ``held_bytes``; then all go to files. Owns the files ``NAME-*`` in
-    ``folder`` until ``close()``; a context manager.
+    Rows stay in memory while they fit into ``held_bytes``. Then all rows go to files. A context manager. Owns the files
+    ``NAME-*`` in ``folder`` until ``close()``.
     """
 
     folder: Path
-    name: str
+    name: str  # NAME, the beginning of the files' names
     dtype: np.dtype[Any]  # the dtype of an element, which is a number or a record
     num_buckets: int
-    held_bytes: int = 0  # rows kept in memory before they go to files
+    held_bytes: int = 0  # most bytes of rows in memory
     row_shape: tuple[int, ...] = ()  # (W,) if a row has W elements; () if a row is one element
     counts: IdArray = field(init=False)  # (num_buckets,) rows per bucket
-    spilled_bytes: int = field(default=0, init=False)
+    spilled_bytes: int = field(default=0, init=False)  # bytes of rows in files
+    # Rows in memory as they were added: rows sorted by bucket, and the bounds (num_buckets + 1,) of the buckets.
     _held: list[tuple[NDArray[Any], IdArray]] = field(default_factory=list, init=False)
-    _held_now: int = field(default=0, init=False)
+    _held_now: int = field(default=0, init=False)  # bytes of rows in memory
 
     def __post_init__(self) -> None:
         self.counts = np.zeros(self.num_buckets, np.int64)
 
     def deal_out(self, rows: NDArray[Any], buckets: IdArray) -> None:
         """Add ``rows`` (n, ...), row i to bucket ``buckets[i]``. Raises as `append`."""
-        # numpy has a radix sort for 16-bit keys, which is faster.
+        # For 16-bit keys, numpy has a radix sort, which is faster.
         keys = buckets.astype(np.uint16) if self.num_buckets <= 1 << 16 else buckets
         grouped = rows[np.argsort(keys, kind="stable")]
         self.append(grouped, np.bincount(buckets, minlength=self.num_buckets))
@@ -210,11 +212,11 @@ class Spill:
             return
         buffer, done = self._buffer(bucket, max_rows), 0
         for held in self.pieces(bucket, max_rows):
-            at = 0
-            while at < held.shape[0]:
-                taken = min(held.shape[0] - at, buffer.shape[0] - done)
-                buffer[done : done + taken] = held[at : at + taken]
-                at, done = at + taken, done + taken
+            first = 0
+            while first < held.shape[0]:
+                taken = min(held.shape[0] - first, buffer.shape[0] - done)
+                buffer[done : done + taken] = held[first : first + taken]
+                first, done = first + taken, done + taken
                 if done == buffer.shape[0]:
                     yield buffer
                     done = 0
@@ -259,7 +261,7 @@ def append_edges(spill: Spill, chunk: EdgeChunk, *, shift: int) -> None:
     ----------
     spill : a spill with the dtype of `record_dtype`
     chunk : the edges
-    shift : number of low destination bits, which give the offset in a bucket
+    shift : number of low bits of a destination that are its offset in the bucket
 
     Raises
     ------

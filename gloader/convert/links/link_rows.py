@@ -1,4 +1,8 @@
-"""Rows of link tables, in arrays that may be memory-mapped, and in files (Parquet, CSV and npy)."""
+"""The rows of link tables, as streams over arrays and over files (Parquet, CSV and npy).
+
+A link table lists pairs of nodes whose edges a model predicts. A row has a source, a destination, and optionally a
+label, a time, and k *negatives*: destinations without an edge from the source.
+"""
 
 from __future__ import annotations
 
@@ -77,8 +81,9 @@ def array_rows(
             )
     label_dtype = None if labels is None else "float32" if labels.dtype.kind == "f" else "int64"
 
-    said = np.empty(0) if labels is None else labels
-    given = np.empty((0, 1), np.int64) if negatives is None else negatives
+    # Missing columns are empty arrays, so that their streams end at the start.
+    label_values = np.empty(0) if labels is None else labels
+    negative_ids = np.empty((0, 1), np.int64) if negatives is None else negatives
 
     def parts(column: NDArray[Any], max_rows: int) -> Iterator[tuple[int, NDArray[Any]]]:
         for start in range(0, len(column), max_rows):
@@ -93,8 +98,8 @@ def array_rows(
                 time=None if times is None else to_seconds(times[part], first=start, where=where),
             )
 
-    def wrong_destinations(max_rows: int) -> Iterator[IdArray]:
-        for start, rows in parts(given, max_rows):
+    def negative_rows(max_rows: int) -> Iterator[IdArray]:
+        for start, rows in parts(negative_ids, max_rows):
             yield to_ids(rows, first=start * rows.shape[1], where=f"{where}: negatives")
 
     return LinkStream(
@@ -103,10 +108,10 @@ def array_rows(
         has_times=times is not None,
         label_dtype=label_dtype,
         labels=lambda max_rows: (
-            np.ascontiguousarray(part, label_dtype) for _, part in parts(said, max_rows)
+            np.ascontiguousarray(part, label_dtype) for _, part in parts(label_values, max_rows)
         ),
         negatives_per_row=0 if negatives is None else int(negatives.shape[1]),
-        negatives=wrong_destinations,
+        negatives=negative_rows,
     )
 
 
@@ -146,12 +151,13 @@ def array_tables(links: Mapping[str, Mapping[str, Any]]) -> tuple[LinkSource, ..
 
 
 def _table(name: str, table: Mapping[str, Any]) -> LinkSource:
+    """Return one of the tables of `array_tables`."""
     where = f"links[{shown(name)}]"
     unknown = [key for key in table if key not in _KEYS]
     if unknown or "edge_index" not in table:
-        said = f"the key {shown(unknown[0])}" if unknown else "no edge_index"
+        problem = f"the key {shown(unknown[0])}" if unknown else "no edge_index"
         raise ConfigError(
-            f"{where} has {said}; it takes {', '.join(_KEYS)}, of which edge_index must be there"
+            f"{where} has {problem}; it takes {', '.join(_KEYS)}, of which edge_index must be there"
         )
     pairs = np.asanyarray(table["edge_index"])
     if pairs.ndim != 2 or pairs.shape[0] != 2:
@@ -176,8 +182,12 @@ def edge_table(text: str, notes: ColumnNotes) -> LinkSource:
     """Return the link table for ``NAME=FILE`` or ``NAME@RELATION=FILE``.
 
     FILE is a Parquet or CSV file, or a .npy (2, n) or (n, 2). A table has the columns src and dst, and optional label
-    and time. Parquet may also have negatives, a list of destinations per row. ``notes`` receives the receipt's lines on
-    columns.
+    and time. Parquet may also have negatives, a list of destinations per row.
+
+    Parameters
+    ----------
+    text : the text, as the user wrote it
+    notes : receives the receipt's line on the file's columns
 
     Raises
     ------
@@ -227,10 +237,10 @@ def table_rows(table: NumberTable, name: str, notes: ColumnNotes) -> LinkStream:
             f"{table.path} has {len(names)} columns without names; an edge table has columns src and dst"
         )
     src, dst = find_ends(table, keys="a header of src and dst")
-    left = [name for name in names if name not in (src, dst)]
+    others = [name for name in names if name not in (src, dst)]
     label, time, lists = (
-        named_column(left, wanted, what=f"the {what} of {table.path}")
-        for wanted, what in (
+        named_column(others, usual, what=f"the {what} of {table.path}")
+        for usual, what in (
             (LABEL_NAMES, "labels"),
             (TIME_NAMES, "times"),
             (NEGATIVE_NAMES, "negatives"),
@@ -246,9 +256,9 @@ def table_rows(table: NumberTable, name: str, notes: ColumnNotes) -> LinkStream:
     else:
         num_rows, label_dtype = _scan(table, src, label)
     roles = {label: "the label", time: "the time", lists: "the negatives"}
-    others = [f"{column} is {role}" for column, role in roles.items() if column is not None]
-    ends = ", ".join([f"{src} and {dst} of {table.path.name}", *others])
-    notes.add(f"links {name}: {ends}", table, [src, dst, label, time, lists])
+    texts = [f"{column} is {role}" for column, role in roles.items() if column is not None]
+    texts = [f"{src} and {dst} of {table.path.name}", *texts]
+    notes.add(f"links {name}: {', '.join(texts)}", table, [src, dst, label, time, lists])
     where = f"{table.path}, column {lists!r}"
 
     def labels(max_rows: int) -> Iterator[NDArray[np.generic]]:

@@ -1,9 +1,14 @@
-"""Find the positions of pairs, and of their reverse edges, in a graph on disk, out of core.
+"""Find the edge positions of a link table's rows, and of their reverse edges, in a graph on disk, out of core.
 
-First, a table's rows go into buckets by destination, and each bucket is compared with its destinations' lists. Then the
-results go into buckets by source, for the reverse relation's lists. Last, they go into row ranges, which restores the
-table's order. Lists are read in pieces, because a list may be larger than memory. `plan_locate` divides the memory
-budget among these steps.
+A destination's *list* is its in-neighbours in the stored graph. The search has three steps:
+
+1. A *bucket* is a run of consecutive destinations. Each row goes to its destination's bucket. Then each bucket's rows
+   are looked up in the lists of its destinations.
+2. For the reverse relation, the rows go to buckets by source, and are looked up in the same way.
+3. The rows go to ranges of row numbers, which restores the table's order.
+
+Lists are read in pieces, because a list may be larger than memory. `plan_locate` divides the memory budget among the
+steps, and `LocatedRows` takes them.
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ if TYPE_CHECKING:
 
 # Bytes of the widest spilled row: its number, two ends and two positions.
 SPILLED_ROW_BYTES = 40
-# Each bucket is a file that is opened and closed once per chunk, so more buckets would cost more than they save.
+# Most buckets. Each bucket's file is opened and closed once per chunk, so more buckets would cost more than they save.
 _MAX_BUCKETS = 1024
 # Bytes per destination of a bucket: the start of its list, the start of its rows, and a sum.
 _NODE_BYTES = 24
@@ -40,10 +45,10 @@ _CHUNK_BYTES = 160
 # Bytes per row during the look-up: the row, a row of another piece, the sorted columns, the sort, the state of its
 # group, and the row for the next spill.
 _JOIN_BYTES = 320
-# Bytes per row while the order is restored: the output row, two copies of it, the spilled row and its place.
+# Bytes per row while the order is restored: the output row, two copies of it, the spilled row and its index.
 _ORDER_BYTES = 120
-_MAX_CHUNK_ROWS = 1 << 20
-_MIN_ROWS = 4_096
+_MAX_CHUNK_ROWS = 1 << 20  # most rows per chunk of a table
+_MIN_ROWS = 4_096  # least rows per look-up
 _PIECE_BYTES = 4 << 20  # bytes per piece of a list
 
 
@@ -53,14 +58,14 @@ class LocatePlan:
 
     chunk_rows: int  # rows per chunk of a table
     held_bytes: int  # bytes of rows that a spill holds before it writes; two spills may be alive at once
-    join_rows: int  # rows per look-up
+    join_rows: int  # rows that are looked up together
     list_edges: int  # edges per piece of a list
     range_rows: int  # rows per range while the table's order is restored
-    bucket_nodes: int  # destinations per bucket, at most
-    memory_bytes: int
+    bucket_nodes: int  # most destinations per bucket
+    memory_bytes: int  # peak memory of the search
 
     def shift(self, num_nodes: int, num_rows: int | None) -> int:
-        """Return the number of low destination-id bits that give the place in a bucket. Pure.
+        """Return the number of low bits in a destination id that count within a bucket. Pure.
 
         Parameters
         ----------
@@ -97,7 +102,7 @@ def plan_locate(num_nodes: int, *, budget_bytes: int, num_rows: int | None = Non
             f"budget leaves {format_bytes(budget_bytes)} for it. Raise --memory-budget"
         )
     free = budget_bytes - _PIECE_BYTES
-    # The steps run in turn, so they share one part of the memory. The rows of two spills need memory all the time.
+    # The steps run one after another, so each may use the whole of ``work``. Two spills hold rows all the time.
     held = free // 8
     work = free - 2 * held
     node_bytes = max(_NODE_BYTES * least_nodes, work // 4)
@@ -123,21 +128,31 @@ def plan_locate(num_nodes: int, *, budget_bytes: int, num_rows: int | None = Non
 
 # Columns of a row before it has a position.
 _ROW, _SOURCE, _DESTINATION, _TIME = range(4)
-_MAX_RANGES = 4096  # files of the last step; it may have more, because no other step runs then
+_MAX_RANGES = 4096  # most ranges, each with a file, in the last step; no other step has files then
 
 
 @dataclass(frozen=True, slots=True)
 class _Lists:
-    """The in-neighbours of consecutive destinations."""
+    """The lists of consecutive destinations."""
 
     graph: StoredCsc
-    first: int
-    stop: int
+    first: int  # the first destination
+    stop: int  # the destination after the last one
     max_edges: int  # edges per piece
 
 
 class _Groups:
-    """Rows that are looked up together. They are sorted, so that the rows of equal pairs, a group, are adjacent."""
+    """Rows that are looked up together, sorted by destination, source, time and row number.
+
+    Rows with the same pair are a *group*, and are adjacent after the sort. The group's first row is its *head*. A row's
+    *rank* is its number among all rows with its pair, from 0. A row of rank k gets the pair's k-th edge.
+
+    Parameters
+    ----------
+    rows : (n, W) rows in table order
+    lists : the lists of the rows' destinations
+    key : the columns that count as destination and source; exchanged for the reverse relation
+    """
 
     def __init__(self, rows: IdArray, lists: _Lists, key: tuple[int, int]) -> None:
         self._lists = lists
@@ -157,7 +172,7 @@ class _Groups:
         self._ranks = numbers - self._heads
 
     def count(self, others: IdArray) -> None:
-        """Move the rows back by the number of ``others`` ahead of them in their groups."""
+        """Raise the rows' ranks by the number of ``others``, rows of another piece, that come before them."""
         added = np.zeros_like(self._ranks)
         columns = (_ROW, self._node_column, self._source_column, _TIME)
         count_ahead(
@@ -173,31 +188,36 @@ class _Groups:
         self._ranks += ahead - (ahead - added)[self._heads]
 
     def look_up(self) -> IdArray:
-        """Return each row's edge position (n,), in the given row order, or `NO_EDGE`."""
+        """Return each row's edge position (n,), in the given row order, or `NO_EDGE`.
+
+        One pass over the lists matches the k-th edge of each pair with the row of rank k. The rows that remain get the
+        pair's last edge.
+        """
         lists, num_rows = self._lists, self._heads.shape[0]
         indptr = lists.graph.offsets(lists.first, lists.stop)
-        seen, last = np.zeros(num_rows, np.int64), np.full(num_rows, NO_EDGE, np.int64)
+        # The state of each group, stored at its head: matched edges, the last edge's position, the next row.
+        num_matched, last = np.zeros(num_rows, np.int64), np.full(num_rows, NO_EDGE, np.int64)
         cursor = np.arange(num_rows, dtype=np.int64)
         sorted_positions = np.empty(num_rows, np.int64)
         # Lists before the first row's destination and behind the last row's destination are not read.
-        wanted = np.flatnonzero(np.diff(self._start))
-        node, at = int(wanted[0]), int(indptr[wanted[0]])
-        for sources in lists.graph.sources(at, int(indptr[wanted[-1] + 1]), lists.max_edges):
+        with_rows = np.flatnonzero(np.diff(self._start))
+        node, position = int(with_rows[0]), int(indptr[with_rows[0]])
+        for sources in lists.graph.sources(position, int(indptr[with_rows[-1] + 1]), lists.max_edges):
             node = match_edges(
                 indptr,
                 node,
-                at,
+                position,
                 sources,
                 self._start,
                 self._sources,
                 self._heads,
                 self._ranks,
-                seen,
+                num_matched,
                 cursor,
                 last,
                 sorted_positions,
             )
-            at += sources.shape[0]
+            position += sources.shape[0]
         is_waiting = np.arange(num_rows) >= cursor[self._heads]
         sorted_positions[is_waiting] = last[self._heads[is_waiting]]
         positions = np.empty(num_rows, np.int64)
@@ -208,8 +228,9 @@ class _Groups:
 class LocatedRows:
     """One link table's rows with their positions and reverse positions. A context manager; not thread-safe.
 
-    A pair's k-th row gets the pair's k-th parallel edge. Rows beyond the last edge get the last edge. Rows count in
-    table order, or in time order if lists are sorted by time. Owns its temporary files until ``close()``.
+    A pair's k-th row gets the pair's k-th parallel edge. If a pair has more rows than edges, the other rows get the
+    last edge. Rows count in table order, or in time order if lists are sorted by time. Owns its temporary files until
+    ``close()``.
 
     Parameters
     ----------
@@ -272,7 +293,7 @@ class LocatedRows:
             rows = self._looked_up(rows, back, key=(_SOURCE, _DESTINATION), num_rows=num_rows)
         ordered: Spill | None = None
         for found in rows:
-            if ordered is None:  # all rows have been counted once the first result is here
+            if ordered is None:  # the first result comes after all rows were counted
                 self._range_rows = max(self._plan.range_rows, -(-self.num_rows // _MAX_RANGES))
                 ordered = self._spill("by-row", width=5, num_buckets=-(-self.num_rows // self._range_rows))
             self.num_found += int(np.count_nonzero(found[:, -2] != NO_EDGE))
@@ -285,7 +306,7 @@ class LocatedRows:
         if not self.num_rows:
             return
         ordered = self._spills[-1]
-        # A piece takes over the memory for a list's piece, because lists are no longer read.
+        # Lists are no longer read. So a piece of rows may use the memory for a piece of a list.
         piece_rows = max(1, 8 * self._plan.list_edges // SPILLED_ROW_BYTES)
         for number, first in enumerate(range(0, self.num_rows, self._range_rows)):
             out = np.empty((min(self._range_rows, self.num_rows - first), 4), np.int64)
@@ -295,6 +316,7 @@ class LocatedRows:
             yield out
 
     def _numbered(self, chunks: Iterable[LinkChunk]) -> Iterator[IdArray]:
+        """Yield the chunks as (n, 4) arrays: row number, source, destination, and time or 0."""
         for chunk in chunks:
             rows = np.zeros((chunk.num_rows, 4), np.int64)
             rows[:, _ROW] = np.arange(self.num_rows, self.num_rows + chunk.num_rows)
@@ -307,7 +329,7 @@ class LocatedRows:
     def _looked_up(
         self, rows: Iterable[IdArray], graph: StoredCsc, *, key: tuple[int, int], num_rows: int | None
     ) -> Iterator[IdArray]:
-        """Put ``rows`` (n, W) into buckets by column ``key[0]``. Yield (n, W + 1) rows with the found positions."""
+        """Put ``rows`` (n, W) into buckets by column ``key[0]``. Yield (n, W + 1) rows with their edge positions."""
         shift = self._plan.shift(graph.num_nodes, num_rows)
         num_buckets = max(1, -(-graph.num_nodes // (1 << shift)))
         name, width = ("by-destination", 4) if key[0] == _DESTINATION else ("by-source", 5)
@@ -323,6 +345,7 @@ class LocatedRows:
         spill.close()
 
     def _joined(self, spill: Spill, bucket: int, lists: _Lists, key: tuple[int, int]) -> Iterator[IdArray]:
+        """Yield a bucket's rows with their edge positions, piece by piece."""
         join_rows = self._plan.join_rows
         for number, piece in enumerate(spill.full_pieces(bucket, join_rows)):
             groups = _Groups(piece, lists, key)

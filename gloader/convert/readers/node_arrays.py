@@ -1,4 +1,8 @@
-"""Checked node ids, labels and splits from files, widened to int64 without wrapping."""
+"""Checks of node ids, labels and splits from files and arrays.
+
+Integers of any dtype become int64. A value that does not fit is refused, and never wraps around. Sources without splits
+get random ones.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ if TYPE_CHECKING:
     from gloader.convert.source import Splits
     from gloader.types import IdArray
 
-# With this many nodes, ids may be only 0 and 1.
+# Most nodes for which an array of 0 and 1 may be ids. With more nodes, it is a mask of integers.
 _FEW = 2
 # Shares of train and valid in random splits. The remaining labelled nodes are test nodes.
 _TRAIN_SHARE, _VALID_SHARE = 0.6, 0.2
@@ -197,8 +201,8 @@ def require_node_memory(num_nodes: int, budget_bytes: int, where: str) -> None:
     needed = 8 * num_nodes
     if needed > budget_bytes:
         raise BudgetError(
-            f"{where} is of {num_nodes:,} nodes, whose labels take {format_bytes(needed)}; the memory budget is "
-            f"{format_bytes(budget_bytes)}. Raise --memory-budget, if the file is what it should be"
+            f"{where} has {num_nodes:,} nodes, whose labels take {format_bytes(needed)}; the memory budget is "
+            f"{format_bytes(budget_bytes)}. Raise --memory-budget, if the number of nodes is right"
         )
 
 
@@ -208,17 +212,18 @@ def count_classes(labels: IdArray) -> int:
 
 
 def few_classes(labels: NDArray[Any]) -> str:
-    """Return a remedy for labels (N,) that use few of the possible classes, for messages. Pure."""
+    """Return a remedy for labels (N,) that are too large to be classes, for messages. Pure."""
     different, has_none = np.unique(labels[labels >= 0]).size, bool((labels < 0).any())
     return (
-        f"{different:,} different ones are there: write np.unique(labels, return_inverse=True)[1]"
-        f"{' - 1' if has_none else ''} in their place, which are the classes 0..{different - 1}"
+        f"there are {different:,} different labels: write np.unique(labels, return_inverse=True)[1]"
+        f"{' - 1' if has_none else ''} instead, which gives the classes 0..{different - 1}"
     )
 
 
 def _refuse_labels(
     values: NDArray[Any], is_bad: NDArray[np.bool_], where: str, *, cure: bool = False
 ) -> None:
+    """Raise SourceError for the first bad label. ``cure`` adds the remedy of `few_classes`."""
     bad = np.flatnonzero(is_bad)
     if bad.size:
         raise SourceError(
@@ -243,7 +248,7 @@ def check_splits(splits: Splits, labels: IdArray, *, where: str) -> None:
     SourceError
         An id is invalid. The message names ``where``, the split, the position and the node.
     """
-    # The number of each node's part, or 0 without one. This takes one byte per node for splits of any size.
+    # Each node's part as a number from 1, or 0 without a part. This takes one byte per node for splits of any size.
     owner = np.zeros(labels.shape[0], np.uint8)
     names = ("train", "valid", "test")
     for number, (name, ids) in enumerate(
@@ -259,17 +264,17 @@ def check_splits(splits: Splits, labels: IdArray, *, where: str) -> None:
         if taken.size:
             node = int(ids[taken[0]])
             raise SourceError(
-                f"{where}: node {node} is in {names[owner[node] - 1]} and in {name}; a node has one part"
+                f"{where}: node {node} is in {names[owner[node] - 1]} and in {name}; a node may be in only one part"
             )
         # If an id occurs twice, fewer nodes are marked than there are ids.
         owner[ids] = number
         if np.count_nonzero(owner == number) != ids.shape[0]:
             node = _first_repeat(ids)
             raise SourceError(f"{where}: {name} holds node {node} more than once")
-        bare = np.flatnonzero(labels[ids] < 0)
-        if bare.size and name != "test":
+        unlabelled = np.flatnonzero(labels[ids] < 0)
+        if unlabelled.size and name != "test":
             raise SourceError(
-                f"{where}: {name} holds node {ids[bare[0]]} at position {bare[0]}, which has no label"
+                f"{where}: {name} holds node {ids[unlabelled[0]]} at position {unlabelled[0]}, which has no label"
             )
 
 
@@ -313,7 +318,7 @@ def to_split(values: NDArray[Any], *, num_nodes: int, where: str) -> IdArray:
         if values.shape[0] != num_nodes:
             raise ShapeError(f"{where} is a mask of {values.shape[0]} nodes; there are {num_nodes}")
         return np.flatnonzero(values)
-    # These numbers are a mask, because as ids, 0 or 1 would occur more than once.
+    # The array must be a mask. As ids, 0 or 1 would occur more than once.
     if (
         values.dtype.kind in "iu"
         and values.shape[0] == num_nodes > _FEW

@@ -1,4 +1,8 @@
-"""``edges:FILE``: an edge list as CSV or Parquet, with separate files for features, labels and splits."""
+"""The source ``edges:FILE``: an edge list as CSV or Parquet, with separate files for features, labels and splits.
+
+`open_edges` opens the source. The other functions open its files one by one, and also serve the source ``tables:DIR``.
+The parameter ``notes`` collects the receipt's lines on the files' columns.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +78,7 @@ def open_edge_features(path: Path, *, budget_bytes: int, notes: ColumnNotes) -> 
 
 
 def count_labels(path: Path) -> int:
-    """Return the number of labels in a file. Raises as `read_label_file`."""
+    """Return the number of labels in a file, an array or a table. Raises as `read_label_file`."""
     return open_table(path).count_rows() if is_table(path) else NpyFile.open(path).size
 
 
@@ -123,6 +127,7 @@ def read_split_files(path: Path, *, num_nodes: int, budget_bytes: int) -> Splits
 
 
 def _open_split(path: Path, name: str) -> NpyFile:
+    """Open the array with one part of the splits, in a folder or an archive."""
     aliases = (name, "val") if name == "valid" else (name,)
     if path.is_dir():
         found = next((path / f"{alias}.npy" for alias in aliases if (path / f"{alias}.npy").exists()), None)
@@ -138,17 +143,17 @@ def _open_split(path: Path, name: str) -> NpyFile:
     members = npz_members(path)
     member = next((alias for alias in aliases if alias in members), None)
     if member is None:
-        raise SourceError(f"{path} holds no array {name!r}; there: {', '.join(members) or 'nothing'}")
+        raise SourceError(f"{path} holds no array {name!r}; it holds {', '.join(members) or 'nothing'}")
     return NpyFile.open(path, member)
 
 
 def reading_bytes(*streams: EdgeStream | FeatureStream | None) -> int:
-    """Return the memory for reading the largest of a source's tables. Tables are read in turn."""
+    """Return the memory for reading a source's tables. Only one table is read at once, so the largest counts."""
     return max((each.reading_bytes for each in streams if each is not None), default=0)
 
 
 def held_bytes(features: FeatureStream | None, row_ids: IdArray | None = None) -> int:
-    """Return the bytes of row offsets, ids and row order that features hold besides their chunks."""
+    """Return the bytes of row offsets, ids and row order that features keep in memory all the time."""
     offsets = 0 if features is None else features.held_bytes
     return offsets + (0 if row_ids is None else JOINED_NODE_BYTES * row_ids.shape[0])
 
@@ -168,13 +173,13 @@ def edge_table_columns(
     Parameters
     ----------
     edges : the table's edges
-    time : the column of times; None or "none" for edges without times
+    time : the column of times. None or "none" means that edges get no times
     features : columns of numbers or lists of numbers, such as "amount,kind", or a file with a row per edge. None or
-        "none" for edges without features
+        "none" means that edges get no features
     budget_bytes : memory for a sparse matrix's row offsets
-    notes : receives the receipt's lines on columns
+    notes : receives the receipt's line on the table's columns
     features_file : path of the feature file. By default, ``features`` is the path
-    keys : the options for times and features, for messages
+    keys : the user's options for times and features, for messages
 
     Raises
     ------
@@ -192,11 +197,11 @@ def edge_table_columns(
     if not table.has_names and {edges.weight} & {time, *names}:
         # In a table without names, the third column is the weights by default.
         edges = replace(edges, weight=None)
-    of_table = names if set(names) <= set(table.names) else ()
-    _tell(edges, of_table, notes)
+    feature_columns = names if set(names) <= set(table.names) else ()
+    _note_columns(edges, feature_columns, notes)
     if not names:
         return edges.stream(), None
-    if not of_table:
+    if not feature_columns:
         path = features_file or Path(str(features)).expanduser()
         if not path.is_file():
             raise ConfigError(
@@ -209,7 +214,7 @@ def edge_table_columns(
     return edges.stream(), table_features(table, edges.num_edges or 0, names)
 
 
-def _tell(edges: TableEdges, features: tuple[str, ...], notes: ColumnNotes) -> None:
+def _note_columns(edges: TableEdges, features: tuple[str, ...], notes: ColumnNotes) -> None:
     """Add the receipt's line on an edge table's columns."""
     table = edges.table
     if not table.names:
@@ -227,11 +232,13 @@ def _tell(edges: TableEdges, features: tuple[str, ...], notes: ColumnNotes) -> N
 
 
 def _missing(key: str, name: str, edges: TableEdges, *, what: str = "column") -> str:
-    left = [column for column in edges.table.names if column not in (edges.src, edges.dst)]
-    there = ", ".join(left) or "none besides its two ends"
-    return f"{key} {shown(name)}: {edges.table.path} has no such {what}; it has {there}"
+    """Return the message for an option ``key`` whose column ``name`` is missing."""
+    columns = [column for column in edges.table.names if column not in (edges.src, edges.dst)]
+    existing = ", ".join(columns) or "none besides its two ends"
+    return f"{key} {shown(name)}: {edges.table.path} has no such {what}; it has {existing}"
 
 
+# File names that say nothing about the graph. The folder's name is used instead.
 _PLAIN_NAMES = ("edge", "edges", "edge_list", "edgelist", "edge_index", "graph", "data")
 
 
@@ -239,12 +246,13 @@ def open_edges(argument: str, options: SourceOptions) -> Source:
     """Open an edge list, with the features and labels that ``options`` name.
 
     The edge list is a ``.csv``, ``.tsv`` or ``.txt`` (also ``.gz``), a ``.parquet``, or a folder or pattern of such
-    files. Its columns have names such as src, dst and weight. Without a header, the first two columns are the ends, and
-    the third of three is the weight. Features are a ``.npy`` (N, F), a ``.npz`` with a scipy CSR matrix, or a table
-    with a row per node. Labels are a ``.npy`` (N,) or a table. Splits are a ``.npz`` or a folder of ``.npy`` with
-    train, valid and test. A table of nodes with an id column is joined by it. ``options`` name the columns for edge
-    times and edge features. Without splits, labelled nodes are split 60/20/20 at random by ``options.seed``. Labels are
-    optional if edges are predicted.
+    files. Its columns have names such as src, dst and weight. Without a header, the first two columns are the ends. If
+    there are three columns, the third is the weight. ``options`` name the columns for edge times and edge features.
+
+    Features are a ``.npy`` (N, F), a ``.npz`` with a scipy CSR matrix, or a table with a row per node. Labels are a
+    ``.npy`` (N,) or a table with a row per node. In such tables, an id column gives each row's node. Splits are a
+    ``.npz`` or a folder of ``.npy`` with train, valid and test. Without splits, labelled nodes are split 60/20/20 at
+    random by ``options.seed``. Labels are optional if edges are predicted.
 
     Raises
     ------
@@ -314,6 +322,7 @@ def _name_of(path: Path) -> str:
 
 
 def _require_path(path: Path | None) -> Path:
+    """Return the path with ``~`` expanded. Raise SourceError if there is no such file."""
     expanded = Path() if path is None else path.expanduser()
     part_files(expanded)  # raises if there are no files
     return expanded

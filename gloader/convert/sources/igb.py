@@ -1,8 +1,8 @@
-"""``igb:DIR`` and ``igbh:DIR``: the Illinois Graph Benchmark in all sizes (Khatua et al., KDD'23).
+"""The sources ``igb:DIR`` and ``igbh:DIR``: the Illinois Graph Benchmark in all sizes (Khatua et al., KDD'23).
 
-``igb`` is the homogeneous paper graph. ``igbh`` is the heterogeneous graph, with the relations of MLPerf's R-GAT
-benchmark, which follows a GraphLearn-for-PyTorch script. Every relation has a reverse. Citations go both ways, and
-their self loops are replaced as in `undirected_edges`.
+``igb`` is the homogeneous graph of papers. ``igbh`` is the heterogeneous graph, with the relations of MLPerf's R-GAT
+benchmark, which follows a GraphLearn-for-PyTorch script. Each relation between two types has a reverse relation.
+Citations have both directions of every edge, and new self loops (`undirected_edges`).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, Relation
 
 
-DIM = 1024
-# The file name for 2983 classes differs between IGB's sizes.
+DIM = 1024  # features per node
+# File names of the labels by number of classes. The name for 2983 classes differs between IGB's sizes.
 _LABEL_FILES = {19: ("node_label_19.npy",), 2983: ("node_label_2K.npy", "node_label_2983.npy")}
 
 
@@ -77,7 +77,7 @@ def open_igb(argument: str, options: SourceOptions) -> Source:
 
 
 def igb_paths(argument: str, options: SourceOptions) -> list[Path]:
-    """Return the folders and files that `open_igb` reads, without other large files. Raises ConfigError."""
+    """Return the folder and the file that `open_igb` reads. Raises ConfigError."""
     del options
     paper, edge_file = _locate(parse_folder(argument, prefix="igb")[0])
     return [paper, edge_file]
@@ -99,7 +99,7 @@ def first_labels(file: NpyFile, *, num_nodes: int, num_labelled: int) -> IdArray
     ----------
     file : labels for the first nodes, or for all
     num_nodes : N
-    num_labelled : number of labelled nodes, at most; the file's further labels are ignored
+    num_labelled : most labelled nodes; the file's further labels are ignored
 
     Raises
     ------
@@ -157,6 +157,7 @@ def open_floats(path: Path, *, row_shape: tuple[int, ...]) -> NpyFile:
     return open_headerless(path, dtype=np.dtype("<f4"), row_shape=row_shape)
 
 
+# Node types and relations in all sizes, and further ones in the large and full sizes. "fos" means field of study.
 _TYPES: Final = ("paper", "author", "institute", "fos")
 _LARGE_TYPES: Final = ("journal", "conference")
 _CITES: Final[Relation] = ("paper", "cites", "paper")
@@ -175,9 +176,9 @@ _FULL_LABELLED: Final = {19: 227_130_858, 2983: 157_675_969}
 
 
 def undirected_edges(edges: EdgeStream, num_nodes: int) -> EdgeStream:
-    """Return both directions of every edge without self loops, then two self loops per node. Pure.
+    """Drop self loops, and return both directions of every other edge, then two self loops per node. Pure.
 
-    The reference makes the same edges: it drops self loops, adds one per node, and appends the reverse of each edge.
+    MLPerf's script makes the same edges: it drops self loops, adds one per node, and appends the reverse of each edge.
     Parallel edges stay. The number of edges is unknown until they are read, because self loops are dropped.
     """
 

@@ -207,7 +207,7 @@ class _ArrayFolder:
         if (indptr := self.find("indptr")) is not None:
             if indptr.size != num_nodes + 1:
                 raise ShapeError(
-                    f"{self.path}: indptr is of {indptr.size - 1} nodes, features of {num_nodes}"
+                    f"{self.path}: indptr has offsets for {indptr.size - 1} nodes, features have {num_nodes} rows"
                 )
             return csc_file_edges(indptr, self.require("indices"), weight, budget_bytes=budget_bytes)
         if (index := self.find("edge_index")) is not None:

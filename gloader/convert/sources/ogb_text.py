@@ -1,7 +1,7 @@
-"""OGB's text layout: the files in ``raw``, edge times and edge features, and graphs of several types.
+"""Readers of OGB's text layout, where a data set's folder ``raw`` has gzipped CSV files.
 
-Edge times and edge features are files with one row per edge, next to ``edge.csv.gz``. A graph of several types, such as
-``ogb:ogbn-mag``, has folders for its node types and relations.
+`OgbEdgeFiles` finds edge times and edge features: files with one row per edge, next to ``edge.csv.gz``. A graph with
+several node types, such as ``ogb:ogbn-mag``, has subfolders for its types and relations. `open_ogb_hetero` opens it.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 
 
 def raw_table(path: Path) -> CsvTable:
-    """Open a table. Raises SourceError if the file is missing."""
+    """Open one of OGB's tables. Raises SourceError if the file is missing."""
     if not path.is_file():
         raise SourceError(f"{path} is missing; unpack OGB's archive anew")
     return CsvTable.open(path)
 
 
 def table_column(table: CsvTable, number: Number) -> EdgeColumn:
-    """Return a table's first column, with one number per edge. Pure."""
+    """Return a table's first column, with one number per edge, to be read as ``number``. Pure."""
 
     def pieces(_max_values: int) -> Iterator[NDArray[Any]]:
         for (values,) in table.read(dict.fromkeys(table.names[:1], number), error=SourceError):
@@ -75,17 +75,17 @@ def plausible(count: int, path: Path) -> int:
 
 
 _SUFFIX: Final = ".csv.gz"
-_FEATURES: Final = "edge-feat"
-# Prefixes of the names of files with edge columns in ``raw``. ``edge.csv.gz`` has neither.
+_FEATURES: Final = "edge-feat"  # OGB's name for the file of edge features
+# The names of files with one row per edge begin so. ``edge.csv.gz`` itself does not.
 _PREFIXES: Final = ("edge-", "edge_")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OgbEdgeFiles:
-    """The files with the edge columns of a graph or a relation, in one folder."""
+    """The files with edge times and edge features of a graph or a relation, in one folder."""
 
     folder: Path
-    names: EdgeNames
+    names: EdgeNames  # the user's names of edge times and edge features
 
     def there(self) -> set[str]:
         """Return the names of the files with one row per edge, without suffix."""
@@ -97,12 +97,12 @@ class OgbEdgeFiles:
         return self.names.pick_time(self.there())
 
     def timed(self, edges: EdgeStream, *, add_inverse: bool = False) -> EdgeStream:
-        """Return ``edges`` with the times, if there are any, and with reverse edges on request.
+        """Return ``edges`` with their times, if there are any, and with reverse edges on request.
 
         Parameters
         ----------
         edges : the edges in file order
-        add_inverse : add each edge's reverse right behind it
+        add_inverse : True to add each edge's reverse right behind it
 
         Raises
         ------
@@ -126,7 +126,7 @@ class OgbEdgeFiles:
         Parameters
         ----------
         num_edges : number of rows, from another file; None to count the rows
-        add_inverse : repeat each edge's row for its reverse edge
+        add_inverse : True to repeat each edge's row for its reverse edge
 
         Raises
         ------
@@ -144,10 +144,10 @@ class OgbEdgeFiles:
         return CsvTable.open(self.folder / (name + _SUFFIX))
 
 
-RELATION_FILE = "triplet-type-list.csv.gz"
-_NODE_FILE = "num-node-dict.csv.gz"
-_MAX_TEXT = 1 << 16  # characters read from the list of relations; real lists have hundreds
-_MAX_COUNT = 2**48
+RELATION_FILE = "triplet-type-list.csv.gz"  # the list of relations
+_NODE_FILE = "num-node-dict.csv.gz"  # the numbers of nodes by type
+_MAX_TEXT = 1 << 16  # most characters that are read from the list of relations; real lists have hundreds
+_MAX_COUNT = 2**48  # bound for numbers of nodes and edges in a file, far above real numbers
 
 
 def has_types(folder: Path) -> bool:
@@ -165,14 +165,14 @@ def open_ogb_hetero(
     budget_bytes: int,
     edge_names: EdgeNames = USUAL_NAMES,
 ) -> GraphSource:
-    """Return the source for a folder. Types and relations are in the order of OGB's loader.
+    """Return the source for a data set with several node types. Types and relations are in the order of OGB's loader.
 
     Parameters
     ----------
     folder : a folder with ``raw`` and ``split``
-    name, origin : the source's name and origin
-    num_classes : number of classes, or None to count the labels' classes
-    split : the folder below ``split``, or None for the only one
+    name, origin : the source's display name, and the source as the user wrote it
+    num_classes : number of classes, or None to count the classes in the labels
+    split : the name of the split's folder below ``split``, or None for the only one
     budget_bytes : memory for the labels
     edge_names : names of edge times and edge features
 
@@ -221,7 +221,7 @@ def open_ogb_hetero(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TypedLayout:
-    """``raw/*.csv.gz`` with folders for relations, and for each type's features and labels."""
+    """The folder ``raw`` of a data set with several types: subfolders for relations, node features and node labels."""
 
     raw: Path
 
@@ -289,7 +289,7 @@ class _TypedLayout:
 
 
 def _count(path: Path) -> int | None:
-    """Return the number in a file with one number, or None without such a file."""
+    """Return the number of edges in a file with one number, or None without such a file."""
     if not path.is_file():
         return None
     values: IdArray = np.asarray(read_column(path, "int64", max_rows=1), np.int64)
@@ -299,14 +299,14 @@ def _count(path: Path) -> int | None:
 
 
 def read_splits(base: Path, name: str | None, *, num_nodes: int, node_type: str = "") -> Splits:
-    """Return the splits in OGB's text files. Raises SourceError, and ShapeError as `to_split`.
+    """Return the splits in OGB's text files. Raises SourceError for a missing split, and as `to_split`.
 
     Parameters
     ----------
     base : the folder ``split``
-    name : the folder in ``base``, or None for the only one
+    name : the name of the split's folder in ``base``, or None for the only one
     num_nodes : N
-    node_type : the folder below ``name``, or "" for files directly in ``name``
+    node_type : the type's folder below ``name``, or "" if the files are directly in ``name``
     """
     names = sorted(entry.name for entry in base.iterdir() if entry.is_dir()) if base.is_dir() else []
     if name is None and len(names) != 1:

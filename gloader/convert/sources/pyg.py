@@ -1,6 +1,7 @@
-"""``pyg:FILE``: a PyTorch Geometric graph, saved with ``torch.save(data, FILE)``.
+"""The source ``pyg:FILE``: a PyTorch Geometric graph, saved with ``torch.save(data, FILE)``.
 
-The file has a ``Data``, a ``HeteroData``, or the dictionary form of either.
+The file has a ``Data``, a ``HeteroData``, or the dictionary form of either. A *store* is PyG's mapping of names to
+arrays, one for each node type and relation.
 """
 
 from __future__ import annotations
@@ -42,24 +43,24 @@ if TYPE_CHECKING:
     from gloader.types import Relation
 
 
-# Names of arrays with one entry per node in PyG's own `num_nodes`, the most reliable first.
+# Names of arrays with one entry per node, as in PyG's own `num_nodes`, the most reliable first.
 _PER_NODE = ("x", "y", "n_id", "node_id", "pos", "train_mask", "val_mask", "test_mask")
-_GLOBAL = "_global_store"
-_OF_ONE_TYPE = StoreNames(("x",), ("y",))
+_GLOBAL = "_global_store"  # the store of arrays that belong to no type or relation
+_OF_ONE_TYPE = StoreNames(("x",), ("y",))  # names of features and labels in a graph of one type
 
 
 def pyg_source(data: object, saved: SavedGraph, *, is_mapped: bool) -> AnySource:
     """Return the source for a ``Data``, a ``HeteroData``, a dictionary of tensors, or a result of `torch.load`.
 
-    A type has features in ``x``, labels in ``y``, and splits in masks or ids. A relation has edges in ``edge_index`` or
-    ``adj_t``, and weights in ``edge_weight`` or an ``edge_attr`` with one number per edge. Any other ``edge_attr`` has
-    features, and ``edge_time`` has times.
+    A node type's features are in ``x``, its labels in ``y``, and its splits in masks or ids. A relation's edges are in
+    ``edge_index`` or ``adj_t``, and its edge times in ``edge_time``. Edge weights are in ``edge_weight``, or in an
+    ``edge_attr`` with one number per edge. Any other ``edge_attr`` is edge features.
 
     Parameters
     ----------
     data : the object; only its tensors and numbers of nodes are used
     saved : the graph's name and options
-    is_mapped : True if the tensors are mapped, and take no memory
+    is_mapped : True if the tensors take no memory, because they are memory-mapped or belong to the caller
 
     Raises
     ------
@@ -148,9 +149,9 @@ def _edge_columns(found: Attributes, names: EdgeNames, *, num_edges: int) -> Edg
     ShapeError
         The number of times or feature rows is not the number of edges.
     """
-    of_weight = [name for name in ("edge_weight", "edge_attr") if name != names.features]
-    weight = found.weights(*of_weight, num_edges=num_edges)
-    is_taken = weight is not None and found.find(*of_weight) == "edge_attr"
+    weight_names = [name for name in ("edge_weight", "edge_attr") if name != names.features]
+    weight = found.weights(*weight_names, num_edges=num_edges)
+    is_taken = weight is not None and found.find(*weight_names) == "edge_attr"
     return EdgeArrays(
         weight=weight,
         times=found.edge_times(names, num_edges=num_edges),
@@ -160,14 +161,14 @@ def _edge_columns(found: Attributes, names: EdgeNames, *, num_edges: int) -> Edg
 
 
 def _num_nodes(store: Mapping[str, Any], found: Attributes) -> int:
+    """Return a type's number of nodes: ``num_nodes``, or the length of an array with one entry per node."""
     given = store.get("num_nodes")
     if isinstance(given, int | np.integer) and not isinstance(given, bool) and 0 <= given <= MAX_NODES:
         return int(given)
     name = found.find(*_PER_NODE)
     if name is None or found.arrays[name].ndim == 0:
         raise SourceError(
-            f"{found.where} does not say how many nodes it has; set num_nodes, as edges alone leave out nodes "
-            "without any"
+            f"{found.where} has no number of nodes; set num_nodes, because edges do not show nodes without edges"
         )
     return int(found.arrays[name].shape[0])
 
@@ -240,6 +241,7 @@ def import_data(need: str) -> Any:
 
 
 def _data_classes() -> list[Any]:
+    """Return PyG's classes that a saved file may contain, or none without PyG."""
     # A file with plain tensors needs no PyG. Without PyG, a file with a Data is refused with advice.
     try:
         data_class = import_data("a saved Data needs torch-geometric")
@@ -254,6 +256,7 @@ def _data_classes() -> list[Any]:
 
 
 def _unwrapped(loaded: object, path: Path | str) -> object:
+    """Return the data in a result of `torch.load`."""
     # A processed InMemoryDataset is a tuple: data, slices, class.
     if isinstance(loaded, tuple | list) and loaded:
         if len(loaded) > 1 and loaded[1] is not None:
@@ -263,6 +266,7 @@ def _unwrapped(loaded: object, path: Path | str) -> object:
 
 
 def _entries(loaded: object, where: Path | str) -> Mapping[Any, Any]:
+    """Return the stores of a graph with types, or the arrays of a graph without types, by name."""
     loaded = _unwrapped(loaded, where)
     to_dict = getattr(loaded, "to_dict", None)
     if type(loaded).__name__ in {"Data", "HeteroData"} and to_dict is not None:

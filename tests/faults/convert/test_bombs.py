@@ -166,7 +166,11 @@ BOMBS: dict[str, tuple[Callable[[Path], str], type[GloaderError], str]] = {
         ShapeError,
         r"graph\.npz\[test\] is a mask of 30000000 nodes; there are 10",
     ),
-    "offsets of an npz": (offsets_of_npz, ShapeError, "indptr is of 29999999 nodes, features of 10"),
+    "offsets of an npz": (
+        offsets_of_npz,
+        ShapeError,
+        "indptr has offsets for 29999999 nodes, features have 10 rows",
+    ),
     "offsets of a matrix": (
         sparse_features,
         BudgetError,

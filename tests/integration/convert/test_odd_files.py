@@ -196,16 +196,19 @@ def test_sparse_features_are_as_exact_as_others(value, dtype, said):
 
 
 def test_a_class_id_that_is_no_class_is_refused_with_the_classes_that_there_are():
-    cure = "different ones are there: write np.unique(labels, return_inverse=True)[1]"
+    cure = "different labels: write np.unique(labels, return_inverse=True)[1]"
     for given, said in (
         (
             [0, 5, 10**9, 5, 0, 7],
-            f"row 2 has label 1000000000; labels are classes in 0..999999, .*; 4 {cure} in",
+            f"row 2 has label 1000000000; labels are classes in 0..999999, .*; there are 4 {cure} instead",
         ),
-        ([0, 5, -1, 2**31, 0, 7], f"row 3 has label 2147483648; .*; 4 {cure} - 1 in their place, which are"),
+        (
+            [0, 5, -1, 2**31, 0, 7],
+            f"row 3 has label 2147483648; .*; there are 4 {cure} - 1 instead, which gives",
+        ),
         (
             [0, 5, 5, 0, 5, 99_999],
-            f"go up to 99999, for which a model has 100,000 outputs; 3 {cure} in their",
+            f"go up to 99999, for which a model has 100,000 outputs; there are 3 {cure} instead",
         ),
     ):
         np.save("y2.npy", given)

@@ -447,9 +447,9 @@ def test_a_reverse_without_times_does_not_stay_where_times_decide(tmp_path):
 def test_a_sample_of_pairs_is_the_same_of_both_relations():
     pairs = np.unique(RANDOM.integers(0, 1000, (2, 20_000)), axis=1)
     ours, theirs = PairSample(most_pairs=1000), PairSample(most_pairs=1000)
-    ours.fill(array_edges(pairs, where="a"), 3000, is_turned=False)
+    ours.fill(array_edges(pairs, where="a"), 3000, is_reversed=False)
     half = pairs[::-1, : pairs.shape[1] // 2]
-    theirs.fill(array_edges(half[:, RANDOM.permutation(half.shape[1])], where="b"), 700, is_turned=True)
+    theirs.fill(array_edges(half[:, RANDOM.permutation(half.shape[1])], where="b"), 700, is_reversed=True)
     num_ours, num_theirs, num_both = ours.compared(theirs)
     assert ours.is_part
     assert num_both == num_theirs

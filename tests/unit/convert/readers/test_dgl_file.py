@@ -170,7 +170,7 @@ def test_a_graph_of_types_that_is_none_is_refused(offsets, ends, numbers, tmp_pa
 
 
 def test_a_budget_below_a_number_for_each_node_is_refused(tmp_path):
-    with pytest.raises(BudgetError, match="is of 7 nodes"):
+    with pytest.raises(BudgetError, match="has 7 nodes"):
         opened(dgl_files.written("pairs", tmp_path), memory_budget_bytes=40)
 
 

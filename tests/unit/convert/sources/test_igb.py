@@ -67,5 +67,5 @@ def test_malformed_folder(folder):
 
 
 def test_labels_that_do_not_fit_are_refused_before_they_are_made(folder):
-    with pytest.raises(BudgetError, match=r"node_feat\.npy is of 20 nodes, whose labels take 160 B"):
+    with pytest.raises(BudgetError, match=r"node_feat\.npy has 20 nodes, whose labels take 160 B"):
         open_igb(str(folder), SourceOptions(memory_budget_bytes=159))

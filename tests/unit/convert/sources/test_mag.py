@@ -65,5 +65,5 @@ def test_malformed_folder(folder):
 
 
 def test_labels_that_do_not_fit_are_refused_before_they_are_read(folder):
-    with pytest.raises(BudgetError, match=r"node_feat\.npy is of 50 nodes, whose labels take 400 B"):
+    with pytest.raises(BudgetError, match=r"node_feat\.npy has 50 nodes, whose labels take 400 B"):
         open_papers(str(folder), SourceOptions(memory_budget_bytes=399))

@@ -150,7 +150,7 @@ def test_bad_offsets_are_named(tmp_path, indptr, text):
 @pytest.mark.reliability("C13")
 def test_offsets_of_another_length_than_the_features(tmp_path):
     write_folder(tmp_path, edges=None, indptr=np.array([0, 1]), indices=np.array([0]))
-    with pytest.raises(ShapeError, match="indptr is of 1 nodes, features of 10"):
+    with pytest.raises(ShapeError, match="indptr has offsets for 1 nodes, features have 10 rows"):
         opened(tmp_path)
 
 

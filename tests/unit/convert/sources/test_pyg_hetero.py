@@ -81,7 +81,7 @@ def test_without_masks_the_seed_draws_splits(tmp_path, data):
          r"graph\.pt has labels on 2 node types \(paper, author\); exactly one type has labels and splits"),
         (lambda d: d["paper"].pop("y"), SourceError, r"graph\.pt has no labels on any node type"),
         (lambda d: d["author"].pop("num_nodes"), SourceError,
-         r"graph\.pt\['author'\] does not say how many nodes it has; set num_nodes"),
+         r"graph\.pt\['author'\] has no number of nodes; set num_nodes"),
         (lambda d: d[WRITES].pop("edge_index"), SourceError,
          r"graph\.pt\['author:writes:paper'\] has no edges \(edge_index or adj_t\); it has edge_weight"),
         (lambda d: d["place"].update({"x": torch.ones(3)}), ShapeError, r"\['place'\]: x has shape \(3,\)"),
