@@ -1,4 +1,8 @@
-"""A cache of prepared datasets in the user's gloader folder: a source is prepared at its first use."""
+"""A cache of prepared datasets in the user's gloader folder. A source is prepared at its first use.
+
+A dataset's folder has a digest in its name. It covers everything that the dataset depends on, so a change makes a new
+folder.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +28,17 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-DATASET_MANIFEST = "dataset.json"
-_LOOK_S = 0.5  # between two checks whether another process has finished
+DATASET_MANIFEST = "dataset.json"  # the commit record, which only a complete dataset has
+_LOOK_S = 0.5  # seconds between two checks whether another process has finished
 # Options that do not change a dataset's contents, and so are not part of its digest.
 _NOT_IN_DIGEST = frozenset({"memory_budget_bytes", "overwrite"})
 
 
 def prepared_path(spec: str, source: SourceOptions, prepare: PrepareOptions) -> Path:
-    """Return the folder for a prepared source; its name is readable and ends with a digest.
+    """Return the folder for a prepared source. Its name is readable, and ends with a digest.
 
     The digest covers gloader's version, the source, every option that changes the result, and the source files' sizes
-    and times, so that an edited file is prepared again.
+    and modification times. So an edited file is prepared again.
 
     Parameters
     ----------
@@ -50,7 +54,7 @@ def prepared_path(spec: str, source: SourceOptions, prepare: PrepareOptions) -> 
     stamps = [_stamp(file) for file in files if file.is_file()]
     identity = json.dumps([__version__, with_absolute_path(spec), kept, stamps])
     digest = hashlib.sha256(identity.encode()).hexdigest()[:10]
-    # The slug is for readers of the folder; the digest alone distinguishes datasets.
+    # The first part of the name is for people. Only the digest distinguishes datasets.
     return home_dir() / "datasets" / f"{file_slug(spec)}-{digest}"
 
 
@@ -65,8 +69,9 @@ def _edge_table_files(prepare: PrepareOptions) -> list[Path]:
 
 
 def _argument_path(spec: str) -> Path | None:
+    """Return the existing file or folder that a source names, as an absolute path, or None."""
     argument = spec.partition(":")[2]
-    # The argument need not be a path: the system refuses, for example, names of a thousand characters.
+    # The argument may be anything. For a name of a thousand characters, for example, the system raises an error.
     with suppress(OSError, RuntimeError, ValueError):
         path = Path(argument).expanduser()
         return path.resolve() if argument and path.exists() else None
@@ -80,12 +85,13 @@ def with_absolute_path(spec: str) -> str:
 
 
 def _stamp(file: Path) -> tuple[str, int, int]:
+    """Return a file's path, its size in bytes, and its modification time in nanoseconds."""
     status = file.stat()
     return str(file), status.st_size, status.st_mtime_ns
 
 
 def _make_home(folder: Path) -> None:
-    """Make the folder for prepared sources. A StoreWriteError names the variable for another folder."""
+    """Make the folder for prepared sources. Raises StoreWriteError, which names the variable for another folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         is_writable = os.access(folder, os.W_OK)
@@ -95,7 +101,7 @@ def _make_home(folder: Path) -> None:
         if is_writable:
             return
         reason, code = "it is not writable", errno.EACCES
-    text = f"prepared sources are kept here, and that fails ({reason}): set GLOADER_HOME to another folder"
+    text = f"prepared sources cannot be stored here ({reason}): set GLOADER_HOME to another folder"
     raise StoreWriteError(code, text, str(home_dir()))
 
 
@@ -137,7 +143,7 @@ def ensure_dataset(
     if (target / DATASET_MANIFEST).is_file():
         return target
     opened = open_source(spec, source)
-    # Computed again: opening may have downloaded files, whose sizes and times are part of the digest.
+    # The path is computed again, because the source may have been downloaded, which changes its files and the digest.
     target = prepared_path(spec, source, prepare)
     _make_home(target.parent)
     is_waiting = False

@@ -1,4 +1,4 @@
-"""The receiver of a conversion's progress."""
+"""Receivers of a conversion's progress: the interface, one that adds a name, and one that measures memory."""
 
 from __future__ import annotations
 
@@ -45,15 +45,16 @@ class NamedProgress:
 
 
 class WatchedSteps:
-    """Forwards progress, records the peak memory, and returns freed memory between steps. Not thread-safe.
+    """Forwards progress, and records the peak memory. Not thread-safe.
 
-    The allocator may keep memory that a step has freed. Without this return, the next step's peak would include it.
+    The allocator may keep memory that a step has freed. So this class returns freed memory to the system between steps.
+    Otherwise, the next step's peak would include it.
     """
 
     def __init__(self, progress: PrepareProgress) -> None:
         self._progress = progress
         self._step: str | None = None
-        self._most = 0
+        self._most = 0  # most bytes of memory at any call
         _release()  # returns memory that the program freed before
 
     def advance(self, step: str, done: int, total: int | None, unit: str) -> None:
@@ -76,6 +77,7 @@ class WatchedSteps:
 
 
 def _anonymous_bytes() -> int:
+    """Return the process's memory without files, in bytes."""
     # The import is here, so that numba loads only for a conversion, not for --help.
     from gloader.observe.peak_memory import anonymous_bytes
 
@@ -83,6 +85,7 @@ def _anonymous_bytes() -> int:
 
 
 def _release() -> None:
+    """Return freed memory to the system."""
     from gloader.observe.peak_memory import release_freed_memory
 
     # Arrow has a separate heap.

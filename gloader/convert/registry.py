@@ -1,4 +1,8 @@
-"""Registry of sources: each source's prefix, and the function that opens it."""
+"""The registry of sources: each source's prefix, and the function that opens it.
+
+A user names a source by a text such as ``ogb:ogbn-arxiv``: a prefix, a colon, and an argument. Here, this text is
+called ``spec``.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +24,9 @@ if TYPE_CHECKING:
     Opener: TypeAlias = Callable[[str, SourceOptions], AnySource]
     PathFinder: TypeAlias = Callable[[str, SourceOptions], list[Path]]
 
-# The registry has names instead of functions. A module is imported only for its own source, as some need torch or DGL.
-# prefix: (module below gloader.convert.sources, function (argument, options) -> source, form of the source's text).
-# A source whose argument is not simply a file or a folder of files also has a function in `_DEEP`.
+# By prefix: the module below gloader.convert.sources, the name of its function (argument, options) -> source, and the
+# form of the source's text. The registry has names instead of functions, so that a module is imported only for its own
+# source. Some modules need torch. Sources with an argument that is not a file or a folder of files are in `_DEEP` too.
 _OPENERS = {
     "ogb": ("ogb", "open_ogb", "ogb:NAME[@DIR]"),
     "npy": ("npy", "open_npy", "npy:DIR"),
@@ -37,8 +41,8 @@ _OPENERS = {
     "builtin": ("digits", "open_builtin", "builtin:digits"),
     "synthetic": ("synthetic", "open_synthetic", "synthetic:demo|community,nodes=...|rmat,nodes=..."),
 }
-# Sources with files in subfolders of the named folder, or in a folder that must be found.
-# prefix: name of a function (argument, options) -> paths in the same module.
+# Sources with files in subfolders of the named folder, or in a folder that must be found. By prefix: the name of the
+# function (argument, options) -> paths in the same module.
 _DEEP = {
     "ogb": "source_paths",
     "igb": "igb_paths",
@@ -47,7 +51,8 @@ _DEEP = {
     "mag240m-papers": "papers_paths",
     "tables": "source_paths",
 }
-_NO_FILES = frozenset({"builtin", "synthetic"})
+_NO_FILES = frozenset({"builtin", "synthetic"})  # sources without files
+# The forms of all sources' texts, for messages.
 SOURCE_FORMS: tuple[str, ...] = tuple(form for _, _, form in _OPENERS.values())
 
 
@@ -97,7 +102,7 @@ def open_source(spec: str, options: SourceOptions) -> AnySource:
 
 
 def source_files(spec: str, options: SourceOptions) -> list[Path]:
-    """Return all existing files that a conversion of ``spec`` would read, sorted.
+    """Return all existing files that a conversion of ``spec`` would read, as sorted absolute paths.
 
     Raises
     ------
@@ -111,8 +116,9 @@ def source_files(spec: str, options: SourceOptions) -> list[Path]:
             paths = cast("PathFinder", getattr(module, _DEEP[prefix]))(argument, options)
         else:
             named = [] if prefix in _NO_FILES else [Path(argument)]
-            beside = Path(options.edge_features or "none")
-            paths = [*named, *filter(None, (options.features, options.labels, options.splits)), beside]
+            # Edge features are columns or a file.
+            edge_features = Path(options.edge_features or "none")
+            paths = [*named, *filter(None, (options.features, options.labels, options.splits)), edge_features]
         found = [path.expanduser() for path in paths]
         below = "**/*" if prefix in _DEEP else "*"
         files = [file for path in found for file in _files_at(path, below) if file.is_file()]
@@ -149,6 +155,7 @@ def _require_columns(source: AnySource, options: SourceOptions, spec: str) -> No
 
 
 def _unknown(spec: str, word: str) -> str:
+    """Return the message for a text that is not a source. ``word`` is its prefix, which may be misspelled."""
     forms, is_dataset = ", ".join(SOURCE_FORMS), False
     with suppress(OSError, ValueError):  # the text may be an invalid path
         is_dataset = (Path(spec) / "dataset.json").is_file()

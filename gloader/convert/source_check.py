@@ -1,4 +1,4 @@
-"""Check that a source's parts fit together, before edges and features are read."""
+"""The check of a source before a conversion: its parts must fit together. Edges and features are not read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gloader.convert.source import AnySource, EdgeStream, FeatureStream
     from gloader.types import IdArray
 
-# Above this number of classes, at least an eighth of them must occur. Otherwise, the labels are not class numbers.
+# With more classes than this, at least the share below must occur. Otherwise, the labels are not class numbers.
 _MANY_CLASSES = 4096
 _LEAST_SHARE = 1 / 8
 
@@ -89,9 +89,9 @@ def _check_labels(labels: IdArray, num_nodes: int, num_classes: int, where: str)
     # The source may state a larger number of classes, for classes that do not occur yet.
     if num_classes <= _MANY_CLASSES or num_classes != count_classes(labels):
         return
-    is_there = np.zeros(num_classes + 1, np.bool_)
-    is_there[labels] = True  # a label of -1 sets the last entry
-    if np.count_nonzero(is_there[:-1]) < _LEAST_SHARE * num_classes:
+    occurs = np.zeros(num_classes + 1, np.bool_)
+    occurs[labels] = True  # a label of -1 sets the last entry
+    if np.count_nonzero(occurs[:-1]) < _LEAST_SHARE * num_classes:
         raise SourceError(
             f"{where}: labels go up to {num_classes - 1}, for which a model has {num_classes:,} outputs; "
             f"{few_classes(labels)}"

@@ -1,7 +1,8 @@
-"""Dataset parts that a conversion reads back before the commit: feature rows and topology.
+"""Parts of the dataset that a conversion reads back before the commit: feature rows and topology.
 
-Rows are read in ascending stretches. If only a part of the rows is stored, `StreamedRows` reads them again from their
-stream, with the store's rounding.
+Derived features need the stored rows of another type. `StoredColumn` opens the stored files. If the dataset has only a
+part of the rows, `StreamedColumn` reads the source's rows again, and rounds them as the store does. Link tables need
+the topology, which `StoredCsc` opens.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 class StoredColumn:
     """One type's stored feature files."""
 
-    rows: Path  # (N, F)
-    scales: Path | None  # (N,) float32 scales for int8 rows
+    rows: Path  # the file with the rows (N, F)
+    scales: Path | None  # the file with the float32 scales (N,) of int8 rows; None for other dtypes
     dtype: str  # float32, float16, bfloat16 or int8
     num_rows: int
     dim: int
@@ -45,12 +46,12 @@ class StoredColumn:
         return stored_row_bytes(self.dim, self.dtype)
 
     def open(self, chunk_rows: int) -> StoredColumnRows:  # noqa: ARG002 - stored rows need no chunks
-        """Return the rows, for reads of at most ``chunk_rows``."""
+        """Return a reader of the rows, for reads of at most ``chunk_rows`` rows."""
         return StoredColumnRows(self)
 
 
 class StoredColumnRows:
-    """A column's rows as float32. Owns its open files until ``close()``; a context manager. Not thread-safe."""
+    """Reads a column's rows as float32. A context manager. Owns its open files until ``close()``. Not thread-safe."""
 
     def __init__(self, column: StoredColumn) -> None:
         self._column = column
@@ -73,7 +74,7 @@ class StoredColumnRows:
         self._stack.close()
 
     def read(self, start: int, stop: int, wanted: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Read rows ``start`` ... ``stop - 1`` and return those at ``start + wanted`` (u,), as float32 (u, F).
+        """Read rows ``start`` ... ``stop - 1``. Return the rows ``start + wanted`` (u,) as float32 (u, F).
 
         Raises
         ------
@@ -125,13 +126,16 @@ def stored_column(writer: FeatureColumnWriter, *, dtype: str, num_rows: int, dim
     return StoredColumn(rows=writer.path, scales=writer.scale_path, dtype=dtype, num_rows=num_rows, dim=dim)
 
 
-# A chunk of the stream has a quarter of a stretch's rows, so that the chunk and its copies take less memory.
-_PART_OF_STRETCH = 4
+# Chunks of the stream per read. A chunk has a quarter of a read's rows, so that it and its copies take less memory.
+_CHUNKS_PER_READ = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamedColumn:
-    """One type's features, streamed with the stored dtype's rounding, for a column that is only partly stored."""
+    """One type's features, read again from the source, for a column that is only partly stored.
+
+    The rows are rounded to the stored dtype, so that they equal stored rows.
+    """
 
     features: FeatureStream
     dtype: str  # the stored dtype: float32, float16, bfloat16 or int8
@@ -147,17 +151,17 @@ class StreamedColumn:
         return stored_row_bytes(self.dim, self.dtype)
 
     def open(self, chunk_rows: int) -> StreamedRows:
-        """Return the rows, for reads of at most ``chunk_rows``."""
-        return StreamedRows(self, max(1, chunk_rows // _PART_OF_STRETCH))
+        """Return a reader of the rows, for reads of at most ``chunk_rows`` rows."""
+        return StreamedRows(self, max(1, chunk_rows // _CHUNKS_PER_READ))
 
 
 AnyColumn: TypeAlias = StoredColumn | StreamedColumn
 
 
 class StreamedRows:
-    """A stream's rows as float32, with the store's rounding. A context manager. Not thread-safe.
+    """Reads a stream's rows as float32, with the store's rounding. A context manager. Not thread-safe.
 
-    Ascending stretches take one pass over the stream. An earlier stretch begins another pass.
+    Reads in ascending order take one pass over the stream. A read of earlier rows begins another pass.
 
     Parameters
     ----------
@@ -188,6 +192,7 @@ class StreamedRows:
 
     def read(self, start: int, _stop: int, wanted: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the ascending rows ``start + wanted`` (u,) as float32 (u, F), with the store's rounding."""
+        # The stream advances chunk by chunk. Each chunk fills the rows that it has.
         rows = start + wanted
         out = np.empty((rows.shape[0], self._column.dim), np.float32)
         if self._chunks is None or start < self._first:
@@ -221,7 +226,7 @@ class StreamedRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredCsc:
-    """Every destination's in-neighbours, in two complete files.
+    """A written topology: every destination's in-neighbours, in two complete files.
 
     Raises
     ------
@@ -231,7 +236,7 @@ class StoredCsc:
 
     indptr: NpyFile  # (N + 1,)
     indices: NpyFile  # (E,)
-    has_times: bool = False  # edges have times, and lists are in time order
+    has_times: bool = False  # True if edges have times; then in-neighbours are in time order
 
     @classmethod
     def open(cls, indptr: Path, indices: Path, *, has_times: bool = False) -> StoredCsc:

@@ -1,8 +1,8 @@
 """The out-of-core shuffle, which distributes edges, feature rows and link rows over buckets.
 
-A `Spill` keeps rows in numbered buckets, and yields the rows of one bucket. Rows stay in memory while they fit. Then all
-rows go to temporary files, one for each bucket. The files have no header. Rows are appended to them, and are read back
-in pieces. A `TemporaryArray` is an array in such a file.
+A `Spill` keeps rows in numbered buckets, and yields the rows of one bucket. Rows stay in memory while they fit. Then
+all rows go to temporary files, one for each bucket. The files have no header. Rows are appended to them, and are read
+back in pieces. A `TemporaryArray` is an array in such a file.
 """
 
 from __future__ import annotations

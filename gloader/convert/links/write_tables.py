@@ -1,4 +1,8 @@
-"""Write link tables into a dataset. Rows are checked, located in the graph, and streamed."""
+"""Writing link tables into a dataset, after the graph's topology.
+
+A link table lists pairs of nodes whose edges a model predicts. Its rows are checked and renumbered. Then each row's
+edge, and its reverse edge, are looked up in the written topology (`locate`). A *held-out* edge should not be there.
+"""
 
 from __future__ import annotations
 
@@ -31,19 +35,19 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-# Numbers per chunk of labels, times or negatives.
+# Entries per chunk of labels, times or negatives.
 _CHUNK_NUMBERS = 1 << 19
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkReport:
-    """A link table in the dataset."""
+    """Sizes and counts of a written link table."""
 
     relation: str
     reverse: str | None  # the reverse relation, if any
     num_rows: int
-    in_graph: int  # rows with their edge in the graph
-    reversed_in_graph: int  # rows with only the reverse edge in the graph
+    in_graph: int  # number of rows whose edge is in the graph
+    reversed_in_graph: int  # number of rows with only the reverse edge in the graph
     spilled_bytes: int  # bytes of rows in temporary files
 
 
@@ -56,7 +60,7 @@ class PlannedLinks:
     reverse: Relation | None  # the reverse relation, if any
     num_sources: int
     num_destinations: int
-    new_ids: IdArray | None = None  # (N,) new node ids; None: nodes keep their ids
+    new_ids: IdArray | None = None  # (N,) new node id by source id; None means that nodes keep their ids
 
     @property
     def where(self) -> str:
@@ -64,7 +68,7 @@ class PlannedLinks:
         return f"{self.source.where}, link table {self.source.name!r}"
 
     def chunks(self, max_rows: int) -> Iterator[LinkChunk]:
-        """Yield the rows in order with checked and renumbered ids, in chunks of at most ``max_rows``.
+        """Yield the rows in order, with checked and renumbered ids, in chunks of at most ``max_rows``.
 
         Raises
         ------
@@ -110,7 +114,7 @@ def write_tables(
     budget_bytes: int,
     progress: PrepareProgress,
 ) -> dict[str, LinkReport]:
-    """Write link tables in turn, after the topologies, and return the reports by name.
+    """Write all link tables, and return their reports by name.
 
     Parameters
     ----------
@@ -151,7 +155,7 @@ def write_table(
 
     Parameters
     ----------
-    table : the table; its rows are read twice if they have times, else once
+    table : the table; its pairs are read twice if the rows have times, and otherwise once
     writer : the table's writer
     graphs : the written topologies, by relation
     budget_bytes : the memory budget
@@ -221,6 +225,7 @@ def leak_text(name: str, report: LinkReport, remedy: str) -> str | None:
 
 
 def _write_columns(table: PlannedLinks, writer: LinkTableWriter, num_rows: int) -> None:
+    """Write a table's labels, times and negatives, if it has them."""
     rows = table.source.rows
     if rows.label_dtype is not None:
         with writer.labels(num_rows, rows.label_dtype) as column:
@@ -249,8 +254,8 @@ def _whole(parts: Iterator[NDArray[Any]], num_rows: int, what: str, where: str) 
             break
         yield part
     if done != num_rows:
-        said = "more" if done > num_rows else str(done)
-        raise ShapeError(f"{where} has {num_rows} rows and {said} {what}; one is needed for each")
+        count = "more" if done > num_rows else str(done)
+        raise ShapeError(f"{where} has {num_rows} rows and {count} {what}; one is needed for each")
 
 
 def _check_finite(labels: NDArray[Any], first: int, where: str) -> None:

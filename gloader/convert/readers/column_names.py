@@ -1,4 +1,7 @@
-"""Known column names for edge ends, weights, node ids and labels, in upper or lower case."""
+"""The known column names in tables: edge ends, weights, times, node ids, labels and negatives.
+
+Names are compared in their *plain* form: only letters and digits, in lower case. So ``Source_ID`` equals ``sourceid``.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,11 @@ NEGATIVE_NAMES: Final = ("negatives", "negative", "neg")
 # A node table may have its labels in a column with such a name. The column is never a feature.
 OWN_LABELS: Final = frozenset({"label", "labels"})
 
+# The plain names of edge ends: each beginning with each ending.
 _SOURCES = ("src", "source", "from", "head", "subject", "start")
 _DESTINATIONS = ("dst", "dest", "destination", "target", "to", "tail", "object", "end")
 _ENDINGS = ("", "id", "ids", "node", "nodeid", "index", "idx", "vertex")
-# The plain names start and end are left out, because they may be times.
+# "start" and "end" alone are left out, because they may be times.
 _FROM = {a + b for a, b in product(_SOURCES, _ENDINGS)} - {"start"} | {"u", "row"}
 _TO = {a + b for a, b in product(_DESTINATIONS, _ENDINGS)} - {"end"} | {"v", "col", "column"}
 # Pairs of names that differ in a number: the first end's name, and the second end's.
@@ -35,7 +39,9 @@ _IDS = (
     | {"node", "nodes", "nodeid", "nodeids", "nodeindex", "nodeidx", "nodekey"}
     | {"vertex", "vertexid", "entity", "entityid"}
 )
+# Names such as user_id or userId, which may have node ids if no column has a name in `_IDS`.
 _KEY_LIKE = re.compile(r"(?i:[_ .-](id|key|uuid))$|[a-z](Id|ID|Key)$")
+# Names that pandas gives to columns without a name.
 _UNNAMED = re.compile(r"\s*|Unnamed: \d+(_level_\d+)?|__index_level_\d+__|None")
 # Roles in the headers of Neo4j's import, such as ``userId:START_ID(User)``, ``:TYPE``, ``stars:int``.
 _ROLES = frozenset({"start_id", "end_id", "type", "id", "label"})
@@ -44,8 +50,8 @@ MISSING: Final = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "-nan", "nul
 ALMOST: Final = "near number"  # the kind of a column with text such as "[0.1, 0.2]", "1,5" or "7%"
 # Prefix of the kind of a column with number lists, such as "list of 768".
 LISTS: Final = "list of"
-_MOST_NAMES: Final = 20  # names per message, at most
-_LONG_NAME: Final = 60
+_MOST_NAMES: Final = 20  # most names per message
+_LONG_NAME: Final = 60  # most characters per name in a message
 KNOWN_ENDS: Final = "src and dst, source and target, from and to, head and tail, u and v, node1 and node2"
 
 
@@ -94,8 +100,13 @@ def named_column(names: Iterable[str], wanted: Sequence[str], *, what: str) -> s
 
 def end_pairs(names: Sequence[str]) -> list[tuple[str, str]]:
     """Return each column pair that may be source and destination. A single pair is certain. Pure."""
-    of = {name: plain(name) for name in names if not is_unnamed(name)}
-    return [(first, last) for first in of for last in of if _is_pair(of[first], of[last])]
+    plain_names = {name: plain(name) for name in names if not is_unnamed(name)}
+    return [
+        (first, last)
+        for first in plain_names
+        for last in plain_names
+        if _is_pair(plain_names[first], plain_names[last])
+    ]
 
 
 def end_columns(names: Sequence[str], *, is_source: bool) -> list[str]:
@@ -105,7 +116,7 @@ def end_columns(names: Sequence[str], *, is_source: bool) -> list[str]:
 
 
 def id_columns(names: Iterable[str]) -> list[str]:
-    """Return the columns that may have node ids, with a usual name, or else with a name like ``user_id``. Pure."""
+    """Return the columns with a usual name for node ids, or else those with a name such as ``user_id``. Pure."""
     named = [name for name in names if not is_unnamed(name)]
     return [name for name in named if plain(name) in _IDS] or [
         name for name in named if _KEY_LIKE.search(name)
@@ -120,9 +131,9 @@ def is_known(names: Sequence[str]) -> bool:
 def no_whole_numbers(missing: int | None) -> str:
     """Return the end of a message about float ids. ``missing`` is the first row without an id. Pure."""
     if missing is None:
-        return "ids are whole numbers: if all of these are, write the column with .astype('int64')"
+        return "ids are whole numbers: if all of these ids are, write the column with .astype('int64')"
     return (
-        f"ids are whole numbers, and row {missing} has none, by which pandas makes floats of all: leave such rows out "
+        f"ids are whole numbers, and row {missing} has none, so pandas wrote all ids as floats: leave such rows out "
         "(DataFrame.dropna), and write the column with .astype('int64')"
     )
 

@@ -212,7 +212,7 @@ class CsvTable:
             self.path,
             delimiter=self.delimiter,
             skipped_lines=self.skipped_lines,
-            rows_may_look_so=0 if is_number else len(self.names),
+            text_columns=0 if is_number else len(self.names),
         )
 
     def _type(self, name: str, number: Number) -> pa.DataType:

@@ -1,4 +1,8 @@
-"""The rows of a text file, packed or not, without byte order mark, comments and blanks."""
+"""The rows of a text file, gzipped or not, without byte order mark, comments and unneeded blanks.
+
+`rows_of` yields the fields of each row, for the first rows and for error messages. `RowText` gives the cleaned text to
+a fast parser.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-COMMENTS: Final = ("#", "%")
-# A row with 100,000 numbers is shorter. The limit stops packed files with an endless line.
+COMMENTS: Final = ("#", "%")  # beginnings of comment lines
+# Most characters per line. A row with 100,000 numbers is shorter. The limit stops packed files with an endless line.
 MAX_LINE_CHARACTERS: Final = 1 << 20
 # The separator of aligned columns: any number of blanks and tabs.
 BLANKS: Final = " "
-_READ_CHARACTERS = 1 << 20
+_READ_CHARACTERS = 1 << 20  # characters per read of `RowText`
 # First bytes of files that are not plain text, with a remedy for each.
 _NO_TEXT: Final = {
     b"\xff\xfe": "text of two bytes a character (UTF-16); save it as UTF-8",
@@ -35,8 +39,8 @@ _NO_TEXT: Final = {
 }
 _COMMENT = re.compile(r"^[ \t]*[#%].*\n?", re.MULTILINE)
 _BLANK_LINE = re.compile(r"^ +$", re.MULTILINE)
-_GAP = re.compile(r"[ \t]+")
-_MARGIN = re.compile(r"^ | $", re.MULTILINE)
+_GAP = re.compile(r"[ \t]+")  # blanks between aligned columns
+_MARGIN = re.compile(r"^ | $", re.MULTILINE)  # a blank at the start or the end of a line
 
 
 @contextmanager
@@ -56,7 +60,7 @@ def open_text(path: Path) -> Iterator[IO[str]]:
             if head.startswith(mark):
                 raise SourceError(f"{path} is {what}")
         if b"\0" in head:
-            raise SourceError(f"{path} has bytes of zero, so that it is not text of UTF-8; save it as that")
+            raise SourceError(f"{path} has zero bytes, so it is not UTF-8 text; save it as UTF-8")
         yield opened.enter_context(io.TextIOWrapper(plain, "utf-8-sig", errors="surrogateescape"))
 
 
@@ -82,7 +86,7 @@ def fields_of(line: str, delimiter: str) -> list[str]:
 
 
 def rows_of(path: Path, delimiter: str, skipped_lines: int) -> Iterator[tuple[int, list[str]]]:
-    """Yield each row's line number and fields, behind the skipped lines."""
+    """Yield each row's line number, from 1, and its fields. The first ``skipped_lines`` lines are left out."""
     with open_text(path) as file:
         for number, line in lines_of(file, path):
             if number > skipped_lines and not is_comment(line) and (fields := fields_of(line, delimiter)):
@@ -97,21 +101,21 @@ class RowText(io.RawIOBase):
     path : the file
     delimiter : separator of the columns
     skipped_lines : lines before the first row
-    rows_may_look_so : number of columns if the first column is text, so that rows may look like comments; otherwise 0
+    text_columns : number of columns if the first column is text, so that a row may look like a comment; otherwise 0
     """
 
-    def __init__(self, path: Path, *, delimiter: str, skipped_lines: int, rows_may_look_so: int = 0) -> None:
+    def __init__(self, path: Path, *, delimiter: str, skipped_lines: int, text_columns: int = 0) -> None:
         super().__init__()
         self._path = path
         self._delimiter = delimiter
         self._around = re.compile(f" *{re.escape(delimiter)} *")
         self._to_skip = skipped_lines
-        self._num_columns = rows_may_look_so
+        self._num_columns = text_columns
         self._opened = open_text(path)
         self._file = self._opened.__enter__()
         self._carry = ""  # the beginning of an incomplete line
         self._num_lines = 0  # complete lines so far
-        self._ready = b""
+        self._ready = b""  # cleaned text that was not read yet
         self._is_done = False
 
     def readable(self) -> bool:
@@ -139,6 +143,7 @@ class RowText(io.RawIOBase):
         super().close()
 
     def _fill(self) -> None:
+        """Read the next part of the file, and add its complete lines to the cleaned text."""
         read = self._file.read(_READ_CHARACTERS)
         text = self._carry + read
         self._is_done = not read
@@ -153,6 +158,7 @@ class RowText(io.RawIOBase):
         self._ready += self._cleaned(text, first).encode("utf-8", "surrogateescape")
 
     def _cleaned(self, text: str, first: int) -> str:
+        """Return complete lines without comments and unneeded blanks. ``first`` is the first line's number."""
         if '"' in text:
             self._refuse_open_quotes(text, first)
         if any(mark in text for mark in COMMENTS):
@@ -171,8 +177,8 @@ class RowText(io.RawIOBase):
         for number, line in enumerate(text.split("\n"), first):
             if line.count('"') % 2 and not line.lstrip().startswith(COMMENTS):
                 raise SourceError(
-                    f"{self._path}: line {number} has a quote that does not end in it; a row is one line of text, so "
-                    "save a table with lines inside its fields as Parquet"
+                    f"{self._path}: line {number} has a quote that does not end in the same line; each row must be one "
+                    "line, so save a table with line breaks in its fields as Parquet"
                 )
 
     def _refuse_rows_like_comments(self, text: str, first: int) -> None:

@@ -1,4 +1,8 @@
-"""Edge streams over columns: ids, weights and times in arrays and files, checked and widened chunk by chunk."""
+"""Edge streams over columns: ids, weights and times in arrays and files.
+
+An `EdgeColumn` streams one value per edge. `pair_edges` and `csc_edges` make a stream of edges, and `timed_edges` and
+`weighted_edges` join a column to it. Values are checked, and cast to the stream's dtypes, chunk by chunk.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +42,8 @@ def check_time_dtype(dtype: np.dtype[Any], where: str) -> None:
     """
     if dtype.kind == "f" and dtype.itemsize < 8:
         raise SourceError(
-            f"{where} has dtype {dtype}, which holds whole seconds only up to {2 ** np.finfo(dtype).nmant * 2:,} and "
-            "so has lost them; save the times as int64 seconds, from where they were not yet rounded"
+            f"{where} has dtype {dtype}, which holds whole seconds only up to {2 ** np.finfo(dtype).nmant * 2:,}, so "
+            "that times were rounded; save the original times as int64 seconds"
         )
     if dtype.kind not in "iuM" and dtype != np.float64:
         raise SourceError(
@@ -91,8 +95,8 @@ class EdgeColumn:
 
     pieces: Callable[[int], Iterator[NDArray[Any]]]
     where: str  # the file, array or table column, for messages
-    num_values: int | None = None  # None: unknown until the values are read
-    dtype: np.dtype[Any] | None = None  # None: unknown until the values are read
+    num_values: int | None = None  # None means unknown until the values are read
+    dtype: np.dtype[Any] | None = None  # None means unknown until the values are read
 
 
 def array_column(
@@ -138,7 +142,7 @@ def timed_edges(edges: EdgeStream, times: EdgeColumn) -> EdgeStream:
         raise ShapeError(f"{times.where} holds {times.num_values} times for {edges.num_edges} edges")
 
     def chunks(max_edges: int) -> Iterator[EdgeChunk]:
-        for chunk, values, first in _beside(edges, times, "times", max_edges):
+        for chunk, values, first in _with_values(edges, times, "times", max_edges):
             yield replace(chunk, time=to_seconds(values, first=first, where=times.where))
 
     return replace(edges_over(edges, chunks), has_times=True)
@@ -148,16 +152,17 @@ def weighted_edges(edges: EdgeStream, weights: EdgeColumn) -> EdgeStream:
     """Return the edges with weights from a column. ``chunks`` raises as `to_weights` and `timed_edges`."""
 
     def chunks(max_edges: int) -> Iterator[EdgeChunk]:
-        for chunk, values, first in _beside(edges, weights, "weights", max_edges):
+        for chunk, values, first in _with_values(edges, weights, "weights", max_edges):
             yield replace(chunk, weight=to_weights(values, first=first, where=weights.where))
 
     return replace(edges_over(edges, chunks), has_weights=True)
 
 
-def _beside(
+def _with_values(
     edges: EdgeStream, column: EdgeColumn, noun: str, max_edges: int
 ) -> Iterator[tuple[EdgeChunk, NDArray[Any], int]]:
-    """Yield each chunk of edges, its values (n,), and the number of earlier edges."""
+    """Yield each chunk of edges, its values (n,), and the number of earlier edges. ``noun`` is for messages."""
+    # The column's pieces have any length. ``held`` has the values that were read and not yielded yet.
     held: list[NDArray[Any]] = []
     pieces, done = column.pieces(max_edges), 0
     for chunk in edges.chunks(max_edges):
@@ -181,11 +186,11 @@ def pair_edges(
     where: tuple[str, str],
     weight: EdgeColumn | None = None,
 ) -> EdgeStream:
-    """Return the stream over sources and destinations of any integer dtype, widened chunk by chunk. Pure.
+    """Return the stream over sources and destinations of any integer dtype. Pure.
 
     Parameters
     ----------
-    pairs : function of the largest n, which yields (n,) sources and (n,) destinations
+    pairs : function of the largest n, which yields (n,) sources and (n,) destinations from the first edge on
     num_edges : E
     where : files or arrays of the sources and of the destinations, for messages
     weight : the weights, or None for unweighted edges
@@ -224,7 +229,8 @@ def csc_edges(
     check_offsets(offsets, indices.num_values or 0, where=where)
 
     def chunks(max_edges: int) -> Iterator[EdgeChunk]:
-        # A chunk begins in the row that ended the previous chunk, or later. So one walk finds all rows.
+        # A chunk begins in the row in which the previous chunk ended, or later. So one walk over the offsets finds all
+        # rows.
         done, row = 0, 0
         for sources in indices.pieces(max_edges):
             dst = np.empty(len(sources), np.int64)
@@ -256,9 +262,10 @@ def check_offsets(indptr: IdArray, num_entries: int, *, where: str) -> None:
         raise GraphError(f"{where}: entry 0 is {first}; offsets must start with 0")
     descents = np.flatnonzero(indptr[1:] < indptr[:-1])
     if descents.size:
-        at = int(descents[0])
+        first = int(descents[0])
         raise GraphError(
-            f"{where}: entry {at + 1} is {indptr[at + 1]}, less than entry {at}, {indptr[at]}; offsets must not descend"
+            f"{where}: entry {first + 1} is {indptr[first + 1]}, less than entry {first}, {indptr[first]}; offsets "
+            "must not descend"
         )
     if indptr[-1] != num_entries:
         raise GraphError(

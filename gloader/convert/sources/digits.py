@@ -1,4 +1,4 @@
-"""``builtin:digits``: a real graph on every machine, without a network.
+"""The source ``builtin:digits``: a real graph that needs no files and no network.
 
 The nodes are 1,797 handwritten digits with 8 x 8 pixels: the test part of the UCI set "Optical Recognition of
 Handwritten Digits" (Alpaydin and Kaynak, CC BY 4.0). ``digits.npz`` in this folder has the data. Edges join each digit
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gloader.convert.options import SourceOptions
     from gloader.types import IdArray
 
-NUM_NEIGHBORS = 10
+NUM_NEIGHBORS = 10  # nearest neighbours of each digit
 # The largest pixel value. Pixels are whole numbers, and division by this gives features in [0, 1].
 _MAX_PIXEL = 16
 
@@ -64,8 +64,9 @@ def nearest_neighbor_edges(points: NDArray[np.int64], num_neighbors: int) -> tup
     distances = squares[:, None] + squares[None, :] - 2 * points @ points.T
     np.fill_diagonal(distances, np.iinfo(np.int64).max)
     near = np.argsort(distances, axis=1, kind="stable")[:, :num_neighbors].ravel()
-    own = np.repeat(np.arange(num, dtype=np.int64), num_neighbors)
-    pairs = np.unique(np.concatenate([own * num + near, near * num + own]))
+    # Each edge is one number, destination * N + source, in both directions. So a sort puts edges into their order.
+    nodes = np.repeat(np.arange(num, dtype=np.int64), num_neighbors)
+    pairs = np.unique(np.concatenate([nodes * num + near, near * num + nodes]))
     return pairs % num, pairs // num
 
 

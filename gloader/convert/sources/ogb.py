@@ -1,7 +1,8 @@
-"""``ogb:NAME``: an Open Graph Benchmark data set, read from OGB's folder.
+"""The source ``ogb:NAME``: an Open Graph Benchmark data set, read from OGB's folder.
 
 OGB's loader is not used, because it holds everything in memory, and reads its own pickle on the second load. The
-streams here have the same edges as OGB's loader, in its order, with its added reverse edges.
+streams here have the same edges as OGB's loader, in its order, with its added reverse edges. `open_ogb` chooses among
+four layouts: link data sets (`ogb_links`), graphs of several types (`ogb_text`), and text or binary files of one type.
 """
 
 from __future__ import annotations
@@ -39,19 +40,20 @@ if TYPE_CHECKING:
     from gloader.convert.options import SourceOptions
     from gloader.convert.source import AnySource, EdgeStream, FeatureStream
 
-ROOT_VARIABLE = "GLOADER_OGB_ROOT"
-_MAX_META_CHARACTERS = 1 << 20  # characters read from a description; real ones have hundreds
+ROOT_VARIABLE = "GLOADER_OGB_ROOT"  # the environment variable with the folder of data sets
+_MAX_META_CHARACTERS = 1 << 20  # most characters that are read from a description; real ones have hundreds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OgbInfo:
-    """A row of OGB's list of data sets, ``ogb/nodeproppred/master.csv`` in the ogb package."""
+    """A data set's row in OGB's list, ``ogb/nodeproppred/master.csv`` in the ogb package."""
 
-    num_classes: int | None
-    add_inverse_edge: bool
-    split: str | None  # the folder below ``split/``
+    num_classes: int | None  # None means that the classes in the labels are counted
+    add_inverse_edge: bool  # True if OGB's loader adds a reverse to each edge
+    split: str | None  # the folder below ``split/``; None means the only one
 
 
+# The rows of the data sets that fit.
 _KNOWN = {
     "ogbn-arxiv": OgbInfo(num_classes=40, add_inverse_edge=False, split="time"),
     "ogbn-products": OgbInfo(num_classes=47, add_inverse_edge=True, split="sales_ranking"),
@@ -136,13 +138,14 @@ def open_ogb(argument: str, options: SourceOptions) -> AnySource:
 
 
 def source_paths(argument: str, options: SourceOptions) -> list[Path]:
-    """Return the file and folders that `open_ogb` reads, or no paths before the download."""
+    """Return the file and the folders that `open_ogb` reads. Before the download, there are none."""
     name, _, directory = argument.partition("@")
     folder = _existing_folder(name, _root(directory, options))
     return [] if folder is None else [folder / "meta_dict.json", folder / "raw", folder / "split"]
 
 
 def _root(directory: str, options: SourceOptions) -> Path:
+    """Return the folder of data sets."""
     given = Path(directory) if directory else options.root or Path(os.environ.get(ROOT_VARIABLE, "dataset"))
     return given.expanduser()
 
@@ -179,6 +182,7 @@ def find_ogb_folder(name: str, root: Path) -> Path:
 
 
 def _existing_folder(name: str, root: Path) -> Path | None:
+    """Return the data set's folder in ``root``, or ``root`` itself if it has this name, or None."""
     # OGB's loaders for PyG and DGL unpack to separate folders, with the same files in ``raw``.
     plain = name.replace("-", "_")
     folders = [root / plain, root / f"{plain}_pyg", root / f"{plain}_dgl", root / name]
@@ -255,7 +259,7 @@ class _BinaryLayout:
 
 
 def _read_link_info(name: str, folder: Path) -> OgbLinkInfo | None:
-    """Return a link data set's row from ``meta_dict.json``, or else from the list, or None for a node data set."""
+    """Return a link data set's row, from ``meta_dict.json`` or else from `LINK_SETS`. None means a node data set."""
     path = folder / "meta_dict.json"
     if not path.exists():
         return LINK_SETS.get(name)
@@ -277,7 +281,7 @@ def _read_meta(path: Path) -> dict[str, Any]:
 
 
 def _read_info(name: str, folder: Path) -> OgbInfo:
-    """Return the data set's row from ``meta_dict.json``, or else from the list, or else an empty row."""
+    """Return a node data set's row, from ``meta_dict.json`` or else from `_KNOWN`. Other data sets get an empty row."""
     # OGB's DatasetSaver writes this file. Downloaded data sets do not have it.
     path = folder / "meta_dict.json"
     if not path.exists():

@@ -84,7 +84,7 @@ EDGES = [
     ("e2.csv", text("{},{},1,2\n", "src,dst,w,Weight\n"), "columns may be the weights of e2.csv: w, Weight; keep one"),
     ("e2.csv", text("{}::{}\n", ""), "e2.csv has one column, '0::1'; an edge list has"),
     ("e2.csv", text().encode("utf-16"), "(UTF-16); save it as UTF-8"),
-    ("e2.csv", text().encode("utf-16-le"), "has bytes of zero, so that it is not text of UTF-8"),
+    ("e2.csv", text().encode("utf-16-le"), "has zero bytes, so it is not UTF-8 text"),
     ("e2.csv", text("{},{},1\n", "src,dst,größe\n").encode("latin-1"), "which is not UTF-8; save the file as"),
     ("e2.csv", gzip.compress(text().encode()), "e2.csv is packed with gzip; add .gz to its name"),
     ("e2.csv", b"PK\x03\x04\0\0", "e2.csv is a zip archive, or a workbook of Excel; unpack it"),
@@ -130,7 +130,7 @@ def test_edges_that_are_written_otherwise_are_read(content):
 FEATURES = [
     ("n.csv", rows("{},{}\n", last="5,\n"), "n.csv: row 5, column 'f' is nan; clean them, or let such values in"),
     ("n.csv", rows("{},{}\n", last="5,NA\n"), "is 'NA', a missing value: leave such rows out, or"),
-    ("n.csv", rows("{}.0,{}\n"), "column 'id' is '0.0'; ids are whole numbers: if all of these are, write"),
+    ("n.csv", rows("{}.0,{}\n"), "column 'id' is '0.0'; ids are whole numbers: if all of these ids are, write"),
     ("n.csv", rows("{}.0,{}\n") + ",1\n", f"ids are whole numbers, and row {N} has none, by which pandas makes"),
     ("n.csv", rows('{0},"[{0}.5, {1}]"\n'), "n.csv: f holds text that is almost a number, such as '[0.1, 0.2]'"),
     ("n.csv", rows('{0},"{0},5",2\n', "id,f,g\n"), "f holds text that is almost a number"),

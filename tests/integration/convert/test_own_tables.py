@@ -164,7 +164,7 @@ def test_text_is_read_whatever_marks_it():
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["src,dst,note", '0,1,"a', 'b"', "2,3,c"], "line 2 has a quote that does not end in it"),
+        (["src,dst,note", '0,1,"a', 'b"', "2,3,c"], "line 2 has a quote that does not end in the same line"),
         (["tag,src,dst", "#a,0,1", "b,1,2"], "line 2 is '#a,0,1': a comment, or a row?"),
         (["tag,src,dst", "#a,0,1"], "line 2 is '#a,0,1': a comment, or a row?"),
         (["src,dst,src", "0,1,2"], "the first line is 'src, dst, src', which has 'src' twice"),

@@ -51,7 +51,7 @@ def test_lists_without_rows_are_of_no_length(tmp_path):
             [0.0, 1.0],
             "int64",
             GraphError,
-            "has type double; ids are whole numbers: if all of these are, write",
+            "has type double; ids are whole numbers: if all of these ids are, write",
         ),
     ],
 )

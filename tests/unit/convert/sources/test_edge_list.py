@@ -104,7 +104,10 @@ def test_bad_text_names_file_row_and_value(tmp_path, options, content, message):
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        (pa.array([1.0, 2.0]), "column 'src' has type double; ids are whole numbers: if all of these are"),
+        (
+            pa.array([1.0, 2.0]),
+            "column 'src' has type double; ids are whole numbers: if all of these ids are",
+        ),
         (pa.array(["1", "2"]), "column 'src' has type string; it must hold integers"),
         (pa.array([1, None]), "row 1, column 'src' is null; every row needs a value"),
         (
