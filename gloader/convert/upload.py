@@ -1,4 +1,8 @@
-"""Upload of a dataset directory to a URL: first the record's files, then the record."""
+"""Upload of a dataset directory to a URL.
+
+The *record* is ``dataset.json``, which lists the dataset's files. It is uploaded last, so that an interrupted upload
+leaves no dataset.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +33,8 @@ if TYPE_CHECKING:
     from gloader.ssd_store.format.format import Manifest
     from gloader.ssd_store.mirror import ObjectStore
 
-_PIECE_BYTES: Final = 8 * 2**20
-_STEP: Final = "uploading"
+_PIECE_BYTES: Final = 8 * 2**20  # bytes per piece of an uploaded file
+_STEP: Final = "uploading"  # the step's name in the progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +73,9 @@ def upload_dataset(
 ) -> UploadReport:
     """Upload the dataset directory ``root`` to ``url``. The record goes last, and completes the dataset.
 
-    A replaced dataset first loses its record, then its files one by one. Its readers then fail, because they check the
-    files' ETags. After an interrupted upload, the uploaded files belong to no dataset. The next upload replaces them.
+    If there is a dataset already, its record is deleted first. Then its files are replaced one by one. Running readers
+    of it fail, because they check the files' ETags. After an interrupted upload, the uploaded files belong to no
+    dataset. The next upload replaces them.
 
     Parameters
     ----------
@@ -162,7 +167,7 @@ def _former_files(store: ObjectStore, *, overwrite: bool) -> frozenset[str] | No
     except StoreError as error:
         raise StoreExistsError(
             errno.EEXIST,
-            f"its {DATASET_MANIFEST} was not written by gloader, or is damaged, so that nothing is replaced here "
+            f"its {DATASET_MANIFEST} was not written by gloader, or is damaged, so nothing is replaced "
             f"({error}); remove it yourself, or choose another URL",
             store.url,
         ) from error
@@ -170,6 +175,7 @@ def _former_files(store: ObjectStore, *, overwrite: bool) -> frozenset[str] | No
 
 
 def _names(manifest: Manifest) -> Iterator[str]:
+    """Yield the names of the files that a record lists."""
     for record in manifest.arrays.values():
         yield record.file
         if record.pages_file is not None:
@@ -177,7 +183,7 @@ def _names(manifest: Manifest) -> Iterator[str]:
 
 
 def _record_bytes(root: Path, manifest: Manifest, os_io: OsIO) -> bytes:
-    """Return the record's bytes on disk, so that a record with an earlier version stays unchanged."""
+    """Return the record's bytes on disk. They are uploaded as they are, even if another version wrote them."""
     path = root / DATASET_MANIFEST
     content = bytearray(os_io.stat(path).st_size)
     with Descriptor(path, os_io=os_io) as fd:
@@ -203,12 +209,13 @@ def _pieces(path: Path, size: int, advance: Callable[[int], None], os_io: OsIO) 
 
 
 def _require_whole(store: ObjectStore, name: str, size: int) -> None:
+    """Raise StoreWriteError if the store reports another size for an uploaded file, or no such file."""
     facts = store.head(name)
     if facts is None or facts.size != size:
-        found = "is not there" if facts is None else f"has {facts.size:,} bytes"
+        state = "is not there" if facts is None else f"has {facts.size:,} bytes"
         raise StoreWriteError(
             errno.EIO,
-            f"{name} was uploaded with {size:,} bytes and {found}; is something between here and the store, or "
-            "another upload to the same URL?",
+            f"{name} was uploaded with {size:,} bytes and {state}; does a proxy change the data, or is another upload "
+            "to the same URL running?",
             store.url,
         )

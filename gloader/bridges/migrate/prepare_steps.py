@@ -25,9 +25,9 @@ OGB_CLASSES: Final = frozenset(
 """OGB's loaders for single graphs, by their dotted names."""
 OGB_UNFIT: Final = {
     "ogbn-proteins": "has 112 labels per node and no node features",
-    "ogbl-biokg": "is a knowledge graph of 51 relations with a split that tells them apart",
-    "ogbl-vessel": "has features and edges in a layout of its own",
-    "ogbl-wikikg2": "is a knowledge graph, whose 535 relations are told apart by numbers beside its edges",
+    "ogbl-biokg": "is a knowledge graph of 51 relations, and its split depends on the relation",
+    "ogbl-vessel": "has features and edges in another layout than OGB's other data sets",
+    "ogbl-wikikg2": "is a knowledge graph, whose 535 relations are numbers next to its edges",
 }
 """Why `gloader prepare ogb:NAME` refuses a data set: the rest of a sentence after the name."""
 OGB_TYPED: Final = {"ogbn-mag": "paper"}

@@ -1,6 +1,8 @@
-"""Edge splits: a source's edges are divided into parts by a hash over their pairs, or by time.
+"""The rules of an edge split, which divides a relation's edges into the parts train, valid and test.
 
-For a split by time, a few passes over the edges count edges by time, and find the times between the parts.
+A rule gives each edge its part: by a hash of its pair (`RandomParts`), or by its time (`TimeParts`). Parts have the
+numbers 0, 1 and 2. For a split by time, a few passes over the edges count edges by time, and find the times at which
+train and valid end.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 def deal_pairs(
     src: IdArray, dst: IdArray, is_ordered: bool, key: Any, first: Any, second: Any, parts: NDArray[np.uint8]
 ) -> None:
-    """Write each edge's part, 0, 1 or 2, by a hash over its pair.
+    """Write each edge's part, 0, 1 or 2, by a hash of its pair.
 
     Parameters
     ----------
@@ -55,12 +57,14 @@ _KEY = 0x6C696E6B73706C74  # makes the draws differ from other draws with the sa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomParts:
-    """Parts by a hash over (seed, pair). Parallel edges, and a pair's two directions, share a part."""
+    """Parts by a hash of (seed, pair). Parallel edges, and a pair's two directions, have the same part."""
 
     seed: int
     shares: EdgeShares
-    is_ordered: bool = False  # the ends have different types, so (u, v) and (v, u) are different pairs
-    is_reverse: bool = False  # the edges' destinations are the split relation's sources
+    # True if the ends have different types; then (u, v) and (v, u) are different pairs.
+    is_ordered: bool = False
+    # True for edges of a reverse relation, which get the parts of the split relation's edges.
+    is_reverse: bool = False
 
     def parts(self, chunk: EdgeChunk) -> NDArray[np.uint8]:
         """Return each edge's part (n,)."""
@@ -76,10 +80,10 @@ class RandomParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeParts:
-    """Parts by time. Train ends with time ``train_end``, valid with ``valid_end``, and test has the later edges."""
+    """Parts by time. Train has the earliest edges, and test the latest."""
 
-    train_end: int
-    valid_end: int
+    train_end: int  # the last time in train, in seconds
+    valid_end: int  # the last time in valid, in seconds
 
     def parts(self, chunk: EdgeChunk) -> NDArray[np.uint8]:
         """Return each edge's part (n,). Edges must have times."""
@@ -140,17 +144,22 @@ def deal_edges(
     return tuple(part_edges(edges, rule, part, count) for part, count in enumerate(counts.tolist()))
 
 
-_BINS = 1 << 16  # for edges over four years, a bin has about half an hour in the first pass, then 1 s
+# Bins per pass of the search for a cut. For edges over four years, a bin has half an hour in the first pass, then 1 s.
+_BINS = 1 << 16
 
 
 @dataclass(slots=True)
 class _Cut:
-    """The search for the time of the edge with a given rank in time order. The time is in ``low``..``high``."""
+    """The search for the time of the edge with a given rank in time order.
 
-    rank: int  # the edge's rank from 0 among the edges in this range
-    low: int
-    high: int
-    counts: IdArray = field(default_factory=lambda: np.zeros(_BINS, np.int64))
+    The time lies in ``low``..``high``. Each pass counts the edges in `_BINS` bins of this range. Then it narrows the
+    range to the bin with the rank.
+    """
+
+    rank: int  # the edge's rank from 0 among the edges in the range
+    low: int  # first second of the range
+    high: int  # last second of the range
+    counts: IdArray = field(default_factory=lambda: np.zeros(_BINS, np.int64))  # (_BINS,) edges per bin
 
     @property
     def width(self) -> int:
@@ -158,7 +167,7 @@ class _Cut:
         return (self.high - self.low) // _BINS + 1
 
     def count(self, times: IdArray | None) -> None:
-        """Count times by bin."""
+        """Add times (n,) to the counts of their bins."""
         if times is None:
             return
         inside = times[(times >= self.low) & (times <= self.high)]
@@ -202,8 +211,8 @@ def time_parts(
     """
     if not edges.has_times:
         raise SourceError(
-            f"{ends.where}: its edges have no times, by which --edge-split-by time orders them; say where they are "
-            "with --edge-time"
+            f"{ends.where}: its edges have no times for --edge-split-by time; name the column of times with "
+            "--edge-time"
         )
     low, high, done = 2**62, -(2**62), 0
     for chunk in edges.chunks(max_edges):

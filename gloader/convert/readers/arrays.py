@@ -1,6 +1,7 @@
-"""Edge and feature streams over arrays in memory, or mapped into memory.
+"""Edge and feature streams over arrays that are in memory or memory-mapped.
 
-`EdgeArrays` has a library's edge weights, times and features for a graph or relation, in the library's order.
+`SparseRows` is a sparse feature matrix. `EdgeArrays` holds a relation's edge weights, times and features, in the order
+of the library that made the graph.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def paired_rows(rows: FeatureStream) -> FeatureStream:
-    """Return each row twice, for edges with their reverse right behind them. Pure."""
+    """Return each row twice, for a stream in which each edge is followed by its reverse. Pure."""
 
     def chunks(max_rows: int) -> Iterator[NDArray[np.generic]]:
         for chunk in rows.chunks(max(1, max_rows // 2)):
@@ -62,7 +63,7 @@ def array_edges(
         cure = ", as .T makes it" if edge_index.shape[1:] == (2,) else ""
         raise ShapeError(
             f"{where} has shape {edge_index.shape} and dtype {edge_index.dtype}; expected ids of shape (2, E)"
-            f"{cure}, whole numbers as .astype('int64') makes them"
+            f"{cure}, and whole numbers, as .astype('int64') makes them"
         )
     if weight is not None and weight.shape != edge_index.shape[1:]:
         raise ShapeError(f"edge_weight has shape {weight.shape} for {edge_index.shape[1]} edges")
@@ -97,7 +98,14 @@ def array_csc_edges(
     where: str,
     weight: NDArray[np.generic] | None = None,
 ) -> EdgeStream:
-    """Return the stream over a compressed topology's arrays; see `csc_edges`.
+    """Return the stream over a compressed topology's arrays, in order of destinations.
+
+    Parameters
+    ----------
+    indptr : (N + 1,) offsets with any integer dtype
+    indices : (E,) sources with any integer dtype
+    where : the file or array, for messages
+    weight : (E,) real numbers, or None for unweighted edges
 
     Raises
     ------
@@ -138,7 +146,7 @@ def array_features(rows: NDArray[np.generic], numbers: NDArray[np.integer] | Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparseRows:
-    """A sparse matrix (N, F) in memory. It behaves like a feature array, and returns dense rows."""
+    """A sparse matrix (N, F) in memory. It behaves like a feature array: indexing by a slice returns dense rows."""
 
     indptr: IdArray  # (N + 1,), checked
     columns: IdArray  # (nnz,), checked
@@ -155,12 +163,12 @@ class SparseRows:
         shape: tuple[int, int],
         where: str,
     ) -> SparseRows:
-        """Return the matrix over checked arrays. Raises SourceError and GraphError if they contradict each other."""
+        """Check the arrays, and return the matrix. Raises SourceError or GraphError if the arrays do not fit."""
         offsets = to_ids(indptr, first=0, where=f"{where}, row offsets")
         check_offsets(offsets, len(columns), where=f"{where}, row offsets")
         ids = to_ids(columns, first=0, where=f"{where}, columns")
         if len(offsets) != shape[0] + 1 or (len(ids) and not 0 <= ids.min() <= ids.max() < shape[1]):
-            raise SourceError(f"{where} contradicts itself: rows or columns lie outside of {shape}")
+            raise SourceError(f"{where} is malformed: rows or columns lie outside of its shape {shape}")
         return cls(indptr=offsets, columns=ids, values=values, shape=shape)
 
     @property
@@ -202,7 +210,7 @@ class SparseRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeArrays:
-    """One relation's edge arrays."""
+    """The edge weights, times and features of one relation."""
 
     weight: NDArray[np.generic] | None  # (E,)
     times: NDArray[np.generic] | None  # (E,)
@@ -219,8 +227,8 @@ class EdgeArrays:
 
         Parameters
         ----------
-        edges : the edges as streamed
-        order : each edge's row in the arrays, or None if edges and rows have one order
+        edges : the stream of edges
+        order : (E,) each edge's row in the arrays; None means that edge e has row e
 
         Raises
         ------

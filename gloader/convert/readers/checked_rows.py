@@ -1,4 +1,8 @@
-"""Numbers with any real dtype as floats. Numbers that a float would change are refused."""
+"""The conversion of feature values and edge weights to floats, with a check of each value.
+
+NaN, infinity and integers that a float would round are refused, unless the user accepts them. The check also records
+the values' range for the receipt.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +22,17 @@ if TYPE_CHECKING:
 
     from gloader.convert.source import FeatureStream
 
-_FLOAT32_BITS: Final = 24  # bits of a whole number in float32
-# Bytes per block of a check. A second pass over a block finds it in the processor's cache.
-_LOOKED_AT_BYTES: Final = 1 << 19
+_FLOAT32_BITS: Final = 24  # bits that float32 has for a whole number
+# Bytes per block of a check. A block that is read twice is still in the processor's cache.
+_BLOCK_BYTES: Final = 1 << 19
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueRange:
-    """A matrix's extremes, and its counts for NaN and infinity."""
+    """The range of a matrix's values, and its numbers of NaN and infinite values."""
 
-    low: float = np.inf  # smallest finite value
-    high: float = -np.inf
+    low: float = np.inf  # smallest finite value, or infinity without any
+    high: float = -np.inf  # largest finite value, or minus infinity without any
     num_nan: int = 0
     num_infinite: int = 0
 
@@ -47,7 +51,7 @@ class ValueRange:
         )
 
     def with_range(self, other: ValueRange) -> ValueRange:
-        """Return the combined range. Pure."""
+        """Return the range of both matrices together. Pure."""
         return ValueRange(
             low=min(self.low, other.low),
             high=max(self.high, other.high),
@@ -73,14 +77,17 @@ class CheckedRows:
     ) -> None:
         may_round = stored_as is not None and features.rounded is not None
         self.features = features.rounded if may_round and features.rounded else features
-        self.seen: ValueRange | None = None  # None: not all rows have been read
+        self.seen: ValueRange | None = None  # the range of all values; None before all rows were read once
         self._where = where
         self._stored_as = stored_as
         self._flag = flag
         self._allow_nan = allow_nan
 
     def stream(self) -> FeatureStream:
-        """Return the rows, checked during reading. The stream keeps the source's ``dtype`` for the memory plan."""
+        """Return the rows, which are checked while they are read.
+
+        The stream keeps the source's ``dtype``, for the memory plan. The chunks are floats.
+        """
         return replace(self.features, chunks=self.chunks)
 
     def chunks(self, max_rows: int) -> Iterator[NDArray[Any]]:
@@ -101,56 +108,64 @@ class CheckedRows:
         self.seen = self.seen or seen
 
     def _checked(self, seen: ValueRange, chunk: NDArray[Any], first: int) -> ValueRange:
-        step = max(1, _LOOKED_AT_BYTES // max(1, chunk[0].nbytes))
+        """Check a chunk, block by block, and return ``seen`` extended by its values. ``first`` is its first row."""
+        step = max(1, _BLOCK_BYTES // max(1, chunk[0].nbytes))
         for start in range(0, len(chunk), step):
             block = chunk[start : start + step]
-            here = ValueRange.of(block)
-            seen = seen.with_range(here)
-            if not self._allow_nan and here.num_nan + here.num_infinite:
+            block_range = ValueRange.of(block)
+            seen = seen.with_range(block_range)
+            if not self._allow_nan and block_range.num_nan + block_range.num_infinite:
                 self._refuse(
                     block,
                     ~np.isfinite(block),
                     first + start,
                     "clean them, or let such values in: --allow-nan, in Python allow_nan=True",
                 )
-            if self._stored_as is None and chunk.dtype != np.float32 and _may_be_rounded(block, here):
-                asking = f"{self._flag} float32, in Python {self._flag[2:].replace('-', '_')}='float32'"
-                self._refuse(block, is_rounded(block), first + start, asking=asking)
+            if self._stored_as is None and chunk.dtype != np.float32 and _may_be_rounded(block, block_range):
+                option = f"{self._flag} float32, in Python {self._flag[2:].replace('-', '_')}='float32'"
+                self._refuse(block, is_rounded(block), first + start, option=option)
         return seen
 
     def _refuse(
-        self, rows: NDArray[Any], is_bad: NDArray[np.bool_], first: int, why: str = "", *, asking: str = ""
+        self, rows: NDArray[Any], is_bad: NDArray[np.bool_], first: int, cure: str = "", *, option: str = ""
     ) -> None:
+        """Raise FeatureValueError for the first bad value, with a remedy: ``cure``, or a dtype ``option``."""
         if is_bad.any():
             row, column = np.unravel_index(int(is_bad.argmax()), is_bad.shape)
             name = shown(self.features.names[column]) if self.features.names else column
             place = f"{self._where}: row {first + row}, column {name} is {rows[row, column]}"
             raise FeatureValueError(
-                f"{place}; {why}" if why else place + of_rounding(rows[row, column], asking)
+                f"{place}; {cure}" if cure else place + of_rounding(rows[row, column], option)
             )
 
 
-def of_rounding(value: Any, asking: str) -> str:
-    """Return the end of a message about a feature that `is_rounded`. ``asking`` names the dtype option. Pure."""
-    said = (
+def of_rounding(value: Any, option: str) -> str:
+    """Return the end of a message about a feature that float32 would round. Pure.
+
+    Parameters
+    ----------
+    value : the feature
+    option : the dtype option that accepts the rounding
+    """
+    result = (
         " to 0. Scale the features"
         if abs(value) < 1
         else ". Features are stored as floats: leave ids and keys out of them"
     )
-    return f", which float32 would round{said}, or accept the rounding with {asking}"
+    return f", which float32 would round{result}, or accept the rounding with {option}"
 
 
 def is_rounded(values: NDArray[Any]) -> NDArray[np.bool_]:
     """Return a mask of the numbers that float32 would change. Pure.
 
     These are whole numbers that float32 does not hold exactly, and numbers that would become 0. A whole number in a
-    float counts only up to 2**53.
+    float counts only up to 2**53. Beyond it, all floats are whole.
     """
     if values.dtype.kind in "fb":
         narrow = as_float32(values)
         is_whole = (np.abs(values) <= 2**53) & (np.floor(values) == values)
         return (narrow != values) & (is_whole | (narrow == 0))
-    # The check uses magnitudes. The smallest int64 has its own bits, read as uint64, as magnitude.
+    # The check uses magnitudes as uint64. For the smallest int64, whose magnitude int64 cannot hold, this works too.
     wide = values.astype(np.uint64) if values.dtype.kind == "u" else values.astype(np.int64).view(np.uint64)
     magnitude = wide if values.dtype.kind == "u" else np.where(values < 0, ~wide + np.uint64(1), wide)
     # A number is exact if at most 24 bits lie from its first set bit to its last set bit.
@@ -159,7 +174,7 @@ def is_rounded(values: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def as_float32(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Return numbers as float32, with 0 or infinity for numbers out of range. float32 is not copied. Pure."""
+    """Return numbers as float32. Numbers out of range become 0 or infinite. float32 is not copied. Pure."""
     with np.errstate(over="ignore", under="ignore"):
         return plain_array(values, np.float32)
 
@@ -210,7 +225,8 @@ def _extremes(values: NDArray[Any]) -> tuple[float, float]:
     """Return the smallest and the largest value in (n, F). They may be NaN or infinite. Pure."""
     if values.dtype != np.float16:
         return float(values.min()), float(values.max())
-    # numpy is slow with float16. Read as integers, positive numbers ascend, and negative numbers are below and descend.
+    # numpy is slow with float16, so its bits are compared as integers. Bits of positive numbers ascend with the number.
+    # As int16, bits of negative numbers are negative, and descend.
     signed, bits = values.view(np.int16), values.view(np.uint16)
     high, low = signed.max(), bits.max()
     has_positive, has_negative = high >= 0, low >= 1 << 15

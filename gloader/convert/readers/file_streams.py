@@ -71,7 +71,7 @@ def pair_file_edges(file: NpyFile, *, prefers_rows: bool | None, weight: NpyFile
 def csc_file_edges(
     indptr: NpyFile, indices: NpyFile, weight: NpyFile | None = None, *, budget_bytes: int | None = None
 ) -> EdgeStream:
-    """Return the edges of a compressed topology in files; see `csc_edges`. The indices stay on disk.
+    """Return the edges of a compressed topology in files, in order of destinations. The indices stay on disk.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def _weight_column(weight: NpyFile | None, num_edges: int) -> EdgeColumn | None:
     return file_column(weight)
 
 
-_MAX_SMALL_BYTES = 256
+_MAX_SMALL_BYTES = 256  # most bytes of an array that `_read_small` reads
 
 
 def npy_features(file: NpyFile) -> FeatureStream:
@@ -133,10 +133,10 @@ def npy_features(file: NpyFile) -> FeatureStream:
 
 
 def csr_features(path: Path, *, budget_bytes: int | None = None) -> FeatureStream:
-    """Return dense rows of a scipy CSR matrix, which was saved with `scipy.sparse.save_npz`.
+    """Return the dense rows of a scipy CSR matrix, which was saved with `scipy.sparse.save_npz`.
 
-    The row offsets are read and checked. Columns and values stay on disk, and each chunk is made dense when it is read.
-    Duplicate entries are added.
+    The row offsets are read and checked. Columns and values stay on disk. A chunk of rows is made dense when it is
+    read. Duplicate entries are added.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def csr_features(path: Path, *, budget_bytes: int | None = None) -> FeatureStrea
     SourceError
         The archive is missing or corrupt, or does not have a CSR matrix.
     GraphError
-        The row offsets contradict the columns.
+        The row offsets do not fit the number of entries.
     BudgetError
         The row offsets take more than ``budget_bytes``.
     """
@@ -181,9 +181,9 @@ def csr_features(path: Path, *, budget_bytes: int | None = None) -> FeatureStrea
             f"{columns.size} columns and {values.size} values"
         )
     num_rows, dim = indptr.shape[0] - 1, int(shape[1])
-    # Rows are float32 if it holds every value of the given dtype, and otherwise the widest dtype of its kind.
-    given = values.dtype
-    dtype = np.dtype(np.float32 if np.can_cast(given, np.float32) else f"{given.kind}8")
+    # Rows are float32 if float32 holds every value of the stored dtype. Otherwise, they have the kind's widest dtype.
+    stored = values.dtype
+    dtype = np.dtype(np.float32 if np.can_cast(stored, np.float32) else f"{stored.kind}8")
 
     def chunks(max_rows: int) -> Iterator[NDArray[np.generic]]:
         with columns.reader() as column_reader, values.reader() as value_reader:

@@ -1,6 +1,7 @@
-"""Open tables of any format, by the suffix of the file name.
+"""The opening of tables of any format, CSV or Parquet, by the suffix of the file name.
 
-A table may have several files: a folder of part files, as Spark writes them, or a pattern such as ``edges-*.csv``.
+A table may have several files, its *parts*: a folder of part files, as Spark writes them, or the matches of a pattern
+such as ``edges-*.csv``.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
     from gloader.convert.readers.table_streams import Columns, Number, NumberTable, TableError
 
 
-# Prefixes of the writing program's marker files, such as ``_SUCCESS`` and ``.part-00000.crc``.
+# Prefixes of files that are no parts, such as ``_SUCCESS`` and ``.part-00000.crc``.
 _NOT_PARTS = ("_", ".")
-_PATTERN = ("*", "?", "[")
+_PATTERN = ("*", "?", "[")  # the marks of a pattern
 
 
 def part_files(path: Path) -> list[Path]:
@@ -42,18 +43,18 @@ def part_files(path: Path) -> list[Path]:
         if folder is not None:
             is_text = any(folder.rglob("*.csv"))
             raise SourceError(
-                f"{path} holds {folder.name}, which is no file; a folder of a table has part files alone. Put the "
-                f"parts into one: import pyarrow.dataset as d; d.write_dataset(d.dataset({str(path)!r}, "
+                f"{path} holds {folder.name}, which is no file; a table's folder may have only part files. Put all "
+                f"files into one folder: import pyarrow.dataset as d; d.write_dataset(d.dataset({str(path)!r}, "
                 f"format={'csv' if is_text else 'parquet'!r}, partitioning='hive'), {path.name + '_flat'!r}, "
                 "format='parquet')"
             )
     else:
         found = [each for each in path.parent.glob(path.name) if each.is_file()] if is_pattern(path) else []
         if not found:
-            what = "matches no file" if is_pattern(path) else "is missing, or is not a file"
+            problem = "matches no file" if is_pattern(path) else "is missing, or is not a file"
             if any(map(is_pattern, path.parents)):
-                what = "is a pattern of folders; one of files has its marks in the last part, such as links-*.csv"
-            raise SourceError(f"{path} {what}")
+                problem = "is a pattern of folders; only file names may have marks, such as links-*.csv"
+            raise SourceError(f"{path} {problem}")
     if not found:
         raise SourceError(f"{path} is a folder without files")
     return sorted(found, key=_in_order)
@@ -74,8 +75,8 @@ def is_pattern(path: Path) -> bool:
 class PartedTable:
     """A table in several files with the same columns. Rows are in the order of the file names."""
 
-    path: Path  # folder or pattern
-    parts: tuple[NumberTable, ...]  # at least one
+    path: Path  # the folder or pattern
+    parts: tuple[NumberTable, ...]  # the files, at least one
 
     @classmethod
     def of(cls, path: Path, parts: Sequence[NumberTable]) -> PartedTable:
@@ -93,7 +94,7 @@ class PartedTable:
             if (part.names, part.has_names) != (first.names, first.has_names):
                 raise SourceError(
                     f"{part.path} has {_columns(part)}; {first.path.name} has {_columns(first)}, and all files of a "
-                    "table have the same"
+                    "table must have the same columns"
                 )
             if part.row_ids is not None:
                 raise SourceError(
@@ -101,13 +102,13 @@ class PartedTable:
                 )
             for name in part.names:
                 kind = part.kind(name)
-                told, where = (
+                first_kind, where = (
                     (kind, "") if kind == "empty" else kinds.setdefault(name, (kind, part.path.name))
                 )
-                if told != kind and {told, kind} != {"integer", "number"}:
+                if first_kind != kind and {first_kind, kind} != {"integer", "number"}:
                     raise SourceError(
-                        f"{part.path} holds {kind}s in column {name!r}, and {where} {told}s; a column is one kind in "
-                        "all files of a table"
+                        f"{part.path} holds {kind}s in column {name!r}, and {where} {first_kind}s; a column is one "
+                        "kind in all files of a table"
                     )
         return cls(path=path, parts=tuple(filled))
 
@@ -123,7 +124,7 @@ class PartedTable:
 
     @property
     def index(self) -> tuple[str, ...]:
-        """The columns that number rows."""
+        """The columns that number the rows, such as a pandas index."""
         return tuple(dict.fromkeys(name for part in self.parts for name in part.index))
 
     @property
@@ -238,8 +239,8 @@ def _open_file(path: Path) -> NumberTable:
 def unknown_format(path: Path) -> str:
     """Return the remedy for a file with an unknown suffix, as the end of a message. Pure."""
     known = ", ".join(sorted(CSV_SUFFIXES | PARQUET_SUFFIXES))
-    cure = _CURES.get(path.suffix.lower(), "give it the name of what it is")
-    return f"the name does not say the format; use one of {known} (.gz after a CSV's): {cure}"
+    cure = _CURES.get(path.suffix.lower(), "rename the file by its format")
+    return f"the name has no known suffix; use one of {known} (.gz after a CSV's): {cure}"
 
 
 def plain_suffix(path: Path) -> str:

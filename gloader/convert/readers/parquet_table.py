@@ -1,4 +1,4 @@
-"""A Parquet file as a stream: numbers and number lists, one batch at a time."""
+"""A Parquet file as a stream of numbers and number lists, batch by batch. `ParquetTable` implements `NumberTable`."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 _BATCH_NUMBERS = 1 << 18
 # Read buffer per column, in bytes.
 _BUFFER_BYTES = 1 << 16
-# Rows from which the length of a column's lists is read.
+# First rows, in which the length of a column's lists is found.
 _FIRST_ROWS = 100
-# Row groups from which the size of a group is estimated.
+# First row groups, of which the largest gives the size of a group.
 _FIRST_GROUPS = 8
-# Bytes per column: a page, its dictionary and the packed page, of one megabyte each.
+# Bytes of memory per column: a page, its dictionary and the packed page, of one megabyte each.
 _PAGE_BYTES = 3 << 20
+# The errors of pyarrow for a damaged file.
 _DAMAGED = (pa.ArrowException, OSError, *MALFORMED)
 
 
@@ -50,7 +51,7 @@ class ParquetTable:
     widths: tuple[int, ...] = ()  # the columns' widths, as in `NumberTable.width`
     group_bytes: int = 0  # unpacked bytes of a row group
     index: tuple[str, ...] = ()  # the columns of a pandas index
-    row_ids: range | None = None  # a pandas index without a column, or None
+    row_ids: range | None = None  # a pandas index that is stored as a range instead of a column, or None
     has_names: bool = field(default=True, init=False)
     counts_columns: bool = field(default=False, init=False)
 
@@ -73,7 +74,7 @@ class ParquetTable:
         names = tuple(schema.names)
         twice = twice_in(names)
         if twice is not None:
-            raise SourceError(f"{path} has the column {shown(twice)} twice; give each a name of its own")
+            raise SourceError(f"{path} has the column {shown(twice)} twice; give each column another name")
         return cls(
             path=path,
             names=names,
@@ -126,19 +127,21 @@ class ParquetTable:
             raise SourceError(f"{self.path} is truncated or corrupt: {failure}") from failure
 
     def _check_type(self, file: pq.ParquetFile, name: str, number: Number, error: TableError) -> None:
+        """Raise ``error`` if a column's type cannot be read as ``number``."""
         kind = file.schema_arrow.field(name).type
-        of = kind.value_type if _is_list(kind) else kind
-        is_date = number == "time" and (pa.types.is_timestamp(of) or pa.types.is_date(of))
-        is_real = pa.types.is_floating(of) or (number != "time" and _is_real(of))
-        if is_date or pa.types.is_integer(of) or (number != "int64" and is_real):
+        element = kind.value_type if _is_list(kind) else kind
+        is_date = number == "time" and (pa.types.is_timestamp(element) or pa.types.is_date(element))
+        is_real = pa.types.is_floating(element) or (number != "time" and _is_real(element))
+        if is_date or pa.types.is_integer(element) or (number != "int64" and is_real):
             return
-        if pa.types.is_floating(of):
+        if pa.types.is_floating(element):
             row = self._first_missing(file, name)
             raise error(f"{self.path}: column {name!r} has type {kind}; {no_whole_numbers(row)}")
         wanted = {"int64": "integers", "time": "seconds or timestamps"}.get(number, "numbers")
         raise error(f"{self.path}: column {name!r} has type {kind}; it must hold {wanted}")
 
     def _first_missing(self, file: pq.ParquetFile, name: str) -> int | None:
+        """Return the first row with a missing value in column ``name``, or None."""
         done = 0
         for batch in file.iter_batches(columns=[name]):
             is_missing = batch.column(0).is_null(nan_is_null=True)
@@ -171,10 +174,10 @@ class ParquetTable:
         wrong = np.flatnonzero(lengths != width)
         if wrong.size:
             length = int(lengths[wrong[0]])
-            said = "no list" if length < 0 else f"a list of {length}"
+            entry = "no list" if length < 0 else f"a list of {length}"
             raise ShapeError(
-                f"{self.path}: row {done + int(wrong[0])} has {said} in column {name!r}; every row has one of {width}, "
-                "as the first that has one. Pad the lists, or leave the column out"
+                f"{self.path}: row {done + int(wrong[0])} has {entry} in column {name!r}; every row must have a list "
+                f"of {width}, as the first list. Pad the lists, or leave the column out"
             )
         return lists.flatten()
 
@@ -222,7 +225,7 @@ def _kind(kind: pa.DataType, width: int | None) -> str:
 
 
 def _pandas_index(metadata: Any, num_rows: int) -> tuple[frozenset[str], range | None]:
-    """Return pandas' index columns, and an index without a column unless it is 0..N-1."""
+    """Return the names of pandas' index columns, and an index that is stored as a range, unless it is 0..N-1."""
     described = metadata.get("index_columns", []) if isinstance(metadata, dict) else []
     ranges = [each for each in described if isinstance(each, dict) and each.get("kind") == "range"]
     for each in ranges:

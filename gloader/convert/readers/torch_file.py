@@ -1,6 +1,7 @@
-"""Files from `torch.save`, checked before reading, and their tensors as numpy arrays.
+"""Readers of files from `torch.save`, which are checked before they are read, and whose code never runs.
 
-Tensors are dense or sparse. A tensor that repeats stored values is refused.
+Tensors become numpy arrays, and sparse matrices become `SparseRows`. A tensor may repeat a few stored values many
+times. Such a tensor is refused, because it could fill the disk.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ if TYPE_CHECKING:
 
 
 def require_plain_archive(path: Path) -> None:
-    """Refuse a file with packed records, because `torch.save` never packs them.
+    """Refuse a compressed zip archive, because `torch.save` never compresses.
 
     A file that is not a zip archive, such as from torch before 1.6, passes.
 
     Raises
     ------
     SourceError
-        The records unpack to more bytes than the file has, or the archive's directory is damaged.
+        The archive's members unpack to more bytes than the file has, or its directory is damaged.
     """
     with raising_source_errors(str(path)):
         if not zipfile.is_zipfile(path):
@@ -41,14 +42,14 @@ def require_plain_archive(path: Path) -> None:
             held = sum(info.file_size for info in archive.infolist())
         if held > path.stat().st_size:
             raise SourceError(
-                f"{path} has {path.stat().st_size} bytes and declares records of {held}; torch.save packs nothing"
+                f"{path} has {path.stat().st_size} bytes and declares records of {held}; torch.save never compresses"
             )
 
 
 def load_mapping(path: Path, *, missing: str) -> Mapping[Any, Any]:
     """Return the dictionary in a ``.pt`` file with numbers, tensors and numpy arrays. Other objects are refused.
 
-    Tensors in a zip archive, torch's format since 1.6, are mapped. Arrays are in memory.
+    Tensors in a zip archive, torch's format since 1.6, are memory-mapped. numpy arrays are in memory.
 
     Parameters
     ----------
@@ -80,7 +81,9 @@ def load_mapping(path: Path, *, missing: str) -> Mapping[Any, Any]:
 
 
 def pickled_bytes(path: Path) -> int:
-    """Return the bytes of a `torch.save` file that are read into memory: everything but a zip archive's tensors.
+    """Return the bytes of a `torch.save` file that are read into memory.
+
+    These are all bytes but a zip archive's tensors, which are mapped.
 
     Raises
     ------
@@ -110,12 +113,12 @@ def _array_constructors() -> list[Any]:
     return [*functions, np.ndarray, np.dtype, *dtypes]
 
 
-# Entries that are not arrays: the number of nodes and of classes.
+# Entries of a store that are plain numbers, and are read elsewhere.
 _KNOWN_OTHERS: Final = frozenset({"num_nodes", "num_classes"})
 
 
 def attributes_of(found: Mapping[Any, Any], where: str) -> Attributes:
-    """Return a store's content by name: dense tensors as arrays, sparse matrices as `SparseRows`.
+    """Return the content of one of PyG's stores: dense tensors as arrays, sparse matrices as `SparseRows`.
 
     Parameters
     ----------
@@ -125,7 +128,7 @@ def attributes_of(found: Mapping[Any, Any], where: str) -> Attributes:
     Raises
     ------
     SourceError
-        A tensor repeats stored values, or a sparse matrix contradicts itself.
+        A tensor repeats stored values, or a sparse matrix is malformed.
     """
     dense = dense_tensors(found)
     require_stored(dense, where)

@@ -1,8 +1,9 @@
-"""``mag240m:DIR`` and ``mag240m-papers:DIR``: OGB-LSC's MAG240M, with float16 features.
+"""The sources ``mag240m:DIR`` and ``mag240m-papers:DIR``: OGB-LSC's MAG240M, with float16 features.
 
 ``mag240m-papers`` is the citation graph of papers. ``mag240m`` has papers, authors and institutions. OGB gives features
-only for papers. If the folder has features for authors and institutions, as made by DGL's example, they are read.
-Otherwise they are derived: an author's features are the mean over papers, an institution's the mean over authors.
+only for papers. DGL's example makes features for authors and institutions. If the folder has them, they are read.
+Otherwise, the conversion derives them: an author's features are the mean over its papers, and an institution's features
+are the mean over its authors.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, Relation
 
 
-_FOLDER = "mag240m_kddcup2021"
-_MISSING = "DIR names the folder that OGB-LSC's archive unpacks to"
+_FOLDER = "mag240m_kddcup2021"  # the folder that OGB-LSC's archive unpacks to
+_MISSING = "DIR names the folder that OGB-LSC's archive unpacks to"  # the remedy for missing files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,7 @@ class MagPapers:
     """A MAG240M folder's papers, with labels and splits in memory, and the numbers of other nodes."""
 
     folder: Path
-    meta: Mapping[str, Any]
+    meta: Mapping[str, Any]  # the content of meta.pt, with numbers of nodes and classes
     num_papers: int
     num_classes: int
     features: FeatureStream
@@ -141,6 +142,7 @@ def locate(argument: str) -> Path:
 
 
 def _count(meta: Mapping[str, Any], key: str, path: Path, *, default: int | None = None) -> int:
+    """Return the number under ``key``. Raises SourceError if it is not a number, or is less than 1."""
     value = meta.get(key, default)
     if not isinstance(value, int | np.integer) or not 1 <= value < 2**62:
         what = f"{key}s" if default is None else "classes"
@@ -149,12 +151,13 @@ def _count(meta: Mapping[str, Any], key: str, path: Path, *, default: int | None
 
 
 def _split(splits: Mapping[str, Any], names: tuple[str, ...], num_nodes: int, folder: Path) -> Any:
+    """Return the node ids under the first existing name in ``names``."""
     where = str(folder / "split_dict.pt")
     for name in names:
         if name in splits:
             return _split_ids(splits[name], num_nodes, f"{where}[{name}]")
-    there = ", ".join(name for name in splits if type(name) is str)
-    raise SourceError(f"{where} holds no split {' or '.join(names)}; there: {there or 'nothing'}")
+    existing = ", ".join(name for name in splits if type(name) is str)
+    raise SourceError(f"{where} holds no split {' or '.join(names)}; it holds {existing or 'nothing'}")
 
 
 def _split_ids(value: object, num_nodes: int, where: str) -> IdArray:
@@ -174,6 +177,7 @@ _RELATIONS: Final[tuple[Relation, ...]] = (
 )
 # The relation for a type's derived features, if no file in `_FILES` has its features.
 _DERIVED: Final[dict[str, Relation]] = {"author": _RELATIONS[1], "institution": _RELATIONS[0]}
+# The possible files with a type's features, by type. The first existing file is read.
 _FILES: Final = {
     "author": ("processed/author/node_feat.npy", "processed/author.npy", "author.npy"),
     "institution": (
@@ -248,7 +252,7 @@ def _given(folder: Path, node_type: str, count: int, dim: int) -> FeatureStream 
     features = npy_features(open_headerless(path, dtype=np.dtype("<f2"), row_shape=(dim,)))
     if (features.num_rows, features.dim) != (count, dim):
         raise ShapeError(
-            f"{path} has shape ({features.num_rows}, {features.dim}); features of {count} {node_type}s are "
-            f"({count}, {dim}), as meta.pt and the papers' say"
+            f"{path} has shape ({features.num_rows}, {features.dim}); features of {count} {node_type}s must be "
+            f"({count}, {dim}), by meta.pt and the papers' features"
         )
     return features

@@ -1,4 +1,4 @@
-"""``npy:DIR``: a folder of plain numpy arrays.
+"""The source ``npy:DIR``: a folder of plain numpy arrays with the names below.
 
 =============  ================================================================================
 topology       ``indptr`` and ``indices`` (in-neighbours), or ``edges`` (E, 2), or ``edge_index`` (2, E)
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from gloader.convert.source import EdgeStream, FeatureStream
     from gloader.types import IdArray
 
+# Names of arrays that are no edge times or edge features.
 _NOT_OF_EDGES = frozenset(
     {
         "indptr",
@@ -56,8 +57,8 @@ _NOT_OF_EDGES = frozenset(
         "test",
     }
 )
-_FEATURE_FILES = ("features.npy", "features_csr.npz", "features.npz")
-_ARCHIVES = ("graph.npz", "split.npz", "splits.npz")
+_FEATURE_FILES = ("features.npy", "features_csr.npz", "features.npz")  # the first existing file is used
+_ARCHIVES = ("graph.npz", "split.npz", "splits.npz")  # archives of several arrays
 
 
 def open_npy(argument: str, options: SourceOptions) -> Source:
@@ -70,7 +71,7 @@ def open_npy(argument: str, options: SourceOptions) -> Source:
     GraphError
         The topology's ids or offsets are malformed.
     ShapeError
-        An array's shape contradicts another array.
+        An array's shape does not fit another array's.
     """
     folder = _ArrayFolder.open(Path(argument).expanduser())
     budget = options.budget_bytes
@@ -122,7 +123,7 @@ def open_feature_folder(folder: Path, *, budget_bytes: int | None = None) -> Fea
     for name in _FEATURE_FILES:
         if (folder / name).exists():
             return open_feature_file(folder / name, budget_bytes=budget_bytes)
-    raise SourceError(f"{folder} holds no features.npy and no features_csr.npz; there: {_listing(folder)}")
+    raise SourceError(f"{folder} holds no features.npy and no features_csr.npz; it holds {_listing(folder)}")
 
 
 def open_feature_file(path: Path, *, budget_bytes: int | None = None) -> FeatureStream:
@@ -152,7 +153,7 @@ class _ArrayFolder:
     """A folder's arrays by name, in separate files or in an archive."""
 
     path: Path
-    archived: dict[str, Path]  # archive by array name
+    archived: dict[str, Path]  # the archive with each array, by the array's name
     used: set[str] = field(default_factory=set)  # names of opened arrays
 
     @classmethod
@@ -191,13 +192,13 @@ class _ArrayFolder:
         return (*found.unused(num_nodes=num_nodes, num_edges=num_edges), *archives)
 
     def require(self, *names: str, instead: str = "") -> NpyFile:
-        """Return the first existing array in ``names``. ``instead`` ends the message if there is no such array."""
+        """Return the first existing array in ``names``. Without any, raise SourceError, which ends with ``instead``."""
         for name in names:
             if (file := self.find(name)) is not None:
                 return file
         raise SourceError(
             f"{self.path} holds no {' or '.join(f'{name}.npy' for name in names)} and no archive with such an array; "
-            f"there: {_listing(self.path)}{instead}"
+            f"it holds {_listing(self.path)}{instead}"
         )
 
     def edges(self, *, num_nodes: int, budget_bytes: int) -> EdgeStream:
@@ -218,13 +219,13 @@ class _ArrayFolder:
 
     def edge_columns(self, edges: EdgeStream, names: EdgeNames) -> tuple[EdgeStream, FeatureStream | None]:
         """Return the edges with times, and the edge features, if there are any."""
-        there = {path.stem for path in self.path.glob("*.npy")} | set(self.archived)
-        time = names.pick_time(there)
-        features = names.pick_features(there, ("edge_features",))
+        existing = {path.stem for path in self.path.glob("*.npy")} | set(self.archived)
+        time = names.pick_time(existing)
+        features = names.pick_features(existing, ("edge_features",))
         names.require(
             has_times=time is not None,
             has_features=features is not None,
-            there=there - _NOT_OF_EDGES,
+            there=existing - _NOT_OF_EDGES,
             where=str(self.path),
         )
         if time is not None:
@@ -243,4 +244,5 @@ class _ArrayFolder:
 
 
 def _listing(folder: Path) -> str:
+    """Return the names of a folder's first files, for messages."""
     return ", ".join(sorted(entry.name for entry in folder.iterdir())[:12]) or "nothing"

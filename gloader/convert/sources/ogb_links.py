@@ -1,7 +1,8 @@
-"""``ogb:ogbl-NAME``: an OGB data set for link prediction, read from OGB's folder.
+"""The source ``ogb:ogbl-NAME``: an OGB data set for link prediction, read from OGB's folder.
 
 The graph has OGB's training edges in OGB's order, with the reverse edges that OGB's loader adds. The link tables are
-OGB's splits train, valid and test. Negatives are in these tables, or in separate tables valid_neg and test_neg.
+OGB's splits train, valid and test, which are files such as ``split/time/train.pt``. *Negatives* are pairs without an
+edge. A table has them as lists of destinations per row, or they are separate tables, valid_neg and test_neg.
 """
 
 from __future__ import annotations
@@ -33,17 +34,18 @@ if TYPE_CHECKING:
 
 # Copies of a pickled array while it is read: the file, the text, the bytes and the array.
 _PICKLE_COPIES = 4
-_OF_EDGES = "edge_"  # prefix of a name in ``raw``: edge_year there is year in the split
+_EDGE_PREFIX = "edge_"  # prefix of names in ``raw``: the file edge_year there is the key year in a split file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OgbLinkInfo:
-    """A row of OGB's list of data sets, ``ogb/linkproppred/master.csv`` in the ogb package."""
+    """A data set's row in OGB's list, ``ogb/linkproppred/master.csv`` in the ogb package."""
 
-    add_inverse_edge: bool
+    add_inverse_edge: bool  # True if OGB's loader adds a reverse to each edge
     split: str  # the folder below ``split/``
 
 
+# The rows of the data sets that fit.
 LINK_SETS = {
     "ogbl-citation2": OgbLinkInfo(add_inverse_edge=False, split="time"),
     "ogbl-collab": OgbLinkInfo(add_inverse_edge=True, split="time"),
@@ -52,9 +54,9 @@ LINK_SETS = {
 }
 # The reason why a data set does not fit. The text continues a sentence that begins with the name.
 UNFIT_LINKS = {
-    "ogbl-biokg": "is a knowledge graph of 51 relations with a split that tells them apart",
-    "ogbl-vessel": "has features and edges in a layout of its own",
-    "ogbl-wikikg2": "is a knowledge graph, whose 535 relations are told apart by numbers beside its edges",
+    "ogbl-biokg": "is a knowledge graph of 51 relations, and its split depends on the relation",
+    "ogbl-vessel": "has features and edges in another layout than OGB's other data sets",
+    "ogbl-wikikg2": "is a knowledge graph, whose 535 relations are numbers next to its edges",
 }
 
 
@@ -64,14 +66,14 @@ def open_ogb_links(
     """Return the source for a folder in OGB's text layout.
 
     Nodes have no labels. A data set without features, such as ogbl-ddi, gets a column of ones, so a model sees only
-    the graph's structure. If edges get times from ``raw/edge_year.csv.gz``, a link table gets times from its ``year``
-    column.
+    the graph's structure. If edges get times from ``raw/edge_year.csv.gz``, link tables get times from the key ``year``
+    in their files.
 
     Parameters
     ----------
     folder : a folder with ``raw`` and ``split``
-    name, origin : the source's name and origin
-    info : OGB's facts on the data set
+    name, origin : the source's display name, and the source as the user wrote it
+    info : OGB's properties of the data set
     budget_bytes : memory for an array with one entry per node, and for one split file
     edge_names : names of edge times and edge features
 
@@ -103,7 +105,7 @@ def open_ogb_links(
         where=str(raw),
     )
     time = columns.time_name()
-    time_key = None if time is None else time.removeprefix(_OF_EDGES)
+    time_key = None if time is None else time.removeprefix(_EDGE_PREFIX)
     features = _ones(num_nodes)
     if (raw / "node-feat.csv.gz").is_file():
         features = table_features(CsvTable.open(raw / "node-feat.csv.gz"), num_nodes)
@@ -140,60 +142,61 @@ def _tables(part: str, file: Path, time_key: str | None) -> list[LinkSource]:
 
     Edges have the times under ``time_key`` if the file has this key. Negative edges have no times.
     """
-    held = _held(file)
-    names = {"": part} | ({"_neg": f"{part}_neg"} if "edge_neg" in held else {})
+    content = _content(file)
+    names = {"": part} | ({"_neg": f"{part}_neg"} if "edge_neg" in content else {})
     tables = []
     for suffix, name in names.items():
-        key = time_key if time_key in held and not suffix else None
-        tables.append(LinkSource(name=name, rows=_split_rows(held, file, suffix, key), where=str(file)))
+        key = time_key if time_key in content and not suffix else None
+        tables.append(LinkSource(name=name, rows=_split_rows(content, file, suffix, key), where=str(file)))
     return tables
 
 
-def _split_rows(held: Mapping[Any, Any], file: Path, suffix: str, time_key: str | None) -> LinkStream:
-    """Return a table's rows. Each pass reads the file again, and does not keep it.
+def _split_rows(content: Mapping[Any, Any], file: Path, suffix: str, time_key: str | None) -> LinkStream:
+    """Return a table's rows. Each pass reads the file again, so that the arrays do not stay in memory.
 
     Parameters
     ----------
-    held : the file's arrays, for their sizes
+    content : the file's arrays; only their sizes are used
     file : the split file
     suffix : the keys' suffix: "" for edges, "_neg" for negative edges
     time_key : the key of the times, or None for rows without times
     """
 
     def rows() -> LinkStream:
-        return _rows(_held(file), suffix, file, time_key)
+        return _rows(_content(file), suffix, file, time_key)
 
     return replace(
-        _rows(held, suffix, file, time_key),
+        _rows(content, suffix, file, time_key),
         chunks=lambda max_rows: rows().chunks(max_rows),
         negatives=lambda max_rows: rows().negatives(max_rows),
     )
 
 
-def _held(file: Path) -> Mapping[Any, Any]:
-    """Return a split file's content, by name."""
-    held = load_mapping(file, missing="unpack OGB's archive anew")
-    require_stored(dense_tensors(held), file)
-    return held
+def _content(file: Path) -> Mapping[Any, Any]:
+    """Return a split file's arrays, by name."""
+    content = load_mapping(file, missing="unpack OGB's archive anew")
+    require_stored(dense_tensors(content), file)
+    return content
 
 
-def _rows(held: Mapping[Any, Any], suffix: str, file: Path, time_key: str | None) -> LinkStream:
-    times = None if time_key is None else _array(held[time_key], f"{file}[{time_key}]")
-    if f"edge{suffix}" in held:
+def _rows(content: Mapping[Any, Any], suffix: str, file: Path, time_key: str | None) -> LinkStream:
+    """Return a table's rows over the arrays in ``content``, with the other parameters of `_split_rows`."""
+    times = None if time_key is None else _array(content[time_key], f"{file}[{time_key}]")
+    if f"edge{suffix}" in content:
         where = f"{file}[edge{suffix}]"
-        pairs = _array(held[f"edge{suffix}"], where)
+        pairs = _array(content[f"edge{suffix}"], where)
         if pairs.ndim != 2 or pairs.shape[1] != 2:
             raise ShapeError(f"{where} has shape {pairs.shape}; edges are (n, 2)")
         return array_rows(pairs[:, 0], pairs[:, 1], where=where, time=times)
-    if "source_node" not in held or "target_node" not in held:
-        there = ", ".join(key for key in held if type(key) is str)
+    if "source_node" not in content or "target_node" not in content:
+        names = ", ".join(key for key in content if type(key) is str)
         raise SourceError(
-            f"{file} holds neither edge nor source_node and target_node; there: {there or 'nothing'}"
+            f"{file} holds neither edge nor source_node and target_node; it holds {names or 'nothing'}"
         )
-    negatives = held.get("target_node_neg")
+    negatives = content.get("target_node_neg")
     return array_rows(
-        _array(held["source_node"], f"{file}[source_node]"),
-        _array(held["target_node"], f"{file}[target_node]"),
+        _array(content["source_node"], f"{file}[source_node]"),
+        _array(content["target_node"], f"{file}[target_node]"),
         where=str(file),
         time=times,
         negatives=None if negatives is None else _array(negatives, f"{file}[target_node_neg]"),
@@ -212,7 +215,7 @@ def _require_memory(file: Path, budget_bytes: int) -> int:
     needed = _PICKLE_COPIES * pickled_bytes(file)
     if needed > budget_bytes:
         raise BudgetError(
-            f"{file} holds arrays that are read whole, which takes {format_bytes(needed)}; the memory budget is "
+            f"{file} holds numpy arrays, which are read whole, and takes {format_bytes(needed)}; the memory budget is "
             f"{format_bytes(budget_bytes)}. Raise --memory-budget, or save the split with tensors in place of arrays"
         )
     return needed

@@ -160,7 +160,7 @@ def test_held_out_edges_in_the_graph_are_warned_of(tmp_path, caplog):
         (
             {"src": [0, 1], "dst": [1, 1], "negatives": [[1, 2], [3]]},
             ShapeError,
-            "row 1 has a list of 1 in column 'negatives'; every row has one of 2",
+            "row 1 has a list of 1 in column 'negatives'; every row must have a list of 2",
         ),
         (
             {"src": [0, 1], "dst": [1, 1], "negatives": [[1, 2], None]},
@@ -225,7 +225,7 @@ def test_a_name_is_given_once(tmp_path):
         ("t.csv", "0,1,2\n", "has 3 columns without names; an edge table has columns src and dst"),
         ("t.txt", "", "has the columns .*an edge table has|has 0 columns without names"),
         ("t.parquet", "x", "is not a Parquet file"),
-        ("t.json", "x", "the name does not say the format"),
+        ("t.json", "x", "the name has no known suffix"),
         ("t.npy", "x", "is not a .npy array"),
     ],
 )
@@ -388,9 +388,7 @@ def test_splits_that_cannot_be_are_refused(tmp_path, options, text):
 
 
 def test_split_by_time_needs_times(tmp_path):
-    with pytest.raises(
-        SourceError, match="its edges have no times, by which --edge-split-by time orders them"
-    ):
+    with pytest.raises(SourceError, match="its edges have no times for --edge-split-by time"):
         Dataset.from_numpy(tmp_path / "out", **arrays(edge_split="80/10/10", edge_split_by="time"))
 
 

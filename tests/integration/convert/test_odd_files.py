@@ -93,13 +93,13 @@ EDGES = [
     ("e2.csv", lzma.compress(b"0,1\n"), "e2.csv is packed with xz; unpack it"),
     ("e2.csv", b"PAR1\0\0", "e2.csv is a Parquet file; give it a name that ends in .parquet"),
     ("e2.txt", "%%MatrixMarket matrix coordinate\n3 3 1\n1 2 1\n", "of Matrix Market, whose ids begin at 1"),
-    ("e2.csv.zip", b"PK", "the name does not say the format; use one of .csv, "),
+    ("e2.csv.zip", b"PK", "the name has no known suffix; use one of .csv, "),
     ("e2.csv.zst", b"", "(.gz after a CSV's): unpack it, or pack it with gzip"),
     ("e2.xlsx", b"", "save it as CSV"),
     ("e2.jsonl", b"{}", "pandas.read_json(file, lines=True).to_parquet("),
     ("e2.pkl", b"", "pickles are never read; save the table with DataFrame.to_parquet"),
     ("e2.npy", b"", "edges as an array are edges.npy in a folder of arrays, npy:FOLDER"),
-    ("*/part.csv", None, "*/part.csv is a pattern of folders; one of files has its marks in the last part"),
+    ("*/part.csv", None, "*/part.csv is a pattern of folders; only file names may have marks"),
 ]  # fmt: skip
 
 
@@ -141,7 +141,7 @@ FEATURES = [
     ("n.csv", rows("{},{}\n", last="5,1e-46\n"), "row 5, column 'f' is 1e-46, which float32 would round to 0. Scale"),
     ("n.csv", rows("{},{}\n", last="5,16777217\n"), "row 5, column 'f' is 16777217, which float32 would round"),
     ("n.csv", "id,f\n", "n.csv has names and no rows; features are a table with a row per node"),
-    ("n.xlsx", b"PK", "n.xlsx is no .npy or .npz array: the name does not say the format"),
+    ("n.xlsx", b"PK", "n.xlsx is no .npy or .npz array: the name has no known suffix"),
 ]  # fmt: skip
 
 
@@ -246,7 +246,9 @@ def test_lists_in_a_table_are_features_beside_its_numbers(kind):
 
 def test_lists_that_are_no_features_are_refused():
     ragged = parquet("r.parquet", emb=[[1.0, 2.0]] * (N - 1) + [[1.0]])
-    assert "row 5 has a list of 1 in column 'emb'; every row has one of 2" in refusal(features=ragged)
+    assert "row 5 has a list of 1 in column 'emb'; every row must have a list of 2" in refusal(
+        features=ragged
+    )
     large = parquet("l.parquet", emb=[[1, 2**24 + 1]] * N)
     assert "row 0, column 'emb' is 16777217, which float32 would round" in refusal(features=large)
     words = parquet("w.parquet", emb=[["a"]] * N)

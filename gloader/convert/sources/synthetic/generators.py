@@ -1,12 +1,15 @@
-"""Generators for synthetic graphs: addressed draws, features, community graphs and R-MAT graphs.
+"""Generators for synthetic graphs: random draws, features, community graphs and R-MAT graphs.
 
-An addressed draw is a hash of its purpose and number, so any part of a graph can be made separately. A feature row is
-the centre of its class or traits, plus strong noise.
+A *draw* is a random number that is a hash of a key and a number. No state is kept, so any part of a graph can be made
+separately. A feature row is the centre of the node's class or traits, plus strong noise.
 
-Community graphs are degree-corrected (Karrer and Newman, Phys. Rev. E 83, 2011). Before ids are shuffled, community c
-owns the positions ``starts[c] ... starts[c + 1] - 1``, by descending expected degree. Each edge pair draws a community
-by size and a node in it by expected degree. Then it draws whether to stay in the community, and draws the other end in
-the same way. In an R-MAT graph, a node's label depends on its neighbourhood.
+Community graphs are degree-corrected (Karrer and Newman, Phys. Rev. E 83, 2011). A node's *position* is its id before
+ids are shuffled. Community c has the positions ``starts[c] ... starts[c + 1] - 1``, by descending expected degree. An
+edge and its reverse are a *pair*. Each pair draws a community by size, and a node in it by expected degree. Then it
+draws whether the other end stays in the community, and draws the other end in the same way.
+
+In an R-MAT graph, each node has a few binary *traits*. Features depend on the node's traits, and the label on its
+in-neighbours' traits.
 """
 
 from __future__ import annotations
@@ -31,8 +34,8 @@ if TYPE_CHECKING:
 
 U64 = np.uint64
 _ONE = U64(1)
-_S11 = U64(11)
-_TO_UNIT = 2.0**-53
+_S11 = U64(11)  # 64 - 53: the bits that do not fit a float64
+_TO_UNIT = 2.0**-53  # factor from 53-bit integers to [0, 1)
 
 
 @njit(cache=True, nogil=True)
@@ -51,8 +54,9 @@ def to_unit(bits: np.uint64) -> float:
 def permute(x: np.uint64, size: np.uint64, perm: NDArray[np.uint64]) -> np.uint64:
     """Return the image of ``x`` under the permutation ``perm`` of [0, size).
 
-    Each step is a bijection of [0, 2**bits). A value of ``size`` or more takes further steps along its cycle (Black
-    and Rogaway, CT-RSA'02), so no table with N entries is needed.
+    Each step is a bijection of [0, 2**bits). A result of ``size`` or more takes further steps along its cycle (Black
+    and Rogaway, CT-RSA'02), so no table with N entries is needed. ``perm`` (6,) is from `make_permutation`: the mask,
+    the shift, an offset and three odd factors.
     """
     mask, shift = perm[0], perm[1]
     while True:
@@ -119,6 +123,7 @@ def permute_range(start: int, stop: int, size: int, perm: NDArray[np.uint64]) ->
     return out
 
 
+# Mask and shifts for the four 16-bit numbers in a draw.
 _LOW = U64(0xFFFF)
 _S16, _S32, _S48 = U64(16), U64(32), U64(48)
 # The mean of a sum of four uniform 16-bit numbers, and the inverse of the sum's standard deviation.
@@ -177,6 +182,7 @@ def trait_centers(num_traits: int, dim: int, *, signal: float, seed: int) -> NDA
 
 
 def _directions(count: int, dim: int, seed: int) -> NDArray[np.float64]:
+    """Return random directions (count, F) of length 1."""
     zeros = np.zeros((1, dim), np.float32)
     rows = _make_rows(0, np.zeros(count, np.int64), zeros, make_key(seed, "centers")).astype(np.float64)
     # Exact sums are the same on every machine.
@@ -187,6 +193,7 @@ def _directions(count: int, dim: int, seed: int) -> NDArray[np.float64]:
 def _make_rows(
     first: int, codes: IdArray, centers: NDArray[np.float32], key: np.uint64
 ) -> NDArray[np.float32]:
+    """Return the feature rows (n, F) of nodes ``first``, ``first + 1``, ..., which have the centres ``codes``."""
     out = np.empty((codes.shape[0], centers.shape[1]), np.float32)
     with np.errstate(over="ignore"):
         _fill_rows(first, codes, centers, key, out)
@@ -211,14 +218,14 @@ def _fill_rows(
             out[i, f] = center[f] + np.float32(np.int64(total) - _NOISE_MEAN) * _NOISE_SCALE
 
 
-# Intervals of the inverse degree distribution, which is linear within each.
+# Intervals of the inverse degree distribution, which is linear within each interval.
 _NUM_KNOTS = 4096
-# Draw numbers reserved for one edge pair. Five are used. Another value would change the graphs.
+# Draws reserved for each pair. Five are used. Another value would change all graphs.
 _DRAWS = U64(8)
 
 
 def _made_edges(num_edges: int, fill: Callable[[int, IdArray, IdArray], None]) -> EdgeStream:
-    """Return edges without weights and times. ``fill`` writes a chunk's sources and destinations. Pure."""
+    """Return the stream of edges. ``fill`` writes a chunk's sources and destinations, from a first edge on. Pure."""
 
     def chunks(max_edges: int) -> Iterator[EdgeChunk]:
         for first in range(0, num_edges, max_edges):
@@ -232,9 +239,9 @@ def _made_edges(num_edges: int, fill: Callable[[int, IdArray, IdArray], None]) -
 
 
 def community_edges(spec: CommunitySpec) -> EdgeStream:
-    """Return the graph's edges. Entries 2p and 2p + 1 are the two directions of pair p. Pure."""
+    """Return the graph's edges. Edges 2p and 2p + 1 are the two directions of pair p. Pure."""
     starts = community_starts(spec)  # (communities + 1,) first position of each community
-    # (_NUM_KNOTS + 1,) relative position in its community, by quantile
+    # (_NUM_KNOTS + 1,) a node's relative position in its community, by quantile.
     quantiles = degree_quantiles(
         exponent=spec.exponent, max_ratio=(spec.nodes**2 / max(spec.edges, spec.nodes)) ** 0.5
     )
@@ -305,6 +312,7 @@ def _fill_classes(
 
 @njit(cache=True, nogil=True)
 def _community_of(position: int, starts: NDArray[np.int64]) -> int:
+    """Return the community with a position, by binary search."""
     low, high = 0, starts.shape[0] - 1
     while high - low > 1:
         middle = (low + high) >> 1
@@ -317,9 +325,10 @@ def _community_of(position: int, starts: NDArray[np.int64]) -> int:
 
 @njit(cache=True, nogil=True)
 def _pick(u: float, first: int, size: int, quantiles: NDArray[np.float64]) -> int:
-    at = u * (quantiles.shape[0] - 1)
-    knot = np.int64(at)
-    x = quantiles[knot] + (at - knot) * (quantiles[knot + 1] - quantiles[knot])
+    """Return a position by expected degree, among ``size`` positions from ``first`` on. ``u`` in [0, 1) is a draw."""
+    scaled = u * (quantiles.shape[0] - 1)
+    knot = np.int64(scaled)
+    x = quantiles[knot] + (scaled - knot) * (quantiles[knot + 1] - quantiles[knot])
     offset = np.int64(x * size)
     return int(first + (offset if offset < size else size - 1))
 
@@ -335,21 +344,26 @@ def _fill_community_edges(
     src: NDArray[np.int64],
     dst: NDArray[np.int64],
 ) -> None:
+    """Write the edges ``first``, ``first + 1``, ... of a community graph.
+
+    Each pair has its own draws, from ``first_draw`` on. They choose a community, a node in it, whether the other end is
+    in the same community, perhaps another community, and the other node.
+    """
     count, total = src.shape[0], starts[-1]
     num_nodes = U64(total)
     for pair in range(first >> 1, (first + count + 1) >> 1):
-        at = U64(pair) * _DRAWS
-        community = _community_of(np.int64(to_unit(draw(key, at)) * total), starts)
+        first_draw = U64(pair) * _DRAWS
+        community = _community_of(np.int64(to_unit(draw(key, first_draw)) * total), starts)
         size = starts[community + 1] - starts[community]
-        u = _pick(to_unit(draw(key, at + U64(1))), starts[community], size, quantiles)
-        if to_unit(draw(key, at + U64(2))) >= homophily and size < total:
+        u = _pick(to_unit(draw(key, first_draw + U64(1))), starts[community], size, quantiles)
+        if to_unit(draw(key, first_draw + U64(2))) >= homophily and size < total:
             # The other end is outside the community. A uniform position draws its community by size.
-            away = np.int64(to_unit(draw(key, at + U64(3))) * (total - size))
+            away = np.int64(to_unit(draw(key, first_draw + U64(3))) * (total - size))
             if away >= starts[community]:
                 away += size
             community = _community_of(away, starts)
             size = starts[community + 1] - starts[community]
-        v = _pick(to_unit(draw(key, at + U64(4))), starts[community], size, quantiles)
+        v = _pick(to_unit(draw(key, first_draw + U64(4))), starts[community], size, quantiles)
         # There are no self loops, unless the graph has only one node.
         if u == v:
             v = (v + 1) % total
@@ -363,7 +377,7 @@ def _fill_community_edges(
             src[k + 1], dst[k + 1] = b, a
 
 
-_LEVEL_MASK, _LEVEL_BITS = U64(0xFFFF), U64(16)
+_LEVEL_MASK, _LEVEL_BITS = U64(0xFFFF), U64(16)  # each level of an R-MAT draw takes 16 bits
 # Attempts to draw a pair in [0, N). At least a quarter of the square is in range, so hardly any pair needs all of them.
 _MAX_ATTEMPTS = 64
 # Edges per chunk while labels are counted.
@@ -375,7 +389,7 @@ def rmat_edges(spec: RmatSpec) -> EdgeStream:
 
     Ids are shuffled, as in Graph500. Parallel edges and self loops occur.
     """
-    # (3,) a, a + b, a + b + c in units of 2**-16
+    # (3,) the sums a, a + b and a + b + c, in units of 2**-16.
     thresholds = np.round(np.cumsum([spec.a, spec.b, spec.c]) * 2**16).astype(np.int64)
     key, permutation = make_key(spec.seed, "edges"), make_permutation(spec.nodes, spec.seed, "ids")
     return _made_edges(
@@ -400,9 +414,10 @@ def node_traits(spec: RmatSpec) -> IdArray:
 
 
 def rmat_labels(spec: RmatSpec, edges: EdgeStream, traits: IdArray) -> IdArray:
-    """Return every node's label (N,): each trait's majority over its in-edges, or its own trait on a tie.
+    """Return every node's label (N,), made of one bit per trait.
 
-    Reads the edges once and holds 4 N ceil(log2(classes)) bytes.
+    A bit is the trait's majority over the node's in-edges, or the node's own trait in a tie. The edges are read once.
+    The votes take 4 N ceil(log2(classes)) bytes.
 
     Parameters
     ----------
@@ -428,10 +443,11 @@ def _fill_traits(mask: np.uint64, key: np.uint64, out: NDArray[np.int64]) -> Non
 def _add_votes(
     src: NDArray[np.int64], dst: NDArray[np.int64], traits: NDArray[np.int64], votes: NDArray[np.int32]
 ) -> None:
+    """Add each edge's vote to ``votes`` (N, traits): +1 for a trait of the source, -1 for a trait it lacks."""
     for i in range(src.shape[0]):
-        bits, to = traits[src[i]], dst[i]
+        bits, node = traits[src[i]], dst[i]
         for j in range(votes.shape[1]):
-            votes[to, j] += 2 * ((bits >> j) & 1) - 1
+            votes[node, j] += 2 * ((bits >> j) & 1) - 1
 
 
 @njit(cache=True, nogil=True)
@@ -459,6 +475,11 @@ def _fill_rmat_edges(
     src: NDArray[np.int64],
     dst: NDArray[np.int64],
 ) -> None:
+    """Write the edges ``first``, ``first + 1``, ... of an R-MAT graph.
+
+    The adjacency matrix is divided into four quadrants, with the probabilities a, b, c and d. Each level draws a
+    quadrant, which is divided again. It gives one bit of the source u and one bit of the destination v.
+    """
     total = np.int64(num_nodes)
     a, ab, abc = thresholds[0], thresholds[1], thresholds[2]
     scale = 0

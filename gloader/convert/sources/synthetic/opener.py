@@ -1,4 +1,4 @@
-"""``synthetic:SPEC``: a source with the specification's kind of graph."""
+"""The source ``synthetic:SPEC``: a random graph of the kind and size in a specification."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from gloader.errors import BudgetError
 if TYPE_CHECKING:
     from gloader.convert.options import SourceOptions
 
+# The specification behind the short form ``synthetic:demo``.
 DEMO_SPEC = "community,nodes=200000,edges=4000000,dim=128,classes=16,seed=1,train=0.25,valid=0.15"
 
 
@@ -65,7 +66,7 @@ def open_synthetic(argument: str, options: SourceOptions) -> Source:
 
 
 def _make_splits(spec: SyntheticSpec) -> Splits:
-    """Split the nodes by their rank in a permutation, so that the shares are exact."""
+    """Split the nodes by their rank in a permutation. So the parts have exactly their shares of the nodes."""
     perm = make_permutation(spec.nodes, spec.seed, "splits")
     rank = permute_range(0, spec.nodes, spec.nodes, perm)
     first = round(spec.train * spec.nodes)
@@ -78,6 +79,7 @@ def _make_splits(spec: SyntheticSpec) -> Splits:
 
 
 def _check_memory(spec: SyntheticSpec, budget_bytes: int) -> None:
+    """Raise BudgetError if labels and splits do not fit."""
     # Bytes per node for labels, splits and the splits' permutation. R-MAT adds traits, and an int32 vote per trait.
     per_node = 32 if isinstance(spec, CommunitySpec) else 40 + 4 * num_traits(spec.classes)
     needed = per_node * spec.nodes

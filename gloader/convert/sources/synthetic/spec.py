@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from gloader.errors import ConfigError
 
-# The edge sort has 256 buckets, with 32 bits for the offset in a bucket.
+# Upper bounds. The edge sort has 256 buckets, with 32 bits for a node's offset in its bucket: 40 bits for a node.
 MAX_NODES = 1 << 40
 MAX_EDGES = 1 << 50
 MAX_CLASSES = 1 << 16
@@ -23,15 +23,15 @@ class CommunitySpec:
     """
 
     nodes: int
-    edges: int  # directed entries, even
-    dim: int = 128
+    edges: int  # number of directed edges, even
+    dim: int = 128  # features per node
     classes: int = 16
     seed: int = 0
-    communities: int = 0  # 0: one per class; with more, a class has several communities
+    communities: int = 0  # number of communities; 0 means one per class
     homophily: float = 0.6  # the share of edges that stay inside a community
-    exponent: float = 2.3  # the power-law exponent of expected degrees, above 2; smaller is heavier
-    # distance of a class's centre from the origin; a feature's noise has deviation 1
-    signal: float = 1.7
+    # The power-law exponent of expected degrees, above 2; a smaller one means larger hubs.
+    exponent: float = 2.3
+    signal: float = 1.7  # distance of a class's centre from the origin; a feature's noise has deviation 1
     train: float = 0.6  # the share of training nodes
     valid: float = 0.2  # the share of validation nodes; the rest are test nodes
 
@@ -40,7 +40,7 @@ class CommunitySpec:
         _check_sizes(self)
         if self.edges % 2:
             raise ConfigError(
-                f"edges={self.edges} is odd; a community graph lists both directions of every edge, so say "
+                f"edges={self.edges} is odd; a community graph lists both directions of every edge, so write "
                 f"edges={self.edges + 1}"
             )
         _check_range("homophily", self.homophily, 0.0, 1.0)
@@ -69,16 +69,16 @@ class RmatSpec:
     """
 
     nodes: int
-    edges: int
-    dim: int = 128
+    edges: int  # number of directed edges
+    dim: int = 128  # features per node
     classes: int = 16
     seed: int = 0
-    a: float = 0.57
-    b: float = 0.19
-    c: float = 0.19
+    a: float = 0.57  # probability of the quadrant with the lower half of the sources and of the destinations
+    b: float = 0.19  # probability of the quadrant with the lower half of the sources and the upper half of destinations
+    c: float = 0.19  # probability of the quadrant with the upper half of the sources and the lower half of destinations
     signal: float = 4.0  # distance of a centre from the origin; a feature's noise has deviation 1
-    train: float = 0.6
-    valid: float = 0.2
+    train: float = 0.6  # the share of training nodes
+    valid: float = 0.2  # the share of validation nodes; the rest are test nodes
 
     def __post_init__(self) -> None:
         """Check every value. Raises ConfigError."""

@@ -70,7 +70,8 @@ def test_features_of_the_wrong_length_are_refused(folder):
     with pytest.raises(ShapeError) as raised:
         opened(folder)
     assert str(raised.value) == (
-        f"{folder}/author.npy has shape (8, 768); features of 9 authors are (9, 768), as meta.pt and the papers' say"
+        f"{folder}/author.npy has shape (8, 768); features of 9 authors must be (9, 768), by meta.pt and the "
+        "papers' features"
     )
 
 

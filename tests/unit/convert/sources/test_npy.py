@@ -165,7 +165,11 @@ def test_offsets_of_another_length_than_the_features(tmp_path):
         ({"edge_weight": np.ones(3)}, ShapeError, "edge weights are 40 numbers"),
         ({"features": np.ones(10)}, ShapeError, r"has shape \(10,\)"),
         ({"features": np.asfortranarray(np.ones((10, 2)))}, ShapeError, "stored column after column"),
-        ({"features": None}, SourceError, "holds no features.npy and no features_csr.npz; there: edges.npy"),
+        (
+            {"features": None},
+            SourceError,
+            "holds no features.npy and no features_csr.npz; it holds edges.npy",
+        ),
         ({"labels": None}, SourceError, "holds no labels.npy"),
         ({"edges": None}, SourceError, "holds no edges.npy or edge_index.npy or indptr.npy"),
         ({"test": None}, SourceError, "holds no test.npy"),

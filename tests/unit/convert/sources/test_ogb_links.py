@@ -143,7 +143,7 @@ def test_any_folder_with_a_description_of_links_works(tmp_path):
     [
         ("ogbl-wikikg2", "is a knowledge graph, .* fit"),
         ("ogbl-biokg", "knowledge graph"),
-        ("ogbl-vessel", "layout of its own"),
+        ("ogbl-vessel", "in another layout"),
         ("ogbl-colab", "did you mean ogbl-collab"),
     ],
 )
@@ -179,7 +179,7 @@ class Code:
         (
             {"edges": np.zeros((3, 2), int)},
             SourceError,
-            "holds neither edge nor source_node and target_node; there: edges",
+            "holds neither edge nor source_node and target_node; it holds edges",
         ),
         (
             {"edge": np.zeros((2, 3), int)},
@@ -221,7 +221,8 @@ def test_a_split_that_does_not_fit_into_memory_is_refused_unless_it_is_mapped(tm
     torch.save(held, folder / "split" / "time" / "train.pt")
     options = SourceOptions(root=tmp_path, memory_budget_bytes=6 * MB)
     with pytest.raises(
-        BudgetError, match=r"train\.pt holds arrays that are read whole, which takes 6\.4 MB; the memory"
+        BudgetError,
+        match=r"train\.pt holds numpy arrays, which are read whole, and takes 6\.4 MB; the memory",
     ):
         open_ogb("ogbl-citation2", options)
     torch.save(
