@@ -1,8 +1,9 @@
 """Derived features: means over neighbours' feature rows, which the conversion computes out of core.
 
-A mean *runs over* a relation between the derived type and a type with features, the *source rows*. The plan cuts the
-rows to compute into blocks. Each block sums its rows in memory. It sorts its edges by source, so that it reads the
-source rows in file order, in *stretches*: runs of nearby rows, each read from its first row to its last.
+A mean *runs over* a relation. At one end is the derived type, and at the other end is a type with stored features, the
+*source rows*. The plan cuts the rows to compute into blocks, and each block is summed in memory. A block's edges are
+sorted by source, so that source rows are read in file order. A *stretch* is a run of nearby source rows, which is read
+from its first row to its last.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class EdgeChunk:
     dst: IdArray  # (n,)
     weight: NDArray[np.float32] | None = None  # (n,)
     time: IdArray | None = None  # (n,) int64 seconds
-    # (n,) each edge's number in the source, which is the row of its features. None means that edges count as read.
+    # (n,) each edge's number in the source, which is the row of its features. None means the order of the stream.
     number: IdArray | None = None
 
     def take(self, which: NDArray[np.bool_] | IdArray) -> EdgeChunk:

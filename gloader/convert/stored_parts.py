@@ -73,8 +73,8 @@ class StoredColumnRows:
         """Close the files. Idempotent."""
         self._stack.close()
 
-    def read(self, start: int, stop: int, wanted: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Read rows ``start`` ... ``stop - 1``. Return the rows ``start + wanted`` (u,) as float32 (u, F).
+    def read(self, start: int, stop: int, row_offsets: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Read rows ``start`` ... ``stop - 1``. Return the rows ``start + row_offsets`` (u,) as float32 (u, F).
 
         Raises
         ------
@@ -83,11 +83,11 @@ class StoredColumnRows:
         """
         dim = self._column.dim
         self._rows.seek(start * dim)
-        stored = self._rows.take((stop - start) * dim).reshape(-1, dim)[wanted]
+        stored = self._rows.take((stop - start) * dim).reshape(-1, dim)[row_offsets]
         scales = None
         if self._scales is not None:
             self._scales.seek(start)
-            scales = self._scales.take(stop - start)[wanted]
+            scales = self._scales.take(stop - start)[row_offsets]
         return widened(stored, scales, dtype=self._column.dtype)
 
 
@@ -190,10 +190,10 @@ class StreamedRows:
             self._chunks.close()
             self._chunks = None
 
-    def read(self, start: int, _stop: int, wanted: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the ascending rows ``start + wanted`` (u,) as float32 (u, F), with the store's rounding."""
+    def read(self, start: int, _stop: int, row_offsets: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the ascending rows ``start + row_offsets`` (u,) as float32 (u, F), with the store's rounding."""
         # The stream advances chunk by chunk. Each chunk fills the rows that it has.
-        rows = start + wanted
+        rows = start + row_offsets
         out = np.empty((rows.shape[0], self._column.dim), np.float32)
         if self._chunks is None or start < self._first:
             self._begin()

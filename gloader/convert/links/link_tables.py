@@ -1,9 +1,9 @@
 """The link tables of a conversion: from the source, from files, and from an edge split.
 
 A link table lists pairs of nodes whose edges a model predicts. It belongs to one relation. An edge split divides a
-relation's edges among three new tables, train, valid and test. Only the train edges stay in the graph. Another relation
-may hold the same pairs in the other direction: the *reverse relation*. Its held-out edges must leave the graph too. It
-is found by a flag, by its name, or by a comparison of the relations' pairs.
+relation's edges among three new tables, train, valid and test. Only the train edges stay in the graph. The others are
+*held out*. A *reverse relation* holds the same pairs in the other direction. Its held-out edges must leave the graph
+too. Reverse relations are found by a flag, by their names, or by a comparison of the relations' pairs.
 """
 
 from __future__ import annotations

@@ -359,7 +359,7 @@ def one_type_source(
     labels = nodes.labels(*names.labels, num_nodes=count, needs_labels=saved.needs_labels)
     saved.require_columns([edges])
     num_edges = edges.edges.num_edges or 0
-    beside = edges.arrays
+    edge_arrays = edges.arrays
     return Source(
         name=saved.name,
         origin=saved.origin,
@@ -372,12 +372,12 @@ def one_type_source(
         edge_features=edges.features,
         edge_file=saved.file,
         resident_bytes=resident_bytes,
-        column_notes=(*nodes.column_notes(), *(() if beside is None else beside.column_notes())),
+        column_notes=(*nodes.column_notes(), *(() if edge_arrays is None else edge_arrays.column_notes())),
         unused=(
             *nodes.unused(num_nodes=count, num_edges=num_edges),
             *(
                 f"{left}, edge data"
-                for left in ([] if beside is None else beside.unused(num_edges=num_edges))
+                for left in ([] if edge_arrays is None else edge_arrays.unused(num_edges=num_edges))
             ),
         ),
     )

@@ -93,9 +93,9 @@ class DglBytes:
 
     def magic(self, magic: int, what: str) -> None:
         """Read the signature of ``what``. Raise SourceError if it is not ``magic``."""
-        offset, found = self.position, self.whole(f"the signature of {what}")
-        if found != magic:
-            raise self.damaged(offset, f"the signature of {what} is {found:#x}, not {magic:#x}")
+        offset, signature = self.position, self.whole(f"the signature of {what}")
+        if signature != magic:
+            raise self.damaged(offset, f"the signature of {what} is {signature:#x}, not {magic:#x}")
 
     def count(self, what: str) -> int:
         """Return the number of entries that follow. Each entry has at least 8 bytes."""
@@ -129,13 +129,13 @@ class DglBytes:
 
     def columns(self, what: str) -> dict[str, StoredArray]:
         """Return the next list of named arrays."""
-        found: dict[str, StoredArray] = {}
+        arrays: dict[str, StoredArray] = {}
         for number in range(self.count(what)):
             offset, name = self.position, self.text(f"the name of array {number} of {what}")
-            if name in found:
+            if name in arrays:
                 raise self.damaged(offset, f"{name!r} is twice among the {what}")
-            found[name] = self.array(f"{name!r} of {what}")
-        return found
+            arrays[name] = self.array(f"{name!r} of {what}")
+        return arrays
 
     def array(self, what: str) -> StoredArray:
         """Return the next array, without reading its elements."""
@@ -157,17 +157,17 @@ class DglBytes:
         # numpy limits the size of an empty array too, and takes each dimension of 0 as 1.
         if min(shape, default=0) < 0 or prod(size or 1 for size in shape) * dtype.itemsize >= 2**62:
             raise self.damaged(start, f"{what} has shape {shape}")
-        found = StoredArray(
+        array = StoredArray(
             file=self._mapped, offset=self.position, shape=shape, dtype=dtype, is_bfloat16=kind == _BFLOAT
         )
-        if num_bytes != found.num_bytes:
+        if num_bytes != array.num_bytes:
             raise self.damaged(start, f"{what} has {num_bytes} bytes for shape {shape} and dtype {dtype}")
         if num_bytes > self.num_bytes - self.position:
             raise self.damaged(
                 start, f"{what} has {num_bytes} bytes, of which {self.num_bytes - self.position} are there"
             )
         self.position += num_bytes
-        return found
+        return array
 
     def _take(self, count: int, what: str) -> bytes:
         self._file.seek(self.position)
@@ -227,7 +227,7 @@ class DglFile:
     relations: tuple[Mapping[Form, StoredEdges], ...]  # edges per relation, by form
     node_columns: tuple[Mapping[str, StoredArray], ...]  # columns per type
     edge_columns: tuple[Mapping[str, StoredArray], ...]  # columns per relation
-    beside: Mapping[str, StoredArray]  # arrays saved as graph labels
+    graph_labels: Mapping[str, StoredArray]  # arrays that belong to no type
 
     @classmethod
     def open(cls, path: Path) -> DglFile:
@@ -252,12 +252,12 @@ class DglFile:
                 raise data.damaged(
                     8, f"it has version {version} and graphs of kind {kind}, which DGL never wrote"
                 )
-            found = (
+            graph = (
                 _GraphReader(data, path).version_2() if version == 2 else _GraphReader(data, path).version_1()
             )
             if data.position != data.num_bytes:
                 raise data.damaged(data.position, f"{data.num_bytes - data.position} bytes follow its end")
-        return found
+        return graph
 
     @property
     def is_homogeneous(self) -> bool:
@@ -284,7 +284,7 @@ class _GraphReader:
         self._require_one(data.whole("the number of graphs"))
         data.skip_to(_HEADER_BYTES)
         offset, first = data.position, data.whole("the start of its graphs")
-        beside = data.columns("labels of graphs")
+        graph_labels = data.columns("labels of graphs")
         if first != data.position:
             raise data.damaged(offset, f"its graphs begin at byte {first}; its labels end at {data.position}")
         data.magic(_GRAPH_MAGIC, "the graph")
@@ -311,7 +311,7 @@ class _GraphReader:
             raise data.damaged(
                 offset, f"its index has offsets {starts[:8]}; its graph begins at byte {first}"
             )
-        found = DglFile(
+        graph = DglFile(
             path=self._path,
             node_types=tuple(node_types),
             num_nodes=num_nodes,
@@ -319,9 +319,9 @@ class _GraphReader:
             relations=tuple(relations),
             node_columns=tuple(nodes),
             edge_columns=tuple(edges),
-            beside=beside,
+            graph_labels=graph_labels,
         )
-        return self._checked(offset, found)
+        return self._checked(offset, graph)
 
     def version_1(self) -> DglFile:
         """Read a graph without types: counts, graph labels, edges in CSC form, and columns."""
@@ -331,7 +331,7 @@ class _GraphReader:
         offset = data.position
         data.wholes("starts of graphs")
         num_nodes, num_edges = data.wholes("nodes of each graph"), data.wholes("edges of each graph")
-        beside = data.columns("labels of graphs")
+        graph_labels = data.columns("labels of graphs")
         if len(num_nodes) != 1 or num_nodes[0] < 0:
             raise data.damaged(offset, f"its graph has node counts {num_nodes[:8]}")
         edges = self._lists(num_nodes[0], num_nodes[0])
@@ -339,7 +339,7 @@ class _GraphReader:
             raise data.damaged(
                 offset, f"its graph has edge counts {num_edges[:8]}; {edges.num_edges} are stored"
             )
-        found = DglFile(
+        graph = DglFile(
             path=self._path,
             node_types=("_N",),
             num_nodes=(num_nodes[0],),
@@ -347,9 +347,9 @@ class _GraphReader:
             relations=({Form.BY_DESTINATION: edges},),
             node_columns=(data.columns("node data"),),
             edge_columns=(data.columns("edge data"),),
-            beside=beside,
+            graph_labels=graph_labels,
         )
-        return self._checked(offset, found)
+        return self._checked(offset, graph)
 
     def _require_one(self, num_graphs: int) -> None:
         if num_graphs != 1:
@@ -375,18 +375,18 @@ class _GraphReader:
         forms = code ^ _IS_SET if code & _IS_SET else {1: 1, 2: 2, 3: 4}.get(code, 0)
         if not 1 <= forms <= 7:
             raise data.damaged(offset, f"the forms of a relation are {code:#x}")
-        found: dict[Form, StoredEdges] = {}
+        by_form: dict[Form, StoredEdges] = {}
         for form in Form:
             if forms & form:
                 self._types()
-                found[form] = self._matrix(_PAIRS_MAGIC if form is Form.PAIRS else _LISTS_MAGIC)
+                by_form[form] = self._matrix(_PAIRS_MAGIC if form is Form.PAIRS else _LISTS_MAGIC)
         # A matrix's rows are sources, except in BY_DESTINATION, where they are destinations.
-        if Form.BY_DESTINATION in found:
-            found[Form.BY_DESTINATION] = _turned(found[Form.BY_DESTINATION])
-        sizes = {(each.num_sources, each.num_destinations, each.num_edges) for each in found.values()}
+        if Form.BY_DESTINATION in by_form:
+            by_form[Form.BY_DESTINATION] = _turned(by_form[Form.BY_DESTINATION])
+        sizes = {(each.num_sources, each.num_destinations, each.num_edges) for each in by_form.values()}
         if len(sizes) != 1:
             raise data.damaged(offset, f"the forms of a relation are of different graphs: {sorted(sizes)}")
-        return found
+        return by_form
 
     def _matrix(self, magic: int) -> StoredEdges:
         """Return the next matrix of edges: signature, sizes, three arrays and sort flags. Its rows count as sources."""
@@ -399,9 +399,9 @@ class _GraphReader:
         if min(num_rows, num_columns) < 0:
             raise data.damaged(offset, f"a matrix of edges is {num_rows} x {num_columns}")
         is_pairs = magic == _PAIRS_MAGIC
-        found = self._edges(num_rows, num_columns, None if is_pairs else num_rows + 1)
+        edges = self._edges(num_rows, num_columns, None if is_pairs else num_rows + 1)
         data.whole("the sort flags of edges", num_bytes=2 if is_pairs else 1)
-        return found
+        return edges
 
     def _lists(self, num_rows: int, num_columns: int) -> StoredEdges:
         """Return edges in CSC form. The matrix's rows are destinations."""
@@ -413,9 +413,9 @@ class _GraphReader:
         offset = data.position
         first, second, numbers = (data.array(f"array {number} of the edges") for number in range(3))
         length = second.shape[0] if second.shape else -1
-        wanted = (length if num_offsets is None else num_offsets,)
+        expected = (length if num_offsets is None else num_offsets,)
         shapes = (first.shape, second.shape, numbers.shape)
-        if first.shape != wanted or second.shape != (length,) or numbers.shape not in ((0,), (length,)):
+        if first.shape != expected or second.shape != (length,) or numbers.shape not in ((0,), (length,)):
             raise data.damaged(
                 offset, f"edges of {num_rows} x {num_columns} nodes have arrays of shapes {shapes}"
             )
@@ -450,14 +450,14 @@ class _GraphReader:
             )
         sources = np.repeat(np.arange(len(node_types)), np.diff(offsets))
         of_number = np.argsort(numbers)
-        found = tuple(
+        edge_types = tuple(
             (node_types[source], name, node_types[end])
             for source, name, end in zip(sources[of_number], names, ends[of_number], strict=True)
         )
-        twice = [each for each in (found, node_types) if len(set(each)) < len(each)]
+        twice = [each for each in (edge_types, node_types) if len(set(each)) < len(each)]
         if twice:
             raise self._data.damaged(offset, f"a name is twice among {twice[0][:8]}")
-        return found
+        return edge_types
 
     def _require_sizes(
         self,
@@ -469,28 +469,28 @@ class _GraphReader:
         """Raise SourceError if a relation's node counts differ from its types' node counts."""
         for (source, name, destination), forms in zip(edge_types, relations, strict=True):
             edges = next(iter(forms.values()))
-            found, wanted = (
+            stored, declared = (
                 (edges.num_sources, edges.num_destinations),
                 (num_nodes[source], num_nodes[destination]),
             )
-            if found != wanted:
+            if stored != declared:
                 raise self._data.damaged(
                     offset,
-                    f"edges {name!r} are of {found[0]} and {found[1]} nodes; {source!r} has {wanted[0]}, and "
-                    f"{destination!r} {wanted[1]}",
+                    f"edges {name!r} are of {stored[0]} and {stored[1]} nodes; {source!r} has {declared[0]}, and "
+                    f"{destination!r} {declared[1]}",
                 )
 
-    def _checked(self, offset: int, found: DglFile) -> DglFile:
+    def _checked(self, offset: int, graph: DglFile) -> DglFile:
         """Return the file. Raise SourceError for a column without exactly one row per node or edge."""
-        counts = [*found.num_nodes, *(next(iter(each.values())).num_edges for each in found.relations)]
-        for count, columns in zip(counts, [*found.node_columns, *found.edge_columns], strict=True):
+        counts = [*graph.num_nodes, *(next(iter(each.values())).num_edges for each in graph.relations)]
+        for count, columns in zip(counts, [*graph.node_columns, *graph.edge_columns], strict=True):
             for name, column in columns.items():
                 if column.shape[:1] != (count,):
                     raise self._data.damaged(
                         offset,
                         f"{name!r} has shape {column.shape}; it must have {count} rows, one for each node or edge",
                     )
-        return found
+        return graph
 
 
 def _turned(edges: StoredEdges) -> StoredEdges:

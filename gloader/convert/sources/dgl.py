@@ -62,13 +62,13 @@ class DglEdges:
     order: NDArray[np.integer] | None  # (E,) each edge's row in the edge data; None if edge e has row e
     resident_bytes: int  # memory for arrays that this module made
 
-    def store(self, relation: Relation, found: Attributes, saved: SavedGraph) -> EdgeStore:
+    def store(self, relation: Relation, attributes: Attributes, saved: SavedGraph) -> EdgeStore:
         """Return the edges with weights, times and features.
 
         Parameters
         ----------
         relation : the relation
-        found : the edge data
+        attributes : the edge data
         saved : the graph's name and options
 
         Raises
@@ -78,16 +78,16 @@ class DglEdges:
         """
         names, num_edges = saved.edge_names, self.stream.num_edges or 0
         columns = EdgeArrays(
-            weight=found.weights("weight", "edge_weight", "w", num_edges=num_edges),
-            times=found.edge_times(names, num_edges=num_edges),
-            features=found.edge_features(names, ("feat",), num_edges=num_edges),
-            where=found.where,
+            weight=attributes.weights("weight", "edge_weight", "w", num_edges=num_edges),
+            times=attributes.edge_times(names, num_edges=num_edges),
+            features=attributes.edge_features(names, ("feat",), num_edges=num_edges),
+            where=attributes.where,
         )
         return EdgeStore(
             relation=relation,
             edges=columns.timed(columns.weighted(self.stream, order=self.order), order=self.order),
             features=columns.feature_rows(order=self.order),
-            arrays=found,
+            arrays=attributes,
             names=tuple(self.data),
         )
 
@@ -135,7 +135,7 @@ class DglGraph:
     num_nodes: Mapping[str, int]  # number of nodes by type
     node_data: Mapping[str, Mapping[str, NDArray[np.generic]]]  # named arrays with one row per node, by type
     edges: Mapping[Relation, DglEdges]
-    beside: Mapping[str, NDArray[np.generic]]  # arrays that DGL calls graph labels, such as split ids
+    graph_labels: Mapping[str, NDArray[np.generic]]  # arrays that DGL calls graph labels, such as split ids
     resident_bytes: int  # memory for the arrays that are not mapped
 
     @classmethod
@@ -159,7 +159,7 @@ class DglGraph:
             num_nodes={name: graph.num_nodes(name) for name in columns},
             node_data=columns,
             edges=relations,
-            beside={},
+            graph_labels={},
             resident_bytes=held + sum(each.resident_bytes for each in relations.values()),
         )
 
@@ -167,12 +167,12 @@ class DglGraph:
     def stored(cls, file: DglFile) -> DglGraph:
         """Return the mapped arrays of a graph in a file. Raises as `stored_edges`."""
         edges = {relation: stored_edges(file, number) for number, relation in enumerate(file.edge_types)}
-        held = sum(resident_bytes(each.values()) for each in (file.beside, *file.node_columns))
+        held = sum(resident_bytes(each.values()) for each in (file.graph_labels, *file.node_columns))
         return cls(
             num_nodes=dict(zip(file.node_types, file.num_nodes, strict=True)),
             node_data=dict(zip(file.node_types, map(stored_values, file.node_columns), strict=True)),
             edges=edges,
-            beside=stored_values(file.beside),
+            graph_labels=stored_values(file.graph_labels),
             resident_bytes=held + sum(each.resident_bytes for each in edges.values()),
         )
 
@@ -196,7 +196,7 @@ class DglGraph:
         for name, columns in self.node_data.items():
             # Arrays without a type, such as split ids, belong to the labelled type.
             is_labelled = is_one or any(key in columns for key in DGL_NAMES.labels)
-            arrays = {**self.beside, **columns} if is_labelled else columns
+            arrays = {**self.graph_labels, **columns} if is_labelled else columns
             place = "(node data)" if is_one else f"(data of {name!r} nodes)"
             nodes[name] = NodeStore(
                 num_nodes=self.num_nodes[name],

@@ -75,13 +75,17 @@ def pyg_source(data: object, saved: SavedGraph, *, is_mapped: bool) -> AnySource
     stores = _entries(data, where)
     has_types = type(_unwrapped(data, where)).__name__ == "HeteroData"
     if not has_types and not any(isinstance(key, tuple) for key in stores):
-        found = attributes_of(stores, str(where))
+        attributes = attributes_of(stores, str(where))
         # Features and labels are read first, because messages about them are clearer.
-        rows = found.features("x")
-        found.labels("y", num_nodes=len(rows), needs_labels=saved.needs_labels)
-        edges = replace(_edge_store(found, EDGE, saved.edge_names), arrays=None)
+        rows = attributes.features("x")
+        attributes.labels("y", num_nodes=len(rows), needs_labels=saved.needs_labels)
+        edges = replace(_edge_store(attributes, EDGE, saved.edge_names), arrays=None)
         return one_type_source(
-            found, edges, saved, names=_OF_ONE_TYPE, resident_bytes=0 if is_mapped else found.num_bytes
+            attributes,
+            edges,
+            saved,
+            names=_OF_ONE_TYPE,
+            resident_bytes=0 if is_mapped else attributes.num_bytes,
         )
     nodes: dict[str, NodeStore] = {}
     relations: list[EdgeStore] = []
@@ -89,12 +93,12 @@ def pyg_source(data: object, saved: SavedGraph, *, is_mapped: bool) -> AnySource
     for key, store in stores.items():
         if key == _GLOBAL or not isinstance(store, Mapping):
             continue
-        found = attributes_of(store, f"{where}[{_key_text(key)}]")
-        resident += 0 if is_mapped else found.num_bytes
+        attributes = attributes_of(store, f"{where}[{_key_text(key)}]")
+        resident += 0 if is_mapped else attributes.num_bytes
         if isinstance(key, tuple):
-            relations.append(_edge_store(found, _relation(key, where), saved.edge_names))
+            relations.append(_edge_store(attributes, _relation(key, where), saved.edge_names))
         else:
-            nodes[str(key)] = NodeStore(num_nodes=_num_nodes(store, found), arrays=found)
+            nodes[str(key)] = NodeStore(num_nodes=_num_nodes(store, attributes), arrays=attributes)
     return stored_source(nodes, relations, saved, resident_bytes=resident)
 
 
@@ -106,7 +110,7 @@ def _relation(key: tuple[Any, ...], where: Path | str) -> Relation:
     return key
 
 
-def _edge_store(found: Attributes, relation: Relation, names: EdgeNames) -> EdgeStore:
+def _edge_store(attributes: Attributes, relation: Relation, names: EdgeNames) -> EdgeStore:
     """Return a store's edges, from ``edge_index`` or ``adj_t`` (destinations by sources), and the edge features.
 
     Raises
@@ -114,31 +118,31 @@ def _edge_store(found: Attributes, relation: Relation, names: EdgeNames) -> Edge
     SourceError, ShapeError
         Edges are missing or malformed, or the number of times or feature rows is not the number of edges.
     """
-    name = found.require("edge_index", "adj_t", what="edges")
-    found.used[name] = "edges"
-    pairs = found.arrays[name]
-    where = f"{found.where}: {name}"
+    name = attributes.require("edge_index", "adj_t", what="edges")
+    attributes.used[name] = "edges"
+    pairs = attributes.arrays[name]
+    where = f"{attributes.where}: {name}"
     if isinstance(pairs, SparseRows):
         # With adj_t, a transform has sorted the edge attributes into the order of its rows.
-        columns = _edge_columns(found, names, num_edges=len(pairs.columns))
+        columns = _edge_columns(attributes, names, num_edges=len(pairs.columns))
         weight = columns.weight
         if weight is None and (pairs.values != 1).any():
             weight = pairs.values
-            found.used[name] = "edges and edge weights"
+            attributes.used[name] = "edges and edge weights"
         stream = array_csc_edges(pairs.indptr, pairs.columns, where=where, weight=weight)
     else:
-        columns = _edge_columns(found, names, num_edges=pairs.size // 2)
+        columns = _edge_columns(attributes, names, num_edges=pairs.size // 2)
         stream = array_edges(pairs, where=where, weight=columns.weight)
     return EdgeStore(
         relation=relation,
         edges=columns.timed(stream),
         features=columns.feature_rows(),
-        arrays=found,
-        names=found.of_edges(stream.num_edges or 0),
+        arrays=attributes,
+        names=attributes.of_edges(stream.num_edges or 0),
     )
 
 
-def _edge_columns(found: Attributes, names: EdgeNames, *, num_edges: int) -> EdgeArrays:
+def _edge_columns(attributes: Attributes, names: EdgeNames, *, num_edges: int) -> EdgeArrays:
     """Return a store's edge weights, times and features.
 
     Without ``edge_weight``, an ``edge_attr`` with one number per edge is the weight, unless it was requested as
@@ -150,27 +154,27 @@ def _edge_columns(found: Attributes, names: EdgeNames, *, num_edges: int) -> Edg
         The number of times or feature rows is not the number of edges.
     """
     weight_names = [name for name in ("edge_weight", "edge_attr") if name != names.features]
-    weight = found.weights(*weight_names, num_edges=num_edges)
-    is_taken = weight is not None and found.find(*weight_names) == "edge_attr"
+    weight = attributes.weights(*weight_names, num_edges=num_edges)
+    is_taken = weight is not None and attributes.find(*weight_names) == "edge_attr"
     return EdgeArrays(
         weight=weight,
-        times=found.edge_times(names, num_edges=num_edges),
-        features=found.edge_features(names, () if is_taken else ("edge_attr",), num_edges=num_edges),
-        where=found.where,
+        times=attributes.edge_times(names, num_edges=num_edges),
+        features=attributes.edge_features(names, () if is_taken else ("edge_attr",), num_edges=num_edges),
+        where=attributes.where,
     )
 
 
-def _num_nodes(store: Mapping[str, Any], found: Attributes) -> int:
+def _num_nodes(store: Mapping[str, Any], attributes: Attributes) -> int:
     """Return a type's number of nodes: ``num_nodes``, or the length of an array with one entry per node."""
     given = store.get("num_nodes")
     if isinstance(given, int | np.integer) and not isinstance(given, bool) and 0 <= given <= MAX_NODES:
         return int(given)
-    name = found.find(*_PER_NODE)
-    if name is None or found.arrays[name].ndim == 0:
+    name = attributes.find(*_PER_NODE)
+    if name is None or attributes.arrays[name].ndim == 0:
         raise SourceError(
-            f"{found.where} has no number of nodes; set num_nodes, because edges do not show nodes without edges"
+            f"{attributes.where} has no number of nodes; set num_nodes, because edges do not show nodes without edges"
         )
-    return int(found.arrays[name].shape[0])
+    return int(attributes.arrays[name].shape[0])
 
 
 def _key_text(key: object) -> str:
