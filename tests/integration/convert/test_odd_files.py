@@ -72,7 +72,7 @@ def save(name, content):
 
 EDGES = [
     ("e2.csv", text("{}.0,{}.0\n"), "row 0 (line 2), column 'src' is '0.0'; ids are whole numbers: if all"),
-    ("e2.csv", text("{},{}.0\n") + "3,\n", "is '1.0'; ids are whole numbers, and row 6 has none, by which pandas"),
+    ("e2.csv", text("{},{}.0\n") + "3,\n", "is '1.0'; ids are whole numbers, and row 6 has none, so pandas wrote"),
     ("e2.csv", text("{},{}\n") + "3,NA\n", "row 6 (line 8), column 'dst' is 'NA', a missing value: leave"),
     ("e2.csv", text("+{},{}\n"), "column 'src' is '+0'; expected a whole number below 2**63"),
     ("e2.csv", text("1844674407370955161{},{}\n"), "is '18446744073709551610'; expected a whole number below"),
@@ -131,7 +131,7 @@ FEATURES = [
     ("n.csv", rows("{},{}\n", last="5,\n"), "n.csv: row 5, column 'f' is nan; clean them, or let such values in"),
     ("n.csv", rows("{},{}\n", last="5,NA\n"), "is 'NA', a missing value: leave such rows out, or"),
     ("n.csv", rows("{}.0,{}\n"), "column 'id' is '0.0'; ids are whole numbers: if all of these ids are, write"),
-    ("n.csv", rows("{}.0,{}\n") + ",1\n", f"ids are whole numbers, and row {N} has none, by which pandas makes"),
+    ("n.csv", rows("{}.0,{}\n") + ",1\n", f"ids are whole numbers, and row {N} has none, so pandas wrote all ids"),
     ("n.csv", rows('{0},"[{0}.5, {1}]"\n'), "n.csv: f holds text that is almost a number, such as '[0.1, 0.2]'"),
     ("n.csv", rows('{0},"{0},5",2\n', "id,f,g\n"), "f holds text that is almost a number"),
     ("n.csv", rows('{0},"1,00{0}"\n'), "f holds text that is almost a number"),

@@ -66,7 +66,7 @@ def test_lists_without_rows_are_of_no_length(tmp_path):
         ),
         ([[1, 2], [None, 3]], "int64", GraphError, "row 1, column 'x' is null"),
         ([1, None], "int64", GraphError, "row 1, column 'x' is null"),
-        ([0.0, 1.0, None], "int64", GraphError, "whole numbers, and row 2 has none, by which pandas"),
+        ([0.0, 1.0, None], "int64", GraphError, "whole numbers, and row 2 has none, so pandas wrote"),
         (
             [0.0, 1.0],
             "int64",
