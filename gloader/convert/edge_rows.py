@@ -256,9 +256,9 @@ def plan_edge_rows(
     )
 
 
-def most_edges(given: int, rules: EdgeRules, num_nodes: int) -> int:
-    """Return the largest number of edges after ``rules``, from ``given`` edges. Pure."""
-    return given * (2 if rules.symmetrize else 1) + num_nodes * rules.self_loops
+def most_edges(num_edges: int, rules: EdgeRules, num_nodes: int) -> int:
+    """Return the largest number of edges after ``rules``, from ``num_edges`` edges. Pure."""
+    return num_edges * (2 if rules.symmetrize else 1) + num_nodes * rules.self_loops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,9 +286,9 @@ def numbered_edges(edges: EdgeStream, num_rows: int, where: str) -> EdgeStream:
 
     def chunks(max_edges: int) -> Iterator[EdgeChunk]:
         done, are_all = 0, True
-        for given in edges.chunks(max_edges):
-            chunk = numbered(given, done)
-            are_all &= given.number is None
+        for read_chunk in edges.chunks(max_edges):
+            chunk = numbered(read_chunk, done)
+            are_all &= read_chunk.number is None
             done += chunk.src.shape[0]
             if chunk.number is not None and chunk.number.max(initial=-1) >= num_rows:
                 raise ShapeError(
@@ -302,7 +302,7 @@ def numbered_edges(edges: EdgeStream, num_rows: int, where: str) -> EdgeStream:
 
 
 def write_edges(
-    given: FeaturedEdges,
+    featured: FeaturedEdges,
     sink: EdgeTableWriter,
     *,
     ends: EdgeEnds,
@@ -318,7 +318,7 @@ def write_edges(
 
     Parameters
     ----------
-    given : the source's edges; each stream is read once, features in ``given.num_passes`` passes
+    featured : the source's edges; each stream is read once, features in ``featured.num_passes`` passes
     sink : receives all arrays
     ends, rules, budget_bytes, scratch, progress : see `build_csc`
 
@@ -340,19 +340,19 @@ def write_edges(
         scratch=scratch,
         progress=progress,
     )
-    features, dtype = given.features, given.dtype
+    features, dtype = featured.features, featured.dtype
     if features is None:
-        return sort(given.edges)
+        return sort(featured.edges)
     numbers = EdgeNumbers.of(scratch / "edge-numbers", features.num_rows)
     try:
-        report = sort(numbered_edges(given.edges, features.num_rows, ends.where), numbers=numbers)
+        report = sort(numbered_edges(featured.edges, features.num_rows, ends.where), numbers=numbers)
         count = report.num_edges
         plan = plan_edge_rows(
             features, count, dtype=dtype, rules=rules, budget_bytes=budget_bytes, where=ends.where
         )
         done, total = 0, 4 * features.dim * count
         with sink.edge_features(count, features.dim, dtype) as column:
-            for chunk in _rows(given, numbers, plan, count, scratch, progress):
+            for chunk in _rows(featured, numbers, plan, count, scratch, progress):
                 column.append(chunk)
                 done += 4 * chunk.size
                 progress.advance("writing edge features", done, total, "bytes")
@@ -362,7 +362,7 @@ def write_edges(
 
 
 def _rows(
-    given: FeaturedEdges,
+    featured: FeaturedEdges,
     numbers: EdgeNumbers,
     plan: EdgeRowPlan,
     num_edges: int,
@@ -370,7 +370,7 @@ def _rows(
     progress: PrepareProgress,
 ) -> Iterator[NDArray[Any]]:
     """Yield feature rows in dataset order."""
-    features = given.features
+    features = featured.features
     if features is None:
         return
     moves = EdgeMoves(
@@ -380,7 +380,7 @@ def _rows(
         folder=scratch,
         range_edges=plan.range_edges,
         deal_positions=plan.deal_positions,
-        is_read_again=given.num_passes > 1,
+        is_read_again=featured.num_passes > 1,
     )
     # No row moves if the source has the dataset's order, for example in a CSC file.
     if moves.are_in_place():
@@ -391,10 +391,10 @@ def _rows(
         yield from ordered_rows(
             features,
             moves,
-            dtype=given.dtype,
+            dtype=featured.dtype,
             chunk_rows=plan.chunk_rows,
             range_rows=plan.range_rows,
-            num_passes=given.num_passes,
+            num_passes=featured.num_passes,
             scratch=scratch,
             progress=progress,
             step="ordering edge features",

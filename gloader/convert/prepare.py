@@ -100,27 +100,27 @@ class PrepareReport:
     @property
     def num_nodes(self) -> int:
         """Nodes of all types."""
-        return sum(found.num_nodes for found in self.node_types.values())
+        return sum(each.num_nodes for each in self.node_types.values())
 
     @property
     def num_edges(self) -> int:
         """Stored edges of all relations."""
-        return sum(found.num_edges for found in self.relations.values())
+        return sum(each.num_edges for each in self.relations.values())
 
     @property
     def edges_read(self) -> int:
         """Edges read for all relations."""
-        return sum(found.edges_read for found in self.relations.values())
+        return sum(each.edges_read for each in self.relations.values())
 
     @property
     def has_edge_times(self) -> bool:
         """True if edges of any relation have times."""
-        return any(found.has_edge_times for found in self.relations.values())
+        return any(each.has_edge_times for each in self.relations.values())
 
     @property
     def edge_feature_dim(self) -> int:
         """Columns of the widest edge features, or 0."""
-        return max((found.edge_feature_dim for found in self.relations.values()), default=0)
+        return max((each.edge_feature_dim for each in self.relations.values()), default=0)
 
     @property
     def feature_dim(self) -> int:
@@ -255,7 +255,7 @@ def _prepare(
     reports = {
         relation_text(each.relation): _relation_report(each, edges[each.relation]) for each in relations
     }
-    has_edge_features = any(found.edge_feature_dim for found in reports.values())
+    has_edge_features = any(each.edge_feature_dim for each in reports.values())
     return PrepareReport(
         path=out,
         kind=graph.kind,

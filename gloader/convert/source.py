@@ -383,15 +383,16 @@ def only_labelled(types: Iterable[str], *, otherwise: str | None = None, where: 
     SourceError
         Several types have labels, or no type has and ``otherwise`` is None. The message names the types.
     """
-    found = list(types)
-    if len(found) == 1:
-        return found[0]
-    if not found and otherwise is not None:
+    labelled = list(types)
+    if len(labelled) == 1:
+        return labelled[0]
+    if not labelled and otherwise is not None:
         return otherwise
-    if not found:
+    if not labelled:
         raise SourceError(
             f"{where} has no labels on any node type; exactly one type has labels and splits: add some, {OR_EDGES}"
         )
     raise SourceError(
-        f"{where} has labels on {len(found)} node types ({', '.join(found)}); exactly one type has labels and splits"
+        f"{where} has labels on {len(labelled)} node types ({', '.join(labelled)}); exactly one type has labels and "
+        "splits"
     )

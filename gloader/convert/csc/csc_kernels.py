@@ -234,9 +234,9 @@ def mark_sources(
     records: Any,
     node: int,
     first: int,
-    seen: NDArray[np.bool_],
-    own: NDArray[Any] | None,
-    reverse: NDArray[Any],
+    is_source: NDArray[np.bool_],
+    weight_sums: NDArray[Any] | None,
+    reverse_sums: NDArray[Any],
     numbers: IdArray | None,
     times: IdArray | None,
 ) -> None:
@@ -247,28 +247,28 @@ def mark_sources(
     records : records of one bucket; those with other destinations or sources are skipped
     node : the destination's offset in the bucket
     first : the first source
-    seen : (s,) set to True for sources with an edge
-    own, reverse : (s,) sums of the weights of the source's edges and of their added reverses; ``own`` is None without
-        weights
+    is_source : (s,) set to True for sources with an edge
+    weight_sums : (s,) sums of the weights of the source's edges, or None without weights
+    reverse_sums : (s,) sums of the weights of the added reverse edges
     numbers : (s,) receives each source's smallest edge number, or None
     times : (s,) receives the time of the edge with this number, or None
     """
     for i in range(records.shape[0]):
         source = np.int64(records[i]["src"]) - first
-        if records[i]["dst"] == node and 0 <= source < seen.shape[0]:
+        if records[i]["dst"] == node and 0 <= source < is_source.shape[0]:
             if numbers is not None:
                 number = np.int64(records[i]["number"])
-                if not seen[source] or number < numbers[source]:
+                if not is_source[source] or number < numbers[source]:
                     numbers[source] = number
                     if times is not None:
                         times[source] = records[i]["time"]
-            seen[source] = True
-            if own is not None:
+            is_source[source] = True
+            if weight_sums is not None:
                 weight = records[i]["weight"]
                 if np.signbit(weight):
-                    reverse[source] -= weight
+                    reverse_sums[source] -= weight
                 else:
-                    own[source] += weight
+                    weight_sums[source] += weight
 
 
 @njit(cache=True, nogil=True)
@@ -376,7 +376,7 @@ def match_edges(
     group_sources: IdArray,
     heads: IdArray,
     ranks: IdArray,
-    seen: IdArray,
+    num_matched: IdArray,
     cursor: IdArray,
     last: IdArray,
     positions: IdArray,
@@ -396,7 +396,7 @@ def match_edges(
     group_sources : (r,) each row's source
     heads : (r,) first row in each row's group
     ranks : (r,) each row's rank in its group, ascending; rows in other pieces leave gaps
-    seen : (r,) at a group's head, the number of matched edges so far
+    num_matched : (r,) at a group's head, the number of matched edges so far
     cursor : (r,) at a group's head, the next row without an edge
     last : (r,) at a group's head, the last edge's position
     positions : (r,) each row's edge position, written
@@ -414,8 +414,8 @@ def match_edges(
                 head = first_not_below(group_sources, low, high, source)
                 if head == high or group_sources[head] != source:
                     continue
-                number = seen[head]
-                seen[head] = number + 1
+                number = num_matched[head]
+                num_matched[head] = number + 1
                 last[head] = position
                 row = cursor[head]
                 if row < high and heads[row] == head and ranks[row] == number:

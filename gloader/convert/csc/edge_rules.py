@@ -166,8 +166,8 @@ def _with_reverse(chunk: EdgeChunk) -> EdgeChunk:
     )
 
 
-def _joined(own: NDArray[Any] | None, others: NDArray[Any] | None) -> NDArray[Any] | None:
-    return None if own is None or others is None else np.concatenate([own, others])
+def _joined(column: NDArray[Any] | None, reverse: NDArray[Any] | None) -> NDArray[Any] | None:
+    return None if column is None or reverse is None else np.concatenate([column, reverse])
 
 
 REVERSE_PREFIX = "rev_"  # beginning of the name of an added reverse relation
@@ -197,14 +197,14 @@ def plan_relations(source: GraphSource, options: PrepareOptions) -> tuple[Planne
     SourceError
         A relation names an unknown type.
     """
-    given = source.relations
+    relations = source.relations
     _refuse_options(source, options)
     both_ways = {
-        find_relation(text, [each.relation for each in given], where=source.origin)
+        find_relation(text, [each.relation for each in relations], where=source.origin)
         for text in options.symmetrized
     }
     if options.symmetrize is True:
-        both_ways = {each.relation for each in given if each.relation[0] == each.relation[2]}
+        both_ways = {each.relation for each in relations if each.relation[0] == each.relation[2]}
     for relation in sorted(both_ways):
         first, _, last = relation
         if first != last:
@@ -222,10 +222,10 @@ def plan_relations(source: GraphSource, options: PrepareOptions) -> tuple[Planne
                 deduplicate=options.deduplicate,
             ),
         )
-        for each in given
+        for each in relations
     ]
     if options.add_reverse:
-        named = named_reverses(options.reverse, [each.relation for each in given], where=source.origin)
+        named = named_reverses(options.reverse, [each.relation for each in relations], where=source.origin)
         planned += _reverses(source, [each for each in planned if each.relation not in named])
     return tuple(planned)
 
@@ -238,14 +238,14 @@ def find_relation(text: str, relations: Sequence[Relation], *, where: str) -> Re
     ConfigError
         No relation matches, or several. The message lists the relations.
     """
-    found = [relation for relation in relations if text in (relation_text(relation), relation[1])]
-    exact = [relation for relation in found if relation_text(relation) == text]
-    found = exact or found
-    if len(found) == 1:
-        return found[0]
-    there = ", ".join(map(relation_text, found or relations)) or "none"
-    problem = "names several" if found else "is none"
-    raise ConfigError(f"relation {text!r} {problem} of {where}'s relations; write one of: {there}")
+    matches = [relation for relation in relations if text in (relation_text(relation), relation[1])]
+    exact = [relation for relation in matches if relation_text(relation) == text]
+    matches = exact or matches
+    if len(matches) == 1:
+        return matches[0]
+    existing = ", ".join(map(relation_text, matches or relations)) or "none"
+    problem = "names several" if matches else "is none"
+    raise ConfigError(f"relation {text!r} {problem} of {where}'s relations; write one of: {existing}")
 
 
 def named_reverses(
@@ -264,7 +264,7 @@ def named_reverses(
     ConfigError
         A name matches no relation or several, or the second relation is not a reverse of the first.
     """
-    found: dict[Relation, Relation] = {}
+    reverses: dict[Relation, Relation] = {}
     for pair in pairs:
         relation, back = (find_relation(text, relations, where=where) for text in pair)
         if relation[::2] != back[2::-2]:
@@ -272,8 +272,8 @@ def named_reverses(
                 f"--reverse {pair[0]}={pair[1]}: {relation_text(back)} does not lead back along "
                 f"{relation_text(relation)}; a reverse goes from {relation[2]!r} to {relation[0]!r}"
             )
-        found |= {relation: back, back: relation}
-    return found
+        reverses |= {relation: back, back: relation}
+    return reverses
 
 
 def _refuse_options(source: GraphSource, options: PrepareOptions) -> None:

@@ -306,22 +306,31 @@ class SortedRanges:
     def _merged(self, bucket: int, node: int, first: int, stop: int) -> NDArray[Any]:
         """Return a node's edges from sources ``first`` ... ``stop - 1``, one per source, ordered by source."""
         count = stop - first
-        seen = np.zeros(count, np.bool_)
+        is_source = np.zeros(count, np.bool_)
         has_weights = "weight" in self.fields
-        own = np.zeros(count if has_weights else 0)
-        reverse = np.zeros_like(own)
+        weight_sums = np.zeros(count if has_weights else 0)
+        reverse_sums = np.zeros_like(weight_sums)
         numbers, times = (
             np.zeros(count, np.int64) if name in self.fields else None for name in ("number", "time")
         )
         for piece in self._pieces(bucket):
-            mark_sources(piece, node, first, seen, own if has_weights else None, reverse, numbers, times)
-        records = np.zeros(int(seen.sum()), self.dtype)
-        records["src"] = np.flatnonzero(seen) + first
+            mark_sources(
+                piece,
+                node,
+                first,
+                is_source,
+                weight_sums if has_weights else None,
+                reverse_sums,
+                numbers,
+                times,
+            )
+        records = np.zeros(int(is_source.sum()), self.dtype)
+        records["src"] = np.flatnonzero(is_source) + first
         if has_weights:
-            records["weight"] = np.maximum(own, reverse)[seen]
+            records["weight"] = np.maximum(weight_sums, reverse_sums)[is_source]
         for field, values in (("number", numbers), ("time", times)):
             if values is not None:
-                records[field] = values[seen]
+                records[field] = values[is_source]
         return records
 
 

@@ -71,8 +71,8 @@ def reverse_of(
     names = [REVERSE_PREFIX + name]
     if name.startswith(REVERSE_PREFIX):
         names.append(name.removeprefix(REVERSE_PREFIX))
-    found = [(destination, each, source) for each in names if (destination, each, source) in relations]
-    return found[0] if found else relation if source == destination else None
+    matches = [(destination, each, source) for each in names if (destination, each, source) in relations]
+    return matches[0] if matches else relation if source == destination else None
 
 
 def reverses_by_pairs(
@@ -109,7 +109,7 @@ def reverses_by_pairs(
     most_pairs = max(_MIN_PAIRS, budget_bytes // _PAIR_BYTES)
     ours = PairSample(most_pairs=most_pairs)
     ours.fill(streams[relation], max_edges, is_reversed=False)
-    found = []
+    reverses = []
     for other in others:
         theirs = PairSample(most_pairs=most_pairs)
         theirs.fill(streams[other], max_edges, is_reversed=True)
@@ -126,7 +126,7 @@ def reverses_by_pairs(
         is_reverse = of_ours == 1.0 or (of_theirs == 1.0 and of_ours > 1 / 2)
         if is_reverse and density < _FULL_SHARE:
             _LOG.info("%s: held-out edges are left out of it too", overlap)
-            found.append(other)
+            reverses.append(other)
         elif of_ours >= max(_WARNING_SHARE, 2 * density):
             _LOG.warning(
                 "%s: held-out edges stay in that relation. If it is the reverse relation, leave them out of it with "
@@ -137,7 +137,7 @@ def reverses_by_pairs(
                 relation_text(relation),
                 relation_text(other),
             )
-    return found
+    return reverses
 
 
 @dataclass(slots=True, kw_only=True)

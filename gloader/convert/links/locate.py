@@ -292,13 +292,15 @@ class LocatedRows:
         else:
             rows = self._looked_up(rows, back, key=(_SOURCE, _DESTINATION), num_rows=num_rows)
         ordered: Spill | None = None
-        for found in rows:
+        for located in rows:
             if ordered is None:  # the first result comes after all rows were counted
                 self._range_rows = max(self._plan.range_rows, -(-self.num_rows // _MAX_RANGES))
                 ordered = self._spill("by-row", width=5, num_buckets=-(-self.num_rows // self._range_rows))
-            self.num_found += int(np.count_nonzero(found[:, -2] != NO_EDGE))
-            self.num_reversed += int(np.count_nonzero((found[:, -2] == NO_EDGE) & (found[:, -1] != NO_EDGE)))
-            ordered.deal_out(np.delete(found, _TIME, axis=1), found[:, _ROW] // self._range_rows)
+            self.num_found += int(np.count_nonzero(located[:, -2] != NO_EDGE))
+            self.num_reversed += int(
+                np.count_nonzero((located[:, -2] == NO_EDGE) & (located[:, -1] != NO_EDGE))
+            )
+            ordered.deal_out(np.delete(located, _TIME, axis=1), located[:, _ROW] // self._range_rows)
         self.spilled_bytes = sum(spill.spilled_bytes for spill in self._spills)
 
     def rows(self) -> Iterator[IdArray]:

@@ -82,20 +82,20 @@ def listed(names: Sequence[str]) -> str:
     )
 
 
-def named_column(names: Iterable[str], wanted: Sequence[str], *, what: str) -> str | None:
-    """Return the column in ``names`` with a name in ``wanted``, or None. Pure.
+def named_column(names: Iterable[str], known: Sequence[str], *, what: str) -> str | None:
+    """Return the column in ``names`` with a name in ``known``, or None. Pure.
 
     Raises
     ------
     SourceError
         Several columns may be ``what``, such as "the labels of nodes.csv".
     """
-    found = [name for name in names if plain(name) in wanted]
-    if len(found) > 1:
+    matches = [name for name in names if plain(name) in known]
+    if len(matches) > 1:
         raise SourceError(
-            f"several columns may be {what}: {listed(found)}; keep one of these names, and give the others another"
+            f"several columns may be {what}: {listed(matches)}; keep one of these names, and give the others another"
         )
-    return found[0] if found else None
+    return matches[0] if matches else None
 
 
 def end_pairs(names: Sequence[str]) -> list[tuple[str, str]]:
@@ -111,8 +111,8 @@ def end_pairs(names: Sequence[str]) -> list[tuple[str, str]]:
 
 def end_columns(names: Sequence[str], *, is_source: bool) -> list[str]:
     """Return the columns that may be edge sources, or edge destinations. Pure."""
-    wanted = _FROM | set(_NUMBERED) if is_source else _TO | set(_NUMBERED.values())
-    return [name for name in names if plain(name) in wanted]
+    known = _FROM | set(_NUMBERED) if is_source else _TO | set(_NUMBERED.values())
+    return [name for name in names if plain(name) in known]
 
 
 def id_columns(names: Iterable[str]) -> list[str]:

@@ -357,14 +357,14 @@ def _delimiter(lines: Sequence[str]) -> str:
     are_even = {mark: len(set(map(len, rows))) == 1 for mark, rows in split.items()}
     are_whole = {mark: _starts_whole(rows[0]) for mark, rows in split.items()}
     several = [mark for mark, rows in split.items() if min(map(len, rows[:2])) > 1]
-    for found in (
+    for candidates in (
         [mark for mark in several if are_even[mark] and are_whole[mark]],
         [mark for mark in _DELIMITERS if are_whole[mark]],
         [mark for mark in several if are_even[mark]],
         several,
     ):
-        if found:
-            return found[0]
+        if candidates:
+            return candidates[0]
     return ","
 
 
@@ -374,29 +374,29 @@ def _starts_whole(fields: Sequence[str]) -> bool:
 
 def _kind(fields: Sequence[str]) -> str:
     """Return the kind of a column's first fields; see `NumberTable.kind`. Pure."""
-    given = [field.strip() for field in fields if field.strip().lower() not in MISSING]
-    if not given:
+    values = [field.strip() for field in fields if field.strip().lower() not in MISSING]
+    if not values:
         return "empty"
-    if all(map(_WHOLE.fullmatch, given)):
+    if all(map(_WHOLE.fullmatch, values)):
         return "integer"
-    if all(field.lower() in _BOOLS for field in given):
+    if all(field.lower() in _BOOLS for field in values):
         return "bool"
     # If some fields are numbers, the others are mistakes, and the reader's error names them.
-    if any(map(_NUMBER.fullmatch, given)):
+    if any(map(_NUMBER.fullmatch, values)):
         return "number"
-    return ALMOST if all(map(_ALMOST.fullmatch, given)) else "string"
+    return ALMOST if all(map(_ALMOST.fullmatch, values)) else "string"
 
 
 def _first_lines(path: Path) -> tuple[str, list[tuple[int, str]]]:
     """Return the comment right before the first row, and the first rows with their line numbers."""
-    comment, found = "", []
+    comment, lines = "", []
     with open_text(path) as file:
         for number, line in lines_of(file, path):
             if not is_comment(line):
-                found.append((number, line.rstrip("\n")))
-                if len(found) > _SNIFFED_ROWS:
+                lines.append((number, line.rstrip("\n")))
+                if len(lines) > _SNIFFED_ROWS:
                     break
-            elif not found:
+            elif not lines:
                 comment = line
                 if line.startswith("%%MatrixMarket"):
                     raise SourceError(
@@ -405,7 +405,7 @@ def _first_lines(path: Path) -> tuple[str, list[tuple[int, str]]]:
                     )
                 if number == _MAX_COMMENTS:
                     raise SourceError(f"{path} starts with more than {_MAX_COMMENTS} comment lines")
-    return comment, found
+    return comment, lines
 
 
 @contextmanager

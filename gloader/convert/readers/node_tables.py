@@ -195,22 +195,22 @@ def id_column(table: NumberTable) -> str | None:
     SourceError
         Several columns may be the id column, or it does not have whole numbers.
     """
-    found = id_columns(table.names) if table.has_names else []
-    found = found or list(table.index)[:2]
-    if len(found) > 1:
+    candidates = id_columns(table.names) if table.has_names else []
+    candidates = candidates or list(table.index)[:2]
+    if len(candidates) > 1:
         raise SourceError(
-            f"{table.path} has several columns that may be the ids of nodes: {listed(found)}; name one of them "
+            f"{table.path} has several columns that may be the ids of nodes: {listed(candidates)}; name one of them "
             "id, and the others otherwise"
         )
-    if not found:
+    if not candidates:
         return None
     # A column of floats passes here, so that the reader's error can name the row without an id.
-    if table.kind(found[0]) not in {"integer", "number", "empty"}:
+    if table.kind(candidates[0]) not in {"integer", "number", "empty"}:
         raise SourceError(
-            f"{table.path}: column {found[0]!r} holds {table.kind(found[0])}s; the ids of nodes are the whole numbers "
-            "0..N-1, in edges too. Number the nodes, or give the column another name"
+            f"{table.path}: column {candidates[0]!r} holds {table.kind(candidates[0])}s; the ids of nodes are the "
+            "whole numbers 0..N-1, in edges too. Number the nodes, or give the column another name"
         )
-    return found[0]
+    return candidates[0]
 
 
 def read_ids(
@@ -242,14 +242,14 @@ def read_ids(
             "--memory-budget, or sort the table by id and leave the column out"
         )
     ids = np.empty(num_rows, np.int64)
-    seen, done = np.zeros(num_nodes, np.bool_), 0
+    is_used, done = np.zeros(num_nodes, np.bool_), 0
     name = "the pandas index" if column is None else f"column {column!r}"
     for part in _ids(table, column):
         bad = (part < 0) | (part >= num_nodes)
-        bad[~bad] |= seen[part[~bad]]
-        seen[part[~bad]] = True
+        bad[~bad] |= is_used[part[~bad]]
+        is_used[part[~bad]] = True
         # If an id occurs twice in one part, fewer nodes are marked than there are rows.
-        if bad.any() or np.count_nonzero(seen) != done + len(part):
+        if bad.any() or np.count_nonzero(is_used) != done + len(part):
             row = int(bad.argmax()) if bad.any() else _first_repeat(part)
             raise SourceError(
                 f"{table.path}: row {done + row} has {part[row]} in {name}, which joins rows to nodes: ids are "
@@ -289,14 +289,14 @@ def _refuse_counting(table: NumberTable, column: str, num_rows: int) -> None:
     """Refuse a first column that counts the rows under an unknown name, because it may have ids instead of features."""
     if table.kind(column) not in {"integer", "number"} or column != table.names[0] or num_rows < _MIN_COUNTED:
         return
-    seen, done = np.zeros(num_rows, np.bool_), 0
+    is_used, done = np.zeros(num_rows, np.bool_), 0
     # The loop ends at the first value that cannot be an id. For a feature, this is mostly within the first rows.
     for (part,) in table.read({column: "float64"}, error=SourceError):
         if not ((part >= 0) & (part < num_rows) & (np.floor(part) == part)).all():
             return
-        seen[part.astype(np.int64)] = True
+        is_used[part.astype(np.int64)] = True
         done += len(part)
-        if np.count_nonzero(seen) < done:
+        if np.count_nonzero(is_used) < done:
             return
     place = f"column {column!r}" if table.has_names else "the first column (no header)"
     raise SourceError(

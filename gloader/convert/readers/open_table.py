@@ -38,8 +38,8 @@ def part_files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if path.is_dir():
-        found = [each for each in path.iterdir() if not each.name.startswith(_NOT_PARTS)]
-        folder = next((each for each in found if not each.is_file()), None)
+        files = [each for each in path.iterdir() if not each.name.startswith(_NOT_PARTS)]
+        folder = next((each for each in files if not each.is_file()), None)
         if folder is not None:
             is_text = any(folder.rglob("*.csv"))
             raise SourceError(
@@ -49,15 +49,15 @@ def part_files(path: Path) -> list[Path]:
                 "format='parquet')"
             )
     else:
-        found = [each for each in path.parent.glob(path.name) if each.is_file()] if is_pattern(path) else []
-        if not found:
+        files = [each for each in path.parent.glob(path.name) if each.is_file()] if is_pattern(path) else []
+        if not files:
             problem = "matches no file" if is_pattern(path) else "is missing, or is not a file"
             if any(map(is_pattern, path.parents)):
                 problem = "is a pattern of folders; only file names may have marks, such as links-*.csv"
             raise SourceError(f"{path} {problem}")
-    if not found:
+    if not files:
         raise SourceError(f"{path} is a folder without files")
-    return sorted(found, key=_in_order)
+    return sorted(files, key=_in_order)
 
 
 def _in_order(path: Path) -> list[str | int]:

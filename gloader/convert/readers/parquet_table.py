@@ -189,11 +189,11 @@ def _widths(file: pq.ParquetFile) -> dict[str, int]:
     first = next(file.iter_batches(batch_size=_FIRST_ROWS, columns=names), None) if names else None
     if first is None:
         return dict.fromkeys(names, 0)
-    found = dict[str, int]()
+    widths = dict[str, int]()
     for name in names:
         lists: Any = first.column(name)
-        found[name] = next(filter(None, lists.value_lengths().drop_null().to_pylist()), 0)
-    return found
+        widths[name] = next(filter(None, lists.value_lengths().drop_null().to_pylist()), 0)
+    return widths
 
 
 def _group_bytes(file: pq.ParquetFile) -> int:
@@ -229,7 +229,7 @@ def _pandas_index(metadata: Any, num_rows: int) -> tuple[frozenset[str], range |
     described = metadata.get("index_columns", []) if isinstance(metadata, dict) else []
     ranges = [each for each in described if isinstance(each, dict) and each.get("kind") == "range"]
     for each in ranges:
-        found = range(int(each["start"]), int(each["stop"]), int(each["step"]))
-        if len(found) == num_rows and found != range(num_rows):
-            return frozenset(), found
+        row_ids = range(int(each["start"]), int(each["stop"]), int(each["step"]))
+        if len(row_ids) == num_rows and row_ids != range(num_rows):
+            return frozenset(), row_ids
     return frozenset(name for name in described if isinstance(name, str)), None

@@ -39,10 +39,11 @@ def require_plain_archive(path: Path) -> None:
         if not zipfile.is_zipfile(path):
             return
         with zipfile.ZipFile(path) as archive:
-            held = sum(info.file_size for info in archive.infolist())
-        if held > path.stat().st_size:
+            unpacked = sum(info.file_size for info in archive.infolist())
+        if unpacked > path.stat().st_size:
             raise SourceError(
-                f"{path} has {path.stat().st_size} bytes and declares records of {held}; torch.save never compresses"
+                f"{path} has {path.stat().st_size} bytes and declares records of {unpacked}; torch.save never "
+                "compresses"
             )
 
 
@@ -117,12 +118,12 @@ def _array_constructors() -> list[Any]:
 _KNOWN_OTHERS: Final = frozenset({"num_nodes", "num_classes"})
 
 
-def attributes_of(found: Mapping[Any, Any], where: str) -> Attributes:
+def attributes_of(entries: Mapping[Any, Any], where: str) -> Attributes:
     """Return the content of one of PyG's stores: dense tensors as arrays, sparse matrices as `SparseRows`.
 
     Parameters
     ----------
-    found : entries by name; keys other than text are ignored
+    entries : the store's entries by name; keys other than text are ignored
     where : the file or array, for messages
 
     Raises
@@ -130,10 +131,10 @@ def attributes_of(found: Mapping[Any, Any], where: str) -> Attributes:
     SourceError
         A tensor repeats stored values, or a sparse matrix is malformed.
     """
-    dense = dense_tensors(found)
+    dense = dense_tensors(entries)
     require_stored(dense, where)
     arrays, others = numpy_arrays(dense), {}
-    for name, value in found.items():
+    for name, value in entries.items():
         if not isinstance(name, str) or name in arrays or name in _KNOWN_OTHERS or value is None:
             continue
         rows = _sparse_rows(value, f"{where}: {name}")
@@ -169,14 +170,14 @@ def _sparse_rows(value: Any, where: str) -> SparseRows | None:
     return SparseRows.of(indptr.numpy(), columns.numpy(), data, shape=(num_rows, num_columns), where=where)
 
 
-def dense_tensors(found: Mapping[Any, Any]) -> dict[str, torch.Tensor]:
+def dense_tensors(entries: Mapping[Any, Any]) -> dict[str, torch.Tensor]:
     """Return the dense tensors by name. Pure."""
     import torch
 
     # Sparse and quantized tensors are not plain arrays. Keys other than text are not names of attributes.
     return {
         key: value
-        for key, value in found.items()
+        for key, value in entries.items()
         if isinstance(key, str)
         and isinstance(value, torch.Tensor)
         and value.layout == torch.strided
@@ -203,9 +204,9 @@ def require_stored(tensors: Mapping[str, torch.Tensor], where: Path | str) -> No
         A tensor repeats values. The message has ``where`` and the tensor's name.
     """
     for name, tensor in tensors.items():
-        held, shape = tensor.untyped_storage().nbytes(), tuple(tensor.shape)
-        if tensor.numel() * tensor.element_size() > held:
+        stored, shape = tensor.untyped_storage().nbytes(), tuple(tensor.shape)
+        if tensor.numel() * tensor.element_size() > stored:
             raise SourceError(
-                f"{where}: {name!r} has shape {shape} over {held} stored bytes, which it repeats; save "
+                f"{where}: {name!r} has shape {shape} over {stored} stored bytes, which it repeats; save "
                 f"{name}.contiguous()"
             )

@@ -159,11 +159,11 @@ def read_graph_yaml(folder: Path) -> GraphYaml:
 
 def _mapping(content: Mapping[str, object], key: str, where: str) -> Mapping[str, object]:
     """Return the mapping under ``key``, nodes or edges. Raise SourceError if it is empty or not a mapping."""
-    found = content.get(key)
-    if not isinstance(found, dict) or not found or not all(isinstance(name, str) for name in found):
+    entries = content.get(key)
+    if not isinstance(entries, dict) or not entries or not all(isinstance(name, str) for name in entries):
         what = "node types" if key == "nodes" else "relations such as author:writes:paper"
-        raise SourceError(f"{where}: {key} is {shown(found)}; it must list {what}")
-    return found
+        raise SourceError(f"{where}: {key} is {shown(entries)}; it must list {what}")
+    return entries
 
 
 def _relation_of_key(text: str, nodes: Mapping[str, NodeEntry], where: str) -> Relation:
@@ -331,9 +331,9 @@ def open_tables(argument: str, options: SourceOptions) -> GraphSource:
         The labels are larger than the memory budget.
     """
     graph = read_graph_yaml(Path(argument).expanduser())
-    given = [name for name, entry in graph.nodes.items() if entry.labels is not None]
-    if given or options.needs_labels:
-        only_labelled(given, where=str(graph.path))
+    labelled_types = [name for name, entry in graph.nodes.items() if entry.labels is not None]
+    if labelled_types or options.needs_labels:
+        only_labelled(labelled_types, where=str(graph.path))
     notes = ColumnNotes()
     rows = {
         name: _features(graph, name, entry, options.budget_bytes, notes)
@@ -353,7 +353,7 @@ def open_tables(argument: str, options: SourceOptions) -> GraphSource:
     )
     counts = _counts(graph, features, relations)
     labelled = only_labelled(
-        given, otherwise=next((name for name in counts if counts[name]), None), where=str(graph.path)
+        labelled_types, otherwise=next((name for name in counts if counts[name]), None), where=str(graph.path)
     )
     require_node_memory(counts[labelled], options.budget_bytes, str(graph.path))
     labels = _labels(graph, labelled, counts[labelled], options.budget_bytes, notes)

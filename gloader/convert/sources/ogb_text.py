@@ -89,8 +89,8 @@ class OgbEdgeFiles:
 
     def there(self) -> set[str]:
         """Return the names of the files with one row per edge, without suffix."""
-        found = {path.name.removesuffix(_SUFFIX) for path in self.folder.glob(f"edge*{_SUFFIX}")}
-        return {name for name in found if name.startswith(_PREFIXES)}
+        names = {path.name.removesuffix(_SUFFIX) for path in self.folder.glob(f"edge*{_SUFFIX}")}
+        return {name for name in names if name.startswith(_PREFIXES)}
 
     def time_name(self) -> str | None:
         """Return the name of the file of edge times, or None without times."""
@@ -250,15 +250,15 @@ class _TypedLayout:
                 lines = file.read(_MAX_TEXT).splitlines()
         except (OSError, *MALFORMED) as error:
             raise SourceError(f"{path} is truncated or corrupt: {error}") from error
-        found: list[Relation] = []
+        relations: list[Relation] = []
         for number, line in enumerate(filter(None, map(str.strip, lines)), 1):
             names = line.split(",")
             if len(names) != 3:
                 raise SourceError(
                     f"{path}: line {number} is {shown(line)}; it must be source type, relation and destination type"
                 )
-            found.append((names[0], names[1], names[2]))
-        return sorted(found)
+            relations.append((names[0], names[1], names[2]))
+        return sorted(relations)
 
     def edge_files(self, relation: Relation, names: EdgeNames) -> OgbEdgeFiles:
         """Return the files with a relation's edge columns."""
