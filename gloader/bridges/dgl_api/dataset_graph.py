@@ -380,7 +380,7 @@ def load_graphs(
     graph = DGLGraph(Dataset.open(ensure_dataset(f"dgl:{path}", source, options)))
     file = DglFile.open(path)
     _add_columns(graph, file)
-    return [graph], {name: torch.from_numpy(column.load()) for name, column in file.beside.items()}
+    return [graph], {name: torch.from_numpy(column.load()) for name, column in file.graph_labels.items()}
 
 
 def _same_by_command(path: Path, changes: Mapping[str, Any]) -> str:
