@@ -90,7 +90,7 @@ def test_the_reader_agrees_with_dgl(tmp_path, drawn, forms):
     assert {*file.relations[0]} >= {of_forms[form] for form in saved if form in forms}
     same(file.node_columns[0], dict(theirs.ndata))
     same(file.edge_columns[0], dict(theirs.edata))
-    same(file.beside, their_beside)
+    same(file.graph_labels, their_beside)
     expected = sorted((*pair, number) for number, pair in enumerate(ends))
     stored = file.relations[0]
     for form in stored:
@@ -98,7 +98,7 @@ def test_the_reader_agrees_with_dgl(tmp_path, drawn, forms):
             file,
             relations=({form: stored[form]},),
             # The order of edges is looked at where they have data.
-            edge_columns=({"number": file.beside.get("number", stored[form].second)},),
+            edge_columns=({"number": file.graph_labels.get("number", stored[form].second)},),
             beside={},
         )
         arrays = stored_edges(alone, 0)

@@ -101,7 +101,7 @@ def test_every_saved_form_is_there(tmp_path):
     forms = file.relations[0]
     assert list(forms) == [Form.BY_SOURCE, Form.BY_DESTINATION]
     assert {each.num_edges for each in forms.values()} == {E}
-    assert sorted(file.beside) == ["test_idx", "train_idx", "valid_idx"]
+    assert sorted(file.graph_labels) == ["test_idx", "train_idx", "valid_idx"]
     assert np.array_equal(file.node_columns[0]["feat"].load(), FEAT)  # of bfloat16
 
 
