@@ -99,7 +99,7 @@ def test_the_reader_agrees_with_dgl(tmp_path, drawn, forms):
             relations=({form: stored[form]},),
             # The order of edges is looked at where they have data.
             edge_columns=({"number": file.graph_labels.get("number", stored[form].second)},),
-            beside={},
+            graph_labels={},
         )
         arrays = stored_edges(alone, 0)
         chunks = list(arrays.stream.chunks(7))
