@@ -1,6 +1,8 @@
-"""`gloader autotune`: the settings that suit a run best, searched on a replay and then measured.
+"""`gloader autotune`: faster settings for a run, searched on a replay and then measured.
 
-The run was recorded before, or is recorded at the start.
+A recording holds the events of a few batches, and a replay predicts their time with other settings. The command opens
+a run that was recorded before (`recorded_run`), or records one (`calibration_run`). Then it searches settings on the
+replay, trains a few batches with the best ones, and writes a recipe: a YAML file for `gloader train --config`.
 """
 
 import time
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 
 
 _SCRATCH_PREFIX = "gloader-autotune-"
-# Longest recording. The current epoch then ends early.
+# Seconds of the longest recording. Its last epoch then ends early.
 _MOST_S = 30.0
 
 
@@ -47,24 +49,29 @@ _MOST_S = 30.0
 class TunedRun:
     """A recording, and all facts needed to repeat the run."""
 
-    name: str  # shown to the user
+    name: str  # name of the run on the screen
     predictor: "Predictor"
     dataset: "Dataset"
     spec: str  # the dataset, in a recipe's form
     settings: TrainSettings  # the run's settings, with its memory budget
     device: "torch.device"
-    extent: "RunExtent"  # extent of the measurements
+    extent: "RunExtent"  # number of epochs and batches that a measurement trains
 
     @property
     def unit(self) -> str:
-        """The unit of the run's seconds."""
+        """The work that the predicted and measured seconds are for, as text."""
         taken, whole = self.extent.num_batches, self.predictor.recording.header.num_batches
         return "an epoch" if taken == whole else f"the first {taken:,} of {whole:,} batches"
 
 
 @contextmanager
 def recorded_run(run: Path, screen: Screen) -> Iterator[TunedRun]:
-    """Open the run in a folder.
+    """Open a recorded run.
+
+    Parameters
+    ----------
+    run : the run's folder
+    screen : shows the progress
 
     Raises
     ------
@@ -166,7 +173,10 @@ def calibration_run(
 def _record(
     dataset: "Dataset", given: TrainSettings, folder: Path, device: "torch.device", *, num_batches: int
 ) -> "tuple[TrainSettings, RunExtent]":
-    """Record a few batches in ``folder``; return their settings, with the memory budget, and their extent."""
+    """Record a few batches in ``folder``.
+
+    Returns the settings with the run's memory budget, and the number of epochs and batches in the recording.
+    """
     from gloader.lab.analyze.predict import TRACE
     from gloader.lab.analyze.trial import RunExtent, run_short, warm_up
     from gloader.training.run_folder import RunFolder
@@ -242,13 +252,13 @@ def autotune(  # noqa: PLR0913 - a run, or all that makes one
     run
         The folder of a run of `gloader train --trace`; or give --dataset, and flags of `gloader train`.
     tuning
-        What is tuned, how long that may take, and where the recipe goes.
+        The run or dataset to tune, the number of measurements, and the file of the recipe.
     model, optim, step, loader, links
-        With --dataset: what is trained, and with which settings it starts.
+        With --dataset: the settings of the run to tune.
     objects
-        How a dataset at a URL is mirrored.
+        Settings for the mirror of a dataset at a URL.
     output
-        How the command speaks.
+        Output flags.
     """
     given = TrainSettings(model=model, optim=optim, step=step, loader=loader, task=tuning.task, links=links)
     screen = Screen.open(is_json=output.json)
@@ -274,17 +284,17 @@ def autotune(  # noqa: PLR0913 - a run, or all that makes one
         )
     )
     with opened as tuned:
-        found, search_s = _tuned(tuned, screen, rounds=tuning.rounds)
+        result, search_s = _tuned(tuned, screen, rounds=tuning.rounds)
         recipe = recipe_of(
-            found.kept.settings, tuned.dataset, spec=tuned.spec, remarks=_remarks(tuned, found)
+            result.kept.settings, tuned.dataset, spec=tuned.spec, remarks=_remarks(tuned, result)
         )
     write_atomically(tuning.out, recipe.encode())
     if not screen.is_json:
-        _show(screen, tuned, found, search_s=search_s)
+        _show(screen, tuned, result, search_s=search_s)
     screen.say(f"\nrecipe in {tuning.out}: gloader train --config {tuning.out}")
     screen.result(
         {
-            **found.to_json(),
+            **result.to_json(),
             "search_s": search_s,
             "memory_budget_bytes": tuned.settings.loader.memory.memory_budget,
             "recipe": str(tuning.out),
@@ -293,7 +303,7 @@ def autotune(  # noqa: PLR0913 - a run, or all that makes one
 
 
 def _tuned(tuned: TunedRun, screen: Screen, *, rounds: int) -> "tuple[Autotuned, float]":
-    """Return the found and measured settings, and the seconds of the search."""
+    """Search and measure; return the result and the seconds of the search."""
     from gloader.lab.analyze.autotune import tune
     from gloader.lab.analyze.trial import measure_best
 
@@ -302,7 +312,7 @@ def _tuned(tuned: TunedRun, screen: Screen, *, rounds: int) -> "tuple[Autotuned,
         searched = tune(tuned.predictor)
     search_s = time.perf_counter() - began
     with screen.console.status("measuring") as status:
-        found = measure_best(
+        result = measure_best(
             searched,
             tuned.dataset,
             tuned.settings,
@@ -311,7 +321,7 @@ def _tuned(tuned: TunedRun, screen: Screen, *, rounds: int) -> "tuple[Autotuned,
             rounds=rounds,
             says=status.update,
         )
-    return found, search_s
+    return result, search_s
 
 
 def _require_one_process() -> None:
@@ -325,22 +335,22 @@ def _require_one_source(run: Path | None, tuning: TuneFlags, given: TrainSetting
         if tuning.dataset is None:
             raise ConfigError("nothing is given to tune: give the folder of a recorded run, or --dataset")
         return
-    asked = (tuning.dataset, tuning.config, tuning.device, tuning.batches)
-    if given != TrainSettings() or asked != (None, None, _FLAGS.device, _FLAGS.batches):
+    dataset_flags = (tuning.dataset, tuning.config, tuning.device, tuning.batches)
+    if given != TrainSettings() or dataset_flags != (None, None, _FLAGS.device, _FLAGS.batches):
         raise ConfigError(
             f"everything but --out and --rounds is as in {run}; leave other flags out, or give --dataset instead of it"
         )
 
 
-def _show(screen: Screen, tuned: TunedRun, found: "Autotuned", *, search_s: float) -> None:
+def _show(screen: Screen, tuned: TunedRun, result: "Autotuned", *, search_s: float) -> None:
     """Write the predictions and measurements, and the verdict."""
-    best, searched = found.best, found.tuned.searched
+    best, searched = result.best, result.tuned.searched
     table = numbers("predicted", "measured", first=tuned.unit)
-    _add_row(table, "as it was", found.start)
+    _add_row(table, "as it was", result.start)
     if best is not None:
         _add_row(table, best.change, best)
     screen.console.print(table)
-    floor = found.tuned.floor
+    floor = result.tuned.floor
     from gloader.lab.analyze.findings import resource_words
 
     others, search = len(searched.tried) - 1, format_exact_seconds(search_s)
@@ -348,13 +358,13 @@ def _show(screen: Screen, tuned: TunedRun, found: "Autotuned", *, search_s: floa
     end = "; nothing can be much faster" if searched.is_at_floor else ""
     needed = f"no mixture of what was tried takes {resource_words(floor.resource)} less{end}"
     screen.say(f"floor {format_exact_seconds(floor.seconds)}: {needed}")
-    for misfit in found.misfits:
+    for misfit in result.misfits:
         screen.say(f"not measured, as it does not fit: {misfit}")
     if best is None:
         screen.say("nothing that was tried is predicted to be faster")
-    if found.contradiction:
-        screen.say(found.contradiction)
-    if best is not None and found.kept is not best:
+    if result.contradiction:
+        screen.say(result.contradiction)
+    if best is not None and result.kept is not best:
         screen.say("the start was measured to be faster: the recipe has its settings")
     memory = tuned.settings.loader.memory.memory_budget
     if memory is not None:
@@ -369,9 +379,9 @@ def _add_row(table: Table, name: str, trial: "Trial") -> None:
     table.add_row(cell(name), cell(format_exact_seconds(trial.predicted_s)), cell(measured))
 
 
-def _remarks(tuned: TunedRun, found: "Autotuned") -> list[str]:
+def _remarks(tuned: TunedRun, result: "Autotuned") -> list[str]:
     """Return the comment lines of a recipe."""
-    kept, before = found.kept, found.start
+    kept, before = result.kept, result.start
     took = (
         f"predicted {format_exact_seconds(kept.predicted_s)}, measured {format_exact_seconds(kept.seconds)}"
     )

@@ -1,4 +1,8 @@
-"""Checks for `gloader doctor`: the machine, its problems, and the network between a launch's machines."""
+"""Checks for `gloader doctor`: the machine, its disk, and the network between a launch's machines.
+
+A check returns a finding: a name, a value and, if something is wrong, a severity and a fix. `diagnose` runs all
+checks of one machine. `survey_launch` measures the network, and `network_findings` turns the result into findings.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
 
 Severity = Literal["ok", "note", "problem"]
 
-_REQUIRED = ("numpy", "numba", "torch")
+_REQUIRED = ("numpy", "numba", "torch")  # packages without which gloader does not run
 # Optional packages, each with its extra in pyproject.toml.
 _OPTIONAL = {
     "torch-geometric": "pyg",
@@ -52,11 +56,11 @@ class MachineFinding:
     name: str
     value: str
     severity: Severity = "ok"
-    fix: str | None = None
+    fix: str | None = None  # advice, if the severity is not "ok"
 
 
 def _judged(name: str, value: str, *, is_fine: bool, fix: str, severity: Severity = "note") -> MachineFinding:
-    """Return a finding that is fine, or that has ``severity`` and ``fix``. Pure."""
+    """Return a finding with severity "ok" if ``is_fine``, otherwise with ``severity`` and ``fix``. Pure."""
     if is_fine:
         return MachineFinding(name=name, value=value)
     return MachineFinding(name=name, value=value, severity=severity, fix=fix)
@@ -195,6 +199,7 @@ def check_disk(folder: Path) -> list[MachineFinding]:
 
 
 def _probe(base: Path) -> list[MachineFinding]:
+    """Measure the disk of the folder ``base``; return its rates and its ways of reading."""
     from gloader.ssd_store.cost.profile import io_capabilities, refresh_profile, remembered_profile
 
     try:
@@ -259,8 +264,8 @@ HOW_TO_RUN: Final = (
     "`torchrun --nnodes W --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint HOST:29500 -m gloader doctor "
     "--network`"
 )
-_START_S: Final = 60.0
-# Lines of a table. With more pairs, the slowest are shown.
+_START_S: Final = 60.0  # longest wait for all machines of the launch
+# Most pairs of machines in the table. With more pairs, the slowest are shown.
 _MOST_PAIRS: Final = 12
 
 
@@ -284,8 +289,8 @@ def survey_launch(launch: RankLaunch) -> Survey:
 
     timeout = timedelta(seconds=_START_S)
     try:
-        found, rank, world_size = next(rendezvous("env://", timeout=timeout))
-        store = fresh_store(found, rank=rank, world_size=world_size, timeout=timeout)
+        launch_store, rank, world_size = next(rendezvous("env://", timeout=timeout))
+        store = fresh_store(launch_store, rank=rank, world_size=world_size, timeout=timeout)
         return survey_network(store, rank=rank, world_size=world_size)
     except (RuntimeError, ValueError) as error:
         if isinstance(error, ConfigError):
@@ -319,6 +324,7 @@ def _trial_json(trial: NetworkTrial) -> dict[str, Any]:
 
 
 def _machine(card: Card, now: NetworkTrial, number: int) -> MachineFinding:
+    """Return the network interface that gloo uses on machine ``number``, and all its interfaces."""
     from gloader.distributed.network.interfaces import INTERFACE_VARIABLE, interface_of
 
     address = now.used[number] if now.used else card.resolved
@@ -327,14 +333,17 @@ def _machine(card: Card, now: NetworkTrial, number: int) -> MachineFinding:
     uses = f"gloo uses {name or 'no interface'} ({address}, {why})"
     if card.named and not now.used:
         uses = f"gloo was told to use {card.named} ({INTERFACE_VARIABLE})"
-    there = ", ".join(
-        f"{one.name} {one.addresses[0]}" + (f" {_rate(one.bits_per_s / 8)}" if one.bits_per_s else "")
-        for one in card.interfaces
+    interfaces = ", ".join(
+        f"{each.name} {each.addresses[0]}" + (f" {_rate(each.bits_per_s / 8)}" if each.bits_per_s else "")
+        for each in card.interfaces
     )
-    return MachineFinding(name=card.name, value=f"{uses}; it has {there or 'no interface with an address'}")
+    return MachineFinding(
+        name=card.name, value=f"{uses}; it has {interfaces or 'no interface with an address'}"
+    )
 
 
 def _pairs(survey: Survey) -> list[MachineFinding]:
+    """Return the rate and the latency between each two machines, the slowest first."""
     names = [card.name for card in survey.cards]
     ranked = sorted(survey.now.pairs.items(), key=lambda pair: pair[1][0])
     return [
@@ -347,6 +356,7 @@ def _pairs(survey: Survey) -> list[MachineFinding]:
 
 
 def _together(trial: NetworkTrial, name: str) -> MachineFinding:
+    """Return the rate while all machines send to all others, for one trial of interfaces."""
     if not trial.is_connected:
         return MachineFinding(name=name, value=f"does not connect: {trial.error}")
     rate = f"{_rate(trial.bytes_per_s)} from each machine to all others"
@@ -354,6 +364,7 @@ def _together(trial: NetworkTrial, name: str) -> MachineFinding:
 
 
 def _named(trial: NetworkTrial) -> str:
+    """Return the names of the interfaces in a trial."""
     names = sorted({trial.setting.value_on(number) for number in range(len(trial.setting.names))})
     return " and ".join(names)
 

@@ -1,4 +1,8 @@
-"""`gloader train`: train a model on a dataset or a source."""
+"""`gloader train`: train a model on a dataset or a source.
+
+A dataset is a folder that `gloader prepare` wrote. A source is data in another format, such as ``ogb:ogbn-arxiv``; it
+is prepared first. This module checks the flags, prepares the data, and calls `gloader.training.train.fit`.
+"""
 
 import json
 import shlex
@@ -80,7 +84,7 @@ class RunFlags:
 
 _MODEL, _OPTIM, _STEP, _LOADER = ModelConfig(), OptimConfig(), StepConfig(), LoaderSettings()
 _LINKS, _OBJECTS = LinkConfig(), ObjectSettings()
-# The module of the kernels that every conversion needs.
+# The module with the kernels that every preparation needs.
 _CONVERTING = "gloader.convert.csc.csc_kernels"
 # The folder of an MLP's run, inside the compared run's folder.
 _MLP = "mlp"
@@ -139,7 +143,7 @@ def train(
         # prepares, because its copy or its part of the dataset may have another path.
         path = group.run_on_machines(lambda: prepare(run.dataset, screen, memory_budget=budget))
         dataset = held.enter_context(closing(open_dataset(path, objects)))
-        _tell_missing(dataset, run.dataset, screen)
+        _report_missing(dataset, run.dataset, screen)
         require_dataset(settings, dataset)
         if dataset.kind == "hetero":
             _require_typed_run(run, loader, dataset)
@@ -278,14 +282,14 @@ def _print(
     trace: Path | None,
     is_exposed: bool,
 ) -> None:
-    named = shlex.quote(str(out))
+    quoted = shlex.quote(str(out))
     if not screen.is_json:
         print_result(screen, summary, mlp=mlp)
-    screen.say(f"\nresults in {out}; for a page that compares runs: gloader report {named}")
+    screen.say(f"\nresults in {out}; for a page that compares runs: gloader report {quoted}")
     if trace is not None:
         screen.say(
             f"trace in {trace}: open it in https://ui.perfetto.dev; to see what would make the run faster: "
-            f"gloader analyze {named}"
+            f"gloader analyze {quoted}"
         )
     elif is_exposed:
         screen.say(
@@ -309,11 +313,11 @@ def open_or_prepare(
     objects : settings for the mirror of a dataset at a URL
     """
     with closing(open_dataset(prepare(spec, screen, memory_budget=memory_budget), objects)) as dataset:
-        _tell_missing(dataset, spec, screen)
+        _report_missing(dataset, spec, screen)
         yield dataset
 
 
-def _tell_missing(dataset: "Dataset", spec: str, screen: Screen) -> None:
+def _report_missing(dataset: "Dataset", spec: str, screen: Screen) -> None:
     """Report a source's data that its dataset does not use, and a mirrored dataset's missing bytes."""
     receipt = dataset.metadata.get("receipt")
     if is_source(spec) and isinstance(receipt, Mapping) and (unused := receipt.get(NOT_USED)):
@@ -350,6 +354,7 @@ def _prepare_apart(spec: str, screen: Screen, memory_budget: int | None) -> None
 
 
 def _prepare_here(spec: str, screen: Screen, memory_budget: int | None) -> str:
+    """Prepare a source in this process, unless this was done before; return the dataset's path."""
     with convert_view(screen) as progress:
         path = ensure_dataset(
             spec,
@@ -368,6 +373,7 @@ def open_dataset(path: str, objects: ObjectSettings = _OBJECTS) -> "Dataset":
 
 
 def _default_out(dataset: str, model: str) -> Path:
+    """Return the folder runs/DATASET-MODEL-DATE-TIME."""
     moment = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     return Path("runs") / "-".join(filter(None, (file_slug(dataset), model, moment)))
 

@@ -1,4 +1,12 @@
-"""Attention-weighted sums over in-edges, for all heads at once, without a row per edge in memory."""
+"""Attention-weighted sums over in-edges, for all heads at once, without a row per edge in memory.
+
+Each edge has a score per head: its source's score plus its destination's score, through a leaky ReLU. A softmax over
+a destination's in-edges turns scores into weights, and the result is the weighted mean of the source rows. A loop is
+an edge from a destination to itself; the adjacency does not list it.
+
+`attend` computes a batch, with gradients: by Triton kernels if the GPU runs them, otherwise by torch's operations.
+`RunningSoftmax` computes many in-edges piece by piece, without gradients, for inference.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +24,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-NEGATIVE_SLOPE = 0.2
-_SUM_MODE = 0
+NEGATIVE_SLOPE = 0.2  # of the leaky ReLU
+_SUM_MODE = 0  # torch's number for the mode "sum" of an embedding bag
 
 
 def attend(
@@ -125,10 +133,11 @@ def attend_in_torch(
 
 @cache
 def attention_kernels(place: torch.device) -> Callable[..., torch.Tensor] | None:
-    """Return `attend_by_kernels` if it runs on ``place`` with torch's results. Otherwise log the reason; return None.
+    """Return `attend_by_kernels` if it runs on the device ``place`` with the results of torch.
 
-    A CPU has no such kernels: there the result is None without a log line. The kernels are tried once, like
-    `gloader.device.cuda.gather_kernel`, because an installed Triton may be unable to launch.
+    Otherwise return None, and log the reason. A CPU has no such kernels: there the result is None without a log line.
+    The kernels are tried once, like `gloader.device.cuda.gather_kernel`, because an installed Triton may be unable to
+    launch.
     """
     if place.type != "cuda":
         return None
@@ -136,10 +145,10 @@ def attention_kernels(place: torch.device) -> Callable[..., torch.Tensor] | None
         # This import is late, because Triton looks for a GPU at its import.
         from gloader.models.attention_kernels import attend_by_kernels
 
-        for tried, expected in zip(
+        for computed, expected in zip(
             _trial(attend_by_kernels, place), _trial(attend_in_torch, place), strict=True
         ):
-            if not torch.allclose(tried, expected, rtol=1e-4, atol=1e-5):
+            if not torch.allclose(computed, expected, rtol=1e-4, atol=1e-5):
                 raise RuntimeError("they got other sums than torch")  # noqa: TRY301 - as any other failure
     except Exception as error:  # noqa: BLE001 - after any failure torch can attend
         reason = (str(error).splitlines() or [""])[0]
@@ -208,7 +217,8 @@ def reduce_edges(values: torch.Tensor, edges: Adjacency, *, by: str) -> torch.Te
 class RunningSoftmax:
     """A softmax-weighted mean of rows whose edges arrive in pieces. Computes no gradients.
 
-    A piece with a larger score scales down the sums of earlier pieces.
+    It keeps three values for each destination and head: the largest score so far, the sum of exp(score - largest), and
+    the sum of the rows with these weights. A piece with a larger score scales down both sums.
 
     Parameters
     ----------
@@ -235,8 +245,8 @@ class RunningSoftmax:
         self._total = (self._total * decay).add_(reduce_edges(powers, edges, by="sum"))
         # Heads are processed one by one: a piece fills the memory, and all heads at once would double it.
         for head, value in enumerate(self._values):
-            found = sum_neighbors(value, edges, powers[:, head].contiguous())
-            self._sums[head] = found.addcmul_(self._sums[head], decay[:, head, None])
+            sums = sum_neighbors(value, edges, powers[:, head].contiguous())
+            self._sums[head] = sums.addcmul_(self._sums[head], decay[:, head, None])
 
     def add_loops(self, scores: torch.Tensor, nodes: torch.Tensor) -> None:
         """Add an edge from each destination to itself.
@@ -250,8 +260,8 @@ class RunningSoftmax:
         powers = scores.sub_(self._top).exp_()
         self._total = (self._total * decay).add_(powers)
         for head, value in enumerate(self._values):
-            found = value[nodes] * powers[:, head, None]
-            self._sums[head] = found.addcmul_(self._sums[head], decay[:, head, None])
+            sums = value[nodes] * powers[:, head, None]
+            self._sums[head] = sums.addcmul_(self._sums[head], decay[:, head, None])
 
     def rows(self) -> torch.Tensor:
         """Return the weighted mean rows, (heads, n, W); zeros for a destination without edges."""
@@ -265,7 +275,12 @@ class RunningSoftmax:
 
 
 class _Attention(torch.autograd.Function):
-    """Attention with the softmax normalised after the row sums: D quotients instead of E."""
+    """`attend` as an operation of autograd. It divides the row sums by the softmax sums: D quotients instead of E.
+
+    ``slopes`` (E, heads) are the scores after the leaky ReLU, and ``powers`` their exponentials after subtracting the
+    destination's maximum. With loops both have E + D rows, the loops last. The row sums are one embedding bag per
+    destination and head.
+    """
 
     @staticmethod
     def forward(
@@ -301,8 +316,8 @@ class _Attention(torch.autograd.Function):
             weights[:num_edges].t().contiguous(),
         ).to(total.dtype)  # otherwise the next two steps would round each sum again
         if has_loops:
-            own = rows[:num_dst].transpose(0, 1) if rows.dim() == 3 else rows[:num_dst]
-            sums.addcmul_(own, powers[num_edges:].t().unsqueeze(2))
+            dst_rows = rows[:num_dst].transpose(0, 1) if rows.dim() == 3 else rows[:num_dst]
+            sums.addcmul_(dst_rows, powers[num_edges:].t().unsqueeze(2))
         ctx.edges, ctx.ends, ctx.number = edges, (dst, src), number
         ctx.save_for_backward(rows, powers, slopes, total)
         return sums.div_(total.t().unsqueeze(2))

@@ -1,4 +1,15 @@
-"""Attention over in-edges as Triton kernels, one forward and two backward, without atomic additions."""
+"""Attention over in-edges as Triton kernels, one forward and two backward, without atomic additions.
+
+The kernels compute what `gloader.models.attention.attend` describes. Three words recur. A loop is an edge from a
+destination to itself; the adjacency does not list it. A tile is the block of edges and columns that a program loads
+together. Rows are own (``IS_OWN``) if each head has separate rows, otherwise all heads share them.
+
+- `_forward_kernel`: for each destination and head, the softmax of its edges' scores, then the weighted mean row.
+- `_edges_kernel`: for each destination and head, the weight and the score gradient of each edge.
+- `_sources_kernel`: for each source row, the sums of these gradients over the row's out-edges.
+
+So one program writes each result, and adds its terms in a fixed order: every run gives the same bits.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +25,23 @@ if TYPE_CHECKING:
     from gloader.models.adjacency import Adjacency
 
 # A tile has as many edges as most fan-outs, and at most 16 elements for each of its 128 threads.
-_EDGES: Final = 16
-_MOST_COLUMNS: Final = 128
-_WARPS: Final = 4
+_EDGES: Final = 16  # edges of a tile
+_MOST_COLUMNS: Final = 128  # most columns of a tile
+_WARPS: Final = 4  # warps of a program, 32 threads each
 _SLOPE = tl.constexpr(0.2)  # `gloader.models.attention.NEGATIVE_SLOPE`
 # A number below every score. Unlike -inf, its difference with itself is 0.
 _LOWEST = tl.constexpr(-3.0e38)
 _TINY = tl.constexpr(1.17549435e-38)  # the smallest normal number
-# Sizes differ between batches, and one compiled kernel must serve all of them.
+# Arguments for which Triton compiles no special kernels: they differ between batches.
 _SIZES: Final = ("num_dst", "num_edges", "step_dst", "step_head")
 
 
 @triton.jit
 def _score(scores, source, destination, is_edge):  # type: ignore[no-untyped-def]
-    """Return the edges' scores before and after the leaky ReLU, and -inf in lanes without an edge.
+    """Return the edges' scores before and after the leaky ReLU. The second is -inf in lanes without an edge.
 
-    ``source`` and ``destination`` are numbers of a node and head in ``scores`` (nodes, HEADS, 2).
+    ``source`` and ``destination`` are positions node * HEADS + head in ``scores`` (nodes, HEADS, 2). A lane is one
+    element of a tile.
     """
     total = tl.load(scores + source * 2, mask=is_edge, other=0.0) + tl.load(scores + destination * 2 + 1)
     return total, tl.where(is_edge, tl.where(total > 0, total, total * _SLOPE), float("-inf"))
@@ -39,7 +51,7 @@ def _score(scores, source, destination, is_edge):  # type: ignore[no-untyped-def
 def _edge(scores, indices, edge, end, to, head, HEADS: tl.constexpr):  # type: ignore[no-untyped-def]
     """Return the mask for each ``edge`` before ``end``, the sources, and the result of `_score`.
 
-    ``to`` is the number of the destination and ``head``.
+    ``to`` is the destination's position node * HEADS + head.
     """
     is_edge = edge < end
     source = tl.load(indices + edge, mask=is_edge, other=0).to(tl.int64)
@@ -59,7 +71,7 @@ def _importance(importance, edge, is_edge, IS_WEIGHTED: tl.constexpr):  # type: 
 
 @triton.jit
 def _dot(rows, place, is_edge, upstream, WIDTH: tl.constexpr, EDGES: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Multiply the rows at ``place`` with one gradient row; return the products, (EDGES,)."""
+    """Return the scalar products of the rows at ``place`` with the gradient row ``upstream``, (EDGES,)."""
     found = tl.zeros((EDGES,), tl.float32)
     for start in range(0, WIDTH, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
@@ -92,14 +104,19 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
     HAS_LOOPS: tl.constexpr,
     IS_WEIGHTED: tl.constexpr,
 ):
-    """One program for each destination and head: first its scores' softmax, then its mean row."""
+    """Compute one destination's mean row for one head, in two scans over its edges.
+
+    The first scan finds the scores' maximum and the sum of their exponentials. The second one adds the weighted rows.
+    ``result`` (D, HEADS, WIDTH); ``tops`` and ``totals`` (D, HEADS) receive the maximum and the sum.
+    """
     to = tl.program_id(0).to(tl.int64)
     node = to // HEADS
     head = to % HEADS
     begin = tl.load(indptr + node).to(tl.int64)
     end = tl.load(indptr + node + 1).to(tl.int64)
     lane = tl.arange(0, EDGES)
-    # The softmax runs in tiles. A tile with a larger score scales down the sums of earlier tiles.
+    # Before each tile, `top` is the maximum of the earlier scores, and `total` the sum of exp(score - top). A tile with
+    # a larger score scales down the sum of earlier tiles.
     if HAS_LOOPS:
         # The loop is a tile with one edge.
         _, loop_slope = _score(scores, to + lane * 0, to, lane < 1)
@@ -167,9 +184,13 @@ def _edges_kernel(  # type: ignore[no-untyped-def]
     HAS_LOOPS: tl.constexpr,
     IS_WEIGHTED: tl.constexpr,
 ):
-    """One program for each destination and head: attention and score gradients of its edges and its loop.
+    """Compute the weights and score gradients of one destination's edges and its loop, for one head.
 
-    In ``weights`` and ``grad_edges`` (E + D, HEADS), the loops follow all edges.
+    The first scan over the edges sums the products of weight, row and gradient. The second one subtracts this sum
+    from each edge's product, as the derivative of a softmax does, and stores the results.
+
+    In ``weights`` and ``grad_edges`` (E + D, HEADS), the loops follow all edges. ``ends`` (E,) receives each edge's
+    destination, and ``grad_scores`` (U, HEADS, 2) the gradient of the destination's score.
     """
     to = tl.program_id(0).to(tl.int64)
     node = to // HEADS
@@ -242,7 +263,11 @@ def _sources_kernel(  # type: ignore[no-untyped-def]
     HAS_LOOPS: tl.constexpr,
     HAS_ROWS: tl.constexpr,
 ):
-    """One program for each row: its gradient and its source score's gradient, over its out-edges in order."""
+    """Compute the gradients of one row and of its source scores: sums over the row's out-edges.
+
+    ``order`` (E,) lists the edges sorted by source, and ``bounds`` (U + 1,) each source's first position there. The
+    edges' weights and gradients come from `_edges_kernel`.
+    """
     at = tl.program_id(0).to(tl.int64)
     node = at // HEADS if IS_OWN else at
     # Rows shared by all heads receive gradients from each head.
@@ -308,7 +333,10 @@ def attend_by_kernels(
 
 
 class _KernelAttention(torch.autograd.Function):
-    """Saves two numbers per destination and head, from which the backward pass recomputes the attention."""
+    """The kernels as an operation of autograd.
+
+    The forward pass saves two numbers per destination and head, from which the backward pass recomputes the attention.
+    """
 
     @staticmethod
     def forward(

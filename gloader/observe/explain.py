@@ -1,6 +1,8 @@
-"""A loader's explanations as text: each part's home, the chosen reads with reasons, the results.
+"""A loader's explanations as text: its plan before the run, and the comparison with measurements afterwards.
 
-`explain_passes` compares passes over the edges with their prediction.
+`explain_tiers` shows each part of the data with its home: memory or the SSD. `explain_io` shows the disk's rates.
+`explain_run` compares predicted with measured times of superbatches, which are batches whose missing rows are read
+together. `explain_passes` does the same for passes, which read the edge file once for many batches.
 """
 
 from __future__ import annotations
@@ -28,8 +30,9 @@ FITS_IN_MEMORY: Final = (
     "features='auto') keeps them in memory"
 )
 
-# With three feature buffers, reading, gathering and the loop overlap. The texts describe fewer buffers.
+# With three feature buffers, reading, gathering and the training loop overlap.
 _ALL_AT_WORK: Final = 3
+# The effect of fewer buffers, by their number.
 _FEW_BUFFERS: Final = {
     1: "memory for one feature buffer: reading waits while the loop computes, and asking for the next batch empties "
     "the x of the last; a smaller batch size or a larger budget makes room for more",
@@ -39,7 +42,7 @@ _FEW_BUFFERS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFacts:
-    """One node type's feature rows."""
+    """Size of one node type's feature table."""
 
     name: str
     num_nodes: int
@@ -48,11 +51,11 @@ class TableFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierFacts:
-    """Homes and sizes for a loader's data."""
+    """Facts for `explain_tiers`: homes and sizes of a loader's data."""
 
     tables: tuple[TableFacts, ...]  # tables in the plan's order
     plan: MemoryPlan
-    policy: str
+    policy: str  # cache policy
     topology: TopologyChoice
     rates: IoRates
     links: str = ""  # a line about the links, if seeds are edges
@@ -65,12 +68,12 @@ class TierFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IoFacts:
-    """The settings and rates by which missing rows are read."""
+    """Facts for `explain_io`: the settings and rates by which missing rows are read."""
 
     size: SuperbatchSize
     rates: IoRates
-    staging_bytes: int
-    spill_bytes: int
+    staging_bytes: int  # memory for the missing rows of a superbatch
+    spill_bytes: int  # disk space for them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,11 +229,12 @@ def _explain_tables(reports: Sequence[SuperbatchReport]) -> list[str]:
         if report.table:
             tables[report.table].append(report)
     lines = []
-    for name, found in tables.items():
-        rows, misses = sum(report.rows for report in found), sum(report.misses for report in found)
-        ways = Counter(report.choice.text for report in found if report.misses)
+    for name, table_reports in tables.items():
+        rows = sum(report.rows for report in table_reports)
+        misses = sum(report.misses for report in table_reports)
+        ways = Counter(report.choice.text for report in table_reports if report.misses)
         text = ", ".join(f"{way} {times}" for way, times in ways.most_common())
-        text = f"{text}; {_bytes_text(found)}" if text else "nothing was read"
+        text = f"{text}; {_bytes_text(table_reports)}" if text else "nothing was read"
         lines.append(
             f"{name}: {1 - misses / max(rows, 1):.0%} of {format_count(rows)} rows were cached; {text}"
         )
@@ -295,6 +299,7 @@ def _kinds(reports: Sequence[SuperbatchReport]) -> list[list[SuperbatchReport]]:
 
 
 def _cells(kind: list[SuperbatchReport]) -> list[str]:
+    """Return the table row for one kind of superbatch."""
     first = kind[0]
     steps = [report for report in kind if report.predicted_step_s is not None]
     retrieval = [
@@ -356,7 +361,7 @@ class MeasuredPass:
     report: PassReport
     num_batches: int  # batches that can be built now, because the pass brought their last hop
     measured_s: float  # time on the disk; concurrent users share the disk's time
-    cpu_s: float  # processor time of its thread for picks, verification and distribution
+    cpu_s: float  # processor time of the pass's thread: picking neighbours, verifying and distributing edges
 
 
 def explain_passes(passes: Sequence[MeasuredPass]) -> str:
@@ -365,8 +370,8 @@ def explain_passes(passes: Sequence[MeasuredPass]) -> str:
     Passes of the same kind completed the same number of batches and read in the same way.
     """
     kinds: dict[tuple[str, int], list[MeasuredPass]] = defaultdict(list)
-    for one in passes:
-        kinds[one.report.way, one.num_batches].append(one)
+    for measured in passes:
+        kinds[measured.report.way, measured.num_batches].append(measured)
     table = [
         [
             "read",
@@ -390,7 +395,7 @@ def explain_passes(passes: Sequence[MeasuredPass]) -> str:
 
 def pass_error(passes: Sequence[MeasuredPass]) -> float | None:
     """Return the median |predicted / measured - 1| over ``passes``, or None without passes. Pure."""
-    return median_error((one.report.predicted_s, one.measured_s) for one in passes)
+    return median_error((measured.report.predicted_s, measured.measured_s) for measured in passes)
 
 
 def edges_moved(stats: EpochStats) -> str:
@@ -405,16 +410,19 @@ def edges_moved(stats: EpochStats) -> str:
 
 
 def _pass_cells(kind: list[MeasuredPass]) -> list[str]:
+    """Return the table row for one kind of pass."""
     first = kind[0]
-    measured_s = median(one.measured_s for one in kind)
+    measured_s = median(measured.measured_s for measured in kind)
+    reports = [measured.report for measured in kind]
+    predicted_s = median(report.predicted_s for report in reports)
     return [
         first.report.way,
         str(first.num_batches),
         str(len(kind)),
-        format_bytes(median(one.report.cost.read.bytes_read for one in kind)),
-        format_bytes(median(one.report.cost.bytes_written for one in kind)),
-        format_seconds(median(one.report.predicted_s for one in kind)),
+        format_bytes(median(report.cost.read.bytes_read for report in reports)),
+        format_bytes(median(report.cost.bytes_written for report in reports)),
+        format_seconds(predicted_s),
         format_seconds(measured_s),
-        format_seconds(median(one.cpu_s for one in kind)),
-        format_error(median_error([(median(one.report.predicted_s for one in kind), measured_s)])),
+        format_seconds(median(measured.cpu_s for measured in kind)),
+        format_error(median_error([(predicted_s, measured_s)])),
     ]

@@ -1,8 +1,12 @@
-"""The timeline: a record of each stage's work for Perfetto. Recording a piece of work takes a microsecond.
+"""The timeline: a record of each stage's work, for the viewer Perfetto. Recording one event takes a microsecond.
 
-Work becomes events of the Chrome trace format, with a track for each thread and arrows that follow each batch:
-https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. `RecentTimeline` keeps the latest
-epochs in little memory, enough to replay one of them.
+An event is one piece of work by one thread, such as the sampling of a batch: ten integers (`FIELDS`) and optional
+notes. Each thread collects its events in memory. At the end they become a file in the Chrome trace format
+(https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU): a track is a thread's line on the
+screen, a slice is an event on a track, and a flow is a chain of arrows through all slices of a batch.
+
+`TimelineRecorder` keeps all events of a run. `RecentTimeline` keeps those of the latest epochs in little memory, enough
+to replay one of them.
 """
 
 from __future__ import annotations
@@ -34,6 +38,8 @@ if TYPE_CHECKING:
     from gloader.types import BatchId, IdArray
 
 
+# The integers of an event, in order. ``stage`` is a position in `WORK_NAMES`; ``index`` is the batch in its epoch;
+# ``batches`` is the number of batches from this one on, more than 1 for work on a superbatch.
 FIELDS: Final = (
     "stage",
     "epoch",
@@ -47,14 +53,15 @@ FIELDS: Final = (
     "bytes_written",
 )
 _STAGE, _EPOCH, _INDEX, _BATCHES, _STARTED, _ENDED, _CPU, _REQUESTS, _READ, _WRITTEN = range(len(FIELDS))
-_PROCESS: Final = 1
+_PROCESS: Final = 1  # the process number in the file
+# Stages: a waiting consumer, which belongs to no batch's flow, and the last work on a batch.
 _WAIT, _LAST = WORK_NAMES.index("wait"), WORK_NAMES.index("compute")
-_INDEX_BITS: Final = 32
-_ROWS_AT_ONCE: Final = 4096
+_INDEX_BITS: Final = 32  # low bits of a batch key, for the index; the epoch is above them
+_ROWS_AT_ONCE: Final = 4096  # events turned into Python numbers together
 
 
 class Used(NamedTuple):
-    """Resources that a piece of work used: the last fields in `FIELDS`."""
+    """Resources that an event's work used: the last four of `FIELDS`."""
 
     cpu_ns: int = 0  # processor time of the thread and its helpers; of the whole process for "compute"
     requests: int = 0  # reads issued to the SSD
@@ -64,20 +71,20 @@ class Used(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackRecord:
-    """One thread's record."""
+    """The events of one thread."""
 
     thread_name: str
-    events: bytes  # int64 (n, 10) of FIELDS
-    notes: Mapping[int, Mapping[str, Any]]  # byte offset of a record -> its notes
+    events: bytes  # n events of ten int64 each
+    notes: Mapping[int, Mapping[str, Any]]  # byte offset of an event in ``events`` -> its notes
 
     @property
     def table(self) -> IdArray:
-        """(n, 10) int64, columns as FIELDS."""
+        """The events as an array, (n, 10) int64, with `FIELDS` as columns."""
         return np.frombuffer(self.events, dtype=np.int64).reshape(-1, len(FIELDS))
 
 
 def timeline_events(records: Sequence[TrackRecord]) -> Iterator[dict[str, Any]]:
-    """Yield the events in ``records``: names, slices, then arrows. Times in microseconds. Pure."""
+    """Yield the file's entries for ``records``: names, slices, then arrows. Times in microseconds. Pure."""
     tables = [record.table for record in records]
     starts = [int(table[:, _STARTED].min()) for table in tables if len(table)]
     origin = min(starts, default=0)
@@ -92,7 +99,7 @@ def timeline_events(records: Sequence[TrackRecord]) -> Iterator[dict[str, Any]]:
 
 
 def _rows(table: IdArray) -> Iterator[list[int]]:
-    """Yield ``table``'s rows as Python numbers, a block at a time. Pure."""
+    """Yield ``table``'s rows as lists of Python numbers. Pure."""
     for first in range(0, len(table), _ROWS_AT_ONCE):
         yield from table[first : first + _ROWS_AT_ONCE].tolist()
 
@@ -120,18 +127,19 @@ def _names(
     records: Sequence[TrackRecord], tables: Sequence[IdArray], threads: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
     """Yield each track's name and position, in the order in which a batch passes the stages."""
-    seen: set[int] = set()
+    named: set[int] = set()
     for record, table, thread in zip(records, tables, threads, strict=True):
-        if thread in seen:
+        if thread in named:
             continue
-        seen.add(thread)
-        place = int(table[:, _STAGE].min(initial=len(WORK_NAMES)))
+        named.add(thread)
+        first_stage = int(table[:, _STAGE].min(initial=len(WORK_NAMES)))
         base = {"ph": "M", "pid": _PROCESS, "tid": thread}
         yield {**base, "name": "thread_name", "args": {"name": record.thread_name}}
-        yield {**base, "name": "thread_sort_index", "args": {"sort_index": place * 1000 + thread}}
+        yield {**base, "name": "thread_sort_index", "args": {"sort_index": first_stage * 1000 + thread}}
 
 
 def _slice(row: Sequence[int], notes: Mapping[str, Any], thread: int, origin: int) -> dict[str, Any]:
+    """Return the slice for one event. ``origin`` is the time that the file counts from, in ns."""
     name = WORK_NAMES[row[_STAGE]]
     event = {
         "ph": "X",
@@ -145,7 +153,7 @@ def _slice(row: Sequence[int], notes: Mapping[str, Any], thread: int, origin: in
         args["batches"] = row[_BATCHES]
     args |= {key: plain(value) for key, value in notes.items()}
     args["cpu_us"] = row[_CPU] / 1e3
-    args |= {FIELDS[at]: row[at] for at in (_REQUESTS, _READ, _WRITTEN) if row[at]}
+    args |= {FIELDS[column]: row[column] for column in (_REQUESTS, _READ, _WRITTEN) if row[column]}
     return {**event, "name": name, "cat": "stage", "args": args}
 
 
@@ -157,26 +165,27 @@ def _arrows(tables: Sequence[IdArray], threads: Sequence[int], origin: int) -> I
     stops = _stops(tables, threads)
     if not len(stops):
         return
-    # Sorted by batch, then by time, so that each flow is one stretch of the table.
+    # Sorted by batch, then by time, so that each flow is a range of consecutive rows.
     stops = stops[np.lexsort((stops[:, 1], stops[:, 0]))]
     is_last = np.append(stops[1:, 0] != stops[:-1, 0], True)
     ends = is_last | (stops[:, 3] == _LAST)
     begins = np.append(True, ends[:-1])
     flows = np.cumsum(begins)
     columns = (stops[:, 1], stops[:, 2], begins, ends, flows)
-    for at, thread, begin, end, flow in _rows(np.stack(columns, axis=1)):
+    for time_ns, thread, begin, end, flow in _rows(np.stack(columns, axis=1)):
         if begin and end:
-            continue  # one slice, nothing to join
+            continue  # a flow through a single slice has no arrow
         event = {"ph": "s" if begin else "f" if end else "t", "name": "batch", "cat": "batch", "id": flow}
         if end:
             event["bp"] = "e"  # the arrow ends at the enclosing slice, not at the next one
-        yield {**event, "pid": _PROCESS, "tid": thread, "ts": (at - origin) / 1e3}
+        yield {**event, "pid": _PROCESS, "tid": thread, "ts": (time_ns - origin) / 1e3}
 
 
 def _stops(tables: Sequence[IdArray], threads: Sequence[int]) -> IdArray:
-    """Return (n, 4) int64 [batch key, middle of the slice in ns, track, stage] of every batch in every slice. Pure.
+    """Return the points that flows pass through, one for each batch of each slice, (n, 4) int64. Pure.
 
-    A slice over several batches names only the first batch; the others are the next known keys.
+    Columns are the batch key (epoch and index), the middle of the slice in ns, the track and the stage. A slice over
+    several batches names only the first batch; the others are the next known keys.
     """
     columns: list[NDArray[np.int64]] = []
     for table, thread in zip(tables, threads, strict=True):
@@ -216,8 +225,8 @@ NoteValue: TypeAlias = int | float | str | bool
 
 # 40 MB of events, and up to 180 MB of notes. An epoch of 1,000 batches has about 8,000 events.
 MAX_EVENTS: Final = 500_000
-_LINES_PER_CHUNK: Final = 4096
-_CODES: Final = {name: code for code, name in enumerate(WORK_NAMES)}
+_LINES_PER_CHUNK: Final = 4096  # entries of the file that are written together
+_CODES: Final = {name: code for code, name in enumerate(WORK_NAMES)}  # stage -> its number in an event
 _NOTHING_USED: Final = Used()
 _pack = struct.Struct(f"={len(FIELDS)}q").pack
 
@@ -229,19 +238,19 @@ class _Track:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.events = bytearray()  # records of FIELDS, as bytes: the garbage collector does not walk bytes
-        self.notes: dict[int, dict[str, NoteValue]] = {}  # offset in `events` -> the notes of that record
-        self.dropped = 0
+        self.events = bytearray()  # ten int64 per event, as bytes: the garbage collector does not walk bytes
+        self.notes: dict[int, dict[str, NoteValue]] = {}  # offset of an event in `events` -> its notes
+        self.dropped = 0  # events beyond the recorder's limit
 
 
 class TimelineRecorder:
-    """Records events of any thread without a lock, and writes them as a timeline for https://ui.perfetto.dev.
+    """Records events of any thread without a lock, and writes them as a file for https://ui.perfetto.dev.
 
     Thread-safe. Events beyond ``max_events`` are only counted.
 
     Parameters
     ----------
-    max_events : the most events to keep, 80 bytes each and their notes
+    max_events : largest number of kept events; each takes 80 bytes, and its notes more
 
     Raises
     ------
@@ -253,7 +262,9 @@ class TimelineRecorder:
         if max_events < 1:
             raise ConfigError(f"max_events = {max_events} is not allowed; give at least 1")
         self._max_events = max_events
-        self._tickets = itertools.count()  # `next` on it is atomic: the bound needs no lock
+        self._tickets = (
+            itertools.count()
+        )  # one ticket per event; `next` is atomic, so the limit needs no lock
         self._tracks: list[_Track] = []
         self._lock = threading.Lock()
         self._local = threading.local()
@@ -265,7 +276,7 @@ class TimelineRecorder:
 
     @property
     def num_dropped(self) -> int:
-        """Number of events dropped beyond the bound."""
+        """Number of events beyond ``max_events``, which were not kept."""
         return sum(track.dropped for track in list(self._tracks))
 
     def record(
@@ -278,15 +289,15 @@ class TimelineRecorder:
         used: Used = _NOTHING_USED,
         notes: dict[str, NoteValue] | None = None,
     ) -> None:
-        """Record a piece of the calling thread's work.
+        """Record an event: one piece of the calling thread's work.
 
         Parameters
         ----------
-        stage : the stage
-        batch, batches : the batch, or the first one and their number
+        stage : kind of work
+        batch, batches : the first batch that the work was for, and the number of batches
         started_ns, ended_ns : times from `time.perf_counter_ns`
         used : processor time, requests and bytes
-        notes : further facts to show
+        notes : further facts for the viewer, by name
         """
         track = self._track()
         if next(self._tickets) >= self._max_events:
@@ -347,7 +358,7 @@ def _record_of(track: _Track) -> TrackRecord:
 
 
 def trace_chunks(events: Iterable[dict[str, Any]], other: dict[str, Any]) -> Iterator[bytes]:
-    """Yield a trace file in pieces: its head, then ``events``. The whole text would be several times larger."""
+    """Yield the text of a trace file in chunks: its head, then ``events``. The whole text would take much memory."""
     head = {"displayTimeUnit": "ms", "otherData": other}
     yield json.dumps(head, allow_nan=False, default=plain)[:-1].encode() + b', "traceEvents": [\n'
     lines = (json.dumps(event, allow_nan=False) for event in events)
@@ -369,7 +380,7 @@ class RecentTimeline:
 
     Parameters
     ----------
-    whole : recorder for all batches. None means that only the first ones are recorded.
+    whole : recorder for all batches of the run, or None
     """
 
     def __init__(self, whole: TimelineRecorder | None = None) -> None:
@@ -387,7 +398,7 @@ class RecentTimeline:
         used: Used,
         notes: dict[str, NoteValue] | None = None,
     ) -> None:
-        """Record a piece of the calling thread's work; arguments as in `TimelineRecorder.record`."""
+        """Record an event; arguments as in `TimelineRecorder.record`."""
         if self.whole is not None:
             self.whole.record(stage, batch, batches, started_ns, ended_ns, used, notes)
         if batch.index < MOST_BATCHES:

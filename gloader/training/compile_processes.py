@@ -1,7 +1,7 @@
 """The processes that compile kernels before a run: as many at once as the memory budget allows.
 
-numba keeps compilation memory until its process ends. When the processes come near the budget, one
-ends, and a new one continues its work with the saved kernels.
+A job is a group of kernels that one process compiles. numba keeps compilation memory until its process ends. When all
+processes together come near the budget, one of them ends, and a new process continues its job with the saved kernels.
 """
 
 import fcntl
@@ -19,18 +19,19 @@ from typing import Any
 from gloader.core.units import format_bytes
 
 _LOG = logging.getLogger("gloader")
-_SAYS_EVERY_S = 4.0
-_LOOKS_EVERY_S = 0.05
+_SAYS_EVERY_S = 4.0  # seconds between two progress messages
+_LOOKS_EVERY_S = 0.05  # seconds between two looks at the processes
 
 # Anonymous memory that a process takes to load all kernels of a job and compile a few. Measured: 95 MB, and with
 # torch 216 MB; for links, or for several types, somewhat more.
 _LEAST_BYTES, _LEAST_BYTES_WITH_TORCH = 120_000_000, 232_000_000
-# The largest kernel. A process compiles it before it checks whether it should end.
+# Memory to compile the largest kernel. A process finishes its kernel before it checks whether it should end.
 _KERNEL_BYTES = 12_000_000
-# Kernels saved before a process may be ended: its successor takes two seconds to begin.
+# Kernels that a process saves before it may be ended: the next process takes two seconds to begin.
 _LEAST_SAVED = 2
 _MADE_ROOM = 75  # exit status of a process that made room
-# An interpreter with torch, unless it can be measured here. A memory budget is counted above this base.
+# Anonymous memory of an interpreter with torch, if it cannot be measured here. A memory budget counts only the memory
+# above this base.
 _BARE_BYTES = 145_000_000
 
 
@@ -39,9 +40,9 @@ class CompileJob:
     """Kernels that one process compiles."""
 
     name: str
-    module: str  # run by its name, with ``words``
-    words: str
-    needs_torch: bool
+    module: str  # the program, run as ``python -m module words``
+    words: str  # its argument
+    needs_torch: bool  # whether the process imports torch
 
     @property
     def least_bytes(self) -> int:
@@ -82,9 +83,9 @@ def lack_of(room_bytes: int, jobs: Sequence[CompileJob]) -> str:
 
 
 def run_all(jobs: Sequence[CompileJob], folder: Path, says: Any, *, room_bytes: int) -> bool:
-    """Run all jobs, one per core, or one at a time in little room, and report progress every few seconds.
+    """Run all jobs in processes, one per core, and report progress every few seconds.
 
-    Returns whether all jobs were completed.
+    If the memory does not suffice for all jobs, they run one after another. Returns whether all jobs were completed.
 
     Parameters
     ----------
@@ -94,7 +95,7 @@ def run_all(jobs: Sequence[CompileJob], folder: Path, says: Any, *, room_bytes: 
     room_bytes : anonymous memory for all processes together
     """
     is_ample = sum(job.least_bytes for job in jobs) <= room_bytes
-    at_once = len(os.sched_getaffinity(0)) if is_ample else 1
+    max_running = len(os.sched_getaffinity(0)) if is_ample else 1
     # One at a time, jobs without torch run first: they have the most room for kernels that later jobs only load.
     waiting = list(jobs) if is_ample else sorted(jobs, key=lambda job: job.least_bytes)
     running: list[tuple[CompileJob, subprocess.Popen[bytes]]] = []
@@ -103,7 +104,7 @@ def run_all(jobs: Sequence[CompileJob], folder: Path, says: Any, *, room_bytes: 
     began = said = time.monotonic()
     try:
         while waiting or running:
-            while waiting and len(running) < at_once and _has_room(waiting[0], running, room_bytes):
+            while waiting and len(running) < max_running and _has_room(waiting[0], running, room_bytes):
                 job = waiting.pop(0)
                 running.append((job, job.start(folder)))
             for ended in [each for each in running if each[1].poll() is not None]:
@@ -149,8 +150,9 @@ def _make_room(
 ) -> "list[subprocess.Popen[bytes]]":
     """End one process if all together come near ``room_bytes``: the process that restarts fastest.
 
-    If several come even nearer, that process is killed and returned. Its kernel under compilation is lost. On a busy
-    machine this kernel takes so long that the others would exceed the bound meanwhile.
+    Normally the process gets an order to end after its current kernel. If the bound is even nearer, it is killed, and
+    the result has this process. Its current kernel is lost: on a busy machine the kernel would take so long that the
+    other processes exceed the bound meanwhile.
     """
     held = _held_by(running)
     if sum(held) + len(held) * _KERNEL_BYTES <= room_bytes:

@@ -1,8 +1,11 @@
 """The first run on a machine: separate processes compile the kernels and free their memory when they end.
 
 Compilation takes some 250 MB, which numba keeps until its process ends. So before a command takes memory, other
-processes rehearse parts of it on a small graph and leave the kernels in numba's cache. The memory budget covers
-these processes too.
+processes rehearse it on a small graph and leave the kernels in numba's cache. The memory budget covers these
+processes too.
+
+A rehearsal has up to four parts, such as the loading of batches or the reading of rows. `compile_first` starts the
+processes, one for each part. This module is also their program: it calls `Rehearsal.hold`.
 """
 
 import hashlib
@@ -39,24 +42,28 @@ _POLICIES = {
     "none": "gloader.ssd_store.sweep.sweep_kernels",
 }
 
+# Modules with the kernels of link loaders, and of rows that machines exchange.
 _LINKS = "gloader.samplers.link_kernels"
 _EXCHANGE = "gloader.distributed.exchange.owner"
+# The small graph's link tables: edges to predict, and given negatives.
 _TABLE, _WRONG = "train", "wrong"
-# Folders with kernels: an edit in one may leave kernels to be compiled.
+# Folders below ``gloader`` with kernels. After a change in one of them, kernels may need compilation again.
 _KERNEL_ROOMS = ("samplers", "cache", "ssd_store", "core", "dataset")
 
+# Sizes of the small graph; _MAX_DIM is its largest number of features.
 _NODES, _EDGES_PER_NODE, _MAX_DIM = 1024, 8, 1024
-_BATCH_SIZE, _SUPERBATCH = 64, 2
-_SPILL_BYTES = 64 << 20
-_EXCHANGE_BYTES = 8 << 20
+_BATCH_SIZE, _SUPERBATCH = 64, 2  # seeds of a batch, batches of a superbatch
+_SPILL_BYTES = 64 << 20  # disk space of one rehearsal
+_EXCHANGE_BYTES = 8 << 20  # memory for exchanged rows
 
-# "batches": from seeds to rows. "swept": batches with swept edges. "rows": only rows, in order and in sweeps.
-# "exchange": rows that machines exchange.
+# "batches": from seeds to feature rows. "swept": the same with edges that are read in sweeps over the edge file.
+# "rows": only feature rows, in node order and in sweeps. "exchange": rows that machines exchange.
 Part = Literal["batches", "swept", "rows", "exchange"]
 
-# Multiples of the edges' bytes. A budget below the first does not hold the edges. A run with more than the second,
-# besides its code, does. In between it depends on the loader's share.
+# Multiples of the edges' bytes. With a budget below the first multiple, the edges stay on the SSD. With more than the
+# second, besides the run's code, they are in memory. In between it depends on the loader's share.
 _SWEPT_BELOW, _HELD_ABOVE = 2, 10
+# Value of ``topology`` for a budget in between: both ways are rehearsed.
 _EITHER = "either"
 
 
@@ -64,11 +71,11 @@ _EITHER = "either"
 class Rehearsal:
     """The settings that determine a command's kernels."""
 
-    folder: str
-    index_dtype: str
+    folder: str  # folder for the small graph and for the processes' files
+    index_dtype: str  # dtype of the edges' sources
     feature_dtype: str
     feature_dim: int
-    has_weights: bool
+    has_weights: bool  # whether edges have weights
     kind: str  # kind of the dataset: several types have sampling kernels of their own
     loader: dict[str, Any] | None  # keywords of a loader; None if the command samples no batch
     links: dict[str, Any] | None = None  # further keywords of a link loader
@@ -76,7 +83,7 @@ class Rehearsal:
     part: Part = "rows"
 
     def jobs(self) -> list[CompileJob]:
-        """Return the parts. They share hardly a kernel, so processes may run them side by side."""
+        """Return one job for each part. Parts share hardly a kernel, so processes may run them side by side."""
         parts: list[Part] = ["rows"]
         if self.loader is not None:
             parts[:0] = ["batches", "swept"] if self.loader["topology"] == _EITHER else ["batches"]
@@ -101,17 +108,18 @@ class Rehearsal:
         folder = getattr(caches[0], "cache_path", None) if caches else None
         if folder is None:
             return None
-        said = asdict(self) | {"folder": "", "feature_dim": 0}
+        # Settings that choose no kernel are left out.
+        facts = asdict(self) | {"folder": "", "feature_dim": 0}
         if self.loader is not None:
-            said["loader"] = {name: value for name, value in self.loader.items() if name != "fanouts"}
+            facts["loader"] = {name: value for name, value in self.loader.items() if name != "fanouts"}
         root = Path(__file__).parents[1]
         files = (path for room in _KERNEL_ROOMS for path in (root / room).rglob("*.py"))
         stamps = sorted((str(path), path.stat().st_mtime_ns) for path in files)
-        digest = hashlib.sha256(json.dumps([said, stamps], default=str).encode()).hexdigest()[:16]
+        digest = hashlib.sha256(json.dumps([facts, stamps], default=str).encode()).hexdigest()[:16]
         return Path(folder) / f"gloader-{digest}.held"
 
     def hold(self) -> None:
-        """Sample, cache and read a graph of a thousand nodes in every way that the command may use."""
+        """Write a graph of a thousand nodes, and sample, cache and read it as this part of the command does."""
         from gloader.dataset import Dataset
 
         dataset = Dataset.open(self._write_graph())
@@ -144,7 +152,7 @@ class Rehearsal:
         return keywords | {"spill_dir": self.folder}
 
     def _load(self, dataset: "Dataset", **changes: str) -> None:
-        """Load an epoch."""
+        """Load an epoch of batches."""
         with self._open_loader(dataset, self._keywords(**changes)) as loader:
             for _ in loader:
                 pass
@@ -222,7 +230,7 @@ class Rehearsal:
         dataset.labels_of(dataset.train)
 
     def _sweep(self, dataset: "Dataset") -> None:
-        """Stage and pack the missing rows of a superbatch, and read them."""
+        """Read the missing rows of a superbatch in both ways of a sweep: into memory, and packed on the disk."""
         import numpy as np
 
         from gloader.ssd_store import Packer, load_misses
@@ -359,8 +367,8 @@ def compile_first(
         feature_dim=max(1, nodes.feature_dim),
         has_weights=edges is not None and edges.has_weights,
         kind=dataset.kind,
-        loader=None if loader is None else _in_small(loader, dataset, beside_bytes=process.code_bytes),
-        links=None if links is None else _of_links(links),
+        loader=None if loader is None else _small_loader(loader, dataset, beside_bytes=process.code_bytes),
+        links=None if links is None else _small_links(links),
         is_exchanged=is_exchanged,
     )
     # A run of another kind needs the same kernels for other argument types, which a kernel does not show.
@@ -383,7 +391,7 @@ def compile_first(
         _LOG.debug("kernels are compiled in the run itself: %s", error)
 
 
-def _in_small(loader: "LoaderSettings", dataset: "Dataset", *, beside_bytes: int) -> dict[str, Any]:
+def _small_loader(loader: "LoaderSettings", dataset: "Dataset", *, beside_bytes: int) -> dict[str, Any]:
     """Return keywords for a loader with the same kernels as ``loader`` and almost no memory. Pure.
 
     Parameters
@@ -418,7 +426,7 @@ def _in_small(loader: "LoaderSettings", dataset: "Dataset", *, beside_bytes: int
     }
 
 
-def _of_links(links: "LinkConfig") -> dict[str, Any]:
+def _small_links(links: "LinkConfig") -> dict[str, Any]:
     """Return link loader keywords that need the kernels for ``links``, over the rehearsal's table."""
     return {
         "edges": _TABLE,
@@ -483,6 +491,6 @@ def _kernels_of(name: str) -> list[Any]:
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    asked = Rehearsal(**json.loads(sys.argv[1]))
-    save_in_turns(Path(asked.folder), asked.part)
-    asked.hold()
+    this_part = Rehearsal(**json.loads(sys.argv[1]))
+    save_in_turns(Path(this_part.folder), this_part.part)
+    this_part.hold()

@@ -1,4 +1,12 @@
-"""The processes that train one network together."""
+"""The processes that train one network together.
+
+A rank is one process of a launch by torchrun; a machine runs one or several ranks. `RankGroup` gathers values from
+the ranks, runs work on some of them while the others wait, and turns the transport's errors into RankError. The
+transport is gloo or NCCL, below ``torch.distributed``.
+
+A rank is lost if its process has ended or is silent for too long. `RankWatch` looks at the processes of this machine.
+`RankSigns` shows signs of life, small entries in a store, to the ranks of other machines.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +33,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger("gloader")
 
 T = TypeVar("T")
-# Receives a function that returns true when the work should end early.
+# Work of a waiting rank. Its argument is set when the work should end early.
 SideWork: TypeAlias = "Callable[[Cancellation], None]"
 
-# Seconds between two signs of life from the first rank, while the other ranks wait.
+# Seconds between two messages from the first rank, while the other ranks wait.
 _BEAT_S = 1.0
 # Seconds to search for an ended process. A killed process closes its sockets a little before it ends.
-_NAMED_S = 2.0
-_LOOK_S = 0.02  # between two looks
-_HELPER_ENDS_S: Final = 10.0  # time for a side thread to receive its last message
-# gloo raises plain RuntimeErrors, which name its source files.
+_SEARCH_S = 2.0
+_SEARCH_PAUSE_S = 0.02  # between two looks at the processes
+_SIDE_END_S: Final = 10.0  # seconds for a side thread to receive its last message
+# Words in the text of a transport's error. gloo raises plain RuntimeErrors, which name its source files.
 _TRANSPORTS = ("gloo", "NCCL", "ncclSystemError")
 
 
@@ -70,9 +78,10 @@ class RankGroup:
         self._watch: RankWatch | None = None
         self._signs: RankSigns | None = None
         self.world_size = len(machines)
-        self.most_local = max(machines.count(machine) for machine in machines)  # ranks on one machine
+        # The number of ranks on the machine with the most ranks.
+        self.most_local = max(machines.count(machine) for machine in machines)
         self.local_rank = machines[:rank].count(machines[rank])
-        # The ranks of the first machine.
+        # The ranks on rank 0's machine.
         self.first_machine = [other for other, machine in enumerate(machines) if machine == machines[0]]
         self.machines = tuple(machines)
         places = {(machines[other], host) for other, host in enumerate(hosts) if host == hosts[rank]}
@@ -93,13 +102,13 @@ class RankGroup:
         rank, world_size = distributed.get_rank(), distributed.get_world_size()
         # `gather` works without machine names, so a temporary group can collect them.
         unknown = cls(rank=rank, machines=[""] * world_size)
-        found = unknown.gather_able(_own_place)
+        places = unknown.gather_able(_own_place)
         return cls(
             rank=rank,
-            machines=[one["machine"] for one in found],
-            processes=[one["process"] for one in found],
-            hosts=[one["host"] for one in found],
-            names=[one["name"] for one in found],
+            machines=[place["machine"] for place in places],
+            processes=[place["process"] for place in places],
+            hosts=[place["host"] for place in places],
+            names=[place["name"] for place in places],
         )
 
     @property
@@ -119,20 +128,20 @@ class RankGroup:
         # torch is imported only for several ranks, so that a single process starts without it.
         from gloader.distributed.agree import gather_bytes
 
-        own = json.dumps(value).encode()
+        text = json.dumps(value).encode()
         with self.lost_rank_errors():
-            return [json.loads(text) for text in gather_bytes(own)]
+            return [json.loads(other) for other in gather_bytes(text)]
 
     def gather_able(self, value: Callable[[], Any]) -> list[Any]:
         """Return every rank's ``value()``. A failing rank raises its own error, the others RankError. Collective."""
-        own, error = None, None
+        result, error = None, None
         try:
-            own = value()
+            result = value()
         except Exception as caught:  # noqa: BLE001 - raised below, after the exchange
             error = caught
-        found = self.gather({"value": own, "error": None if error is None else _text(error)})
-        _require_able([one["error"] for one in found], error)
-        return [one["value"] for one in found]
+        outcomes = self.gather({"value": result, "error": None if error is None else _text(error)})
+        _raise_first([outcome["error"] for outcome in outcomes], error)
+        return [outcome["value"] for outcome in outcomes]
 
     def sum(self, values: Mapping[str, float]) -> dict[str, float]:
         """Return the sums over the ranks, added in rank order: bit-identical on every rank and in every run."""
@@ -193,13 +202,13 @@ class RankGroup:
             exchange.attend()
         else:
             exchange.work(work)
-        _require_able([one.get("error") for one in exchange.statuses], exchange.error)
+        _raise_first([status.get("error") for status in exchange.statuses], exchange.error)
         result: T = exchange.statuses[self.machines.index(self.machines[self.rank])]["result"]
         return result
 
     def agree(self, error: BaseException | None) -> None:
         """Raise this rank's ``error``. If it is None, raise RankError for the first rank that has an error."""
-        _require_able(self.gather(None if error is None else _text(error)), error)
+        _raise_first(self.gather(None if error is None else _text(error)), error)
 
     def require_equal(self, facts: Mapping[str, Any]) -> None:
         """Raise RankSettingsError on every rank if ``facts``, JSON values, differ; name the first difference."""
@@ -267,6 +276,7 @@ class RankGroup:
             raise
 
     def _show_signs(self, key: str, timeout_s: float, stack: ExitStack) -> RankSigns | None:
+        """Begin to show this rank's signs of life until ``stack`` closes. Returns None on a single machine."""
         if len(set(self.machines)) == 1:
             return None
         from gloader.training.rank_signs import RankSigns
@@ -282,6 +292,7 @@ class RankGroup:
 
     @contextmanager
     def _telling_others(self) -> Iterator[None]:
+        """Announce an error of the block in this rank's signs."""
         try:
             yield
         except BaseException as error:
@@ -305,14 +316,15 @@ class RankGroup:
             return []
         from gloader.distributed.agree import is_gone
 
-        deadline = time.monotonic() + _NAMED_S
+        deadline = time.monotonic() + _SEARCH_S
         while True:
             lost = [rank for rank, process in enumerate(self._processes) if is_gone(process)]
             if lost or time.monotonic() > deadline:
                 return lost
-            time.sleep(_LOOK_S)
+            time.sleep(_SEARCH_PAUSE_S)
 
     def _lead(self, work: Callable[[], T]) -> T:
+        """Call ``work`` while a thread sends signs of life, then send its outcome. For the first rank."""
         heartbeat = _Heartbeat(self)
         try:
             # The signs start before the work: followers wait for the first sign from now on.
@@ -328,6 +340,7 @@ class RankGroup:
         return result
 
     def _follow(self) -> Any:
+        """Receive the first rank's messages until its outcome arrives; return the result. For all other ranks."""
         with self.lost_rank_errors():
             # A size of 0 is a sign of life. Any other number is the size of the outcome that follows.
             while (size := _broadcast_size(0)) == 0:
@@ -355,13 +368,13 @@ class _SideThread:
     ) -> None:
         # If the first rank's work succeeded, the message that ends this thread is already sent.
         if error is None:
-            self._thread.join(_HELPER_ENDS_S)
+            self._thread.join(_SIDE_END_S)
         self._cancellation.set()
         self._thread.join()
         # The thread's error is raised, because it makes the first rank fail. Two errors are only effects:
         # ChannelClosedError ends the thread, and RankError repeats the block's error.
-        heard = (ChannelClosedError,) if error is None else (ChannelClosedError, RankError)
-        if self._error is not None and not isinstance(self._error, heard):
+        effects = (ChannelClosedError,) if error is None else (ChannelClosedError, RankError)
+        if self._error is not None and not isinstance(self._error, effects):
             raise self._error from error
 
     def _run(self) -> None:
@@ -414,36 +427,40 @@ class _Heartbeat:
 
 
 class _StatusExchange:
-    """Exchanges the ranks' states once a second, until no rank works or one has failed."""
+    """Exchanges the ranks' statuses once a second, until no rank works or one has failed.
+
+    A status has the entry ``busy``, and after the work ``result`` or ``error``.
+    """
 
     def __init__(self, group: RankGroup) -> None:
         self._group = group
-        self._own: dict[str, Any] = {"busy": False}
-        # Set when this rank's state changes: the next exchange then begins at once.
+        self._status: dict[str, Any] = {"busy": False}
+        # Set when this rank's status changes: this rank then begins the next exchange without a pause.
         self._has_changed = threading.Event()
         self._lost: RankError | None = None
-        self.statuses: list[dict[str, Any]] = []  # final messages of all ranks
+        self.statuses: list[dict[str, Any]] = []  # last statuses of all ranks
         self.error: BaseException | None = None  # the error of this rank's work
 
     def attend(self) -> None:
-        """Wait for the working ranks."""
+        """Exchange statuses until the working ranks have finished."""
         while True:
             self._has_changed.wait(_BEAT_S)
-            self.statuses = self._group.gather(self._own)
-            if not any(one["busy"] for one in self.statuses) or any("error" in one for one in self.statuses):
+            self.statuses = self._group.gather(self._status)
+            is_over = not any(status["busy"] for status in self.statuses)
+            if is_over or any("error" in status for status in self.statuses):
                 return
 
     def work(self, work: Callable[[], Any]) -> None:
-        """Call ``work`` while a thread exchanges states."""
-        self._own = {"busy": True}
+        """Call ``work`` while a thread exchanges statuses."""
+        self._status = {"busy": True}
         thread = threading.Thread(target=self._attend_quietly, name="gloader-pulse", daemon=True)
         try:
             with uninterrupted():
                 thread.start()
-            self._own = {"busy": False, "result": work()}
+            self._status = {"busy": False, "result": work()}
         except BaseException as error:  # noqa: BLE001 - raised by the caller, after the exchange
             self.error = error
-            self._own = {"busy": False, "error": _text(error)}
+            self._status = {"busy": False, "error": _text(error)}
         self._has_changed.set()
         if thread.ident is not None:  # Ctrl-C may come before the thread's start
             thread.join()
@@ -465,8 +482,8 @@ def _own_place() -> dict[str, Any]:
     return {"machine": machine_id(), "name": shown_machine(), "host": host_id(), "process": own_process()}
 
 
-def _require_able(texts: Sequence[str | None], error: BaseException | None) -> None:
-    """Raise ``error``. If it is None, raise RankError for the first rank that has a text in ``texts``."""
+def _raise_first(texts: Sequence[str | None], error: BaseException | None) -> None:
+    """Raise this rank's ``error``. If it is None, raise RankError for the first rank with a text in ``texts``."""
     for rank, text in enumerate(texts):
         if text is not None and error is None:
             raise RankError(f"rank {rank} failed: {text}")
@@ -489,23 +506,25 @@ def _is_loss(error: RuntimeError) -> bool:
     return isinstance(error, distributed.DistError) or any(name in str(error) for name in _TRANSPORTS)
 
 
-def _broadcast_size(own: int) -> int:
+def _broadcast_size(num_bytes: int) -> int:
+    """Send ``num_bytes`` on the first rank; return the first rank's number on all. Collective."""
     import torch
     from torch import distributed
 
     from gloader.distributed.agree import collective_device
 
-    size = torch.tensor([own], device=collective_device())
+    size = torch.tensor([num_bytes], device=collective_device())
     distributed.broadcast(size, 0)
     return int(size)
 
 
-def _broadcast_bytes(own: bytes, size: int) -> bytes:
+def _broadcast_bytes(text: bytes, size: int) -> bytes:
+    """Send the ``size`` bytes of ``text`` on the first rank; return them on all. Collective."""
     import torch
     from torch import distributed
 
     from gloader.distributed.agree import collective_device
 
-    sent = torch.frombuffer(bytearray(own.ljust(size)), dtype=torch.uint8).to(collective_device())
+    sent = torch.frombuffer(bytearray(text.ljust(size)), dtype=torch.uint8).to(collective_device())
     distributed.broadcast(sent, 0)
     return sent.cpu().numpy().tobytes()

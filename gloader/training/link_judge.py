@@ -1,6 +1,8 @@
-"""Link table evaluation: pair scores, an edge's negatives, and hits@K, MRR or AUC.
+"""Evaluation of predicted links: scores of node pairs, and metrics such as hits@K, MRR and AUC.
 
-Scores are computed in chunks from embeddings that may lie on the SSD.
+A positive is an edge of a link table, and a negative is a pair of nodes that is no edge. A good network gives
+positives higher scores. `PairScorer` computes scores in chunks, from embeddings that may lie on the SSD. `LinkJudge`
+chooses the pairs and turns their scores into the metric.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 
 _HITS: Final = re.compile(r"hits@([1-9]\d{0,8})")
-_LOWEST: Final = np.float32(-np.inf)
+_LOWEST: Final = np.float32(-np.inf)  # below every score
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +86,8 @@ def reciprocal_ranks(positives: Scores, negatives: Scores) -> NDArray[np.float64
     """
     better = np.count_nonzero(negatives > positives[:, None], axis=1)
     as_good = np.count_nonzero(negatives >= positives[:, None], axis=1)
-    found: NDArray[np.float64] = 1.0 / (0.5 * (better + as_good) + 1.0)
-    return found
+    reciprocals: NDArray[np.float64] = 1.0 / (0.5 * (better + as_good) + 1.0)
+    return reciprocals
 
 
 def hits_of_rows(positives: Scores, negatives: Scores, k: int) -> int:
@@ -113,7 +115,7 @@ def best_scores(chunks: Iterable[Scores], k: int) -> Scores:
 
 
 def hits(positives: Iterable[Scores], negatives: Iterable[Scores], k: int) -> float:
-    """Return the share of positives strictly above the k-th best negative; 1 if there are fewer negatives."""
+    """Return the share of positives strictly above the k-th best negative. With fewer than k negatives it is 1."""
     best = best_scores(negatives, k)
     threshold = best[0] if len(best) == k else _LOWEST
     num_hits = num_rows = 0
@@ -135,7 +137,7 @@ class AucCount:
 
     def __init__(self, positives: Scores) -> None:
         self._positives = np.sort(positives)
-        # Python ints: a pair counts 2, 1 or 0, and the sum may exceed 2**63.
+        # A pair in the right order counts 2, a pair with equal scores 1. Python ints: the sum may exceed 2**63.
         self.twice_right = 0
         self.num_pairs = 0
 
@@ -166,20 +168,21 @@ def auc(positives: Iterable[Scores], negatives: Any) -> float:
     return twice_right / max(2 * num_pairs, 1)
 
 
-_FLOAT_BYTES: Final = 4
+_FLOAT_BYTES: Final = 4  # bytes of a float32
 # Bytes per pair: both ids, the destinations' order, their numbers, the score, and temporaries.
 _PAIR_BYTES: Final = 48
-# The memory's parts: rows of sources, rows of destinations, data of pairs, temporaries of the decoder.
+# The scorer's memory has four equal parts: rows of sources, rows of destinations, data of pairs, and temporaries of
+# the decoder.
 _SHARES: Final = 4
 # Rows per pair that the decoder holds at once: both ends, their product, hidden layers.
 _DECODER_ROWS: Final = 6
 
 
 class PairScorer:
-    """Scores pairs from the embeddings of both nodes.
+    """Scores pairs of nodes from the embeddings of both ends.
 
     Each call reads every required row once for its sources and once for its destinations, in ascending order. On an
-    SSD this is one pass over a part of the file. Destinations come in blocks, as they may be too many to hold.
+    SSD this is one pass over a part of the file. Destinations are read in blocks, because they may exceed the memory.
 
     Parameters
     ----------
@@ -225,38 +228,43 @@ class PairScorer:
             Scores are NaN, which no metric can rank. The error counts them.
         """
         ids, source_at = np.unique(sources, return_inverse=True)
-        held = self._take(self._sources, ids)
-        wanted = destinations.ravel()
-        per_source = len(wanted) // max(len(sources), 1)
-        order = np.argsort(wanted, kind="stable")
-        in_order = wanted[order]
-        is_new = np.r_[True, in_order[1:] != in_order[:-1]][: len(in_order)]
-        # The number of each pair's destination among the distinct ones.
+        source_rows = self._take(self._sources, ids)
+        # Pairs are numbered in the order of `flat`. `order` lists the pairs sorted by destination, and `number` the
+        # position of each sorted pair's destination in `distinct`.
+        flat = destinations.ravel()
+        per_source = len(flat) // max(len(sources), 1)
+        order = np.argsort(flat, kind="stable")
+        ascending = flat[order]
+        is_new = np.r_[True, ascending[1:] != ascending[:-1]][: len(ascending)]
         number = np.cumsum(is_new) - 1
-        distinct = in_order[is_new]
-        found: Scores | None = None
+        distinct = ascending[is_new]
+        result: Scores | None = None
         for start in range(0, len(distinct), self._rows_held):
             block = self._take(self._destinations, distinct[start : start + self._rows_held])
             first, last = np.searchsorted(number, [start, start + self._rows_held])
-            for at in range(first, last, self._pairs_decoded):
-                pairs = order[at : min(at + self._pairs_decoded, last)]
+            for begin in range(first, last, self._pairs_decoded):
+                pairs = order[begin : min(begin + self._pairs_decoded, last)]
                 scores = self._decode(
-                    held, source_at[pairs // per_source], block, number[at : at + len(pairs)] - start
+                    source_rows,
+                    source_at[pairs // per_source],
+                    block,
+                    number[begin : begin + len(pairs)] - start,
                 )
-                if found is None:
-                    found = np.empty((len(wanted), *scores.shape[1:]), np.float32)
-                found[pairs] = scores
-        if found is None:
+                if result is None:
+                    result = np.empty((len(flat), *scores.shape[1:]), np.float32)
+                result[pairs] = scores
+        if result is None:
             return np.empty(destinations.shape, np.float32)
-        if num_bad := int(np.count_nonzero(np.isnan(found))):
+        if num_bad := int(np.count_nonzero(np.isnan(result))):
             raise DivergedError(
-                f"{num_bad:,} of {found.size:,} scores of pairs are NaN: features that they are computed from are NaN, "
-                "or the network diverged; clean them (gloader prepare refuses them without --allow-nan), or train with "
-                "a lower --lr"
+                f"{num_bad:,} of {result.size:,} scores of pairs are NaN: features that they are computed from are "
+                "NaN, or the network diverged; clean them (gloader prepare refuses them without --allow-nan), or train "
+                "with a lower --lr"
             )
-        return found.reshape(*destinations.shape, *found.shape[1:])
+        return result.reshape(*destinations.shape, *result.shape[1:])
 
     def _take(self, rows: EmbeddedRows, ids: IdArray) -> torch.Tensor:
+        """Return the rows ``ids`` (n,) on the decoder's device, (n, width)."""
         out = np.empty((len(ids), rows.width), np.float32)
         rows.take(ids, out)
         return torch.from_numpy(out).to(self._place)
@@ -264,6 +272,7 @@ class PairScorer:
     def _decode(
         self, sources: torch.Tensor, source_at: IdArray, destinations: torch.Tensor, destination_at: IdArray
     ) -> Scores:
+        """Return the scores of P pairs. ``source_at`` and ``destination_at`` (P,) are row numbers of both ends."""
         ends = (
             rows[torch.from_numpy(at).to(self._place)]
             for rows, at in ((sources, source_at), (destinations, destination_at))
@@ -274,18 +283,20 @@ class PairScorer:
 
 # Name suffix of a table of negatives shared by all edges.
 SHARED_SUFFIX: Final = "_neg"
-# Each table gets one part in eight of the budget.
+# Each open link table gets one part in eight of the budget.
 _TABLE_SHARE: Final = 8
-# The edge scores that all negatives are compared with get one part in eight too.
+# For AUC, the positives' scores that are sorted and held get one part in eight too.
 _SORTED_SHARE: Final = 8
+# Key of the hash that draws negatives.
 _DRAWN_KEY: Final = np.uint64(mix_int(int.from_bytes(b"judged", "big")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkJudge:
-    """Evaluates a table's edges against negatives: given for each edge, given for all edges, or drawn.
+    """Evaluates a table's edges against negatives.
 
-    A drawn negative pairs an edge's source with one random destination, hashed from the row: the same in every run.
+    Negatives are given for each edge, or given for all edges, or drawn. A drawn negative pairs an edge's source with
+    one random destination. It is hashed from the row number, so that every run draws the same.
 
     Parameters
     ----------
@@ -349,6 +360,7 @@ class LinkJudge:
             )
 
     def _of_rows(self, scorer: PairScorer, table: LinkReader) -> float:
+        """Return MRR or hits@K, with each edge ranked among the negatives given for this edge."""
         total = 0.0
         for rows in self._chunks(table, scorer.rows_per_call(1 + self.table.negatives_per_row)):
             positives = scorer.score(rows.sources, rows.destinations)
@@ -360,15 +372,16 @@ class LinkJudge:
         return total / table.num_rows
 
     def _of_labels(self, scorer: PairScorer, table: LinkReader) -> float:
+        """Return the accuracy of predicted classes, or the root mean square error of predicted values."""
         total = 0.0
         for rows in self._chunks(table, scorer.rows_per_call()):
-            found = scorer.score(rows.sources, rows.destinations)
+            scores = scorer.score(rows.sources, rows.destinations)
             labels = rows.labels
-            assert labels is not None  # noqa: S101 - looked at before training
+            assert labels is not None  # noqa: S101 - checked before training
             if self.metric.kind == "acc":
-                total += int(np.count_nonzero(found.argmax(axis=1) == labels))
+                total += int(np.count_nonzero(scores.argmax(axis=1) == labels))
             else:
-                total += float(np.square(np.subtract(found, labels, dtype=np.float64)).sum())
+                total += float(np.square(np.subtract(scores, labels, dtype=np.float64)).sum())
         mean = total / table.num_rows
         return mean if self.metric.kind == "acc" else mean**0.5
 
@@ -377,12 +390,13 @@ class LinkJudge:
             yield scorer.score(rows.sources, rows.destinations)
 
     def _negatives(self, scorer: PairScorer, table: LinkReader, budget_bytes: int) -> Iterator[Scores]:
-        for sources, destinations in self._wrong_pairs(scorer, table, budget_bytes):
+        for sources, destinations in self._negative_pairs(scorer, table, budget_bytes):
             yield scorer.score(sources, destinations)
 
-    def _wrong_pairs(
+    def _negative_pairs(
         self, scorer: PairScorer, table: LinkReader, budget_bytes: int
     ) -> Iterator[tuple[IdArray, IdArray]]:
+        """Yield sources (n,) and destinations (n,) or (n, k) of negatives, in chunks that fit the scorer."""
         if self.shared is not None:
             with self.shared.open(max_bytes=budget_bytes // _TABLE_SHARE) as shared:
                 for rows in self._chunks(shared, scorer.rows_per_call()):
@@ -401,8 +415,8 @@ class LinkJudge:
         """Return the random destinations of ``count`` rows, from row ``first`` on, (count,)."""
         rows = np.arange(first, first + count, dtype=np.uint64)
         share = (mixed_words(rows * GOLDEN + _DRAWN_KEY) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-        found: IdArray = (share * self.num_destinations).astype(np.int64)
-        return found
+        destinations: IdArray = (share * self.num_destinations).astype(np.int64)
+        return destinations
 
     @staticmethod
     def _chunks(table: LinkReader, size: int) -> Iterator[LinkRows]:
@@ -418,6 +432,7 @@ def auto_metric(dataset: Dataset, table: LinkTable) -> LinkMetric:
 
 
 def _given(rows: LinkRows) -> IdArray:
+    """Return the negatives given for each row, (n, k)."""
     if rows.negatives is None:
         raise AssertionError("the table has negatives for each row")
     return rows.negatives

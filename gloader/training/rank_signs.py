@@ -1,4 +1,8 @@
-"""Ranks' signs of life on several machines, which name a silent rank when a collective fails."""
+"""Ranks' signs of life on several machines, which name a silent rank when a collective fails.
+
+Each rank keeps a note in the process group's key-value store and renews it twice a second. At its end the note gets
+the reason. The other ranks read these notes.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-# Every rank exists from the start, so only its silence counts as a loss.
+# The number of the only call that these notes are about: "this rank exists". Only silence counts as a loss.
 _THERE: Final = 1
 
 
@@ -36,7 +40,7 @@ class RankSigns:
 
     def __init__(self, *, rank: int, machines: Sequence[str], key: str, timeout_s: float) -> None:
         self._rank = rank
-        self._names = [f"rank {one} (machine {machine})" for one, machine in enumerate(machines)]
+        self._names = [f"rank {number} (machine {machine})" for number, machine in enumerate(machines)]
         self._is_over = threading.Event()
         self._notes = StoreNotes(
             PrefixStore(f"gloader/ranks/{key}", group_store()),
@@ -54,7 +58,7 @@ class RankSigns:
         )
 
     def are_missed(self) -> bool:
-        """Return whether a rank was silent for too long or has announced its end. For polling."""
+        """Return whether a rank was silent for too long or has announced its end. Does not wait."""
         is_silent = self._patience.end(self._notes.read(), time.monotonic()) is not None
         return is_silent or self._is_over.is_set()
 

@@ -1,6 +1,7 @@
 """The watch over a run's ranks: a lost rank ends the other ranks' collectives.
 
-Ranks on one machine are watched by their processes, ranks on several machines by signs of life.
+A rank is lost if its process on this machine has ended, or if its signs of life (`RankSigns`) are missing for too long.
+A collective is a call that all ranks make together; without the watch it would wait for a lost rank.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("gloader")
 
-_LOOK_EVERY_S: Final = 0.5
-# Time for the thread's end: it may hang in the transport during the abort.
+_LOOK_EVERY_S: Final = 0.5  # seconds between two looks at the ranks
+# Longest wait for the thread's end, in seconds: it may hang in the transport during the abort.
 _END_S: Final = 1.0
 
 
 class RankWatch:
     """Watches the ranks' processes from a thread. Owns the thread until `close`.
 
-    When a process has ended, the process group is aborted. A GPU collective waits on the device, which receives no
-    transport errors: its kernel waits for the lost rank until the abort. When a rank's signs are missing, gloo's
-    connections are closed as well, because gloo would wait longer for a silent rank.
+    When a rank is lost, the watch aborts the process group. A GPU collective needs this: its kernel on the device
+    receives no transport errors and waits for the lost rank until the abort. When a rank's signs are missing, the
+    watch also closes gloo's connections, because gloo would wait longer for a silent rank.
 
     Parameters
     ----------
@@ -67,7 +68,7 @@ class RankWatch:
 
 
 def _abort(*, is_missed: bool) -> None:
-    """End the process group's waits. gloo itself notices an ended process by its connections."""
+    """End the process group's waits. ``is_missed``: a rank is silent, which gloo does not notice by itself."""
     import torch
     from torch import distributed
 

@@ -1,4 +1,7 @@
-"""The ranks' rendezvous after a restart, in a part of the store without dead ranks' entries."""
+"""The rendezvous: all ranks of a launch agree on a fresh part of torchrun's key-value store.
+
+After a restart the store still has entries of dead ranks. A part is a name that prefixes all later keys.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,9 @@ if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
 
-# The store cannot wait for one of several keys; a rendezvous happens once per start, so polling costs nothing.
+# Seconds between two looks into the store, which cannot wait for one of several keys.
 _POLL_S = 0.02
-# The group waits longer than a stage may stall, so that the stage is named before the group's timeout.
+# Seconds by which a collective's timeout exceeds the stall timeout: a stalled stage is then reported first.
 _AFTER_STALL_S = 60.0
 
 
@@ -30,11 +33,11 @@ def group_timeout(stall_timeout_s: float) -> timedelta:
 
 
 def fresh_store(store: Store, *, rank: int, world_size: int, timeout: timedelta) -> Store:
-    """Return a part of ``store`` without writes from earlier ranks, equal on every rank.
+    """Return a part of ``store`` without entries of earlier ranks. All ranks get the same part.
 
     torchrun keeps its store over restarts, so new ranks would find the addresses of dead ranks (pytorch issue 135712).
-    The restart count differs between machines. So every rank sends a request under an unused name to the first rank,
-    which answers each request with the name of the new part.
+    The restart count differs between machines, so it cannot name the part. Instead every rank sends a request with a
+    random name to the first rank, which answers each request with the name of the new part.
 
     Parameters
     ----------
@@ -56,15 +59,16 @@ def fresh_store(store: Store, *, rank: int, world_size: int, timeout: timedelta)
 
 
 def _invite(store: Store, world_size: int, deadline: float) -> str:
+    """Choose a name for the part and answer requests until all ranks have confirmed it. For the first rank."""
     name = secrets.token_hex(8)
     missing = set(range(1, world_size))
     # A rank is done when it confirms its arrival. An answer alone does not count: it may have gone to a dead rank.
     while missing:
         for rank in sorted(missing):
-            if store.check([_asked(rank)]):
+            if store.check([_request_key(rank)]):
                 # Requests of earlier ranks are answered as well, but those ranks never confirm.
-                store.set(_answer(store.get(_asked(rank)).decode()), name)
-            if store.check([_came(name, rank)]):
+                store.set(_answer_key(store.get(_request_key(rank)).decode()), name)
+            if store.check([_confirmation_key(name, rank)]):
                 missing.remove(rank)
         if missing and time.monotonic() > deadline:
             raise RankError(f"rank {', '.join(map(str, sorted(missing)))} did not come; see its own error")
@@ -74,25 +78,26 @@ def _invite(store: Store, world_size: int, deadline: float) -> str:
 
 
 def _ask(store: Store, rank: int, deadline: float) -> str:
+    """Send a request, wait for the answer and confirm it; return the name of the part. For all other ranks."""
     # Each start uses a new random name, so that no answer of an earlier rendezvous fits.
-    question = secrets.token_hex(8)
-    store.set(_asked(rank), question)
-    while not store.check([_answer(question)]):
+    request = secrets.token_hex(8)
+    store.set(_request_key(rank), request)
+    while not store.check([_answer_key(request)]):
         if time.monotonic() > deadline:
             raise RankError("rank 0 did not come; see its own error")
         time.sleep(_POLL_S)
-    name = store.get(_answer(question)).decode()
-    store.set(_came(name, rank), "yes")
+    name = store.get(_answer_key(request)).decode()
+    store.set(_confirmation_key(name, rank), "yes")
     return name
 
 
-def _asked(rank: int) -> str:
+def _request_key(rank: int) -> str:
     return f"gloader/asked/{rank}"
 
 
-def _answer(question: str) -> str:
-    return f"gloader/answer/{question}"
+def _answer_key(request: str) -> str:
+    return f"gloader/answer/{request}"
 
 
-def _came(name: str, rank: int) -> str:
+def _confirmation_key(name: str, rank: int) -> str:
     return f"gloader/came/{name}/{rank}"

@@ -1,4 +1,8 @@
-"""A run's ``--out`` folder: its settings, identity, metrics, result and checkpoints."""
+"""A run's ``--out`` folder: its settings, identity, metrics, result and checkpoints.
+
+Every run has a random id, recorded in ``config.yaml`` and in its checkpoints. A checkpoint belongs to the folder's run
+if the ids are equal. A run that resumes must have the same decisive settings: those that change its result.
+"""
 
 from __future__ import annotations
 
@@ -52,12 +56,13 @@ if TYPE_CHECKING:
     from gloader.training.group import RankGroup
 
 
-# The times of checkpoints do not change a run's result.
+# Settings in the group "optim" that do not change a run's result.
 _FREE_OF_OPTIM = frozenset({"checkpoint_every"})
+# Settings that define the network and its inputs. With another value, the checkpoint's weights do not fit.
 _OF_THE_MODEL = frozenset(
     {"dataset", "model", "hidden", "dropout", "batch_norm", "heads", "task", "decoder", "decoder_layers"}
 )
-# The values of earlier versions, which had no such settings.
+# Values of settings that earlier versions did not record.
 _FORMER: dict[str, Any] = {
     "task": "node",
     "edge_features": "auto",
@@ -108,7 +113,7 @@ def differing(saved: Mapping[str, Any], ours: Mapping[str, Any], *, epochs_done:
 
     Parameters
     ----------
-    saved, ours : `decisive_settings` and further facts of the saved run and this run
+    saved, ours : `decisive_settings` of the saved run and of this run, with the dataset's fingerprint
     epochs_done : finished epochs of the saved run
     """
     saved, ours = {**_FORMER, **saved}, {**_FORMER, **ours}
@@ -144,7 +149,7 @@ class RunFolder:
     Parameters
     ----------
     root : the run's folder
-    is_shared : whether all ranks see the folder; otherwise the first rank writes full checkpoints into its own
+    is_shared : whether all ranks see the folder. Otherwise only the first rank writes checkpoints, each in one file
     on_checkpoint : called on every rank by `save_checkpoint` after a complete checkpoint
     os_io : system calls
 
@@ -175,7 +180,7 @@ class RunFolder:
             self._made += make_folders(root, os_io=os_io)
 
     def enter(self, *, resume: bool, overwrite: bool = False) -> str:
-        """Lock the folder against other runs until `release`; return its run's id.
+        """Lock the folder against other runs until `release`; return the id of the run that resumes or begins.
 
         Parameters
         ----------
@@ -204,9 +209,9 @@ class RunFolder:
             raise
 
     def release(self) -> None:
-        """Unlock the folder. A refused run leaves no files. Idempotent."""
+        """Unlock the folder, and remove the folders that a refused run made and left empty. Idempotent."""
         made, self._made = self._made, []
-        # Another rank may have removed the files.
+        # Another rank may have removed the folder.
         if made and self.root.is_dir():
             remove_empty([*made, *self._folders()[1:]], os_io=self._os_io)
         if self._lock >= 0:
@@ -272,7 +277,7 @@ class RunFolder:
         append_durably(self.root / _METRICS, (json.dumps(_plain(record)) + "\n").encode(), os_io=self._os_io)
 
     def save_checkpoint(self, checkpoint: Checkpoint, *, group: RankGroup) -> None:
-        """Replace the checkpoint. Several ranks write it together, see `sharded_checkpoint`. Collective."""
+        """Replace the checkpoint. Several ranks write it together, see `save_sharded_checkpoint`. Collective."""
         if group.is_alone or not self._is_shared:
             new = self.root / CHECKPOINT_NAME
             group.run_on_first(lambda: save_checkpoint(new, checkpoint, os_io=self._os_io))
@@ -313,10 +318,12 @@ class RunFolder:
             _LOG.warning("%s cannot be locked (%s): keep other runs out of it yourself", self.root, error)
 
     def _folders(self) -> list[Path]:
+        """Return this folder and the folders of single runs inside it."""
         runs = (path for path in self.root.iterdir() if _RUN.fullmatch(path.name))
         return [self.root, *(path for path in runs if path.is_dir() and not path.is_symlink())]
 
     def _require_own_files(self) -> None:
+        """Raise StoreExistsError or CheckpointError for files that `gloader train` did not write."""
         folders, config = self._folders(), self.root / CONFIG
         if config.exists():
             foreign = [] if recorded_settings(self.root) is not None else [config]
@@ -340,10 +347,12 @@ class RunFolder:
             )
 
     def _recorded_id(self) -> str | None:
+        """Return the run id in ``config.yaml``, or None."""
         run = (recorded_settings(self.root) or {}).get("run")
         return str(run["id"]) if isinstance(run, dict) and "id" in run else None
 
     def _remove_checkpoints(self, *, but: Path | None) -> None:
+        """Delete all checkpoints except ``but``."""
         file = self.root / CHECKPOINT_NAME
         if file != but:
             with contextlib.suppress(FileNotFoundError):

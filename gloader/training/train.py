@@ -112,7 +112,6 @@ def fit(
         The checkpoint to resume from is damaged or malformed, or belongs to another run, dataset or other settings.
     StoreLockedError, StoreExistsError, StoreWriteError
         Another run is active in the folder, the folder has an older run or foreign files, or it cannot be written.
-
     MissingDependencyError
         TensorBoard is not installed.
     RankError
@@ -147,7 +146,7 @@ def fit(
             listener = TeeReporter(listener, board)
         stack.enter_context(own_cores(group, target))
         first_bytes()
-        # A signal must not come between its start and the stack that ends it.
+        # A signal must not come between the start of the thread and the stack that ends it.
         with uninterrupted():
             peak = stack.enter_context(PeakMemory())
         results = []
@@ -181,14 +180,14 @@ def fit(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TrainingRun:
-    """The training of one network, from its first batch to its test. ``settings`` hold its own seed."""
+    """The training of one network, from its first batch to its test. Its ``settings`` contain this network's seed."""
 
     dataset: Dataset
     settings: TrainSettings
     group: RankGroup
     run_id: str
     folder: RunFolder | None
-    # Gives the run folder to this run, on the first rank.
+    # Called once on the first rank, before the first step: it writes config.yaml and removes an older run's files.
     begin: Callable[[], None] | None
     device: torch.device
     resume: bool
@@ -354,17 +353,18 @@ class _TrainingRun:
                 checkpoint = self.folder.load_checkpoint()
                 if checkpoint is not None:
                     trainer.resume_from(checkpoint)
-            except Exception as error:  # noqa: BLE001 - raised below, when the others know of it
+            except Exception as error:  # noqa: BLE001 - raised below, after the other ranks received it
                 failure = error
         self.group.agree(failure)
-        positions = self.group.gather(trainer.next_epoch)
-        if len(set(positions)) > 1:
+        next_epochs = self.group.gather(trainer.next_epoch)
+        if len(set(next_epochs)) > 1:
             raise ConfigError(
-                f"the checkpoints that the ranks see are of the epochs {positions}; --out has to be one folder that "
+                f"the checkpoints that the ranks see are of the epochs {next_epochs}; --out has to be one folder that "
                 "all machines share"
             )
 
     def _explain_homes(self, loader: AnyLoader) -> str:
+        """Return lines that say for features and edges: in memory, or on the SSD."""
         sweeps = loader.memory_plan.sweeps
         lines = [self._explain_features(loader)]
         if sweeps is not None:
@@ -393,8 +393,9 @@ class _TrainingRun:
         return f"{text}\n{FITS_IN_MEMORY}" if plan.would_fit else text
 
     def _io_strategy(self, loader: AnyLoader) -> str:
-        asked = self.settings.loader.reading.io_strategy
-        return name_strategy(asked, [report.choice.strategy for report in loader.reports])
+        """Return the name of the way in which missing rows were read."""
+        setting = self.settings.loader.reading.io_strategy
+        return name_strategy(setting, [report.choice.strategy for report in loader.reports])
 
 
 def task_of(settings: TrainSettings, dataset: Dataset) -> Task:
@@ -410,22 +411,24 @@ def _agree_on(group: RankGroup, recorded: Mapping[str, Any], files: RunFiles) ->
     paths = {"out": str(files.out) if out and files.is_shared else out, "resume": files.resume}
     # The dataset's path may differ between machines.
     dataset = {"dataset": recorded["dataset"]["fingerprint"]}
-    flat = {
+    # All other entries of config.yaml, in the form "optim.lr".
+    entries = {
         f"{part}.{name}" if isinstance(values, dict) else part: value
         for part, values in recorded.items()
-        if part not in ("dataset", "objects")  # the places of a machine's mirror and packs may differ too
+        if part
+        not in ("dataset", "objects")  # machines may keep their copies of remote files in different folders
         for name, value in (values.items() if isinstance(values, dict) else [(part, values)])
         if name != "spill_dir"
     }
-    group.require_equal(versions | dataset | flat | paths)
+    group.require_equal(versions | dataset | entries | paths)
 
 
 def _by_rank(texts: Sequence[str]) -> str:
     """Return one text from the ranks' texts, without repetitions of the first rank's text."""
     if len(texts) == 1:
         return texts[0]
-    said = [texts[0], *(text.removesuffix(texts[0]).rstrip(":\n") for text in texts[1:])]
-    return "\n".join(f"rank {rank}: {text}" for rank, text in enumerate(said) if text)
+    distinct = [texts[0], *(text.removesuffix(texts[0]).rstrip(":\n") for text in texts[1:])]
+    return "\n".join(f"rank {rank}: {text}" for rank, text in enumerate(distinct) if text)
 
 
 def _device_name(device: torch.device) -> str:
@@ -438,11 +441,11 @@ def _check(settings: TrainSettings, files: RunFiles) -> None:
         raise ConfigError(f"runs is {settings.runs}; allowed: 1 or more")
     if files.out is None and (files.resume or files.tensorboard):
         raise ConfigError(f"{'resume' if files.resume else 'tensorboard'} needs a run folder; give --out")
-    asked = settings.loader.device.device
-    if asked != "cpu":  # "cpu" is also the default
+    device = settings.loader.device.device
+    if device != "cpu":  # "cpu" is also the default
         raise ConfigError(
             "the loader of a training run delivers to where the network is trained, not to its own "
-            f"device={asked!r}: give fit(..., device={asked!r}) instead"
+            f"device={device!r}: give fit(..., device={device!r}) instead"
         )
 
 

@@ -1,4 +1,9 @@
-"""One network's training, from its first batch to its test accuracy, on one rank or several."""
+"""One network's training, from its first batch to its test accuracy, on one rank or several.
+
+A rank is one process of a launch; each trains on its part of every step. `Trainer.train` runs the epochs: it trains
+the batches, evaluates on the validation data, writes a line of metrics and saves a checkpoint. At the end it tests
+the weights of the best epoch.
+"""
 
 from __future__ import annotations
 
@@ -31,17 +36,18 @@ if TYPE_CHECKING:
     from gloader.training.task import AnyLoader, Split
     from gloader.training.train_step import TrainRecipe
 
-# A report reads sums from the device and waits for it. Ten reports a second look smooth and cost little.
+# Seconds between two reports of a running epoch. A report reads sums from the device and waits for it. Ten reports a
+# second look smooth and cost little.
 _REPORT_EVERY_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The training's result."""
+    """The training's result. The names say accuracy; other tasks store their metric there."""
 
     best_epoch: int
-    valid_acc: float | None
-    test_acc: float | None
+    valid_acc: float | None  # on the validation data, in the best epoch; None without such data
+    test_acc: float | None  # on the test data, with the weights of the best epoch
     epochs: tuple[EpochRecord, ...]
 
 
@@ -63,7 +69,8 @@ class Trainer:
     device : the network's device
     folder : folder for metrics and checkpoints; None writes nothing
     reporter : receives batches, epochs and evaluations
-    rows : readers of all machines' rows, if each machine has a part; ``inference`` on the first rank uses them
+    rows : readers of all machines' feature rows, if each machine stores a part; ``inference`` on the first rank uses
+        them
     peak : watches this rank's memory
 
     Raises
@@ -115,7 +122,7 @@ class Trainer:
 
     @property
     def next_epoch(self) -> int:
-        """The next epoch of `train`."""
+        """Number of the epoch that `train` runs next, from 0."""
         return len(self._progress.epochs)
 
     def resume_from(self, checkpoint: Checkpoint) -> None:
@@ -240,12 +247,11 @@ class Trainer:
     def _share_stats(self) -> tuple[str, EpochStats]:
         """Return the epoch's bottleneck on the first rank, and the traffic of all ranks."""
         stats = with_traffic(self._loader.stats, self._dataset.mirrored)
-        own = {"bottleneck": self._loader.bottleneck(), "stats": asdict(stats)}
-        parts = self._group.gather(own)
+        parts = self._group.gather({"bottleneck": self._loader.bottleneck(), "stats": asdict(stats)})
         return parts[0]["bottleneck"], merge_stats([EpochStats(**part["stats"]) for part in parts])
 
     def _memory_bytes(self) -> tuple[int, ...]:
-        """Return the first machine's memory, all ranks together, in each part of the epoch. Collective."""
+        """Return the first machine's bytes, all ranks together, in equal parts of the epoch's time. Collective."""
         borrowed = self._loader.borrowed_bytes
         parts = self._group.gather([max(held - borrowed, 0) for held in self._peak.course()])
         return tuple(map(sum, zip(*(parts[rank] for rank in self._group.first_machine), strict=True)))
@@ -256,6 +262,7 @@ class Trainer:
         release_freed_memory()
 
     def _validate(self, epoch: int) -> tuple[float | None, float]:
+        """Return the validation score and its seconds, or None and 0 in an epoch without evaluation. Collective."""
         is_due = (epoch + 1) % self._optim.eval_every == 0 or epoch + 1 == self._optim.epochs
         if not is_due:
             return None, 0.0
@@ -270,6 +277,7 @@ class Trainer:
         return valid_acc, seconds or 0.0
 
     def _score(self, split: Split) -> float | None:
+        """Return the network's score on a split. For the first rank, while the others wait."""
         if self._inference is None:
             return None
         reading = nullcontext() if self._rows is None else self._rows.reading()
@@ -281,6 +289,7 @@ class Trainer:
 
     @property
     def _serve(self) -> SideWork | None:
+        """The work of the other ranks during an evaluation: they send their machines' rows to the first rank."""
         return None if self._rows is None else self._rows.serve
 
     def _test(self) -> Outcome:
@@ -325,13 +334,13 @@ class _Progress:
     """The finished epochs, and the state of the current epoch."""
 
     epochs: tuple[EpochRecord, ...]
-    best_epoch: int
-    best_valid: float | None
-    # `RunningMetrics.state` of each rank, in the middle of an epoch.
+    best_epoch: int  # -1 before the first epoch is finished
+    best_valid: float | None  # the best epoch's score on the validation data
+    # Each rank's sums (`RunningMetrics.state`) if the checkpoint was saved within an epoch, otherwise None.
     partial: Sequence[dict[str, float]] | None
 
     def partial_of(self, group: RankGroup) -> dict[str, float] | None:
-        """Return a rank's state to continue from. After a change of ranks, the first rank takes all."""
+        """Return this rank's sums to continue from, or None to start at zero."""
         # A run may resume on another number of ranks. Then only the first rank carries the sums, so that
         # none counts twice.
         if self.partial is None or len(self.partial) == group.world_size:

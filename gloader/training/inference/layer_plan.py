@@ -1,4 +1,12 @@
-"""Plans that keep full-neighbour inference within its memory: one plan for each layer and type. Pure."""
+"""Plans that keep full-neighbour inference within its memory: one plan for each layer and node type. Pure.
+
+A layer computes the rows of a node type in two steps. First the rows of a source type stream past in chunks and are
+projected into a table, which stays in memory. Then the table's rows are added along the in-edges, one piece of edges
+after another, into sums. A table and sums that exceed the memory are made slab by slab: a slab is a range of output
+columns, and each slab reads all inputs again.
+
+A plan chooses the slabs, the sizes of chunks and pieces, and the home of the outputs. `layer_pass` follows it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +24,8 @@ if TYPE_CHECKING:
     from gloader.models.conv import Layer
     from gloader.types import Relation
 
-    # "near": in the memory of the tables. "host": in host memory, with tables elsewhere. "disk": on the SSD.
+    # The place of a layer's outputs. "near": the memory that also holds the tables (the GPU's, or the host's for
+    # computation on the CPU). "host": host memory, while the tables are on a GPU. "disk": the SSD.
     Home = Literal["near", "host", "disk"]
     TypePlans = Mapping[str, "LayerPlan"]
 
@@ -24,19 +33,21 @@ if TYPE_CHECKING:
 FLOAT_BYTES: Final = 4
 # Bytes per edge: its source, another source read ahead, its destination and the scores of a few heads.
 EDGE_BYTES: Final = 40
-MAX_BUFFER_BYTES: Final = 128 << 20  # larger chunks are not faster
-# Buffers of the files that hold activations.
+MAX_BUFFER_BYTES: Final = 128 << 20  # host memory for chunks and pieces; larger ones are not faster
+# Bytes for the buffers of one file of activations.
 FILE_BYTES: Final = 8 << 20
 # Bytes per requested node: its id, position, label and class.
 OUTPUT_BYTES: Final = 32
-# Bytes per requested node with its own row added: its places in ascending and in requested order.
+# Further bytes per requested node if the layer adds the node's own row: its positions in ascending and in requested
+# order.
 ORDER_BYTES: Final = 16
 
-# Smaller pieces are not worth a kernel launch on a GPU.
+# Device memory for chunks and pieces. More than on the host, because a small piece is not worth a kernel launch.
 MAX_DEVICE_BUFFER_BYTES: Final = 512 << 20
-# Three chunks of inputs exist at once. The chunk under computation is also widened, normalised and cut off at 0.
+# Copies of an input row on a device. Three chunks exist at once. The chunk under computation is also widened,
+# normalised and cut off at 0.
 DEVICE_ROW_COPIES: Final = 6
-# Three pieces of sources exist at once. One of them also has destinations, positions and scores.
+# Device bytes per edge. Three pieces of sources exist at once. One of them also has destinations, positions and scores.
 DEVICE_EDGE_BYTES: Final = 64
 # Host bytes per edge: its position, twice if lists are gathered, its source, and three pieces of sources in transfer.
 SENT_EDGE_BYTES: Final = 48
@@ -45,7 +56,7 @@ SENT_EDGE_BYTES: Final = 48
 _FEATURE_COPIES: Final = 2
 _DEVICE_FEATURE_COPIES: Final = 3
 _SENT_FEATURE_COPIES: Final = 4
-# This width keeps the passes over the inputs few. Narrower slabs are possible.
+# Columns of a slab with which the passes over the inputs stay few. Narrower slabs work, more slowly.
 REASONABLE_COLUMNS: Final = 16
 
 
@@ -54,16 +65,16 @@ class LayerPlan:
     """The steps in which one layer computes its rows of one type."""
 
     slabs: tuple[slice, ...]  # column ranges; each takes one pass over the inputs
-    rows_per_read: int  # input rows projected at once
-    rows_per_piece: int  # most output rows propagated at once
-    edges_per_piece: int  # in-edges propagated at once
+    rows_per_read: int  # input rows of a chunk, which are projected together
+    rows_per_piece: int  # most output rows of a piece, which are propagated together
+    edges_per_piece: int  # most in-edges of a piece
     is_on_disk: bool  # the outputs go to the SSD
     is_on_device: bool = False  # the outputs stay on the device that computes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """The sizes of graph and result."""
+    """The sizes of the graph and of the result."""
 
     num_nodes: Mapping[str, int]  # node count of each type, in type order
     relations: tuple[Relation, ...]  # relations with edges
@@ -160,7 +171,14 @@ def reasonable_device_bytes(layers: Sequence[Layer], extent: Extent) -> int:
 
 
 class Room:
-    """A memory split into buffers and a remainder."""
+    """A memory split into buffers and a remainder.
+
+    Parameters
+    ----------
+    num_bytes : the memory
+    max_buffer_bytes : most bytes of the buffers
+    fixed : bytes that are already taken
+    """
 
     def __init__(self, num_bytes: int, max_buffer_bytes: int, *, fixed: int = 0) -> None:
         # A quarter holds chunks in transfer. More would make slabs narrower, and each slab reads all inputs again.
@@ -169,6 +187,7 @@ class Room:
 
 
 def _host_room(layers: Sequence[Layer], extent: Extent, budget_bytes: int) -> Room:
+    """Return the host memory without file buffers and results."""
     # Each type may have files open for its inputs and for its outputs.
     files = min(budget_bytes // 8, FILE_BYTES * max(1, len(extent.num_nodes) // 2))
     result_bytes = OUTPUT_BYTES + (ORDER_BYTES if layers[-1].roots else 0)
@@ -196,9 +215,8 @@ class _Memory(Protocol):
 class _Widths:
     """Floats per row and per edge: the largest over all types and relations."""
 
-    read: int
-    # Floats of a row on its way into the layer.
-    entered: int
+    read: int  # floats of a row as it is read
+    entered: int  # floats of a row that enters the layer, through the lower layer's head, norm and activation
     made: int  # floats computed for a row in one pass
     edge: int  # floats of an edge's features
     edge_terms: int  # further floats of an edge, besides its features and a few scores
@@ -209,10 +227,12 @@ class _Widths:
 
 
 class _OnCpu:
+    """Host memory for everything; see `_Memory`."""
+
     def __init__(self, tables: Room) -> None:
         self.tables = tables
 
-    def homes(self, sizes: Mapping[str, int], *, is_last: bool) -> Mapping[str, Home]:  # noqa: ARG002 - as of `_Memory`
+    def homes(self, sizes: Mapping[str, int], *, is_last: bool) -> Mapping[str, Home]:  # noqa: ARG002 - `_Memory` has it
         # The limit is a third: the outputs, the inputs below them and the table share the memory.
         near = _smallest(sizes, self.tables.left // 3)
         return {name: "near" if name in near else "disk" for name in sizes}
@@ -231,6 +251,8 @@ class _OnCpu:
 
 
 class _OnDevice:
+    """Device memory for tables and sums, with host memory for buffers; see `_Memory`."""
+
     def __init__(self, tables: Room, host: Room, keeps_activations: bool) -> None:
         self.tables = tables
         self._host = host
@@ -269,11 +291,11 @@ class _OnDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Lacking:
-    """A type whose narrowest table and sum do not fit."""
+    """A type whose narrowest table and sums do not fit."""
 
     node_type: str
-    needed: int
-    left: int
+    needed: int  # bytes of the narrowest table and sums
+    left: int  # bytes left for them
 
     def error(self, extent: Extent) -> BudgetError:
         """Return the error with both sizes, and with the type's name if there are several types."""
@@ -288,6 +310,7 @@ class _Lacking:
 
 
 def _plan(layers: Sequence[Layer], extent: Extent, memory: _Memory) -> tuple[TypePlans, ...] | _Lacking:
+    """Return the plans of all layers, or the first type that does not fit. Pure."""
     needed = extent.needed(len(layers))
     plans: list[TypePlans] = []
     inputs: dict[str, int] = {}  # bytes near the tables of each type's input rows
@@ -297,7 +320,7 @@ def _plan(layers: Sequence[Layer], extent: Extent, memory: _Memory) -> tuple[Typ
         sizes = {name: FLOAT_BYTES * layer.sum_dim * count for name, count in rows.items()}
         homes = memory.homes(sizes, is_last=is_last)
         near = {name: size for name, size in sizes.items() if homes[name] == "near"}
-        found: dict[str, LayerPlan] = {}
+        layer_plans: dict[str, LayerPlan] = {}
         for number, name in enumerate(types):
             # The inputs of later types and the outputs of earlier types are still in memory.
             alive = {read for later in types[number:] for read in extent.types_read(later)}
@@ -309,14 +332,23 @@ def _plan(layers: Sequence[Layer], extent: Extent, memory: _Memory) -> tuple[Typ
             width = work.widest(left)
             if width is None:
                 return _Lacking(node_type=name, needed=work.held_bytes(work.column_step), left=left)
-            found[name] = memory.plan(work.slabs(width), work.widths(width), homes[name])
-        plans.append(found)
+            layer_plans[name] = memory.plan(work.slabs(width), work.widths(width), homes[name])
+        plans.append(layer_plans)
         inputs = near
     return tuple(plans)
 
 
 class _TypeWork:
-    """The memory that one layer needs to compute one type's rows."""
+    """The memory that one layer needs to compute one type's rows.
+
+    Parameters
+    ----------
+    layers, extent : see `plan_inference`
+    depth : number of the layer, from 0
+    node_type : type of the output rows
+    num_rows : number of output rows
+    adds_in_place : whether the sums are added in the memory of the outputs
+    """
 
     def __init__(
         self,
@@ -349,15 +381,18 @@ class _TypeWork:
         # Fewer slabs mean fewer passes over the inputs and the edges, so the widest slab is best. Bytes grow with
         # the width, so a binary search finds it: an oversized network may have a billion columns.
         widths = range(self._sum_dim, 0, -self.column_step)
-        at = bisect_left(widths, True, key=lambda width: self.held_bytes(width) <= left)
-        return widths[at] if at < len(widths) else None
+        index = bisect_left(widths, True, key=lambda width: self.held_bytes(width) <= left)
+        return widths[index] if index < len(widths) else None
 
     def at_least(self, num_columns: int) -> int:
         """Return ``num_columns``, rounded up to a width that the layer allows."""
         return min(-(-num_columns // self.column_step) * self.column_step, self._sum_dim)
 
     def held_bytes(self, width: int) -> int:
-        """Return the bytes for the largest table, own terms, and sums with separate memory."""
+        """Return the bytes for ``width`` columns of the largest table, own terms, and sums with separate memory.
+
+        Own terms are the values that a convolution computes from each destination's own row.
+        """
         tables = [
             self._num_nodes[relation[0]] * sum(conv.table_widths(width))
             for relation, conv in self._convs.items()
@@ -390,9 +425,9 @@ class _TypeWork:
 
 def _smallest(sizes: Mapping[str, int], room: int) -> frozenset[str]:
     """Return the names of the smallest ``sizes`` that fit into ``room`` together."""
-    found = []
+    names = []
     for name in sorted(sizes, key=sizes.__getitem__):
         room -= sizes[name]
         if room >= 0 or sizes[name] == 0:
-            found.append(name)
-    return frozenset(found)
+            names.append(name)
+    return frozenset(names)

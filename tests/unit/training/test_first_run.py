@@ -293,7 +293,7 @@ def test_edges_that_hardly_fit_beside_the_code_of_all_ranks_may_be_swept(dataset
     edges: Any = SimpleNamespace(topology_bytes=20 * MB)
 
     def topology(beside: int) -> str:
-        return str(first_run._in_small(loader, edges, beside_bytes=beside)["topology"])
+        return str(first_run._small_loader(loader, edges, beside_bytes=beside)["topology"])
 
     assert topology(74 * MB) == "auto"
     assert topology(328 * MB) == "either"
