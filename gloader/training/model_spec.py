@@ -1,4 +1,7 @@
-"""Model specifications: the settings and dataset facts that define a model's weights."""
+"""Model specifications: the settings and dataset facts that define a model's weights.
+
+A checkpoint stores the specification as JSON, so that `spec.build` gives a network into which its weights fit.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 
 LinkTarget = Literal["pairs", "classes", "values"]
 
-# Entry names of older checkpoints.
+# Names of entries in older checkpoints, and their names today.
 _FORMER_NAMES: Final = {"num_classes": "out_dim"}
 
 
@@ -36,10 +39,10 @@ class ModelSpec:
     """A network for nodes of one type."""
 
     config: ModelConfig
-    in_dim: int
+    in_dim: int  # width of the features
     out_dim: int  # width of the logits or embeddings
     num_layers: int
-    add_self_loops: bool
+    add_self_loops: bool  # False if the graph stores a loop at each node
     edge_dim: int = 0  # width of the edge features that the network reads
 
     has_types: ClassVar[bool] = False  # whether it takes batches of several types
@@ -115,15 +118,15 @@ EncoderSpec: TypeAlias = ModelSpec | HeteroModelSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkSpec:
-    """A network for pairs of nodes."""
+    """A network for pairs of nodes: an encoder gives a row per node, and a decoder maps two rows to outputs."""
 
     encoder: EncoderSpec
     ends: tuple[str, str]  # types of the sources and of the destinations
-    decoder: str
+    decoder: str  # "dot" or "mlp"
     decoder_layers: int
-    # The target: whether a pair is an edge, or its class, or its value.
+    # The learned target: whether a pair is an edge ("pairs"), its class, or its value.
     learns: LinkTarget
-    num_outputs: int = 1  # number of classes
+    num_outputs: int = 1  # outputs per pair: the number of classes, otherwise 1
 
     @property
     def has_types(self) -> bool:

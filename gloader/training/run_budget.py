@@ -1,4 +1,9 @@
-"""The division of a run's memory budget between the loader, the model and its evaluation."""
+"""The division of a run's memory budget between the loader, the model and its evaluation.
+
+The budget bounds anonymous memory above an interpreter with torch. Its parts are the model, the running training step
+or evaluation (never both), the code, a reserve, and the rest for the loader. The constants below are measurements:
+"with 90, two ranks took 668 of 633 MB" means that the peak exceeded the budget when this constant was 90 MB.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +15,12 @@ from gloader.plan.demand import FIXED_BYTES
 
 # Besides its tensors, a step holds temporary buffers of operations, the previous step's gradients, and gaps between
 # heap blocks: 70 of 314 MB in a typed network. A later batch may also exceed the measured ones.
-_STEP_FACTOR = 1.5
+_STEP_FACTOR = 1.5  # multiple of the tensors' bytes
 # With several types, each relation has temporaries of its own sizes, and the gaps are larger. With 1.5, attention
 # over 10 relations took 283 to 289 of 282 MB.
 _TYPED_STEP_FACTOR = 1.75
-# An evaluation keeps a table of columns in memory and reads its inputs once for each slab of columns. A quarter of
-# the budget is fast, and a sixteenth still works.
+# Divisors of the budget for an evaluation's part. With less memory an evaluation reads its inputs more often: a quarter
+# of the budget is fast, and a sixteenth still works.
 _EVALUATION_SHARES = (4, 8, 16)
 
 # Copies of the weights: the weights, the best so far, and the optimiser's two moments.
@@ -36,11 +41,12 @@ _TYPED_LINK_BYTES = 20_000_000
 # Predictions: readers of edges, features and activations. Without it, 140 MB became 141, 125 became 126, and 107
 # became 114 with a layer made in 256 parts.
 _PREDICTION_BYTES = 12_000_000
-# Gaps between a heap's blocks before their release, see `PeakMemory.keep_below`.
+# The reserve for freed blocks that the heap has not returned yet, see `PeakMemory.keep_below`: one part in 16 of the
+# budget, within bounds.
 _SLACK_SHARE = 16
 _MIN_SLACK_BYTES, _MAX_SLACK_BYTES = 20 << 20, 64 << 20
 
-# Copies of the weights: a checkpoint in memory may be moved as it grows, before it is written.
+# Copies of the weights while a checkpoint is saved: it grows in memory before it is written, and may be moved.
 _SAVE_COPIES = 6
 
 
@@ -56,7 +62,7 @@ class RunBudget:
     step_bytes: int  # peak of a training step or of saving a checkpoint
     phase_bytes: int  # memory for the running step or evaluation
     process_bytes: int  # modules and compiled kernels of all ranks
-    slack_bytes: int  # freed blocks before their release
+    slack_bytes: int  # reserve for freed blocks
 
     @property
     def loader_bytes(self) -> int:

@@ -1,4 +1,9 @@
-"""Opening of a run's loader within its part of the memory budget, on one rank or several."""
+"""Opening of a run's loader within its part of the memory budget, on one rank or several.
+
+A budget is divided between the loader, the model, and the running step or evaluation (`run_budget`). Several divisions
+are possible. `RunLoader.open` tries them, the best first: it opens a loader, and checks that an evaluation fits. If
+none suffices, it searches for the least sufficient budget, which the error then names.
+"""
 
 from __future__ import annotations
 
@@ -35,15 +40,15 @@ if TYPE_CHECKING:
     from gloader.training.task import AnyLoader, Task
     from gloader.types import ReadyBatch
 
-# An evaluation gets at most a quarter of a device's free memory. Less memory only costs the evaluation more passes, and
-# the rest holds cached rows, which speed up every batch.
+# The divisor for a device's free memory: an evaluation gets at most a quarter. Less memory only costs the evaluation
+# more passes, and the rest holds cached rows, which speed up every batch.
 _MOST_OF_DEVICE: Final = 4
 
 # The search for a sufficient budget tries at most 12 budgets. If an error does not give the missing bytes, the search
 # assumes 1/32 of the budget.
 _MOST_ATTEMPTS: Final = 12
 _LEAST_STEP: Final = 32
-_MOST_BYTES: Final = 1 << 48
+_MOST_BYTES: Final = 1 << 48  # no budget is larger
 
 
 class LoaderFactory(Protocol):
@@ -61,7 +66,7 @@ class _Needs:
     """The least sizes of two budget parts, as far as known, for all ranks of a machine."""
 
     loader_bytes: int = 1
-    phase_bytes: int = 0
+    phase_bytes: int = 0  # for the running step or evaluation
 
     def are_met_by(self, budget: RunBudget) -> bool:
         """Return True if both parts of ``budget`` are large enough."""
@@ -95,7 +100,7 @@ class RunLoader:
     device: torch.device
     is_traced: bool
     factory: LoaderFactory
-    # Keeps this rank's memory below its plan.
+    # Watches this rank's memory and keeps it below its plan, if given.
     peak: PeakMemory | None = None
     evaluates: bool = False  # whether the first rank's evaluations must fit too
 
@@ -118,12 +123,12 @@ class RunLoader:
         budget, loader, failure = tried.budget, tried.loader, tried.failure
         if tried.outcome == "too small":
             tried.close()
-            found = self._enough(tried.needs, more_than=total)
-            found.close()
+            larger = self._enough(tried.needs, more_than=total)
+            larger.close()
             if isinstance(failure, BudgetError):
                 failure = BudgetError(failure.cause)
-                if found.outcome == "enough" and found.budget is not None:
-                    enough = found.budget.total_bytes
+                if larger.outcome == "enough" and larger.budget is not None:
+                    enough = larger.budget.total_bytes
                     failure = BudgetError(failure.cause, short_bytes=enough - total, advice=advice(enough))
         try:
             self.group.agree(failure)
@@ -147,11 +152,11 @@ class RunLoader:
         BudgetError
             No sufficient budget was found.
         """
-        found = self._enough(_Needs())
-        found.close()
-        if found.budget is None or found.outcome != "enough":
-            raise found.failure or AssertionError("there is at least one way to share a budget")
-        return found.budget
+        least = self._enough(_Needs())
+        least.close()
+        if least.budget is None or least.outcome != "enough":
+            raise least.failure or AssertionError("there is at least one way to share a budget")
+        return least.budget
 
     def _attempt(self, total: int, needs: _Needs) -> _Attempt:
         """Try the divisions of ``total`` that meet ``needs``, until one suffices. Return the last try. Collective.
@@ -188,16 +193,16 @@ class RunLoader:
                 require_inference(self.task, self.dataset, budget, loader)
         except Exception as error:  # noqa: BLE001 - raised by `open`, after the exchange
             failure = error
-        own = needs
+        rank_needs = needs
         if isinstance(failure, BudgetError):
             short = failure.short_bytes or budget.total_bytes // _LEAST_STEP
             if loader is None:
                 # The error is about one loader. Each of a machine's private loaders needs as much more.
                 short *= self.group.most_local if self._is_private else 1
-                own = replace(needs, loader_bytes=budget.loader_bytes + short)
+                rank_needs = replace(needs, loader_bytes=budget.loader_bytes + short)
             else:
-                own = replace(needs, phase_bytes=budget.phase_bytes + short)
-        known = self.group.gather((own.loader_bytes, own.phase_bytes))
+                rank_needs = replace(needs, phase_bytes=budget.phase_bytes + short)
+        known = self.group.gather((rank_needs.loader_bytes, rank_needs.phase_bytes))
         known_needs = _Needs(*map(max, zip(*known, strict=True)))
         return _Attempt(self._outcome(failure), known_needs, budget, loader, failure)
 
@@ -291,6 +296,7 @@ class RunLoader:
         return "too small" if "too small" in kinds and "failed" not in kinds else "failed"
 
     def _make_loader(self, budget: RunBudget) -> AnyLoader:
+        """Return this rank's loader, opened within its part of ``budget``."""
         loader = self.settings.loader.changed(
             memory_budget=budget.loader_bytes,
             device=str(self.device),
@@ -318,6 +324,7 @@ class RunLoader:
 
     @property
     def _is_private(self) -> bool:
+        """True if each rank opens a loader for itself. Otherwise the ranks of a machine share one."""
         return self.settings.loader.ranks.sharing == "private" and not self.group.is_alone
 
     def _part_of_machine(self, loader: LoaderSettings) -> LoaderSettings:

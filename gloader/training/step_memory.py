@@ -1,4 +1,8 @@
-"""The host memory of one training step, estimated before its allocation."""
+"""The host memory of one training step, estimated before the run begins.
+
+`probe` samples a loader's first batches. `step_bytes` trains on a much smaller batch with the same proportions, counts
+the bytes of all tensors (`LiveBytes`), and scales the result.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +38,9 @@ if TYPE_CHECKING:
     from gloader.training.task import Objective
     from gloader.types import AnyBatch, Block, Delivered, DeviceBlock
 
-_SAMPLE_BYTES = 2 << 20  # the smallest input of the measured step
-# With this ratio, memory in proportion to the weights hardly counts.
+_SAMPLE_BYTES = 2 << 20  # least bytes of the measured step's input
+# Least bytes of this input for each byte of the weights. With this ratio, the parts of the memory that are in
+# proportion to the weights hardly count.
 _WEIGHTS_PER_SAMPLE = 16
 _CPU = torch.device("cpu")
 
@@ -64,9 +69,9 @@ def probe(dataset: Dataset, seeds: SeedPlan, settings: LoaderSettings) -> list[A
 
 
 def look_ahead(dataset: Dataset, seeds: SeedPlan, settings: LoaderSettings, spill: SpillFolder) -> None:
-    """Sample the first batches as `probe` does. With several types, also sweep edges for them besides held edges.
+    """Sample the first batches as `probe` does. With several types and swept edges, also sweep edges for a batch.
 
-    Compiles the kernels for these steps.
+    Serves to compile the kernels of these steps; nothing is returned.
 
     Parameters
     ----------

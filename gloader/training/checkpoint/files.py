@@ -1,6 +1,8 @@
 """Names and digests of the checkpoints in a run folder.
 
-A checkpoint file ends with its own digest. A folder written by several ranks holds the digests of its files.
+A checkpoint file ends with a seal: a line with its position and its digest. A checkpoint of several ranks is a folder
+of shards, the ranks' parts, with the digests of its files. A position is the epoch and the index of the next training
+batch; the newest checkpoint has the latest position.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 # This file is written last into a folder. `sha256sum -c SHA256SUMS` checks the folder by hand.
 SUMS_NAME = "SHA256SUMS"
 _SEAL = re.compile(rb"\ngloader checkpoint (\d{5,})-(\d{7,}) ([0-9a-f]{64})\n\Z")
-_MAX_SEAL_BYTES = 200
+_MAX_SEAL_BYTES = 200  # the search for a seal begins this far before the file's end
 _SUM = re.compile(r"([0-9a-f]{64})  ([\w.-]+)\n")
 _ADVICE = "it is damaged, or not written by this version of gloader train; take it away and train again"
 
@@ -111,7 +113,7 @@ def _sums_text(sums: Mapping[str, str]) -> str:
 CHECKPOINT_NAME = "checkpoint.pt"
 # This file is written first into a folder of shards, and holds the run id.
 MARK_NAME = "gloader-run"
-# torch writes this file last into the same folder. It lists every tensor with its place.
+# torch writes this file last into the same folder. It lists every tensor with its file and offset.
 TORCH_RECORD_NAME = ".metadata"
 _SHARDS = re.compile(r"checkpoint-(\d{5,})-(\d{7,})")  # checkpoint folders of runs with several ranks
 
@@ -139,8 +141,8 @@ def find_checkpoint(path: Path) -> Path:
 def newest_checkpoint(root: Path) -> Path | None:
     """Return the complete checkpoint with the latest position in the run folder ``root``, or None."""
     folders = [folder for folder in shard_folders(root) if is_sharded_checkpoint(folder)]
-    own = [file for file in (root / CHECKPOINT_NAME,) if file.is_file()]
-    found = [*own, *folders]
+    files = [file for file in (root / CHECKPOINT_NAME,) if file.is_file()]
+    found = [*files, *folders]
     if len(found) < 2:
         return found[0] if found else None
     # A run may be killed before it deletes an older checkpoint, or resume with another number of ranks. File times

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gloader.training.group import RankGroup
 
 
-CHECKPOINT_VERSION = 3
+CHECKPOINT_VERSION = 3  # of the content
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Checkpoint:
     """A checkpoint file's content: plain tensors and JSON values."""
 
     run_id: str  # id of the run that wrote the checkpoint
-    settings: Mapping[str, Any]  # settings that change a run's result, see `run_identity`
+    settings: Mapping[str, Any]  # settings that change a run's result, see `decisive_settings`
     spec: AnyModelSpec
     fingerprint: str  # the dataset's fingerprint
     weights: Mapping[str, torch.Tensor]  # best weights on the validation nodes so far

@@ -1,4 +1,9 @@
-"""Checkpoints written by all ranks of a run, one part each, with ``torch.distributed.checkpoint``."""
+"""Checkpoints written by all ranks of a run, one part each, with ``torch.distributed.checkpoint``.
+
+Such a checkpoint is a folder. torch's writer puts the tensors into it, and its record lists them. The other values are
+one JSON document, stored as a tensor of bytes. At the end, a file with the digests of all files makes the folder a
+checkpoint. Reading verifies the digests, and unpickles nothing but the classes of torch's record.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +42,11 @@ if TYPE_CHECKING:
     from gloader.training.group import RankGroup
 
 
-_DOCUMENT = "document"
-_BUFFER_BYTES = 1 << 20
-_TENSOR = "$tensor"
+_DOCUMENT = "document"  # name of the tensor with the JSON document
+_BUFFER_BYTES = 1 << 20  # of a file under writing
+_TENSOR = "$tensor"  # key of an object in the document that stands for a tensor
 _METADATA = torch_metadata.__name__
+# Module and name of every class that a record may contain.
 _ALLOWED = {
     *(
         (_METADATA, name)
@@ -80,9 +86,9 @@ def save_shards(folder: Path, content: Any, group: RankGroup, *, run_id: str, os
         A rank could not write its part; the folder holds no checkpoint.
     """
     tensors: dict[str, torch.Tensor] = {}
-    own = _take_tensors(content, "", tensors)
+    values = _take_tensors(content, "", tensors)
     # All ranks use the first rank's document: measured values such as seconds differ between ranks.
-    document = json.dumps(group.run_on_first(lambda: own)).encode()
+    document = json.dumps(group.run_on_first(lambda: values)).encode()
     tensors[_DOCUMENT] = torch.frombuffer(bytearray(document), dtype=torch.uint8)
     files = _NewFiles(os_io, needed_bytes=sum(tensor.nbytes for tensor in tensors.values()))
     # torch syncs files without `os_io`; `_NewFiles` syncs every file through it.
@@ -102,6 +108,7 @@ def save_shards(folder: Path, content: Any, group: RankGroup, *, run_id: str, os
 
 
 def _complete(folder: Path, sums: Mapping[str, str], os_io: OsIO) -> None:
+    """Write the digests ``sums``, which complete the checkpoint."""
     write_sums(folder, sums, os_io=os_io)
     with write_errors(folder, "writing the checkpoint", os_io=os_io):
         # Sync the folder's own name: a power loss must not remove it after the older checkpoint was deleted.
@@ -121,9 +128,9 @@ def load_shards(folder: Path) -> Any:
     """
     try:
         reader = _ShardReader(folder, read_checked(folder))
-        found = reader.read_metadata().state_dict_metadata
+        entries = reader.read_metadata().state_dict_metadata
         # torch loads into existing tensors; the record has their shapes.
-        tensors = {name: _empty(name, entry) for name, entry in found.items()}
+        tensors = {name: _empty(name, entry) for name, entry in entries.items()}
         with _is_quiet():
             load(tensors, storage_reader=reader, no_dist=True)
         document = json.loads(tensors.pop(_DOCUMENT).numpy().tobytes())
@@ -141,7 +148,7 @@ class _NewFiles(FileSystem):
     def __init__(self, os_io: OsIO, *, needed_bytes: int) -> None:
         self._os_io = os_io
         self._needed_bytes = needed_bytes  # size of the whole checkpoint
-        self.sums: dict[str, str] = {}
+        self.sums: dict[str, str] = {}  # SHA-256 of each finished file, by name
 
     def begin(self, folder: Path, run_id: str) -> None:
         """Make ``folder`` and mark it with the run's id."""
@@ -166,7 +173,7 @@ class _NewFiles(FileSystem):
                 stream.close()
                 self._os_io.fsync(fd)
             finally:
-                # This comes first: after a failed write, buffered bytes would go to the next file with this number.
+                # This comes first: after a failed write, buffered bytes would go to the next file with this descriptor.
                 file.close()
                 self._os_io.close(fd)
         self.sums[name] = file.digest.hexdigest()
@@ -245,6 +252,7 @@ class _RecordUnpickler(pickle.Unpickler):
 
 
 def _empty(name: str, entry: Any) -> torch.Tensor:
+    """Return an unwritten tensor for a record's entry."""
     if not isinstance(entry, torch_metadata.TensorStorageMetadata):
         raise CheckpointError(f"its entry {name!r} is no tensor")
     return torch.empty(entry.size, dtype=entry.properties.dtype)
@@ -263,6 +271,7 @@ def _take_tensors(content: Any, path: str, tensors: dict[str, torch.Tensor]) -> 
 
 
 def _put_tensors(document: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    """Return ``document`` with tensors for their names: the inverse of `_take_tensors`."""
     if isinstance(document, dict):
         if set(document) == {_TENSOR}:
             return tensors[document[_TENSOR]]
@@ -275,11 +284,11 @@ def _put_tensors(document: Any, tensors: dict[str, torch.Tensor]) -> Any:
 def _first_failure(error: BaseException) -> str:
     if isinstance(error, CheckpointException):
         rank, (inner, _) = next(iter(error.failures.items()))
-        return f"rank {rank}: {_said(inner)}"
-    return _said(error)
+        return f"rank {rank}: {_text(inner)}"
+    return _text(error)
 
 
-def _said(error: BaseException) -> str:
+def _text(error: BaseException) -> str:
     # The text of our errors names the file and the bytes.
     return str(error) if isinstance(error, StoreWriteError) else repr(error)
 

@@ -1,4 +1,10 @@
-"""One full-neighbour inference pass through a network, layer by layer and type by type."""
+"""One full-neighbour inference pass through a network, layer by layer and type by type.
+
+A layer computes the rows of a node type in two steps. First the rows of a source type stream past in chunks and are
+projected into a table. Then the table's rows are added along all in-edges, relation after relation, into sums. The
+sums are the layer's outputs and the next layer's inputs. `layer_plan` chose the chunks, the slabs (ranges of columns)
+and the home of the outputs; `placement` opened them.
+"""
 
 from __future__ import annotations
 
@@ -38,30 +44,30 @@ if TYPE_CHECKING:
 class _Step:
     """The computation of one layer's rows for one node type."""
 
-    depth: int
+    depth: int  # number of the layer, from 0
     layer: Layer
-    node_type: str
+    node_type: str  # type of the output rows
     plan: LayerPlan
     inputs: Mapping[str, AnyRows]  # rows of the types that the layer reads
-    targets: Targets
+    targets: Targets  # nodes of the output rows
 
     @property
     def convs(self) -> dict[Relation, Conv]:
-        """The relations into the type, first those from the type itself: the first table is made with the sums."""
+        """The relations into the type and their convolutions.
+
+        A relation from the type itself comes first: one scan of the type's rows then makes its table and own terms.
+        """
         into = self.layer.relations_into(self.node_type)
         return dict(sorted(into.items(), key=lambda item: item[0][0] != self.node_type))
 
     @property
     def is_sum(self) -> bool:
-        """True if several terms are added; otherwise a lone convolution gives the rows."""
+        """True if the layer adds several terms to the row. Otherwise a lone convolution gives the whole row."""
         return self.node_type in self.layer.roots
 
 
 class InferenceRun:
     """One pass through all layers.
-
-    The rows of a type stream past in node order and are projected into a table. Then the table's rows are propagated
-    along all in-edges. The table stays in memory. If it does not fit, it is made in slabs of columns.
 
     Parameters
     ----------
@@ -85,16 +91,22 @@ class InferenceRun:
         self._num_done = 0
 
     def all_layers(self, nodes: Mapping[str, IdArray | range], on_progress: Progress) -> dict[str, MadeRows]:
-        """Return the last layer's sums for ``nodes`` of each target type, in host memory or on the SSD."""
+        """Return the last layer's sums for ``nodes`` of each target type, in host memory or on the SSD.
+
+        Parameters
+        ----------
+        nodes : (n,) ids by target type
+        on_progress : called with the finished share, 0 to 1
+        """
         placed = self._placed
         inputs: dict[str, AnyRows] = dict(placed.inputs)
         made: dict[str, LayerOutputs] = {}
         for depth, (layer, plans) in enumerate(zip(placed.layers, placed.plans, strict=True)):
             made = {}
             for number, (node_type, plan) in enumerate(plans.items()):
-                everyone = range(self._num_nodes[node_type])
-                wanted = nodes[node_type] if depth == len(placed.plans) - 1 else everyone
-                targets = Targets(wanted, len(everyone), self._device.place)
+                all_nodes = range(self._num_nodes[node_type])
+                target_ids = nodes[node_type] if depth == len(placed.plans) - 1 else all_nodes
+                targets = Targets(target_ids, len(all_nodes), self._device.place)
                 outputs = made[node_type] = self._room.open(
                     f"layer-{depth}-{number}", plan, num_rows=len(targets), width=layer.sum_dim
                 )
@@ -119,24 +131,28 @@ class InferenceRun:
         return results
 
     def _make(self, step: _Step, columns: slice, outputs: LayerOutputs, on_progress: Progress) -> None:
-        """Compute a column slab for all rows of a type."""
+        """Compute one slab of columns for all rows of a type.
+
+        `_begin` scans the type's own rows. Then each relation's table is made and its messages are added.
+        """
 
         def advance() -> None:
             self._num_done += 1
             on_progress(self._num_done / self._num_steps)
 
         sums = self._sums(step, columns, outputs) if step.is_sum else None
-        own, first_table = self._begin(step, columns, sums)
+        own_terms, first_table = self._begin(step, columns, sums)
         advance()
         for relation, conv in step.convs.items():
             table = self._project(step, relation, conv, columns) if first_table is None else first_table
             first_table = None  # each table is freed before the next one is made
-            with closing(self._messages(step, relation, conv, table, own[relation], columns)) as messages:
+            own = own_terms[relation]
+            with closing(self._messages(step, relation, conv, table, own, columns)) as messages:
                 if sums is None:
                     self._write(outputs, columns, (rows for _, rows in messages))
                 else:
-                    for here, rows in messages:
-                        sums[here] += rows
+                    for positions, rows in messages:
+                        sums[positions] += rows
                         del rows  # freed before the next rows are made
             del table
             # glibc keeps smaller freed blocks in the heap: 30 MB after the slabs of a 300 MB budget.
@@ -159,12 +175,13 @@ class InferenceRun:
             outputs.write_slab(columns, fetched)
 
     def _adds_in_place(self, outputs: LayerOutputs) -> bool:
+        """Return whether sums are added in the memory of ``outputs``, because it is the computing device's."""
         return isinstance(outputs, DeviceRows) or (
             isinstance(outputs, RamRows) and not self._device.is_asynchronous
         )
 
     def _sums(self, step: _Step, columns: slice, outputs: LayerOutputs) -> torch.Tensor:
-        """Return all relations' sums, (n, columns): a view of the outputs if the device can add in place."""
+        """Return the array that receives the sums of all relations, (n, columns): a view of the outputs if possible."""
         if isinstance(outputs, DeviceRows):
             return outputs.columns(columns)
         if isinstance(outputs, RamRows) and self._adds_in_place(outputs):
@@ -174,12 +191,13 @@ class InferenceRun:
     def _begin(
         self, step: _Step, columns: slice, sums: torch.Tensor | None
     ) -> tuple[dict[Relation, Table], Table | None]:
-        """Write the terms of the nodes' own rows to ``sums``.
+        """Scan the type's own rows; write their Linear terms to ``sums``, if there are sums.
 
-        Return each relation's own terms, and the first relation's table if its source type is this type.
+        Returns each relation's own terms (`Conv.project_own`), and the first relation's table if its sources have this
+        type, otherwise None.
         """
         convs, num_columns = step.convs, columns.stop - columns.start
-        own = {
+        own_terms = {
             relation: self._blank(len(step.targets), conv.own_widths(num_columns))
             for relation, conv in convs.items()
         }
@@ -190,15 +208,15 @@ class InferenceRun:
         for start, x in self._entered(step, step.node_type):
             if table is not None and first is not None:
                 self._project_chunk(table, start, x, first, convs[first], columns)
-            found = step.targets.among(start, start + len(x)) if sums is not None else None
-            if sums is None or found is None:
+            choice = step.targets.among(start, start + len(x)) if sums is not None else None
+            if sums is None or choice is None:
                 continue
-            positions, rows = found
-            mine = x[rows]
-            sums[positions] = step.layer.own(step.node_type, mine, columns)
+            positions, rows = choice
+            target_x = x[rows]
+            sums[positions] = step.layer.own(step.node_type, target_x, columns)
             for relation, conv in convs.items():
-                _write(own[relation], positions, conv.project_own(mine, columns))
-        return own, table
+                _write(own_terms[relation], positions, conv.project_own(target_x, columns))
+        return own_terms, table
 
     def _project(self, step: _Step, relation: Relation, conv: Conv, columns: slice) -> Table:
         """Return the table of a relation's sources. It has no rows for a relation without edges."""
@@ -212,6 +230,7 @@ class InferenceRun:
     def _project_chunk(
         self, table: Table, start: int, x: torch.Tensor, relation: Relation, conv: Conv, columns: slice
     ) -> None:
+        """Write the projection of the rows ``x``, which begin at node ``start``, into ``table``."""
         stop = start + len(x)
         # The in-degrees count all edges of the graph, as the degrees of training blocks do.
         is_within = relation[0] == relation[2]
@@ -245,11 +264,13 @@ class InferenceRun:
         row = 0
         with closing(parts):
             for part in parts:
-                here = slice(row, row + len(part.nodes))
-                yield here, conv.propagate(table, tuple(values[here] for values in own), part, columns)
-                row = here.stop
+                positions = slice(row, row + len(part.nodes))
+                part_own = tuple(values[positions] for values in own)
+                yield positions, conv.propagate(table, part_own, part, columns)
+                row = positions.stop
 
     def _blank(self, num_rows: int, widths: tuple[int, ...]) -> Table:
+        """Return an unwritten table on the computing device."""
         return tuple(torch.empty(num_rows, width, device=self._device.place) for width in widths)
 
     @cached_property
@@ -266,5 +287,6 @@ class InferenceRun:
 
 
 def _write(table: Table, positions: slice | torch.Tensor, rows: Table) -> None:
+    """Write ``rows`` to ``positions`` of ``table``, part by part."""
     for part, values in zip(table, rows, strict=True):
         part[positions] = values

@@ -1,4 +1,9 @@
-"""Rows of an inference: input features, layer outputs in memory or on the SSD, and result rows."""
+"""Rows of an inference on the host: input features, layer outputs in memory or on the SSD, and result rows.
+
+Outputs are written slab by slab: a slab is a range of columns, for all rows. `RamRows` and `SsdRows` hold a layer's
+sums. `EmbeddedRows` and `iter_rows` turn the last layer's sums into results. `Targets` are the nodes whose rows are
+requested.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +28,7 @@ if TYPE_CHECKING:
     Matrix = NDArray[np.float32]
 
 
-# Shared by all slabs. Rows are read in order, so a few large reads ahead are enough.
+# Memory for reading ahead, shared by all slabs of one output. Rows are read in order, so a few large reads are enough.
 _RING_BYTES = 1 << 20
 
 
@@ -110,7 +115,7 @@ class SsdRows:
             shutil.rmtree(self._folder)
 
 
-# Rows are handed on at once: larger portions are not faster.
+# The largest portion of result rows that is handed on, in rows and in bytes. Larger portions are not faster.
 _MOST_ROWS: Final = 1 << 16
 _MOST_BYTES: Final = 16 << 20
 
@@ -186,7 +191,7 @@ def iter_rows(
         yield slice(start, stop), torch.from_numpy(out)
 
 
-RowChoice: TypeAlias = "slice | torch.Tensor"
+RowChoice: TypeAlias = "slice | torch.Tensor"  # positions of rows, (m,) int64 or a slice
 
 
 class Targets:

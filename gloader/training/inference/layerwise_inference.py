@@ -1,8 +1,10 @@
 """Full-neighbour inference, layer by layer, on any device, for graphs whose features exceed memory.
 
-A sampled network would visit a node's neighbourhood once per batch. Layer by layer, every node is computed once. The
-device's memory decides which copies of rows and edges are read, and which memory holds activations. A graph of one
-node type is treated as a graph of one type and one relation.
+A sampled network would visit a node's neighbourhood once per batch. Layer by layer, every node is computed once, from
+the rows of the layer below. A graph of one node type is treated as a graph of one type and one relation.
+
+`HeteroInference` is the entry. Per call, `layer_plan` fits all layers into the memory, `placement` chooses the device
+and the copies of rows and edges that it reads, and `layer_pass` computes the layers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""The placement of an inference: its computing device, and the rows, edges and outputs already there."""
+"""The placement of an inference: its computing device, and the memory for its inputs, edges and outputs.
+
+`place_inference` makes a `Placement` before the pass: the device, the plan of each layer, and the copies of features
+and edges that are read. A tier is the loader's part of the device memory, with cached rows and perhaps the edges; an
+inference on the same device reads it. `OutputRoom` opens the outputs of each layer during the pass.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +47,7 @@ if TYPE_CHECKING:
 
 LayerOutputs: TypeAlias = "RamRows | SsdRows | DeviceRows"
 
-SCRATCH_PREFIX = "gloader-infer-"
+SCRATCH_PREFIX = "gloader-infer-"  # of the folder for activations on the SSD
 
 
 class OutputRoom:
@@ -62,7 +67,7 @@ class OutputRoom:
         self._folder: Path | None = None
 
     def open(self, name: str, plan: LayerPlan, *, num_rows: int, width: int) -> LayerOutputs:
-        """Return writable rows in the place that ``plan`` chose.
+        """Return writable rows in the memory that ``plan`` chose.
 
         Parameters
         ----------
@@ -86,15 +91,17 @@ class OutputRoom:
 
 logger = logging.getLogger("gloader")
 
-# Half of the device's free memory: the loader sends the next batches meanwhile, and torch leaves holes.
+# The divisor for the device's free memory: an inference takes half. The loader sends the next batches meanwhile, and
+# torch leaves holes.
 FIRST_SHARE: Final = 2
-# A third of that may hold the edges. Otherwise they are sent again for every slab of every layer.
+# The divisor for this half: a third of it may hold the edges. Larger edges are sent again for every slab of every
+# layer.
 _TOPOLOGY_SHARE: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """An inference's graph, features and memory."""
+    """The inputs of an inference: graph, features and memory."""
 
     graph: HeteroGraph
     features: Mapping[str, FeatureSource]  # features of the types that have some
@@ -219,6 +226,7 @@ def _on_device(
     """Return a placement on ``device``, or None with a log line if not even one step of columns fits there."""
     room = device.free_bytes() // share
     held = _held_by_tiers(device, given)
+    # Edges that no tier holds are uploaded whole if they are in host memory and fit. Otherwise pieces are sent.
     left = {key: given.graph.relations[key] for key in extent.relations if key not in held}
     whole = {key: topology for key, topology in left.items() if isinstance(topology, CscGraph)}
     whole_bytes = sum(topology.indptr.nbytes + topology.indices.nbytes for topology in whole.values())
@@ -241,8 +249,8 @@ def _on_device(
         )
         return None
     for relation, topology in whole.items():
-        there = upload_topology(topology, device.place)
-        held[relation] = DeviceEdges(topology, device, there.indptr, there.indices)
+        uploaded = upload_topology(topology, device.place)
+        held[relation] = DeviceEdges(topology, device, uploaded.indptr, uploaded.indices)
     return Placement(given, network, extent, device, plans, held)
 
 
@@ -266,10 +274,10 @@ def _inputs(name: str, network: GraphNetwork, given: Given, tier: DeviceTier | N
     """Return a type's learned rows, or the nearest copy of its features."""
     learned = network.learned.get(name)
     if learned is not None:
-        found = tuple(learned.shape)
-        if found[0] != given.graph.num_nodes[name]:
+        num_learned = len(learned)
+        if num_learned != given.graph.num_nodes[name]:
             raise ConfigError(
-                f"the network has learned rows of {found[0]:,} nodes of type {name!r}; the graph has "
+                f"the network has learned rows of {num_learned:,} nodes of type {name!r}; the graph has "
                 f"{given.graph.num_nodes[name]:,}"
             )
         return DeviceRows(RowTable(rows=learned.detach()))

@@ -1,4 +1,9 @@
-"""Ordered rows of a matrix on the computing device, copied while it computes."""
+"""Rows of a matrix, streamed in order to the computing device while it computes, and back.
+
+`stream_rows` yields chunks of rows on the device. A thread reads and copies the next chunks meanwhile (`send_ahead`).
+`fetch_behind` copies results back to the host while the next result is computed. A mark is a point in the device's
+queue of work; `Mark.wait` waits until the device has reached it.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +31,9 @@ T = TypeVar("T")
 # Tensors in transfer, and the mark after their copy.
 Sent: TypeAlias = "tuple[tuple[torch.Tensor, ...], Mark]"
 
-# The host reads one item, one is in transfer, and the device computes with one.
+# Items in progress: the host reads one, one is in transfer, and the device computes with one.
 AHEAD: Final = 3
-# Nothing is copied on the CPU: one item is read while the other is in use.
+# Nothing is copied on the CPU: the host reads one item and computes with another.
 _AHEAD_ON_CPU: Final = 2
 
 
@@ -122,15 +127,19 @@ def fetch_behind(
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    number: int
+    """A buffer for one item that is free again."""
+
+    number: int  # number of the buffer
     computed: Mark | None  # the mark after the computation that used the slot
 
 
 @dataclass(frozen=True, slots=True)
 class _OnItsWay:
-    slot: int
+    """An item in transfer to the device."""
+
+    slot: int  # number of its buffer
     tensors: tuple[torch.Tensor, ...]
-    mark: Mark
+    mark: Mark  # the mark after its copy
 
 
 class _Items(Generic[T]):
@@ -180,7 +189,7 @@ class DeviceRows:
 
     @classmethod
     def blank(cls, *, num_rows: int, width: int, place: torch.device) -> DeviceRows:
-        """Return blank rows, to be written."""
+        """Return a table whose rows are not written yet."""
         return cls(RowTable(rows=torch.empty(num_rows, width, device=place)))
 
     def write_slab(self, columns: slice, chunks: Iterable[torch.Tensor]) -> None:
@@ -296,6 +305,7 @@ class _ReadAndCopy:
 
 
 def _copied(rows: torch.Tensor, device: Device) -> Sent:
+    """Begin the copy of host ``rows`` to the device; return the copy and the mark after it."""
     with device.sending():
         x = device.empty(tuple(rows.shape), rows.dtype)
         device.copy(rows, x)

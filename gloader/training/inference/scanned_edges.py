@@ -1,4 +1,10 @@
-"""Many nodes' in-edges, in pieces of bounded size, read on the host or held on the device."""
+"""In-edges for inference, in pieces of bounded size, read on the host or held on the device.
+
+The target nodes are cut into spans: consecutive targets whose edges fit the limits together. The edges of a span are
+one piece. Only a lone node with too many edges is a span with several pieces. A `Part` is a span on the computing
+device. `HostEdges` makes parts for the CPU, and `DeviceEdges` for a GPU. Offsets are CSC offsets: the in-edges of node
+v are the positions ``offsets[v]`` to ``offsets[v + 1]``.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +32,13 @@ if TYPE_CHECKING:
     from gloader.types import FeatureSource, IdArray
 
 
-_NODES_PER_CUT: Final = 1 << 16  # nodes whose degrees are read together
+_NODES_PER_CUT: Final = 1 << 16  # targets that are cut into spans together
 _ROWS_PER_READ: Final = 1 << 14  # rows of edge features read together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PieceLimits:
-    """The most edges and rows that are propagated at once."""
+    """The most edges and rows that are propagated together."""
 
     max_edges: int  # a lone node with more edges is split into several pieces
     max_rows: int
@@ -46,16 +52,16 @@ class EdgeFeatures:
 
     def of(self, piece: Span) -> NDArray[np.float32]:
         """Read the features of a piece's edges, (num_edges, F_e)."""
-        found = np.empty((piece.num_edges, self.source.dim), dtype=np.float32)
+        rows = np.empty((piece.num_edges, self.source.dim), dtype=np.float32)
         # Reads come in portions: ids and row positions would take more memory than narrow rows.
-        for first in range(0, len(found), _ROWS_PER_READ):
-            part = found[first : first + _ROWS_PER_READ]
-            self.source.read_into(piece.positions(first, first + len(part)), part)
-        return found
+        for first in range(0, len(rows), _ROWS_PER_READ):
+            portion = rows[first : first + _ROWS_PER_READ]
+            self.source.read_into(piece.positions(first, first + len(portion)), portion)
+        return rows
 
 
 class Edges(Protocol):
-    """The in-edges of all nodes, for the computing device."""
+    """The in-edges of all nodes of one relation, for the computing device."""
 
     def degree(self, start: int, stop: int) -> torch.Tensor:
         """Return the in-degrees of nodes ``start`` to ``stop`` as float32."""
@@ -84,7 +90,7 @@ class RowRange:
 
 
 def cut_rows(counts: IdArray, *, max_edges: int, max_rows: int) -> tuple[RowRange, ...]:
-    """Cut rows into ranges that are propagated at once. A row with too many edges has its own range. Pure.
+    """Cut rows into ranges that are propagated together. A row with too many edges has a range for itself. Pure.
 
     Parameters
     ----------
@@ -107,12 +113,11 @@ def cut_rows(counts: IdArray, *, max_edges: int, max_rows: int) -> tuple[RowRang
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Span:
-    """Nodes of a part, on the host."""
+    """Nodes that are propagated together, with the positions of their in-edges, on the host."""
 
     nodes: IdArray  # (n,)
-    # (n,) position of each node's first in-edge
-    starts: IdArray
-    counts: IdArray  # (n,) in-edges of each node
+    starts: IdArray  # (n,) position of each node's first in-edge
+    counts: IdArray  # (n,) number of each node's in-edges
 
     @property
     def num_edges(self) -> int:
@@ -125,7 +130,10 @@ class Span:
         return bool((np.diff(self.nodes) == 1).all())
 
     def positions(self, first: int, stop: int) -> IdArray:
-        """Return the edge positions of the span's edges number ``first`` to ``stop``, (stop - first,)."""
+        """Return the positions of the span's edges with the numbers ``first`` to ``stop``, (stop - first,).
+
+        The span's edges are numbered from 0, node after node.
+        """
         ends = np.cumsum(self.counts)
         nodes = slice(
             int(np.searchsorted(ends, first, side="right")), int(np.searchsorted(ends, stop, side="left")) + 1
@@ -133,11 +141,11 @@ class Span:
         counts, before = self.counts[nodes], (ends - self.counts)[nodes]
         taken = np.minimum(before + counts, stop) - np.maximum(before, first)
         shift = np.repeat(self.starts[nodes] - before, taken)
-        found: IdArray = shift + np.arange(first, stop, dtype=np.int64)
-        return found
+        positions: IdArray = shift + np.arange(first, stop, dtype=np.int64)
+        return positions
 
     def pieces(self, max_edges: int) -> Iterator[Span]:
-        """Yield the span, or the parts of a lone node with more than ``max_edges``. Yields nothing without edges."""
+        """Yield the span itself, or cut a lone node's edges by ``max_edges``. Yields nothing without edges."""
         if len(self.nodes) > 1:
             if self.num_edges:
                 yield self
@@ -198,7 +206,7 @@ class HostEdges:
     ) -> Generator[tuple[torch.Tensor, ...]]:
         """Yield each piece's sources, and its edge features if requested.
 
-        Nothing is read before the first request.
+        Nothing is read before the first piece is requested.
         """
         scan = self._graph.sources.scan()
         pieces = iter_pieces(self._graph, targets, limits)
@@ -209,8 +217,8 @@ class HostEdges:
 
         def read(piece: Span, slot: int) -> Sent:  # noqa: ARG001 - each piece has memory of its own
             sources = _shared(scan.lists(piece.starts, piece.counts))
-            found = () if features is None else (torch.from_numpy(features.of(piece)),)
-            return (sources, *found), device.mark()
+            edge_x = () if features is None else (torch.from_numpy(features.of(piece)),)
+            return (sources, *edge_x), device.mark()
 
         yield from send_ahead(pieces, read, device, name="infer-edges")
 
@@ -225,12 +233,15 @@ class HostEdges:
 
 
 def _shared(sources: NDArray[Any]) -> torch.Tensor:
+    """Return a tensor with the memory of ``sources`` if it is writable, otherwise with a copy."""
     # torch does not share read-only memory, and a graph's memory is read-only.
     return torch.from_numpy(sources if sources.flags.writeable else sources.copy())
 
 
 class DeviceEdges:
-    """In-edges of all nodes on a device. The host's offsets define the cuts, so that nothing waits for the device.
+    """In-edges of all nodes on a device.
+
+    Spans and pieces are cut by the host's copy of the offsets, so that nothing waits for the device.
 
     Parameters
     ----------
@@ -274,6 +285,7 @@ class DeviceEdges:
                 )
 
     def _ids(self, span: Span) -> torch.Tensor:
+        """Return the span's nodes on the device, (n,)."""
         if span.is_range:
             first = int(span.nodes[0])
             return torch.arange(first, first + len(span.nodes), device=self._device.place)
@@ -284,6 +296,7 @@ class DeviceEdges:
         return sent[0]
 
     def _counts(self, span: Span, ids: torch.Tensor) -> torch.Tensor:
+        """Return the nodes' in-degrees on the device, (n,). ``ids`` are the nodes."""
         if span.is_range:
             first = int(span.nodes[0])
             return self._indptr[first : first + len(ids) + 1].diff()
@@ -297,6 +310,15 @@ class DeviceEdges:
         limits: PieceLimits,
         sent: Iterator[tuple[torch.Tensor, ...]] | None,
     ) -> Iterator[Adjacency]:
+        """Yield the adjacency of each piece.
+
+        Parameters
+        ----------
+        span : the nodes
+        ids, counts : (n,) the nodes and their in-degrees, on the device
+        limits : bounds of a piece
+        sent : sources and edge features of the pieces, as far as the host sends them; None if it sends nothing
+        """
         for piece in span.pieces(limits.max_edges):
             if piece is span:
                 indptr = counts.new_zeros(len(ids) + 1)
@@ -306,18 +328,19 @@ class DeviceEdges:
             values = () if sent is None else next(sent)
             if self._indices is not None:
                 values = (self._held(piece, ids, counts, indptr), *values)
-            indices, *told = values
+            indices, *edge_x = values
             yield Adjacency(
                 indptr.to(indices.dtype),
                 indices,
                 num_src=self._graph.num_sources,
-                features=told[0] if told else None,
+                features=edge_x[0] if edge_x else None,
             )
 
     def _held(
         self, span: Span, ids: torch.Tensor, counts: torch.Tensor, indptr: torch.Tensor
     ) -> torch.Tensor:
-        assert self._indices is not None  # noqa: S101 - by `parts`
+        """Return the sources of a piece from the device's copy of all edges, (num_edges,)."""
+        assert self._indices is not None  # noqa: S101 - `_pieces` has checked it
         if span.is_range:
             start = int(span.starts[0])
             return self._indices[start : start + span.num_edges]
@@ -333,9 +356,9 @@ class DeviceEdges:
 
         def send(piece: Span, slot: int) -> Sent:  # noqa: ARG001 - pinned memory is the device's
             sources = () if scan is None else (scan.lists(piece.starts, piece.counts),)
-            found = () if features is None else (features.of(piece),)
+            edge_x = () if features is None else (features.of(piece),)
             with self._device.sending():
-                return self._device.upload((*sources, *found)), self._device.mark()
+                return self._device.upload((*sources, *edge_x)), self._device.mark()
 
         pieces = iter_pieces(self._graph, targets, limits)
         return send_ahead(pieces, send, self._device, name="infer-edges")
