@@ -1,4 +1,9 @@
-"""One hop's edges, and sums over in-edges. Neither pass, forward or backward, holds a row per edge in memory."""
+"""One hop's edges, and sums of rows over in-edges.
+
+A sum adds the rows of a destination's sources. It is computed as an embedding bag: torch adds the table rows of each
+bag without a copy per edge. So neither the forward nor the backward pass holds a row per edge in memory. Shapes: D
+destinations, E edges, N nodes.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +108,7 @@ class Part:
     nodes: torch.Tensor  # (n,) int64
     degree: torch.Tensor  # (n,) float32
     # One adjacency, or several if a single node has too many edges. Each has n destinations, and sources in 0..N-1.
-    # Together they hold every in-edge once, in order. They are valid until the next part is requested.
+    # Together the pieces hold every in-edge once, in order. They are valid until the next part is requested.
     pieces: Iterable[Adjacency]
 
 
@@ -126,23 +131,23 @@ def by_source(sources: torch.Tensor, num_src: int) -> tuple[torch.Tensor, torch.
     num_src : source count
     """
     # The sort is stable: a source's edges keep their order, so that its sum is rounded equally in every run.
-    found, order = torch.sort(sources, stable=True)
+    ascending, order = torch.sort(sources, stable=True)
     # This operation has no public name, like its inverse in `Adjacency.pairs`.
     offsets = torch._convert_indices_from_coo_to_csr(  # noqa: SLF001
-        found, num_src, out_int32=sources.dtype == torch.int32
+        ascending, num_src, out_int32=sources.dtype == torch.int32
     )
     return order, offsets
 
 
-_SUM_MODE = 0
+_SUM_MODE = 0  # torch's number for the mode "sum" of an embedding bag
 
 
 def sum_neighbors(x: torch.Tensor, edges: Adjacency, weight: torch.Tensor | None = None) -> torch.Tensor:
     """Return the (weighted) sum of each destination's source rows.
 
     The forward pass is an embedding bag. It was measured faster than ``torch.sparse`` CSR products, ``segment_reduce``
-    and ``index_add``. Its own backward pass scatters. Here the gradient is a second bag over the transposed edges.
-    Memory beyond the result is O(E), never O(E F).
+    and ``index_add``. torch's own backward pass would scatter gradients. Here it is a second bag, over the transposed
+    edges. Memory beyond the result is O(E), never O(E F).
 
     Parameters
     ----------
@@ -184,12 +189,15 @@ def mean_neighbors(
 def _bag(
     x: torch.Tensor, indices: torch.Tensor, offsets: torch.Tensor, weight: torch.Tensor | None
 ) -> torch.Tensor:
+    """Return the (weighted) sum of the rows ``x`` in each bag; bag i has ``indices[offsets[i]:offsets[i + 1]]``."""
     return functional.embedding_bag(
         indices, x, offsets, mode="sum", per_sample_weights=weight, include_last_offset=True
     )
 
 
 class _NeighborSum(torch.autograd.Function):
+    """`sum_neighbors` as an operation of autograd."""
+
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor | None, edges: Adjacency) -> torch.Tensor:
         stay_eager()

@@ -1,4 +1,8 @@
-"""Networks by name, as in the papers and in OGB's and PyG's examples."""
+"""Networks by name, as in the papers and in OGB's and PyG's examples.
+
+`build_model` makes networks for one node type, `build_hetero_model` for several. A new model is a convolution and one
+entry in `_CONVS`.
+"""
 
 from __future__ import annotations
 
@@ -30,39 +34,45 @@ if TYPE_CHECKING:
 
 
 class _Shape(NamedTuple):
-    """A convolution's place in its network."""
+    """The widths of a convolution and its position in the network."""
 
-    in_dim: int
+    in_dim: int  # width of a source row
     own_dim: int  # width of a destination row
     out_dim: int
-    is_last: bool
-    edge_dim: int
+    is_last: bool  # whether it is in the last layer
+    edge_dim: int  # width of the edge features; 0 without edge features
     add_self_loops: bool
 
 
 # The convolution of each model, by model name. A model of `HETERO_MODELS` adds a Linear for a node's own row.
 _CONVS: Final[Mapping[str, Callable[[ModelConfig, _Shape], Conv]]] = {
-    "graphsage": lambda _, at: SageConv(at.in_dim, at.out_dim),
-    "gcn": lambda _, at: GcnConv(at.in_dim, at.out_dim, add_self_loops=at.add_self_loops),
+    "graphsage": lambda _, shape: SageConv(shape.in_dim, shape.out_dim),
+    "gcn": lambda _, shape: GcnConv(shape.in_dim, shape.out_dim, add_self_loops=shape.add_self_loops),
     # Concatenated heads form a hidden row. The last layer averages its heads, as in the paper.
-    "gat": lambda config, at: GatConv(
-        at.in_dim,
-        at.out_dim,
+    "gat": lambda config, shape: GatConv(
+        shape.in_dim,
+        shape.out_dim,
         heads=config.heads,
-        concat=not at.is_last,
-        add_self_loops=at.add_self_loops,
-        edge_dim=at.edge_dim,
+        concat=not shape.is_last,
+        add_self_loops=shape.add_self_loops,
+        edge_dim=shape.edge_dim,
     ),
-    "gine": lambda config, at: GineConv(
-        at.in_dim, at.out_dim, edge_dim=at.edge_dim, hidden=config.hidden, batch_norm=config.batch_norm
+    "gine": lambda config, shape: GineConv(
+        shape.in_dim,
+        shape.out_dim,
+        edge_dim=shape.edge_dim,
+        hidden=config.hidden,
+        batch_norm=config.batch_norm,
     ),
-    "mlp": lambda _, at: DenseConv(at.in_dim, at.out_dim),
-    "rsage": lambda _, at: SageConv(at.in_dim, at.out_dim, has_root=False),
-    "rgcn": lambda _, at: SageConv(at.in_dim, at.out_dim, has_root=False, bias=False),
-    "rgat": lambda config, at: RelationAttention(at.in_dim, at.own_dim, at.out_dim, heads=config.heads),
+    "mlp": lambda _, shape: DenseConv(shape.in_dim, shape.out_dim),
+    "rsage": lambda _, shape: SageConv(shape.in_dim, shape.out_dim, has_root=False),
+    "rgcn": lambda _, shape: SageConv(shape.in_dim, shape.out_dim, has_root=False, bias=False),
+    "rgat": lambda config, shape: RelationAttention(
+        shape.in_dim, shape.own_dim, shape.out_dim, heads=config.heads
+    ),
 }
-_NAMES: Final = tuple(name for name in _CONVS if name not in HETERO_MODELS)
-_WITH_EDGES: Final = frozenset({"gat", "gine"})
+_NAMES: Final = tuple(name for name in _CONVS if name not in HETERO_MODELS)  # models for one node type
+_WITH_EDGES: Final = frozenset({"gat", "gine"})  # models that read edge features
 
 
 @near_keywords
@@ -136,9 +146,9 @@ def check_model(config: ModelConfig, names: Sequence[str], counts: Mapping[str, 
     """
     if config.name not in names:
         raise ConfigError(f"model {config.name!r} is not known; allowed: {', '.join(names)}")
-    for noun, count in {**counts, "hidden": config.hidden, "heads": config.heads}.items():
+    for name, count in {**counts, "hidden": config.hidden, "heads": config.heads}.items():
         if count < 1:
-            raise ConfigError(f"{noun} is {count}; a model needs at least 1")
+            raise ConfigError(f"{name} is {count}; a model needs at least 1")
     if not 0.0 <= config.dropout < 1.0:
         raise ConfigError(f"dropout is {config.dropout}; allowed: 0 up to, but not including, 1")
 
@@ -257,9 +267,11 @@ def _typed_parts(name: str, layers: Sequence[Layer]) -> dict[str, nn.Module]:
     roots = [_by_key(layer.roots) for layer in layers]
     convs = []
     for layer in layers:
-        # OGB's relation is a Linear, and PyG's is a module with a Linear.
+        # In OGB's example a relation is a Linear; in PyG it is a module with a Linear.
         relations: Mapping[Relation, Any] = layer.relations
-        convs.append(_by_key({key: c.lin_l if name == "rgcn" else c for key, c in relations.items()}))
+        convs.append(
+            _by_key({key: conv.lin_l if name == "rgcn" else conv for key, conv in relations.items()})
+        )
     if name == "rgcn":
         pairs = zip(convs, roots, strict=True)
         return {"convs": nn.ModuleList(nn.ModuleDict({"rel_lins": c, "root_lins": r}) for c, r in pairs)}
@@ -267,6 +279,7 @@ def _typed_parts(name: str, layers: Sequence[Layer]) -> dict[str, nn.Module]:
 
 
 def _by_key(modules: Mapping[Any, Any]) -> nn.ModuleDict:
+    """Return modules by the keys of their types or relations, see `key_of`."""
     return nn.ModuleDict({key_of(name): module for name, module in modules.items()})
 
 

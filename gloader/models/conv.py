@@ -1,4 +1,12 @@
-"""A network's layers: convolutions along relations, and their sums."""
+"""A network's layers: convolutions along relations, and their sums.
+
+A relation has edges from source nodes to destination nodes. A convolution (`Conv`) turns the rows of the sources into
+one row per destination. A `Layer` adds the convolutions of all relations into a type. Shapes: U sources, D
+destinations, E edges.
+
+Inference splits a convolution into two steps. `project` turns each source row into a row of a table, and `propagate`
+adds the table's rows along the edges. `project_own` gives the own terms: what a destination's own row contributes.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +27,11 @@ if TYPE_CHECKING:
     from gloader.types import DeviceBlock, Relation
 
 
-# The result of `project`, one row per node.
+# The result of `project`: one or several arrays, its parts, each with one row per node.
 Table = tuple[torch.Tensor, ...]
 # The cost of gathering one element, in multiply-adds of a matrix product.
-# On a CPU, measured on two cores: 0.16 ns against 0.0105 ns. Wrong choices cost little, because both orders are
-# then about equally fast.
+# On a CPU, measured on two cores: 0.16 ns against 0.0105 ns. An inexact value costs little: where it decides wrongly,
+# both orders are about equally fast.
 _CPU_GATHER_COST = 15
 # On a GPU, from an H200 data sheet, not measured, at a third of each peak: a gathered float32 takes 4 bytes of
 # 3.3 TB/s, 3.6 ps, and a multiply-add outside the matrix units 0.1 ps. In bfloat16 a gathered element takes 1.8 ps,
@@ -45,8 +53,8 @@ class Conv(Protocol):
     It computes a batch's block in one call, or all in-edges of any nodes in two steps. The steps are for graphs whose
     features exceed memory: `project` is dense and streams over the sources in node order. `propagate` then needs only
     the projected table. Both take a range of columns, so that the table can be as narrow as memory requires. These are
-    output columns; for a convolution with a head, they are columns of the head's input. A relation without edges adds
-    its bias, as in PyG.
+    output columns; for a convolution with a head (layers that each summed row passes afterwards), they are columns of
+    the head's input. A relation without edges adds its bias, as in PyG.
     """
 
     # Width of the edge features that the convolution reads. 0 without edge features.
@@ -72,7 +80,7 @@ class Conv(Protocol):
 
     @property
     def column_step(self) -> int:
-        """The divisor for a range's column count."""
+        """A range of columns must have a multiple of this number of columns."""
         ...
 
     def table_widths(self, num_columns: int, /) -> tuple[int, ...]:
@@ -115,6 +123,9 @@ class Conv(Protocol):
         columns : the table's columns
         """
         ...
+
+
+# The next three functions are assigned in classes of convolutions, as their methods.
 
 
 def one_part(conv: object, num_columns: int) -> tuple[int, ...]:  # noqa: ARG001 - a method of convolutions
@@ -188,9 +199,10 @@ def multiplies_first(
 ) -> bool:
     """Return whether ``A (X W)`` costs less than ``(A X) W`` in one training step. Pure.
 
-    Multiplying first takes a product over all U source rows and a gather of H columns. Aggregating first takes a gather
-    of F columns per head and a product over the D destination rows. A backward pass repeats both for the weights, and
-    once more for an input with a gradient. The first layer's input has no gradient.
+    X (U, F) are the source rows, W (F, H) the weights, and A (D, U) adds each destination's sources. Multiplying first
+    takes a product over all U source rows and a gather of H columns. Aggregating first takes a gather of F columns per
+    head and a product over the D destination rows. A backward pass repeats the product for the weights, and once more
+    for an input with a gradient. The first layer's input has no gradient.
 
     Parameters
     ----------
@@ -200,7 +212,7 @@ def multiplies_first(
     num_heads : aggregations with different weights, each with H / num_heads columns
     gather_cost : result of `gather_cost`
     """
-    # The products are one forward, one backward for the weights, and a third for the input's gradient.
+    # Matrix products: one forward, one backward for the weights, and a third for the input's gradient.
     products = 3 if input_has_grad else 2
     multiply = products * num_src * in_dim * out_dim + 2 * gather_cost * num_edges * out_dim
     # Attention weights differ by head and have gradients, so their backward pass gathers too.
@@ -217,7 +229,7 @@ class Layer:
     Linear has one relation, whose convolution adds the node's own row.
     """
 
-    roots: Mapping[str, nn.Linear]  # Linear layers with bias
+    roots: Mapping[str, nn.Linear]  # by type: the Linear, with bias, for the node's own row
     relations: Mapping[Relation, Conv]  # in the order of the dataset's record
     in_dims: Mapping[str, int]  # width of each type's rows that enter the layer
     out_dim: int  # width of the rows that leave the layer
@@ -239,7 +251,7 @@ class Layer:
 
     @property
     def column_step(self) -> int:
-        """The divisor for a range's column count in the sums."""
+        """A range of the sums' columns must have a multiple of this number of columns."""
         return max((conv.column_step for conv in self.relations.values()), default=1)
 
     def relations_into(self, node_type: str) -> dict[Relation, Conv]:
@@ -274,6 +286,6 @@ class Layer:
         # average over ranks requires.
         for relation, conv in self.relations.items():
             source, _, destination = relation
-            made = conv(x[source], x[destination][: num_rows[destination]], hop[relation])
-            result[destination] = result[destination] + made if destination in result else made
+            rows = conv(x[source], x[destination][: num_rows[destination]], hop[relation])
+            result[destination] = result[destination] + rows if destination in result else rows
         return result

@@ -1,4 +1,9 @@
-"""Graph attention, within a type and along a relation."""
+"""Graph attention, within a type (`GatConv`) and along a relation of two types (`RelationAttention`).
+
+Each head projects the rows and has a score for each edge. The score is a sum of terms: one from the source, one from
+the destination, and one from the edge's features if there are any. `gloader.models.attention` computes the weighted
+means. A loop is an edge from a node to itself.
+"""
 
 from __future__ import annotations
 
@@ -144,6 +149,7 @@ class GatConv(nn.Module):
         return self.head_dim if self.concat else self.out_dim
 
     def _heads_of(self, columns: slice) -> slice:
+        """Return the heads that compute these output columns."""
         return _heads_of(columns, self.head_dim) if self.concat else slice(0, self.heads)
 
     def table_widths(self, num_columns: int) -> tuple[int, ...]:
@@ -207,6 +213,7 @@ def _init(*weights: torch.Tensor) -> None:
 
 
 def _heads_of(columns: slice, head_dim: int) -> slice:
+    """Return the heads of these columns, with ``head_dim`` columns per head."""
     return slice(columns.start // head_dim, columns.stop // head_dim)
 
 

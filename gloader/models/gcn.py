@@ -1,4 +1,4 @@
-"""GCN with the full graph's symmetric normalisation."""
+"""GCN: the sum of the neighbours' rows, each divided by the square roots of both ends' degrees in the full graph."""
 
 from __future__ import annotations
 
@@ -58,16 +58,16 @@ class GcnConv(nn.Module):
         """Return the normalised, rescaled sum over the edges and the node itself, (D, width)."""
         edges = Adjacency.of_block(block)
         norm = self._norm(block.src_degree)
-        own = norm[: edges.num_dst]
+        norm_dst = norm[: edges.num_dst]
         # Without weights, each sampled edge represents equally many edges.
         if block.edge_weight is None:
             rescale = block.src_degree[: edges.num_dst] / edges.counts.clamp(min=1.0)
-            weight = (own * rescale)[edges.dst] * norm[edges.indices]
+            weight = (norm_dst * rescale)[edges.dst] * norm[edges.indices]
         else:
-            weight = block.edge_weight * own[edges.dst] * norm[edges.indices]
+            weight = block.edge_weight * norm_dst[edges.dst] * norm[edges.indices]
         total = sum_neighbors(x, edges, weight)
         if self.add_self_loops:
-            total = total + x[: edges.num_dst] * own.square().unsqueeze(1)
+            total = total + x[: edges.num_dst] * norm_dst.square().unsqueeze(1)
         return total
 
     def _norm(self, degree: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,9 @@
-"""GINE: messages that depend on edge features, summed a few columns at a time."""
+"""GINE: messages that depend on edge features, summed in slabs of a few columns.
+
+A message is a source row plus the projected features of its edge, cut off at 0. Each edge has a different message, so
+all messages together would take E rows. A slab has a few columns of all messages, which are summed before the next
+slab is computed.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +37,9 @@ def sum_messages(
 ) -> torch.Tensor:
     """Return the (weighted) sum of ``relu(x_source + W e + b)`` over each destination's in-edges.
 
-    Each edge has its own message, which must exist before the sum, but columns are independent. Memory beyond the
-    result and the gradients is O(E `MESSAGE_COLUMNS`) in both passes, never O(E F). The backward pass recomputes the
-    messages. Each sum has a fixed order on every device.
+    Columns are independent and computed in slabs. Memory beyond the result and the gradients is O(E `MESSAGE_COLUMNS`)
+    in the forward and backward pass, never O(E F). The backward pass recomputes the messages. Each sum has a fixed
+    order on every device.
 
     Parameters
     ----------
@@ -53,6 +58,8 @@ def sum_messages(
 
 
 class _MessageSum(torch.autograd.Function):
+    """`sum_messages` as an operation of autograd; ``w`` and ``b`` are W and b."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -102,6 +109,7 @@ class _MessageSum(torch.autograd.Function):
 
 
 def _slabs(width: int) -> Iterator[slice]:
+    """Yield ranges of `MESSAGE_COLUMNS` columns."""
     return (slice(start, start + MESSAGE_COLUMNS) for start in range(0, width, MESSAGE_COLUMNS))
 
 
@@ -122,12 +130,14 @@ def _before_relu(
 
 
 def _numbers(edges: Adjacency) -> torch.Tensor:
+    """Return the edge numbers 0 to E - 1."""
     return torch.arange(edges.num_edges, device=edges.indices.device, dtype=edges.indices.dtype)
 
 
 def _bag(
     rows: torch.Tensor, index: torch.Tensor, offsets: torch.Tensor, weight: torch.Tensor | None
 ) -> torch.Tensor:
+    """Return the (weighted) sum of the ``rows`` in each bag; bag i has ``index[offsets[i]:offsets[i + 1]]``."""
     return functional.embedding_bag(
         index, rows, offsets, mode="sum", per_sample_weights=weight, include_last_offset=True
     )
@@ -150,7 +160,7 @@ class GineConv(nn.Module):
     """
 
     column_step = 1
-    # Some message columns and the terms of their sums.
+    # One slab of messages, and the source rows that are added to it.
     edge_floats = 2 * MESSAGE_COLUMNS
 
     def __init__(self, in_dim: int, out_dim: int, *, edge_dim: int, hidden: int, batch_norm: bool) -> None:

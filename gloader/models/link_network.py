@@ -1,4 +1,4 @@
-"""A node encoder and a pair decoder, as one network."""
+"""Networks for links: an encoder computes a row (embedding) per node, and a decoder scores pairs of rows."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 
 DECODERS: Final = ("dot", "mlp")
-# The number in OGB's examples.
-_LAYERS: Final = 3
+_LAYERS: Final = 3  # Linear layers of a decoder, as in OGB's examples
 
 
 class DotDecoder(nn.Module):
@@ -114,9 +113,9 @@ class LinkNetwork(nn.Module):
 
     def forward(self, batch: LinkBatch) -> torch.Tensor:
         """Return the batch's pair scores, (P,), or (P, C) from a decoder with C outputs."""
-        found = self.encoder.embed(batch.batch)
-        # Indexing would add gradients from several threads in a random order.
-        ends = (functional.embedding(batch.pairs[:, i], found[end]) for i, end in enumerate(self._ends))
+        rows = self.encoder.embed(batch.batch)
+        # `embedding` adds gradients in a fixed order. Indexing would add them from several threads in a random order.
+        ends = (functional.embedding(batch.pairs[:, i], rows[end]) for i, end in enumerate(self._ends))
         scores: torch.Tensor = self.decoder(*ends)
         return scores
 

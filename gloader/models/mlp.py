@@ -1,4 +1,4 @@
-"""A layer that reads no neighbours: the baseline on the same features."""
+"""The layer of an MLP, which reads no neighbours: the baseline that shows the value of the edges."""
 
 from __future__ import annotations
 

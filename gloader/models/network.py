@@ -1,4 +1,9 @@
-"""Networks: stacks of layers over a graph's types and relations."""
+"""Networks: stacks of layers over a graph's types and relations.
+
+Layer 0 is next to the features. A layer adds up its convolutions (the sums); `finish` passes them through the layer's
+head, if it has one. `enter` applies the norm, activation and dropout that stand before the next layer. `leave` applies
+the network's own head, which gives the logits.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +71,7 @@ class GraphNetwork(nn.Module):
         for name, part in parts.items():
             self.add_module(name, part)
         self.mlp = head
-        # The pairs keep their order, while torch would sort the names of a dict.
+        # A list of pairs keeps the order of the types. torch would sort the names of a dict.
         self.embs = nn.ParameterDict([[key_of(name), rows] for name, rows in (learned or {}).items()])
 
     @property
@@ -86,10 +91,10 @@ class GraphNetwork(nn.Module):
 
     def below(self, num_layers: int) -> GraphNetwork:
         """Return a network from the lowest ``num_layers``, at least 1. Shares parts; modes are set separately."""
-        found = copy.copy(self)
-        found._modules = {name: part for name, part in self._modules.items() if name != "mlp"}  # noqa: SLF001 - a copy
-        found.layers, found.mlp = self.layers[:num_layers], None
-        return found
+        network = copy.copy(self)
+        network._modules = {name: part for name, part in self._modules.items() if name != "mlp"}  # noqa: SLF001 - a copy
+        network.layers, network.mlp = self.layers[:num_layers], None
+        return network
 
     def forward(
         self, batch: AnyReadyBatch | torch.Tensor, blocks: Sequence[DeviceBlock] | None = None
@@ -112,10 +117,10 @@ class GraphNetwork(nn.Module):
                 f"embed(batch) for them"
             )
         if isinstance(batch, torch.Tensor):
-            found = self._rows({NODE: batch}, [{EDGE: block} for block in blocks or ()], {})
+            outputs = self._rows({NODE: batch}, [{EDGE: block} for block in blocks or ()], {})
         else:
-            found = self.embed(batch)
-        return found[self.targets[0]]
+            outputs = self.embed(batch)
+        return outputs[self.targets[0]]
 
     def embed(self, batch: AnyReadyBatch) -> dict[str, torch.Tensor]:
         """Return the output for each target's seeds, (num_seeds_t, out_dim), in target order.
@@ -177,8 +182,8 @@ class GraphNetwork(nn.Module):
     def finish(self, depth: int, sums: torch.Tensor) -> torch.Tensor:
         """Return layer ``depth``'s output for its sums (n, sum_dim)."""
         head = self.layers[depth].head
-        found: torch.Tensor = sums if head is None else head(sums)
-        return found
+        rows: torch.Tensor = sums if head is None else head(sums)
+        return rows
 
     def tail(self, num_layers: int, *, is_output: bool) -> Callable[[torch.Tensor], torch.Tensor] | None:
         """Return the function from a layer's sums, (n, sum_dim), to its rows. Returns None if the sums are the rows.
@@ -188,7 +193,7 @@ class GraphNetwork(nn.Module):
         num_layers : layer number, 1 to L
         is_output : whether the network's output is requested instead of the layer's
         """
-        # A layer with a head is never followed by the network's MLP.
+        # A network whose layers have heads has no head of its own.
         is_finished = not is_output or self.mlp is None
         return self.layers[num_layers - 1].head if is_finished else self.leave
 
@@ -203,6 +208,7 @@ class GraphNetwork(nn.Module):
         return x
 
     def _inputs(self, node_type: str, batch: HeteroReadyBatch) -> torch.Tensor:
+        """Return a type's features, or its learned rows for the batch's nodes."""
         key = key_of(node_type)
         if key not in self.embs:
             return batch.x[node_type]
@@ -212,7 +218,7 @@ class GraphNetwork(nn.Module):
         return functional.embedding(ids, table, sparse=True)
 
     def _num_rows(self, hops: Hops, num_seeds: Mapping[str, int]) -> list[dict[str, int]]:
-        """Return each type's row count after each layer."""
+        """Return each type's row count after each layer, counted from the output downwards."""
         counts: list[dict[str, int]] = []
         above = {name: num_seeds.get(name, 0) for name in self.targets}
         # No block counts the rows of a type that is no destination. The hop above reads these rows and counts them
@@ -225,15 +231,15 @@ class GraphNetwork(nn.Module):
         return counts[::-1]
 
 
-# The same class under the name of its batches.
+# The public name for networks over several types: `HeteroLoader` gives their batches.
 HeteroNetwork = GraphNetwork
 
 
 def _normalised(norm: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """Return ``x`` (n, width) after a batch norm. Running statistics are used if n is too small for a variance."""
     if len(x) > 1 or not isinstance(norm, nn.BatchNorm1d) or not norm.training:
-        found: torch.Tensor = norm(x)
-        return found
+        result: torch.Tensor = norm(x)
+        return result
     # A batch may have one node of a type, or none. The parameters still get their gradients.
     return functional.batch_norm(
         x, norm.running_mean, norm.running_var, norm.weight, norm.bias, training=False, eps=norm.eps

@@ -1,4 +1,4 @@
-"""GraphSAGE's mean aggregator, within a type and along a relation."""
+"""GraphSAGE's convolution: the mean of the neighbours' rows, within a type and along a relation of two types."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class SageConv(nn.Module):
         """Return (D, out_dim) for sources ``x_src`` (U, in_dim) and destinations ``x_dst`` (D, in_dim)."""
         # A mean is linear, so W may be applied to the rows before the gather or to their means.
         if projects_first(x_src, block, in_dim=self.in_dim, out_dim=self.out_dim):
-            found = _mean(functional.linear(x_src, self.lin_l.weight), block)
-            found = found if self._bias is None else found + self._bias
+            result = _mean(functional.linear(x_src, self.lin_l.weight), block)
+            result = result if self._bias is None else result + self._bias
         else:
-            found = self.lin_l(_mean(x_src, block))
-        return found if self.lin_r is None else found + self.lin_r(x_dst)
+            result = self.lin_l(_mean(x_src, block))
+        return result if self.lin_r is None else result + self.lin_r(x_dst)
 
     @property
     def _bias(self) -> torch.Tensor | None:

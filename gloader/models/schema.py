@@ -59,9 +59,9 @@ class Schema:
         ends = [(":".join(relation), end) for relation in self.relations for end in relation[::2]]
         if not self.targets:
             raise ConfigError("no type is wanted of the model: name those of its output")
-        for what, name in [*(("the output", name) for name in self.targets), *ends]:
+        for owner, name in [*(("the output", name) for name in self.targets), *ends]:
             if name not in self.num_nodes:
-                raise ConfigError(f"{what} names the type {name!r}; there are {allowed}")
+                raise ConfigError(f"{owner} names the type {name!r}; there are {allowed}")
 
     def relations_into(self, node_type: str) -> tuple[Relation, ...]:
         """Return the relations whose destinations are of ``node_type``, in order."""
@@ -79,15 +79,18 @@ class Schema:
         L + 1 tuples, each in the order of the types; the last tuple has only the targets
         """
         needed = set(self.targets)
-        found = [needed]
+        by_depth = [needed]  # from the output to the inputs
         for _ in range(num_layers):
             # A node's own row counts too: a needed type is needed in all lower layers.
             needed = needed | {source for source, _, destination in self.relations if destination in needed}
-            found.append(needed)
-        return tuple(tuple(name for name in self.num_nodes if name in names) for names in reversed(found))
+            by_depth.append(needed)
+        return tuple(tuple(name for name in self.num_nodes if name in names) for names in reversed(by_depth))
 
     @property
     def learned_dim(self) -> int | None:
-        """Width of learned rows: the types' common feature width, as in OGB's examples; None without one."""
+        """Width of learned rows: the feature width that all types with features share, as in OGB's examples.
+
+        None if there is no such width.
+        """
         widths = {dim for dim in self.feature_dims.values() if dim}
         return widths.pop() if len(widths) == 1 else None

@@ -1,4 +1,8 @@
-"""An epoch's bottleneck in one sentence: the resource that the loop waited for."""
+"""An epoch's bottleneck in one sentence: the resource that delayed the training loop most.
+
+A share is a part of the epoch's wall time. The exposed share is the time in which the loop waited for the loader. A
+step is the loop's work for one batch, with this wait.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +41,7 @@ _SATURATED: Final = 0.90
 _BUSY: Final = 0.60
 # From this number of threads per core on, a machine is crowded. A loader and its model make one or two.
 _CROWDED: Final = 2.0
+# Stages that use cores, and stages that use the disk.
 _ON_THE_CPU: Final = ("sweep", "sample", "inspect", "stage", "gather", "compute")
 _ON_THE_DISK: Final[tuple[BottleneckKind, ...]] = ("read", "stage", "sweep")
 
@@ -134,12 +139,12 @@ def _slow_store(exposed: float, share: float) -> Bottleneck:
 
 
 def _slow_stage(slowest: BottleneckKind, stats: EpochStats, exposed: float) -> Bottleneck:
-    who = {
+    finding = {
         "gather": "the loop waits for gather",
         "sweep": "the samplers wait for passes over the edges",
         "sample": "the loop waits for the samplers",
     }.get(slowest, "the loop waits for the cache plan")
-    return _waiting(slowest, exposed, who, _copied(stats) if slowest == "gather" else "")
+    return _waiting(slowest, exposed, finding, _copied(stats) if slowest == "gather" else "")
 
 
 def _stage_shares(stats: EpochStats, *, sampler_threads: int) -> dict[BottleneckKind, float]:
@@ -157,10 +162,12 @@ def _stage_shares(stats: EpochStats, *, sampler_threads: int) -> dict[Bottleneck
 
 
 def _copy_seconds(stats: EpochStats) -> float:
+    """Return the seconds of the gather stage without its reads from the SSD."""
     return max(stats.stage_seconds["gather"] - stats.retrieval_s, 0.0)
 
 
 def _hidden_loading(stats: EpochStats, exposed: float) -> Bottleneck:
+    """Return the bottleneck of an epoch whose loop hardly waited: the model or the transfer."""
     cost = f"{_percent(exposed)} of the step" if exposed >= _LEAST_SHOWN else "nothing"
     transfer, compute = (stats.stage_seconds[name] / stats.seconds for name in ("transfer", "compute"))
     if transfer > compute:
@@ -207,6 +214,7 @@ def _copied(stats: EpochStats) -> str:
 
 
 def _waiting(kind: BottleneckKind, exposed: float, finding: str, detail: str = "") -> Bottleneck:
+    """Return the bottleneck of an epoch whose loop waited for the loader."""
     detail = f" ({detail})" if detail else ""
     return Bottleneck(
         kind=kind, share=exposed, sentence=f"{finding}: {_percent(exposed)} of the step{detail}"

@@ -1,4 +1,4 @@
-"""Time spent on compiling kernels. In the first run on a machine, it is longer than an epoch."""
+"""Time in which this process compiled kernels. In the first run on a machine, it is longer than an epoch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class _CompileClock(Listener):
         # other threads read it without a lock. With two assignments they could count a kernel twice or not at all.
         self._state: tuple[float, float | None] = (0.0, None)
         self._depth = 0  # nested compilations: a kernel compiles the kernels that it calls
-        self.reported_from_s = math.inf  # compile seconds before the first loader, whose user waits
+        # Compile seconds before the first loader. Later seconds are reported, because a user waits for them.
+        self.reported_from_s = math.inf
         self.has_warned = False
 
     def on_start(self, event: Event) -> None:

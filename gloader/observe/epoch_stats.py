@@ -1,4 +1,8 @@
-"""An epoch's sums: rows, bytes and requests moved, and each stage's seconds."""
+"""An epoch's sums: rows, bytes and requests moved, and each stage's seconds.
+
+A batch passes the stages in the order of `WORK_NAMES`; "wait" is the consumer's time without a batch. A row of a batch comes from the device's cache, from host memory
+(a hit), or from the SSD (a miss). A table holds the feature rows of one node type or of one relation's edges.
+"""
 
 from __future__ import annotations
 
@@ -39,15 +43,15 @@ class EpochStats:
     batches: int = 0
     seeds: int = 0
     rows_gathered: int = 0  # rows put into batches
-    # These three add up to the gathered rows.
+    # The next three counts add up to `rows_gathered`.
     device_hits: int = 0  # rows on the device
     cache_hits: int = 0  # rows from host memory
     rows_read: int = 0  # rows from the SSD
-    # Sweeps' and batches' reads count when they are issued. `Choice` holds the cost model's predictions.
-    requests: int = 0  # reads issued to the device
-    bytes_read: int = 0
-    bytes_written: int = 0
-    # Passes over the edges, which the counts above omit. Each counts for its first batch's epoch.
+    # Traffic of feature rows, counted when it is issued.
+    requests: int = 0  # reads issued to the SSD
+    bytes_read: int = 0  # from the SSD
+    bytes_written: int = 0  # to the SSD
+    # Passes over the edge file, which the counts above omit. A pass counts for the epoch of its first batch.
     edge_passes: int = 0
     edge_bytes_read: int = 0
     edge_bytes_written: int = 0
@@ -105,8 +109,8 @@ def add_tables(parts: Iterable[Mapping[str, Mapping[str, int]]]) -> dict[str, di
 
 def memory_by_table(epochs: Sequence[EpochStats]) -> str:
     """Return each table's share of rows from memory as text. Empty with a single table. Pure."""
-    found = ", ".join(f"{name} {share:.0%}" for name, share in hits_by_table(epochs).items())
-    return f"from memory: {found}" if found else ""
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in hits_by_table(epochs).items())
+    return f"from memory: {shares}" if shares else ""
 
 
 class StatsRecorder:

@@ -1,4 +1,9 @@
-"""Measurement of the stages' work, in one place, for statistics, timeline and watchdog."""
+"""Measurement of the stages' work for statistics, timeline and watchdog.
+
+A stage wraps each piece of its work, such as the sampling of a batch, in a `Work`. At its end the time is added to the
+epoch's sums, and an event to the timeline. During the work the watchdog sees it. `Instruments` is shared by all stages
+of a loader.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +24,9 @@ if TYPE_CHECKING:
     from gloader.observe.watchdog import Watchdog
     from gloader.types import BatchId
 
-# Work without a time limit, because a slow model is no stall in the loader.
+# Stages without a time limit: a slow model is no stall in the loader.
 _NO_STALL = frozenset({"compute"})
-# The consumer's own work. An error that passes through it happened in another stage and already has a note.
+# Stages of the consumer. An error that passes through them happened in another stage and already has a note.
 _OF_THE_CONSUMER = frozenset({"compute", "wait"})
 
 
@@ -209,7 +214,7 @@ def note_where(error: BaseException, stage: WorkName, batch: BatchId, batches: i
     ----------
     error : the error that a stage raised
     stage : the stage
-    batch, batches : the batch, or the first one and their number
+    batch, batches : the first batch of the work, and the number of batches
     """
     if any(note.startswith("in stage ") for note in getattr(error, "__notes__", ())):
         return

@@ -1,6 +1,9 @@
 """Peak memory: a run's anonymous memory above a bare ``import torch``, which a memory budget bounds.
 
-`MemoryCourse` keeps the course of a process's memory in a few numbers, for a run of any length.
+Anonymous memory is memory without a file behind it, such as arrays. The system cannot free it, in contrast to pages of
+mapped files. Bare memory is that of an interpreter which has only imported torch. `PeakMemory` reads the memory from a
+thread and returns freed blocks to the system near a bound. `MemoryCourse` keeps the memory over time in a few numbers,
+for a run of any length.
 """
 
 from __future__ import annotations
@@ -19,9 +22,9 @@ from gloader.core.units import format_bytes
 from gloader.errors import BudgetError
 from gloader.plan.too_small import advice, rounded_up
 
-NUM_PARTS: Final = 16
-_MAX_SLOTS: Final = 4 * NUM_PARTS
-_FIRST_SLOT_S: Final = 0.02
+NUM_PARTS: Final = 16  # parts of a course that are reported
+_MAX_SLOTS: Final = 4 * NUM_PARTS  # most slots of a course
+_FIRST_SLOT_S: Final = 0.02  # first length of a slot, in seconds
 
 
 class MemoryCourse:
@@ -46,10 +49,10 @@ class MemoryCourse:
         while seconds >= _MAX_SLOTS * self._slot_s:
             self._slots = [max(self._slots[i : i + 2]) for i in range(0, len(self._slots), 2)]
             self._slot_s *= 2
-        place = int(seconds / self._slot_s)
+        slot = int(seconds / self._slot_s)
         # Memory counts as unchanged between two readings.
         before = num_bytes if self._last is None else self._last
-        self._slots += [before] * (place + 1 - len(self._slots))
+        self._slots += [before] * (slot + 1 - len(self._slots))
         self._slots[-1] = max(self._slots[-1], num_bytes)
         self._last = num_bytes
 
@@ -64,16 +67,17 @@ class MemoryCourse:
 
 
 _STATUS = Path("/proc/self/status")
-# Shared memory without a file also counts, such as rings and rows that ranks share. Mapped files do not count, because
-# the system frees them.
+# Lines of this file that count. Shared memory without a file also counts, such as rings and rows that ranks share.
+# Mapped files do not count, because the system frees them.
 _COUNTED = ("RssAnon:", "RssShmem:")
-_EVERY_S = 0.02  # a reading takes 50 us
-_EVERY_NEAR_S = 0.004  # interval near the bound, because a step could exceed it between two readings
+_EVERY_S = 0.02  # seconds between two readings; a reading takes 50 us
+_EVERY_NEAR_S = 0.004  # the same near the bound, because a step could exceed it between two readings
 _NEAR = 3 / 4  # share of the bound from which readings are frequent
-# Distance from the bound at which freed memory is returned. A step takes up to 15 MB between two readings.
+# Distance from the bound at which freed memory is returned: one part in 16 of the bound, at least 16 MiB. A step takes
+# up to 15 MB between two readings.
 _ROOM_SHARE, _MIN_ROOM_BYTES = 16, 16 << 20
-_LEAST_RELEASED = 64  # share of the bound by which memory must grow before the next return
-# An interpreter with numpy, both of which are loaded before torch is imported here.
+_LEAST_RELEASED = 64  # divisor of the bound: memory must grow by this part before the next return
+# Anonymous memory of an interpreter with numpy, which are loaded before torch is imported here.
 _INTERPRETER_BYTES = 14_000_000
 
 
@@ -157,10 +161,10 @@ class PeakMemory:
         self._bare = bare_bytes()
         self._most = anonymous_bytes()
         self.begin_course()
-        self._bound: int | None = None
+        self._bound: int | None = None  # bytes above `_other_bytes`
         self._budget = 0
         self._is_near = False
-        self._release_at = 0
+        self._release_at = 0  # bytes at which freed memory is returned
         # The interpreter, torch, and the program's memory from before this run.
         self._other_bytes = max(self._bare, self._most - first_bytes())
         self._passed = 0  # peak of the memory in use, for the comparison with the bound
@@ -202,8 +206,8 @@ class PeakMemory:
         if self._is_near:
             # On a busy machine the thread may read too late.
             self._relieve(self._look() - self._other_bytes)
-            # An unexpected compilation takes 250 MB here. The next run does not compile, so this run continues.
-            # The last table shows the peak.
+        # An unexpected compilation takes 250 MB here. The next run does not compile, so this run continues. Its closing
+        # table shows the peak.
         if self._passed <= bound or _compile_seconds() > self._compiled_s:
             return
         # Every rank needs the same additional share as this rank.
@@ -240,15 +244,15 @@ class PeakMemory:
     def _watch(self) -> None:
         every = _EVERY_S
         while not self._ended.wait(every):
-            own, bound = self._look() - self._other_bytes, self._bound
-            self._is_near = bound is not None and own >= _NEAR * bound
+            run_bytes, bound = self._look() - self._other_bytes, self._bound
+            self._is_near = bound is not None and run_bytes >= _NEAR * bound
             every = _EVERY_NEAR_S if self._is_near else _EVERY_S
-            self._relieve(own)
+            self._relieve(run_bytes)
 
-    def _relieve(self, own: int) -> None:
-        """Return freed memory to the system if ``own`` bytes come near the bound."""
+    def _relieve(self, run_bytes: int) -> None:
+        """Return freed memory to the system if the run's ``run_bytes`` come near the bound."""
         bound = self._bound
-        if bound is None or own < self._release_at:
+        if bound is None or run_bytes < self._release_at:
             return
         release_freed_memory()
         # If little is returned, more is in use than planned. The next attempt is halfway to the bound.

@@ -1,4 +1,8 @@
-"""Detection of a hanging pipeline, with the stage, the batch and all threads' stacks."""
+"""Detection of a hanging pipeline, with the stage, the batch and all threads' stacks.
+
+A stall is work of a stage without progress for too long, or a consumer that waits while no stage works. Each activity
+has a clock, which starts with the work and again with each progress.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ if TYPE_CHECKING:
     from gloader.types import BatchId
 
 _LOG = logging.getLogger(__name__)
-# At most four wakes a second, for any number of stages near their deadline.
+# Shortest time between two looks, in seconds: at most four a second, for any number of stages near their deadline.
 _SHORTEST_NAP_S = 0.25
 
 _ADVICE = {
@@ -127,7 +131,14 @@ class Watchdog:
             nap_s = max((next_ns - now_ns) / 1e9, min(_SHORTEST_NAP_S, self._timeout_s))
 
     def _look(self, now_ns: int, floor_ns: int, reported: set[Activity]) -> int:
-        """Report new stalls, with clocks that start at ``floor_ns`` or later. Return the next look's time in ns."""
+        """Report new stalls; return the time of the next look in ns.
+
+        Parameters
+        ----------
+        now_ns : the time of this look
+        floor_ns : clocks that started earlier count from this time, because the whole process was stopped before
+        reported : activities whose stall was reported; updated
+        """
         running = list(self._running)
         reported &= set(running)
         next_ns = now_ns + self._timeout_ns  # work that begins later is not due before
@@ -159,19 +170,19 @@ class Watchdog:
 
 def _describe(activity: Activity, seconds: float, timeout_s: float) -> str:
     """Return a stall's text: stage, duration and advice. Pure except for the thread's name."""
-    place = f"epoch {activity.batch.epoch}, batch {activity.batch.index}"
+    batch = f"epoch {activity.batch.epoch}, batch {activity.batch.index}"
     allowed = (
         f"stall_timeout_s is {timeout_s:g}; raise it where the work is only slow, 0 turns the watchdog off"
     )
     if activity.stage == "wait":
         return (
-            f"no stage has worked for {format_seconds(seconds)} while the loop waits for {place}: the pipeline is "
+            f"no stage has worked for {format_seconds(seconds)} while the loop waits for {batch}: the pipeline is "
             f"stuck; {_NO_ADVICE} ({allowed})"
         )
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     thread = names.get(activity.thread_id, "that has ended")
     return (
-        f"stage {activity.stage} of {place} has not returned for {format_seconds(seconds)} (thread {thread}); "
+        f"stage {activity.stage} of {batch} has not returned for {format_seconds(seconds)} (thread {thread}); "
         f"{_ADVICE.get(activity.stage, _NO_ADVICE)} ({allowed})"
     )
 

@@ -1,4 +1,4 @@
-"""Accuracy and predictions over all neighbours."""
+"""Accuracy and predicted classes, computed with all neighbours of each node instead of sampled ones."""
 
 from __future__ import annotations
 
@@ -94,9 +94,9 @@ def predict_classes(
     # does not count.
     with eager_release():
         for positions, logits in inference.logits(model, nodes, on_progress):
-            found, predicted[positions] = (each.numpy() for each in torch.max(logits, dim=1))
+            highest, predicted[positions] = (each.numpy() for each in torch.max(logits, dim=1))
             # The maximum of an array with a NaN is NaN.
-            if (is_bad := np.isnan(found)).any():
+            if (is_bad := np.isnan(highest)).any():
                 first_bad = int(nodes[positions][is_bad.argmax()]) if first_bad < 0 else first_bad
                 num_bad += int(np.count_nonzero(is_bad))
     if num_bad:

@@ -1,4 +1,9 @@
-"""The link prediction task: whether a pair is an edge, or an edge's label."""
+"""The link prediction task: whether a pair is an edge, or an edge's label.
+
+The training edges are the rows of a link table. With negatives, which are drawn pairs that are no edges, the network
+learns to tell edges from negatives. Without negatives it learns the labels of the edges: classes or values. Two more
+tables, "valid" and "test", are evaluated; their names can be set.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +43,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("gloader")
 
-_DEFAULT_EVAL: Final = ("valid", "test")
-# The scorer's part of an evaluation's budget. A third of it may hold embeddings.
+_DEFAULT_EVAL: Final = ("valid", "test")  # the link tables for validation and test
+# The part of an evaluation's budget for scoring pairs. Embeddings in memory may take another third of the budget.
 SCORING_SHARE: Final = 3 / 8
 _ROWS_READ: Final = 1 << 16  # rows read together to find the range of labels
 
@@ -52,7 +57,7 @@ class LinkPrediction:
     ----------
     dataset : the dataset with the table
     spec : specification of the network
-    config : the task's checked settings
+    config : the task's settings
     negatives : the negatives in ``config``
     measure : metric of validation and test
     judges : evaluators of the existing splits
@@ -77,11 +82,11 @@ class LinkPrediction:
         """
         config = settings.links
         require_link_tables(dataset)
-        negatives, asked = parse_negatives(config.negatives), parse_metric(config.metric)
+        negatives, metric = parse_negatives(config.negatives), parse_metric(config.metric)
         table = dataset.link_table(config.edges)
         evaluated = _evaluated(dataset, config, table)
         learns, num_outputs = _learned(table, negatives, evaluated.values())
-        measure = _measure(dataset, asked, learns, evaluated)
+        measure = _measure(dataset, metric, learns, evaluated)
         source, _, destination = table.relation
         encoder = spec_of(settings, dataset, targets=(source, destination))
         spec = LinkSpec(
@@ -92,7 +97,7 @@ class LinkPrediction:
             learns=learns,
             num_outputs=num_outputs,
         )
-        judges = {split: LinkJudge.of(dataset, found, measure) for split, found in evaluated.items()}
+        judges = {split: LinkJudge.of(dataset, other, measure) for split, other in evaluated.items()}
         return cls(
             dataset=dataset, spec=spec, config=config, negatives=negatives, measure=measure, judges=judges
         )
@@ -221,17 +226,17 @@ def _evaluated(dataset: Dataset, config: LinkConfig, table: LinkTable) -> dict[s
             f"eval_edges names {len(names)} link tables: {', '.join(names)}; write two, to validate with and to test "
             "with, such as valid,test"
         )
-    found = {}
+    evaluated = {}
     for split, name in zip(_DEFAULT_EVAL, names or _DEFAULT_EVAL, strict=True):
         if names is None and name not in dataset.link_tables:
             continue
-        other = found[split] = dataset.link_table(name)
+        other = evaluated[split] = dataset.link_table(name)
         if other.relation[::2] != table.relation[::2]:
             raise ConfigError(
                 f"links {name!r} of {dataset.name} are of {':'.join(other.relation)}, and a network that learns "
                 f"{':'.join(table.relation)} knows no such pairs; name others with --eval-edges"
             )
-    return found
+    return evaluated
 
 
 def _learned(table: LinkTable, negatives: Negatives | None, evaluated: Any) -> tuple[LinkTarget, int]:
@@ -271,17 +276,18 @@ def _label_range(tables: Sequence[LinkTable]) -> tuple[int, int]:
 
 
 def _measure(
-    dataset: Dataset, asked: LinkMetric | None, learns: LinkTarget, evaluated: Mapping[str, LinkTable]
+    dataset: Dataset, metric: LinkMetric | None, learns: LinkTarget, evaluated: Mapping[str, LinkTable]
 ) -> LinkMetric:
+    """Return the metric of the run: ``metric`` from the settings, or for None the metric that fits the tables."""
     if learns != "pairs":
-        own = LinkMetric("acc" if learns == "classes" else "rmse")
-        if asked is not None:
+        of_labels = LinkMetric("acc" if learns == "classes" else "rmse")
+        if metric is not None:
             raise ConfigError(
-                f"metric {asked} tells edges from negatives, and labels are learned with --negatives none: leave it "
-                f"out, and {own} is measured"
+                f"metric {metric} tells edges from negatives, and labels are learned with --negatives none: leave it "
+                f"out, and {of_labels} is measured"
             )
-        return own
-    if asked is not None:
-        return asked
+        return of_labels
+    if metric is not None:
+        return metric
     first = next(iter(evaluated.values()), None)
     return LinkMetric("auc") if first is None else auto_metric(dataset, first)

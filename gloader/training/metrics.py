@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from gloader.training.task import Objective
     from gloader.types import Delivered
 
-_NO_BATCH: Final = 2**62
+_NO_BATCH: Final = 2**62  # above every batch's index: no batch had a bad loss
 _LOWER: Final = "the network diverged: lower --lr"
-_OF_EACH = ("epoch", "batches")  # equal on every rank
+# Figures of an epoch that are equal on every rank, and figures that are the slowest rank's. All others are summed.
+_OF_EACH = ("epoch", "batches")
 _OF_THE_SLOWEST = ("seconds", "retrieval_s")
 
 
@@ -64,7 +65,14 @@ class EpochRecord:
 
 
 class RunningMetrics:
-    """Loss and accuracy over the batches of an epoch so far, kept on the device until they are read."""
+    """Loss and accuracy over the batches of an epoch so far, kept on the device until they are read.
+
+    Parameters
+    ----------
+    device : the device of the batches
+    objective : the loss, which counts and judges the predicted items
+    saved : a result of `state` to continue from; None starts at zero
+    """
 
     def __init__(
         self,
@@ -80,8 +88,10 @@ class RunningMetrics:
         self._seeds = int(saved["seeds"])
         self._rows = int(saved["rows"])
         self._epoch = 0
-        self._is_far = device.type != "cpu"  # reading a number waits for all earlier work
-        # The first batch with a NaN or infinite loss.
+        self._is_far = (
+            device.type != "cpu"
+        )  # if True, reading a number waits for all earlier work on the device
+        # Index of the first batch with a NaN or infinite loss.
         self._bad_at = torch.full((), _NO_BATCH, device=device)
         # A resumed epoch continues the sums of the interrupted one.
         self._started = time.perf_counter() - saved["seconds"]
@@ -103,10 +113,10 @@ class RunningMetrics:
         self._epoch = batch.id.epoch
         if not self._is_far:
             if not loss.isfinite():
-                raise DivergedError(_said(batch.id.epoch, batch.id.index, _cause(batch)))
+                raise DivergedError(_diverged_text(batch.id.epoch, batch.id.index, _cause(batch)))
         else:
-            here = torch.where(loss.detach().isfinite(), _NO_BATCH, batch.id.index)
-            self._bad_at = torch.minimum(self._bad_at, here)
+            bad_index = torch.where(loss.detach().isfinite(), _NO_BATCH, batch.id.index)
+            self._bad_at = torch.minimum(self._bad_at, bad_index)
         # The sum stays on the device: `item` in every step would wait for the GPU. In float32, the sum of a long
         # epoch would lose the last digits of each loss.
         num_seeds = self._objective.count(batch)
@@ -146,7 +156,7 @@ class RunningMetrics:
         )
 
     def state(self) -> dict[str, float]:
-        """Return the value for ``saved``; raises DivergedError like `loss`."""
+        """Return the sums as plain numbers, for ``saved``; raises DivergedError like `loss`."""
         return {
             "loss_sum": self._read_loss(),
             "correct": self._correct.item(),
@@ -156,20 +166,20 @@ class RunningMetrics:
         }
 
     def _read_loss(self) -> float:
-        found = self._loss_sum.item()
-        if not math.isfinite(found):
-            # The batch is no longer on the device.
+        loss_sum = self._loss_sum.item()
+        if not math.isfinite(loss_sum):
+            # The batch is no longer on the device, so its features cannot be checked.
             raise DivergedError(
-                _said(
+                _diverged_text(
                     self._epoch,
                     int(self._bad_at.item()),
                     f"features may be NaN where they were prepared with --allow-nan; else {_LOWER}",
                 )
             )
-        return found
+        return loss_sum
 
 
-def _said(epoch: int, index: int, cause: str) -> str:
+def _diverged_text(epoch: int, index: int, cause: str) -> str:
     return f"epoch {epoch + 1}, batch {index + 1}: the loss is NaN or infinite, so that the run ends; {cause}"
 
 
@@ -214,7 +224,7 @@ def merge_stats(parts: Sequence[EpochStats]) -> EpochStats:
     A rank that loads for its machine counts the rows of all its ranks. With private loaders each rank counts its own
     rows. A step counts as one batch.
     """
-    # The result is the same object: with one rank nothing may be rounded or renamed.
+    # With one rank the result is the same object: nothing may be rounded.
     if len(parts) == 1:
         return parts[0]
     names = [field.name for field in fields(EpochStats) if field.name not in ("stage_seconds", "tables")]

@@ -1,4 +1,8 @@
-"""A checkpoint's network, opened with its graph and features for predictions over a whole dataset."""
+"""A checkpoint's network, opened with its graph and features for predictions over a whole dataset.
+
+`open_model` first checks that the network fits the dataset. Then it divides the memory budget: edges that fit stay in
+memory, and the rest is for the inference.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,7 @@ if TYPE_CHECKING:
 
 # Copies of the weights, which may have large learned rows: one in the checkpoint, one in the network.
 _WEIGHT_COPIES: Final = 2
-# Ring of each of several tables. Rows are read in order, so a few large reads ahead are enough.
+# Bytes for reading one of several tables ahead. Rows are read in order, so a few large reads are enough.
 _RING_BYTES: Final = 1 << 20
 
 
@@ -77,12 +81,12 @@ class OpenedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """An inference's memory and device, and readers of other machines' rows."""
+    """The memory and the device of an inference, and its readers of other machines' rows."""
 
-    budget_bytes: int
+    budget_bytes: int  # for all memory
     device: str | torch.device
-    scratch: Path | None
-    machines: MachineRows | None
+    scratch: Path | None  # folder for activations that do not fit
+    machines: MachineRows | None  # None if all rows are on this machine
 
     def open_rows(self, rows: FeatureRows, stack: ExitStack, **settings: Any) -> tuple[FeatureSource, int]:
         """Return all rows of a table and their reader's memory. ``stack`` closes the reader."""
@@ -132,17 +136,17 @@ def open_model(
         require_all_rows([dataset.ranges])
 
     def attempt(budget: int, stack: ExitStack, *, holds_edges: bool) -> OpenedModel:
-        with ExitStack() as own:
+        with ExitStack() as readers:
             left = max(budget - (0 if rows is None else rows.memory_bytes), 0)
             opened = _open(
                 dataset,
                 checkpoint,
                 _Place(budget_bytes=left, device=device, scratch=scratch, machines=rows),
                 edge_bytes=topology_share(left) if holds_edges else 0,
-                stack=own,
+                stack=readers,
             )
             require(opened)
-            stack.enter_context(own.pop_all())
+            stack.enter_context(readers.pop_all())
             return opened
 
     def open_within(budget: int, stack: ExitStack) -> OpenedModel:
@@ -152,8 +156,8 @@ def open_model(
             return attempt(budget, stack, holds_edges=False)
 
     def try_alone(budget: int) -> None:
-        with ExitStack() as own:
-            open_within(budget, own)
+        with ExitStack() as readers:
+            open_within(budget, readers)
 
     with ExitStack() as stack:
         try:
@@ -195,11 +199,11 @@ def _open(
         for name, table in dataset.node_tables.items()
         if name in encoder.layers[0].in_dims and table.feature_rows is not None
     }
-    told, told_bytes = {}, 0
+    edge_features, edge_feature_bytes = {}, 0
     if spec.uses_edge_features:
         rows = edge_feature_rows(dataset)
-        assert rows is not None  # noqa: S101 - by `_require_fit`
-        told[EDGE], told_bytes = place.open_rows(rows, stack, ring_bytes=_RING_BYTES)
+        assert rows is not None  # noqa: S101 - `_require_fit` has checked it
+        edge_features[EDGE], edge_feature_bytes = place.open_rows(rows, stack, ring_bytes=_RING_BYTES)
     # Without learned rows the weights are small and count as code.
     weight_bytes = sum(parameter.nbytes for parameter in model.parameters()) if spec.has_types else 0
     inference = HeteroInference(
@@ -209,9 +213,9 @@ def _open(
         memory_budget_bytes=place.budget_bytes
         - graph.held_bytes
         - _WEIGHT_COPIES * weight_bytes
-        - told_bytes,
+        - edge_feature_bytes,
         scratch=place.scratch,
-        edge_features=told,
+        edge_features=edge_features,
     )
     return OpenedModel(model=model.to(place.device), inference=inference)
 
@@ -245,7 +249,7 @@ def _require_fit(dataset: Dataset, spec: AnyModelSpec) -> None:
     ours = schema_of(dataset, dataset.node_types[:1] if isinstance(spec, LinkSpec) else None)
     targets = ours.targets if isinstance(spec, LinkSpec) else theirs.targets
     learned = [name for name, dim in theirs.feature_dims.items() if not dim]
-    for what, there, here in (
+    for what, of_checkpoint, of_dataset in (
         ("node types", ", ".join(theirs.num_nodes), ", ".join(ours.num_nodes)),
         ("relations", *(", ".join(map(relation_text, known.relations)) for known in (theirs, ours))),
         ("features of each type", dict(theirs.feature_dims), dict(ours.feature_dims)),
@@ -257,7 +261,8 @@ def _require_fit(dataset: Dataset, spec: AnyModelSpec) -> None:
             *({name: known.num_nodes.get(name) for name in learned} for known in (theirs, ours)),
         ),
     ):
-        if there != here:
+        if of_checkpoint != of_dataset:
             raise CheckpointError(
-                f"the checkpoint is of another dataset: its {what}: {there}; those of {dataset.name}: {here}"
+                f"the checkpoint is of another dataset: its {what}: {of_checkpoint}; those of {dataset.name}: "
+                f"{of_dataset}"
             )

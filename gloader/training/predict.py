@@ -1,4 +1,8 @@
-"""Predictions, embeddings and pair scores from a checkpoint, over all neighbours."""
+"""Predictions from a checkpoint, over all neighbours: classes, embeddings or scores of pairs.
+
+`predict` returns the class of every node, `embed` a layer's output, and `score_pairs` the scores of given pairs from a
+model of links.
+"""
 
 from __future__ import annotations
 
@@ -81,8 +85,8 @@ def predict(
         rows=rows,
         require=lambda model: model.require_memory(node_type=labelled.name, num_outputs=labelled.num_nodes),
     ) as opened:
-        everyone = np.arange(labelled.num_nodes, dtype=np.int64)
-        return predict_classes(opened.model, opened.inference, everyone, on_progress)
+        all_nodes = np.arange(labelled.num_nodes, dtype=np.int64)
+        return predict_classes(opened.model, opened.inference, all_nodes, on_progress)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +119,8 @@ def embed(  # noqa: PLR0913 - what is computed, from what, and within which boun
     Parameters
     ----------
     dataset, checkpoint, memory_budget_bytes, device, scratch, on_progress, rows : see `predict`
-    layer : 1, next to the features, to L. None means L; for links its output are the embeddings
+    layer : number of the layer, from 1 (next to the features) to L; None means L. For links, the output of layer L are
+        the embeddings
     node_type : node type; defaults to the labelled type, or to the links' end type
 
     Raises
@@ -149,12 +154,12 @@ def embed(  # noqa: PLR0913 - what is computed, from what, and within which boun
     ) as opened:
         model = opened.encoder
         layer = len(model.layers) if layer is None else layer
-        everyone = np.arange(table.num_nodes, dtype=np.int64)
+        all_nodes = np.arange(table.num_nodes, dtype=np.int64)
         order = None
         if table.original_ids is not None:
-            order = np.empty_like(everyone)
-            order[table.original_ids] = everyone
-        made = opened.activations(name, layer, everyone, order=order, on_progress=on_progress)
+            order = np.empty_like(all_nodes)
+            order[table.original_ids] = all_nodes
+        made = opened.activations(name, layer, all_nodes, order=order, on_progress=on_progress)
         with eager_release(), closing(made):
             yield Embeddings(
                 num_nodes=table.num_nodes,
@@ -176,16 +181,16 @@ def embedded_type(dataset: Dataset, checkpoint: Checkpoint) -> str:
 
 
 def _require_made(model: Any, node_type: str, layer: int) -> None:
-    """Raise ConfigError if the layer has no rows of the type."""
+    """Raise ConfigError if the layer computes no rows of the type."""
     layers = range(1, len(model.layers) + 1)
     if layer not in layers:
         raise ConfigError(f"layer is {layer}; the network has the layers 1 to {len(layers)}")
-    made = [number for number in layers if node_type in model.layers[number - 1].types]
-    if layer not in made:
-        allowed = f"allowed: {', '.join(map(str, made))}" if made else "nor does another layer"
+    computing = [number for number in layers if node_type in model.layers[number - 1].types]
+    if layer not in computing:
+        allowed = f"allowed: {', '.join(map(str, computing))}" if computing else "no other layer does either"
         raise ConfigError(
-            f"layer {layer} makes nothing of type {node_type!r} that leads to the classes of "
-            f"{model.targets[0]!r}, so it was never trained; {allowed}"
+            f"layer {layer} computes no rows of type {node_type!r}: they would not reach the classes of "
+            f"{model.targets[0]!r}; {allowed}"
         )
 
 
@@ -219,7 +224,7 @@ def score_pairs(
     spec = checkpoint.spec
     if not isinstance(spec, LinkSpec):
         raise ConfigError("the checkpoint predicts classes of nodes, and scores no pairs")
-    given = checked_pairs(pairs)
+    ids = checked_pairs(pairs)
     with open_model(
         dataset,
         checkpoint,
@@ -230,18 +235,19 @@ def score_pairs(
         require=lambda model: model.require_memory(node_type=spec.ends[0]),
     ) as opened:
         sources, destinations = (
-            _own_ids(dataset.node_tables[name], ids) for name, ids in zip(spec.ends, given.T, strict=True)
+            _dataset_ids(dataset.node_tables[name], column)
+            for name, column in zip(spec.ends, ids.T, strict=True)
         )
         budget = int(SCORING_SHARE * opened.inference.memory_budget_bytes)
         with pair_scorer(
             opened.model, opened.inference, spec, budget_bytes=budget, on_progress=on_progress
         ) as scorer:
             step = scorer.rows_per_call()
-            found = [
+            scores = [
                 scorer.score(sources[start : start + step], destinations[start : start + step])
                 for start in range(0, len(sources), step)
             ]
-    return np.concatenate([np.empty((0, *found[0].shape[1:]) if found else 0, np.float32), *found])
+    return np.concatenate([np.empty((0, *scores[0].shape[1:]) if scores else 0, np.float32), *scores])
 
 
 def checked_pairs(pairs: Any) -> IdArray:
@@ -255,7 +261,7 @@ def checked_pairs(pairs: Any) -> IdArray:
     return found.astype(np.int64)
 
 
-def _own_ids(table: NodeTable, ids: IdArray) -> IdArray:
+def _dataset_ids(table: NodeTable, ids: IdArray) -> IdArray:
     """Return the dataset's node numbers for ids from its source."""
     wrong = outside(ids, table.num_nodes)
     if len(wrong):

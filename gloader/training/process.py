@@ -1,4 +1,4 @@
-"""A rank's process: its GPU, torch's random state and threads, and freed memory of the C library."""
+"""Settings of a rank's process: its GPU, torch's random state and threads, and the release of freed memory."""
 
 from __future__ import annotations
 
@@ -51,7 +51,13 @@ def resolve_device(device: str, *, local_rank: int = 0) -> torch.device:
 
 
 def require_own_gpu(group: RankGroup, target: torch.device, *, asked: str) -> None:
-    """Raise on every rank if two ranks share a GPU, unless each was set to it by ``asked``. Collective.
+    """Raise on every rank if two ranks share a GPU, unless the user named the GPU for each rank. Collective.
+
+    Parameters
+    ----------
+    group : the ranks
+    target : this rank's device
+    asked : the device as the user gave it, such as "auto" or "cuda:0"
 
     Raises
     ------
@@ -69,8 +75,10 @@ def require_own_gpu(group: RankGroup, target: torch.device, *, asked: str) -> No
     )
 
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-# glibc's upper limit for its automatic threshold, and the largest free end of a heap.
+# Numbers of glibc's options for `mallopt`. Blocks above the first threshold in bytes are mapped separately and returned
+# when they are freed. The heap's free end is returned if it exceeds the second one.
+_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -3, -1
+# glibc's own upper limits of both thresholds.
 _LAZY = {_M_MMAP_THRESHOLD: 32 << 20, _M_TRIM_THRESHOLD: 64 << 20}
 _EAGER = {_M_MMAP_THRESHOLD: 256 << 10, _M_TRIM_THRESHOLD: 128 << 10}
 
@@ -121,6 +129,7 @@ def _num_cores() -> int:
 
 @contextmanager
 def _threads(number: int | None) -> Iterator[None]:
+    """Let torch compute with ``number`` threads inside the block; None changes nothing."""
     before = torch.get_num_threads()
     if number is not None:
         torch.set_num_threads(number)
@@ -148,6 +157,7 @@ def eager_release() -> Iterator[None]:
 
 
 def _set(options: dict[int, int]) -> None:
+    """Set options of the C library's memory; without glibc do nothing."""
     mallopt = getattr(_libc(), "mallopt", None)
     if mallopt is not None:
         for option, value in options.items():

@@ -1,6 +1,7 @@
 """A rank's copy of the network: its precision, compilation, and gradient average over the ranks.
 
-Gradients of learned rows are averaged only for rows used in the step.
+torch's DistributedDataParallel (DDP) averages the gradients of all dense parameters. Learned rows have sparse
+gradients; `average_rows` averages only the rows that were used in the step.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def _gathered(ids: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torc
     place = collective_device()
     # A collective sends equally many rows from each rank: the maximum over the ranks.
     count = torch.tensor([len(ids)], device=place)
-    counts = [int(found) for found in _all(count)]
+    counts = [int(number) for number in _all(count)]
     most = max(counts)
     all_ids = _all(functional.pad(ids.to(place), (0, most - len(ids))))
     all_rows = _all(functional.pad(rows.to(place), (0, 0, 0, most - len(rows))))
@@ -67,13 +68,14 @@ def _gathered(ids: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torc
     )
 
 
-def _all(own: torch.Tensor) -> list[torch.Tensor]:
-    found = [torch.empty_like(own) for _ in range(torch.distributed.get_world_size())]
-    torch.distributed.all_gather(found, own.contiguous())
-    return found
+def _all(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Return every rank's ``tensor``, in rank order. All have one shape. Collective."""
+    received = [torch.empty_like(tensor) for _ in range(torch.distributed.get_world_size())]
+    torch.distributed.all_gather(received, tensor.contiguous())
+    return received
 
 
-# Rank 2, as in the paper (Vogels et al., NeurIPS'19).
+# Rank of the matrices that PowerSGD sends instead of a gradient, as in the paper (Vogels et al., NeurIPS'19).
 _POWERSGD_RANK = 2
 _POWERSGD_START = 0.1  # share of the steps with full gradients, as torch recommends
 
@@ -84,6 +86,8 @@ class Replica:
     Parameters
     ----------
     model : the network, on its device
+    config : precision, compilation and compression of gradients
+    group : the ranks that train together
     num_steps : steps in the run
     objective : the loss
     """
@@ -162,6 +166,7 @@ def logits_and_loss(
 
 
 def _distribute(model: AnyNetwork, config: StepConfig, *, num_steps: int) -> DistributedDataParallel:
+    """Return ``model`` within DDP, with the compression of gradients that ``config`` names."""
     # This import is only for several ranks: it loads torch's compiler, 70 MB and a second.
     from torch.nn.parallel import DistributedDataParallel
 

@@ -1,4 +1,8 @@
-"""Reporters: listeners for a run's events, such as the writer for TensorBoard curves."""
+"""Reporters: listeners for a run's events.
+
+A trainer calls its reporter at the run's start, during and after each epoch, and at the end. The command line's
+reporter is `gloader.cli.run_view.RunView`. This module has the protocol, and the writer of TensorBoard curves.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,7 @@ class RunStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReport:
-    """The epoch so far."""
+    """Figures of the running epoch, after its last computed batch."""
 
     epoch: int
     index: int  # number of the last computed batch

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from gloader.training.metrics import EpochRecord
 
-_PACKAGES = ("torch", "numpy", "numba")
+_PACKAGES = ("torch", "numpy", "numba")  # packages whose versions a result records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +40,9 @@ class RunResult:
     is_error: bool = False  # whether a smaller value is better
     seconds: float  # all time, evaluation and set-up included
     num_parameters: int
-    features: str  # "ram" or "ssd"
-    policy: str
-    io_strategy: str
+    features: str  # home of the features, "ram" or "ssd"
+    policy: str  # cache policy
+    io_strategy: str  # see `name_strategy`
     sampler_threads: int
     explanation: str  # the loader's predictions and measurements
     rank_peak_rss_bytes: tuple[int, ...] = ()  # peak of each rank, if there are several
@@ -64,7 +64,7 @@ def summarize(results: Sequence[RunResult]) -> dict[str, Any]:
     stats = [epoch.stats for epoch in epochs]
     train_seconds = sum(epoch.seconds for epoch in epochs)
     stage_seconds: dict[str, float] = {stage: sum(s.stage_seconds[stage] for s in stats) for stage in STAGES}
-    found: dict[str, Any] = {
+    summary: dict[str, Any] = {
         "task": results[0].task,
         "metric": metric,
         **_mean_and_std(f"test_{metric}", [result.test_acc for result in results]),
@@ -109,12 +109,12 @@ def summarize(results: Sequence[RunResult]) -> dict[str, Any]:
         "machine": {"device": results[0].device, **machine()},
     }
     if results[-1].objects is not None:  # includes all runs of this process
-        found["objects"] = dict(results[-1].objects)
+        summary["objects"] = dict(results[-1].objects)
     tables = add_tables(s.tables for s in stats)
     if not tables:
-        return found
+        return summary
     hits = hits_by_table(stats)
-    return found | {"tables": {name: counts | {"hit_rate": hits[name]} for name, counts in tables.items()}}
+    return summary | {"tables": {name: counts | {"hit_rate": hits[name]} for name, counts in tables.items()}}
 
 
 def _worth(result: RunResult) -> float:
@@ -161,11 +161,11 @@ def _processor() -> str:
 
 def _overlap(stage_seconds: dict[str, float], seconds: float, sampler_threads: int) -> float:
     """Return the slowest stage's time over the wall time: 1 if it hides all other stages."""
-    # "wait" is the consumer's idle time, which the stages should hide.
-    alone = {stage: spent for stage, spent in stage_seconds.items() if stage != "wait"}
+    # "wait" is the consumer's idle time and no stage.
+    spent = {stage: time for stage, time in stage_seconds.items() if stage != "wait"}
     # The "sample" seconds are summed over the parallel sampling threads.
-    alone["sample"] /= max(sampler_threads, 1)
-    return min(1.0, max(alone.values()) / seconds) if seconds > 0 else 0.0
+    spent["sample"] /= max(sampler_threads, 1)
+    return min(1.0, max(spent.values()) / seconds) if seconds > 0 else 0.0
 
 
 def _mean_and_std(name: str, values: Sequence[float | None]) -> dict[str, float | None]:

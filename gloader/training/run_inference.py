@@ -1,4 +1,8 @@
-"""Inference over a run's graph and features, including rows on other machines."""
+"""Inference over a run's graph and features, including feature rows on other machines.
+
+A dataset may be prepared in parts: each machine stores some of the feature rows and all edges. The first rank computes
+an inference alone. Meanwhile the first rank of each other machine serves: it reads the requested rows and sends them.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +40,7 @@ if TYPE_CHECKING:
     from gloader.types import FeatureSource
 
 
-_EXCHANGE_BYTES: Final = 32 * 2**20
+_EXCHANGE_BYTES: Final = 32 * 2**20  # memory for sending and receiving rows
 # Memory for an arriving piece of rows and for the buffers that distribute it.
 _PIECE_MEMORY: Final = 2 * PIECE_BYTES
 
@@ -101,9 +105,9 @@ class MachineRows:
 def launch_machine_rows(
     dataset: Dataset, group: RankGroup, *, timeout_s: float, verify: bool
 ) -> Launch | None:
-    """Return the machines for `MachineRows` if each has a part of the rows; None if this rank neither reads nor serves.
+    """Return the machines for `MachineRows` if each has a part of the rows. Collective.
 
-    Collective.
+    Returns None if the rows are not in parts, or if this rank is not the first one of its machine.
 
     Parameters
     ----------
@@ -118,13 +122,15 @@ def launch_machine_rows(
         Some rows are on no machine.
     """
     ranges = dataset.ranges
-    own = None if ranges is None else [ranges.part, ranges.of]
-    said = group.gather({"part": own, "key": secrets.token_hex(8), "machine": shown_machine()})
+    own_part = None if ranges is None else [ranges.part, ranges.of]
+    cards = group.gather({"part": own_part, "key": secrets.token_hex(8), "machine": shown_machine()})
     hosts = group.machine_hosts
-    names = distinct_names([said[rank]["machine"] for rank in hosts], hosts)
+    names = distinct_names([cards[rank]["machine"] for rank in hosts], hosts)
     tables = {} if ranges is None else ranges.tables
-    found = [said[rank]["part"] for rank in hosts]
-    parts = [None if part is None else RowRanges(part=part[0], of=part[1], tables=tables) for part in found]
+    parts = [
+        None if part is None else RowRanges(part=part[0], of=part[1], tables=tables)
+        for part in (cards[rank]["part"] for rank in hosts)
+    ]
     require_all_rows(parts, [group.machines[rank] for rank in hosts])
     known = [part for part in parts if part is not None]
     if not known or group.rank not in hosts:
@@ -134,7 +140,7 @@ def launch_machine_rows(
         hosts=tuple(hosts[number] for number in order),
         names=tuple(names[number] for number in order),
         rank=group.rank,
-        key=f"rows-{said[0]['key']}",
+        key=f"rows-{cards[0]['key']}",
         mode="always",
         parts=tuple(known[number] for number in order),
         timeout_s=timeout_s,
@@ -206,5 +212,5 @@ def features_of(task: Task, dataset: Dataset, loader: Any) -> dict[str, FeatureS
     if isinstance(loader.features, Mapping):
         return dict(loader.features)
     (name,) = dataset.node_types
-    told = loader.edge_features if task.spec.encoder.uses_edge_features else None
-    return {name: loader.features} | ({} if told is None else {ONLY_EDGES: told})
+    edge_features = loader.edge_features if task.spec.encoder.uses_edge_features else None
+    return {name: loader.features} | ({} if edge_features is None else {ONLY_EDGES: edge_features})

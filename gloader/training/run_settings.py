@@ -1,4 +1,8 @@
-"""A run's settings, from keywords or from the ``config.yaml`` of its folder."""
+"""A run's settings, from keywords or from the ``config.yaml`` of its folder.
+
+Settings are grouped in sections: "model", "optim", "step", "links", "loader", and "run" for the rest. Keywords and
+flags name a setting without its section.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
 
 
 _SECTIONS = {"model": ModelConfig, "optim": OptimConfig, "step": StepConfig, "links": LinkConfig}
-_OF_THE_RUN = ("task", "runs")
+_OF_THE_RUN = ("task", "runs")  # settings without a section in ``config.yaml``
 
 
 def train_settings(keywords: Mapping[str, Any]) -> TrainSettings:
@@ -80,7 +84,9 @@ CONFIG = "config.yaml"
 _EVERY_RUN_HAS = frozenset({"dataset", "model", "optim", "loader"})
 # A run writes about 1,500 bytes. The YAML reader's time grows with the open brackets.
 _MAX_CONFIG_BYTES = 1 << 14
-_KEYWORDS = {recorded: name for name, recorded in RECORDED_AS.items()}
+_KEYWORDS = {
+    recorded: name for name, recorded in RECORDED_AS.items()
+}  # recorded name -> the loader's keyword
 
 
 def read_train_settings(run: Path) -> TrainSettings:

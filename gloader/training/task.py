@@ -1,4 +1,8 @@
-"""The task of a run: its network, its batches, a step's loss and the accuracy."""
+"""The task of a run: its network, its batches, a step's loss and the score of an evaluation.
+
+A task is node classification (`NodeTask`) or link prediction (`gloader.training.link_prediction.LinkPrediction`). An
+objective is a loss with its count of predicted items, such as seeds or edges.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,7 @@ class Objective(Protocol):
     """The float32 loss of a step, as a mean over predicted items."""
 
     def count(self, batch: Any, /) -> int:
-        """Return the number of predicted items in the mean."""
+        """Return the number of predicted items of which `loss` is the mean."""
         ...
 
     def loss(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
@@ -79,7 +83,7 @@ class TruePairs:
         return loss + functional.softplus(others).mean() if len(others) else loss
 
     def right(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
-        """Return the share of pairs scored on the right side of 0, times the edges."""
+        """Return the share of correctly scored pairs, times the number of edges. Edges should score above 0."""
         return ((outputs > 0) == (batch.labels > 0.5)).float().mean() * batch.num_positives
 
 
@@ -124,7 +128,7 @@ LINK_OBJECTIVES: Final[dict[str, Objective]] = {
 
 
 Split = Literal["valid", "test"]
-ACCURACY: Final = "acc"
+ACCURACY: Final = "acc"  # name of the metric
 
 
 class Task(Protocol):

@@ -1,4 +1,8 @@
-"""One training step: a forward pass, a backward pass, and the optimiser's update of the weights."""
+"""One training step: a forward pass, a backward pass, and the optimiser's update of the weights.
+
+`TrainStep` takes one batch per step. `Adam` updates the weights. Learned rows, the features of nodes without features,
+have sparse gradients: a step holds gradients only of the rows in its batch.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +32,13 @@ if TYPE_CHECKING:
 _BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8
 # Bytes of a sparse gradient's rows that are updated together.
 _PIECE_BYTES = 1 << 20
-_STATE_NAMES = ("steps", "means", "squares")
+_STATE_NAMES = ("steps", "means", "squares")  # entries of the optimiser's saved state
 _SCHEDULES = ("constant", "cosine", "step")
 _OPTIMIZERS = ("adam", "adamw")
 
 
 class Adam:
-    """The updates of ``torch.optim.Adam`` or, ``decoupled``, of ``torch.optim.AdamW``, bit for bit. Fused on a GPU.
+    """The updates of ``torch.optim.Adam`` or ``torch.optim.AdamW``, bit for bit. Fused on a GPU.
 
     torch's optimiser classes import its compiler at the first call, which takes 70 MB of every run's memory and 0.8 s.
     The functions below them do not. The sparse gradient of learned rows is applied as in ``torch.optim.SparseAdam``:
@@ -44,7 +48,8 @@ class Adam:
     ----------
     parameters : the trained parameters
     lr : learning rate; assignable between steps
-    weight_decay : added to the gradient, or subtracted from the parameter if ``decoupled``
+    weight_decay : factor of the weights that is added to the gradient, or subtracted from the weights if ``decoupled``
+    decoupled : True for AdamW
     """
 
     def __init__(
@@ -109,15 +114,15 @@ class Adam:
         rows = len(ids) if values.is_cuda else max(_PIECE_BYTES // max(values[:1].nbytes, 1), 1)
         tables = (self._parameters[number], self._means[number], self._squares[number])
         for first in range(0, len(ids), rows):
-            wanted, new = ids[first : first + rows], values[first : first + rows]
-            parameter, mean, square = (table.index_select(0, wanted) for table in tables)
+            piece, grad = ids[first : first + rows], values[first : first + rows]
+            parameter, mean, square = (table.index_select(0, piece) for table in tables)
             # The terms are in torch's order, so that every bit is equal.
-            mean = new.sub(mean).mul_(1 - _BETA1).add_(mean)
-            square = new.pow(2).sub_(square).mul_(1 - _BETA2).add_(square)
-            tables[1].index_copy_(0, wanted, mean)
-            tables[2].index_copy_(0, wanted, square)
+            mean = grad.sub(mean).mul_(1 - _BETA1).add_(mean)
+            square = grad.pow(2).sub_(square).mul_(1 - _BETA2).add_(square)
+            tables[1].index_copy_(0, piece, mean)
+            tables[2].index_copy_(0, piece, square)
             change = mean.div_(square.sqrt_().add_(_EPS)).mul_(-size)
-            tables[0].index_copy_(0, wanted, parameter.add_(change))
+            tables[0].index_copy_(0, piece, parameter.add_(change))
 
     def state_dict(self) -> dict[str, list[torch.Tensor]]:
         """Return the state for `load_state_dict`; shares its tensors."""
@@ -131,28 +136,28 @@ class Adam:
         ValueError
             The state belongs to an optimiser for other parameters.
         """
-        own = self.state_dict()
+        tensors = self.state_dict()
         if set(state) != set(_STATE_NAMES) or any(
-            [tensor.shape for tensor in state[name]] != [tensor.shape for tensor in own[name]]
+            [tensor.shape for tensor in state[name]] != [tensor.shape for tensor in tensors[name]]
             for name in _STATE_NAMES
         ):
             raise ValueError("the optimiser's state has other parameters than the model")
         # The values are copied into the existing tensors, whose device and dtype stay.
         for name in _STATE_NAMES:
-            for tensor, saved in zip(own[name], state[name], strict=True):
+            for tensor, saved in zip(tensors[name], state[name], strict=True):
                 tensor.copy_(saved)
 
 
 def _is_fused(parameter: torch.Tensor) -> bool:
-    """Return whether one kernel updates ``parameter`` with all others. Otherwise torch launches a dozen kernels."""
+    """Return whether a single kernel can update ``parameter`` together with all others: on a GPU."""
     return parameter.is_cuda
 
 
 def _distinct_rows(grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return a sparse gradient's rows (n,), unique, and their gradients (n, width)."""
-    ids, values = grad._indices()[0], grad._values()  # noqa: SLF001 - public of added up ones alone
+    ids, values = grad._indices()[0], grad._values()  # noqa: SLF001 - the public names need a coalesced tensor
     ordered = ids.sort().values
-    # A batch's rows are distinct, so no sum over repeats is needed; it would take five times as long.
+    # The rows of one batch are distinct. Then no sum over repeats is needed, which would take five times as long.
     if bool((ordered[1:] != ordered[:-1]).all()):
         return ids, values
     grad = grad.coalesce()
@@ -207,7 +212,7 @@ class TrainRecipe:
     """Settings that determine a network's training, besides its batches."""
 
     task: Task
-    optim: OptimConfig  # checked settings, as is ``step``
+    optim: OptimConfig
     step: StepConfig
     seed: int  # seed of the initial weights and of dropout
     run_id: str  # id of the run that owns the checkpoints
@@ -276,7 +281,7 @@ class TrainStep:
         batch : a batch on the device
         is_last : whether the batch ends the epoch, equal on every rank
         """
-        # Each rank has its own dropout. A run without ranks keeps its earlier address.
+        # Each rank has its own dropout, from its number in the seed's address. A single process has no such number.
         rank = () if self._group.is_alone else (self._group.rank,)
         seed_torch(self._seed, batch.id.epoch, batch.id.index, *rank, device=self._device)
         outputs, loss = self._replica.forward(batch)

@@ -154,8 +154,11 @@ def test_the_command_writes_classes_and_rows_in_the_order_of_the_source(dataset,
             "has no node type 'venue'; there are 'paper', 'author', 'institute'",
         ),
         (["--layer", "3"], "layer is 3; the network has the layers 1 to 2"),
-        (["--type", "author", "--layer", "2"], "so it was never trained; allowed: 1"),
-        (["--type", "field", "--layer", "1"], "so it was never trained; nor does another layer"),
+        (["--type", "author", "--layer", "2"], "they would not reach the classes of 'paper'; allowed: 1"),
+        (
+            ["--type", "field", "--layer", "1"],
+            "they would not reach the classes of 'paper'; no other layer does either",
+        ),
     ],
 )
 def test_what_cannot_be_written_is_said_in_a_sentence_and_no_file_is_left(
