@@ -1,4 +1,8 @@
-"""`gloader analyze`: the time of an epoch of a recorded run, by cause, and its predictions under changes."""
+"""`gloader analyze`: the causes of an epoch's time in a recorded run, and predictions of the time after changes.
+
+A recording has the events of each thread. A replay computes the time that the same work takes, on the same machine or
+after a change such as a faster disk.
+"""
 
 import json
 from dataclasses import dataclass, replace
@@ -27,23 +31,23 @@ def analyze(
 ) -> int:
     """Show where the time of a recorded run went, and predict the effect of changes.
 
-    Record a run with `gloader train ... --trace --out RUN`. It is replayed from what its threads used, and so are runs
-    with changes; whatever changes the reads is sampled and planned again. Nothing is trained. Exits with status 1 where
-    the replay explains too little of the run to predict anything.
+    Record a run with `gloader train ... --trace --out RUN`. The command replays the run from the recorded work of its
+    threads, unchanged and with changes. A change that affects the reads is sampled and planned again. Nothing is
+    trained. The exit status is 1 if the replay explains too little of the run for predictions.
 
     Parameters
     ----------
     run
         The folder of `gloader train --trace`, or a trace.
     what_if
-        A change, such as disk=2x, or several together, such as cache=2x,superbatch=128; may be given again. Changes
-        that often help are tried by default. Of: disk, disk.random, disk.write, gpu, compute, network, cores,
-        threads, buffers, ranks, memory, cache, superbatch, policy, strategy, dtype, order, fanout, batch-size.
+        A change, such as disk=2x, or several together, such as cache=2x,superbatch=128. The flag may be repeated.
+        Default: changes that often help. Names: disk, disk.random, disk.write, gpu, compute, network, cores, threads,
+        buffers, ranks, memory, cache, superbatch, policy, strategy, dtype, order, fanout, batch-size.
     out
-        Folder for analysis.json, analysis.html and replay.trace.json. Default: that of the run.
+        Folder for analysis.json, analysis.html and replay.trace.json. Default: the run's folder.
     verify
         Also train a few hundred batches with this run's settings: on batches that stay in memory, with everything in
-        memory, and as recorded. Shows the stalls that this measures beside those of the replay.
+        memory, and as recorded. The measured stalls are shown next to the replay's.
     """
     from gloader.replay.changes import parse_changes
 
@@ -58,18 +62,18 @@ def analyze(
     with open_run(run) as predictor:
         recording = predictor.recording
         with screen.console.status("replaying"):
-            found = analyse(predictor, run, what_if=changes)
+            findings = analyse(predictor, run, what_if=changes)
         if verify:
             from gloader.lab.analyze.analysis import verify_stalls
 
             with screen.console.status("training, to verify"):
-                found = replace(found, verified=verify_stalls(run, recording.header))
+                findings = replace(findings, verified=verify_stalls(run, recording.header))
         write_replay(files.trace, recording, predictor.base)
-    files.write(found)
+    files.write(findings)
     if not screen.is_json:
-        _show(screen, found, files)
-    screen.result(found.to_json())
-    return EXIT_OK if found.is_trusted else EXIT_FAILURE
+        _show(screen, findings, files)
+    screen.result(findings.to_json())
+    return EXIT_OK if findings.is_trusted else EXIT_FAILURE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,34 +103,34 @@ class _Files:
             make_output_folder(folder)
         return files
 
-    def write(self, found: "Findings") -> None:
+    def write(self, findings: "Findings") -> None:
         """Write the figures and the page."""
         from gloader.lab.report.analysis_page import analysis_sections
         from gloader.lab.report.page import render_page
         from gloader.ssd_store.write.atomic_file import write_atomically
 
-        text = json.dumps(found.to_json(), indent=1, default=str) + "\n"
+        text = json.dumps(findings.to_json(), indent=1, default=str) + "\n"
         write_atomically(self.figures, text.encode())
-        name = Path(found.run).resolve().name
-        sections = analysis_sections(found, source=found.run, name=name)
+        name = Path(findings.run).resolve().name
+        sections = analysis_sections(findings, source=findings.run, name=name)
         write_atomically(
             self.page,
             render_page(f"gloader analyze: {name}", sections).encode(errors="backslashreplace"),
         )
 
 
-def _show(screen: Screen, found: "Findings", files: _Files) -> None:
-    """Write the table."""
+def _show(screen: Screen, findings: "Findings", files: _Files) -> None:
+    """Write the table of causes and predictions, and the names of the files."""
     from gloader.lab.analyze.findings import lines_of, no_help_words, what_if_words
 
-    rows = lines_of(found)
+    rows = lines_of(findings)
     floor = rows.pop("floor", None)
-    if found.is_trusted:
-        heading = "what if" if found.was_asked else "what would help"
-        rows[heading] = "" if found.shown else no_help_words(found)
-        rows |= {f"  {one.change}": what_if_words(one) for one in found.shown}
+    if findings.is_trusted:
+        heading = "what if" if findings.was_asked else "what would help"
+        rows[heading] = "" if findings.shown else no_help_words(findings)
+        rows |= {f"  {prediction.change}": what_if_words(prediction) for prediction in findings.shown}
     if floor is not None:
         rows["floor"] = floor
-    screen.console.print(facts(rows, title=found.run))
+    screen.console.print(facts(rows, title=findings.run))
     screen.say(f"\npage: {files.page}\nfigures: {files.figures}")
     screen.say(f"replay beside the run: {files.trace}, for https://ui.perfetto.dev")

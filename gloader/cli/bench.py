@@ -1,4 +1,8 @@
-"""`gloader bench`: measurements of a part of gloader that a user can repeat."""
+"""`gloader bench`: measurements of single parts of gloader that a user can repeat.
+
+There is one command per part: the sampler, the inspector (the planner of the cache), the gather of feature rows, and a
+whole epoch of the loader. A workload holds a command's flags.
+"""
 
 import json
 from dataclasses import dataclass
@@ -220,10 +224,10 @@ def epoch(
     Parameters
     ----------
     dataset
-        A prepared folder, the URL of one (s3://...), or any source of `gloader prepare`, which is then prepared once
-        under $GLOADER_HOME.
+        A prepared folder, its URL (s3://...), or any source of `gloader prepare`. A source is prepared once, under
+        $GLOADER_HOME.
     objects
-        How a dataset at a URL is mirrored.
+        Settings for the mirror of a dataset at a URL.
     out
         Also write the JSON document to this file.
     """
@@ -247,6 +251,7 @@ def epoch(
 
 
 def _finish(screen: Screen, report: dict[str, Any], rows: dict[str, str], out: Path | None) -> None:
+    """Show ``rows`` and write ``report`` to the file ``out``, if it is given."""
     if not screen.is_json:
         screen.console.print(facts(rows))
     if out is not None:

@@ -1,4 +1,7 @@
-"""Progress of a conversion on the screen."""
+"""Progress of a conversion on the screen: bars on a terminal, otherwise lines for a log.
+
+A conversion has steps, one after another. It reports the finished amount of each step, in bytes, edges or rows.
+"""
 
 import time
 from collections.abc import Iterator
@@ -11,7 +14,7 @@ from gloader.cli.screen import PacedLines, Screen
 from gloader.convert.progress import PrepareProgress
 from gloader.core.units import format_bytes, format_count, format_seconds
 
-_TOLD_FROM_S = 0.5
+_TOLD_FROM_S = 0.5  # seconds of compilation from which a line mentions it
 
 
 def format_amount(amount: float, unit: str) -> str:

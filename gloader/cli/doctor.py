@@ -1,4 +1,4 @@
-"""`gloader doctor`: checks of this machine, as a table."""
+"""`gloader doctor`: the checks of `gloader.cli.machine_check` as a table."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -23,18 +23,19 @@ def doctor(
     network: Annotated[bool, SWITCH] = False,
     output: OutputFlags = DEFAULT_OUTPUT,
 ) -> int:
-    """Check this machine and list what to fix. The disk is probed for two to three seconds.
+    """Check this machine and list its problems. The disk is measured for two to three seconds.
 
-    What the disk can do is remembered, so that features on it are read accordingly; runs learn the rest.
-    Exits with status 1 when something makes gloader unusable.
+    The disk's rates are remembered: later loaders choose their way of reading by them. The exit status is 1 if a
+    problem makes gloader unusable.
 
     Parameters
     ----------
     path
-        Folder whose disk is probed. Default: the one that holds prepared sources.
+        Folder on the disk to measure. Default: the folder of prepared sources.
     network
-        Measure the network between the machines of a launch instead, started on each by
-        `torchrun --nnodes W ... -m gloader doctor --network`, and say what to export where another interface is faster.
+        Measure the network between several machines instead. Start the command on each machine with
+        `torchrun --nnodes W ... -m gloader doctor --network`. If another network interface is faster, the variable to
+        export is shown.
     """
     screen = Screen.open(is_json=output.json)
     if network:

@@ -1,4 +1,8 @@
-"""A command's end: its exit status, and one line with the reason."""
+"""A command's end after an error or a signal: its exit status, and one line with the reason.
+
+`exit_status` and `describe` turn an exception into both. Errors of the command line come from cyclopts, the library
+that parses it; they get better texts here.
+"""
 
 import re
 import signal
@@ -47,8 +51,8 @@ _USAGE_ERRORS = (
     errors.UnsafeArchiveError,
     errors.VersionError,
 )
-_FEW_FLAGS = 10
-# The wording of cyclopts.
+_FEW_FLAGS = 10  # most flags of a command that an error lists
+# cyclopts' text for a misspelt flag.
 _MISSPELT = re.compile(r"Did you mean (?P<meant>\S+) instead of (?P<typed>\S+)\?")
 # Expected kinds of failure, explained by one line. Any other exception is a bug and keeps its traceback.
 REPORTED_ERRORS = (CycloptsError, errors.GloaderError, OSError, MemoryError)
@@ -174,9 +178,7 @@ def _missing(error: MissingArgumentError) -> str:
 
 def _left_over(words: list[str], unused: list[str]) -> str:
     """Return the text for words that belong to no flag, with the flag that they may belong to. Pure."""
-    flags = [
-        place for place, word in enumerate(words) if word.startswith("--") and unused[0] in words[place:]
-    ]
+    flags = [i for i, word in enumerate(words) if word.startswith("--") and unused[0] in words[i:]]
     if not flags:
         return f"{' '.join(unused)}: what are these words for? Each flag takes one value"
     flag, values = words[flags[-1]], []

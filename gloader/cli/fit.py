@@ -1,4 +1,8 @@
-"""`gloader fit`: whether a graph fits, by its size alone or as a run on a dataset would."""
+"""`gloader fit`: a check whether a graph fits this machine's memory and disk, without training on it.
+
+The question is either a dataset with the flags of `gloader train`, or only the size of a graph. The answer is the
+least memory budget, and a table of larger budgets with the seconds of loading.
+"""
 
 from collections.abc import Sequence
 from contextlib import contextmanager
@@ -33,9 +37,9 @@ if TYPE_CHECKING:
     from gloader.lab.analyze.fit import Fit, FitQuestion
     from gloader.training.run_budget import RunBudget
 
-# Powers of ten.
+# Suffixes of a number, with their powers of ten.
 _EXPONENTS = {"k": 3, "m": 6, "g": 9, "b": 9}
-_SIZED_MODELS: Final = ("graphsage", "gcn", "gat")
+_SIZED_MODELS: Final = ("graphsage", "gcn", "gat")  # models that are planned from the size of a graph alone
 _WHOLE = "it must be a whole number, such as 111059956, 111e6 or 111M"
 
 
@@ -48,6 +52,7 @@ def _whole(_type: Any, tokens: Sequence[Token]) -> int:
 
 
 def _number(text: str) -> int | None:
+    """Return the whole number in ``text``, or None if it is none."""
     exponent = _EXPONENTS.get(text[-1:].lower())
     try:
         number = float(text if exponent is None else f"{text[:-1]}e{exponent}")
@@ -62,7 +67,7 @@ Whole = Annotated[int, Parameter(converter=_whole, n_tokens=1, metavar="NUMBER")
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitFlags:
-    """A dataset, or the size of a graph, and what is done with it."""
+    """A dataset, or the size of a graph, and the settings of the run on it."""
 
     dataset: str | None = None
     """A dataset, as in `gloader train`. Without one, --nodes, --edges and --features give the size."""
@@ -96,7 +101,7 @@ class FitFlags:
     cache: SizeOrShare = None
     """Host cache, as in `gloader train`."""
     epochs: Count = 10
-    """Key of the run on the dataset."""
+    """Epochs of the run on the dataset."""
     memory_budget: Size = None
     """Memory of the run. Default: the least sufficient memory, and multiples of it."""
 
@@ -136,24 +141,24 @@ class FitFlags:
 
     def size(self) -> tuple[int, int, int]:
         """Return nodes, edges and feature width; ConfigError if one is missing or not a number."""
-        told = {"--nodes": self.nodes, "--edges": self.edges, "--features": self.features}
-        if missing := [flag for flag, value in told.items() if value is None]:
+        sizes = {"--nodes": self.nodes, "--edges": self.edges, "--features": self.features}
+        if missing := [flag for flag, value in sizes.items() if value is None]:
             raise ConfigError(
                 f"gloader fit needs --dataset, or the size of a graph: {' and '.join(missing)} "
                 f"{'is' if len(missing) == 1 else 'are'} missing, as in --nodes 2.4e6 --edges 124e6 --features 100"
             )
-        found = []
-        for flag, value in told.items():
+        numbers_given = []
+        for flag, value in sizes.items():
             number = _number(str(value))
             if number is None:
                 raise ConfigError(f"{flag} is {value}; {_WHOLE}")
-            found.append(number)
+            numbers_given.append(number)
         if self.model not in _SIZED_MODELS or self.task != "node":
             raise ConfigError(
                 f"by its size alone a graph is planned for {', '.join(_SIZED_MODELS)} and --task node; for others give "
                 "--dataset"
             )
-        return found[0], found[1], found[2]
+        return numbers_given[0], numbers_given[1], numbers_given[2]
 
 
 _NOTHING: Final = FitFlags()
@@ -162,10 +167,14 @@ _NOTHING: Final = FitFlags()
 def fit(*, flags: FitFlags = _NOTHING, output: OutputFlags = DEFAULT_OUTPUT) -> None:
     """Check whether a graph fits this memory and disk, from a dataset or from the size of a graph.
 
-    With --dataset the least memory budget is the one that `gloader train` accepts with the same flags; edges and a few
-    batches are read, and nothing is trained. By its size alone nothing is read, written or measured: edges are taken to
-    be drawn at random, and in a graph with hubs a batch has fewer rows, and fits sooner. Seconds are those of loading,
-    from the disk of the dataset, or a plain NVMe SSD; the plans are those of a CPU.
+    With --dataset, the least memory budget is the least that `gloader train` accepts with the same flags. The command
+    reads edges and a few batches, and trains nothing.
+
+    From the size alone, nothing is read, written or measured. The plan assumes random edges. In a graph with hubs a
+    batch has fewer rows and needs less memory.
+
+    The seconds are the time of loading, from the dataset's disk or from a plain NVMe SSD. The plans are for training on
+    a CPU.
     """
     screen = Screen.open(is_json=output.json)
     if flags.dataset is None:
@@ -175,21 +184,22 @@ def fit(*, flags: FitFlags = _NOTHING, output: OutputFlags = DEFAULT_OUTPUT) -> 
 
     with _opened(flags.dataset, flags.run(), screen) as question:
         least = question.least_share()
-        found = ladder(question) if flags.memory_budget is None else (question.train(flags.memory_budget),)
-        _show(screen, _dataset_facts(question, least), found)
+        fits = ladder(question) if flags.memory_budget is None else (question.train(flags.memory_budget),)
+        _show(screen, _dataset_facts(question, least), fits)
         screen.result(
             {
                 "least_to_train": least.total_bytes,
                 "parts": _parts(least),
                 "learned_rows_bytes": int(question.learned_share * least.model_bytes),
                 "rows_per_batch": question.batch_rows,
-                "budgets": [one.to_json() for one in found],
+                "budgets": [each.to_json() for each in fits],
             }
         )
 
 
 @contextmanager
 def _opened(spec: str, settings: TrainSettings, screen: Screen) -> "Iterator[DatasetQuestion]":
+    """Open the dataset, and yield the question whether a run on it fits."""
     from gloader.observe.peak_memory import bare_bytes
 
     bare_bytes()  # This imports torch, so that later memory is measured above it, as in a run.
@@ -215,14 +225,14 @@ def _fit_size(flags: FitFlags, screen: Screen) -> None:
     question = FitQuestion(graph, flags.loader(), flags.model_config)
     least_to_prepare = question.least_to_prepare()
     if flags.memory_budget is None:
-        found = ladder(question)
-        least = found[0].budget.total_bytes
+        fits = ladder(question)
+        least = fits[0].budget.total_bytes
     else:
-        found = (question.train(flags.memory_budget),)
+        fits = (question.train(flags.memory_budget),)
         least = question.least_to_train()
     disk = question.prepare(max(least, least_to_prepare))
     facts = _facts(question, least, least_to_prepare, disk.dataset_bytes, disk.scratch_bytes)
-    _show(screen, facts, found)
+    _show(screen, facts, fits)
     screen.result(
         {
             "least_to_train": least,
@@ -230,12 +240,12 @@ def _fit_size(flags: FitFlags, screen: Screen) -> None:
             "dataset_bytes": disk.dataset_bytes,
             "scratch_bytes": disk.scratch_bytes,
             "rows_per_batch": question.batch_rows,
-            "budgets": [one.to_json() for one in found],
+            "budgets": [each.to_json() for each in fits],
         }
     )
 
 
-def _show(screen: Screen, facts: Sequence[tuple[str, str]], found: "Sequence[Fit]") -> None:
+def _show(screen: Screen, facts: Sequence[tuple[str, str]], fits: "Sequence[Fit]") -> None:
     """Show the facts that are independent of the budget, and a row for each budget."""
     if screen.is_json:
         return
@@ -244,7 +254,7 @@ def _show(screen: Screen, facts: Sequence[tuple[str, str]], found: "Sequence[Fit
         table.add_row(name, cell(value))
     screen.console.print(table)
     screen.say("")
-    screen.console.print(_table(found))
+    screen.console.print(_table(fits))
 
 
 def _facts(
@@ -268,7 +278,7 @@ def _dataset_facts(question: "DatasetQuestion", least: "RunBudget") -> list[tupl
     data, parts = question.dataset, _parts(least)
     learned = int(question.learned_share * least.model_bytes)
     rows = f", {format_bytes(learned)} of it learned rows of nodes without features" if learned else ""
-    said = {
+    purposes = {
         "model": f"weights, the best so far and the optimiser's two moments{rows}",
         "step": f"a training step (activations and gradients, {format_bytes(least.step_bytes)}) or an evaluation",
         "code": "modules and compiled kernels",
@@ -279,7 +289,7 @@ def _dataset_facts(question: "DatasetQuestion", least: "RunBudget") -> list[tupl
         ("features", format_bytes(data.feature_bytes)),
         ("edges", format_bytes(data.topology_bytes)),
         ("to train", f"--memory-budget {format_bytes(least.total_bytes).replace(' ', '')} or more; of these"),
-        *((f"  {name}", f"{format_bytes(parts[name])}: {words}") for name, words in said.items()),
+        *((f"  {name}", f"{format_bytes(parts[name])}: {purpose}") for name, purpose in purposes.items()),
         ("trained on", f"{format_count(question.num_seeds)} an epoch"),
         *_batches(question),
     ]
@@ -309,16 +319,16 @@ def _seeds(question: "FitQuestion") -> str:
     return count if question.knows_seeds else f"{count} (assumed: a hundredth of all; --train-nodes says it)"
 
 
-def _table(found: "Sequence[Fit]") -> Table:
+def _table(fits: "Sequence[Fit]") -> Table:
     """Return a row for each budget."""
     table = numbers("memory budget", "features", "edges", "rows missed", "loading a batch", "an epoch")
-    for one in found:
+    for each in fits:
         table.add_row(
-            cell(format_bytes(one.budget.total_bytes)),
-            one.words("features"),
-            one.words("edges"),
-            f"{one.plan.step.miss_rate:.0%}",
-            cell(format_seconds(one.plan.step.seconds)),
-            cell(format_seconds(one.loading_s)),
+            cell(format_bytes(each.budget.total_bytes)),
+            each.words("features"),
+            each.words("edges"),
+            f"{each.plan.step.miss_rate:.0%}",
+            cell(format_seconds(each.plan.step.seconds)),
+            cell(format_seconds(each.loading_s)),
         )
     return table

@@ -1,4 +1,7 @@
-"""`gloader infer`: predictions of a trained model for every node, or the output of one of its layers."""
+"""`gloader infer`: predictions of a trained model, written to a .npy file.
+
+The file has a class for every node, a layer's output for every node, or a score for every given pair of nodes.
+"""
 
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -35,8 +38,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 _OBJECTS = ObjectSettings()
-# Longest wait of one machine for another.
-_STALL_TIMEOUT_S = 300.0
+_STALL_TIMEOUT_S = 300.0  # longest wait of one machine for another, in seconds
 
 
 def infer(  # noqa: PLR0913 - each a flag
@@ -54,32 +56,33 @@ def infer(  # noqa: PLR0913 - each a flag
 ) -> None:
     """Predict the class of every node with a trained model and all neighbours, or write a layer's embeddings.
 
-    Under torchrun, on machines that have a part of the features each, the first rank predicts and the others serve it.
+    Several machines may each store a part of the features. Start the command with torchrun on all of them: the first
+    rank predicts, and the others send their rows.
 
-    A model of links (`gloader train --task link`) has no classes: the embeddings of all nodes are written, or with
-    --pairs the scores of given ones.
+    A model of links (`gloader train --task link`) has no classes. The command writes the embeddings of all nodes, or
+    with --pairs the scores of the given pairs.
 
     Parameters
     ----------
     dataset
-        A prepared folder, the URL of one (s3://...), or any source of `gloader prepare`.
+        A prepared folder, its URL (s3://...), or any source of `gloader prepare`.
     checkpoint
         The run folder of `gloader train`, or a checkpoint file in it.
     out
         The file to write, in the order of the source's nodes: one int64 per node, or with --layer a row of float32.
     node_type
-        Nodes of this type. Default: those that have labels. Of others --layer says what is written.
+        Type of the nodes. Default: the type with labels. Other types need --layer.
     layer
-        Write what this layer makes of the nodes: 1 is next to the features. Default: classes, or of a model of links
-        what the last layer makes.
+        Write the output of this layer; 1 is next to the features. Default: classes, or for a model of links the output
+        of the last layer.
     pairs
-        A .npy file of int64 pairs (n, 2), source and destination by their ids in the source: write their scores.
+        A .npy file with int64 pairs (n, 2), source and destination by their ids in the source. Write their scores.
     memory_budget
-        Memory that may be used, such as 8GB or 512MiB; by default half of what is free.
+        Memory for the command, such as 8GB or 512MiB. Default: half of the free memory.
     device
         auto, cpu or cuda:0.
     objects
-        How a dataset at a URL is mirrored.
+        Settings for the mirror of a dataset at a URL.
     """
     from gloader.ssd_store.spill.claim import remove_dead_spills
     from gloader.ssd_store.write.atomic_file import require_file_target
@@ -88,11 +91,11 @@ def infer(  # noqa: PLR0913 - each a flag
     # This check precedes hours of work with a useless result.
     require_file_target(out)
     remove_dead_spills()
-    given = None if pairs is None else read_pairs(pairs)
+    pair_ids = None if pairs is None else read_pairs(pairs)
     with open_or_prepare(dataset, screen, memory_budget=memory_budget, objects=objects) as opened:
         compile_first(opened, None, says=screen.say, memory_budget=memory_budget)
 
-        # Other processes have compiled the kernels by now. torch beside them would take too much memory.
+        # The imports of torch come after the compilation in other processes: together they would take too much memory.
         from gloader.observe.peak_memory import PeakMemory, bare_bytes
         from gloader.plan.available import default_budget_bytes
 
@@ -118,8 +121,8 @@ def infer(  # noqa: PLR0913 - each a flag
 
             def work() -> None:
                 with nullcontext() if rows is None else rows.reading(), PeakMemory() as peak:
-                    _Inference(dataset=opened, screen=screen, rows=rows, out=out, given=given).run(
-                        # The training position is useless here.
+                    _Inference(dataset=opened, screen=screen, rows=rows, out=out, pairs=pair_ids).run(
+                        # The training state only takes memory here.
                         replace(load_checkpoint(checkpoint), progress={}),
                         node_type=node_type,
                         layer=layer,
@@ -137,9 +140,9 @@ class _Inference:
 
     dataset: "Dataset"
     screen: Screen
-    rows: "MachineRows | None"
+    rows: "MachineRows | None"  # readers of other machines' rows
     out: Path
-    given: "IdArray | None"  # pairs
+    pairs: "IdArray | None"  # (n, 2) pairs to score; None for classes or embeddings
 
     def run(
         self,
@@ -156,9 +159,9 @@ class _Inference:
         from gloader.training.model_spec import LinkSpec
         from gloader.training.predict import embed, embedded_type, predict, score_pairs
 
-        opened, screen, out, given = self.dataset, self.screen, self.out, self.given
+        opened, screen, out, pairs = self.dataset, self.screen, self.out, self.pairs
         is_of_links = isinstance(loaded.spec, LinkSpec)
-        chosen = node_type or ("" if given is not None else embedded_type(opened, loaded))
+        chosen = node_type or ("" if pairs is not None else embedded_type(opened, loaded))
         if layer is None and not is_of_links and chosen != opened.labelled.name:
             raise ConfigError(
                 f"classes are those of nodes of type {opened.labelled.name!r}; give --layer for what a layer makes of "
@@ -182,8 +185,8 @@ class _Inference:
                 "rows": self.rows,
                 "on_progress": on_progress,
             }
-            if given is not None:
-                scores = score_pairs(opened, loaded, given, **settings)
+            if pairs is not None:
+                scores = score_pairs(opened, loaded, pairs, **settings)
                 num_nodes, what = len(scores), "scores"
                 save_predictions(out, scores)
             elif layer is None and not is_of_links:
@@ -198,7 +201,7 @@ class _Inference:
                     num_nodes = made.num_nodes
                     save_embeddings(out, made)
         of_type = "" if opened.kind == "homogeneous" else f" of type {chosen!r}"
-        of = f"{num_nodes:,} pairs" if given is not None else f"{num_nodes:,} nodes{of_type}"
+        of = f"{num_nodes:,} pairs" if pairs is not None else f"{num_nodes:,} nodes{of_type}"
         screen.say(f"{what} of {of} in {out}")
         memory = {
             "peak_anonymous_bytes": peak.peak_bytes,
@@ -211,7 +214,7 @@ class _Inference:
                 "out": str(out),
                 **(
                     {"num_pairs": num_nodes}
-                    if given is not None
+                    if pairs is not None
                     else {"num_nodes": num_nodes, "type": chosen}
                 ),
                 "layer": layer,
@@ -246,10 +249,10 @@ def read_pairs(path: Path) -> "IdArray":
     import numpy as np
 
     try:
-        found: IdArray = np.load(path, allow_pickle=False)
+        pairs: IdArray = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise ConfigError(f"--pairs {path} cannot be read as a .npy file: {error}") from error
-    return found
+    return pairs
 
 
 def save_embeddings(out: Path, made: "Embeddings", *, os_io: "OsIO | None" = None) -> None:
@@ -270,7 +273,7 @@ def save_embeddings(out: Path, made: "Embeddings", *, os_io: "OsIO | None" = Non
     np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
     num_bytes = header.tell() + 4 * made.num_nodes * made.width
 
-    # An impossible computation fails with the first rows, before a folder or a draft exists.
+    # A computation that does not fit fails with its first rows, before a folder or an unfinished file exists.
     first = list(islice(made.chunks, 1))
 
     def content() -> "Iterator[memoryview]":

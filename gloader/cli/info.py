@@ -1,4 +1,7 @@
-"""`gloader info`: the content of a prepared dataset."""
+"""`gloader info`: the content of a prepared dataset, from its commit record (``dataset.json``).
+
+The receipt is the converter's record of the data that it found in the source and used.
+"""
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from gloader.dataset.tables import EdgeTable, FeatureRows, NodeTable
 
 _OBJECTS = ObjectSettings()
+# Entries of the metadata that have lines of their own, or none.
 _OWN_LINES = frozenset(
     {"name", "num_classes", "dataset_version", "node_types", "relations", "links", "receipt"}
 )
@@ -32,9 +36,9 @@ def info(
     Parameters
     ----------
     dataset
-        The folder that `gloader prepare` made, or its URL (s3://...), of which no array is fetched.
+        The folder that `gloader prepare` made, or its URL (s3://...). No array is fetched from the URL.
     objects
-        How a dataset at a URL is mirrored.
+        Settings for the mirror of a dataset at a URL.
     """
     if is_source(dataset) and not Path(dataset).exists():
         raise ConfigError(
@@ -46,8 +50,8 @@ def info(
             screen.console.print(facts(_describe(opened), title=opened.name))
             receipt = opened.metadata.get("receipt")
             if isinstance(receipt, Mapping):
-                said = {str(name): str(text) for name, text in receipt.items()}
-                screen.console.print(facts(said, title="what came in"))
+                lines = {str(name): str(text) for name, text in receipt.items()}
+                screen.console.print(facts(lines, title="what came in"))
         screen.result(summary(opened))
 
 
@@ -120,6 +124,9 @@ def summary(dataset: "Dataset") -> dict[str, object]:
         **({} if dataset.ranges is None else {"ranges": asdict(dataset.ranges)}),
         "metadata": dict(dataset.metadata),
     }
+
+
+# Each of the next functions returns lines for the user, as names and texts, or a part of a line.
 
 
 def _describe(dataset: "Dataset") -> dict[str, str]:
@@ -199,14 +206,14 @@ def _edge_features(table: "EdgeTable") -> str:
 
 
 def _links(table: "LinkTable", of_relation: str) -> str:
-    said = [f"{table.num_rows:,}{of_relation}"]
+    parts = [f"{table.num_rows:,}{of_relation}"]
     # Held-out edges should not be in the graph, because messages pass along graph edges.
     leak = ", where a model sees what it is to predict" if table.in_graph and table.name != "train" else ""
-    said += [f"{table.in_graph:,} of them in the graph{leak}"]
-    said += [f"labels {table.label_dtype}"] if table.has_labels else []
-    said += ["times"] if table.has_times else []
-    said += [f"{table.negatives_per_row:,} negatives each"] if table.negatives_per_row else []
-    return ", ".join([*said, format_bytes(table.num_bytes + table.negative_bytes)])
+    parts += [f"{table.in_graph:,} of them in the graph{leak}"]
+    parts += [f"labels {table.label_dtype}"] if table.has_labels else []
+    parts += ["times"] if table.has_times else []
+    parts += [f"{table.negatives_per_row:,} negatives each"] if table.negatives_per_row else []
+    return ", ".join([*parts, format_bytes(table.num_bytes + table.negative_bytes)])
 
 
 def _notes(metadata: Mapping[str, object]) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,10 @@
-"""`gloader inspect`: the reads of every cache policy at every cache size, or the reads of the edges."""
+"""`gloader inspect`: the reads of every cache policy at every cache size, or the reads of the edges.
+
+The command samples an epoch and records the accessed rows: a trace. It then counts, without any reading, the accesses
+that would read the SSD under each policy. With --topology it marks the pages of the edge file that batches touch, and
+compares three ways to read them in passes: only touched pages ("direct"), also holes between them ("merged"), or the
+whole file ("full"). A pass reads edges once for S_t batches.
+"""
 
 import json
 import os
@@ -44,9 +50,10 @@ class InspectFlags:
     """With --topology: the loader's disk space. Default: a quarter of the free space, at most 4 x the features."""
 
 
-# Enough batches to know a batch's pages to a percent. Passes for more batches read the whole file.
+# Default number of batches with --topology: enough to know a batch's pages to a percent. Passes for more batches read
+# the whole file.
 _BATCHES = 64
-_WAYS = ("direct", "merged", "full")
+_WAYS = ("direct", "merged", "full")  # ways of a pass, see above
 
 
 def read_topology(dataset: "Dataset", flags: "InspectFlags") -> "TopologyReads":
@@ -143,26 +150,28 @@ def _choice(reads: "TopologyReads") -> str:
 
 
 def _hop_table(reads: "TopologyReads") -> Table:
+    """Return a row for each hop: the nodes, edges and pages that a batch touches."""
     table = numbers("hop", "nodes", "edges", "pages", "% of all")
-    for hop, found in enumerate(reads.hops):
-        share = 100 * found.pages / max(reads.num_pages, 1)
+    for number, hop in enumerate(reads.hops):
+        share = 100 * hop.pages / max(reads.num_pages, 1)
         table.add_row(
-            str(hop), *(f"{value:,.0f}" for value in (found.nodes, found.edges, found.pages)), f"{share:.1f}"
+            str(number), *(f"{value:,.0f}" for value in (hop.nodes, hop.edges, hop.pages)), f"{share:.1f}"
         )
     return table
 
 
 def _pass_table(reads: "TopologyReads") -> Table:
+    """Return a row for each number of batches per pass, with a batch's part of the reads."""
     table = numbers("S_t", "% wanted", *_WAYS, "fastest")
-    for found in reads.passes:
+    for shared in reads.passes:
         cells = [
-            _reads(found.ways[way].num_bytes, found.ways[way].seconds) if way in found.ways else "-"
+            _reads(shared.ways[way].num_bytes, shared.ways[way].seconds) if way in shared.ways else "-"
             for way in _WAYS
         ]
-        share = "-" if found.pages is None else f"{100 * found.pages / max(reads.num_pages, 1):.1f}"
-        is_chosen = reads.sweep is not None and found.num_batches == reads.sweep.num_batches
+        share = "-" if shared.pages is None else f"{100 * shared.pages / max(reads.num_pages, 1):.1f}"
+        is_chosen = reads.sweep is not None and shared.num_batches == reads.sweep.num_batches
         mark = " *" if is_chosen else ""
-        table.add_row(f"{found.num_batches}{mark}", share, *cells, found.fastest)
+        table.add_row(f"{shared.num_batches}{mark}", share, *cells, shared.fastest)
     return table
 
 
@@ -191,20 +200,20 @@ def inspect(
 ) -> None:
     """Sample an epoch and show the SSD reads of every cache policy at every cache size.
 
-    For datasets of one node type. Nothing is trained and no feature is read. Sizes are shares of the feature rows;
-    every policy starts with an empty cache, except that static sets are in memory already.
+    For datasets of one node type. Nothing is trained and no feature is read. Cache sizes are shares of the feature
+    rows. Every policy starts with an empty cache; only static sets are in memory from the start.
 
     Parameters
     ----------
     dataset
-        A prepared folder, the URL of one (s3://...), or any source of `gloader prepare`.
+        A prepared folder, its URL (s3://...), or any source of `gloader prepare`.
     topology
-        Show instead what every way of reading the edges takes: pages touched per hop, bytes and seconds a batch page by
-        page and in passes for 1 to 512 batches, and what a loader with this budget would do.
+        Show the reads of the edges instead: pages touched per hop, bytes and seconds per batch in each way of reading
+        (page by page, and in passes for 1 to 512 batches), and the choice of a loader with this budget.
     out
         Folder for `inspect.json` and `inspect.svg`; with --topology for `topology.json` and `topology.svg`.
     objects
-        How a dataset at a URL is mirrored.
+        Settings for the mirror of a dataset at a URL.
     """
     screen = Screen.open(is_json=output.json)
     with open_or_prepare(dataset, screen, memory_budget=flags.memory_budget, objects=objects) as opened:
@@ -216,19 +225,20 @@ def inspect(
         from gloader.lab.report.inspection import draw_inspection, draw_topology
 
         with screen.console.status("sampling and marking pages" if topology else "sampling and planning"):
-            found: Any = read_topology(opened, flags) if topology else _inspect(opened, flags)
+            result: Any = read_topology(opened, flags) if topology else _inspect(opened, flags)
         name, show, draw = (
             ("topology", show_topology, draw_topology) if topology else ("inspect", _show, draw_inspection)
         )
-        report = {"dataset": opened.name, "settings": _settings(flags), **found.to_json()}
+        report = {"dataset": opened.name, "settings": _settings(flags), **result.to_json()}
         if not screen.is_json:
-            show(screen, found, opened.name)
+            show(screen, result, opened.name)
         if out is not None:
-            _write(out, name, report, draw(found, name), screen)
+            _write(out, name, report, draw(result, name), screen)
         screen.result(report)
 
 
 def _inspect(dataset: "Dataset", flags: InspectFlags) -> "Inspection":
+    """Sample an epoch of ``dataset`` and return the reads of each policy at each cache size."""
     from gloader.core.order import EpochOrder
     from gloader.dataset.topology import open_topology
     from gloader.lab.inspect import inspect_trace, sample_trace
@@ -270,24 +280,25 @@ def _settings(flags: InspectFlags) -> dict[str, Any]:
 
 
 def _show(screen: Screen, inspection: "Inspection", name: str) -> None:
-    # This comes first, because readers look for it.
+    """Print the knee, the tables of policies, and lines on the sampled batches."""
+    # The knee comes first, because it is the size to choose.
     screen.say(
         f"The knee is at {format_bytes(inspection.knee_bytes)} ({inspection.knee_slots:,} rows, "
         f"{100 * inspection.knee_slots / max(inspection.num_nodes, 1):.1f}%): "
         "less memory costs much reading, more saves little.\n"
     )
     title = f"{name}: % of {inspection.num_accesses:,} accesses that read the SSD"
-    rest = [policy for policy in inspection.misses if policy != "none"]
-    while rest:
+    policies = [policy for policy in inspection.misses if policy != "none"]
+    while policies:
         # Columns that do not fit go into a table below, because rich would cut their headings.
-        count = len(rest)
-        while count > 1 and not _fits(screen, _table(inspection, rest[:count])):
+        count = len(policies)
+        while count > 1 and not _fits(screen, _table(inspection, policies[:count])):
             count -= 1
-        table = _table(inspection, rest[:count])
+        table = _table(inspection, policies[:count])
         table.title, title = cell(title) if title else None, ""
         screen.console.print(table)
-        rest = rest[count:]
-        if rest:
+        policies = policies[count:]
+        if policies:
             screen.say("")
     screen.say(
         f"\n{inspection.num_batches:,} of {inspection.epoch_batches:,} batches sampled; "

@@ -1,4 +1,8 @@
-"""`gloader migrate`: the migration of a DGL or PyG script."""
+"""`gloader migrate`: the migration of a DGL or PyG script to gloader.
+
+Each name that the script uses from DGL or PyG gets a verdict: it maps, stays, changes, is not needed, or does not map.
+The changed lines are shown as a diff.
+"""
 
 import sys
 from pathlib import Path
@@ -42,59 +46,61 @@ def migrate(
     from gloader.bridges.migrate.migration import migrate_file
 
     screen = Screen.open(is_json=output.json)
-    found = migrate_file(script)
+    migration = migrate_file(script)
     if output.json:
-        screen.result(found.to_json())
+        screen.result(migration.to_json())
     elif diff:
         # The diff bypasses the console: it is bytes for `patch`, with the script's line ends.
-        sys.stdout.buffer.write(found.diff.encode())
+        sys.stdout.buffer.write(migration.diff.encode())
         sys.stdout.flush()
     else:
-        _show(screen, found)
-    return EXIT_OK if found.is_complete else EXIT_FAILURE
+        _show(screen, migration)
+    return EXIT_OK if migration.is_complete else EXIT_FAILURE
 
 
-def _show(screen: Screen, found: "Migration") -> None:
-    of: dict[str, list[Finding]] = {}
-    for each in found.findings:
-        of.setdefault(each.verdict, []).append(each)
-    _places(screen, "maps, by the same name", of.get("maps", ()))
-    _places(screen, "stays", of.get("stays", ()))
-    _list(screen, "changes", of.get("changes", ()))
-    _list(screen, "is not needed", of.get("ignored", ()))
-    _list(screen, "does not map", of.get("missing", ()))
-    _list(screen, "look at this", of.get("perhaps missing", ()))
-    for page in dict.fromkeys(each.page for each in found.findings if each.page):
+def _show(screen: Screen, migration: "Migration") -> None:
+    """Write the names by verdict, further steps, and the diff."""
+    by_verdict: dict[str, list[Finding]] = {}
+    for finding in migration.findings:
+        by_verdict.setdefault(finding.verdict, []).append(finding)
+    _modules(screen, "maps, by the same name", by_verdict.get("maps", ()))
+    _modules(screen, "stays", by_verdict.get("stays", ()))
+    _list(screen, "changes", by_verdict.get("changes", ()))
+    _list(screen, "is not needed", by_verdict.get("ignored", ()))
+    _list(screen, "does not map", by_verdict.get("missing", ()))
+    _list(screen, "look at this", by_verdict.get("perhaps missing", ()))
+    for page in dict.fromkeys(finding.page for finding in migration.findings if finding.page):
         screen.say(f"{page} says what to do about what does not map\n")
-    if found.steps:
+    if migration.steps:
         screen.say("to do once, so that features come from the SSD:")
-        for step in found.steps:
+        for step in migration.steps:
             screen.say(f"  {step.where}\n    {step.command}")
         screen.say('a loader keeps them in memory as far as its memory_budget=, such as "8GB", allows\n')
-    for name in found.others:
-        screen.say(f"the script imports another: gloader migrate {Path(found.name).parent / name}\n")
-    screen.say(found.diff or "no line changes")
-    if found.diff:
+    for name in migration.others:
+        screen.say(f"the script imports another: gloader migrate {Path(migration.name).parent / name}\n")
+    screen.say(migration.diff or "no line changes")
+    if migration.diff:
         screen.say(
-            f"nothing was written; to change the script: gloader migrate {found.name} --diff | patch {found.name}"
+            f"nothing was written; to change the script: gloader migrate {migration.name} --diff | patch "
+            f"{migration.name}"
         )
 
 
-def _places(screen: Screen, title: str, findings: "Iterable[Finding]") -> None:
-    """Write the places of names, one per line."""
+def _modules(screen: Screen, title: str, findings: "Iterable[Finding]") -> None:
+    """Write a line for each module with its names."""
     names: dict[str, set[str]] = {}
-    for each in findings:
-        names.setdefault(each.text, set()).add(each.name.rpartition(".")[2])
-    _write(screen, title, [("", f"{place}: {', '.join(sorted(names[place]))}") for place in sorted(names)])
+    for finding in findings:
+        names.setdefault(finding.text, set()).add(finding.name.rpartition(".")[2])
+    _write(screen, title, [("", f"{text}: {', '.join(sorted(names[text]))}") for text in sorted(names)])
 
 
 def _list(screen: Screen, title: str, findings: "Iterable[Finding]") -> None:
     """Write the verdicts on names after their line numbers. Equal verdicts share a row."""
     lines: dict[str, set[int]] = {}
     names: dict[str, dict[str, None]] = {}
-    for each in findings:
-        lines.setdefault(each.text, set()).add(each.line)
-        names.setdefault(each.text, {})[each.name] = None
+    for finding in findings:
+        lines.setdefault(finding.text, set()).add(finding.line)
+        names.setdefault(finding.text, {})[finding.name] = None
     _write(screen, title, [(_numbers(lines[text]), f"{', '.join(names[text])}: {text}") for text in lines])
 
 

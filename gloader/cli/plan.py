@@ -1,4 +1,8 @@
-"""`gloader plan`: the best machines for a recorded run."""
+"""`gloader plan`: the best machines for a recorded run.
+
+A replay predicts the run's time on each machine of a file. An offer is a machine with a memory budget, its predicted
+seconds and its price.
+"""
 
 import math
 from pathlib import Path
@@ -24,11 +28,11 @@ def plan(
     max_seconds: Annotated[float | None, Parameter(metavar="SECONDS")] = None,
     output: OutputFlags = DEFAULT_OUTPUT,
 ) -> None:
-    """Predict an epoch of a recorded run on other machines, and name those that are worth it.
+    """Predict an epoch of a recorded run on other machines, and show the best ones.
 
-    Each machine is tried with several budgets of memory, from the least that works to most of what it has. Shown are
-    those that no other one beats in seconds, memory, disk and dollars of an epoch. Machines and prices are those of the
-    file alone; docs/machines.yaml is an example.
+    Each machine is tried with several memory budgets, from the least that works to most of the machine's memory. The
+    table has the offers that no other offer beats in seconds, memory, disk and dollars of an epoch. Machines and prices
+    come only from the file; docs/machines.yaml is an example.
 
     Parameters
     ----------
@@ -37,9 +41,9 @@ def plan(
     machines
         A YAML file of machine types and their prices.
     max_dollars
-        Most that an epoch may cost: names the fastest that does.
+        Highest price of an epoch. The fastest machine within this price is named.
     max_seconds
-        Most seconds that an epoch may take: names the cheapest that does.
+        Longest time of an epoch. The cheapest machine within this time is named.
     """
     from gloader.lab.analyze.machines import read_machines
 
@@ -47,7 +51,7 @@ def plan(
     for flag, bound in (("--max-dollars", max_dollars), ("--max-seconds", max_seconds)):
         if bound is not None and not bound >= 0:
             raise ConfigError(f"{flag} is {bound}; it must be a number of at least 0")
-    found = read_machines(machines)
+    machine_types = read_machines(machines)
 
     from gloader.lab.analyze.machines import RunMemory, find_offers
     from gloader.lab.analyze.predict import open_run
@@ -55,7 +59,7 @@ def plan(
     with open_run(run) as predictor, screen.console.status("replaying") as status:
         offers = find_offers(
             predictor,
-            found,
+            machine_types,
             memory=RunMemory.of_run(run, predictor.recording.header),
             says=lambda name: status.update(f"replaying on {name}"),
         )

@@ -1,4 +1,8 @@
-"""`gloader prepare`: conversion of a source into a dataset directory, or into a dataset at a URL."""
+"""`gloader prepare`: conversion of a source into a dataset directory, or into a dataset at a URL.
+
+A source names data in another format, such as ``ogb:ogbn-arxiv``. For a URL the dataset is made in a temporary folder
+and then uploaded. The receipt is the converter's record of the data that it found and used.
+"""
 
 import shlex
 from contextlib import ExitStack, suppress
@@ -33,7 +37,7 @@ if TYPE_CHECKING:
     from gloader.convert.prepare import PrepareReport, RelationReport
 
 
-_RECORD = "dataset.json"
+_RECORD = "dataset.json"  # file that makes a folder a dataset
 
 
 def is_prepared(source: str) -> bool:
@@ -69,7 +73,7 @@ def upload(screen: Screen, root: Path, url: str, *, overwrite: bool) -> dict[str
     return {"path": report.url, "uploaded": asdict(report)}
 
 
-# Most letters of a receipt line.
+# Most letters of a receipt's line on the screen.
 _RECEIPT_WIDTH = 300
 
 
@@ -194,10 +198,10 @@ def prepare(
     Parameters
     ----------
     source
-        What is read, as one of `SOURCE_FORMS`.
+        The data to convert, in one of the forms of `SOURCE_FORMS`.
     out
-        The folder to make; or a URL (s3://..., gs://..., az://..., https://..., file://...): the dataset is made in a
-        folder below $GLOADER_SPILL_DIR or the system's temporary folder, and uploaded from there.
+        The folder to make, or a URL (s3://..., gs://..., az://..., https://..., file://...). For a URL the dataset is
+        made below $GLOADER_SPILL_DIR or in the system's temporary folder, and uploaded from there.
     """
     # These imports are late: only a conversion loads numba and the sources.
     from gloader.cli.conversion_view import convert_view
@@ -251,6 +255,9 @@ def require_upload(source: str, url: str, of_source: SourceFlags, conversion: Pr
     require_target(url, overwrite=conversion.overwrite)
 
 
+# Each of the next functions returns lines of the closing table, as names and texts.
+
+
 def _part(conversion: PrepareFlags) -> dict[str, str]:
     if conversion.ranges is None:
         return {}
@@ -282,25 +289,27 @@ def _table(report: "PrepareReport") -> dict[str, str]:
 
 def _tables(report: "PrepareReport") -> dict[str, str]:
     types = {
-        name: f"{found.num_nodes:,} nodes, "
-        + (f"{found.feature_dim:,} x {report.feature_dtype}" if found.feature_dim else "no features")
-        + (" averaged over neighbours" if found.is_derived else "")
+        name: f"{node_type.num_nodes:,} nodes, "
+        + (f"{node_type.feature_dim:,} x {report.feature_dtype}" if node_type.feature_dim else "no features")
+        + (" averaged over neighbours" if node_type.is_derived else "")
         + (", labels" if name == report.labelled else "")
-        for name, found in report.node_types.items()
+        for name, node_type in report.node_types.items()
     }
-    relations = {name: f"{_edges(found)} edges{_columns(found)}" for name, found in report.relations.items()}
+    relations = {
+        name: f"{_edges(relation)} edges{_columns(relation)}" for name, relation in report.relations.items()
+    }
     return {**types, **relations, **_links(report)}
 
 
 def _edges(counts: "PrepareReport | RelationReport") -> str:
-    # Rules may add edges as well as merge them. The number of read edges is shown only if it differs.
+    # The flags may add edges or merge them. The number of edges in the source is shown only if it differs.
     dropped = counts.edges_read - counts.num_edges
     return f"{counts.num_edges:,}" + ("" if dropped == 0 else f" from {counts.edges_read:,} read")
 
 
-def _columns(found: "RelationReport") -> str:
-    rows = f", {found.edge_feature_dim:,} features each" if found.edge_feature_dim else ""
-    return rows + (", sorted by time" if found.has_edge_times else "")
+def _columns(relation: "RelationReport") -> str:
+    rows = f", {relation.edge_feature_dim:,} features each" if relation.edge_feature_dim else ""
+    return rows + (", sorted by time" if relation.has_edge_times else "")
 
 
 def _edge_features(report: "PrepareReport") -> dict[str, str]:
@@ -310,13 +319,13 @@ def _edge_features(report: "PrepareReport") -> dict[str, str]:
 
 def _links(report: "PrepareReport") -> dict[str, str]:
     return {
-        f"links {name}": f"{found.num_rows:,} of {found.relation}, {found.in_graph:,} of them in the graph"
+        f"links {name}": f"{table.num_rows:,} of {table.relation}, {table.in_graph:,} of them in the graph"
         + (
             ""
-            if found.reverse in (None, found.relation) or name == TRAIN
-            else f", {found.reversed_in_graph:,} more the other way round in {found.reverse}"
+            if table.reverse in (None, table.relation) or name == TRAIN
+            else f", {table.reversed_in_graph:,} more the other way round in {table.reverse}"
         )
-        for name, found in report.links.items()
+        for name, table in report.links.items()
     }
 
 

@@ -1,4 +1,7 @@
-"""A command's ranks: `torchrun ... -m gloader train` starts one process for each rank."""
+"""A command's ranks: `torchrun ... -m gloader train` starts one process for each rank.
+
+torchrun describes the launch in environment variables (`RankLaunch`). `joined_ranks` makes the process group.
+"""
 
 import logging
 import os
@@ -13,8 +16,9 @@ from gloader.errors import ConfigError, RankError
 from gloader.training.group import RankGroup
 from gloader.training.rendezvous import fresh_store, group_timeout
 
+# Variables of the environment that torchrun sets for each rank.
 _LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-# Ranks that only receive an error wait this long, so that the failed rank reports first.
+# Ranks that only receive an error wait so many seconds, so that the failed rank reports first.
 _FIRST_SPEAKS_S = 2.0
 # gloo's text for a missing interface.
 _NO_INTERFACE = "Unable to find address for"
@@ -22,10 +26,10 @@ _NO_INTERFACE = "Unable to find address for"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankLaunch:
-    """The place of this process in the launch by torchrun."""
+    """The position of this process in the launch by torchrun."""
 
-    world_size: int = 1
-    local_rank: int = 0
+    world_size: int = 1  # number of ranks
+    local_rank: int = 0  # number of this rank on its machine
     restarts: int = 0  # restarts of the group so far
     max_restarts: int = 0
     is_first: bool = True  # whether this process prints
@@ -97,6 +101,7 @@ def screen_of(group: RankGroup, screen: Screen) -> Screen:
 
 
 def _start(launch: RankLaunch, *, device: str, timeout: timedelta) -> None:
+    """Make the process group, in a part of torchrun's store that no earlier attempt used."""
     from gloader.observe.peak_memory import bare_bytes
 
     # This imports torch, so that later imports belong to the run, as with one rank.
@@ -114,11 +119,11 @@ def _start(launch: RankLaunch, *, device: str, timeout: timedelta) -> None:
         torch.cuda.set_device(place)
     # After a restart, the store may still hold keys of an earlier attempt, so the ranks agree on a new part.
     try:
-        found, rank, world_size = next(rendezvous("env://", timeout=timeout))
+        launch_store, rank, world_size = next(rendezvous("env://", timeout=timeout))
         distributed.init_process_group(
             # gloo carries data outside the GPUs: settings, figures, checkpoints.
             "cpu:gloo,cuda:nccl" if is_cuda else "gloo",
-            store=fresh_store(found, rank=rank, world_size=world_size, timeout=timeout),
+            store=fresh_store(launch_store, rank=rank, world_size=world_size, timeout=timeout),
             rank=rank,
             world_size=world_size,
             timeout=timeout,
@@ -133,9 +138,10 @@ def apart(launch: RankLaunch, error: Exception) -> RankError:
 
     text = str(error)
     if (named := os.environ.get(INTERFACE_VARIABLE)) and _NO_INTERFACE in text:
-        there = ", ".join(found.name for found in list_interfaces())
+        interfaces = ", ".join(interface.name for interface in list_interfaces())
         text = (
-            f"{INTERFACE_VARIABLE}={named} names an interface that this machine does not have; it has {there}"
+            f"{INTERFACE_VARIABLE}={named} names an interface that this machine does not have; it has "
+            f"{interfaces}"
         )
     return RankError(f"the {launch.world_size} ranks did not find one another: {text}")
 

@@ -58,8 +58,7 @@ _SECTIONS: dict[str, dict[str, str | None]] = {
 }
 
 
-# Most items of a list. Fan-outs are the only list.
-_MAX_ITEMS = 64
+_MAX_ITEMS = 64  # most items of a list in a recipe, such as fan-outs
 
 
 def nearest_key(key: str, known: Collection[str]) -> str | None:
@@ -116,11 +115,13 @@ def flatten(content: Mapping[str, object]) -> Iterator[tuple[str, object]]:
 
 
 def _advice(key: str, known: Collection[str]) -> str:
+    """Return advice on an unknown key: the nearest known one, or the list of all."""
     nearest = nearest_key(key, known)
     return f"did you mean {nearest!r}?" if nearest else f"keys are: {', '.join(sorted(known))}"
 
 
 def _words(value: object, where: str) -> str:
+    """Return a recipe's value as a flag's text. ``where`` names the recipe and the key, for errors."""
     if isinstance(value, bool):
         return "true" if value else "false"
     items = value if isinstance(value, list) else [value]

@@ -1,4 +1,4 @@
-"""`gloader report`: one HTML page of runs."""
+"""`gloader report`: an HTML page that compares runs."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,9 +8,9 @@ from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, Screen, figures
 if TYPE_CHECKING:
     from gloader.lab.report.training import Training
 
-# Characters for all columns of a table of runs.
+# Width of a screen, in characters, that shows all columns of the table of runs.
 _WIDE = 150
-# The columns run, test, median epoch, waiting, peak memory, budget and read.
+# Columns on a narrower screen: run, test, median epoch, waiting, peak memory, budget and read.
 _ESSENTIAL = (0, 2, 5, 6, 7, 8, 9)
 
 

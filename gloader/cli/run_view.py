@@ -1,4 +1,8 @@
-"""A training run on the screen: bars, a row per epoch, and the closing table."""
+"""A training run on the screen: bars, a row per epoch, and the closing table.
+
+`RunView` shows a run while it trains. It receives the run's events as a `gloader.training.reporter.Reporter`.
+`print_result` writes the closing table of one or several runs.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,9 +28,9 @@ if TYPE_CHECKING:
     from gloader.training.result import RunResult
 
 
-# An optimiser with fewer steps has hardly trained.
+# With fewer batches per epoch and fewer epochs, the optimiser takes few steps, and the run gets a warning.
 _FEW_BATCHES, _FEW_EPOCHS = 20, 50
-# Letters for the values of the closing table, on a screen with 80 columns.
+# Letters for a value of the closing table, on a screen with 80 columns.
 _STAGES_WIDTH = 58
 _NO_SHARES = ("rmse",)  # metrics that are not shares
 _HEADER = f"{'epoch':>5}  {'loss':>7}  {'train':>6}  {'valid':>6}  {'rows/s':>7}  {'hits':>6}  {'time':>8}  bottleneck"
@@ -56,8 +60,8 @@ class RunView:
         self._explains = explains and not is_baseline
         self._is_baseline = is_baseline
         self._num_epochs = 0
-        self._run = ""
-        self._position = (0, 0)  # first epoch and batch of a resumed run
+        self._run = ""  # " of run 2" for one of several runs
+        self._position = (0, 0)  # epoch and batch up to which the run is saved
         # Whether the last epoch waited for loading. The first epoch always waits, because nothing is prepared.
         self.is_exposed = False
         self._first_epoch = 0
@@ -121,17 +125,17 @@ class RunView:
         """Write the epoch's row."""
         self.is_exposed = record.epoch > self._first_epoch and is_exposed(record.stats)
         valid = "-" if record.valid_acc is None else _figure(record.valid_acc, record.metric)
-        told = [
+        remarks = [
             as_flags(record.bottleneck, loader_defaults()),
             edges_moved(record.stats),
             memory_by_table([record.stats]),
             _objects_moved(record.stats, self._price),
         ]
-        found = "; ".join(filter(None, told))
+        remark = "; ".join(filter(None, remarks))
         self._screen.say(
             f"{record.epoch + 1:>5}  {record.loss:>7.4f}  {100 * record.train_acc:>6.2f}  {valid:>6}  "
             f"{format_count(record.rows_per_second):>7}  {100 * record.stats.hit_rate:>5.1f}%  "
-            f"{format_seconds(record.seconds):>8}  {found}"
+            f"{format_seconds(record.seconds):>8}  {remark}"
         )
         self._lines = PacedLines(self._screen)
 
@@ -157,6 +161,7 @@ class RunView:
             self._task = None
 
     def _move(self, description: str, done: float, total: float, figures: str) -> None:
+        """Move the bar with this description, or write a line now and then if there are no bars."""
         if self._bars is None:
             self._lines.say(f"{description}: {100 * done / total:.0f}%" + (f", {figures}" if figures else ""))
             return
@@ -196,13 +201,13 @@ def print_result(screen: Screen, result: Mapping[str, Any], *, mlp: Mapping[str,
     mlp : this content for an MLP without edges, or None
     """
     metric = result.get("metric", "acc")
-    said = "accuracy" if metric == "acc" else metric
-    rows = {f"test {said}": _measured(result, f"test_{metric}")}
+    metric_name = "accuracy" if metric == "acc" else metric
+    rows = {f"test {metric_name}": _measured(result, f"test_{metric}")}
     if mlp is not None:
         rows["  of an MLP"] = _measured(mlp, f"test_{metric}")
     seconds = result["epoch_seconds"]
     rows |= {
-        f"validation {said}": _measured(result, f"valid_{metric}"),
+        f"validation {metric_name}": _measured(result, f"valid_{metric}"),
         "epoch": f"{format_seconds(sum(seconds) / max(len(seconds), 1))} on average, "
         f"{format_count(result['seeds_per_second'])} seeds/s",
         "rows from memory": f"{100 * result['hit_rate']:.1f}% (features: {result['features']}, "
@@ -246,7 +251,7 @@ def _objects(result: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _measured(result: Mapping[str, Any], name: str) -> str:
-    # With several runs, the deviation follows the mean.
+    """Return the metric ``name`` as text. With several runs, the deviation follows the mean."""
     value, deviation, metric = result[name], result.get(f"{name}_std"), result.get("metric", "acc")
     if value is None:
         return "not evaluated"
@@ -283,8 +288,8 @@ def _stages(seconds: Mapping[str, float]) -> str:
     spent = sorted(((seconds.get(name, 0.0), name) for name in STAGES), reverse=True)
     text = ""
     for count in range(len(spent), 0, -1):
-        said = [*spent[:count], (sum(time for time, _ in spent[count:]), "others")]
-        text = ", ".join(f"{name} {format_seconds(time)}" for time, name in said if time > 0)
+        parts = [*spent[:count], (sum(time for time, _ in spent[count:]), "others")]
+        text = ", ".join(f"{name} {format_seconds(time)}" for time, name in parts if time > 0)
         if len(text) <= _STAGES_WIDTH:
             break
     return text

@@ -1,4 +1,4 @@
-"""A command's output: a console for the user, JSON on stdout for programs, and the flags for this choice."""
+"""A command's output: text for the user, and JSON on stdout for programs with ``--json``."""
 
 import json
 import logging
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gloader.lab.report.page import TextTable
 
 
-_LINE_EVERY_S: Final = 4.0
+_LINE_EVERY_S: Final = 4.0  # least seconds between two progress lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,12 +148,12 @@ def numbers(*headings: str, first: str | None = None) -> Table:
 
 def figures(table: "TextTable") -> Table:
     """Return a table of texts, which may come from data. The first column names the row. Pure."""
-    found = Table(box=None, pad_edge=False)
-    for place, name in enumerate(table.header):
-        found.add_column(cell(name, "dim"), justify="right" if place else "left", overflow="fold")
+    shown = Table(box=None, pad_edge=False)
+    for column, name in enumerate(table.header):
+        shown.add_column(cell(name, "dim"), justify="right" if column else "left", overflow="fold")
     for row in table.rows:
-        found.add_row(*map(cell, row))
-    return found
+        shown.add_row(*map(cell, row))
+    return shown
 
 
 @Parameter(name="*", group=Group("Output", sort_key=99))

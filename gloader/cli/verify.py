@@ -1,4 +1,4 @@
-"""`gloader verify`: every byte of a dataset against its checksums, every id against the number of nodes."""
+"""`gloader verify`: a check of a dataset. Its bytes are compared with checksums, and its ids with the node counts."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -28,14 +28,14 @@ def verify(
 ) -> int:
     """Read every byte of a dataset or feature store and compare it with its checksums. Writes nothing.
 
-    Ids must name nodes, and labels classes. Exits with status 1 when something is damaged.
+    Ids must name nodes, and labels must name classes. The exit status is 1 if something is damaged.
 
     Parameters
     ----------
     dataset
-        The folder that `gloader prepare` made, or its URL (s3://...), of which everything is fetched that is not here.
+        The folder that `gloader prepare` made, or its URL (s3://...). The mirror's missing bytes are fetched.
     objects
-        How a dataset at a URL is mirrored.
+        Settings for the mirror of a dataset at a URL.
     """
     from gloader.dataset.verify import verified_tables, verify_dataset
 
@@ -75,11 +75,12 @@ def _byte_view(screen: Screen) -> Iterator[Callable[[int, int], None]]:
 
 
 def _describe(table: "VerifiedTable") -> str:
-    said = "ok" if table.num_problems == 0 else f"damaged, problems: {table.num_problems}"
-    return f"{table.num_arrays} arrays, {format_bytes(table.num_bytes)}, {said}"
+    state = "ok" if table.num_problems == 0 else f"damaged, problems: {table.num_problems}"
+    return f"{table.num_arrays} arrays, {format_bytes(table.num_bytes)}, {state}"
 
 
 def _print(screen: Screen, report: "VerifyReport", *, mirror: Path | None) -> None:
+    """Write the verdict or the problems. ``mirror`` is the folder of a mirrored dataset, otherwise None."""
     if report.is_ok:
         size = format_bytes(report.num_bytes)
         every = "every byte"

@@ -1,7 +1,8 @@
 """An epoch's sums: rows, bytes and requests moved, and each stage's seconds.
 
-A batch passes the stages in the order of `WORK_NAMES`; "wait" is the consumer's time without a batch. A row of a batch comes from the device's cache, from host memory
-(a hit), or from the SSD (a miss). A table holds the feature rows of one node type or of one relation's edges.
+A batch passes the stages in the order of `WORK_NAMES`; "wait" is the consumer's time without a batch. A row of a batch
+comes from the device's cache, from host memory (a hit), or from the SSD (a miss). A table holds the feature rows of one
+node type or of one relation's edges.
 """
 
 from __future__ import annotations
