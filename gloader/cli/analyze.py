@@ -96,7 +96,7 @@ class _Files:
             trace=folder / "replay.trace.json",
         )
         if run.name in (files.figures.name, files.trace.name):
-            raise ConfigError(f"{run} is what gloader analyze writes; give the run, or its trace.json")
+            raise ConfigError(f"{run} is a file that gloader analyze writes; give the run, or its trace.json")
         for path in (files.figures, files.page, files.trace):
             require_file_target(path)
         if run.exists():

@@ -89,7 +89,7 @@ def recorded_run(run: Path, screen: Screen) -> Iterator[TunedRun]:
 
     if run.exists() and not run.is_dir():
         raise ConfigError(
-            f"to measure, a run is trained again, and {run} is no folder of one; give the folder"
+            f"autotune trains the run again and needs its folder, and {run} is no folder; give the run's folder"
         )
     with open_run(run) as predictor:
         header = predictor.recording.header
@@ -244,8 +244,8 @@ def autotune(  # noqa: PLR0913 - a run, or all that makes one
 ) -> None:
     """Search faster settings on the replay of a run, measure them against the run's own, and write a recipe.
 
-    Searched are threads, superbatches, the cache's part of the memory, and the way of reading. No more memory is taken
-    than the run had, and the batches stay the same. `gloader train --config recipe.yaml` trains with what was found.
+    The search varies threads, superbatches, the cache's part of the memory, and the way of reading. The memory budget
+    and the batches stay the same. `gloader train --config recipe.yaml` trains with the new settings.
 
     Parameters
     ----------
@@ -338,7 +338,8 @@ def _require_one_source(run: Path | None, tuning: TuneFlags, given: TrainSetting
     dataset_flags = (tuning.dataset, tuning.config, tuning.device, tuning.batches)
     if given != TrainSettings() or dataset_flags != (None, None, _FLAGS.device, _FLAGS.batches):
         raise ConfigError(
-            f"everything but --out and --rounds is as in {run}; leave other flags out, or give --dataset instead of it"
+            f"with a recorded run, only --out and --rounds are allowed, the rest is as in {run}; leave other flags "
+            f"out, or give --dataset instead of {run}"
         )
 
 

@@ -126,7 +126,7 @@ class FitFlags:
         for flag, value in (("nodes", self.nodes), ("dtype", self.dtype), ("train-nodes", self.train_nodes)):
             if value is not None:
                 raise ConfigError(
-                    f"--{flag} is of a graph that is not there, and --dataset names one; leave it out"
+                    f"--{flag} describes a graph without a dataset; leave it out, or leave out --dataset"
                 )
         features: Any = self.features or "auto"
         require_choice("--features", features, ("ram", "ssd", "auto"))

@@ -164,7 +164,7 @@ class _Inference:
         chosen = node_type or ("" if pairs is not None else embedded_type(opened, loaded))
         if layer is None and not is_of_links and chosen != opened.labelled.name:
             raise ConfigError(
-                f"classes are those of nodes of type {opened.labelled.name!r}; give --layer for what a layer makes of "
+                f"only nodes of type {opened.labelled.name!r} have classes; give --layer to write a layer's output for "
                 f"nodes of type {chosen!r}"
             )
         lines = PacedLines(screen)

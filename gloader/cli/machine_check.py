@@ -332,7 +332,7 @@ def _machine(card: Card, now: NetworkTrial, number: int) -> MachineFinding:
     why = f"{INTERFACE_VARIABLE}={card.named}" if card.named else "what its host name resolves to"
     uses = f"gloo uses {name or 'no interface'} ({address}, {why})"
     if card.named and not now.used:
-        uses = f"gloo was told to use {card.named} ({INTERFACE_VARIABLE})"
+        uses = f"gloo is set to use {card.named} ({INTERFACE_VARIABLE})"
     interfaces = ", ".join(
         f"{each.name} {each.addresses[0]}" + (f" {_rate(each.bits_per_s / 8)}" if each.bits_per_s else "")
         for each in card.interfaces

@@ -87,7 +87,7 @@ def _show(screen: Screen, offers: "Offers", chosen: "MachineOffer | None", *, bo
         heading = "the fastest" if bounds.startswith(" for") else "the cheapest"
         screen.say(f"\n{heading}{bounds}: {_words(chosen)}")
     elif not offers.best:
-        screen.say("\nthe run can be on none of these machines")
+        screen.say("\nthe run fits none of these machines")
     else:
         cheapest = min(offers.best, key=lambda offer: offer.dollars)
         screen.say(

@@ -125,8 +125,8 @@ def train(
     _require_sampler(loader.sampling)
     if run.task == "node" and loader.sampling.is_temporal:
         raise ConfigError(
-            "--time-strategy is for --task link, whose tables say when each edge asks; in a loop of your own, "
-            "gloader.Loader(times=...) takes the time of each training node"
+            "--time-strategy needs --task link, whose tables have a time for each edge; in a training loop of your "
+            "own, gloader.Loader(times=...) takes the time of each training node"
         )
     settings = TrainSettings(
         model=model, optim=optim, step=step, loader=loader, task=run.task, links=links, runs=run.runs
@@ -293,8 +293,8 @@ def _print(
         )
     elif is_exposed:
         screen.say(
-            "the loop waited for loading: a run with --trace can be asked what would be faster (gloader analyze), and "
-            "is tuned by gloader autotune"
+            "the loop waited for loading: train with --trace, then gloader analyze shows what would be faster, and "
+            "gloader autotune finds faster settings"
         )
     screen.result({**summary, "out": str(out), **({} if mlp is None else {"mlp": mlp})})
 

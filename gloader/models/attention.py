@@ -149,13 +149,13 @@ def attention_kernels(place: torch.device) -> Callable[..., torch.Tensor] | None
             _trial(attend_by_kernels, place), _trial(attend_in_torch, place), strict=True
         ):
             if not torch.allclose(computed, expected, rtol=1e-4, atol=1e-5):
-                raise RuntimeError("they got other sums than torch")  # noqa: TRY301 - as any other failure
+                raise RuntimeError("their sums differ from torch's")  # noqa: TRY301 - as any other failure
     except Exception as error:  # noqa: BLE001 - after any failure torch can attend
         reason = (str(error).splitlines() or [""])[0]
         logger.warning(
-            "gloader's attention kernels do not run on %s (%s: %s): operations of torch attend instead, which is "
-            "slower. They need Triton (pip install triton), a C compiler and Python's headers (apt-get install gcc "
-            "python3-dev), and a GPU that Triton knows",
+            "gloader's attention kernels do not run on %s (%s: %s): torch's operations are used instead, which is "
+            "slower. The kernels need Triton (pip install triton), a C compiler and Python's headers (apt-get install "
+            "gcc python3-dev), and a GPU that Triton knows",
             place,
             type(error).__name__,
             reason,

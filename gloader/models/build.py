@@ -107,8 +107,7 @@ def build_model(
         _require_heads(config, {"hidden": config.hidden})
     if config.name == "gine" and edge_dim < 1:
         raise ConfigError(
-            "model 'gine' adds up what features of edges say, and there are none; take a dataset with edge features, "
-            "or another model"
+            "model 'gine' needs edge features, and there are none; use a dataset with edge features, or another model"
         )
     schema = Schema.of_one_type(in_dim)
     layers = _build_layers(
@@ -195,7 +194,7 @@ def build_hetero_model(
         _require_heads(config, {"hidden": config.hidden} | ({} if has_head else {"out_dim": out_dim}))
     if has_head and len(schema.targets) > 1:
         raise ConfigError(
-            f"a head is for one type, and {len(schema.targets)} are wanted of model {config.name!r}: "
+            f"a head is for one target type, and model {config.name!r} has {len(schema.targets)}: "
             f"{', '.join(schema.targets)}; build it with has_head=False"
         )
     last = config.hidden if has_head else out_dim

@@ -153,12 +153,12 @@ def edge_features_of(block: DeviceBlock, edge_dim: int) -> torch.Tensor:
     """
     if block.edge_x is None:
         raise ConfigError(
-            f"the model looks at {edge_dim} features of every edge and the batch has none; "
+            f"the model reads {edge_dim} features per edge, and the batch has none; "
             f"use a dataset with edge features and a loader with edge_features='auto'"
         )
     if block.edge_x.shape[1] != edge_dim:
         raise ConfigError(
-            f"the batch has {block.edge_x.shape[1]} features of every edge and the model looks at {edge_dim}"
+            f"the batch has {block.edge_x.shape[1]} features per edge, and the model reads {edge_dim}"
         )
     return block.edge_x
 

@@ -84,7 +84,7 @@ def build_decoder(
     match name:
         case "dot" if num_outputs > 1:
             raise ConfigError(
-                f"decoder 'dot' makes one number of a pair, and the links have {num_outputs} classes; use 'mlp'"
+                f"decoder 'dot' gives one score per pair, and the links have {num_outputs} classes; use 'mlp'"
             )
         case "dot":
             return DotDecoder()

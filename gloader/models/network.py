@@ -113,8 +113,8 @@ class GraphNetwork(nn.Module):
         """
         if len(self.targets) > 1:
             raise ConfigError(
-                f"the model gives rows of {len(self.targets)} types, {', '.join(self.targets)}: ask "
-                f"embed(batch) for them"
+                f"the model gives rows of {len(self.targets)} types, {', '.join(self.targets)}: call "
+                f"embed(batch) instead"
             )
         if isinstance(batch, torch.Tensor):
             outputs = self._rows({NODE: batch}, [{EDGE: block} for block in blocks or ()], {})

@@ -58,7 +58,7 @@ class Schema:
         allowed = ", ".join(map(repr, self.num_nodes))
         ends = [(":".join(relation), end) for relation in self.relations for end in relation[::2]]
         if not self.targets:
-            raise ConfigError("no type is wanted of the model: name those of its output")
+            raise ConfigError("the model has no target type: name the types of its output rows")
         for owner, name in [*(("the output", name) for name in self.targets), *ends]:
             if name not in self.num_nodes:
                 raise ConfigError(f"{owner} names the type {name!r}; there are {allowed}")

@@ -215,8 +215,8 @@ class PeakMemory:
             budget_bytes * self._passed // bound + max(budget_bytes // _ROOM_SHARE, _MIN_ROOM_BYTES)
         )
         raise BudgetError(
-            f"the run holds {format_bytes(self._passed)} where {format_bytes(bound)} were planned: more than the steps "
-            f"that were tried before it began. {advice(enough)}, or use a smaller batch size or fan-out",
+            f"the run holds {format_bytes(self._passed)}, and {format_bytes(bound)} were planned: its steps need more "
+            f"than the steps measured before the run. {advice(enough)}, or use a smaller batch size or fan-out",
             short_bytes=enough - budget_bytes,
         )
 

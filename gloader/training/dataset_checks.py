@@ -43,7 +43,7 @@ def require_training_nodes(dataset: Dataset) -> None:
     """Raise ConfigError if ``dataset`` has no training nodes."""
     if not dataset.labelled.split_sizes["train"]:
         instead = "; predict its edges with --task link" if dataset.link_tables else ""
-        raise ConfigError(f"{dataset.location} has no training nodes, whose labels would be learned{instead}")
+        raise ConfigError(f"{dataset.location} has no training nodes with labels to learn{instead}")
 
 
 def require_link_tables(dataset: Dataset) -> None:
@@ -77,6 +77,4 @@ def require_model(settings: TrainSettings, dataset: Dataset) -> None:
             if table.feature_rows is None
             else "edge_features='none' leaves them out"
         )
-        raise ConfigError(
-            f"model 'gine' adds up what features of edges say, and {lacking}; gat works without"
-        )
+        raise ConfigError(f"model 'gine' needs edge features, and {lacking}; gat works without them")

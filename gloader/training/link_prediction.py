@@ -223,8 +223,8 @@ def _evaluated(dataset: Dataset, config: LinkConfig, table: LinkTable) -> dict[s
     names = config.eval_edges
     if names is not None and len(names) != len(_DEFAULT_EVAL):
         raise ConfigError(
-            f"eval_edges names {len(names)} link tables: {', '.join(names)}; write two, to validate with and to test "
-            "with, such as valid,test"
+            f"eval_edges names {len(names)} link tables: {', '.join(names)}; write two, first the table for validation "
+            "and then the table for the test, such as valid,test"
         )
     evaluated = {}
     for split, name in zip(_DEFAULT_EVAL, names or _DEFAULT_EVAL, strict=True):
@@ -253,7 +253,7 @@ def _learned(table: LinkTable, negatives: Negatives | None, evaluated: Any) -> t
     if any(each.label_dtype != table.label_dtype for each in tables):
         raise ConfigError(
             f"labels are {', '.join(f'{each.label_dtype} of links {each.name!r}' for each in tables)}: classes (int64) "
-            "or values (float32), of all tables alike"
+            "or values (float32), and one of both in all tables"
         )
     if table.label_dtype != "int64":
         return "values", 1

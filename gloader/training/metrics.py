@@ -173,7 +173,7 @@ class RunningMetrics:
                 _diverged_text(
                     self._epoch,
                     int(self._bad_at.item()),
-                    f"features may be NaN where they were prepared with --allow-nan; else {_LOWER}",
+                    f"if the dataset was prepared with --allow-nan, features may be NaN; otherwise {_LOWER}",
                 )
             )
         return loss_sum
@@ -190,12 +190,10 @@ def _cause(batch: Delivered) -> str:
         if len(bad := (~rows.isfinite()).nonzero()):
             row, column = bad[0].tolist()
             node = typed.nodes[name][row]
-            return (
-                f"features are to be cleaned: column {column} of {name} {node} is {rows[row, column].item()}"
-            )
+            return f"clean the features: column {column} of {name} {node} is {rows[row, column].item()}"
     blocks = [block for hop in typed.blocks for block in hop.values()]
     if not all(block.edge_x is None or block.edge_x.isfinite().all() for block in blocks):
-        return "features of edges are to be cleaned: some are NaN or infinite"
+        return "clean the edge features: some are NaN or infinite"
     return f"the features of the batch are finite, so {_LOWER}"
 
 

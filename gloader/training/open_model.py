@@ -240,7 +240,7 @@ def _require_fit(dataset: Dataset, spec: AnyModelSpec) -> None:
         edge_dim = 0 if rows is None else rows.feature_dim
         if encoder.edge_dim not in (0, edge_dim):
             raise CheckpointError(
-                f"the checkpoint looks at {encoder.edge_dim} features of every edge; dataset {dataset.name} has "
+                f"the checkpoint's network reads {encoder.edge_dim} features per edge; dataset {dataset.name} has "
                 f"{edge_dim}"
             )
         return

@@ -175,7 +175,7 @@ def embedded_type(dataset: Dataset, checkpoint: Checkpoint) -> str:
     source, destination = checkpoint.spec.ends
     if source != destination:
         raise ConfigError(
-            f"the links lead from type {source!r} to {destination!r}: name the one whose embeddings are wanted"
+            f"the links lead from type {source!r} to {destination!r}: choose one of these types for the embeddings"
         )
     return source
 

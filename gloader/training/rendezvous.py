@@ -71,7 +71,9 @@ def _invite(store: Store, world_size: int, deadline: float) -> str:
             if store.check([_confirmation_key(name, rank)]):
                 missing.remove(rank)
         if missing and time.monotonic() > deadline:
-            raise RankError(f"rank {', '.join(map(str, sorted(missing)))} did not come; see its own error")
+            raise RankError(
+                f"rank {', '.join(map(str, sorted(missing)))} did not arrive in time; see its own error"
+            )
         if missing:
             time.sleep(_POLL_S)
     return name
@@ -84,7 +86,7 @@ def _ask(store: Store, rank: int, deadline: float) -> str:
     store.set(_request_key(rank), request)
     while not store.check([_answer_key(request)]):
         if time.monotonic() > deadline:
-            raise RankError("rank 0 did not come; see its own error")
+            raise RankError("rank 0 did not arrive in time; see its own error")
         time.sleep(_POLL_S)
     name = store.get(_answer_key(request)).decode()
     store.set(_confirmation_key(name, rank), "yes")

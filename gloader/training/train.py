@@ -359,7 +359,7 @@ class _TrainingRun:
         next_epochs = self.group.gather(trainer.next_epoch)
         if len(set(next_epochs)) > 1:
             raise ConfigError(
-                f"the checkpoints that the ranks see are of the epochs {next_epochs}; --out has to be one folder that "
+                f"the ranks found checkpoints of different epochs, {next_epochs}; --out has to be one folder that "
                 "all machines share"
             )
 
@@ -444,7 +444,7 @@ def _check(settings: TrainSettings, files: RunFiles) -> None:
     device = settings.loader.device.device
     if device != "cpu":  # "cpu" is also the default
         raise ConfigError(
-            "the loader of a training run delivers to where the network is trained, not to its own "
+            "the loader of a training run delivers its batches to the network's device, not to its own "
             f"device={device!r}: give fit(..., device={device!r}) instead"
         )
 

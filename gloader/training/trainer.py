@@ -174,8 +174,9 @@ class Trainer:
         if checkpoint.run_id != self._recipe.run_id:
             others = "".join(f"; {text}" for text in texts)
             raise CheckpointError(
-                f"the checkpoint is of run {checkpoint.run_id}, and config.yaml beside it is not{others}; put that of "
-                "the run beside it, or train without --resume, which deletes the checkpoint"
+                f"the checkpoint is of run {checkpoint.run_id}, and config.yaml in its folder is of another run"
+                f"{others}; restore the config.yaml of the checkpoint's run, or train without --resume, which deletes "
+                "the checkpoint"
             )
         if texts:
             kind = CheckpointError if is_of_the_model(names) else StateError

@@ -27,7 +27,7 @@ SUMS_NAME = "SHA256SUMS"
 _SEAL = re.compile(rb"\ngloader checkpoint (\d{5,})-(\d{7,}) ([0-9a-f]{64})\n\Z")
 _MAX_SEAL_BYTES = 200  # the search for a seal begins this far before the file's end
 _SUM = re.compile(r"([0-9a-f]{64})  ([\w.-]+)\n")
-_ADVICE = "it is damaged, or not written by this version of gloader train; take it away and train again"
+_ADVICE = "it is damaged, or not written by this version of gloader train; move it away and train again"
 
 
 def sealed(body: memoryview, position: tuple[int, int]) -> bytes:

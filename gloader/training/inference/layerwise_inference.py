@@ -298,7 +298,7 @@ class HeteroInference:
                 found = 0 if source is None else source.dim
                 if conv.edge_dim not in (0, found):
                     raise ConfigError(
-                        f"the network looks at {conv.edge_dim} features of every edge; the graph has {found}"
+                        f"the network reads {conv.edge_dim} features per edge; the graph has {found}"
                     )
 
 

@@ -283,7 +283,8 @@ def _inputs(name: str, network: GraphNetwork, given: Given, tier: DeviceTier | N
         return DeviceRows(RowTable(rows=learned.detach()))
     if name not in given.features:
         raise ConfigError(
-            f"type {name!r} has no features here, and the network no learned rows of it: it is of another dataset"
+            f"type {name!r} has no features in this graph, and the network has no learned rows for it: the network "
+            "belongs to another dataset"
         )
     features, width = given.features[name], network.layers[0].in_dims[name]
     if features.dim != width:

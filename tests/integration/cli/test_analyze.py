@@ -197,7 +197,7 @@ def test_other_files_and_words_are_a_sentence(
         ([str(damaged)], "damaged.json cannot be read as a recording"),
         ([str(run), "--what-if", "speed=2x"], "a what-if of 'speed=2x' is not understood; use one of disk="),
         ([str(run), "--what-if", "disk=fast"], "disk='fast' is not understood; it takes a factor such as 2x"),
-        ([str(tmp_path / "replay.trace.json")], "is what gloader analyze writes; give the run"),
+        ([str(tmp_path / "replay.trace.json")], "is a file that gloader analyze writes; give the run"),
     ):
         assert main(["analyze", *words]) == 2
         error = capsys.readouterr().err
@@ -263,4 +263,4 @@ def test_the_help_names_every_change(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "1000")
     assert main(["analyze", "--help"]) == 0
-    assert f"Of: {', '.join(KNOBS)}." in capsys.readouterr().out
+    assert f"Names: {', '.join(KNOBS)}." in capsys.readouterr().out

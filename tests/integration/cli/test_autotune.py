@@ -155,11 +155,14 @@ def test_of_a_long_epoch_a_part_is_measured_and_said_so(
     ("words", "message"),
     [
         ([], "nothing is given to tune: give the folder of a recorded run, or --dataset"),
-        (["RUN", "--batch-size", "64"], "everything but --out and --rounds is as in RUN; leave other flags out"),
-        (["RUN", "--dataset", "builtin:digits"], "everything but --out and --rounds is as in RUN"),
-        (["RUN", "--batches", "5"], "everything but --out and --rounds is as in RUN"),
+        (
+            ["RUN", "--batch-size", "64"],
+            "only --out and --rounds are allowed, the rest is as in RUN; leave other flags out",
+        ),
+        (["RUN", "--dataset", "builtin:digits"], "only --out and --rounds are allowed, the rest is as in RUN"),
+        (["RUN", "--batches", "5"], "only --out and --rounds are allowed, the rest is as in RUN"),
         (["/nowhere"], "/nowhere is not there; record a run with: gloader train ... --trace"),
-        (["RUN/trace.json"], "to measure, a run is trained again, and RUN/trace.json is no folder of one"),
+        (["RUN/trace.json"], "needs its folder, and RUN/trace.json is no folder; give the run's folder"),
         (["--dataset", "digits"], "'digits' is neither a folder nor a source"),
         (["--dataset", "builtin:digits", "--device", "cuda:99"], "cuda:99"),
         (["--dataset", "builtin:digits", "--memory-budget", "1MB"], "memory budget"),

@@ -265,7 +265,7 @@ def test_classes_of_edges_are_learned(tmp_path) -> None:
     assert found.summary["test_acc"] > 0.9
     assert found.runs[0].epochs[-1].train_acc > 0.9
     with pytest.raises(
-        ConfigError, match="decoder 'dot' makes one number of a pair, and the links have 4 classes"
+        ConfigError, match="decoder 'dot' gives one score per pair, and the links have 4 classes"
     ):
         fit(dataset, replace(links, decoder="dot"))
 

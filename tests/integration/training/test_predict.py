@@ -147,7 +147,7 @@ def test_the_command_writes_classes_and_rows_in_the_order_of_the_source(dataset,
     [
         (
             ["--type", "author"],
-            "classes are those of nodes of type 'paper'; give --layer for what a layer makes",
+            "only nodes of type 'paper' have classes; give --layer to write a layer's output",
         ),
         (
             ["--type", "venue", "--layer", "1"],

@@ -203,7 +203,13 @@ def test_a_run_knows_whether_it_waited_for_loading(number: int, wait: float, is_
     ("trace", "is_exposed", "said"),
     [
         (None, False, []),
-        (None, True, ["the loop waited for loading: a run with --trace can be asked what would be faster"]),
+        (
+            None,
+            True,
+            [
+                "the loop waited for loading: train with --trace, then gloader analyze shows what would be faster"
+            ],
+        ),
         (Path("r/x/trace.json"), True, ["trace in r/x/trace.json"]),
     ],
 )

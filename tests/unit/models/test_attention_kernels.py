@@ -182,8 +182,8 @@ def test_where_the_kernels_do_not_run_one_line_says_why(
     assert find(CUDA) is None
     missing, wrong = caplog.messages
     assert missing.startswith("gloader's attention kernels do not run on cuda:0 (")
-    assert "do not run on cuda:0 (RuntimeError: they got other sums than torch)" in wrong
-    assert "operations of torch attend instead" in wrong
+    assert "do not run on cuda:0 (RuntimeError: their sums differ from torch's)" in wrong
+    assert "torch's operations are used instead" in wrong
     monkeypatch.setattr(attention, "_trial", lambda attend, _: true(attend, torch.device("cpu")))
     assert find(CUDA) is interpreted
 

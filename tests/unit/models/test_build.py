@@ -71,18 +71,14 @@ def test_a_batch_without_the_features_that_a_model_takes_is_refused(name, make_b
         _build(name=name, hidden=8),
         torch.randn(2, 6),
     )
-    with pytest.raises(
-        ConfigError, match="looks at 4 features of every edge and the batch has none; use a dataset"
-    ):
+    with pytest.raises(ConfigError, match="reads 4 features per edge, and the batch has none; use a dataset"):
         model(x, [plain] * 2)
-    with pytest.raises(ConfigError, match="the batch has 5 features of every edge and the model looks at 4"):
+    with pytest.raises(ConfigError, match="the batch has 5 features per edge, and the model reads 4"):
         model(x, [replace(plain, edge_x=torch.zeros(3, 5))] * 2)
 
 
 def test_a_sum_of_what_edges_say_is_refused_where_they_say_nothing() -> None:
-    with pytest.raises(
-        ConfigError, match="model 'gine' adds up what features of edges say, and there are none"
-    ):
+    with pytest.raises(ConfigError, match="model 'gine' needs edge features, and there are none"):
         _build(name="gine", edge_dim=0)
 
 

@@ -271,7 +271,7 @@ def test_settings_that_are_not_allowed_are_named(settings, message) -> None:
 def test_types_that_are_not_there_are_named() -> None:
     with pytest.raises(ConfigError, match="the output names the type 'book'; there are 'paper', 'author'"):
         small_schema(targets=("book",))
-    with pytest.raises(ConfigError, match="no type is wanted of the model"):
+    with pytest.raises(ConfigError, match="the model has no target type"):
         small_schema(targets=())
     with pytest.raises(ConfigError, match="a:r:book names the type 'a'; there are 'paper'"):
         small_schema(relations=(("a", "r", "book"),))
@@ -314,11 +314,9 @@ def test_embeddings_are_of_the_seeds_of_every_target(name: str, num_layers: int)
 
 def test_rows_of_several_types_are_no_logits() -> None:
     schema = small_schema(targets=("author", "paper"))
-    with pytest.raises(
-        ConfigError, match="a head is for one type, and 2 are wanted of model 'rsage': author, "
-    ):
+    with pytest.raises(ConfigError, match="a head is for one target type, and model 'rsage' has 2: author, "):
         _model("rsage", schema)
-    with pytest.raises(ConfigError, match="the model gives rows of 2 types, author, paper: ask embed"):
+    with pytest.raises(ConfigError, match="the model gives rows of 2 types, author, paper: call embed"):
         _model("rgcn", schema)(_batch(schema))
 
 

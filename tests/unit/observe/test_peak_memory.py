@@ -159,7 +159,7 @@ def test_memory_in_use_above_the_bound_ends_the_run_with_a_larger_budget(
     if not is_over:
         peak.require_below()
         return
-    with pytest.raises(BudgetError, match=r'420 MB where 400 MB were planned.*memory_budget="890MB" or more'):
+    with pytest.raises(BudgetError, match=r'420 MB, and 400 MB were planned.*memory_budget="890MB" or more'):
         peak.require_below()
     # The compiler's memory is none of the run's: the next one is without.
     monkeypatch.setattr(peak_memory, "_compile_seconds", lambda: 1e9)

@@ -33,7 +33,7 @@ def test_ranks_that_start_again_do_not_find_what_the_dead_ones_wrote() -> None:
     assert second[0].get("address") == b"new"
 
 
-@pytest.mark.parametrize(("rank", "message"), [(0, "rank 1, 2 did not come"), (1, "rank 0 did not come")])
+@pytest.mark.parametrize(("rank", "message"), [(0, "rank 1, 2 did not arrive"), (1, "rank 0 did not arrive")])
 def test_a_rank_that_does_not_come_is_named(rank: int, message: str) -> None:
     with pytest.raises(RankError, match=message):
         fresh_store(HashStore(), rank=rank, world_size=3, timeout=timedelta(seconds=0.05))

@@ -129,7 +129,7 @@ def test_the_command_says_what_of_it_is_the_models(
             ["--nodes", "5", "--edges", "9", "--features", "4", "--model", "rsage"],
             "for others give --dataset",
         ),
-        (["--dataset", "nowhere", "--nodes", "5"], "--nodes is of a graph that is not there"),
+        (["--dataset", "nowhere", "--nodes", "5"], "--nodes describes a graph without a dataset"),
         (["--dataset", "nowhere", "--features", "100"], "is not one of 'ram', 'ssd', 'auto'"),
     ],
 )

@@ -357,7 +357,7 @@ def test_a_network_of_another_dataset_is_refused() -> None:
     with pytest.raises(ConfigError, match="type 'institute' has 4 features; the network takes 3"):
         logits(inference(graph, wide, 1 << 20), network, np.arange(60))
     with pytest.raises(
-        ConfigError, match="type 'institute' has no features here, and the network no learned"
+        ConfigError, match="type 'institute' has no features in this graph, and the network has no learned"
     ):
         logits(inference(graph, {"paper": x["paper"]}, 1 << 20), network, np.arange(60))
     network.embs["author"] = torch.nn.Parameter(torch.zeros(44, H))

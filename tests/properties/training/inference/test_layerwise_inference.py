@@ -254,7 +254,7 @@ def test_features_of_edges_are_read_in_order_once_a_slab_by_layers_that_look_at_
 def test_a_network_that_wants_features_of_edges_is_refused_without_them() -> None:
     graph, model = _graph(6, 40, 0.3), _model("gine with edges", add_self_loops=True, seed=6)
     job = _job("gine", graph, np.zeros((N, F), np.float32), SMALL_BUDGET)
-    with pytest.raises(ConfigError, match="the network looks at 3 features of every edge; the graph has 0"):
+    with pytest.raises(ConfigError, match="the network reads 3 features per edge; the graph has 0"):
         next(job.logits(model, np.arange(N)))
 
 
