@@ -114,10 +114,10 @@ def _keywords_of(command: App | None) -> set[str]:
     # A group of commands has no flags.
     if command is None or command.default_command is None:
         return set()
-    found = command.assemble_argument_collection()
+    arguments = command.assemble_argument_collection()
     return {
         argument.keys[-1] if argument.keys else argument.name.removeprefix("--").replace("-", "_")
-        for argument in found
+        for argument in arguments
         if argument.parse and argument.name.startswith("--")
     }
 

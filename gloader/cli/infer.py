@@ -187,22 +187,22 @@ class _Inference:
             }
             if pairs is not None:
                 scores = score_pairs(opened, loaded, pairs, **settings)
-                num_nodes, what = len(scores), "scores"
+                num_nodes, content = len(scores), "scores"
                 save_predictions(out, scores)
             elif layer is None and not is_of_links:
-                what = "classes"
+                content = "classes"
                 predicted = predict(opened, loaded, **settings)
                 num_nodes = len(predicted)
                 # The dataset's node order may differ from the source's.
                 save_predictions(out, opened.in_original_order(predicted))
             else:
-                what = "embeddings" if layer is None else f"rows of layer {layer}"
-                with embed(opened, loaded, layer=layer, node_type=chosen, **settings) as made:
-                    num_nodes = made.num_nodes
-                    save_embeddings(out, made)
+                content = "embeddings" if layer is None else f"rows of layer {layer}"
+                with embed(opened, loaded, layer=layer, node_type=chosen, **settings) as embeddings:
+                    num_nodes = embeddings.num_nodes
+                    save_embeddings(out, embeddings)
         of_type = "" if opened.kind == "homogeneous" else f" of type {chosen!r}"
         of = f"{num_nodes:,} pairs" if pairs is not None else f"{num_nodes:,} nodes{of_type}"
-        screen.say(f"{what} of {of} in {out}")
+        screen.say(f"{content} of {of} in {out}")
         memory = {
             "peak_anonymous_bytes": peak.peak_bytes,
             "memory_budget_bytes": memory_budget,

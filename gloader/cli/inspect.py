@@ -140,9 +140,9 @@ def _choice(reads: "TopologyReads") -> str:
     sweep = reads.sweep
     if sweep is None:
         return f"{home} ({reads.reason}). No sweeps: {reads.refusal}."
-    made = "It makes" if reads.home == "sweep" else "With topology='sweep' it makes"
+    subject = "It makes" if reads.home == "sweep" else "With topology='sweep' it makes"
     return (
-        f"{home} ({reads.reason}). {made} a pass for {sweep.num_batches} batches (S_t): {sweep.reason}. That takes "
+        f"{home} ({reads.reason}). {subject} a pass for {sweep.num_batches} batches (S_t): {sweep.reason}. That takes "
         f"{format_bytes(sweep.memory_bytes)} of memory and {format_bytes(sweep.spill_bytes)} of the spill disk, and "
         f"reads {format_bytes(round(sweep.read_bytes))} a batch, what passes brought included: "
         f"{_seconds(sweep.seconds)} of the disk."

@@ -88,9 +88,9 @@ def check_versions() -> list[MachineFinding]:
         MachineFinding(name="gloader", value=gloader.__version__),
     ]
     for package in _REQUIRED:
-        found, fix = _version(package), f"pip install {package} -c constraints.txt"
-        value = found or "not installed"
-        findings.append(_judged(package, value, is_fine=found is not None, severity="problem", fix=fix))
+        installed, fix = _version(package), f"pip install {package} -c constraints.txt"
+        value = installed or "not installed"
+        findings.append(_judged(package, value, is_fine=installed is not None, severity="problem", fix=fix))
     for package, extra in _OPTIONAL.items():
         value = _version(package) or f"not installed (optional: {install_command(extra)})"
         findings.append(MachineFinding(name=package, value=value))

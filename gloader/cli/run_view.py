@@ -243,10 +243,12 @@ def _edges(result: Mapping[str, Any]) -> dict[str, str]:
 
 def _objects(result: Mapping[str, Any]) -> dict[str, str]:
     """Return the line on traffic from the dataset's URL, if it has one."""
-    if not (found := result.get("objects")):
+    if not (objects := result.get("objects")):
         return {}
-    cost = "" if found["cost"] is None else f", cost {format_cost(found['cost'])}"
-    moved = ObjectTraffic(**{name: found[name] for name in ("requests", "num_bytes", "retries", "waited_s")})
+    cost = "" if objects["cost"] is None else f", cost {format_cost(objects['cost'])}"
+    moved = ObjectTraffic(
+        **{name: objects[name] for name in ("requests", "num_bytes", "retries", "waited_s")}
+    )
     return {"from the store": moved.describe(None) + cost}
 
 

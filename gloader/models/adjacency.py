@@ -91,8 +91,8 @@ class Adjacency:
     @property
     def pairs_and_loops(self) -> torch.Tensor:
         """`pairs`, followed by an edge from each destination to itself, (2, E + D)."""
-        own = torch.arange(self.num_dst, device=self.indices.device, dtype=self.indices.dtype)
-        return torch.cat((self.pairs, own.expand(2, -1)), dim=1)
+        loops = torch.arange(self.num_dst, device=self.indices.device, dtype=self.indices.dtype)
+        return torch.cat((self.pairs, loops.expand(2, -1)), dim=1)
 
     @cached_property
     def transposed(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

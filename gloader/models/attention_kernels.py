@@ -48,14 +48,14 @@ def _score(scores, source, destination, is_edge):  # type: ignore[no-untyped-def
 
 
 @triton.jit
-def _edge(scores, indices, edge, end, to, head, HEADS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _edge(scores, indices, edge, end, dst_head, head, HEADS: tl.constexpr):  # type: ignore[no-untyped-def]
     """Return the mask for each ``edge`` before ``end``, the sources, and the result of `_score`.
 
-    ``to`` is the destination's position node * HEADS + head.
+    ``dst_head`` is the destination's position node * HEADS + head.
     """
     is_edge = edge < end
     source = tl.load(indices + edge, mask=is_edge, other=0).to(tl.int64)
-    total, slope = _score(scores, source * HEADS + head, to, is_edge)
+    total, slope = _score(scores, source * HEADS + head, dst_head, is_edge)
     return is_edge, source, total, slope
 
 
@@ -63,16 +63,16 @@ def _edge(scores, indices, edge, end, to, head, HEADS: tl.constexpr):  # type: i
 def _importance(importance, edge, is_edge, IS_WEIGHTED: tl.constexpr):  # type: ignore[no-untyped-def]
     """Return each edge's weight in the softmax, as a number of edges."""
     if IS_WEIGHTED:  # noqa: SIM108 - a branch at compile time, as in the gather
-        found = tl.load(importance + edge, mask=is_edge, other=0.0)
+        weight = tl.load(importance + edge, mask=is_edge, other=0.0)
     else:
-        found = is_edge.to(tl.float32)
-    return found
+        weight = is_edge.to(tl.float32)
+    return weight
 
 
 @triton.jit
 def _dot(rows, place, is_edge, upstream, WIDTH: tl.constexpr, EDGES: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
     """Return the scalar products of the rows at ``place`` with the gradient row ``upstream``, (EDGES,)."""
-    found = tl.zeros((EDGES,), tl.float32)
+    products = tl.zeros((EDGES,), tl.float32)
     for start in range(0, WIDTH, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
         is_column = column < WIDTH
@@ -82,8 +82,8 @@ def _dot(rows, place, is_edge, upstream, WIDTH: tl.constexpr, EDGES: tl.constexp
             other=0.0,
         )
         other = tl.load(upstream + column, mask=is_column, other=0.0)
-        found += tl.sum(row.to(tl.float32) * other.to(tl.float32)[None, :], axis=1)
-    return found
+        products += tl.sum(row.to(tl.float32) * other.to(tl.float32)[None, :], axis=1)
+    return products
 
 
 @triton.jit
@@ -109,9 +109,9 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
     The first scan finds the scores' maximum and the sum of their exponentials. The second one adds the weighted rows.
     ``result`` (D, HEADS, WIDTH); ``tops`` and ``totals`` (D, HEADS) receive the maximum and the sum.
     """
-    to = tl.program_id(0).to(tl.int64)
-    node = to // HEADS
-    head = to % HEADS
+    dst_head = tl.program_id(0).to(tl.int64)
+    node = dst_head // HEADS
+    head = dst_head % HEADS
     begin = tl.load(indptr + node).to(tl.int64)
     end = tl.load(indptr + node + 1).to(tl.int64)
     lane = tl.arange(0, EDGES)
@@ -119,7 +119,7 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
     # a larger score scales down the sum of earlier tiles.
     if HAS_LOOPS:
         # The loop is a tile with one edge.
-        _, loop_slope = _score(scores, to + lane * 0, to, lane < 1)
+        _, loop_slope = _score(scores, dst_head + lane * 0, dst_head, lane < 1)
         loop = tl.max(loop_slope, axis=0)
         top = loop
         total = tl.full((), 1.0, tl.float32)
@@ -128,26 +128,26 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
         total = tl.full((), 0.0, tl.float32)
     for start in range(begin, end, EDGES):
         edge = start + lane
-        is_edge, _, _, slope = _edge(scores, indices, edge, end, to, head, HEADS)
+        is_edge, _, _, slope = _edge(scores, indices, edge, end, dst_head, head, HEADS)
         before = top
         top = tl.maximum(before, tl.max(slope, axis=0))
         power = tl.exp(slope - top) * _importance(importance, edge, is_edge, IS_WEIGHTED)
         total = total * tl.exp(before - top) + tl.sum(power, axis=0)
     # Without edges and loop the sum is zero. This gives 0 / tiny = 0, not NaN.
     total = tl.maximum(total, _TINY)
-    tl.store(tops + to, top)
-    tl.store(totals + to, total)
+    tl.store(tops + dst_head, top)
+    tl.store(totals + dst_head, total)
     for first in range(0, WIDTH, COLUMNS):
         column = first + tl.arange(0, COLUMNS)
         is_column = column < WIDTH
         sums = tl.zeros((COLUMNS,), tl.float32)
         if HAS_LOOPS:
-            loop_place = to if IS_OWN else node
-            own = tl.load(rows + loop_place * WIDTH + column, mask=is_column, other=0.0)
-            sums += own.to(tl.float32) * tl.exp(loop - top)
+            loop_place = dst_head if IS_OWN else node
+            loop_row = tl.load(rows + loop_place * WIDTH + column, mask=is_column, other=0.0)
+            sums += loop_row.to(tl.float32) * tl.exp(loop - top)
         for start in range(begin, end, EDGES):
             edge = start + lane
-            is_edge, source, _, slope = _edge(scores, indices, edge, end, to, head, HEADS)
+            is_edge, source, _, slope = _edge(scores, indices, edge, end, dst_head, head, HEADS)
             power = tl.exp(slope - top) * _importance(importance, edge, is_edge, IS_WEIGHTED)
             place = source * HEADS + head if IS_OWN else source
             row = tl.load(
@@ -156,7 +156,7 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
                 other=0.0,
             )
             sums += tl.sum(row.to(tl.float32) * power[:, None], axis=0)
-        tl.store(result + to * WIDTH + column, sums / total, mask=is_column)
+        tl.store(result + dst_head * WIDTH + column, sums / total, mask=is_column)
 
 
 @triton.jit(do_not_specialize=_SIZES)
@@ -192,13 +192,13 @@ def _edges_kernel(  # type: ignore[no-untyped-def]
     In ``weights`` and ``grad_edges`` (E + D, HEADS), the loops follow all edges. ``ends`` (E,) receives each edge's
     destination, and ``grad_scores`` (U, HEADS, 2) the gradient of the destination's score.
     """
-    to = tl.program_id(0).to(tl.int64)
-    node = to // HEADS
-    head = to % HEADS
+    dst_head = tl.program_id(0).to(tl.int64)
+    node = dst_head // HEADS
+    head = dst_head % HEADS
     begin = tl.load(indptr + node).to(tl.int64)
     end = tl.load(indptr + node + 1).to(tl.int64)
-    top = tl.load(tops + to)
-    total = tl.load(totals + to)
+    top = tl.load(tops + dst_head)
+    total = tl.load(totals + dst_head)
     upstream = grad + node * step_dst + head * step_head
     lane = tl.arange(0, EDGES)
     is_first = lane < 1
@@ -206,14 +206,14 @@ def _edges_kernel(  # type: ignore[no-untyped-def]
     common = tl.full((), 0.0, tl.float32)
     if HAS_LOOPS:
         # The loop is a tile with one edge.
-        loop_sum, loop_slope = _score(scores, to + lane * 0, to, is_first)
+        loop_sum, loop_slope = _score(scores, dst_head + lane * 0, dst_head, is_first)
         loop_weight = tl.exp(loop_slope - top) / total
-        loop_place = (to if IS_OWN else node) + lane * 0
+        loop_place = (dst_head if IS_OWN else node) + lane * 0
         loop_each = _dot(rows, loop_place, is_first, upstream, WIDTH, EDGES, COLUMNS)
         common += tl.sum(loop_weight * loop_each, axis=0)
     for start in range(begin, end, EDGES):
         edge = start + lane
-        is_edge, source, both, slope = _edge(scores, indices, edge, end, to, head, HEADS)
+        is_edge, source, both, slope = _edge(scores, indices, edge, end, dst_head, head, HEADS)
         weight = tl.exp(slope - top) * _importance(importance, edge, is_edge, IS_WEIGHTED) / total
         place = source * HEADS + head if IS_OWN else source
         common += tl.sum(weight * _dot(rows, place, is_edge, upstream, WIDTH, EDGES, COLUMNS), axis=0)
@@ -222,13 +222,13 @@ def _edges_kernel(  # type: ignore[no-untyped-def]
         loop_grad = loop_weight * (loop_each - common)
         loop_grad = tl.where(is_first, tl.where(loop_sum > 0, loop_grad, loop_grad * _SLOPE), 0.0)
         grad_dst += tl.sum(loop_grad, axis=0)
-        at = (num_edges + node) * HEADS + head + lane
-        tl.store(weights + at, loop_weight, mask=is_first)
-        tl.store(grad_edges + at, loop_grad, mask=is_first)
+        loop_index = (num_edges + node) * HEADS + head + lane
+        tl.store(weights + loop_index, loop_weight, mask=is_first)
+        tl.store(grad_edges + loop_index, loop_grad, mask=is_first)
     # Rereading the rows from the cache is faster than storing their products in memory.
     for start in range(begin, end, EDGES):
         edge = start + lane
-        is_edge, source, both, slope = _edge(scores, indices, edge, end, to, head, HEADS)
+        is_edge, source, both, slope = _edge(scores, indices, edge, end, dst_head, head, HEADS)
         weight = tl.exp(slope - top) * _importance(importance, edge, is_edge, IS_WEIGHTED) / total
         place = source * HEADS + head if IS_OWN else source
         each = _dot(rows, place, is_edge, upstream, WIDTH, EDGES, COLUMNS)
@@ -238,7 +238,7 @@ def _edges_kernel(  # type: ignore[no-untyped-def]
         tl.store(weights + edge * HEADS + head, weight, mask=is_edge)
         tl.store(grad_edges + edge * HEADS + head, grad_edge, mask=is_edge)
         tl.store(ends + edge, tl.zeros((EDGES,), tl.int64) + node, mask=is_edge & (head == 0))
-    tl.store(grad_scores + to * 2 + 1, grad_dst)
+    tl.store(grad_scores + dst_head * 2 + 1, grad_dst)
 
 
 @triton.jit(do_not_specialize=_SIZES)
@@ -268,10 +268,10 @@ def _sources_kernel(  # type: ignore[no-untyped-def]
     ``order`` (E,) lists the edges sorted by source, and ``bounds`` (U + 1,) each source's first position there. The
     edges' weights and gradients come from `_edges_kernel`.
     """
-    at = tl.program_id(0).to(tl.int64)
-    node = at // HEADS if IS_OWN else at
+    place = tl.program_id(0).to(tl.int64)
+    node = place // HEADS if IS_OWN else place
     # Rows shared by all heads receive gradients from each head.
-    first_head = at % HEADS if IS_OWN else 0
+    first_head = place % HEADS if IS_OWN else 0
     last_head = first_head + 1 if IS_OWN else HEADS
     begin = tl.load(bounds + node).to(tl.int64)
     end = tl.load(bounds + node + 1).to(tl.int64)
@@ -285,10 +285,10 @@ def _sources_kernel(  # type: ignore[no-untyped-def]
             score += tl.sum(tl.load(grad_edges + edge * HEADS + head, mask=is_edge, other=0.0), axis=0)
         if HAS_LOOPS:
             score += tl.load(grad_edges + (num_edges + node) * HEADS + head, mask=is_dst, other=0.0)
-        to = (node * HEADS + head) * 2
-        tl.store(grad_scores + to, score)
+        pair = (node * HEADS + head) * 2
+        tl.store(grad_scores + pair, score)
         # The destinations' gradients come from the previous kernel.
-        tl.store(grad_scores + to + 1, 0.0, mask=node >= num_dst)
+        tl.store(grad_scores + pair + 1, 0.0, mask=node >= num_dst)
     if HAS_ROWS:
         for first in range(0, WIDTH, COLUMNS):
             column = first + tl.arange(0, COLUMNS)
@@ -296,11 +296,11 @@ def _sources_kernel(  # type: ignore[no-untyped-def]
             sums = tl.zeros((COLUMNS,), tl.float32)
             for head in range(first_head, last_head):
                 if HAS_LOOPS:
-                    own_weight = tl.load(weights + (num_edges + node) * HEADS + head, mask=is_dst, other=0.0)
-                    own = tl.load(
+                    loop_weight = tl.load(weights + (num_edges + node) * HEADS + head, mask=is_dst, other=0.0)
+                    loop_grad = tl.load(
                         grad + node * step_dst + head * step_head + column, mask=is_column & is_dst, other=0.0
                     )
-                    sums += own.to(tl.float32) * own_weight
+                    sums += loop_grad.to(tl.float32) * loop_weight
                 for start in range(begin, end, EDGES):
                     is_edge = start + lane < end
                     edge = tl.load(order + start + lane, mask=is_edge, other=0)
@@ -312,7 +312,7 @@ def _sources_kernel(  # type: ignore[no-untyped-def]
                         other=0.0,
                     )
                     sums += tl.sum(row.to(tl.float32) * weight[:, None], axis=0)
-            tl.store(grad_rows + at * WIDTH + column, sums, mask=is_column)
+            tl.store(grad_rows + place * WIDTH + column, sums, mask=is_column)
 
 
 def attend_by_kernels(

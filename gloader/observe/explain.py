@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gloader.ssd_store.cost.strategy import Choice, SuperbatchSize
 
 
+# Advice for a loader whose features would fit in memory, but are kept on the SSD by its settings.
 FITS_IN_MEMORY: Final = (
     "all features would fit in memory, and are read from the SSD again and again; --features auto (in Python "
     "features='auto') keeps them in memory"

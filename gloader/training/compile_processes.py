@@ -101,7 +101,7 @@ def run_all(jobs: Sequence[CompileJob], folder: Path, says: Any, *, room_bytes: 
     running: list[tuple[CompileJob, subprocess.Popen[bytes]]] = []
     killed: list[subprocess.Popen[bytes]] = []
     is_whole = True
-    began = said = time.monotonic()
+    began = reported = time.monotonic()
     try:
         while waiting or running:
             while waiting and len(running) < max_running and _has_room(waiting[0], running, room_bytes):
@@ -116,11 +116,11 @@ def run_all(jobs: Sequence[CompileJob], folder: Path, says: Any, *, room_bytes: 
                     is_whole = False
                     _LOG.debug("kernels are compiled in the run itself: %s", process.args)
             killed += _make_room(running, folder, room_bytes)
-            if time.monotonic() - said >= _SAYS_EVERY_S:
-                said = time.monotonic()
+            if time.monotonic() - reported >= _SAYS_EVERY_S:
+                reported = time.monotonic()
                 done = sum(path.stat().st_size for path in folder.glob("*.compiled"))
                 # Each process first loads numba, which takes some seconds.
-                says(f"compiling: {said - began:.0f} s so far" + (f", kernels: {done}" if done else ""))
+                says(f"compiling: {reported - began:.0f} s so far" + (f", kernels: {done}" if done else ""))
             if running:
                 time.sleep(_LOOKS_EVERY_S)
     finally:

@@ -379,8 +379,8 @@ def compile_first(
 
     room = room_beside(memory_budget if loader is None else loader.memory.memory_budget, num_ranks=num_ranks)
     kind = "" if lacks else " of this kind"
-    what = "kernels, once (15 to 60 s" if lacks else "the kernels that it lacks, once (up to 30 s"
-    says(f"first run{kind} here: compiling {what} on two idle cores){lack_of(room, rehearsal.jobs())}")
+    kernels = "kernels, once (15 to 60 s" if lacks else "the kernels that it lacks, once (up to 30 s"
+    says(f"first run{kind} here: compiling {kernels} on two idle cores){lack_of(room, rehearsal.jobs())}")
     try:
         # If this process is killed, the next run removes its folder.
         with SpillFolder(budget_bytes=_SPILL_BYTES) as folder:
@@ -483,10 +483,11 @@ def _kernels_of(name: str) -> list[Any]:
     """Return a module's kernels."""
     from numba.core.dispatcher import Dispatcher
 
-    found: list[Any] = [
+    # The module may also have imported kernels of other modules.
+    kernels: list[Any] = [
         value for value in vars(import_module(name)).values() if isinstance(value, Dispatcher)
     ]
-    return [kernel for kernel in found if kernel.py_func.__module__ == name]
+    return [kernel for kernel in kernels if kernel.py_func.__module__ == name]
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ class RankGroup:
     Parameters
     ----------
     rank : this process's rank
-    machines : the machine number of each rank
+    machines : the machine id of each rank
     processes : `own_process` of each rank, to name a lost rank; empty if unknown
     hosts : the host of each rank. One host can simulate several machines. Empty means one host per machine
     names : the machine name of each rank, for messages; empty means ``machines``
@@ -305,9 +305,9 @@ class RankGroup:
         if self._signs is not None:
             return self._signs.explain(cause)
         lost = (self._watch and self._watch.lost) or self._find_lost()
-        who = _have_ended(lost) if lost else "another rank ended, failed or did not answer in time"
+        loss = _have_ended(lost) if lost else "another rank ended, failed or did not answer in time"
         return RankError(
-            f"{who}; see what it or torchrun says. Start all ranks again from the last checkpoint ({cause})"
+            f"{loss}; see what it or torchrun says. Start all ranks again from the last checkpoint ({cause})"
         )
 
     def _find_lost(self) -> list[int]:

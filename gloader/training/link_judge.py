@@ -66,12 +66,12 @@ def parse_metric(text: str) -> LinkMetric | None:
         return LinkMetric("mrr")
     if text == "auc":
         return LinkMetric("auc")
-    found = _HITS.fullmatch(text)
-    if found is None:
+    match = _HITS.fullmatch(text)
+    if match is None:
         raise ConfigError(
             f"metric {shown(text)} is not known; allowed: auto, hits@K such as hits@50, mrr, auc"
         )
-    return LinkMetric("hits", int(found[1]))
+    return LinkMetric("hits", int(match[1]))
 
 
 def reciprocal_ranks(positives: Scores, negatives: Scores) -> NDArray[np.float64]:

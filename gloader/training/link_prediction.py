@@ -205,8 +205,8 @@ def pair_scorer(
     model.eval()
     try:
         # Blocks are large and of many sizes, see `predict_classes`.
-        with eager_release(), inference.embedded(model.encoder, on_progress=on_progress) as made:
-            sources, destinations = (made[name] for name in spec.ends)
+        with eager_release(), inference.embedded(model.encoder, on_progress=on_progress) as rows:
+            sources, destinations = (rows[name] for name in spec.ends)
             yield PairScorer(
                 model.decoder,
                 sources,

@@ -159,12 +159,12 @@ def embed(  # noqa: PLR0913 - what is computed, from what, and within which boun
         if table.original_ids is not None:
             order = np.empty_like(all_nodes)
             order[table.original_ids] = all_nodes
-        made = opened.activations(name, layer, all_nodes, order=order, on_progress=on_progress)
-        with eager_release(), closing(made):
+        chunks = opened.activations(name, layer, all_nodes, order=order, on_progress=on_progress)
+        with eager_release(), closing(chunks):
             yield Embeddings(
                 num_nodes=table.num_nodes,
                 width=model.layers[layer - 1].out_dim,
-                chunks=(rows.numpy() for _, rows in made),
+                chunks=(chunk.numpy() for _, chunk in chunks),
             )
 
 
@@ -252,13 +252,13 @@ def score_pairs(
 
 def checked_pairs(pairs: Any) -> IdArray:
     """Return ``pairs`` as (n, 2) int64; ShapeError for another shape or dtype."""
-    found = np.asarray(pairs)
-    if found.ndim != 2 or found.shape[1] != 2 or found.dtype.kind not in "iu":
-        cure = ", as .T makes it" if found.shape[:1] == (2,) else ""
+    array = np.asarray(pairs)
+    if array.ndim != 2 or array.shape[1] != 2 or array.dtype.kind not in "iu":
+        advice = ", as .T makes it" if array.shape[:1] == (2,) else ""
         raise ShapeError(
-            f"pairs are {found.dtype} of shape {found.shape}; they must be whole numbers, (n, 2){cure}"
+            f"pairs are {array.dtype} of shape {array.shape}; they must be whole numbers, (n, 2){advice}"
         )
-    return found.astype(np.int64)
+    return array.astype(np.int64)
 
 
 def _dataset_ids(table: NodeTable, ids: IdArray) -> IdArray:

@@ -175,9 +175,9 @@ class RunFolder:
         self._on_checkpoint = on_checkpoint
         self._os_io = os_io
         self._lock = -1
-        self._made = make_output_folder(root.parent, os_io=os_io)
+        self._new_folders = make_output_folder(root.parent, os_io=os_io)
         with write_errors(root, "creating the folder", os_io=os_io):
-            self._made += make_folders(root, os_io=os_io)
+            self._new_folders += make_folders(root, os_io=os_io)
 
     def enter(self, *, resume: bool, overwrite: bool = False) -> str:
         """Lock the folder against other runs until `release`; return the id of the run that resumes or begins.
@@ -210,10 +210,10 @@ class RunFolder:
 
     def release(self) -> None:
         """Unlock the folder, and remove the folders that a refused run made and left empty. Idempotent."""
-        made, self._made = self._made, []
+        folders, self._new_folders = self._new_folders, []
         # Another rank may have removed the folder.
-        if made and self.root.is_dir():
-            remove_empty([*made, *self._folders()[1:]], os_io=self._os_io)
+        if folders and self.root.is_dir():
+            remove_empty([*folders, *self._folders()[1:]], os_io=self._os_io)
         if self._lock >= 0:
             fd, self._lock = self._lock, -1
             close_quietly(fd, os_io=self._os_io)

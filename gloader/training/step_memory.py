@@ -159,6 +159,7 @@ def _num_inputs(spec: AnyModelSpec, batch: AnyBatch) -> int:
 def _measure(
     spec: AnyModelSpec, batch: AnyBatch, autocast: Autocast, objective: Objective, *, shrunk: int
 ) -> int:
+    """Return the peak bytes of a step over one ``shrunk``-th of ``batch``."""
     with private_randomness(_CPU):
         ready = (
             _small_links(spec, batch, shrunk) if isinstance(spec, LinkSpec) else _small(spec, batch, shrunk)
@@ -173,6 +174,7 @@ def _measure(
 
 
 def _small_links(spec: LinkSpec, batch: AnyBatch, shrunk: int) -> LinkBatch:
+    """Return a batch with one ``shrunk``-th of the pairs, nodes and edges."""
     links = batch.links
     num_pairs, num_positives = (
         (1, 1) if links is None else (-(-n // shrunk) for n in (len(links.pairs), links.num_positives))
@@ -216,19 +218,19 @@ def _small_block(spec: EncoderSpec, block: Block, shrunk: int) -> DeviceBlock:
     small = _shrink(block, shrunk)
     # Blocks of relations carry no degrees.
     degree = torch.ones(0 if spec.has_types else small.num_src)
-    found = to_device_block(small, degree, _CPU)
+    device_block = to_device_block(small, degree, _CPU)
     if not spec.uses_edge_features:
-        return found
-    return replace(found, edge_x=torch.zeros(len(found.indices), spec.edge_dim))
+        return device_block
+    return replace(device_block, edge_x=torch.zeros(len(device_block.indices), spec.edge_dim))
 
 
 def _tensors(ready: Delivered) -> list[torch.Tensor]:
     """Return all tensors of ``ready``."""
     blocks = [block for hop in ready.typed.blocks for block in hop.values()]
-    found = [tensor for block in blocks for tensor in (block.indptr, block.indices, block.src_degree)]
-    told = [block.edge_x for block in blocks if block.edge_x is not None]
+    edges = [tensor for block in blocks for tensor in (block.indptr, block.indices, block.src_degree)]
+    edge_x = [block.edge_x for block in blocks if block.edge_x is not None]
     pairs = [ready.pairs, ready.labels] if isinstance(ready, LinkBatch) else []
-    return [*ready.typed.x.values(), ready.typed.y, *found, *told, *pairs]
+    return [*ready.typed.x.values(), ready.typed.y, *edges, *edge_x, *pairs]
 
 
 def _shrink(block: Block, by: int) -> Block:
@@ -259,8 +261,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, known: Iterable[torch.Tensor] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        # The storages' bytes.
-        self._seen: dict[int, int] = {}
+        # The bytes of each known storage, by its identity; 0 for storages that do not count.
+        self._storages: dict[int, int] = {}
         self._live_bytes = 0
         self._peak_bytes = 0
         for tensor in known:
@@ -296,13 +298,13 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         storage = tensor.untyped_storage()
         key = storage._cdata  # noqa: SLF001 - its identity; on the meta device the address is always 0
         # Views share a storage, whose memory counts once.
-        if key in self._seen:
+        if key in self._storages:
             return
-        self._seen[key] = storage.nbytes() if counts else 0
-        self._live_bytes += self._seen[key]
+        self._storages[key] = storage.nbytes() if counts else 0
+        self._live_bytes += self._storages[key]
         self._peak_bytes = max(self._peak_bytes, self._live_bytes)
         # The bytes are released with the last tensor over the storage, even if autograd keeps that tensor.
         weakref.finalize(storage, self._drop, key)
 
     def _drop(self, key: int) -> None:
-        self._live_bytes -= self._seen.pop(key)
+        self._live_bytes -= self._storages.pop(key)

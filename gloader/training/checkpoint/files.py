@@ -52,15 +52,15 @@ def unsealed(content: bytes, file: Path) -> tuple[memoryview, tuple[int, int]]:
     CheckpointError
         The seal is missing, or does not match the content.
     """
-    found = _SEAL.search(content, max(0, len(content) - _MAX_SEAL_BYTES))
-    if found is None:
+    seal = _SEAL.search(content, max(0, len(content) - _MAX_SEAL_BYTES))
+    if seal is None:
         raise CheckpointError(f"{file} cannot be read as a checkpoint: it ends without a digest; {_ADVICE}")
-    digest = hashlib.sha256(memoryview(content)[: found.start(3)])
-    if digest.hexdigest().encode() != found[3]:
+    digest = hashlib.sha256(memoryview(content)[: seal.start(3)])
+    if digest.hexdigest().encode() != seal[3]:
         raise CheckpointError(
             f"{file} cannot be read as a checkpoint: its bytes do not match its digest; {_ADVICE}"
         )
-    return memoryview(content)[: found.start()], (int(found[1]), int(found[2]))
+    return memoryview(content)[: seal.start()], (int(seal[1]), int(seal[2]))
 
 
 def is_sealed(file: Path) -> bool:
@@ -142,12 +142,12 @@ def newest_checkpoint(root: Path) -> Path | None:
     """Return the complete checkpoint with the latest position in the run folder ``root``, or None."""
     folders = [folder for folder in shard_folders(root) if is_sharded_checkpoint(folder)]
     files = [file for file in (root / CHECKPOINT_NAME,) if file.is_file()]
-    found = [*files, *folders]
-    if len(found) < 2:
-        return found[0] if found else None
+    checkpoints = [*files, *folders]
+    if len(checkpoints) < 2:
+        return checkpoints[0] if checkpoints else None
     # A run may be killed before it deletes an older checkpoint, or resume with another number of ranks. File times
     # are no criterion: clocks are set, and copies have new times.
-    return max(found, key=_position)
+    return max(checkpoints, key=_position)
 
 
 def is_sharded_checkpoint(path: Path) -> bool:

@@ -100,14 +100,14 @@ class InferenceRun:
         """
         placed = self._placed
         inputs: dict[str, AnyRows] = dict(placed.inputs)
-        made: dict[str, LayerOutputs] = {}
+        outputs_by_type: dict[str, LayerOutputs] = {}
         for depth, (layer, plans) in enumerate(zip(placed.layers, placed.plans, strict=True)):
-            made = {}
+            outputs_by_type = {}
             for number, (node_type, plan) in enumerate(plans.items()):
                 all_nodes = range(self._num_nodes[node_type])
                 target_ids = nodes[node_type] if depth == len(placed.plans) - 1 else all_nodes
                 targets = Targets(target_ids, len(all_nodes), self._device.place)
-                outputs = made[node_type] = self._room.open(
+                outputs = outputs_by_type[node_type] = self._room.open(
                     f"layer-{depth}-{number}", plan, num_rows=len(targets), width=layer.sum_dim
                 )
                 step = _Step(
@@ -122,10 +122,10 @@ class InferenceRun:
                 }
                 for name in [name for name in inputs if name not in later]:
                     inputs.pop(name).close()
-            inputs = dict(made)
+            inputs = dict(outputs_by_type)
         results: dict[str, MadeRows] = {}
         for node_type in nodes:
-            result = made[node_type]
+            result = outputs_by_type[node_type]
             assert isinstance(result, RamRows | SsdRows)  # noqa: S101 - no plan leaves a result on the device
             results[node_type] = result
         return results

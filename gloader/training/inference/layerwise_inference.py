@@ -168,9 +168,9 @@ class HeteroInference:
             See `logits`.
         """
         counts = self._all_outputs(network)
-        everyone = {name: range(count) for name, count in counts.items()}
+        all_nodes = {name: range(count) for name, count in counts.items()}
         leave = _tail_on_host(network, len(network.layers), is_output=True)
-        with self._made(network, len(network.layers), everyone, on_progress) as made:
+        with self._last_sums(network, len(network.layers), all_nodes, on_progress) as sums:
             yield {
                 name: EmbeddedRows(
                     rows,
@@ -179,7 +179,7 @@ class HeteroInference:
                     width=network.out_dim,
                     leave=leave,
                 )
-                for name, rows in made.items()
+                for name, rows in sums.items()
             }
 
     def require_memory(self, network: GraphNetwork, *, num_outputs: int | None) -> None:
@@ -227,13 +227,13 @@ class HeteroInference:
         is_output: bool,
     ) -> Iterator[tuple[slice, torch.Tensor]]:
         leave = _tail_on_host(network, num_layers, is_output=is_output)
-        with self._made(network, num_layers, {node_type: nodes}, on_progress) as made:
+        with self._last_sums(network, num_layers, {node_type: nodes}, on_progress) as sums:
             width = network.layers[num_layers - 1].sum_dim
-            for positions, rows in iter_rows(made[node_type], num_rows=len(nodes), width=width, order=order):
+            for positions, rows in iter_rows(sums[node_type], num_rows=len(nodes), width=width, order=order):
                 yield positions, rows if leave is None else leave(rows)
 
     @contextmanager
-    def _made(
+    def _last_sums(
         self,
         network: GraphNetwork,
         num_layers: int,
@@ -264,30 +264,30 @@ class HeteroInference:
 
         Parameters
         ----------
-        network, num_layers, nodes, on_progress : see `_made`
+        network, num_layers, nodes, on_progress : see `_last_sums`
         stack : owns the files and memory of the successful attempt
         """
         given, share = self._given(), FIRST_SHARE
-        extent = given.extent({name: len(wanted) for name, wanted in nodes.items()})
+        extent = given.extent({name: len(ids) for name, ids in nodes.items()})
         while True:
             placed = place_inference(network, given, extent, num_layers=num_layers, share=share)
             device = placed.device
             # Each attempt has its own stack, so that its folder is removed before the next attempt.
             with ExitStack() as attempt:
                 try:
-                    made = InferenceRun(placed, self.scratch, attempt).all_layers(nodes, on_progress)
+                    sums = InferenceRun(placed, self.scratch, attempt).all_layers(nodes, on_progress)
                 except torch.OutOfMemoryError:
                     if not device.is_asynchronous:
                         raise
-                    made = None
+                    sums = None
                 else:
                     stack.push(attempt.pop_all())
                 # The attempt's device memory must not count as taken.
                 del placed
             # torch keeps freed memory for the stream that allocated it. Batches use another stream.
             device.free_bytes()
-            if made is not None:
-                return made
+            if sums is not None:
+                return sums
             share *= 2
             logger.warning("evaluation ran out of memory on %s: again, in half of it", device.place)
 
@@ -295,10 +295,10 @@ class HeteroInference:
         for layer in network.layers:
             for relation, conv in layer.relations.items():
                 source = self.edge_features.get(relation)
-                found = 0 if source is None else source.dim
-                if conv.edge_dim not in (0, found):
+                edge_dim = 0 if source is None else source.dim
+                if conv.edge_dim not in (0, edge_dim):
                     raise ConfigError(
-                        f"the network reads {conv.edge_dim} features per edge; the graph has {found}"
+                        f"the network reads {conv.edge_dim} features per edge; the graph has {edge_dim}"
                     )
 
 
