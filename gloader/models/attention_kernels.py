@@ -9,6 +9,10 @@ together. Rows are own (``IS_OWN``) if each head has separate rows, otherwise al
 - `_sources_kernel`: for each source row, the sums of these gradients over the row's out-edges.
 
 So one program writes each result, and adds its terms in a fixed order: every run gives the same bits.
+
+Arguments that several kernels share: ``rows``, ``scores`` and ``importance`` as in `attend`; ``indptr`` and ``indices``
+of the adjacency; ``grad`` (D, HEADS, WIDTH), the gradient of the result, with the strides ``step_dst`` and
+``step_head``. A node's position for a head is node * HEADS + head.
 """
 
 from __future__ import annotations
@@ -40,8 +44,7 @@ _SIZES: Final = ("num_dst", "num_edges", "step_dst", "step_head")
 def _score(scores, source, destination, is_edge):  # type: ignore[no-untyped-def]
     """Return the edges' scores before and after the leaky ReLU. The second is -inf in lanes without an edge.
 
-    ``source`` and ``destination`` are positions node * HEADS + head in ``scores`` (nodes, HEADS, 2). A lane is one
-    element of a tile.
+    ``source`` and ``destination`` are positions in ``scores`` (nodes, HEADS, 2). A lane is one element of a tile.
     """
     total = tl.load(scores + source * 2, mask=is_edge, other=0.0) + tl.load(scores + destination * 2 + 1)
     return total, tl.where(is_edge, tl.where(total > 0, total, total * _SLOPE), float("-inf"))
@@ -51,7 +54,7 @@ def _score(scores, source, destination, is_edge):  # type: ignore[no-untyped-def
 def _edge(scores, indices, edge, end, dst_head, head, HEADS: tl.constexpr):  # type: ignore[no-untyped-def]
     """Return the mask for each ``edge`` before ``end``, the sources, and the result of `_score`.
 
-    ``dst_head`` is the destination's position node * HEADS + head.
+    ``dst_head`` is the destination's position.
     """
     is_edge = edge < end
     source = tl.load(indices + edge, mask=is_edge, other=0).to(tl.int64)
@@ -62,7 +65,7 @@ def _edge(scores, indices, edge, end, dst_head, head, HEADS: tl.constexpr):  # t
 @triton.jit
 def _importance(importance, edge, is_edge, IS_WEIGHTED: tl.constexpr):  # type: ignore[no-untyped-def]
     """Return each edge's weight in the softmax, as a number of edges."""
-    if IS_WEIGHTED:  # noqa: SIM108 - a branch at compile time, as in the gather
+    if IS_WEIGHTED:  # noqa: SIM108 - the branch is decided at compile time
         weight = tl.load(importance + edge, mask=is_edge, other=0.0)
     else:
         weight = is_edge.to(tl.float32)
@@ -187,7 +190,8 @@ def _edges_kernel(  # type: ignore[no-untyped-def]
     """Compute the weights and score gradients of one destination's edges and its loop, for one head.
 
     The first scan over the edges sums the products of weight, row and gradient. The second one subtracts this sum
-    from each edge's product, as the derivative of a softmax does, and stores the results.
+    from each edge's product, as the derivative of a softmax does, and stores the results. ``tops`` and ``totals`` come
+    from the forward kernel.
 
     In ``weights`` and ``grad_edges`` (E + D, HEADS), the loops follow all edges. ``ends`` (E,) receives each edge's
     destination, and ``grad_scores`` (U, HEADS, 2) the gradient of the destination's score.
@@ -202,25 +206,25 @@ def _edges_kernel(  # type: ignore[no-untyped-def]
     upstream = grad + node * step_dst + head * step_head
     lane = tl.arange(0, EDGES)
     is_first = lane < 1
-    # The denominator's gradient is the mean of the edges' products.
+    # The gradient of the softmax's denominator: the weighted mean of the edges' products.
     common = tl.full((), 0.0, tl.float32)
     if HAS_LOOPS:
         # The loop is a tile with one edge.
-        loop_sum, loop_slope = _score(scores, dst_head + lane * 0, dst_head, is_first)
+        loop_score, loop_slope = _score(scores, dst_head + lane * 0, dst_head, is_first)
         loop_weight = tl.exp(loop_slope - top) / total
         loop_place = (dst_head if IS_OWN else node) + lane * 0
-        loop_each = _dot(rows, loop_place, is_first, upstream, WIDTH, EDGES, COLUMNS)
-        common += tl.sum(loop_weight * loop_each, axis=0)
+        loop_product = _dot(rows, loop_place, is_first, upstream, WIDTH, EDGES, COLUMNS)
+        common += tl.sum(loop_weight * loop_product, axis=0)
     for start in range(begin, end, EDGES):
         edge = start + lane
-        is_edge, source, both, slope = _edge(scores, indices, edge, end, dst_head, head, HEADS)
+        is_edge, source, score, slope = _edge(scores, indices, edge, end, dst_head, head, HEADS)
         weight = tl.exp(slope - top) * _importance(importance, edge, is_edge, IS_WEIGHTED) / total
         place = source * HEADS + head if IS_OWN else source
         common += tl.sum(weight * _dot(rows, place, is_edge, upstream, WIDTH, EDGES, COLUMNS), axis=0)
     grad_dst = tl.full((), 0.0, tl.float32)
     if HAS_LOOPS:
-        loop_grad = loop_weight * (loop_each - common)
-        loop_grad = tl.where(is_first, tl.where(loop_sum > 0, loop_grad, loop_grad * _SLOPE), 0.0)
+        loop_grad = loop_weight * (loop_product - common)
+        loop_grad = tl.where(is_first, tl.where(loop_score > 0, loop_grad, loop_grad * _SLOPE), 0.0)
         grad_dst += tl.sum(loop_grad, axis=0)
         loop_index = (num_edges + node) * HEADS + head + lane
         tl.store(weights + loop_index, loop_weight, mask=is_first)
@@ -228,12 +232,12 @@ def _edges_kernel(  # type: ignore[no-untyped-def]
     # Rereading the rows from the cache is faster than storing their products in memory.
     for start in range(begin, end, EDGES):
         edge = start + lane
-        is_edge, source, both, slope = _edge(scores, indices, edge, end, dst_head, head, HEADS)
+        is_edge, source, score, slope = _edge(scores, indices, edge, end, dst_head, head, HEADS)
         weight = tl.exp(slope - top) * _importance(importance, edge, is_edge, IS_WEIGHTED) / total
         place = source * HEADS + head if IS_OWN else source
-        each = _dot(rows, place, is_edge, upstream, WIDTH, EDGES, COLUMNS)
-        grad_edge = weight * (each - common)
-        grad_edge = tl.where(both > 0, grad_edge, grad_edge * _SLOPE)
+        product = _dot(rows, place, is_edge, upstream, WIDTH, EDGES, COLUMNS)
+        grad_edge = weight * (product - common)
+        grad_edge = tl.where(score > 0, grad_edge, grad_edge * _SLOPE)
         grad_dst += tl.sum(grad_edge, axis=0)
         tl.store(weights + edge * HEADS + head, weight, mask=is_edge)
         tl.store(grad_edges + edge * HEADS + head, grad_edge, mask=is_edge)
@@ -285,10 +289,10 @@ def _sources_kernel(  # type: ignore[no-untyped-def]
             score += tl.sum(tl.load(grad_edges + edge * HEADS + head, mask=is_edge, other=0.0), axis=0)
         if HAS_LOOPS:
             score += tl.load(grad_edges + (num_edges + node) * HEADS + head, mask=is_dst, other=0.0)
-        pair = (node * HEADS + head) * 2
-        tl.store(grad_scores + pair, score)
+        score_index = (node * HEADS + head) * 2
+        tl.store(grad_scores + score_index, score)
         # The destinations' gradients come from the previous kernel.
-        tl.store(grad_scores + pair + 1, 0.0, mask=node >= num_dst)
+        tl.store(grad_scores + score_index + 1, 0.0, mask=node >= num_dst)
     if HAS_ROWS:
         for first in range(0, WIDTH, COLUMNS):
             column = first + tl.arange(0, COLUMNS)
@@ -297,17 +301,17 @@ def _sources_kernel(  # type: ignore[no-untyped-def]
             for head in range(first_head, last_head):
                 if HAS_LOOPS:
                     loop_weight = tl.load(weights + (num_edges + node) * HEADS + head, mask=is_dst, other=0.0)
-                    loop_grad = tl.load(
+                    upstream = tl.load(
                         grad + node * step_dst + head * step_head + column, mask=is_column & is_dst, other=0.0
                     )
-                    sums += loop_grad.to(tl.float32) * loop_weight
+                    sums += upstream.to(tl.float32) * loop_weight
                 for start in range(begin, end, EDGES):
                     is_edge = start + lane < end
                     edge = tl.load(order + start + lane, mask=is_edge, other=0)
                     weight = tl.load(weights + edge * HEADS + head, mask=is_edge, other=0.0)
-                    other = tl.load(ends + edge, mask=is_edge, other=0).to(tl.int64)
+                    destination = tl.load(ends + edge, mask=is_edge, other=0).to(tl.int64)
                     row = tl.load(
-                        grad + (other * step_dst + head * step_head)[:, None] + column[None, :],
+                        grad + (destination * step_dst + head * step_head)[:, None] + column[None, :],
                         mask=is_edge[:, None] & is_column[None, :],
                         other=0.0,
                     )

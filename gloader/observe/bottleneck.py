@@ -14,6 +14,9 @@ from gloader.core.units import format_bytes, format_count, format_seconds
 if TYPE_CHECKING:
     from gloader.observe.epoch_stats import EpochStats
 
+# "idle": no batch was computed. "compile": kernels were compiled. "compute": the model. "transfer": the copy to the
+# device. "cpu": all cores are busy. "store": the store behind a dataset's URL. "startup": no single cause. Any other
+# kind is the busy stage of this name.
 BottleneckKind: TypeAlias = Literal[
     "idle",
     "compile",

@@ -81,7 +81,7 @@ class IoFacts:
 class SuperbatchReport:
     """Predicted and measured figures for one superbatch."""
 
-    number: int
+    number: int  # number of the superbatch, from 0
     num_batches: int
     rows: int  # gathered rows
     misses: int  # rows read from the disk

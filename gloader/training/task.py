@@ -1,7 +1,7 @@
 """The task of a run: its network, its batches, a step's loss and the score of an evaluation.
 
 A task is node classification (`NodeTask`) or link prediction (`gloader.training.link_prediction.LinkPrediction`). An
-objective is a loss with its count of predicted items, such as seeds or edges.
+objective is a loss with its count of predicted items, such as seeds or edges. Shapes: B seeds, P pairs of nodes.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A layer computes the rows of a node type in two steps. First the rows of a source type stream past in chunks and are
 projected into a table. Then the table's rows are added along all in-edges, relation after relation, into sums. The
 sums are the layer's outputs and the next layer's inputs. `layer_plan` chose the chunks, the slabs (ranges of columns)
-and the home of the outputs; `placement` opened them.
+and the home of the outputs.
 """
 
 from __future__ import annotations
