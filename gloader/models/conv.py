@@ -59,7 +59,7 @@ class Conv(Protocol):
 
     # Width of the edge features that the convolution reads. 0 without edge features.
     edge_dim: int
-    out_dim: int
+    out_dim: int  # H, the width of an output row
 
     def __call__(self, x_src: torch.Tensor, x_dst: torch.Tensor, block: DeviceBlock, /) -> torch.Tensor:
         """Return (D, out_dim) from source rows (U, in_dim) and destination rows (D, own_dim).

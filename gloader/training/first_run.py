@@ -123,7 +123,7 @@ class Rehearsal:
         from gloader.dataset import Dataset
 
         dataset = Dataset.open(self._write_graph())
-        # Both first parts read single rows. The first part begins with them, so the second finds their kernels.
+        # The parts "batches" and "rows" both read single rows. "batches" begins with this, so "rows" finds the kernels.
         if self.part == "batches":
             self._read_rows(dataset)
             self._load(dataset)
@@ -195,6 +195,7 @@ class Rehearsal:
         )
 
     def _open_loader(self, dataset: "Dataset", keywords: dict[str, Any]) -> Any:
+        """Return a loader of the command's kind."""
         from gloader.core.negatives import parse_negatives
         from gloader.loader import HeteroLoader, LinkLoader, Loader
 
@@ -282,6 +283,7 @@ class Rehearsal:
             exchange.close()
 
     def _write_graph(self) -> Path:
+        """Write the small graph as a dataset; return its folder."""
         import numpy as np
 
         from gloader.dataset import Dataset

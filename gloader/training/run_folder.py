@@ -138,7 +138,7 @@ def _epochs_matter(saved: Mapping[str, Any], ours: Mapping[str, Any], epochs_don
 _LOG = logging.getLogger(__name__)
 
 _METRICS, _RESULT, _TRACE = "metrics.jsonl", "result.json", "trace.json"
-_RUN = re.compile(r"run-\d+")
+_RUN = re.compile(r"run-\d+")  # folder of one of several runs, inside the common folder
 
 
 class RunFolder:

@@ -297,4 +297,5 @@ def _inputs(name: str, network: GraphNetwork, given: Given, tier: DeviceTier | N
 
 
 def _offset_bytes(num_nodes: int) -> int:
+    """Return the bytes of a relation's offsets into ``num_nodes`` destinations."""
     return 8 * (num_nodes + 1)
