@@ -1,9 +1,10 @@
 """Calibration of a replay: each kind of work takes as long as it was recorded. Pure.
 
-A record has a piece of work's processor time and moved bytes. It lacks three numbers: the cores that a computation
-could have used, the disk's own time for the bytes, and a thread's waits for locks. So one factor per stage is fitted,
-and the stage's work takes as long in the replay as in the run. The epoch's length is not fitted. It follows from the
-waits, and shows whether the replay can be trusted.
+A recording has the processor time and the moved bytes for each piece of work. It lacks three numbers: the cores that a
+computation could have used, the disk's own time for the bytes, and a thread's waits for locks. So one number per stage
+is fitted: the cores for "compute", a factor on the disk's time for a stage bound by the disk, and a lag for any other
+stage. The fit replays the run, compares each stage's seconds with the recorded seconds, corrects the numbers, and
+repeats. The epoch's length is not fitted. It follows from the waits, and shows whether the replay can be trusted.
 """
 
 from __future__ import annotations
@@ -39,10 +40,13 @@ MOST_UNEXPLAINED: Final = 0.10  # share of an epoch; a replay with a larger erro
 MOST_LAGS: Final = 0.5
 # The most replays. The fit stops earlier if the numbers hardly change.
 _ROUNDS: Final = 8
-_CLOSE: Final = 0.003  # share of a stage's seconds
-# Bounds for the disk's factor over the rates that were measured when the run began.
+_CLOSE: Final = 0.003  # share of a stage's seconds; the fit ends when no stage differs by more
+# The disk's factor lies between 1 over this number and this number. Factor 1 means the rates that were measured when
+# the run began.
 _MOST_FACTOR: Final = 16.0
-_PART: Final = 0.1  # share of a stage's seconds; with less disk time, the disk's factor is not fitted
+_LEAST_DISK_SHARE: Final = (
+    0.1  # share of a stage's seconds; with less disk time, the disk's factor is not fitted
+)
 # Largest delay of a thread per processor second of other threads. Missing time beyond it is a fixed lag. In runs of
 # `experiments/bench/replay.py` the delay was 0.1 to 0.5, and nearly the same under all changes.
 _MOST_HELD_UP: Final = {"compute": 0.5, "trace": 0.15, "sample": 0.15}
@@ -153,12 +157,12 @@ def doubt_of(unexplained: Mapping[str, float], lags: float) -> str:
         of_stages = {name: share for name, share in unexplained.items() if name != "epoch"}
         worst = max(of_stages, key=lambda name: abs(of_stages[name]), default="")
         stage = (
-            f"; of the stages {worst} is the furthest off, and took {_than(of_stages[worst])}"
+            f"; of the stages {worst} is the furthest off, and took {_compared(of_stages[worst])}"
             if worst
             else ""
         )
         return (
-            f"an epoch took {_than(unexplained['epoch'])} than in the replay, and the replay is trusted up to "
+            f"an epoch took {_compared(unexplained['epoch'])} than in the replay, and the replay is trusted up to "
             f"{MOST_UNEXPLAINED:.0%}{stage}"
         )
     if lags > MOST_LAGS:
@@ -169,7 +173,8 @@ def doubt_of(unexplained: Mapping[str, float], lags: float) -> str:
     return ""
 
 
-def _than(share: float) -> str:
+def _compared(share: float) -> str:
+    """Return a difference such as "12% longer"."""
     return f"{abs(share):.0%} {'longer' if share > 0 else 'less'}"
 
 
@@ -190,15 +195,15 @@ def calibrate(
     measured : the recording's measurements
     machine, shape : the recording's machine and shape
     threads : most torch threads in an operation, and so most cores for a computation
-    device : the compute device; no record has its time, so computations give it
+    device : the compute device; a GPU's time is not recorded, so all missing time in "compute" and "transfer" is a lag
     """
     fit = ReplayFit(cores=min(1.0, machine.cores))
     has_disk = _bound_by_disk(work, measured)
-    own = () if device == "cpu" else ("compute", "transfer")
+    device_stages = () if device == "cpu" else ("compute", "transfer")
     replayed = replay(fit.apply(work), machine, shape)
     for _ in range(_ROUNDS):
         known = _means(replayed, work, measured.counted)
-        better = _better(fit, known, measured, has_disk, own, threads=threads)
+        better = _better(fit, known, measured, has_disk, device_stages, threads=threads)
         if _is_close(known, measured) or better == fit:
             break
         fit = better
@@ -215,7 +220,7 @@ def calibrate(
         work=fit.apply(work),
         replayed=replayed,
         unexplained=unexplained,
-        lags=lag_share(replayed, measured.counted, but=own),
+        lags=lag_share(replayed, measured.counted, but=device_stages),
     )
 
 
@@ -232,10 +237,10 @@ def _means(replayed: Replayed, work: RunWork, counted: Collection[int]) -> dict[
     of_all: dict[str, list[Mean]] = defaultdict(list)
     for event in replayed.events:
         if event.demands.alone_s:
-            one = Mean(event.ended_s - event.started_s, event.meanwhile_s, event.in_line)
-            of_all[event.stage].append(one)
+            piece = Mean(event.ended_s - event.started_s, event.meanwhile_s, event.in_line)
+            of_all[event.stage].append(piece)
             if work.batches[event.batch].epoch in counted:
-                of_counted[event.stage].append(one)
+                of_counted[event.stage].append(piece)
     means = {
         name: Mean(*map(fmean, zip(*(of_counted.get(name) or found), strict=True)))
         for name, found in of_all.items()
@@ -253,25 +258,39 @@ def _better(
     known: Mapping[str, Mean],
     measured: Measured,
     has_disk: Collection[str],
-    own: Collection[str],
+    device_stages: Collection[str],
     *,
     threads: int,
 ) -> ReplayFit:
-    """Return the fit after one more comparison of durations. The device's stages are in ``own``."""
+    """Return the fit after one more comparison of durations.
+
+    Parameters
+    ----------
+    fit : the present fit
+    known : each stage's mean in the replay with this fit
+    measured : the recording's measurements
+    has_disk : stages whose disk factor is fitted
+    device_stages : stages whose lag is independent of other threads
+    threads : most cores for a computation
+    """
     disk, lags, cores = dict(fit.disk), dict(fit.lag), fit.cores
     for name in _STAGES:
-        mean, wanted, lag = known.get(name, Mean()), measured.stage_s.get(name, 0.0), lags.get(name, _NO_LAG)
-        if not (took := mean.seconds) or not wanted:
+        mean, recorded_s, lag = (
+            known.get(name, Mean()),
+            measured.stage_s.get(name, 0.0),
+            lags.get(name, _NO_LAG),
+        )
+        if not (replayed_s := mean.seconds) or not recorded_s:
             continue
         # A computation that takes longer than on one core waits for something else, such as the interpreter's lock.
-        if name == "compute" and (took > wanted or cores > 1.0) and lag == _NO_LAG:
-            cores = min(max(cores * took / wanted, 1.0), float(threads))
+        if name == "compute" and (replayed_s > recorded_s or cores > 1.0) and lag == _NO_LAG:
+            cores = min(max(cores * replayed_s / recorded_s, 1.0), float(threads))
         elif name in has_disk:
-            before = disk.get(name, 1.0)
-            disk[name] = min(max(before * wanted / took, 1 / _MOST_FACTOR), _MOST_FACTOR)
+            factor = disk.get(name, 1.0)
+            disk[name] = min(max(factor * recorded_s / replayed_s, 1 / _MOST_FACTOR), _MOST_FACTOR)
         else:
-            lag_s = max(lag.seconds(mean) + wanted - took, 0.0)
-            lags[name] = Lag(lag_s) if name in own else Lag.of(name, lag_s, mean)
+            lag_s = max(lag.seconds(mean) + recorded_s - replayed_s, 0.0)
+            lags[name] = Lag(lag_s) if name in device_stages else Lag.of(name, lag_s, mean)
     return ReplayFit(cores=cores, disk=disk, lag=lags)
 
 
@@ -295,5 +314,6 @@ def _bound_by_disk(work: RunWork, measured: Measured) -> set[str]:
     return {
         name
         for name, demands in known.items()
-        if demands and fmean(d.disk_s + d.spill_s for d in demands) > _PART * measured.stage_s.get(name, 0.0)
+        if demands
+        and fmean(d.disk_s + d.spill_s for d in demands) > _LEAST_DISK_SHARE * measured.stage_s.get(name, 0.0)
     }

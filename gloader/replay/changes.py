@@ -1,6 +1,8 @@
 """Changes of a run for a what-if: ``disk=2x``, ``cache=20%``, ``cores=8``, alone or combined. Pure.
 
-Changes of rates, cores, threads and computation need no new plan and are applied here.
+A what-if asks for a recorded run's time if one or more knobs had other values. A knob is a property of the machine or
+a setting of the loader. Changes of rates, cores, threads and computation need no new plan and are applied here.
+`gloader.lab.analyze.replan` applies the changes in `REPLANNED`, which need a new plan.
 """
 
 from __future__ import annotations
@@ -66,8 +68,10 @@ REPLANNED: Final = frozenset(
         "buffers",
     }
 )
-_RATIOS: Final = frozenset({"disk", "disk.random", "disk.write", "gpu", "compute"})
-_COUNTS: Final = frozenset({"cores", "threads", "buffers", "ranks"})
+_RATIOS: Final = frozenset(
+    {"disk", "disk.random", "disk.write", "gpu", "compute"}
+)  # knobs that take only a factor
+_COUNTS: Final = frozenset({"cores", "threads", "buffers", "ranks"})  # knobs that take only a number
 # Keywords of `gloader.Loader`, for knobs that are loader settings.
 KEYWORDS: Final[Mapping[str, str]] = {
     "policy": "policy",
@@ -82,10 +86,13 @@ KEYWORDS: Final[Mapping[str, str]] = {
 AUTO: Final = "auto"
 # The memory plan chooses these if they are AUTO, which is None in `gloader.Loader`.
 _PLANNED: Final = frozenset({"buffers", "cache", "superbatch"})
-_CHOICES: Final = frozenset({"policy", "strategy", "dtype", "order"})
+_CHOICES: Final = frozenset(
+    {"policy", "strategy", "dtype", "order"}
+)  # knobs that take one of the words in `_FORMS`
 _LIMIT: Final = 1000.0  # largest factor; a larger one is a typing error
 _MOST: Final = 10_000  # largest small count; a larger one is a typing error
 _ALIASES: Final[Mapping[str, str]] = {"S": "superbatch", "batch_size": "batch-size", "fanouts": "fanout"}
+# A rate in bits per second, such as 25Gb/s or 25Gbps, and the factors for its prefixes.
 _BITS: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])b(?:/s|ps)?")
 _SCALES: Final[Mapping[str, float]] = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 

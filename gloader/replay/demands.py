@@ -1,4 +1,8 @@
-"""A recorded run's demands: the resources that each piece of work used, without its waits. Pure."""
+"""A recorded run's demands: the resources that each piece of work used, without its waits. Pure.
+
+`measure` takes times from a recording, and `work_of` makes the recording's `Work`. `gloader.replay.calibrate` then fits
+the work's demands to the times.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +24,9 @@ if TYPE_CHECKING:
     from gloader.replay.recording import RecordedEvent, Recording
     from gloader.ssd_store.cost.io_rates import IoRates
 
-# The loop's own stages. Other threads do everything else at the same time.
-_OF_THE_LOOP: Final = ("compute", "wait")
-_PREPARING: Final = ("trace", "sample", "read", "gather", "transfer")
+# The stages of the training loop's thread. Other threads do everything else at the same time.
+_LOOP_STAGES: Final = ("compute", "wait")
+_BATCH_STAGES: Final = ("trace", "sample", "read", "gather", "transfer")  # the other stages of one batch
 _SWEEP_READ_BYTES: Final = 256 * 1024  # assumed read size of a pass, if its reads were not counted
 
 
@@ -80,15 +84,15 @@ def measure(recording: Recording) -> Measured:
                 f"{index} would follow; record a run whose loop takes every batch"
             )
         epoch, index = (epoch, index + 1) if index + 1 < header.num_batches else (epoch + 1, 0)
-    asked = {(e.epoch, e.batch): e.started_s for e in recording.events if e.stage == "wait"}
-    begun: dict[int, float] = {}
-    ended: dict[int, float] = {}
+    requested_s = {(e.epoch, e.batch): e.started_s for e in recording.events if e.stage == "wait"}
+    began_s: dict[int, float] = {}
+    ended_s: dict[int, float] = {}
     for event in computed:
-        begun.setdefault(event.epoch, asked.get((event.epoch, event.batch), event.started_s))
-        ended[event.epoch] = event.ended_s
+        began_s.setdefault(event.epoch, requested_s.get((event.epoch, event.batch), event.started_s))
+        ended_s[event.epoch] = event.ended_s
     return Measured(
-        epoch_s={number: ended[number] - begun[number] for number in begun},
-        stage_s=_stage_seconds(recording.events, counted_of(begun)),
+        epoch_s={number: ended_s[number] - began_s[number] for number in began_s},
+        stage_s=_stage_seconds(recording.events, counted_of(began_s)),
         position_of={(e.epoch, e.batch): number * ranks for number, e in enumerate(computed)},
     )
 
@@ -119,7 +123,8 @@ def work_of(recording: Recording, measured: Measured, *, rates: IoRates | None =
     batches = []
     for epoch, index in measured.position_of:
         for rank in range(ranks):
-            found = {
+            # Ranks have batches with the same epoch and index. A stage's events for these are in the ranks' order.
+            events = {
                 stage: of_batch[rank]
                 for stage in by_stage
                 if len(of_batch := by_stage[stage][epoch, index]) > rank
@@ -128,7 +133,7 @@ def work_of(recording: Recording, measured: Measured, *, rates: IoRates | None =
                 BatchWork(
                     epoch=epoch,
                     index=index,
-                    **{name: demands_of(found.get(name), rates, strategies) for name in _PREPARING},
+                    **{name: demands_of(events.get(name), rates, strategies) for name in _BATCH_STAGES},
                     # No recording has other ranks' computation. It is assumed to equal this rank's.
                     compute=Demands(cpu_s=compute_cpu[epoch, index]),
                     pause_s=pauses.get((epoch, index), 0.0),
@@ -199,7 +204,7 @@ def disk_demands(
 
 
 def _stage_seconds(events: Sequence[RecordedEvent], counted: Collection[int]) -> dict[str, float]:
-    """Return each stage's mean seconds, over its work for ``counted`` epochs, or over all its work without any."""
+    """Return each stage's mean seconds over the ``counted`` epochs. A stage without work there has its overall mean."""
     of_counted: dict[str, list[float]] = defaultdict(list)
     of_all: dict[str, list[float]] = defaultdict(list)
     for event in events:
@@ -221,9 +226,9 @@ def _superbatches(
     ]
     first = measured.position_of[inspected[0].epoch, inspected[0].batch] if inspected else num_batches
     found = [SuperbatchWork(num_batches=first)] if first else []
-    left = num_batches - first
+    num_left = num_batches - first
     for event in inspected:
-        size = min(event.batches, left)
+        size = min(event.batches, num_left)
         found.append(
             SuperbatchWork(
                 num_batches=size,
@@ -231,16 +236,16 @@ def _superbatches(
                 stage=demands_of(staged.get(event.notes["superbatch"]), rates),
             )
         )
-        left -= size
-    if left:
-        raise ReplayError(f"the superbatches of {left} batches were not recorded; record the run again")
+        num_left -= size
+    if num_left:
+        raise ReplayError(f"the superbatches of {num_left} batches were not recorded; record the run again")
     return tuple(found)
 
 
 def _passes(recording: Recording, num_batches: int, rates: IoRates) -> tuple[PassWork, ...]:
     """Return the passes over the edges for the batches."""
     header = recording.header
-    most = 2 * (header.sweep_batches + header.superbatch)
+    most = 2 * (header.sweep_batches + header.superbatch)  # the bound of `gloader.pipeline.edge_sweeps`
     found = [
         PassWork(
             sweep=demands_of(event, rates),
@@ -274,7 +279,7 @@ def _pauses(events: Sequence[RecordedEvent]) -> dict[tuple[int, int], float]:
     """Return the loop's pauses between two epochs, by the next requested batch. Pure."""
     found, before = {}, None
     # The order is by ends, because a wait without duration begins together with the computation after it.
-    for event in sorted((e for e in events if e.stage in _OF_THE_LOOP), key=lambda event: event.ended_s):
+    for event in sorted((e for e in events if e.stage in _LOOP_STAGES), key=lambda event: event.ended_s):
         if event.stage == "wait" and event.batch == 0 and before is not None:
             found[event.epoch, event.batch] = max(event.started_s - before.ended_s, 0.0)
         if event.stage == "compute":
@@ -288,7 +293,7 @@ def _compute_cpu(events: Sequence[RecordedEvent]) -> dict[tuple[int, int], float
     Other threads are assumed to use the processor evenly while they work.
     """
     others = [
-        event for event in events if event.stage not in _OF_THE_LOOP and event.ended_s > event.started_s
+        event for event in events if event.stage not in _LOOP_STAGES and event.ended_s > event.started_s
     ]
     computed = [event for event in events if event.stage == "compute"]
     times, used = _use_over_time(others)

@@ -1,8 +1,12 @@
-"""A clock for threads that share resources: discrete events, processor sharing. Pure.
+"""A clock for threads that share resources: a discrete-event simulation with processor sharing. Pure.
 
 A thread is a generator. It yields a `Job` and continues when the job is done, or yields a `Gate` and continues when
 the gate is opened. A `Resource` divides its rate among its users. A disk, a link or a network is divided evenly. The
 cores are divided among the runnable threads, as the system's scheduler does.
+
+A job ends when its needs for all resources are met and its lag, a time without use of a resource, has passed. A job is
+in line if other work was at the disk when the job arrived. Each finished job is an `Event`. The event's cause is the
+event whose end let the job start, so the causes lead back along the critical path.
 """
 
 from __future__ import annotations
@@ -25,30 +29,31 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Share of a second, or of the clock's time if that is larger. A smaller rest of a demand is a rounding error.
+# Share of a second, or of the clock's time if that is larger. A smaller remainder of a demand is a rounding error.
 ROUNDING: Final = 1e-12
 
 
 class Resource(Generic[T]):
-    """A resource with equal shares: every requested unit gets the same service, at most one unit's service.
+    """A resource with equal shares: every requested unit gets the same service, and at most a whole unit's service.
 
-    So one number, the service that a permanently used unit had, determines every user's service.
+    So one number, `_service_s`, determines every user's service: the service that a unit in use since the beginning
+    has had. A user is done when this number has grown by the user's seconds per unit.
 
     Parameters
     ----------
     capacity : number of units, such as cores; infinite if users do not compete
     """
 
-    __slots__ = ("_at_s", "_capacity", "_ends", "_had_s", "_rate", "_units", "_used_s", "due_s")
+    __slots__ = ("_at_s", "_capacity", "_ends", "_rate", "_service_s", "_units", "_used_s", "due_s")
 
     def __init__(self, capacity: float) -> None:
         self._capacity = capacity
         self._units = 0.0  # units that are requested at present
         self._rate = 1.0  # seconds of service per second, for each requested unit
-        self._had_s = 0.0  # seconds of service that a permanently used unit had
+        self._service_s = 0.0  # seconds of service for a unit in use since the beginning
         self._used_s = 0.0  # seconds of service over all units
         self._at_s = 0.0  # the time of these values
-        # A heap of users: the service at which each user is done, its number, and its units.
+        # A heap of users: the value of `_service_s` at which each user is done, its number, and its units.
         self._ends: list[tuple[float, int, float, T]] = []
         self.due_s = math.inf  # the time at which the next user is done
 
@@ -64,17 +69,17 @@ class Resource(Generic[T]):
         now_s : the present time
         """
         self._advance(now_s)
-        heappush(self._ends, (self._had_s + seconds / units, number, units, user))
+        heappush(self._ends, (self._service_s + seconds / units, number, units, user))
         self._share(self._units + units)
 
     def release(self, now_s: float) -> list[T]:
         """Remove and return the users that are done at ``now_s``, the next due time."""
         self._advance(now_s)
-        enough_s = self._had_s + ROUNDING * max(1.0, now_s)
+        reached_s = self._service_s + ROUNDING * max(1.0, now_s)
         units, ends, released = self._units, self._ends, []
-        while ends and ends[0][0] <= enough_s:
-            _, _, its_units, user = heappop(ends)
-            units -= its_units
+        while ends and ends[0][0] <= reached_s:
+            _, _, user_units, user = heappop(ends)
+            units -= user_units
             released.append(user)
         self._share(units)
         return released
@@ -89,16 +94,18 @@ class Resource(Generic[T]):
         return self._used_s + self._units * self._rate * (now_s - self._at_s)
 
     def _advance(self, now_s: float) -> None:
-        had_s = self._rate * (now_s - self._at_s)
-        self._had_s += had_s
-        self._used_s += self._units * had_s
+        """Count the service since the last call."""
+        service_s = self._rate * (now_s - self._at_s)
+        self._service_s += service_s
+        self._used_s += self._units * service_s
         self._at_s = now_s
 
     def _share(self, units: float) -> None:
+        """Divide the resource among ``units`` requested units, and find the next due time."""
         self._units = units
         if self._ends:
             self._rate = min(1.0, self._capacity / units)
-            self.due_s = self._at_s + (self._ends[0][0] - self._had_s) / self._rate
+            self.due_s = self._at_s + (self._ends[0][0] - self._service_s) / self._rate
         else:
             self.due_s = math.inf
 
@@ -121,9 +128,11 @@ class Event(NamedTuple):
     started_s: float
     ended_s: float
     demands: Demands
-    limit: int  # the last used resource's index in `RESOURCES`; ``len(RESOURCES)`` without any
-    cause: int  # number of the event whose end started this work; -1 without one
-    meanwhile_s: float = 0.0  # other work's processor seconds while this work used resources
+    limit: (
+        int  # index in `RESOURCES` for the resource whose need was met last; ``len(RESOURCES)`` without any
+    )
+    cause: int  # number of the event whose end started this work; -1 without such an event
+    meanwhile_s: float = 0.0  # processor seconds of other work while this work used resources
     in_line: bool = False  # True if other work was at the disk when this work arrived
 
     @property
@@ -144,10 +153,11 @@ class Job:
     stage: str
     batch: int
     demands: Demands
+    # The clock sets the other fields. `limit`, `cause`, `meanwhile_s` and `in_line` are the fields of `Event`.
     left: int = 0  # resources with a remaining demand
-    is_lagging: bool = False  # all demands are met, and the lag passes
+    is_lagging: bool = False  # True if all demands are met, and the lag passes
     limit: int = _LAG
-    number: int = 0  # counts jobs in the order of their beginnings
+    number: int = 0  # the job's number, in the order of the jobs' beginnings
     runner: _Runner = field(init=False)
     started_s: float = 0.0
     used_s: float = 0.0  # all jobs' processor seconds when this job began
@@ -186,7 +196,10 @@ class _Runner:
 
 
 class Clock:
-    """Runs threads on a machine until nothing more happens.
+    """Runs threads on a machine.
+
+    The loop of `run` alternates two steps. First every ready thread continues until it yields. Then the clock advances
+    to the next moment at which a job has met a demand, or its lag has passed.
 
     Parameters
     ----------
@@ -262,7 +275,7 @@ class Clock:
         job.used_s = self._resources[_CPU].used_s(now_s)
         self._num_begun += 1
         self._num_under_way += 1
-        for number, seconds in enumerate((demands.cpu_s, *demands[2:7])):
+        for number, seconds in enumerate((demands.cpu_s, *demands[2:7])):  # in the order of `RESOURCES`
             if seconds and (scaled_s := seconds / self._speeds[number]) > ROUNDING:
                 units = demands.cores if number == _CPU else 1.0
                 job.in_line = job.in_line or (number in _DISKS and self._resources[number].is_in_use)
@@ -274,8 +287,8 @@ class Clock:
     def _lag_of(self, job: Job) -> float:
         """Return the lag of ``job`` after its demands. Other jobs may have delayed it."""
         demands, cores = job.demands, self._resources[_CPU]
-        own_s = demands.cpu_s / self._speeds[_CPU]
-        job.meanwhile_s = max(cores.used_s(self.now_s) - job.used_s - own_s, 0.0)
+        cpu_s = demands.cpu_s / self._speeds[_CPU]
+        job.meanwhile_s = max(cores.used_s(self.now_s) - job.used_s - cpu_s, 0.0)
         return demands.lag_s + demands.held_up * job.meanwhile_s + demands.in_line_s * job.in_line
 
     def _lag(self, job: Job, lag_s: float) -> None:
@@ -298,7 +311,7 @@ class Clock:
                     job.limit = number
                 if not job.left:
                     done.append(job)
-        # The order is by the jobs' beginnings, for any reason of the wait.
+        # Jobs that are done at the same time end in the order of their beginnings.
         for job in sorted(done, key=_NUMBER) if len(done) > 1 else done:
             if not job.is_lagging and (lag_s := self._lag_of(job)) > ROUNDING:
                 self._lag(job, lag_s)

@@ -1,6 +1,7 @@
 """An epoch's least time, in any order of its work and with any mixture of ways to run it. Pure.
 
-`needs_of` counts the seconds that an epoch needs on each resource and each thread. The linear programme is Plumber's
+`needs_of` counts the seconds that an epoch needs on each resource and each thread. No order of the work is faster than
+the largest need, so this need is the floor. Mixtures of several ways need a linear programme. It is Plumber's
 (M. Kuchnik et al., "Plumber: Diagnosing and Removing Performance Bottlenecks in Machine Learning Data Pipelines",
 MLSys 2022), with the disk, the links and single threads added to the cores.
 """
@@ -48,7 +49,7 @@ def needs_of(
     counted = set(epochs or (batch.epoch for batch in work.batches))
     start = next((number for number, batch in enumerate(work.batches) if batch.epoch in counted), None)
     if start is None:
-        raise ReplayError("there is no batch whose floor could be told")
+        raise ReplayError("there is no batch, so there is no floor")
     pauses = [one for one in _pauses_between(work, shape) if one[0] > start or not one[0]]
     found = {}
     for name, placed in _placed(work, machine, shape).items():
@@ -85,10 +86,14 @@ def without_reads(work: RunWork) -> RunWork:
 
 @dataclass(slots=True)
 class _Placed:
-    """Needs on a resource or a thread, for work with the same reach, by the first position that waits."""
+    """The seconds on one resource or thread, for work with the same reach.
 
-    seconds: NDArray[np.float64]  # (n,) seconds by position
-    reach: int  # number of positions, from the loop's on, whose work can be under way
+    A piece of work counts at the stream position of the first batch that waits for it. Its reach is the number of
+    positions ahead of the loop at which it can be done.
+    """
+
+    seconds: NDArray[np.float64]  # (batches,) seconds by position
+    reach: int
 
     def near(self, position: int) -> float:
         """Return the seconds of all work that can be under way while the loop is at ``position``."""
@@ -96,7 +101,7 @@ class _Placed:
 
 
 def _placed(work: RunWork, machine: Machine, shape: PipelineShape) -> dict[str, list[_Placed]]:
-    """Return the work's seconds on each resource and each thread, by the distance ahead of the loop."""
+    """Return the work's seconds on each resource and each thread, grouped by reach."""
     found: dict[str, dict[int, _Placed]] = {LOOP: {}}
 
     def add(name: str, job: _Job, seconds: float) -> None:
@@ -128,9 +133,9 @@ def _on(machine: Machine, demands: Demands) -> tuple[float, ...]:
 class _Job(NamedTuple):
     """A piece of work."""
 
-    thread: str
-    position: int
-    reach: int  # see `_Placed`
+    thread: str  # the name for the user, such as "gather thread"
+    position: int  # stream position of the first batch that waits for the work
+    reach: int  # most positions between the loop and this position when the work is done
     demands: Demands
 
 
@@ -143,13 +148,13 @@ def _jobs(work: RunWork, shape: PipelineShape) -> Iterator[_Job]:
         of_rank = f" of rank {rank}" if rank else ""
         loop = f"{LOOP}{of_rank}"
         reach = ahead.loops if rank else 0  # the measured rank has done nothing before
-        sends = (f"send thread{of_rank}", ahead.sent) if shape.is_sending else (loop, reach)
+        sender, sent_reach = (f"send thread{of_rank}", ahead.sent) if shape.is_sending else (loop, reach)
         yield _Job(_SAMPLERS, position, ahead.sampled, batch.sample)
         if has_disk:
             yield _Job(_SAMPLERS, position, ahead.traced, batch.trace)
             yield _Job("read thread", position, ahead.gathered, batch.read)
         yield _Job("gather thread", position, ahead.gathered, batch.gather)
-        yield _Job(sends[0], position, sends[1], batch.transfer)
+        yield _Job(sender, position, sent_reach, batch.transfer)
         yield _Job(loop, position, reach, batch.compute)
         if batch.pause_s and not rank and position not in between:
             yield _Job(loop, position, 0, Demands(lag_s=batch.pause_s))
@@ -171,7 +176,7 @@ def _jobs_of_several(work: RunWork, ahead: _Ahead, *, has_disk: bool) -> Iterato
 
 
 class _Ahead(NamedTuple):
-    """The reach for each kind of work."""
+    """The reach for each kind of work, in positions; see `_Placed`."""
 
     loops: int  # other ranks' loops
     sent: int
@@ -256,7 +261,7 @@ def floor_of_mixture(ways: Sequence[Mapping[str, float]]) -> Floor:
         There are several ways, and scipy is not installed.
     """
     if not ways:
-        raise ReplayError("there is no way to run whose floor could be told")
+        raise ReplayError("there is no way to run, so there is no floor")
     if len(ways) == 1:
         return floor_of(ways[0])
     require_solver()
@@ -264,7 +269,7 @@ def floor_of_mixture(ways: Sequence[Mapping[str, float]]) -> Floor:
 
     names = list(dict.fromkeys(name for way in ways for name in way))
     needs = np.array([[way.get(name, 0.0) for way in ways] for name in names])
-    found = linprog(
+    solution = linprog(
         np.append(np.zeros(len(ways)), 1.0),
         A_ub=np.column_stack([needs, -np.ones(len(names))]),
         b_ub=np.zeros(len(names)),
@@ -272,11 +277,11 @@ def floor_of_mixture(ways: Sequence[Mapping[str, float]]) -> Floor:
         b_eq=[1.0],
         method="highs",
     )
-    if found.x is None:
-        raise ReplayError(f"the floor of {len(ways)} settings was not found: {found.message}")
+    if solution.x is None:
+        raise ReplayError(f"the floor of {len(ways)} settings was not solution: {solution.message}")
     # This resource has the largest shadow price: a small reduction of its needs lowers T most.
-    tight = int(np.argmin(found.ineqlin.marginals))
-    return Floor(seconds=float(found.x[-1]), resource=names[tight])
+    tight = int(np.argmin(solution.ineqlin.marginals))
+    return Floor(seconds=float(solution.x[-1]), resource=names[tight])
 
 
 def require_solver() -> None:

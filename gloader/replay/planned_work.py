@@ -1,7 +1,11 @@
 """A planned run's work, from its plan's counts and a recording's costs. Pure.
 
-`learn_costs` learns the seconds per row and byte. `planned_work` applies these costs to a plan's superbatches.
-`steady_work` makes a run's work from a plan's means.
+A what-if changes a recorded run's plan, for example its cache. The new plan's work is not recorded, so it is estimated:
+
+- `learn_costs` learns from the recording the processor seconds per row and byte.
+- `planned_work` applies these costs to the counts of each superbatch in the new plan.
+- `resized_work` makes the work for batches with another size.
+- `steady_work` makes a run's work from a plan's means.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class _Usual(NamedTuple):
-    """Processor seconds of a kind of work."""
+    """Usual processor seconds for a kind of work, as the sum of five terms."""
 
     each: float  # seconds per piece of work
     row: float  # seconds per row
@@ -156,6 +160,7 @@ def _rows_of(
         yield "gather", copied, copied * row_bytes
 
 
+# The fields of `Demands` in seconds.
 _SECONDS: Final = tuple(name for name in Demands._fields if name.endswith("_s"))
 
 
@@ -176,11 +181,12 @@ class SampleCosts:
         again: list[float] = []
         for event in recording.events:
             if event.stage == "sample":
-                where = traces if stage_of(event) == "trace" else kept if event.notes.get("kept") else again
-                where.append(event.cpu_s)
+                costs = traces if stage_of(event) == "trace" else kept if event.notes.get("kept") else again
+                costs.append(event.cpu_s)
         trace = _mean(traces)
         sampled = _mean(again) or trace
-        # A kept batch only has to be sorted, which is the smaller part of sampling.
+        # A kept batch only has to be sorted, which is the smaller part of sampling. Without recorded kept batches, this
+        # part is estimated as the difference between a whole sampling and a trace.
         return cls(
             trace_s=trace or sampled,
             kept_s=_mean(kept) or max(sampled - trace, 0.0),
@@ -234,14 +240,18 @@ def planned_work(
         )
     batches: list[BatchWork] = []
     superbatches: list[SuperbatchWork] = []
-    for one in counts:
-        superbatches.append(costs.superbatch(one, rates))
-        for of_batch in one.batches:
+    for superbatch in counts:
+        superbatches.append(costs.superbatch(superbatch, rates))
+        for batch_counts in superbatch.batches:
             position = len(batches)
             batch = _cached(
-                recorded.batches[position], position, costs, sampling, of_batch.hits + of_batch.admitted
+                recorded.batches[position],
+                position,
+                costs,
+                sampling,
+                batch_counts.hits + batch_counts.admitted,
             )
-            batches.append(replace(batch, read=costs.read_demands(of_batch, one.strategy, rates)))
+            batches.append(replace(batch, read=costs.read_demands(batch_counts, superbatch.strategy, rates)))
     return replace(recorded, batches=tuple(batches), superbatches=tuple(superbatches))
 
 
@@ -323,18 +333,19 @@ def _mean(values: list[float]) -> float:
 
 
 # Superbatches until a run is steady. Two are under way at the same time, so the first two still belong to the start.
-_SUPERBATCHES = 4
-_FEWEST, _MOST = 48, 512
+_SUPERBATCHES: Final = 4
+_FEWEST: Final = 48  # batches: fewer do not give a reliable mean
+_MOST: Final = 512  # batches: more would make the replay slow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepNeeds:
-    """A step's mean needs under a memory plan. No strategy means features in memory."""
+    """A step's mean needs under a memory plan."""
 
     superbatch: int  # S, superbatch size
-    rows: float  # gathered on the host per batch
+    rows: float  # rows gathered on the host per batch
     misses: float  # cache misses among the rows
-    strategy: str = ""
+    strategy: str = ""  # "direct", "staged" or "packed"; "" for features in memory
     ahead_s: float = 0.0  # disk seconds per batch for its superbatch's sweep
     own_s: float = 0.0  # disk seconds for the batch's own reads
     swept_bytes: float = 0.0  # bytes per batch that the sweep reads and writes
@@ -409,6 +420,6 @@ def _steady_batch(
     if not needs.strategy:
         return _in_memory(batch, int(needs.rows), costs, sampling)
     # About as many rows are admitted as are missed.
-    found = _cached(batch, position, costs, sampling, max(needs.rows, needs.misses))
+    cached = _cached(batch, position, costs, sampling, max(needs.rows, needs.misses))
     cpu_s = costs.seconds(f"read {needs.strategy}", needs.misses, needs.misses * costs.row_bytes)
-    return replace(found, read=Demands(cpu_s=cpu_s, disk_s=needs.own_s))
+    return replace(cached, read=Demands(cpu_s=cpu_s, disk_s=needs.own_s))

@@ -1,4 +1,8 @@
-"""A recorded run: its threads' work with the resources used, and a header with the machine and the settings."""
+"""A recorded run: its threads' work with the resources used, and a header with the machine and the settings.
+
+A recording is stored as a trace file for Perfetto, which `TimelineRecorder.write` writes. Each piece of work is a slice
+in it. A slice's notes are further counts of the stage, such as hits and misses.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,7 @@ class RecordedEvent(NamedTuple):
     thread: int  # number of the thread's track
     epoch: int
     batch: int  # index in the epoch; the first index for several batches
-    batches: int
+    batches: int  # number of batches that the work serves
     started_s: float  # seconds after the recording's first event
     ended_s: float
     # Processor seconds of the thread and its helpers. For "compute", the process's seconds during the computation.
@@ -57,7 +61,8 @@ class RecordedTable:
     row_bytes: int  # R, as stored
     cache_rows: int  # C, rows in the host cache
     device_rows: int = 0  # rows in the device's memory
-    # Longest holes that reads include: in a batch's first reads, and in sweeps. None if no rows were read.
+    # Longest gaps between rows that one read may include: in a batch's first reads, and in sweeps. None if no rows were
+    # read.
     gap_bytes: int | None = None
     sweep_gap_bytes: int | None = None
 
@@ -175,6 +180,7 @@ def parse_recording(body: Mapping[str, Any]) -> Recording:
     return Recording(header=parsed, events=tuple(sorted(events, key=lambda event: event.started_s)))
 
 
+# A slice's arguments that are fields of `RecordedEvent`. All others are notes.
 _COLUMNS: Final = ("epoch", "batch", "batches", "cpu_us", "requests", "bytes_read", "bytes_written")
 
 
@@ -203,10 +209,10 @@ def _event(event: Mapping[str, Any]) -> RecordedEvent:
         _text(notes["strategy"])
         needed = (*needed, "misses")
     if missing := [name for name in needed if name not in notes]:
-        raise ValueError(f"{stage} says no {missing[0]}")
+        raise ValueError(f"{stage} has no note {missing[0]}")
     for name in _COUNTS:
         if index(notes.get(name, 0)) < 0:
-            raise ValueError(f"{stage} says {name} {notes[name]}")
+            raise ValueError(f"{stage} has the note {name} {notes[name]}")
     return RecordedEvent(
         stage=stage,
         thread=index(event["tid"]),
@@ -231,6 +237,7 @@ def _require_rates(rates: IoRates) -> None:
             raise ValueError(f"{name} is {shown(rate)}")
 
 
+# Rates by which times are divided. The other rates may be 0.
 _POSITIVE: Final = (
     "random_reads_per_s",
     "read_bytes_per_s",
@@ -243,13 +250,13 @@ _POSITIVE: Final = (
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{shown(value)} is no text")
+        raise TypeError(f"{shown(value)} is not text")
     return value
 
 
 def _require_counts(record: DataclassInstance, *, least: int = 0) -> None:
     """Raise ValueError unless all integer fields in ``record`` are at least ``least``."""
-    for one in fields(record):
-        found = getattr(record, one.name)
-        if type(found) is int and found < least:
-            raise ValueError(f"{one.name} is {shown(found)}")
+    for record_field in fields(record):
+        value = getattr(record, record_field.name)
+        if type(value) is int and value < least:
+            raise ValueError(f"{record_field.name} is {shown(value)}")

@@ -1,8 +1,9 @@
 """A run's replay: the pipeline's stages on the clock of `engine`. Pure.
 
-Threads and channels follow the pipeline's description, `PipelineShape.links`. The other meeting points have the same
-names as in `gloader.pipeline`. The durations come from `RunWork`. Channels need no locks here: a replayed thread runs
-until it works or waits.
+A replayed thread is a generator. It yields a `Job`, which takes the duration of its demands in `RunWork`, or a `Gate` to
+wait. `PipelineShape.links` gives the stages' threads and the channels between them. The threads also meet at the
+sampler pool, the feature buffers and the ranks' barrier. These have the same names as in `gloader.pipeline`. They need
+no locks here, because only one replayed thread runs at any moment, and it runs until it works or waits.
 """
 
 from __future__ import annotations
@@ -54,17 +55,17 @@ class ReplayChannel(Generic[T]):
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """One of the sampler pool's two sequences, as in `gloader.pipeline.sample`."""
+    """One of the sampler pool's two sequences, batches or traces, as in `gloader.pipeline.sample`."""
 
     stage: str
-    demands: list[Demands]
-    started: int = 0
-    taken: int = 0
-    done: set[int] = field(default_factory=set)
+    demands: list[Demands]  # by stream position
+    started: int = 0  # items that a sampler thread has begun
+    taken: int = 0  # items that the consumer has taken, in order
+    done: set[int] = field(default_factory=set)  # positions of items that wait for the consumer
 
 
 class Pool:
-    """The sampler threads. Batches go before traces. Each lane is at most ``ahead`` of its consumer."""
+    """The sampler threads' work. Batches go before traces. Each lane is at most ``ahead`` items before its consumer."""
 
     def __init__(self, clock: Clock, work: RunWork, shape: PipelineShape) -> None:
         self._ahead = shape.ahead
@@ -74,9 +75,13 @@ class Pool:
             Lane("trace", [batch.trace for batch in work.batches]) if shape.features == "ssd" else None
         )
         self.gate = Gate(clock)
-        self.num_ready = work.num_known if work.passes else self._num_batches
-        # This counts only batches from passes, not batches without a need for a pass, like `SweptBatches`.
-        self._num_known = self.num_made = work.num_known
+        self.num_ready = (
+            work.num_known if work.passes else self._num_batches
+        )  # positions that can be sampled now
+        self._num_known = work.num_known
+        self.num_made = (
+            work.num_known
+        )  # the known batches, and the batches made from passes; like `SweptBatches`
 
     def sampler(self) -> Thread:
         """Return one sampler thread."""
@@ -102,7 +107,7 @@ class Pool:
 
     def _claim(self) -> Lane | None:
         """Return the lane with a thread's next work, or None if there is no work now."""
-        # A batch starts after its trace was taken, because it is then decided whether the batch is kept.
+        # A batch starts after its trace was taken. Only then is it known whether the batch was kept.
         is_inspected = self.traces is None or self.batches.started < self.traces.taken
         if is_inspected and self._may_start(self.batches):
             return self.batches
@@ -121,7 +126,7 @@ class Ring:
     """
 
     def __init__(self, clock: Clock, shape: PipelineShape) -> None:
-        self._left = shape.num_buffers
+        self._left = shape.num_buffers  # free buffers
         self._gate = Gate(clock)
         self._is_emptied = shape.num_buffers == 1 and shape.num_ranks == 1
         self._is_lent = False
@@ -155,7 +160,7 @@ class Ring:
 
 
 class StepBarrier:
-    """The ranks' barrier: they sum their gradients at each step's end."""
+    """The barrier at each step's end, where the ranks sum their gradients."""
 
     def __init__(self, clock: Clock, num_ranks: int) -> None:
         self._num_ranks = num_ranks
@@ -222,7 +227,11 @@ def replay(work: RunWork, machine: Machine, shape: PipelineShape) -> Replayed:
 
 
 class _ReplayRun:
-    """A run under way."""
+    """One replay: its threads, and the channels, rings and gates between them.
+
+    With several ranks, the batch at stream position p belongs to rank p modulo the number of ranks. The thread of
+    `_share` deals gathered batches out to the ranks.
+    """
 
     def __init__(self, work: RunWork, machine: Machine, shape: PipelineShape) -> None:
         clock = self._clock = Clock(machine)
@@ -241,11 +250,12 @@ class _ReplayRun:
         self._splits = {*self._firsts, len(work.batches)}  # where superbatches begin and end
         self._collected = 0  # superbatches with their traces
         ranks = range(shape.num_ranks)
-        self._own: list[ReplayChannel[int]] = [ReplayChannel(clock, float("inf")) for _ in ranks]
+        # By rank: the gathered batches of this rank, and those on its device.
+        self._dealt: list[ReplayChannel[int]] = [ReplayChannel(clock, float("inf")) for _ in ranks]
         self._sent: list[ReplayChannel[int]] = [ReplayChannel(clock, shape.sent_ahead) for _ in ranks]
         self._rings = [Ring(clock, shape) for _ in ranks]
-        self._begun = [0 for _ in ranks]  # batches with a started computation
-        self._pace = [Gate(clock) for _ in ranks]
+        self._begun = [0 for _ in ranks]  # by rank: batches whose computation has started
+        self._pace = [Gate(clock) for _ in ranks]  # by rank: opened at the start of each computation
         self._steps = StepBarrier(clock, shape.num_ranks if shape.is_synchronous else 1)
         self._step_s: dict[int, list[float]] = defaultdict(list)
         self._epoch_s: dict[int, float] = {}
@@ -279,12 +289,13 @@ class _ReplayRun:
         )
 
     def _sweep(self) -> Thread:
+        """Make edge_pass pass over the edges after another, none too far ahead of the samplers."""
         pool, last = self._pool, len(self._work.batches) - 1
-        for one in self._work.passes:
-            while one.completed - pool.num_made > one.most_waiting:
+        for edge_pass in self._work.passes:
+            while edge_pass.completed - pool.num_made > edge_pass.most_waiting:
                 yield pool.gate
-            yield Job("sweep", min(pool.num_ready, last), one.sweep)
-            pool.num_ready = max(pool.num_ready, one.completed)
+            yield Job("sweep", min(pool.num_ready, last), edge_pass.sweep)
+            pool.num_ready = max(pool.num_ready, edge_pass.completed)
             pool.gate.open()
 
     def _stage(self, link: StageLink) -> Thread:
@@ -319,18 +330,20 @@ class _ReplayRun:
     def _collect(self, number: int) -> Waits:
         """Wait for a superbatch's traces and, except for the first superbatch, the next one's traces."""
         superbatches, traces = self._work.superbatches, self._pool.traces
-        wanted = min(number + 2, len(superbatches)) if number else 1
-        while self._collected < wanted and traces is not None:
+        num_needed = min(number + 2, len(superbatches)) if number else 1
+        while self._collected < num_needed and traces is not None:
             for _ in range(superbatches[self._collected].num_batches):
                 yield from self._pool.take(traces)
             self._collected += 1
 
     def _share(self) -> Thread:
+        """Deal the gathered batches out to the ranks."""
         for position in range(len(self._work.batches)):
             yield from self._gathered.get()
-            yield from self._own[position % self._shape.num_ranks].put(position)
+            yield from self._dealt[position % self._shape.num_ranks].put(position)
 
     def _send(self, rank: int) -> Thread:
+        """Send a rank's batches to its device, at most ``sent_ahead`` before the computations."""
         source = self._source(rank)
         for number, position in enumerate(self._positions(rank)):
             yield from source.get()
@@ -343,7 +356,7 @@ class _ReplayRun:
             yield from self._sent[rank].put(position)
 
     def _loop(self, rank: int) -> Thread:
-        """The loop that takes a rank's batches and computes."""
+        """Take a rank's batches and compute, as the training loop does. Rank 0's times are the run's times."""
         clock, epoch, began_s = self._clock, None, 0.0
         for position in self._positions(rank):
             batch = self._work.batches[position]
@@ -377,7 +390,7 @@ class _ReplayRun:
         self._rings[rank].lend()
 
     def _source(self, rank: int) -> ReplayChannel[int]:
-        return self._gathered if self._shape.num_ranks == 1 else self._own[rank]
+        return self._gathered if self._shape.num_ranks == 1 else self._dealt[rank]
 
     def _ring_of(self, position: int) -> Ring:
         return self._rings[position % self._shape.num_ranks]

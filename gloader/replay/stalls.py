@@ -1,5 +1,8 @@
 """Stalls, and a replayed epoch's critical path: the work that the epoch's end waited for. Pure.
 
+A stall is the time that one cause adds to an epoch. Its size is the difference between two replays, with the cause and
+without it.
+
 J. Mohan et al., "Analyzing and Mitigating Data Stalls in DNN Training", VLDB 2021, measures stalls by three runs: with
 synthetic batches, with everything cached, and unchanged. A. Sharma et al., "Stash", ICDCS 2023, adds ranks and
 machines. Here each run is a replay.
@@ -23,9 +26,10 @@ if TYPE_CHECKING:
     from gloader.replay.work import Machine, PipelineShape, RunWork
 
 
-# Words for the user, by stage. A stage's own time is its time without other work. Additional time, from competition
-# for the cores or from delays by other work, is separate.
-_NAMES: Final[Mapping[str, str]] = {"stage": "sweep", "trace": "sample"}
+_NAMES: Final[Mapping[str, str]] = {"stage": "sweep", "trace": "sample"}  # words for the user, by stage
+# The parts of an epoch that belong to no stage. A stage's part is its time without other work. Its additional time,
+# from competition for the cores or from delays by other work, counts as `CORES`. The time before the first work on the
+# path counts as `START`.
 CORES: Final = "waiting for cores"
 START: Final = "start"
 _CPU: Final = RESOURCES.index("cpu")
@@ -46,8 +50,8 @@ def parts_of_epoch(replayed: Replayed, epoch: int) -> dict[str, float]:
     for event, took in _path(replayed, epoch):
         waited = 0.0
         if event.limit == _CPU or event.demands.cpu_s / event.demands.cores >= event.demands.alone_s:
-            own_s = event.demands.alone_s + event.in_line_s
-            waited = min(max(event.ended_s - event.started_s - own_s, 0.0), took)
+            alone_s = event.demands.alone_s + event.in_line_s
+            waited = min(max(event.ended_s - event.started_s - alone_s, 0.0), took)
         found[_NAMES.get(event.stage, event.stage)] += took - waited
         found[CORES] += waited
     # Work may have ended before its successor began, for example if a thread also waited for a pause.
@@ -89,13 +93,13 @@ def lag_share(replayed: Replayed, epochs: tuple[int, ...], *, but: Collection[st
 def _path(replayed: Replayed, epoch: int) -> Iterator[tuple[Event, float]]:
     """Yield the work that an epoch's end waited for, last piece first, with its seconds on the path."""
     events, number = replayed.events, replayed.last_event[epoch]
-    at = events[number].ended_s
-    begin = at - replayed.epoch_s[epoch]
-    while number >= 0 and at > begin:
+    moment_s = events[number].ended_s
+    begin_s = moment_s - replayed.epoch_s[epoch]
+    while number >= 0 and moment_s > begin_s:
         event = events[number]
-        started = max(event.started_s, begin)
-        yield event, max(min(event.ended_s, at) - started, 0.0)
-        at = min(at, started)
+        started_s = max(event.started_s, begin_s)
+        yield event, max(min(event.ended_s, moment_s) - started_s, 0.0)
+        moment_s = min(moment_s, started_s)
         number = event.cause
 
 

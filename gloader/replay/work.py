@@ -1,6 +1,13 @@
 """A run's work as values: batch counts, demands, the machine, and the pipeline's shape.
 
-A machine turns demands into time.
+A piece of work is one stage's work on one batch, one superbatch or one pass. Its demands are the seconds for which it
+uses each resource. `gloader.replay.replay` turns demands into time, for a machine and a pipeline shape.
+
+- A trace has a batch's nodes. It is sampled ahead of the batch, so that its superbatch can be planned.
+- The stage "stage" sweeps a superbatch's missing rows: it reads them in file order, before their batches. It keeps them
+  in memory ("staged") or writes a pack, a spill file with one region per batch ("packed"). With "direct", it does not
+  sweep: each batch reads its own rows.
+- A pass reads the edges in file order. Its stage is "sweep".
 """
 
 from __future__ import annotations
@@ -13,9 +20,9 @@ class BatchCounts(NamedTuple):
     """One batch's counts over all tables."""
 
     rows: int  # rows gathered on the host, without rows on the device
-    hits: int
-    misses: int
-    admitted: int
+    hits: int  # rows found in the host cache
+    misses: int  # rows read from the disk
+    admitted: int  # rows put into the host cache
     read_requests: int  # the batch's own reads; 0 if its superbatch is staged in memory
     read_bytes: int  # bytes in the batch's own reads; with a pack, its region's bytes
 
@@ -26,7 +33,7 @@ class SuperbatchCounts:
 
     batches: tuple[BatchCounts, ...]
     strategy: str  # "direct", "staged" or "packed", for the table with the most reads
-    accesses: int  # accesses in the trace
+    accesses: int  # rows in the traces, repeats counted
     stage_requests: int  # the sweep's reads; 0 if each batch reads its own rows
     stage_bytes: int  # bytes that the sweep reads
     written_bytes: int  # bytes written into packs
@@ -47,7 +54,7 @@ class SuperbatchCounts:
 # every other resource evenly.
 RESOURCES: Final = ("cpu", "disk", "spill", "link", "device", "network")
 
-# Sampled batches per rank that wait for the gather. The sampler threads hold further batches.
+# Sampled batches per rank that may wait for the gather. The sampler threads hold further batches.
 SAMPLED_AHEAD: Final = 2
 
 
@@ -66,11 +73,12 @@ class Demands(NamedTuple):
     link_s: float = 0.0  # seconds on the link between host and device
     device_s: float = 0.0  # seconds on the device
     network_s: float = 0.0  # seconds on the network between machines
-    lag_s: float = 0.0
-    # More lag for each processor second of other threads during the work: they hold the interpreter's lock and fill
-    # the caches.
+    lag_s: float = 0.0  # seconds after the needs are met
+    # Additional seconds of lag per processor second of other threads during the work. These threads hold the
+    # interpreter's lock and fill the processor's caches.
     held_up: float = 0.0
-    # More lag if other work uses the disk when this work arrives: it waits behind the queued requests.
+    # Additional seconds of lag if other work uses the disk when this work arrives. This work waits behind the queued
+    # requests.
     in_line_s: float = 0.0
 
     @property
@@ -89,7 +97,7 @@ class BatchWork:
     epoch: int
     index: int
     trace: Demands = NOTHING  # sampling ahead, for the trace
-    sample: Demands = NOTHING  # sampling for the batch, or fetching the kept one
+    sample: Demands = NOTHING  # sampling again, or finishing the batch that was kept from the trace on
     read: Demands = NOTHING
     gather: Demands = NOTHING
     transfer: Demands = NOTHING
@@ -170,11 +178,12 @@ class PipelineShape:
 
     features: str  # "ram" or "ssd"
     sampler_threads: int = 1
-    ahead: int = 3  # most sampled batches that wait for execution, and most traces that wait for inspection
+    ahead: int = 3  # most batches, and most traces, that samplers start before the pipeline takes them
     num_buffers: int = 3  # feature buffers per rank
     planned_at_once: int = 2  # most superbatches with plans
     waiting: int = 1  # most items that wait between two stages
-    # Batches that are read before superbatch 1 gets the disk: a step's batches, which machines share.
+    # Batches that are read before superbatch 1 gets the disk. With an exchange between machines, these are the batches
+    # of one step.
     unit: int = 1
     num_ranks: int = 1  # ranks that this loader serves in turn
     is_synchronous: bool = True  # True if ranks wait for each other at each step's end

@@ -33,7 +33,7 @@ def test_a_resource_that_a_way_does_not_name_is_not_needed_by_it() -> None:
 
 
 def test_errors_say_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ReplayError, match="there is no way to run whose floor could be told"):
+    with pytest.raises(ReplayError, match="there is no way to run, so there is no floor"):
         floor_of_mixture([])
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
     with pytest.raises(MissingDependencyError, match=r"needs scipy; install .*\[tune\]"):

@@ -194,9 +194,9 @@ def test_what_no_setting_changes_is_left_without_reads() -> None:
 
 
 def test_where_there_is_no_batch_nothing_is_needed() -> None:
-    with pytest.raises(ReplayError, match="there is no batch whose floor could be told"):
+    with pytest.raises(ReplayError, match="there is no batch, so there is no floor"):
         needs_of(RunWork(batches=()), TWO_CORES, RAM)
-    with pytest.raises(ReplayError, match="there is no batch whose floor could be told"):
+    with pytest.raises(ReplayError, match="there is no batch, so there is no floor"):
         needs_of(RunWork(batches=batches(2)), TWO_CORES, RAM, epochs=(3,))
 
 

@@ -234,17 +234,17 @@ def noted(stage: str, **notes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("event", "what"),
     [
-        (noted("inspect", hits=1, misses=2), "inspect says no superbatch"),
-        (noted("inspect", superbatch=1, misses=2), "inspect says no hits"),
-        (noted("stage"), "stage says no superbatch"),
-        (noted("stage", superbatch=1, strategy="staged"), "stage says no misses"),
-        (noted("stage", superbatch=1, strategy=3, misses=1), "3 is no text"),
-        (noted("read", superbatch=1), "read says no misses"),
+        (noted("inspect", hits=1, misses=2), "inspect has no note superbatch"),
+        (noted("inspect", superbatch=1, misses=2), "inspect has no note hits"),
+        (noted("stage"), "stage has no note superbatch"),
+        (noted("stage", superbatch=1, strategy="staged"), "stage has no note misses"),
+        (noted("stage", superbatch=1, strategy=3, misses=1), "3 is not text"),
+        (noted("read", superbatch=1), "read has no note misses"),
         (noted("read", superbatch=1, misses="4"), "TypeError"),
-        (noted("gather"), "gather says no rows"),
-        (noted("gather", hits=1), "gather says no admitted"),
-        (noted("gather", rows=-1), "gather says rows -1"),
-        (noted("sweep"), "sweep says no completed"),
+        (noted("gather"), "gather has no note rows"),
+        (noted("gather", hits=1), "gather has no note admitted"),
+        (noted("gather", rows=-1), "gather has the note rows -1"),
+        (noted("sweep"), "sweep has no note completed"),
     ],
 )
 def test_work_that_does_not_say_what_it_was_is_refused(event: dict[str, Any], what: str) -> None:
