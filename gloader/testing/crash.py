@@ -4,6 +4,9 @@ The idea is from SQLite's ``test6.c``. `CrashRecorder` performs every call and l
 as a power loss at any point of the log could leave it. Synced data is there. Each other 512-byte sector and each
 other change of a folder may or may not be there. Only a rename is atomic, as on every journaling file system. Only
 fsync guarantees an order.
+
+The log has three kinds of operations: a write to a file, a sync of a file or folder, and a change of folder entries. A
+node is the number of a file or a folder, like an inode.
 """
 
 from __future__ import annotations
@@ -19,16 +22,17 @@ if TYPE_CHECKING:
     from random import Random
 
 SECTOR_BYTES: Final = 512
+# The surviving part of unsynced data, see `CrashRecorder.crash`.
 Survival: TypeAlias = Literal["none", "all", "last", "torn"]
 SURVIVALS: Final[tuple[Survival, ...]] = ("none", "all", "last", "torn")
-_ROOT: Final = 0
+_ROOT: Final = 0  # the root folder's node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Write:
-    node: int
-    offset: int
-    data: bytes
+    node: int  # the file
+    offset: int  # position in the file
+    data: bytes  # empty if only the size is set, to ``offset``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +42,9 @@ class _Sync:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entries:
-    """A change of folders in one step: (folder, name, node), or None as node for a removal."""
+    """Changes of folder entries in one step. A rename has two changes: a removal and a new entry."""
 
-    changes: tuple[tuple[int, str, int | None], ...]
+    changes: tuple[tuple[int, str, int | None], ...]  # folder, name, and node; None as node is a removal
 
     @property
     def folders(self) -> set[int]:
@@ -59,7 +63,7 @@ class CrashRecorder(OsIO):
         self._root = Path(os.path.realpath(root))
         self._log: list[_Op] = []
         self._tree: dict[int, dict[str, int]] = {_ROOT: {}}  # folder -> name -> node, as seen by the program
-        self._folders = {_ROOT}
+        self._folders = {_ROOT}  # the nodes that are folders
         self._open_files: dict[int, list[int]] = {}  # fd -> [node, position]
         self._next_node = 1
         # The initial content counts as durable, so the log begins with this content, synced.
@@ -104,6 +108,7 @@ class CrashRecorder(OsIO):
                 (to / name).write_bytes(contents.get(node, b""))
 
     def _import(self, path: Path, folder: int) -> None:
+        """Log the content of ``path`` as synced, as the node ``folder``."""
         for child in sorted(path.iterdir()):
             node = self._add(is_folder=child.is_dir())
             self._change((folder, child.name, node))
@@ -115,6 +120,7 @@ class CrashRecorder(OsIO):
         self._log.append(_Sync(node=folder))
 
     def _add(self, *, is_folder: bool) -> int:
+        """Return a new node."""
         node, self._next_node = self._next_node, self._next_node + 1
         if is_folder:
             self._folders.add(node)
@@ -136,6 +142,7 @@ class CrashRecorder(OsIO):
         return self._tree[folder][name]
 
     def _change(self, *changes: tuple[int, str, int | None]) -> None:
+        """Change folder entries, and log the changes as one step."""
         for folder, name, node in changes:
             if node is None:
                 self._tree[folder].pop(name, None)
@@ -262,7 +269,10 @@ def _surviving_entries(log: list[_Op], survival: Survival, random: Random) -> li
 
 
 def _durable_entries(log: list[_Op]) -> set[int]:
-    """Return the changes made durable by an fsync of one of their folders, or by a later durable change."""
+    """Return the log's indices of changes made durable by an fsync of one of their folders, or by a later such change.
+
+    A later durable change counts if it concerns the same folder.
+    """
     durable: set[int] = set()
     synced: set[int] = set()
     # The loop runs backwards: an fsync makes earlier changes durable, and a durable rename includes its other folder.
@@ -294,17 +304,18 @@ def _surviving_contents(log: list[_Op], survival: Survival, random: Random) -> d
         content = contents.setdefault(op.node, bytearray())
         is_durable = index < last_sync.get(op.node, -1)
         if not op.data and (is_durable or _survives(survival, random, is_last=index == len(log) - 1)):
-            _put(content, op.offset, b"")  # a size that was set
+            _put(content, op.offset, b"")  # the set size survives
         # A disk writes full sectors, and the sectors of one write in any order.
         for start in range(0, len(op.data), SECTOR_BYTES):
             if is_durable or _survives(survival, random, is_last=index == len(log) - 1):
                 _put(content, op.offset + start, op.data[start : start + SECTOR_BYTES])
-        # Here only the new size survives, and the sectors read as zeros.
+        # The new size may survive without the data. The sectors then read as zeros.
         if survival == "torn" and random.random() < 0.5:
             _put(content, op.offset + len(op.data), b"")
     return {node: bytes(content) for node, content in contents.items()}
 
 
 def _put(content: bytearray, offset: int, data: bytes) -> None:
+    """Write ``data`` at ``offset``. A file that is too short grows by zeros."""
     content.extend(bytes(max(0, offset + len(data) - len(content))))
     content[offset : offset + len(data)] = data

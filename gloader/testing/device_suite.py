@@ -1,4 +1,8 @@
-"""The conformance suite for compute devices. A test class inherits it and makes the device."""
+"""The conformance suite for compute devices. A test class inherits it and makes the device.
+
+A device receives batches: `upload` copies arrays, and `gather` puts feature rows together. An asynchronous device, such
+as a GPU, works later than the call. Its marks, like CUDA's events, are points in its work for which threads can wait.
+"""
 
 # ruff: noqa: S101 - tests that are shipped, for devices elsewhere to inherit
 

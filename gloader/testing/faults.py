@@ -1,4 +1,7 @@
-"""Faults on demand: failing system calls, and an object store with late, refused, cut or damaged answers."""
+"""Faults on demand: failing system calls, and an object store with late, refused, cut or damaged answers.
+
+`FaultyOS` stands in for `OsIO`, through which all system calls go. `FaultyObjects` stands in for an `ObjectStore`.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ class FaultyOS(OsIO):
     ----------
     fail_at : number of the failing call (from 1, among ``calls``); 0 fails none
     error : errno of the failure
-    repeat : number of failing calls, from the first on
+    repeat : number of consecutive calls that fail, from ``fail_at`` on
     calls : names of the counted methods; defaults to all
     short : most bytes of a read or write; 0 means no limit
     corrupt : a byte that reads return changed
@@ -100,6 +103,7 @@ class FaultyOS(OsIO):
         return 0 < self._fail_from <= self.num_calls
 
     def _enter(self, name: str) -> None:
+        """Count the call ``name``. Raises OSError if this call fails."""
         if name not in self._calls:
             return
         # Read threads call concurrently. The number decides which thread's call fails.
@@ -183,8 +187,9 @@ def _counted(name: str) -> Callable[..., Any]:
 for _name in EVERY_CALL - vars(FaultyOS).keys():
     setattr(FaultyOS, _name, _counted(_name))
 
-# A request's fault: refusal with an errno (EBUSY is 503), half of the bytes, more bytes than requested, a
-# flipped bit, or no answer while the store is held up. None means no fault.
+# A request's fault: an errno refuses the request (EBUSY is 503), "cut" returns half of the bytes, "long" more than
+# requested, "flip" changes a bit, "hang" returns no answer before `FaultyObjects.go_on` is set, and "alien" raises an
+# error that no store raises. None means no fault.
 Fault: TypeAlias = "int | Literal['cut', 'long', 'flip', 'hang', 'alien'] | None"
 
 
@@ -192,10 +197,10 @@ Fault: TypeAlias = "int | Literal['cut', 'long', 'flip', 'hang', 'alien'] | None
 class Asked:
     """One request for a part of an object."""
 
-    name: str
-    start: int
-    length: int
-    etag: str
+    name: str  # the object
+    start: int  # first requested byte
+    length: int  # requested bytes
+    etag: str  # the expected version of the object
 
 
 class FaultyObjects:
@@ -222,10 +227,10 @@ class FaultyObjects:
         self._delay_s = delay_s
         self._lock = threading.Lock()
         self.is_away = is_away
-        self.asked: list[Asked] = []
+        self.asked: list[Asked] = []  # the partial reads so far
         self.num_others = 0  # requests other than partial reads
-        self.num_running = 0
-        self.most_running = 0
+        self.num_running = 0  # partial reads under way
+        self.most_running = 0  # most partial reads under way at the same time
         self.go_on = threading.Event()  # ends hanging requests
 
     @property
@@ -245,16 +250,16 @@ class FaultyObjects:
 
     def get(self, name: str, start: int, length: int, etag: str, /) -> Buffer:
         """See `ObjectStore.get`. The answer may have a fault."""
-        asked = Asked(name=name, start=start, length=length, etag=etag)
+        request = Asked(name=name, start=start, length=length, etag=etag)
         with self._lock:
             number = len(self.asked)
-            self.asked.append(asked)
+            self.asked.append(request)
             self.num_running += 1
             self.most_running = max(self.most_running, self.num_running)
         try:
             time.sleep(self._delay_s)
             self._require_here(name)
-            return self._get(asked, self._fault(number, asked))
+            return self._get(request, self._fault(number, request))
         finally:
             with self._lock:
                 self.num_running -= 1
@@ -271,18 +276,20 @@ class FaultyObjects:
         """See `ObjectStore.delete`."""
         self._objects.delete(name)
 
-    def _get(self, asked: Asked, fault: Fault) -> Buffer:
+    def _get(self, request: Asked, fault: Fault) -> Buffer:
         if isinstance(fault, int):
-            raise StoreReadError(fault, f"refused with errno {fault} (injected)", f"{self.url}/{asked.name}")
+            raise StoreReadError(
+                fault, f"refused with errno {fault} (injected)", f"{self.url}/{request.name}"
+            )
         if fault == "alien":
-            raise RuntimeError("what no store should raise (injected)")
+            raise RuntimeError("an error that no store should raise (injected)")
         if fault == "hang":
             self.go_on.wait()
-        data = self._objects.get(asked.name, asked.start, asked.length, asked.etag)
+        data = self._objects.get(request.name, request.start, request.length, request.etag)
         if fault == "cut":
-            return bytes(data)[: asked.length // 2]
+            return bytes(data)[: request.length // 2]
         if fault == "long":
-            return bytes(data) + bytes(asked.length)
+            return bytes(data) + bytes(request.length)
         if fault == "flip":
             damaged = bytearray(data)
             damaged[len(damaged) // 2] ^= 16

@@ -1,4 +1,8 @@
-"""The conformance suite for samplers over several types. A test class inherits it and makes the sampler."""
+"""The conformance suite for samplers over several types. A test class inherits it and makes the sampler.
+
+The test graph has four node types, one of them without nodes, and six relations, two of them without edges. A rule and
+its draws are those of `gloader.testing.sampler_suite`, with one drawn array for each relation.
+"""
 
 # ruff: noqa: S101 - tests that are shipped, for samplers elsewhere to inherit
 
@@ -69,13 +73,13 @@ def hetero_batch_bytes(batch: HeteroBatch) -> dict[str, bytes]:
     """Return every field of ``batch`` as bytes, by name: equal batches give equal bytes. Pure."""
     named = {"id": repr(batch.id).encode(), "num_seeds": repr(dict(batch.num_seeds)).encode()}
     named |= {f"nodes[{name}]": found.tobytes() for name, found in batch.nodes.items()}
-    for at, blocks in enumerate(batch.blocks):
+    for hop, blocks in enumerate(batch.blocks):
         for relation, block in blocks.items():
-            where = f"blocks[{at}][{':'.join(relation)}]"
-            named[where] = repr((block.num_src, block.num_dst)).encode()
+            prefix = f"blocks[{hop}][{':'.join(relation)}]"
+            named[prefix] = repr((block.num_src, block.num_dst)).encode()
             for name in ("indptr", "indices", "edge_ids", "edge_weight"):
                 array = getattr(block, name)
-                named |= {} if array is None else {f"{where}.{name}": array.tobytes()}
+                named |= {} if array is None else {f"{prefix}.{name}": array.tobytes()}
     return named
 
 
@@ -93,13 +97,15 @@ def draw_hetero_hops(
     frontier = rule.begin(batch_id, seeds)
     drawn = []
     for _ in range(rule.num_hops):
-        of_hop: list[NDArray[Any]] = []
-        for of_relation, topology, part in zip(
+        hop_draws: list[NDArray[Any]] = []
+        for relation_rule, topology, part in zip(
             rule.rules, graph.relations.values(), rule.parts(frontier), strict=True
         ):
             assert isinstance(topology, CscGraph)
-            of_hop.append(np.empty(0, np.int32) if part is None else draw_hop(of_relation, topology, part))
-        drawn.append(tuple(of_hop))
+            hop_draws.append(
+                np.empty(0, np.int32) if part is None else draw_hop(relation_rule, topology, part)
+            )
+        drawn.append(tuple(hop_draws))
         frontier = rule.extend(frontier, drawn[-1])
     return drawn
 
@@ -149,10 +155,10 @@ class HeteroSamplerSuite:
                 topology = graph.relations[relation]
                 assert isinstance(topology, CscGraph)
                 sources, destinations = batch.nodes[relation[0]], batch.nodes[relation[2]]
-                at = np.repeat(destinations[: block.num_dst], np.diff(block.indptr))
+                edge_destinations = np.repeat(destinations[: block.num_dst], np.diff(block.indptr))
                 assert (topology.indices[block.edge_ids] == sources[block.indices]).all()
-                assert (topology.indptr[at] <= block.edge_ids).all()
-                assert (block.edge_ids < topology.indptr[at + 1]).all()
+                assert (topology.indptr[edge_destinations] <= block.edge_ids).all()
+                assert (block.edge_ids < topology.indptr[edge_destinations + 1]).all()
                 assert ((block.indices >= 0) & (block.indices < block.num_src)).all()
 
     def test_relations_on_the_ssd_give_the_same_batches(self, graph: HeteroGraph) -> None:

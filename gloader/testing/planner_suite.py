@@ -1,4 +1,9 @@
-"""The conformance suite for superbatch planners and their cache policies. A test class inherits it."""
+"""The conformance suite for superbatch planners and their cache policies. A test class inherits it.
+
+A planner decides for each batch of a superbatch which rows the host cache takes and gives up. It plans from the
+superbatch's traces (here ``window``) and the next superbatch's (``beyond``), and from the rows that the cache's slots
+hold (``resident``).
+"""
 
 # ruff: noqa: S101 - tests that are shipped, for policies elsewhere to inherit
 

@@ -1,5 +1,7 @@
 """A local web server that serves a folder like an object store: with ranges, ETags, uploads, and faults on demand.
 
+A range is a part of a file, which the header Range requests. An ETag identifies a file's version.
+`gloader.testing.served_folder` defines the faults and counts the requests.
 `RangeServer` runs in threads of this process. For measurements, `range_server_process` runs in another process::
 
     python -m gloader.testing.range_server FOLDER --port 8000 --latency 0.05 --bytes-per-s 1GB
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
 
 COUNTS_PATH: Final = "/-/counts"  # path of the request counts so far, as JSON
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
-_PIECE_BYTES = 1 << 20  # bytes of an upload, or of flipped data, at a time
+_PIECE_BYTES = 1 << 20  # most bytes per read of an upload, and per write of flipped data
 
 
 class RangeHandler(BaseHTTPRequestHandler):
@@ -52,7 +54,7 @@ class RangeHandler(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    wbufsize = 1 << 14  # sends all headers in one piece
+    wbufsize = 1 << 14  # bytes: all headers of an answer fit and are sent together
     server: ConnectionListener
 
     def log_message(self, *_: object) -> None:
@@ -70,7 +72,7 @@ class RangeHandler(BaseHTTPRequestHandler):
         self._serve(with_body=False)
 
     def do_PUT(self) -> None:
-        """Store an upload."""
+        """Store an upload. It goes to a draft, which replaces the file when it is complete."""
         folder, path = self.server.served, self._path()
         length = int(self.headers.get("Content-Length", 0))
         fault = folder.begin("PUT", self._name(path), 0)
@@ -122,10 +124,11 @@ class RangeHandler(BaseHTTPRequestHandler):
         return HTTPStatus.CREATED
 
     def _serve(self, *, with_body: bool) -> None:
+        """Answer with the requested range of a file, or with the request's fault."""
         folder, path = self.server.served, self._path()
         name = self._name(path)
-        asked = _RANGE.fullmatch(self.headers.get("Range", ""))
-        fault = folder.begin(self.command, name, int(asked[1] or 0) if asked else 0)
+        range_match = _RANGE.fullmatch(self.headers.get("Range", ""))
+        fault = folder.begin(self.command, name, int(range_match[1] or 0) if range_match else 0)
         folder.is_closing.wait(folder.latency_s)
         served = Served(method=self.command, name=name, fault=fault)
         if fault is not None and fault.isdigit():
@@ -143,24 +146,26 @@ class RangeHandler(BaseHTTPRequestHandler):
             self._refuse(served, HTTPStatus.NOT_FOUND)
             return
         with file:
-            self._send_file(file.fileno(), served, asked, with_body=with_body)
+            self._send_file(file.fileno(), served, range_match, with_body=with_body)
 
-    def _send_file(self, fd: int, served: Served, asked: re.Match[str] | None, *, with_body: bool) -> None:
+    def _send_file(
+        self, fd: int, served: Served, range_match: re.Match[str] | None, *, with_body: bool
+    ) -> None:
         status = os.fstat(fd)
         size, etag = status.st_size, _etag_of(status)
-        wanted = self.headers.get("If-Match")
-        if wanted not in {None, "*", etag}:
+        expected_etag = self.headers.get("If-Match")
+        if expected_etag not in {None, "*", etag}:
             self._refuse(served, HTTPStatus.PRECONDITION_FAILED)
             return
-        start, past = _bounds(asked, size)
-        if start >= past and asked is not None:
+        start, past = _bounds(range_match, size)
+        if start >= past and range_match is not None:
             self._refuse(
                 served, HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, {"Content-Range": f"bytes */{size}"}
             )
             return
-        code = HTTPStatus.OK if asked is None else HTTPStatus.PARTIAL_CONTENT
+        code = HTTPStatus.OK if range_match is None else HTTPStatus.PARTIAL_CONTENT
         self.send_response(code)
-        for name, value in _file_headers(status, etag, start, past, is_range=asked is not None).items():
+        for name, value in _file_headers(status, etag, start, past, is_range=range_match is not None).items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.flush()
@@ -184,19 +189,19 @@ class RangeHandler(BaseHTTPRequestHandler):
         while sent < length and not folder.is_closing.is_set():
             count = min(length - sent, folder.pace.piece_bytes)
             folder.pace.wait(count)
-            here = start + sent
-            if any(here <= offset < here + count for offset in flips):
+            position = start + sent
+            if any(position <= offset < position + count for offset in flips):
                 count = min(count, _PIECE_BYTES)
-                self.connection.sendall(flipped(bytearray(os.pread(fd, count, here)), here, flips))
+                self.connection.sendall(flipped(bytearray(os.pread(fd, count, position)), position, flips))
                 sent += count
                 continue
             done = 0
             while done < count:
-                taken = os.sendfile(self.connection.fileno(), fd, here + done, count - done)
-                if taken == 0:  # the file became shorter
+                num_sent = os.sendfile(self.connection.fileno(), fd, position + done, count - done)
+                if num_sent == 0:  # the file became shorter
                     self._hang_up("cut")
                     return sent + done
-                done += taken
+                done += num_sent
             sent += done
         return sent
 
@@ -263,11 +268,11 @@ class ConnectionListener(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-def _bounds(asked: re.Match[str] | None, size: int) -> tuple[int, int]:
-    """Return the first byte and the end of the range ``asked`` in a file of ``size`` bytes. Pure."""
-    if asked is None:
+def _bounds(range_match: re.Match[str] | None, size: int) -> tuple[int, int]:
+    """Return the first byte and the end of the range ``range_match`` in a file of ``size`` bytes. Pure."""
+    if range_match is None:
         return 0, size
-    first, last = asked[1], asked[2]
+    first, last = range_match[1], range_match[2]
     if not first:  # the last bytes of the file
         return max(0, size - int(last or 0)), size
     return int(first), min(size, int(last) + 1) if last else size
@@ -392,11 +397,15 @@ def _main() -> None:
     parser.add_argument("--kinds", default=",".join(FAULT_KINDS), help="kinds of faults, separated by commas")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--stall", type=float, default=60.0, help="seconds that a stalled answer takes")
-    given = parser.parse_args()
-    kinds = tuple(kind for kind in FAULT_KINDS if kind in given.kinds.split(","))
-    faults = Faults(rate=given.fault_rate, kinds=kinds, seed=given.seed, stall_s=given.stall)
+    arguments = parser.parse_args()
+    kinds = tuple(kind for kind in FAULT_KINDS if kind in arguments.kinds.split(","))
+    faults = Faults(rate=arguments.fault_rate, kinds=kinds, seed=arguments.seed, stall_s=arguments.stall)
     with RangeServer(
-        given.folder, port=given.port, latency_s=given.latency, bytes_per_s=given.bytes_per_s, faults=faults
+        arguments.folder,
+        port=arguments.port,
+        latency_s=arguments.latency,
+        bytes_per_s=arguments.bytes_per_s,
+        faults=faults,
     ) as server:
         sys.stdout.write(f"{server.url}\n")
         sys.stdout.flush()

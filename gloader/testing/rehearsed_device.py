@@ -1,10 +1,17 @@
 """A software device whose streams run as late as CUDA allows, so that a missing wait gives wrong values.
 
-It never sleeps and has no randomness. A copy, upload or gather runs only when a host thread waits for a later mark.
-So a host buffer that is rewritten too early has its new content by then, and a stream that computes without waiting
-finds no rows yet. Released memory is overwritten as early as CUDA may overwrite it. Device memory follows the order of
-the stream that made it, unless another stream was recorded. Host memory is overwritten at once. `OverwritingRing`
-overwrites returned host buffers.
+It never sleeps and has no randomness. Its terms are those of CUDA:
+
+- A stream is a queue of work that runs in order. There are a sending stream and a computing stream.
+- A mark is CUDA's event: a point in a stream's work for which others can wait.
+- A block is memory of the device, or host memory that the device reads. Its user holds a lease, an array over the same
+  bytes. The memory counts as returned when the lease is dropped.
+
+A copy, upload or gather runs only when a host thread waits for a later mark. So a host buffer that is rewritten too
+early has its new content by then, and a stream that computes without waiting finds no rows yet. Released memory is
+overwritten as early as CUDA may overwrite it. Device memory follows the order of the stream that made it, unless
+another stream was recorded. Host memory is overwritten as soon as it is returned. `OverwritingRing` overwrites returned
+host buffers.
 """
 
 from __future__ import annotations
@@ -35,7 +42,7 @@ if TYPE_CHECKING:
     from gloader.device.row_table import RowParts
 
 
-# A value that no batch has, for every dtype: NaN in all floats but float64, and huge as an id.
+# Two bytes of a value that no batch has: NaN in all floats but float64, and huge as an id.
 _POISON: Final = np.uint16(0x7FC0)
 
 
@@ -54,18 +61,18 @@ class StreamWork:
     run: Callable[[], None]
     # Addresses of the blocks that the operation reads or writes.
     touches: frozenset[int] = frozenset()
-    seconds: float = 0.0
+    seconds: float = 0.0  # the operation's duration by the device's clock
     since_s: float = 0.0  # time at which the host gave the operation to the stream
-    is_wait: bool = False
-    is_early: bool = False  # whether it takes no time and runs as soon as earlier work is done
+    is_wait: bool = False  # True if the stream waits for another stream's mark
+    is_early: bool = False  # True if it takes no time and runs as soon as earlier work is done
 
 
 class Stream:
     """Ordered work that runs only on demand."""
 
     def __init__(self) -> None:
-        self.work: deque[StreamWork] = deque()
-        self.now_s = 0.0
+        self.work: deque[StreamWork] = deque()  # pending operations, the earliest first
+        self.now_s = 0.0  # the stream's time by the device's clock
 
     def run_until(self, mark: RehearsedMark) -> None:
         """Work until ``mark`` is reached."""
@@ -78,12 +85,12 @@ class Stream:
             self._run_next()
 
     def overwrite(self, block: MemoryBlock) -> None:
-        """Let the memory's next user write to it, after the last work here that touches it."""
-        last = 0
-        for place, work in enumerate(self.work, start=1):
+        """Overwrite the memory, as its next user may, after the last pending wait and the last work that touches it."""
+        position = 0
+        for number, work in enumerate(self.work, start=1):
             if work.is_wait or block.address in work.touches:
-                last = place
-        self.work.insert(last, StreamWork(partial(poison, block.memory), is_early=True))
+                position = number
+        self.work.insert(position, StreamWork(partial(poison, block.memory), is_early=True))
         self.run_early()
 
     def _run_next(self) -> None:
@@ -103,7 +110,7 @@ class MemoryBlock:
     """Device memory, or host memory that the device reads. Work refers to the memory; users hold a lease on it."""
 
     memory: NDArray[np.uint8]
-    num_bytes: int
+    num_bytes: int  # requested bytes; ``memory`` may be longer
     stream: Stream | None = None  # the stream that made it; None for the host's own work
     is_host: bool = False
     is_open: bool = True  # False after unpinning, when the device may not read it
@@ -123,13 +130,13 @@ T = TypeVar("T")
 
 
 class RehearsedMark:
-    """A place in a stream's work. It is reached after a wait for it or for a later mark."""
+    """A point in a stream's work, like CUDA's event. It is reached after a wait for it or for a later mark."""
 
     def __init__(self, device: RehearsedDevice, stream: Stream | None) -> None:
         self._device = device
         self._stream = stream
         self.reached = False
-        self.at_s = 0.0
+        self.at_s = 0.0  # the device's time at which the mark was reached
 
     def is_reached(self) -> bool:
         """Return whether the device has reached the mark by a wait."""
@@ -150,7 +157,7 @@ class RehearsedMark:
         return self.at_s - other.at_s
 
     def come(self, stream: Stream) -> None:
-        """Record that the mark is reached."""
+        """Record that ``stream`` has reached the mark."""
         self.reached = True
         self.at_s = stream.now_s
 
@@ -199,15 +206,15 @@ class RehearsedDevice:
         self._lock = threading.RLock()
         self._sending = Stream()
         self._computing = Stream()
-        self._here = threading.local()
-        self._blocks: dict[int, MemoryBlock] = {}
-        # Returned memory. A C callback notes it, which may run in any thread at any point.
-        self._gone: queue.SimpleQueue[MemoryBlock] = queue.SimpleQueue()
-        self._leases: dict[int, weakref.ref[NDArray[np.uint8]]] = {}
-        self._held: list[MemoryBlock] = []
-        self._error: BaseException | None = None
-        self.most_blocks = 0  # most blocks held at once
-        self.most_bytes = 0
+        self._thread_state = threading.local()  # each thread's current stream, and its time in seconds
+        self._blocks: dict[int, MemoryBlock] = {}  # by address
+        # Returned blocks. The callback of a dropped lease puts them here. It may run in any thread at any point.
+        self._returned: queue.SimpleQueue[MemoryBlock] = queue.SimpleQueue()
+        self._leases: dict[int, weakref.ref[NDArray[np.uint8]]] = {}  # by the block's address
+        self._held: list[MemoryBlock] = []  # blocks of device memory that are not reused yet
+        self._error: BaseException | None = None  # the first error, which every later wait raises again
+        self.most_blocks = 0  # most blocks held at the same time
+        self.most_bytes = 0  # most bytes held at the same time
         self.faults: list[str] = []  # illegal accesses, in CUDA's terms
 
     @property
@@ -281,14 +288,14 @@ class RehearsedDevice:
         packed = np.empty(offsets[-1], dtype=np.uint8)
         pack(arrays, offsets, packed)
         block = self.empty((offsets[-1],), torch.uint8)
-        self._give(lambda out: out.copy_(torch.from_numpy(packed)), (block,), self._send_s)
+        self._enqueue(lambda out: out.copy_(torch.from_numpy(packed)), (block,), self._send_s)
         return unpack(block, arrays, offsets)
 
     def copy(self, rows: torch.Tensor, out: torch.Tensor) -> None:
         """Copy later. Copies from pageable memory run now, into a block that is dropped again."""
         if self._block_of(rows) is None:
             rows = self.empty(tuple(rows.shape), rows.dtype).copy_(rows)
-        self._give(lambda source, to: to.copy_(source), (rows, out), self._send_s)
+        self._enqueue(lambda source, to: to.copy_(source), (rows, out), self._send_s)
 
     def gather(self, ids: torch.Tensor, parts: RowParts, out: torch.Tensor) -> None:
         """Gather later."""
@@ -297,7 +304,9 @@ class RehearsedDevice:
             # The memory is pageable: the copy is complete on return, like the copy of the kernel's twin.
             rows = self.empty(tuple(host.rows.shape), host.rows.dtype)
             parts = replace(parts, host=replace(host, rows=rows.copy_(host.rows)))
-        self._give(lambda nodes, there, x: gather_rows(nodes, there, out=x), (ids, parts, out), self._send_s)
+        self._enqueue(
+            lambda nodes, there, x: gather_rows(nodes, there, out=x), (ids, parts, out), self._send_s
+        )
 
     def mark(self) -> RehearsedMark:
         """Return a mark after all work sent so far."""
@@ -333,7 +342,7 @@ class RehearsedDevice:
         arguments : tensors, and dataclasses and tuples with tensors; read in place, without a reference to their memory
         seconds : its duration by the device's clock
         """
-        self._give(work, arguments, seconds)
+        self._enqueue(work, arguments, seconds)
 
     def finish(self) -> None:
         """Run all work given to the device, like `torch.cuda.synchronize`."""
@@ -346,7 +355,7 @@ class RehearsedDevice:
         with self._running():
             if mark.stream is not None:
                 mark.stream.run_until(mark)
-            self._here.now_s = max(self._now_s(), mark.at_s)
+            self._thread_state.now_s = max(self._now_s(), mark.at_s)
 
     def precede(self, mark: RehearsedMark, tensors: Iterable[torch.Tensor]) -> None:
         """Make this thread's stream wait for ``mark``, and protect ``tensors``, see `RehearsedMark`."""
@@ -376,45 +385,49 @@ class RehearsedDevice:
                 stream.work.append(StreamWork(partial(mark.come, stream), since_s=self._now_s()))
         return mark
 
-    def _give(self, work: Callable[..., object], arguments: tuple[object, ...], seconds: float) -> None:
+    def _enqueue(self, work: Callable[..., object], arguments: tuple[object, ...], seconds: float) -> None:
         stream = self._current()
         with self._settled():
             touches: set[int] = set()
-            found = [self._where(argument, touches) for argument in arguments]
+            readers = [self._reader(argument, touches) for argument in arguments]
             if stream is None:
-                work(*(read() for read in found))
-                self._here.now_s = self._now_s() + seconds
+                work(*(read() for read in readers))
+                self._thread_state.now_s = self._now_s() + seconds
                 return
             stream.work.append(
                 StreamWork(
-                    lambda: _drop(work(*(read() for read in found))),
+                    lambda: _drop(work(*(read() for read in readers))),
                     touches=frozenset(touches),
                     seconds=seconds,
                     since_s=self._now_s(),
                 )
             )
 
-    def _where(self, value: Any, touches: set[int]) -> Callable[[], Any]:
-        """Return a function that returns ``value`` over the same memory, without a reference to a tensor meanwhile."""
+    def _reader(self, value: Any, touches: set[int]) -> Callable[[], Any]:
+        """Return a function that returns ``value`` when the work runs. Add the addresses of its blocks to ``touches``.
+
+        The function refers to the memory and not to the tensors. So a tensor that its user drops too early is returned,
+        as it would be on a GPU.
+        """
         if isinstance(value, torch.Tensor):
-            return self._where_tensor(value, touches)
+            return self._tensor_reader(value, touches)
         if isinstance(value, tuple):
-            each = [self._where(item, touches) for item in value]
+            each = [self._reader(item, touches) for item in value]
             return lambda: tuple(read() for read in each)
         if is_dataclass(value) and not isinstance(value, type):
             kind = type(value)
-            parts = {item.name: self._where_field(value, item.name, touches) for item in fields(value)}
+            parts = {item.name: self._field_reader(value, item.name, touches) for item in fields(value)}
             return lambda: kind(**{name: read() for name, read in parts.items()})
         return lambda: value
 
-    def _where_field(self, value: Any, name: str, touches: set[int]) -> Callable[[], Any]:
-        found = getattr(value, name)
+    def _field_reader(self, value: Any, name: str, touches: set[int]) -> Callable[[], Any]:
+        content = getattr(value, name)
         if isinstance(vars(type(value)).get(name), OnDemand):
             # The requesting thread copied it into its own stream's memory, which its launched work keeps to the end.
-            return lambda: found
-        return self._where(found, touches)
+            return lambda: content
+        return self._reader(content, touches)
 
-    def _where_tensor(self, tensor: torch.Tensor, touches: set[int]) -> Callable[[], torch.Tensor]:
+    def _tensor_reader(self, tensor: torch.Tensor, touches: set[int]) -> Callable[[], torch.Tensor]:
         shape, dtype = tuple(tensor.shape), tensor.dtype
         if not tensor.numel():
             return lambda: torch.empty(shape, dtype=dtype)
@@ -430,6 +443,7 @@ class RehearsedDevice:
         return lambda: view if block.is_open else self._fault(shape, dtype)
 
     def _fault(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Note an illegal access, and return overwritten memory in place of the tensor."""
         self.faults.append(f"memory of {shape} {dtype} was gone")
         memory = np.empty(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
         poison(memory)
@@ -454,7 +468,7 @@ class RehearsedDevice:
                 self.most_blocks = max(self.most_blocks, len(self._held))
                 self.most_bytes = max(self.most_bytes, self._bytes_held())
             self._blocks[block.address] = block
-            self._leases[block.address] = weakref.ref(lease, partial(self._gone.put, block))
+            self._leases[block.address] = weakref.ref(lease, partial(self._returned.put, block))
         return lease
 
     def _bytes_held(self) -> int:
@@ -475,14 +489,20 @@ class RehearsedDevice:
 
     @contextmanager
     def _settled(self) -> Iterator[None]:
+        """Hold the lock, after the returned memory was taken back."""
         with self._lock:
             self._take_back()
             yield
 
     def _take_back(self) -> None:
+        """Let CUDA's allocator reuse the returned memory, which overwrites it.
+
+        Host memory is overwritten now. Device memory is overwritten in the order of its own stream, and only after all
+        other streams that use it have done their present work.
+        """
         while True:
             try:
-                block = self._gone.get_nowait()
+                block = self._returned.get_nowait()
             except queue.Empty:
                 return
             del self._blocks[block.address], self._leases[block.address]
@@ -492,12 +512,13 @@ class RehearsedDevice:
             others = block.streams - {block.stream}
             if not others:
                 self._reuse(block)
-            # Each event is recorded by the allocator when the memory is returned.
+            # The allocator records an event in each of these streams when the memory is returned.
             for stream in others:
-                stream.work.append(StreamWork(partial(self._pass, block, stream), is_early=True))
+                stream.work.append(StreamWork(partial(self._leave, block, stream), is_early=True))
                 stream.run_early()
 
-    def _pass(self, block: MemoryBlock, stream: Stream) -> None:
+    def _leave(self, block: MemoryBlock, stream: Stream) -> None:
+        """Record that ``stream`` no longer uses the block."""
         block.streams.discard(stream)
         if not block.streams - {block.stream}:
             self._reuse(block)
@@ -510,19 +531,19 @@ class RehearsedDevice:
             block.stream.overwrite(block)
 
     def _current(self) -> Stream | None:
-        return getattr(self._here, "stream", None)
+        return getattr(self._thread_state, "stream", None)
 
     def _now_s(self) -> float:
-        return float(getattr(self._here, "now_s", 0.0))
+        return float(getattr(self._thread_state, "now_s", 0.0))
 
     @contextmanager
     def _giving_to(self, stream: Stream | None) -> Iterator[None]:
         before = self._current()
-        self._here.stream = stream
+        self._thread_state.stream = stream
         try:
             yield
         finally:
-            self._here.stream = before
+            self._thread_state.stream = before
 
 
 def _drop(_result: object) -> None:
@@ -534,18 +555,19 @@ class OverwritingRing(BufferRing):
 
     def acquire(self, rows: Sequence[int]) -> tuple[RowMatrix, ...]:
         """Return a buffer, see `BufferRing.acquire`."""
-        found = super().acquire(rows)
-        if not found:  # without tables there is no buffer
-            return found
-        lease = cast("NDArray[np.uint8]", found[0].base)
+        matrices = super().acquire(rows)
+        if not matrices:  # without tables there is no buffer
+            return matrices
+        lease = cast("NDArray[np.uint8]", matrices[0].base)
         memory = cast("memoryview", lease.base)
         # This callback runs before the reference that returns the buffer: the newer of two runs first.
         address = int(lease.ctypes.data)
         self._watched[address] = weakref.ref(lease, partial(_overwrite, memory))
-        return found
+        return matrices
 
     @property
     def _watched(self) -> dict[int, Any]:
+        """The weak references to lent buffers, by address."""
         return self.__dict__.setdefault("_watched_leases", {})
 
 

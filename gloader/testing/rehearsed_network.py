@@ -1,4 +1,8 @@
-"""Networks for tests: hosts as threads of one process, and transports with a given speed."""
+"""Networks for tests: hosts as threads of one process, and transports with a given speed.
+
+A host is a machine that exchanges rows with the others through its `Transport`. It leaves a note that it is present,
+that it has ended, or why it failed. An alarm is a note of a failure: it ends the other hosts' connections.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +24,8 @@ if TYPE_CHECKING:
     from gloader.distributed.exchange.transport import Transport
 
 
-_HOST_POLL_S: Final = 0.01
-_THERE: Final = f"{HERE} 1 1"  # a host that has reached its first collective
+_HOST_POLL_S: Final = 0.01  # seconds between two checks while a host waits for a message
+_THERE: Final = f"{HERE} 1 1"  # the note of a host that has reached its first collective
 
 
 class ThreadHosts:
@@ -37,7 +41,7 @@ class ThreadHosts:
         self.names = tuple(f"rank {host} (machine {chr(ord('a') + host)})" for host in range(num_hosts))
         self.timeout_s = timeout_s
         self.changed = threading.Condition()
-        self.notes: list[str | None] = [_THERE] * num_hosts
+        self.notes: list[str | None] = [_THERE] * num_hosts  # by host
         self.parted: set[int] = set()  # hosts with ended connections
         # Messages by collective, sender and receiver.
         self.mail: dict[tuple[int, int, int], NDArray[np.uint8]] = {}
@@ -143,14 +147,14 @@ class ThreadHost:
         )
 
 
-_POLL_S: Final = 0.05
+_POLL_S: Final = 0.05  # seconds between two checks for a cancellation
 
 
 class ThrottledTransport:
     """Another `Transport`, slowed down to a network's rates. Owns the inner transport.
 
     A collective takes ``latency_s`` plus the time for this host's sent or received bytes, whichever are more: a network
-    card sends and receives at once.
+    card sends and receives at the same time.
 
     Parameters
     ----------
@@ -187,8 +191,8 @@ class ThrottledTransport:
         """Exchange data as in `Transport.all_to_all`, then wait for the network's time."""
         began = time.monotonic()
         self._inner.all_to_all(out, data, out_sizes, sizes, cancellation=cancellation)
-        moved = max(sum(part) - part[self.index] for part in (out_sizes, sizes))
-        due = began + self._latency_s + moved / self._bytes_per_s
+        moved_bytes = max(sum(part) - part[self.index] for part in (out_sizes, sizes))
+        due = began + self._latency_s + moved_bytes / self._bytes_per_s
         while (left := due - time.monotonic()) > 0:
             if cancellation.is_set():
                 self.close()

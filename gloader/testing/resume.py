@@ -1,4 +1,7 @@
-"""A harness for resuming: it saves the state before every step and restores every saved state."""
+"""A harness for resuming: it saves the state before every step and restores every saved state.
+
+`check_resume` runs the harness on a loader, for example with `batch_digest` as its ``digest``.
+"""
 
 # ruff: noqa: S101 - a check that is shipped, for tests elsewhere to call
 
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
 
-_RETURN_BATCHES = 5  # enough to leave a superbatch or an epoch
+_RETURN_BATCHES = 5  # batches read after a return to a step: enough to leave a superbatch or an epoch
 
 
 class Resumable(Protocol[T_co]):
@@ -125,9 +128,9 @@ def check_resume(
             batches = iter(loader)
             found = [digest(batch) for batch in itertools.islice(batches, _RETURN_BATCHES)]
             del batches  # this ends an epoch in the middle
-            left = num_steps // epochs - step % (num_steps // epochs)  # remaining steps of the epoch
+            num_left = num_steps // epochs - step % (num_steps // epochs)  # remaining steps of the epoch
             _require_same(
-                found, stream, step, f"sent back to step {step}", at_least=min(_RETURN_BATCHES, left)
+                found, stream, step, f"sent back to step {step}", at_least=min(_RETURN_BATCHES, num_left)
             )
     for step, state in enumerate(states):
         with open_loader() as resumed:

@@ -1,6 +1,9 @@
 """The conformance suite for samplers, and checks of excluded edges.
 
-A test class inherits the suite and makes the tested sampler.
+A test class inherits `SamplerSuite` and makes the tested sampler. The functions before it make test graphs and compare
+batches. A sweepable sampler has a rule (`HopRule`). With the rule, passes over the edges draw its batches hop by hop: a
+frontier has the nodes that draw in a hop, and the drawn array has their draws. The suite checks that such batches equal
+the sampler's own batches.
 """
 
 from __future__ import annotations
@@ -87,12 +90,13 @@ def require_full(graph: CscGraph, nodes: IdArray, found: Block, plain: Block, ex
     taken, before = np.diff(found.indptr), np.diff(plain.indptr)
     short = np.flatnonzero(taken < np.minimum(before, left))
     assert len(short) == 0, f"fan-outs are not full: nodes {nodes[short][:5].tolist()} had edges left"
-    for at in np.flatnonzero(left == stops - starts).tolist():
-        ours, others = (
-            block.edge_ids[block.indptr[at] : block.indptr[at + 1]].tolist() for block in (found, plain)
+    for position in np.flatnonzero(left == stops - starts).tolist():
+        with_exclusion, without = (
+            block.edge_ids[block.indptr[position] : block.indptr[position + 1]].tolist()
+            for block in (found, plain)
         )
-        assert ours == others, (
-            f"node {nodes[at]} has no excluded edge, and draws others than without exclusion"
+        assert with_exclusion == without, (
+            f"node {nodes[position]} has no excluded edge, and draws other edges than without exclusion"
         )
 
 
@@ -101,8 +105,8 @@ def require_full(graph: CscGraph, nodes: IdArray, found: Block, plain: Block, ex
 
 NUM_NODES = 600
 _NUM_BATCHES = 12
-_BATCH_SIZE = 50
-_SWITCH_S = 1e-5  # threads switch often enough to meet inside a call
+_BATCH_SIZE = 50  # seeds per batch
+_SWITCH_S = 1e-5  # seconds: so often must threads switch to meet inside a call
 
 
 def make_graph(*, num_nodes: int = NUM_NODES, max_degree: int = 80, seed: int = 0) -> CscGraph:
@@ -132,10 +136,10 @@ def batch_bytes(batch: SampledBatch) -> dict[str, bytes]:
         "num_seeds": repr(batch.num_seeds).encode(),
         "nodes": batch.nodes.tobytes(),
     }
-    for at, block in enumerate(batch.blocks):
+    for hop, block in enumerate(batch.blocks):
         for name in ("indptr", "indices", "edge_ids", "edge_weight"):
             array = getattr(block, name)
-            named |= {} if array is None else {f"blocks[{at}].{name}": array.tobytes()}
+            named |= {} if array is None else {f"blocks[{hop}].{name}": array.tobytes()}
     return named
 
 
@@ -182,17 +186,17 @@ def draw_hop(rule: HopRule, graph: CscGraph, frontier: Frontier, *, width: int =
 
 
 def list_positions(rule: UniformPickRule, frontier: Frontier, *, width: int = 64) -> IdArray:
-    """Return the positions (K,) that ``frontier`` takes, from portions of ``width``. Pure."""
+    """Return the positions (K,) that ``frontier`` takes. They come in portions of at most ``width``. Pure."""
     portions = rule.portions([frontier])
     ids = np.empty((1, width), np.int64)
     taken, ends, has_more = np.zeros(1, np.int64), np.zeros(1, np.int64), np.ones(1, np.bool_)
-    found = []
+    pieces = []
     while has_more[0]:
         portions.fill(ids, taken, ends, has_more)
         assert ends[0] or not has_more[0], "a portion without a position, and more are to come"
-        found.append(ids[0, : ends[0]].copy())
+        pieces.append(ids[0, : ends[0]].copy())
         taken[:] = ends
-    return np.concatenate(found)
+    return np.concatenate(pieces)
 
 
 def _choose(rule: ListRule, graph: CscGraph, frontier: Frontier) -> NDArray[Any]:
@@ -208,7 +212,7 @@ def _choose(rule: ListRule, graph: CscGraph, frontier: Frontier) -> NDArray[Any]
 
 
 class _CopiedValues:
-    """`EdgeValues` like those of a graph on the SSD: each request gets its own copy."""
+    """`EdgeValues` like those of a graph on the SSD: each request gets a separate copy."""
 
     def __init__(self, array: NDArray[Any]) -> None:
         self._array = array
@@ -217,14 +221,14 @@ class _CopiedValues:
         return self._array[positions], np.arange(len(positions))
 
     def lists(self, starts: IdArray, degrees: IdArray, first: int, last: int) -> EdgeLists:
-        places = np.zeros(len(starts), dtype=np.int64)
-        places[first:last] = np.cumsum(degrees[first:last]) - degrees[first:last]
+        list_starts = np.zeros(len(starts), dtype=np.int64)
+        list_starts[first:last] = np.cumsum(degrees[first:last]) - degrees[first:last]
         copied = [
             self._array[start : start + degree]
             for start, degree in zip(starts[first:last], degrees[first:last], strict=True)
         ]
         values = np.concatenate([self._array[:0], *copied])
-        return EdgeLists(values=values, starts=places, origins=starts)
+        return EdgeLists(values=values, starts=list_starts, origins=starts)
 
     def scan(self) -> HeldScan:
         return HeldScan(array=self._array.copy())
@@ -260,7 +264,7 @@ class SamplerSuite:
     takes_batch_seeds = False  # True if the sampler also takes `BatchSeeds`, which link loaders pass
 
     def make_sampler(self, graph: Topology, *, seed: int) -> Sampler:
-        """Return a sampler for ``graph``, with any number of hops. It must leave out some of 80 neighbours."""
+        """Return a sampler for ``graph``, with any number of hops. It must not take all of a node's 80 neighbours."""
         raise NotImplementedError
 
     @pytest.fixture
@@ -439,12 +443,12 @@ class SamplerSuite:
         all_seeds = [np.random.default_rng(index).permutation(NUM_NODES)[:_BATCH_SIZE] for index in range(8)]
         excluded = [edges_to_exclude(graph, seeds, index) for index, seeds in enumerate(all_seeds)]
 
-        def one(index: int, kind: Sampler = sampler) -> SampledBatch:
+        def sample(index: int, kind: Sampler = sampler) -> SampledBatch:
             given = BatchSeeds(nodes=all_seeds[index], excluded=(excluded[index],), links=LINKS)
             return kind.sample(BatchId(epoch=1, index=index), given)
 
         try:
-            found = [one(index) for index in range(len(all_seeds))]
+            found = [sample(index) for index in range(len(all_seeds))]
         except ConfigError:  # exclusion is not supported
             return
         for index, batch in enumerate(found):
@@ -454,7 +458,7 @@ class SamplerSuite:
             assert batch.links is LINKS
         on_disk = self.make_sampler(GraphOnDisk(graph), seed=3)
         with ThreadPoolExecutor(8) as pool:
-            others = [*pool.map(one, range(len(all_seeds))), one(0, on_disk)]
+            others = [*pool.map(sample, range(len(all_seeds))), sample(0, on_disk)]
         for batch, again in zip([*found, found[0]], others, strict=True):
             require_same(batch_bytes(again), batch_bytes(batch), batch.id, "draws depend on calls beside")
         for wrong in ((excluded[0][::-1],), (np.array([graph.num_edges]),), (excluded[0], excluded[0])):

@@ -1,4 +1,8 @@
-"""A range server's folder: late, capped and faulty answers, with counts of the answered requests."""
+"""A range server's folder: late, capped and faulty answers, with counts of the answered requests.
+
+`gloader.testing.range_server` serves the folder over HTTP. A fault is an error status ("500", "503"), an answer with
+half of the bytes ("cut"), or no answer ("stall").
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ if TYPE_CHECKING:
 
 FaultKind = Literal["500", "503", "cut", "stall"]
 FAULT_KINDS: Final[tuple[FaultKind, ...]] = ("500", "503", "cut", "stall")
-_BURST_S = 0.01  # seconds of the cap: the backlog that a late thread may catch up on
+_BURST_S = 0.01  # seconds: the unused time of the cap that a late thread may use afterwards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,10 +30,9 @@ class Faults:
 
     rate: float = 0.0  # share of the requests that fail
     kinds: tuple[FaultKind, ...] = FAULT_KINDS  # a failing request has each kind with equal probability
-    methods: tuple[str, ...] = ("GET",)
+    methods: tuple[str, ...] = ("GET",)  # HTTP methods whose requests fail
     seed: int = 0
-    # The time without an answer before the connection ends.
-    stall_s: float = 60.0
+    stall_s: float = 60.0  # seconds without an answer before a stalled connection ends
 
     def of(self, method: str, name: str, start: int, attempt: int) -> FaultKind | None:
         """Return a request's fault, or None. Pure.
@@ -68,11 +71,11 @@ class RateCap:
     def __init__(self, bytes_per_s: float | None) -> None:
         self._rate = bytes_per_s
         self._lock = threading.Lock()
-        self._free_at = time.monotonic()
+        self._free_at_s = time.monotonic()  # the time at which the bytes so far are sent
 
     @property
     def piece_bytes(self) -> int:
-        """Bytes to send at once: all without a cap, otherwise the cap's bytes in 2 ms."""
+        """Bytes to send between two calls of `wait`: the cap's bytes in 2 ms, within bounds, or 1 GiB without a cap."""
         return 1 << 30 if self._rate is None else int(min(max(0.002 * self._rate, 1 << 14), 1 << 20))
 
     def wait(self, num_bytes: int) -> None:
@@ -81,8 +84,8 @@ class RateCap:
             return
         now = time.monotonic()
         with self._lock:
-            start = max(self._free_at, now - _BURST_S)
-            self._free_at = start + num_bytes / self._rate
+            start = max(self._free_at_s, now - _BURST_S)
+            self._free_at_s = start + num_bytes / self._rate
         if start > now:
             time.sleep(start - now)
 
@@ -134,7 +137,7 @@ class ServedCounts:
 
 
 class ServedFolder:
-    """A served folder with its speed and faults. Thread-safe; `latency_s`, `faults` and `flips` may change meanwhile.
+    """A served folder with its speed and faults. Thread-safe; `latency_s`, `faults` and `flips` may be set at any time.
 
     Parameters
     ----------
@@ -161,8 +164,8 @@ class ServedFolder:
         self.pace = RateCap(bytes_per_s)
         self.is_closing = threading.Event()
         self._log: list[Served] = []
-        self._replacements: dict[str, tuple[int, Path]] = {}
-        self._attempts: Counter[tuple[str, str, int]] = Counter()
+        self._replacements: dict[str, tuple[int, Path]] = {}  # by name: remaining requests, and the new file
+        self._attempts: Counter[tuple[str, str, int]] = Counter()  # by method, name and first byte
         self._lock = threading.Lock()
 
     @property

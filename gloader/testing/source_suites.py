@@ -1,6 +1,7 @@
 """Conformance suites for feature sources and miss sources, with feature arrays of any bit pattern for their tests.
 
-A test class inherits a suite and makes the tested source.
+A feature source reads any rows of a matrix. A miss source reads the rows that each batch of a superbatch misses in the
+cache. A test class inherits a suite and makes the tested source.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ def same_bits(first: NDArray[Any], second: NDArray[Any]) -> bool:
 # ruff: noqa: S101 - tests that are shipped, for back ends elsewhere to inherit
 
 
-DTYPES = FEATURE_DTYPES
-DIMS = (1, 3, 100, 127, 128, 1023)
+DTYPES = FEATURE_DTYPES  # the tested dtypes of stored rows
+DIMS = (1, 3, 100, 127, 128, 1023)  # the tested row widths
 
 
 class FeatureSourceSuite:
@@ -214,13 +215,13 @@ class FeatureSourceSuite:
 
 
 NUM_ROWS = 700
-# Rows have 400 bytes, and some of them straddle pages.
+# Rows have 400 bytes as float32, and some of them straddle pages.
 DIM = 100
-_OUT_ROWS = NUM_ROWS + 3
+_OUT_ROWS = NUM_ROWS + 3  # rows of the output, more than are read
 
 
 def make_misses(*, seed: int = 0) -> list[IdArray]:
-    """Return the missing rows of 6 batches: sparse, none, dense, the same again, a range, both ends. Pure."""
+    """Return the missing rows of 6 batches: few, none, many, the same many again, a range, the first and last. Pure."""
     random = np.random.default_rng(seed)
     dense = np.flatnonzero(random.random(NUM_ROWS) < 0.4)
     sparse = np.flatnonzero(random.random(NUM_ROWS) < 0.02)

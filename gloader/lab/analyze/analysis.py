@@ -1,8 +1,9 @@
-"""A recorded run's analysis: an epoch's path, its stalls, and the changes that would help.
+"""A recorded run's analysis, for `gloader analyze`: an epoch's path, its stalls, and the changes that would help.
 
-`verify_stalls` checks the replayed stalls by the differential runs of DS-Analyzer and Stash (J. Mohan et al.,
-"Analyzing and Mitigating Data Stalls in DNN Training", VLDB 2021): an epoch on batches that stay in memory, an epoch
-with everything in memory, and an unchanged epoch. A stall is the difference between two consecutive runs.
+`analyse` finds them by replays. `verify_stalls` checks the replayed stalls by real training, with the differential runs
+of DS-Analyzer and Stash (J. Mohan et al., "Analyzing and Mitigating Data Stalls in DNN Training", VLDB 2021): an epoch
+on batches that stay in memory, an epoch with everything in memory, and an unchanged epoch. A stall is the difference
+between two consecutive runs.
 """
 
 from __future__ import annotations
@@ -51,9 +52,10 @@ if TYPE_CHECKING:
     from gloader.types import AnyReadyBatch, Delivered, DeviceBlock
 
 
-MOST_BATCHES: Final = 200  # most batches in a timed stretch, at most one epoch
-REPEATS: Final = 3  # timed stretches, after an uncounted one
-# Several batches are reused, because their sizes differ, within this memory.
+MOST_BATCHES: Final = 200  # most batches in a measurement, at most one epoch
+REPEATS: Final = 3  # measurements per figure, after one that does not count
+# The run on batches in memory repeats a few batches, because their sizes differ: at most this number, within this
+# memory.
 _MOST_KEPT: Final = 4
 _KEPT_BYTES: Final = 256 << 20
 _OF_FREE_MEMORY: Final = 0.8  # share of free memory for the run with everything in memory
@@ -62,7 +64,7 @@ _OF_FREE_MEMORY: Final = 0.8  # share of free memory for the run with everything
 def verify_stalls(run: Path, header: RunHeader) -> dict[str, float]:
     """Train on batches that stay in memory, with everything in memory, and as recorded. Return seconds per epoch.
 
-    Each figure is the median over `REPEATS` stretches with at most `MOST_BATCHES` batches, scaled to an epoch. The
+    Each figure is the median over `REPEATS` measurements with at most `MOST_BATCHES` batches, scaled to an epoch. The
     model is new, and nothing is written.
 
     Parameters
@@ -121,7 +123,7 @@ class _StallRuns:
         # Rows in device memory would leave no room for kept batches.
         with self._open(as_recorded.changed(device_cache=0), loader_bytes=budget) as loader:
             kept = keep_batches(loader)
-        found = {"compute_s": self._timed(cycle(kept))}
+        figures = {"compute_s": self._timed(cycle(kept))}
         del kept
         try:
             in_memory = as_recorded.changed(
@@ -132,19 +134,19 @@ class _StallRuns:
                 memory_budget=int(_OF_FREE_MEMORY * available_memory_bytes()),
             )
             with self._open(in_memory) as loader:
-                found["warm_s"] = self._timed(_stream(loader))
+                figures["warm_s"] = self._timed(_stream(loader))
         except BudgetError:
             pass  # the dataset is larger than the memory, so there is no such time
         with self._open(as_recorded, loader_bytes=budget) as loader:
-            found["cold_s"] = self._timed(_stream(loader))
-        if "warm_s" in found:
-            found["preparation"] = found["warm_s"] - found["compute_s"]
-            found["fetch"] = found["cold_s"] - found["warm_s"]
-        return found
+            figures["cold_s"] = self._timed(_stream(loader))
+        if "warm_s" in figures:
+            figures["preparation"] = figures["warm_s"] - figures["compute_s"]
+            figures["fetch"] = figures["cold_s"] - figures["warm_s"]
+        return figures
 
     def _open(self, loader: LoaderSettings, *, loader_bytes: int | None = None) -> AnyLoader:
         """Return a loader with these settings, within ``loader_bytes`` or the rest of the settings' budget."""
-        # One more epoch than timed, because the stages work ahead up to the last batch, as between a run's epochs.
+        # One more epoch than is measured, so that the stages work ahead until the last measured batch.
         epochs = -(-(1 + REPEATS) * self._num_batches // self._header.num_batches) + 1
         of_epochs = replace(self._settings, loader=loader, optim=replace(self._settings.optim, epochs=epochs))
 
@@ -174,12 +176,12 @@ class _StallRuns:
 def keep_batches(batches: Iterable[Delivered]) -> list[Delivered]:
     """Return the first few ``batches`` with copies of their features, because the loader reuses its memory."""
     kept: list[Delivered] = []
-    held = 0
+    num_bytes = 0
     for batch in batches:
-        own = _with_own_features(batch)
-        kept.append(own)
-        held += sum(x.numel() * x.element_size() for x in _features(own))
-        if len(kept) == _MOST_KEPT or held >= _KEPT_BYTES:
+        copied = _with_own_features(batch)
+        kept.append(copied)
+        num_bytes += sum(x.numel() * x.element_size() for x in _features(copied))
+        if len(kept) == _MOST_KEPT or num_bytes >= _KEPT_BYTES:
             break
     return kept
 
@@ -214,8 +216,8 @@ def _own_block(block: DeviceBlock) -> DeviceBlock:
     return block if block.edge_x is None else replace(block, edge_x=block.edge_x.clone())
 
 
-# The default what-ifs: machines to buy, and settings to try.
-_IN_GENERAL: Final = (
+# The default what-ifs that suit any run: machines to buy, and settings to try.
+_DEFAULT_CHANGES: Final = (
     "cache=2x",
     "memory=2x",
     "superbatch=2x",
@@ -224,10 +226,10 @@ _IN_GENERAL: Final = (
     "disk=2x",
     "dtype=float16",
 )
-# Most batches whose next uses determine the miss curve: two of the largest superbatches.
-_MOST_OF_CURVE: Final = 512
-_NUM_POINTS: Final = 24
-# Beyond the knee, a byte of cache saves less than this share of a first byte's savings.
+# Most batches that determine the miss curve, misses against cache size: two of the largest superbatches.
+_CURVE_BATCHES: Final = 512
+_NUM_POINTS: Final = 24  # points of the curve, besides the first and the present size
+# Beyond the curve's knee, another byte of cache saves less than this share of a first byte's savings.
 _KNEE: Final = 0.1
 
 
@@ -273,15 +275,15 @@ def _useful(predictor: Predictor) -> list[Prediction]:
     """Return the default what-ifs that are possible for the run."""
     header = predictor.recording.header
     threads = header.shape.sampler_threads
-    asked = [
-        *_IN_GENERAL,
+    texts = [
+        *_DEFAULT_CHANGES,
         *([] if header.device == "cpu" else ["gpu=4x"]),
         f"cores={2 * header.cores}",
         f"threads={threads + 1}",
         *([f"threads={threads - 1}"] if threads > 1 else []),
     ]
     found = []
-    for text in asked:
+    for text in texts:
         try:
             found.append(predictor.predict(parse_changes(text)))
         except (BudgetError, ConfigError, ReplayError):
@@ -295,7 +297,7 @@ def _curve(predictor: Predictor) -> tuple[CurvePoint, ...]:
     if header.shape.features != "ssd" or len(header.tables) != 1:
         return ()
     try:
-        traces = predictor.replanner.traces(num_batches=_MOST_OF_CURVE)[0]
+        traces = predictor.replanner.traces(num_batches=_CURVE_BATCHES)[0]
     except ReplayError:
         return ()
     table = header.tables[0]

@@ -1,6 +1,8 @@
-"""The search for a run's best settings, on its replay.
+"""The search for a run's best settings, on its replay: the first step of `gloader autotune`.
 
-The search changes one knob after another, until no change helps.
+The search changes one knob after another, until no change helps. A knob is a setting with candidate values. The floor
+is a lower bound for the epoch with any settings, so the search ends early when it is close to the floor.
+`gloader.lab.analyze.trial` then measures the best found settings.
 """
 
 from __future__ import annotations
@@ -26,11 +28,11 @@ if TYPE_CHECKING:
     from gloader.replay.recording import RunHeader
 
 
-# Ratio to the floor at which a search ends.
+# Share of the floor. A search ends when the epoch is longer than the floor by at most this share.
 CLOSE: Final = 0.03
-# Least gain over the best settings so far that a measurement could show.
+# Share of an epoch. A smaller gain over the best settings so far would not be seen in a measurement.
 _GAIN: Final = 0.002
-NOTHING_ELSE: Final[Mapping[str, str]] = MappingProxyType({})
+NOTHING_ELSE: Final[Mapping[str, str]] = MappingProxyType({})  # no second starting point
 _NOT_POSSIBLE: Final = (BudgetError, ConfigError, ReplayError)
 
 
@@ -72,8 +74,8 @@ def search(
 ) -> Searched:
     """Return the best changes that coordinate search finds. Pure if its arguments are pure.
 
-    Begins without changes, or at ``also`` if that is faster. Takes each knob in turn, tries all of its values with the
-    other knobs' best values, and keeps the fastest. A value that gains less than a five-hundredth is not taken. When no
+    The search begins without changes, or at ``also`` if that is faster. For one knob after another, it tries all values
+    with the other knobs' best values, and keeps the fastest. A value that gains less than 0.2% is not kept. When no
     single knob helps any more, the knobs in ``together`` are tried in all combinations. The search ends when these do
     not help either, or as soon as the best is within ``close`` of the floor. Each combination is predicted once.
 
@@ -82,7 +84,7 @@ def search(
     knobs : the knobs in the search's order
     predict : returns the seconds per epoch with some changes, or raises an error if they are impossible
     floor : returns the best lower bound so far for the seconds with any changes
-    close : ratio to the floor
+    close : share of the floor, see `CLOSE`
     together : names of knobs that limit each other
     also : knob values for a second starting point
 
@@ -108,17 +110,17 @@ def search(
     is_better = True
     while is_better:
         is_better = False
-        for turned in moves:
-            if len(turned) > 1 and is_better:
+        for move in moves:  # the knobs that change together: one knob, or all joint knobs
+            if len(move) > 1 and is_better:
                 continue
             if seconds <= (1 + close) * floor():
                 return found(is_at_floor=True)
-            for values in product(*((None, *knob.values) for knob in turned)):
-                changed = {knob.name: value for knob, value in zip(turned, values, strict=True)}
-                wanted = {name: value for name, value in (chosen | changed).items() if value is not None}
-                tried = walk.try_out(wanted)
+            for values in product(*((None, *knob.values) for knob in move)):
+                changed = {knob.name: value for knob, value in zip(move, values, strict=True)}
+                combination = {name: value for name, value in (chosen | changed).items() if value is not None}
+                tried = walk.try_out(combination)
                 if tried.seconds < (1 - _GAIN) * seconds:
-                    chosen, best, seconds, is_better = wanted, tried, tried.seconds, True
+                    chosen, best, seconds, is_better = combination, tried, tried.seconds, True
     return found(is_at_floor=False)
 
 
@@ -130,9 +132,9 @@ class _Walk:
         self._predict = predict
         self.known: dict[tuple[str, ...], Tried] = {}
 
-    def try_out(self, wanted: Mapping[str, str]) -> Tried:
+    def try_out(self, combination: Mapping[str, str]) -> Tried:
         """Return the result with these knob values."""
-        words = tuple(f"{name}={wanted[name]}" for name in self._names if name in wanted)
+        words = tuple(f"{name}={combination[name]}" for name in self._names if name in combination)
         if words not in self.known:
             self.known[words] = self._try(words)
         return self.known[words]
@@ -147,10 +149,10 @@ class _Walk:
 
 # Shares of the memory budget for a tried cache. The rest is for staging, kept batches and buffers.
 _CACHE_SHARES: Final = (0, 1 / 16, 1 / 8, *(number / 16 for number in range(4, 14)))
-_MOST_SUPERBATCH: Final = 512
-_THREADS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-_BUFFERS: Final = ("1", "2", "3", "4", "5")
-_WAYS: Final = ("auto", "direct", "staged", "packed")
+_MOST_SUPERBATCH: Final = 512  # largest tried S, in batches
+_THREADS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # sampling threads to try, up to the cores
+_BUFFERS: Final = ("1", "2", "3", "4", "5")  # feature buffers to try
+_STRATEGIES: Final = ("auto", "direct", "staged", "packed")
 _TOGETHER: Final = ("cache", "strategy")  # staged rows need memory that a cache would use
 
 
@@ -165,10 +167,10 @@ class Tuned:
     def candidates(self) -> tuple[Tried, ...]:
         """Settings that are predicted to be faster than the initial ones, fastest first."""
         start = self.searched.start
-        found = [one for one in self.searched.tried if one.seconds < start.seconds]
+        faster = [one for one in self.searched.tried if one.seconds < start.seconds]
         # The best settings are first, even if other settings gain too little to replace them.
-        found.sort(key=lambda one: (one is not self.searched.best, one.seconds))
-        return () if self.searched.best is start else tuple(found)
+        faster.sort(key=lambda one: (one is not self.searched.best, one.seconds))
+        return () if self.searched.best is start else tuple(faster)
 
 
 def knobs_of(header: RunHeader) -> tuple[SearchedKnob, ...]:
@@ -177,15 +179,15 @@ def knobs_of(header: RunHeader) -> tuple[SearchedKnob, ...]:
     The superbatch size comes before the cache. The cache gets the remaining memory until its own turn.
     """
     threads = sorted({*(one for one in _THREADS if one < header.cores), header.cores})
-    found = []
+    knobs = []
     if header.shape.features == "ssd":
-        found.append(SearchedKnob(name="superbatch", values=_superbatches(header)))
+        knobs.append(SearchedKnob(name="superbatch", values=_superbatches(header)))
         if header.policy != "none":
-            found.append(SearchedKnob(name="cache", values=_caches(header)))
-        found.append(SearchedKnob(name="strategy", values=_WAYS))
-    found.append(SearchedKnob(name="threads", values=tuple(map(str, threads))))
-    found.append(SearchedKnob(name="buffers", values=_BUFFERS))
-    return tuple(found)
+            knobs.append(SearchedKnob(name="cache", values=_caches(header)))
+        knobs.append(SearchedKnob(name="strategy", values=_STRATEGIES))
+    knobs.append(SearchedKnob(name="threads", values=tuple(map(str, threads))))
+    knobs.append(SearchedKnob(name="buffers", values=_BUFFERS))
+    return tuple(knobs)
 
 
 def keywords_of(changes: Changes) -> dict[str, Any]:

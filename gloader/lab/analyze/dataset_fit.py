@@ -1,4 +1,8 @@
-"""A prepared dataset's fit on a machine: a run's plans are made without training."""
+"""A prepared dataset's fit on a machine: a run's plans are made without training.
+
+`DatasetQuestion` answers `gloader plan` for a prepared dataset, as `gloader.lab.analyze.fit.FitQuestion` does for a
+graph's size. It opens a run's loader up to its memory plan, in a `PlannedLoader`.
+"""
 
 from __future__ import annotations
 
@@ -108,6 +112,7 @@ class DatasetQuestion:
 
     @cached_property
     def _opening(self) -> RunLoader:
+        """The search for a budget's division, as in a run, but with plans in place of loaders."""
         return RunLoader(
             dataset=self.dataset,
             settings=self._settings,
@@ -142,11 +147,11 @@ def ladder(question: FitQuestion | DatasetQuestion) -> tuple[Fit, ...]:
         No budget is enough.
     """
     budget = rounded_up(question.least_to_train())
-    found = [question.train(budget)]
-    while not found[-1].holds_features and 2 * budget <= question.most_shown:
+    fits = [question.train(budget)]
+    while not fits[-1].holds_features and 2 * budget <= question.most_shown:
         budget *= 2
-        found.append(question.train(budget))
-    return tuple(found)
+        fits.append(question.train(budget))
+    return tuple(fits)
 
 
 @dataclass(frozen=True, slots=True)

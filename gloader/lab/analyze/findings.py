@@ -1,6 +1,7 @@
 """An analysis's findings, as one value and as text.
 
-The screen, the report page and `analysis.json` show the same `Findings`.
+`gloader.lab.analyze.analysis` makes the `Findings`. The screen, the report page and `analysis.json` show them. The
+functions with names such as `lines_of` and `what_if_words` return the text for the screen and the page.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ class WhatIf:
     """The predicted epoch with some changes."""
 
     change: str  # the change, as requested
-    replayed_s: float
+    replayed_s: float  # seconds per epoch
     gain: float  # the saved share of the replayed epoch; below 0 if it takes longer
     bound_by: str  # the largest part of the epoch, named as in `gloader.replay.stalls`
     memory_bytes: int | None  # memory that its loader plans; None if its batches cannot be sampled again
     spill_bytes: int | None  # disk for its packs; None in the same case
     settings: dict[str, Any]  # keywords of `gloader.Loader` that make the change
-    note: str
+    note: str  # a further remark for the user
 
     @property
     def helps(self) -> bool:
@@ -51,9 +52,9 @@ class Course:
     """The work in each lane on a few batches, from sampling to computation. Times start at the first sampling."""
 
     epoch: int
-    batches: tuple[int, ...]  # indices
-    measured: tuple[Slice, ...]
-    replayed: tuple[Slice, ...]
+    batches: tuple[int, ...]  # the batches' indices in the epoch
+    measured: tuple[Slice, ...]  # the recorded work
+    replayed: tuple[Slice, ...]  # the same work in the replay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +71,7 @@ class Findings:
 
     run: str
     measured_s: float  # seconds per epoch
-    replayed_s: float
+    replayed_s: float  # seconds per epoch in the replay
     unexplained: dict[str, float]  # by stage: measured over replayed, minus 1; "epoch" is for the whole epoch
     lags: float  # share of an epoch without use of any recorded resource
     refused: str  # reason against predictions; empty if the replay is trusted
@@ -84,7 +85,7 @@ class Findings:
     floor_of: str = ""  # the resource that gives the lower bound
     was_asked: bool = False  # True if the user requested the changes in ``what_if``
     what_if: tuple[WhatIf, ...] = ()  # the fastest first
-    curve: tuple[CurvePoint, ...] = ()
+    curve: tuple[CurvePoint, ...] = ()  # misses against cache size
     knee_bytes: int | None = None  # a cache size beyond which a byte saves little
     verified: dict[str, float] = field(default_factory=dict)  # see `gloader.lab.analyze.analysis`
 
@@ -199,10 +200,11 @@ def _sizes(predictor: Predictor, prediction: Prediction) -> tuple[int | None, in
 
 # The differential runs: each run's key in ``verified``, and its name.
 VERIFYING_RUNS: Final = {"compute_s": "computing alone", "warm_s": "all in memory", "cold_s": "as recorded"}
-# Share of an epoch. The lines leave out smaller parts, and the tables have all parts.
-_LEAST_SHARE: Final = 0.005
-_LEAST_UNEXPLAINED: Final = 0.01
-_LEAST_LAGS: Final = 0.02
+# Shares of an epoch. The lines on the screen leave out smaller values. The tables have all values.
+_LEAST_SHARE: Final = 0.005  # for the parts and stalls
+_LEAST_UNEXPLAINED: Final = 0.01  # for the differences between measured and replayed stages
+_LEAST_LAGS: Final = 0.02  # for the time without use of a recorded resource
+# The words for an epoch's parts, after "bound by", and for the resources and threads of a floor.
 _BOUNDS: Final = {
     "sample": "sampling",
     "inspect": "planning the cache",
@@ -237,8 +239,8 @@ def lines_of(findings: Findings) -> dict[str, str]:
     if findings.refused:
         lines["nothing predicted"] = findings.refused
     else:
-        lines["where an epoch goes"] = _listed(findings.parts, epoch) or "nothing to speak of"
-        lines["stalls"] = _listed(findings.stalls, epoch) or "none to speak of"
+        lines["where an epoch goes"] = _listed(findings.parts, epoch) or "no notable part"
+        lines["stalls"] = _listed(findings.stalls, epoch) or "no notable stall"
     if findings.verified:
         lines["stalls, measured"] = verified_words(findings.verified)
     if findings.floor_s is not None:
@@ -256,7 +258,7 @@ def what_if_words(one: WhatIf) -> str:
 def no_help_words(findings: Findings) -> str:
     """Return the text for an analysis without helpful changes."""
     tried = ", ".join(one.change for one in findings.what_if)
-    return f"nothing that was tried saves {LEAST_GAIN:.0%} of an epoch" + (f" ({tried})" if tried else "")
+    return f"no tried change saves {LEAST_GAIN:.0%} of an epoch" + (f" ({tried})" if tried else "")
 
 
 def unexplained_words(unexplained: Mapping[str, float]) -> str:
@@ -305,7 +307,9 @@ def verified_words(verified: Mapping[str, float]) -> str:
         return f"none: the dataset does not fit in memory ({took})"
     least = min(verified["preparation"], verified["fetch"])
     is_disturbed = least < -LEAST_GAIN * verified["cold_s"]
-    doubt = "; what is below 0 says how far off the others may be: measure while nothing else runs"
+    doubt = (
+        "; a stall below 0 shows how large the error of each stall may be: measure while nothing else runs"
+    )
     return f"{stalls} ({took}){doubt if is_disturbed else ''}"
 
 

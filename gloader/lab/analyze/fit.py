@@ -1,6 +1,7 @@
 """A graph's fit on a machine: memory, disk and time to prepare and train, from the graph's size only.
 
-A run's plans are made for a `SizedGraph`, which has the graph's size and no edges.
+`FitQuestion` answers `gloader plan` for a graph that need not exist. It makes the plans of a run for a `SizedGraph`,
+which has the graph's size and no edges. Batches are drawn from a random graph with this size.
 """
 
 from __future__ import annotations
@@ -140,9 +141,9 @@ class SizedGraph:
             degrees = random.poisson(self.num_edges / self.num_nodes, len(nodes))
             counts = degrees if fanout < 0 else np.minimum(degrees, fanout)
             sources = random.integers(0, self.num_nodes, int(counts.sum()))
-            found = np.concatenate([nodes, _without(sources, nodes)])
-            blocks.insert(0, _block(counts, len(found), random))
-            nodes = found
+            src_nodes = np.concatenate([nodes, _without(sources, nodes)])
+            blocks.insert(0, _block(counts, len(src_nodes), random))
+            nodes = src_nodes
         return SampledBatch(
             id=BatchId(epoch=0, index=index), nodes=nodes, num_seeds=num_seeds, blocks=tuple(blocks)
         )
@@ -155,8 +156,8 @@ def _without(ids: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.int
     """
     ids, known = np.sort(ids), np.sort(known)
     distinct = ids[np.flatnonzero(np.diff(ids, prepend=-1))]
-    places = np.minimum(np.searchsorted(known, distinct), len(known) - 1)
-    return distinct[known[places] != distinct]
+    positions = np.minimum(np.searchsorted(known, distinct), len(known) - 1)
+    return distinct[known[positions] != distinct]
 
 
 def _block(counts: NDArray[np.int64], num_src: int, random: np.random.Generator) -> Block:
@@ -189,19 +190,19 @@ def _unread(_count: int) -> Iterator[Any]:
     raise NotImplementedError
 
 
-# A plain NVMe SSD, the default. `gloader doctor` measures this machine's disk.
+# The rates of a plain NVMe SSD, the default. `gloader doctor` measures this machine's disk.
 PLAIN_SSD: Final = IoRates(
     random_reads_per_s=100_000, read_bytes_per_s=1.5e9, write_bytes_per_s=1e9, pack_read_bytes_per_s=1.5e9
 )
 
-_BOUNCE_BYTES: Final = 8 << 20  # read buffers of a feature store
-_EDGE_BOUNCE_BYTES: Final = 2 << 20  # read buffers for edges that are read page by page
+_BOUNCE_BYTES: Final = 8 << 20  # assumed bytes for the read buffers of a feature store
+_EDGE_BOUNCE_BYTES: Final = 2 << 20  # assumed bytes for the read buffers of edges that are read page by page
 _CHECKSUM_BYTES: Final = 8  # bytes per page checksum
-_KEPT_SHARE: Final = 1 / 2  # share of these edges' memory that keeps pages
-_FETCHED_EDGE_BYTES: Final = 24  # bytes per edge in a fetch
+_KEPT_SHARE: Final = 1 / 2  # share of the memory for edges on the SSD that keeps their pages
+_FETCHED_EDGE_BYTES: Final = 24  # bytes per edge of a hop that a sampler fetches from the SSD
 _SPILL_MULTIPLE: Final = 4  # assumed disk for packs and passes, as a multiple of the data
-_EDGES_PER_S: Final = 5e7  # sampled edges per second and core
-_LEAST_BYTES: Final = 16 << 20
+_EDGES_PER_S: Final = 5e7  # assumed sampled edges per second and core
+_LEAST_BYTES: Final = 16 << 20  # bytes: the search for the least budget begins here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +225,7 @@ class Fit:
         return self.num_batches * self.plan.step.seconds
 
     def words(self, what: Literal["features", "edges"]) -> str:
-        """Return the home of the features or edges in words."""
+        """Return the place of the features or edges in words."""
         if what == "features":
             return "in memory" if self.plan.features == "ram" else "on the SSD"
         return {"ram": "in memory", "sweep": "in sweeps", "direct": "page by page"}[self.topology.home]
@@ -337,18 +338,23 @@ class FitQuestion:
         return least_planned(self.prepare, low=_LEAST_BYTES)
 
     def _load(self, budget: RunBudget) -> Fit:
-        room = budget.loader_bytes
+        """Return the loader's fit within its part of ``budget``.
+
+        The edges get as much memory as the budget has. If the rest does not fit then, they get less, and the plan is
+        made again. `less_room` raises the BudgetError if they cannot get less.
+        """
+        room_bytes = budget.loader_bytes
         while True:
-            home, demand, spill_bytes = self._measure(budget.loader_bytes, room)
+            home, demand, spill_bytes = self._measure(budget.loader_bytes, room_bytes)
             try:
                 plan = self._plan(demand, budget.loader_bytes, spill_bytes)
             except BudgetError as error:
-                room = less_room(error, home, demand, room_bytes=room)
+                room_bytes = less_room(error, home, demand, room_bytes=room_bytes)
                 continue
             return Fit(budget=budget, plan=plan, topology=home, num_batches=self.num_batches)
 
     def _measure(self, num_bytes: int, room_bytes: int) -> tuple[TopologyChoice, Demand, int]:
-        """Return the edges' home, a loader's memory demand, and its disk bytes."""
+        """Return the edges' place, a loader's memory demand, and its disk bytes."""
         settings = self._settings
         memory, data = settings.memory, self.dataset.feature_bytes + self.dataset.topology_bytes
         spill = _SPILL_MULTIPLE * data if memory.spill_budget is None else memory.spill_budget

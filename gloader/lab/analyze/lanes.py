@@ -1,7 +1,9 @@
 """Lanes with work, one for each thread, measured and replayed under the same names.
 
-`write_replay` writes both sets of lanes into a file for https://ui.perfetto.dev, as two processes. The format:
-https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
+A lane shows a thread's work over time. A slice is a piece of work in a lane. The course of a few batches is the work in
+all lanes from the first batch's sampling to the last batch's computation.
+`write_replay` writes the measured and the replayed lanes into a file for https://ui.perfetto.dev, as two processes. The
+format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
 """
 
 from __future__ import annotations
@@ -24,11 +26,11 @@ if TYPE_CHECKING:
     from gloader.replay.recording import Recording
 
 
-_AROUND = 3  # batches in the shown course
+_COURSE_BATCHES: Final = 3  # batches in the shown course
 # A batch's stages after sampling ahead. Work on a superbatch covers many batches and lies earlier.
-_OF_A_BATCH = ("sample", "read", "gather", "transfer", "compute")
-_AHEAD = "trace"  # the replay's name for sampling ahead, in the same threads
-_SHOWN = {_AHEAD: "sample"}
+_BATCH_STAGES: Final = ("sample", "read", "gather", "transfer", "compute")
+_AHEAD: Final = "trace"  # the replay's name for sampling ahead
+_SHOWN: Final = {_AHEAD: "sample"}  # stages that have another name for the user: the sampler threads do both
 
 
 class Slice(NamedTuple):
@@ -128,8 +130,8 @@ def middle_batches(recording: Recording) -> tuple[int, tuple[int, ...]]:
     measured = measure(recording)
     epoch = measured.counted[len(measured.counted) // 2]
     indices = sorted(index for of, index in measured.position_of if of == epoch)
-    first = max(0, (len(indices) - _AROUND) // 2)
-    return epoch, tuple(indices[first : first + _AROUND])
+    first = max(0, (len(indices) - _COURSE_BATCHES) // 2)
+    return epoch, tuple(indices[first : first + _COURSE_BATCHES])
 
 
 def course_of(slices: Sequence[Slice], epoch: int, indices: Sequence[int]) -> list[Slice]:
@@ -142,22 +144,24 @@ def course_of(slices: Sequence[Slice], epoch: int, indices: Sequence[int]) -> li
     slices : a run's slices
     epoch, indices : the batches, in order. The result is empty if ``slices`` lacks them.
     """
-    own = [
+    batch_slices = [
         one
         for one in slices
-        if one.epoch == epoch and one.batch in indices and one.stage in _OF_A_BATCH and not one.is_ahead
+        if one.epoch == epoch and one.batch in indices and one.stage in _BATCH_STAGES and not one.is_ahead
     ]
-    computed = [one.ended_s for one in own if one.stage == "compute"]
+    computed = [one.ended_s for one in batch_slices if one.stage == "compute"]
     if not computed:
         return []
-    begin = min(one.started_s for one in own if one.batch == indices[0])
-    end = max(computed)
+    begin_s = min(one.started_s for one in batch_slices if one.batch == indices[0])
+    end_s = max(computed)
     return [
         one._replace(
-            started_s=max(one.started_s - begin, 0.0), ended_s=min(one.ended_s, end) - begin, notes={}
+            started_s=max(one.started_s - begin_s, 0.0),
+            ended_s=min(one.ended_s, end_s) - begin_s,
+            notes={},
         )
         for one in slices
-        if one.started_s < end and one.ended_s > begin and one.stage not in ("wait", "pause")
+        if one.started_s < end_s and one.ended_s > begin_s and one.stage not in ("wait", "pause")
     ]
 
 

@@ -1,4 +1,9 @@
-"""Candidate machines for a run: types and prices from a file, and the predicted epoch on each machine."""
+"""Candidate machines for a run: types and prices from a file, and the predicted epoch on each machine.
+
+This is `gloader plan RUN --machines FILE`. `read_machines` reads the machine types. `find_offers` predicts an epoch on
+each type with several memory budgets, by the recorded run's `Predictor`. An offer is one type with one budget. An offer
+is dominated if another one is at least as good in time, memory, disk and money, and better in one of them.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +51,9 @@ def non_dominated(points: Sequence[Sequence[float]]) -> tuple[int, ...]:
     )
 
 
-_REQUIRED: Final = ("name", "cores", "memory", "ssd", "dollars_per_hour")
+_REQUIRED: Final = ("name", "cores", "memory", "ssd", "dollars_per_hour")  # a machine's keys in the file
 _ALLOWED: Final = (*_REQUIRED, "disk", "gpu", "network")
+# The file's content and advice on writing it, for errors.
 _EXAMPLE: Final = (
     "machines; write 'machines:' and below it lines such as '- {name: small, cores: 8, memory: 64GB}'"
 )
@@ -106,13 +112,13 @@ def read_machines(path: Path) -> tuple[MachineType, ...]:
     listed = content.get("machines")
     if len(content) != 1 or not isinstance(listed, list) or not listed:
         raise ConfigError(f"{path} holds no list of {_EXAMPLE}")
-    found: list[MachineType] = []
+    machines: list[MachineType] = []
     for number, one in enumerate(listed, 1):
         machine = _read_machine(one, f"{path}, machine {number}")
-        if any(machine.name == other.name for other in found):
+        if any(machine.name == other.name for other in machines):
             raise ConfigError(f"{path}, machine {number}: there is another machine named {machine.name!r}")
-        found.append(machine)
-    return tuple(found)
+        machines.append(machine)
+    return tuple(machines)
 
 
 def _disk_words(disk: DiskType | str | None, rates: IoRates) -> list[str]:
@@ -121,11 +127,15 @@ def _disk_words(disk: DiskType | str | None, rates: IoRates) -> list[str]:
         return []
     if isinstance(disk, str):
         return [f"disk={disk}"]
-    # The factors for random reads and writes are on top of the whole disk's factor.
-    both = disk.read_bytes_per_s / rates.read_bytes_per_s
-    random = disk.random_reads_per_s / rates.random_reads_per_s
-    write = disk.write_bytes_per_s / rates.write_bytes_per_s
-    return [f"disk={both!r}x", f"disk.random={random / both!r}x", f"disk.write={write / both!r}x"]
+    # The factor of ``disk`` applies to all reads and writes. The factors for random reads and writes multiply it.
+    read_factor = disk.read_bytes_per_s / rates.read_bytes_per_s
+    random_factor = disk.random_reads_per_s / rates.random_reads_per_s
+    write_factor = disk.write_bytes_per_s / rates.write_bytes_per_s
+    return [
+        f"disk={read_factor!r}x",
+        f"disk.random={random_factor / read_factor!r}x",
+        f"disk.write={write_factor / read_factor!r}x",
+    ]
 
 
 def _read_machine(one: object, where: str) -> MachineType:
@@ -211,14 +221,16 @@ def _word(value: object, name: str, where: str) -> str | None:
 
 
 _RESULT: Final = "result.json"
-# Share of a run's memory for its evaluations; see `gloader.training.run_budget.share_budget`.
+# Evaluations may take one part in so many of a run's memory; see `gloader.training.run_budget.share_budget`.
 _EVALUATIONS: Final = 4
-# Number of memory budgets to try on a machine, and the largest one as a share of its memory. The system and the page
-# cache take the rest.
-_NUM_BUDGETS: Final = 6
-_OF_MEMORY: Final = 0.8
-_CLOSE_BUDGETS: Final = 1.1  # the search for the least budget ends within this factor
-_SMALLEST: Final = 1 << 20
+_NUM_BUDGETS: Final = 6  # memory budgets to try on a machine
+_BUDGET_SHARE: Final = (
+    0.8  # largest budget, as a share of a machine's memory; the system and page cache take the rest
+)
+_CLOSE_BUDGETS: Final = (
+    1.1  # the search for the least budget ends when its bounds differ by at most this factor
+)
+_SMALLEST: Final = 1 << 20  # bytes: a smaller loader is not tried
 _SECONDS_PER_HOUR: Final = 3600
 
 
@@ -241,11 +253,11 @@ class RunMemory:
     def of_loader(self, total_bytes: int) -> int:
         """Return the loader's approximate part of ``total_bytes``.
 
-        Evaluations take a share of any total. The rest of the run takes the recorded bytes.
+        Evaluations take a share of any total. The other parts of the run take as many bytes as they did when recorded.
         """
-        beside = self.total_bytes - self.loader_bytes
-        share = min(beside / self.total_bytes, 1 / _EVALUATIONS)
-        return int(total_bytes * (1 - share) - (beside - share * self.total_bytes))
+        other_bytes = self.total_bytes - self.loader_bytes
+        share = min(other_bytes / self.total_bytes, 1 / _EVALUATIONS)
+        return int(total_bytes * (1 - share) - (other_bytes - share * self.total_bytes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,15 +345,15 @@ def find_offers(
     left_out: dict[str, str] = {}
     for machine in machines:
         says(machine.name)
-        found: list[MachineOffer] = []
+        machine_offers: list[MachineOffer] = []
         reason = f"{format_bytes(machine.memory_bytes)} of memory are too little"
         for budget in _budgets(machine, least, memory):
             try:
-                found.append(_offer(predictor, machine, budget, memory, dataset_bytes))
+                machine_offers.append(_offer(predictor, machine, budget, memory, dataset_bytes))
             except (BudgetError, ConfigError, ReplayError) as error:
                 reason = str(error)
-        offers += found
-        if not found:
+        offers += machine_offers
+        if not machine_offers:
             left_out[machine.name] = reason
     best = (offers[number] for number in non_dominated([one.costs for one in offers]))
     return Offers(
@@ -384,10 +396,11 @@ def _offer(
     )
 
 
-def _least_budget(predictor: Predictor, memory: RunMemory, most: int) -> int | None:
-    """Return the approximate least memory for the run, or more than ``most`` if that is too little.
+def _least_budget(predictor: Predictor, memory: RunMemory, most_bytes: int) -> int | None:
+    """Return the approximate least memory for the run, or more than ``most_bytes`` if that is too little.
 
-    Returns None if only the recorded budget can be predicted.
+    The search halves the interval of budgets on a logarithmic scale. Returns None if only the recorded budget can be
+    predicted.
     """
 
     def works(budget_bytes: int) -> bool:
@@ -400,7 +413,7 @@ def _least_budget(predictor: Predictor, memory: RunMemory, most: int) -> int | N
             return False
         return True
 
-    low, high = _SMALLEST, most
+    low, high = _SMALLEST, most_bytes
     try:
         if not works(high):
             return high + 1
@@ -413,7 +426,7 @@ def _least_budget(predictor: Predictor, memory: RunMemory, most: int) -> int | N
 
 
 def _most_memory(memory_bytes: int) -> int:
-    return int(_OF_MEMORY * memory_bytes)
+    return int(_BUDGET_SHARE * memory_bytes)
 
 
 def _budgets(machine: MachineType, least: int | None, memory: RunMemory) -> tuple[int | None, ...]:

@@ -1,4 +1,9 @@
-"""Predictions for a recorded run: `open_run` reads the run, and a `Predictor` replays it under changes."""
+"""Predictions for a recorded run: `open_run` reads the run, and a `Predictor` replays it under changes.
+
+A prediction takes one of two ways. If the changes need no new plan, such as more cores, the recorded work is replayed
+on another machine. Else a `Replanner` samples and plans the batches again, and the new counts are turned into work by
+the recording's costs.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +34,9 @@ if TYPE_CHECKING:
     from gloader.replay.replay import Replayed
 
 
-TRACE: Final = "trace.json"
-_OF_BATCHES: Final = frozenset({"fanout", "batch-size"})
-_OF_THE_DISK: Final = ("disk", "disk.random", "disk.write")
+TRACE: Final = "trace.json"  # the recording's file in a run's folder
+_BATCH_KNOBS: Final = frozenset({"fanout", "batch-size"})  # changes that give other batches
+_DISK_KNOBS: Final = ("disk", "disk.random", "disk.write")  # changes of the disk's rates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +73,7 @@ def open_run(run: Path) -> Predictor:
 
 
 class Predictor:
-    """Replays a recorded run, with and without changes. Owns its newly sampled batches until `close`.
+    """Replays a recorded run, with and without changes. Owns the files that it opens for new plans until `close`.
 
     Parameters
     ----------
@@ -117,11 +122,12 @@ class Predictor:
             return self.base
         if "network" in changes.values and self._has_exchanged:
             raise ConfigError(
-                "network= cannot be answered: a recording does not tell what machines sent each other from what they "
-                "read; leave it out"
+                "network= cannot be answered: a recording with an exchange does not separate sent rows from read rows; "
+                "leave it out"
             )
         machine = changed_machine(self._machine, changes)
-        touches_disk = any(name in changes.values for name in _OF_THE_DISK)
+        # Other rates of the disk may change how rows are read, so the reads are planned again if possible.
+        touches_disk = any(name in changes.values for name in _DISK_KNOBS)
         if not changes.needs_plan and not (touches_disk and self._can_replan):
             work = work_of(self.recording, self.measured, rates=changed_rates(self._rates, changes))
             shape = changed_shape(self.recording.header.shape, changes)
@@ -130,11 +136,11 @@ class Predictor:
             )
         planned = self._planned(changes)
         work = changed_compute(self._fit.apply(self._work_of(planned, changes)), changes)
-        found = self._replayed(changes.text, work, machine, changed_shape(planned.shape, changes))
+        prediction = self._replayed(changes.text, work, machine, changed_shape(planned.shape, changes))
         # Counts and costs reproduce the unchanged run with a small error. The prediction has the same error.
         return replace(
-            found,
-            replayed_s=found.replayed_s * self._correction,
+            prediction,
+            replayed_s=prediction.replayed_s * self._correction,
             plan=planned.plan,
             pack_bytes=_pack_bytes(planned),
             settings=dict(planned.settings),
@@ -234,7 +240,7 @@ class Predictor:
         return sum(seconds) / len(seconds) / (header.shape.num_ranks * tables) if seconds else 0.0
 
     def _work_of(self, planned: Replanned, changes: Changes) -> RunWork:
-        """Return a plan's work."""
+        """Return a plan's work, from the recorded work, the plan's counts and the recording's costs."""
         rates, sampling = changed_rates(self._rates, changes), 1.0
         recorded = work_of(self.recording, self.measured, rates=rates)
         if _has_other_batches(changes):
@@ -265,7 +271,7 @@ class Predictor:
 
 def _has_other_batches(changes: Changes) -> bool:
     """Return True if batches differ from the recorded ones."""
-    return not _OF_BATCHES.isdisjoint(changes.values)
+    return not _BATCH_KNOBS.isdisjoint(changes.values)
 
 
 def _pack_bytes(planned: Replanned) -> int:

@@ -1,6 +1,9 @@
 """A recorded run's load, opened again: edges, files with feature rows, and the sampled batches.
 
-`SampledStream` samples the recorded batches again and keeps their traces coded.
+A load is the part of a loader that its memory plan needs: the dataset's open files and the measured first batches
+(`MeasuredLoad`). `RecordedLoads` opens the load of the recorded run, and loads with changed settings.
+`SampledStream` samples the recorded batches again and keeps their traces. A trace has the rows of each table that a
+batch accesses. It is kept as a code of about a byte per row.
 """
 
 from __future__ import annotations
@@ -77,7 +80,7 @@ class _HeldLists:
 
 
 MOST_BATCHES: Final = 4000  # most batches sampled again: enough to show a change's effect
-_SHARE_OF_MEMORY: Final = 4  # traces take at most a quarter of the free memory
+_MEMORY_PARTS: Final = 4  # traces take at most one of so many parts of the free memory
 _PER_THREAD: Final = 16  # batches per thread between two checks of the memory
 
 
@@ -93,13 +96,13 @@ class _Sampled(NamedTuple):
 class SampledStream:
     """Samples a stream's batches on demand, each once, from the first batch on.
 
-    Uses about a byte of memory per access. Not thread-safe; samples in its own threads.
+    Takes about a byte of memory per accessed row. Not thread-safe; samples in its own threads.
 
     Parameters
     ----------
     sampler : draws the neighbours; thread-safe
     stream : the batches' addresses and seeds
-    types : each table's number, see `table_rows`
+    types : for each table, the number that `trace_entry` takes for it
     """
 
     def __init__(self, sampler: AnySampler, stream: BatchStream, types: Sequence[int]) -> None:
@@ -121,21 +124,21 @@ class SampledStream:
             The system allows no more threads.
         """
         threads = len(os.sched_getaffinity(0))
-        wanted = min(num_batches, MOST_BATCHES)
-        most_bytes = available_memory_bytes() // _SHARE_OF_MEMORY + self._num_bytes
-        while len(self._sampled) < wanted and not self._is_full:
+        num_needed = min(num_batches, MOST_BATCHES)
+        most_bytes = available_memory_bytes() // _MEMORY_PARTS + self._num_bytes
+        while len(self._sampled) < num_needed and not self._is_full:
             first = len(self._sampled)
-            past = min(first + threads * _PER_THREAD, wanted)
+            past = min(first + threads * _PER_THREAD, num_needed)
             tasks = [
                 partial(self._sample, position)
                 for position in range(first, past)
                 if self.stream.has(position)
             ]
-            found = run_together(tasks, threads=threads, name="gloader-replan")
-            self._sampled += found
-            self._num_bytes += sum(len(rows.code) for one in found for rows in one.entry)
+            sampled = run_together(tasks, threads=threads, name="gloader-replan")
+            self._sampled += sampled
+            self._num_bytes += sum(len(rows.code) for one in sampled for rows in one.entry)
             self._is_full = len(tasks) < past - first or self._num_bytes > most_bytes
-        return min(wanted, len(self._sampled))
+        return min(num_needed, len(self._sampled))
 
     def entries(self, num_batches: int, new_ids: IdArray | None = None) -> list[TraceEntry]:
         """Return the first batches' traces.
@@ -319,7 +322,7 @@ class RecordedLoads:
         files, topology = self.base.measured.files.tables, self.topology
         if isinstance(topology, HeteroGraph) or len(files) != 1 or files[0].is_of_edges:
             raise ConfigError(
-                f"order={name}: what another order does can be told of nodes of one type whose edges have no features"
+                f"order={name}: another order can be predicted only with one node type and without edge features"
             )
         if _order_of(self._dataset) == name:
             return None
@@ -330,7 +333,7 @@ class RecordedLoads:
             return NodeOrder.of(by_falling_degree(degrees)).new_ids
         if not isinstance(topology, CscGraph):
             raise ConfigError(
-                f"order={name}: the edges have to be in memory for that, and there is too little of it here"
+                f"order={name}: this order needs the edges in memory, and the free memory of this machine is too small"
             )
         graph = _HeldLists(graph=topology)
         nodes = order_of_communities(graph, max_edges=max(topology.num_edges, 1), progress=NO_PROGRESS)

@@ -1,7 +1,8 @@
 """A recorded run's dataset, batch stream and loader settings.
 
-The dataset and the stream are opened again and checked against the recording. The settings are returned as recorded,
-or with a what-if's changes.
+The stream is the sequence of batches that seed, order, sampling and links determine. Dataset and stream are opened
+again and checked against the recording, so that a new sampling gives the recorded batches. The settings are returned as
+recorded, or with a what-if's changes.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from gloader.replay.recording import RunHeader
 
 
-_CONFIG = "config.yaml"
+_CONFIG: Final = "config.yaml"  # the run folder's file with all settings
 
 
 def read_config(run: Path | None) -> Mapping[str, Any]:
@@ -68,7 +69,7 @@ def open_recorded_dataset(header: RunHeader, config: Mapping[str, Any]) -> Datas
         dataset.close()
         raise ReplayError(
             f"{header.dataset} is not the dataset that the run was recorded on: it has the fingerprint "
-            f"{dataset.fingerprint}, the recording says {header.fingerprint}; record the run again"
+            f"{dataset.fingerprint}, the recording has {header.fingerprint}; record the run again"
         )
     return dataset
 
@@ -108,7 +109,7 @@ def require_same_stream(
     """Raise ReplayError if ``seeds`` and ``settings`` do not reproduce the recorded batches."""
     facts = None if seeds.links is None else seeds.links.facts()
     recorded = LoaderState.from_json(header.state)
-    own = LoaderState(
+    present = LoaderState(
         next=recorded.next,
         seed=settings.sampling.seed,
         global_batch_size=seeds.order.global_batch_size,
@@ -116,7 +117,7 @@ def require_same_stream(
         stream=named_facts(dataset, seeds.order, settings.sampling, facts),
     )
     try:
-        own.require_same_stream(recorded)
+        present.require_same_stream(recorded)
     except StateError as error:
         raise ReplayError(
             f"the batches of the run cannot be sampled again: {error}. Seeds, or times, that a program gave its loader "
@@ -172,9 +173,9 @@ def _links_of(dataset: Dataset, stream: Mapping[str, Any]) -> LinkTask:
     )
 
 
-_NAMES: Final = {recorded: name for name, recorded in RECORDED_AS.items()}
-# Settings that a state names, because they have no flag.
-_OF_STATE: Final = ("shuffle", "drop_last")
+_NAMES: Final = {recorded: name for name, recorded in RECORDED_AS.items()}  # loader keywords by recorded name
+# Settings without a flag. They are not in the recorded settings, but in the recorded loader state.
+_STATE_SETTINGS: Final = ("shuffle", "drop_last")
 
 
 def recorded_settings(header: RunHeader) -> LoaderSettings:
@@ -187,7 +188,7 @@ def recorded_settings(header: RunHeader) -> LoaderSettings:
     """
     values: dict[str, Any] = {_NAMES.get(name, name): value for name, value in header.settings.items()}
     stream = header.state["stream"]
-    values |= {name: stream[name] for name in _OF_STATE if name in stream}
+    values |= {name: stream[name] for name in _STATE_SETTINGS if name in stream}
     values.setdefault("rank", 0)  # with several ranks, the first one writes the recording
     values |= {
         "memory_budget": header.budget_bytes,
@@ -241,7 +242,7 @@ def _cache(value: Value, settings: LoaderSettings, header: RunHeader, changes: C
     """Return a host cache in bytes, or as a share of the features. None means the memory plan's choice."""
     if changes.values.get("policy", settings.memory.policy) == "none":
         raise ConfigError(
-            "with policy=none nothing is cached: name another one beside cache=, such as policy=belady"
+            "with policy=none nothing is cached: add another policy to cache=, such as policy=belady"
         )
     if value is None:
         return None
@@ -257,5 +258,5 @@ def _cache(value: Value, settings: LoaderSettings, header: RunHeader, changes: C
 def _scaled(value: Value, before: int) -> int:
     if isinstance(value, Ratio):
         return round(value.factor * before)
-    assert isinstance(value, int)  # noqa: S101 - what is no factor is a number
+    assert isinstance(value, int)  # noqa: S101 - a value that is no factor is a number
     return value

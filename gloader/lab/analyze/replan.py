@@ -1,5 +1,7 @@
-"""A recorded run planned again. Batches are sampled anew; memory, cache and reads are planned as in a run.
+"""A recorded run planned again with changed settings, for a what-if.
 
+A `Replanner` samples the recorded batches again. It plans memory, cache and reads with the code of a run, and counts
+the rows and bytes that the changed run would read. `gloader.replay.planned_work` turns these counts into work.
 No features are read, and nothing is written.
 """
 
@@ -55,7 +57,7 @@ class Case:
 
     settings: LoaderSettings
     keywords: dict[str, Any]  # keywords of `gloader.Loader`, for the changes
-    alteration: Alteration
+    alteration: Alteration  # the changes to the stored rows
     order: str | None  # the rows' order; None means the present order
     rates: IoRates
     note: str  # further remarks on the change, for the user
@@ -95,8 +97,8 @@ class Replanner:
         self._header = header
         self._loads = loads
         self._sample_s = sample_s
-        self._demands: dict[Any, Demand] = {}
-        self._new_ids: dict[str, IdArray | None] = {}
+        self._demands: dict[Any, Demand] = {}  # by the settings that determine the demand, see `_demand`
+        self._new_ids: dict[str, IdArray | None] = {}  # by the order's name: the rows' new numbers
 
     @classmethod
     def open(cls, header: RunHeader, *, run: Path | None = None, sample_s: float | None = None) -> Self:
@@ -253,7 +255,7 @@ class Replanner:
         )
 
     def _pack_bytes(self, plan: MemoryPlan) -> int:
-        """Return the disk bytes for packs: the rest after edge passes. 0 without packs."""
+        """Return the disk bytes for packs: those that edge passes leave. 0 without packs."""
         if not plan.pack_buffer_bytes:
             return 0
         swept = 0 if plan.sweeps is None else plan.sweeps.spill_bytes
@@ -288,11 +290,15 @@ class Replanner:
         return self._demands[key]
 
     def _probe_s(self, load: RecordedLoad) -> float:
-        """Return the seconds to sample a batch that the plan uses: the run's seconds, if they were given."""
-        own, base = load.measured.work.probe_s, self._loads.base.measured.work.probe_s
+        """Return the seconds to sample a batch that the plan uses.
+
+        If the run's seconds were given, they are scaled by the ratio of the seconds measured here, with these settings
+        and with the run's settings.
+        """
+        probe_s, base_probe_s = load.measured.work.probe_s, self._loads.base.measured.work.probe_s
         if self._sample_s is None:
-            return own
-        return self._sample_s * own / base if base else self._sample_s
+            return probe_s
+        return self._sample_s * probe_s / base_probe_s if base_probe_s else self._sample_s
 
     def _superbatches(
         self, case: Case, load: RecordedLoad, plan: MemoryPlan, num_batches: int, calibration: Calibration
@@ -318,7 +324,7 @@ class Replanner:
         settings, new_ids = case.settings, case.alteration.new_ids
         staging = share_out(idle_part(plan.spare_bytes), plan.missed_bytes)
         shares = spill_shares(plan)
-        found = []
+        tables = []
         for number, (table, held) in enumerate(zip(load.measured.files.tables, load.held, strict=True)):
             hot = NO_ROWS
             if settings.memory.policy == "static":
@@ -331,7 +337,7 @@ class Replanner:
                 held=_renumbered(held, new_ids),
                 number=number,
             )
-            found.append(
+            tables.append(
                 CountedTable(
                     rows=case.alteration.rows_on_disk(table),
                     planner=planner,
@@ -340,7 +346,7 @@ class Replanner:
                     is_whole=table.store.stored_rows.os_io.is_whole,
                 )
             )
-        return found
+        return tables
 
     def _tables(self, case: Case, load: RecordedLoad, plan: MemoryPlan) -> tuple[RecordedTable, ...]:
         alteration, is_read = case.alteration, plan.features == "ssd"

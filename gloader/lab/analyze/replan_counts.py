@@ -1,6 +1,11 @@
 """Superbatch counts for a run that is planned again: cache decisions and disk reads, as in the pipeline.
 
-An `Alteration` describes rows on another disk, with another dtype, or in another order.
+A `SuperbatchCounter` plans each superbatch's cache, chooses how its missing rows are read, and counts rows, reads and
+bytes. An `Alteration` describes rows on another disk, with another dtype, or in another order.
+
+An extent is one aligned read that covers one or more rows. It may include a gap, which is unneeded bytes between two
+rows, if reading the gap is cheaper than a second request. The strategies are "direct", "staged" and "packed"; see
+`gloader.replay.work`.
 """
 
 from __future__ import annotations
@@ -49,8 +54,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-_SUM_BYTES = 8  # bytes per page checksum
-_SCALE_BYTES = 4  # an int8 row's scale, in memory
+_SUM_BYTES: Final = 8  # bytes per page checksum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -85,7 +89,7 @@ class Alteration:
         return table.store.dim * stored_dtype(self.dtype).itemsize
 
     def gap_bytes(self, table: FeatureFile) -> int:
-        """Return the longest hole in a batch's reads at first."""
+        """Return the longest gap in a batch's reads at a run's start. Later the run learns a better one."""
         stored, row_bytes = table.store.stored_rows, self.row_bytes(table)
         if stored.settings.gap_bytes is not None:
             return stored.gap_bytes
@@ -125,14 +129,18 @@ class Alteration:
         if self.dtype is None or file.is_of_edges:
             return demand
         row_bytes, stored = self.row_bytes(file), file.store.stored_rows
-        before = stored.checksums.nbytes + (0 if stored.form.scale is None else stored.form.scale.nbytes)
-        sums = -(-file.store.num_rows * row_bytes // PAGE_BYTES) * _SUM_BYTES if len(stored.checksums) else 0
-        scale = file.store.num_rows * STORED_DTYPES[self.dtype].row_bytes(0)
+        replaced_bytes = stored.checksums.nbytes + (
+            0 if stored.form.scale is None else stored.form.scale.nbytes
+        )
+        checksum_bytes = (
+            -(-file.store.num_rows * row_bytes // PAGE_BYTES) * _SUM_BYTES if len(stored.checksums) else 0
+        )
+        scale_bytes = file.store.num_rows * STORED_DTYPES[self.dtype].row_bytes(0)
         return replace(
             demand,
             feature_bytes=file.store.num_rows * row_bytes,
             stored_row_bytes=row_bytes,
-            store_bytes=demand.store_bytes - before + sums + scale,
+            store_bytes=demand.store_bytes - replaced_bytes + checksum_bytes + scale_bytes,
             # A device widens rows itself. The CPU receives float32.
             row_bytes=row_bytes if is_staged else demand.row_bytes,
         )
@@ -154,16 +162,17 @@ class Alteration:
         return next((one for one in self.recorded if one.name == table.rows.name), None)
 
 
+# Columns of the counts (S, 6) of a superbatch's batches, in the order of `BatchCounts`.
 _ROWS, _HITS, _MISSES, _ADMITTED, _REQUESTS, _BYTES = range(len(BatchCounts._fields))
-_NO_PACKS: Final = 0
+_NO_PACKS: Final = 0  # bytes for packs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedTable:
-    """One table's planner, cache and read facts for counting superbatches."""
+    """One table's facts for counting superbatches."""
 
-    rows: RowsOnDisk
-    planner: SuperbatchPlanner
+    rows: RowsOnDisk  # the layout of the rows in their file
+    planner: SuperbatchPlanner  # plans the host cache; keeps its content from one superbatch to the next
     staging_bytes: int  # idle memory for missing rows
     spill_share: float  # share of the disk for packs
     is_whole: bool  # True if the disk has the complete file
@@ -227,21 +236,21 @@ class SuperbatchCounter:
             A strategy requested by name does not fit.
         """
         superbatch = job.superbatch
-        of_batches = np.zeros((superbatch.num_batches, len(BatchCounts._fields)), np.int64)
+        counts = np.zeros((superbatch.num_batches, len(BatchCounts._fields)), np.int64)
         sweeps = _Sweeps()
         most, strategy = -1, "direct"
         for table, trace, lookahead in zip(self._tables, superbatch.traces, job.lookaheads, strict=True):
             plan = table.planner.plan(trace, lookahead)
             misses = MissLists(plan)
             reads = self._choose(table, misses, sweeps.written_bytes)
-            _count_batches(plan, of_batches)
-            _count_reads(table.rows, misses, reads, of_batches)
+            _count_batches(plan, counts)
+            _count_reads(table.rows, misses, reads, counts)
             sweeps.add(table.rows, misses, reads)
             if reads.choice.read_bytes > most:
                 most, strategy = reads.choice.read_bytes, reads.choice.strategy
         self._packed_bytes = sweeps.written_bytes
         return SuperbatchCounts(
-            batches=tuple(BatchCounts(*row) for row in of_batches.tolist()),
+            batches=tuple(BatchCounts(*row) for row in counts.tolist()),
             strategy=strategy,
             accesses=sum(trace.num_accesses for trace in superbatch.traces),
             stage_requests=sweeps.requests,
@@ -295,12 +304,12 @@ class _GivenTraces:
 
 @dataclass(slots=True, kw_only=True)
 class _Sweeps:
-    """The bytes and requests for staging a superbatch, over all tables."""
+    """The sums over all tables for staging a superbatch."""
 
-    requests: int = 0
-    num_bytes: int = 0
-    written_bytes: int = 0
-    unique_rows: int = 0
+    requests: int = 0  # reads
+    num_bytes: int = 0  # bytes read
+    written_bytes: int = 0  # bytes written into packs
+    unique_rows: int = 0  # distinct missing rows
 
     def add(self, rows: RowsOnDisk, misses: MissLists, reads: ChosenReads) -> None:
         """Add one table's sweep."""
@@ -324,7 +333,7 @@ def _sweep_extents(rows: RowsOnDisk, misses: MissLists) -> IdArray:
 
 
 def _count_batches(plan: CachePlan, of_batches: NDArray[Any]) -> None:
-    """Add a plan's counts to each batch."""
+    """Add a plan's counts to each batch's row in ``of_batches`` (S, 6)."""
     of_batches[:, _ROWS] += plan.hits + plan.misses
     of_batches[:, _HITS] += plan.hits
     of_batches[:, _MISSES] += plan.misses
@@ -332,7 +341,7 @@ def _count_batches(plan: CachePlan, of_batches: NDArray[Any]) -> None:
 
 
 def _count_reads(rows: RowsOnDisk, misses: MissLists, reads: ChosenReads, of_batches: NDArray[Any]) -> None:
-    """Add each batch's own reads."""
+    """Add each batch's own reads to its row in ``of_batches`` (S, 6)."""
     if reads.choice.strategy == "staged":
         return
     for batch in range(len(misses)):

@@ -1,6 +1,8 @@
 """Trials: short runs that measure the best found settings and the run's settings in turns.
 
-A short run trains a few batches without evaluations, and is timed like a recording.
+This is the last step of `gloader autotune`. `gloader.lab.analyze.autotune` has found settings by replays, and
+`measure_best` checks them by real training. A short run trains a few batches without evaluations. Its epochs are
+measured like those of a recording.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ _WARM_BATCHES: Final = 2  # torch settles and starts its threads in these batche
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunExtent:
-    """A short run's size."""
+    """A short run's size, in epochs and batches."""
 
     num_epochs: int
     num_batches: int  # most batches per epoch
@@ -134,12 +136,12 @@ def run_short(
         while len(epoch_s) < extent.num_epochs and sum(epoch_s) < most_s:
             if epoch_s:
                 time.sleep(extent.pause_s)
-            taken, seconds = _train_epoch(
+            num_taken, seconds = _train_epoch(
                 loader, step, device, num_batches=num_batches, most_s=math.inf if epoch_s else most_s
             )
             epoch_s.append(seconds)
-            if taken < num_batches:
-                num_batches = taken
+            if num_taken < num_batches:
+                num_batches = num_taken
                 break
         if trace is not None:
             loader.write_trace(trace)
@@ -177,21 +179,21 @@ def _train_epoch(
     loader: AnyLoader, step: TrainStep, device: torch.device, *, num_batches: int, most_s: float
 ) -> tuple[int, float]:
     """Train on an epoch's first batches. Return their number and the seconds."""
-    taken, began = 0, time.perf_counter()
+    num_taken, began = 0, time.perf_counter()
     for batch in loader:
-        taken += 1
-        step.take(batch, is_last=taken == num_batches)
-        if taken == len(loader):
+        num_taken += 1
+        step.take(batch, is_last=num_taken == num_batches)
+        if num_taken == len(loader):
             continue  # one more request completes the epoch
-        if taken == num_batches or time.perf_counter() - began >= most_s:
+        if num_taken == num_batches or time.perf_counter() - began >= most_s:
             break
     open_device(device).mark_computing().wait()
-    return taken, time.perf_counter() - began
+    return num_taken, time.perf_counter() - began
 
 
 # Ratio beyond which a measurement contradicts its prediction.
 CONTRADICTS: Final = 0.10
-# Found settings that may fail to fit in measurements. After them, the initial settings are kept.
+# Found settings that may turn out not to fit in memory. After so many, the initial settings are kept.
 _MOST_MISFITS: Final = 3
 
 
@@ -233,7 +235,7 @@ class Autotuned:
     best: Trial | None  # None if no settings are predicted to be faster
     tuned: Tuned
     extent: RunExtent
-    misfits: tuple[str, ...] = field(default=())  # settings whose measurement did not fit
+    misfits: tuple[str, ...] = field(default=())  # settings that could not be measured, with the reasons
 
     @property
     def kept(self) -> Trial:
@@ -244,18 +246,18 @@ class Autotuned:
     def contradiction(self) -> str:
         """Return a sentence about measurements that contradict the predictions, or ""."""
         trials = [one for one in (self.best, self.start) if one is not None]
-        found = [
+        wrong = [
             f"{one.change or 'the start'} took {format_exact_seconds(one.seconds)} instead of "
             f"{format_exact_seconds(one.predicted_s)} ({one.error:+.0%})"
             for one in trials
             if abs(one.error) > CONTRADICTS
         ]
-        if not found:
+        if not wrong:
             return ""
-        text = f"the measurement contradicts the prediction: {', '.join(found)}"
+        text = f"the measurement contradicts the prediction: {', '.join(wrong)}"
         # The initial settings were recorded, so another time now has a cause outside of the settings.
         if abs(self.start.error) > CONTRADICTS:
-            text += "; something else was at work then, or is now: record the run again while nothing is"
+            text += "; another program ran during the recording, or runs now: record the run again while no other runs"
         return text
 
     def to_json(self) -> dict[str, Any]:
@@ -314,13 +316,13 @@ def measure_best(
         is_start = candidate is tuned.searched.start
         tried = settings if is_start else _changed(settings, candidate.changes)
         pair = [settings] if is_start else [settings, tried]
-        took: dict[int, list[float]] = {number: [] for number in range(len(pair))}
+        epoch_s: dict[int, list[float]] = {number: [] for number in range(len(pair))}
         try:
             for turn in range(rounds):
                 # Every second turn has the reverse order, because the later run finds a warmer machine.
-                for number in sorted(took, reverse=bool(turn % 2)):
+                for number in sorted(epoch_s, reverse=bool(turn % 2)):
                     says(f"measuring {candidate.changes.text if number else 'the start'}")
-                    took[number].append(
+                    epoch_s[number].append(
                         run_short(dataset, pair[number], device=device, extent=extent).seconds
                     )
         except (BudgetError, ConfigError) as error:
@@ -329,13 +331,13 @@ def measure_best(
             misfits.append(f"{candidate.changes.text}: {error}")
             continue
         return Autotuned(
-            start=_trial("", settings, tuned.searched.start, took[0]),
-            best=None if is_start else _trial(candidate.changes.text, tried, candidate, took[1]),
+            start=_trial("", settings, tuned.searched.start, epoch_s[0]),
+            best=None if is_start else _trial(candidate.changes.text, tried, candidate, epoch_s[1]),
             tuned=tuned,
             extent=extent,
             misfits=tuple(misfits),
         )
-    raise AssertionError("the start is the last of what is measured")
+    raise AssertionError("the initial settings come last, and their errors are raised")
 
 
 def _trial(change: str, settings: TrainSettings, predicted: Tried, took: list[float]) -> Trial:

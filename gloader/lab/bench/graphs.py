@@ -1,4 +1,8 @@
-"""Synthetic topologies with realistic skew, made in memory. Equal arguments make equal graphs."""
+"""Synthetic topologies with realistic skew, made in memory. Equal arguments make equal graphs.
+
+Two passes over the same addressed random numbers make the CSC: the first counts each node's in-edges, the second draws
+the edges again and writes them. So no list of edges is kept.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +24,9 @@ if TYPE_CHECKING:
 
 GraphKind = Literal["rmat", "powerlaw"]
 _SKEW = 3.0  # powerlaw: node floor(N u**3), so the k-th most frequent node has a share of about k**(-2/3)
-# Cumulative chances of the four quadrants (.57, .19, .19, .05), in 1/65536.
+# R-MAT: the cumulative chances of the adjacency matrix's four quadrants (.57, .19, .19, .05), in 1/65536.
 _A, _AB, _ABC = np.uint64(37356), np.uint64(49807), np.uint64(62259)
-_LOW_16, _SIXTEEN = np.uint64(0xFFFF), np.uint64(16)
+_LOW_16, _SIXTEEN = np.uint64(0xFFFF), np.uint64(16)  # mask of a 16-bit draw, and its bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,12 +98,16 @@ def _hashes(key: np.uint64, count: int) -> NDArray[np.uint64]:
 
 @njit(cache=True, nogil=True)
 def _edge(key: np.uint64, levels: int, edge: int, num_nodes: int) -> tuple[int, int]:
-    """Return an edge's source and destination, before renaming. Pure."""
-    here = mix64(key ^ np.uint64(edge))
+    """Return an edge's source and destination, before the nodes are renamed. Pure.
+
+    For R-MAT (``levels`` above 0), each level picks a quadrant by 16 random bits, which gives one bit of both ids. An
+    edge with an id of N or more is drawn again.
+    """
+    edge_key = mix64(key ^ np.uint64(edge))
     if levels == 0:
         return (
-            min(int(num_nodes * unit(here, 0) ** _SKEW), num_nodes - 1),
-            min(int(num_nodes * unit(here, 1) ** _SKEW), num_nodes - 1),
+            min(int(num_nodes * unit(edge_key, 0) ** _SKEW), num_nodes - 1),
+            min(int(num_nodes * unit(edge_key, 1) ** _SKEW), num_nodes - 1),
         )
     draw = 0
     while True:
@@ -107,7 +115,7 @@ def _edge(key: np.uint64, levels: int, edge: int, num_nodes: int) -> tuple[int, 
         bits = np.uint64(0)
         for level in range(levels):
             if level & 3 == 0:
-                bits = word(here, np.uint64(draw))
+                bits = word(edge_key, np.uint64(draw))
                 draw += 1
             part = bits & _LOW_16
             bits >>= _SIXTEEN
@@ -119,6 +127,7 @@ def _edge(key: np.uint64, levels: int, edge: int, num_nodes: int) -> tuple[int, 
 
 @njit(cache=True, nogil=True)
 def _count(key: np.uint64, levels: int, num_edges: int, names: NDArray[np.int32], indptr: IdArray) -> None:
+    """Count each node's in-edges in ``indptr`` (N+1,), one place to the right. ``names`` (N,) renames the nodes."""
     for edge in range(num_edges):
         indptr[names[_edge(key, levels, edge, names.shape[0])[1]] + 1] += 1
 
@@ -132,6 +141,7 @@ def _fill(
     cursor: IdArray,
     indices: NDArray[np.int32],
 ) -> None:
+    """Write the edges' sources into ``indices`` (E,). ``cursor`` (N,) is each node's next free position."""
     for edge in range(num_edges):
         source, destination = _edge(key, levels, edge, names.shape[0])
         row = names[destination]

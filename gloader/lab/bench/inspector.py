@@ -1,4 +1,8 @@
-"""Planning benchmark: accesses planned per second, each policy's misses, and the speed of copying hits."""
+"""Planning benchmark: accesses planned per second, each policy's misses, and the speed of copying hits.
+
+The inspector is the pass that plans the host cache for one superbatch (Ginex, VLDB 2022). An access is one row of one
+batch. Hits are the rows that a batch finds in the cache.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +36,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-_COPY_ROWS = 100_000
-_COPY_DIM = 128
+_COPY_ROWS = 100_000  # copied rows per call
+_COPY_DIM = 128  # F of the copied rows, in float32
 _PREFAULT = 1.0  # written to every page before the clock runs
 _SPREAD = 25  # 4 million nodes become 100 million
 _SUPERBATCHES = 3  # one to fill the cache, one to plan, one to look ahead
@@ -51,12 +55,13 @@ def bench_inspector(
     threads: int = 2,
     policies: bool = True,
 ) -> dict[str, Any]:
-    """Plan a superbatch after another one and before the next one, on one thread, repeatedly.
+    """Measure the planning of one superbatch, on one thread.
 
-    The benchmark is repeated with the ids spread over 25 times as many nodes, which enlarges only the table. It is also
-    repeated with both traces sorted and coded, as a loader plans them, decoding included.
-    `accesses_per_second` counts only the planned superbatch's accesses, though the look-ahead is walked too. It is the
-    median over the repeats. `best_accesses_per_second` is the run that other programs disturbed least.
+    The superbatch follows another one, which has filled the cache, and looks ahead to the next one. Four traces are
+    planned: the sampled trace, the same trace with ids spread over 25 times as many nodes, which enlarges only the
+    planner's table, and both of these sorted and coded, as in a loader, decoding included.
+    `accesses_per_second` counts only the planned superbatch's accesses, although the look-ahead is read too. It is the
+    median over the repeats. `best_accesses_per_second` is the repeat that other programs disturbed least.
 
     Parameters
     ----------
@@ -149,20 +154,20 @@ def _planning(
     table = PlannerTable.for_trace(num_nodes, 2 * sum(map(len, batches)))
     levels = hotness_levels(access_counts(batches[:superbatch], num_nodes))
     window = batches[superbatch : 2 * superbatch]
-    before = plan_belady(batches[:superbatch], capacity=capacity, lookahead=window, table=table)
-    beyond = batches[2 * superbatch : 3 * superbatch]
+    first_plan = plan_belady(batches[:superbatch], capacity=capacity, lookahead=window, table=table)
+    lookahead = batches[2 * superbatch : 3 * superbatch]
 
     def plan() -> None:
         plan_belady(
             window,
             capacity=capacity,
-            resident=before.resident_after,
-            lookahead=beyond,
+            resident=first_plan.resident_after,
+            lookahead=lookahead,
             hotness=levels,
             table=table,
         )
 
-    planned = plan_belady(window, capacity=capacity, resident=before.resident_after, lookahead=beyond)
+    planned = plan_belady(window, capacity=capacity, resident=first_plan.resident_after, lookahead=lookahead)
     runs = _seconds(plan, repeats)
     accesses = sum(map(len, window))
     return {

@@ -21,7 +21,7 @@ from gloader.types import BatchId, IdArray
 
 Run = Callable[[Sequence[IdArray]], int]  # samples the batches, returns the number of edges
 Rates = dict[str, list[float]]  # by contender: edges per second in each repeat
-_ONE = ", 1 thread"
+_ONE = ", 1 thread"  # end of a contender's name
 _GRAPH = GraphSpec(num_nodes=2_000_000, num_edges=60_000_000)
 
 

@@ -1,6 +1,11 @@
-"""Every cache policy's misses at every cache size, on an epoch's sampled trace.
+"""Every cache policy's misses at every cache size, on an epoch's sampled trace, for `gloader inspect`.
 
-A trace holds the unique nodes of each batch.
+A trace holds the unique nodes of each batch. An access is one node of one batch. A cache has C slots, one row each. An
+access is a miss if the row is in no slot.
+
+The policies are Belady's, which sees the future; static sets, which are loaded once and never change; and online
+policies such as LRU, which see only the past. "belady" sees the whole trace, "belady, S=64" sees the present and the
+next superbatch, as in a run, and "belady, S=64 reset" begins each superbatch with an empty cache (Ginex).
 """
 
 from __future__ import annotations
@@ -41,8 +46,8 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, Sampler
 
 
-_PROBE_BATCHES = 2
-_BYTES_PER_COUNT = 8  # bytes per pair of batches, see `next_use_counts`
+_PROBE_BATCHES = 2  # batches from which the trace's size is predicted
+_BYTES_PER_COUNT = 8  # bytes per pair of batches in `next_use_counts`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -121,6 +126,7 @@ def _require_room(probe: Sequence[NDArray[np.integer]], num_batches: int, budget
         )
 
 
+# Cache sizes, as shares of the N rows.
 SHARES = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)
 # LRU's curve has a closed form, `lru_curve`. FIFO and CLOCK are left out: each would need a run over the trace for
 # every size, and LRU stands for them. Every other online policy runs once for each size.
@@ -144,7 +150,7 @@ class Inspection:
     num_distinct: int  # rows that occur at least once
     num_batches: int
     epoch_batches: int
-    slots: tuple[int, ...]
+    slots: tuple[int, ...]  # the cache sizes, in rows
     misses: dict[str, tuple[int, ...]]  # misses by policy, one number for each entry in ``slots``
     knee_slots: int  # the knee in the curve of `belady`
 
@@ -224,13 +230,13 @@ def inspect_trace(
     slots = np.unique([round(share * trace.num_nodes) for share in shares]).astype(np.int64)
     counts = next_use_counts(trace.accesses, trace.num_nodes)
     whole = belady_curve(counts, trace.num_accesses)
-    hot = access_counts(presampled.accesses, trace.num_nodes)
-    seen = access_counts(trace.accesses, trace.num_nodes)
+    presampled_uses = access_counts(presampled.accesses, trace.num_nodes)
+    uses = access_counts(trace.accesses, trace.num_nodes)
     curves = {"belady": whole, f"belady, S={superbatch} reset": _reset_curve(trace, counts, superbatch)}
     graph = sampler.graph
     scores: dict[str, NDArray[Any]] = {
         "static, degree": access_counts(graph.sources.pieces(), graph.num_nodes),
-        "static, presample": hot,
+        "static, presample": presampled_uses,
         "static, vip": inclusion_probabilities(
             graph.offsets,
             graph.sources.pieces,
@@ -238,10 +244,10 @@ def inspect_trace(
             batch_size=order.batch_size,
             fanouts=sampler.fanouts,
         ),
-        "static, best": seen,
+        "static, best": uses,
     }
     for name, score in scores.items():
-        curves[name] = static_curve(hottest_first(score), seen)
+        curves[name] = static_curve(hottest_first(score), uses)
     curves["lru"] = lru_curve(trace.accesses, trace.num_nodes)
     misses = {name: tuple(curve.misses_at(slots).tolist()) for name, curve in curves.items()}
     misses[f"belady, S={superbatch}"] = superbatch_misses(trace, slots, superbatch)
@@ -252,7 +258,7 @@ def inspect_trace(
         num_nodes=trace.num_nodes,
         row_bytes=row_bytes,
         num_accesses=trace.num_accesses,
-        num_distinct=int(np.count_nonzero(seen)),
+        num_distinct=int(np.count_nonzero(uses)),
         num_batches=len(trace.accesses),
         epoch_batches=trace.epoch_batches,
         slots=tuple(slots.tolist()),
@@ -300,16 +306,16 @@ def _reset_curve(trace: AccessTrace, counts: IdArray, superbatch: int) -> MissCu
     for start in range(0, len(trace.accesses), superbatch):
         end = min(start + superbatch, len(trace.accesses))
         # The counts within a superbatch are a diagonal block in the trace's counts.
-        own = np.ascontiguousarray(counts[start:end, start:end])
-        curves.append(belady_curve(own, sum(len(nodes) for nodes in trace.accesses[start:end])))
+        within = np.ascontiguousarray(counts[start:end, start:end])
+        curves.append(belady_curve(within, sum(len(nodes) for nodes in trace.accesses[start:end])))
     return add_curves(curves)
 
 
 def _planned_misses(parts: Sequence[Trace], num_nodes: int, capacity: int) -> int:
     planner = make_planner("belady", num_nodes=num_nodes, capacity=capacity)
     # The last superbatch has no look-ahead, as in a run.
-    beyond = [*parts[1:], ()]
-    return sum(planner.plan(part, ahead).num_misses for part, ahead in zip(parts, beyond, strict=True))
+    lookaheads = [*parts[1:], ()]
+    return sum(planner.plan(part, ahead).num_misses for part, ahead in zip(parts, lookaheads, strict=True))
 
 
 def _simulated_misses(trace: AccessTrace, name: OnlineName, capacity: int) -> int:

@@ -1,6 +1,12 @@
 """Reads from a topology on the SSD: page by page, or in sweeps that many batches share.
 
-Degrees and hashes determine the pages that a batch touches, so the last hop's edges are not read.
+The edges of a graph lie in a file of 4 KiB pages. `mark_pages` finds the pages that each hop of each batch needs.
+Degrees and hashes determine the drawn edge positions before any edge is read, so the last hop's edges are not read.
+`inspect_topology` then evaluates the ways to read these pages:
+
+- direct: a batch alone reads its pages, hop after hop.
+- sweeps: S_t batches form a topology superbatch. One pass over the file serves hop 2 of superbatch k, hop 1 of k + 1
+  and hop 0 of k + 2. A pass reads the whole file ("full") or the needed pages ("merged").
 """
 
 from __future__ import annotations
@@ -38,14 +44,14 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-_POSITION_BYTES: Final = 16  # bytes per requested position and its place, without its value
+_POSITION_BYTES: Final = 16  # bytes per requested position and its index in the result, without its value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PageMarks:
     """The pages with edges that each of L hops of K batches needs, among P pages."""
 
-    bits: NDArray[np.uint64]  # (K, L, P / 64), a bit for each page
+    bits: NDArray[np.uint64]  # (K, L, ceil(P / 64)), a bit for each page
     nodes: IdArray  # (K, L) nodes that draw
     edges: IdArray  # (K, L) distinct drawn positions
     num_pages: int
@@ -130,13 +136,17 @@ def _mark_together(
     *,
     per_page: int,
 ) -> int:
-    """Mark all hops for the batches from number ``first`` on, hop by hop, and return the held bytes."""
+    """Mark all hops for the batches from number ``first`` on, hop by hop, and return the most bytes held.
+
+    Each hop marks its pages. Every hop but the last then reads its drawn edges for all batches together, in file order,
+    and extends the frontiers by them.
+    """
     most = 0
     for hop in range(rule.num_hops):
         counts = rule.counts(frontiers)
-        for at, frontier in enumerate(frontiers):
-            rule.mark(frontier, marks.bits[first + at, hop], per_page=per_page)
-            marks.nodes[first + at, hop] = len(frontier.nodes)
+        for row, frontier in enumerate(frontiers):
+            rule.mark(frontier, marks.bits[first + row, hop], per_page=per_page)
+            marks.nodes[first + row, hop] = len(frontier.nodes)
         marks.edges[first : first + len(frontiers), hop] = counts
         held = sum(frontier.nodes.nbytes + frontier.seen.nbytes for frontier in frontiers)
         if hop < rule.num_hops - 1:
@@ -155,22 +165,22 @@ def _positions(rule: UniformPickRule, frontier: Frontier) -> IdArray:
     portions = rule.portions([frontier])
     ids = np.empty((1, 1 << 16), dtype=np.int64)
     taken, ends, has_more = np.zeros(1, np.int64), np.zeros(1, np.int64), np.ones(1, np.bool_)
-    found: list[IdArray] = []
+    pieces: list[IdArray] = []
     while has_more[0]:
         taken[:] = ends
         portions.fill(ids, taken, ends, has_more)
-        found.append(ids[0, : ends[0]].copy())
-    return np.concatenate(found)
+        pieces.append(ids[0, : ends[0]].copy())
+    return np.concatenate(pieces)
 
 
 def _require_room(shape: Sequence[int], budget_bytes: int | None) -> None:
     """Raise BudgetError for marks that would not fit, with the number of batches that would fit."""
-    each = 8 * int(np.prod(shape[1:]))
-    needed = each * shape[0]
+    per_batch = 8 * int(np.prod(shape[1:]))
+    needed = per_batch * shape[0]
     if budget_bytes is not None and needed > budget_bytes // 2:
         raise BudgetError(
             f"the marks of {shape[0]:,} batches take {format_bytes(needed)}; allowed are "
-            f"{format_bytes(budget_bytes // 2)}. Inspect fewer with --batches {max(budget_bytes // 2 // each, 1)}"
+            f"{format_bytes(budget_bytes // 2)}. Inspect fewer with --batches {max(budget_bytes // 2 // per_batch, 1)}"
         )
 
 
@@ -235,17 +245,17 @@ class ReadDemand:
     edge_bytes: int  # bytes per source in the file
     num_nodes: int
     num_edges: int
-    home: TopologyChoice  # where a loader keeps the edges
+    home: TopologyChoice  # the place in which a loader keeps the edges
     budget_bytes: int  # memory
     spill_bytes: int  # disk; 0 without spilling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GapBytes:
-    """The longest holes between needed pages that reads include."""
+    """The longest gaps between needed pages that one read may include, in bytes."""
 
-    alone: int  # longest hole in a batch's own reads
-    of_passes: int
+    alone: int  # longest gap in a batch's own reads
+    of_passes: int  # longest gap in a pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,8 +283,8 @@ class TopologyReads:
     direct: Reads  # reads for a single batch, hop after hop
     drawn_bytes: float  # bytes per batch that passes write; the sampler reads them back twice
     passes: tuple[PassReads, ...]
-    home: str  # where a loader keeps the edges: "ram", "sweep" or "direct"
-    reason: str  # reason for the home
+    home: str  # the place in which a loader keeps the edges: "ram", "sweep" or "direct"
+    reason: str  # reason for this place
     sweep: SweepChoice | None  # a loader's sweeps, or the sweeps that it would make
     refusal: str  # reason against sweeps; "" if they are possible
 
@@ -293,7 +303,7 @@ def inspect_topology(marks: PageMarks, demand: ReadDemand, rates: IoRates, gaps:
     marks : the marks for K batches. Passes for more batches are evaluated only if they read the whole file.
     demand : the run's files and budget
     rates : the disk's rates
-    gaps : the longest holes that reads include
+    gaps : the longest gaps that reads include
     """
     sweep, refusal = _choose(marks, demand, rates)
     hops, direct, faults = _alone(marks, rates, gaps.alone)
@@ -338,14 +348,18 @@ def _alone(marks: PageMarks, rates: IoRates, gap_bytes: int) -> tuple[tuple[HopR
             strict=True,
         )
     )  # fmt: skip
-    # As in `PagedArray`, a hole is read if that is faster than a request. The whole file is never read.
+    # As in `PagedArray`, a gap is read if that is faster than a second request. The whole file is never read.
     direct = Reads.mean([plan.ways["merged"] for batch in plans for plan in batch]).times(len(hops))
     together = [count_bits(np.bitwise_or.reduce(batch)) for batch in marks.bits]
     return hops, direct, float(np.mean(together))
 
 
 def _passes(marks: PageMarks, rates: IoRates, gap_bytes: int) -> Iterator[PassReads]:
-    """Yield the pages per pass, and a batch's part of the reads, for each size up to K."""
+    """Yield the pages per pass, and a batch's part of the reads, for superbatch sizes 1, 2, 4, ... up to K.
+
+    ``level`` has the marks (superbatches, L, words) for superbatches of ``size`` batches. Each round joins pairs of
+    superbatches by the union of their marks, in place.
+    """
     level, size = marks.bits, 1
     while len(level):
         plans = [

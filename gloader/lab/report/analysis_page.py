@@ -1,4 +1,8 @@
-"""An analysis's sections and charts: gains from changes, three batches with their replay, memory, misses. Pure."""
+"""The sections and charts for the `Findings` of `gloader analyze`. Pure.
+
+The sections show an epoch with each change, the causes of an epoch's seconds, the measured and replayed work on three
+batches, seconds against memory, and a cache's misses against its size.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +35,10 @@ if TYPE_CHECKING:
     from gloader.lab.report.svg import Chart
 
 
-# Chart styles.
+# Styles of the bars, and of the lines.
 _CHANGED, _FLOOR, _BASE, _MEASURED, _SAVED = 0, 4, 6, 7, NUM_STYLES
-_OF_BATCHES: Final = (0, 4, 2)
+# Styles in the lanes: for each shown batch, for work on a superbatch with one of these, and for other work.
+_BATCH_STYLES: Final = (0, 4, 2)
 _SEVERAL, _OTHERS = 7, NUM_STYLES
 
 
@@ -51,7 +56,7 @@ def draw_what_if(findings: Findings, name: str) -> Chart | None:
     floor = findings.floor_s
     return draw_bars(
         f"{name}-what-if",
-        "An epoch as it was, and with each change alone; they do not add up.",
+        "An epoch as recorded, and with each single change. The gains do not add up.",
         (("measured", _MEASURED), ("replayed", _BASE), ("with a change", _CHANGED), ("saved", _SAVED)),
         bars,
         x_label="seconds of an epoch",
@@ -69,16 +74,16 @@ def draw_course(course: Course, name: str) -> Chart | None:
         )
         for title, slices in (("measured", course.measured), ("replayed", course.replayed))
     ]
-    batches = zip(course.batches, _OF_BATCHES, strict=False)
+    batches = zip(course.batches, _BATCH_STYLES, strict=False)
     return draw_lanes(
         f"{name}-course",
-        "What each stage and thread did meanwhile: measured above, replayed below.",
+        "The work of each stage and thread: measured above, replayed below.",
         groups,
-        x_label="seconds since the first of them was sampled",
+        x_label="seconds since the sampling of the first batch",
         parts=[
             *((f"batch {batch}", style) for batch, style in batches),
-            ("several, one of these among them", _SEVERAL),
-            ("others", _OTHERS),
+            ("a superbatch with one of these", _SEVERAL),
+            ("other batches", _OTHERS),
         ],
     )
 
@@ -97,8 +102,8 @@ def draw_memory(findings: Findings, names: Sequence[str], name: str) -> Chart | 
     best = best_points(points)
     series = []
     for is_best, style, label in (
-        (True, _CHANGED, "no other is faster with less"),
-        (False, _FLOOR, "another is"),
+        (True, _CHANGED, "no other is faster with less memory"),
+        (False, _FLOOR, "another is faster with less memory"),
     ):
         found = [(one, text) for one, text in zip(points, names, strict=True) if (one in best) == is_best]
         series.append(
@@ -124,7 +129,7 @@ def draw_memory(findings: Findings, names: Sequence[str], name: str) -> Chart | 
     )
     return draw_lines(
         f"{name}-memory",
-        "Seconds of an epoch against memory; the line joins those that no other beats in both.",
+        "Seconds of an epoch against memory. The line joins the points that no other point beats in both.",
         series,
         x=(f"memory that the loader plans for, {unit}", "fit"),
         written=format_exact_seconds,
@@ -138,7 +143,7 @@ def draw_curve(findings: Findings, name: str) -> Chart | None:
     knee = findings.knee_bytes
     return draw_lines(
         f"{name}-misses",
-        "Misses against the size of the host cache; beyond the mark a byte more saves little.",
+        "Misses against the size of the host cache. Beyond the mark, another byte saves little.",
         [Series(label="rows read from the SSD", style=_CHANGED, points=points)],
         x=(f"host cache, {unit}", "zero"),
         y="zero",
@@ -151,9 +156,9 @@ def draw_curve(findings: Findings, name: str) -> Chart | None:
 
 def memory_points(findings: Findings) -> list[tuple[int, float]]:
     """Return memory and seconds for the run, then for each change whose memory was computed. Pure."""
-    found = [(findings.memory_bytes, findings.replayed_s)]
-    found += [(one.memory_bytes, one.replayed_s) for one in findings.what_if]
-    return [(size, seconds) for size, seconds in found if size is not None]
+    points = [(findings.memory_bytes, findings.replayed_s)]
+    points += [(one.memory_bytes, one.replayed_s) for one in findings.what_if]
+    return [(size, seconds) for size, seconds in points if size is not None]
 
 
 def best_points(points: Sequence[tuple[int, float]]) -> set[tuple[int, float]]:
@@ -174,8 +179,8 @@ def _style(one: Slice, course: Course) -> int:
     if one.epoch != course.epoch or one.is_ahead:
         return _OTHERS
     if one.batches == 1:
-        place = course.batches.index(one.batch) if one.batch in course.batches else len(_OF_BATCHES)
-        return _OF_BATCHES[place] if place < len(_OF_BATCHES) else _OTHERS
+        number = course.batches.index(one.batch) if one.batch in course.batches else len(_BATCH_STYLES)
+        return _BATCH_STYLES[number] if number < len(_BATCH_STYLES) else _OTHERS
     is_among = any(one.batch <= batch < one.batch + one.batches for batch in course.batches)
     return _SEVERAL if is_among else _OTHERS
 
@@ -264,7 +269,7 @@ def _parts(findings: Findings, name: str) -> Section | None:
         )
     return Section(
         title=f"Where an epoch goes: {name}",
-        source="The chain of work that its end waited for; and what it takes longer because of each kind of stall.",
+        source="The chain of work that the epoch's end waited for, and the seconds that each kind of stall adds.",
         tables=tuple(tables),
     )
 
@@ -289,8 +294,8 @@ def _course(findings: Findings, name: str) -> Section | None:
     batches = ", ".join(map(str, course.batches))
     return Section(
         title=f"Measured beside replayed: {name}",
-        source=f"Batches {batches} of epoch {course.epoch + 1}, from where the first is sampled to where the last is "
-        "computed; replay.trace.json has all of them.",
+        source=f"Batches {batches} of epoch {course.epoch + 1}, from the first batch's sampling to the last batch's "
+        "computation; replay.trace.json has all batches.",
         charts=tuple(filter(None, [draw_course(course, name)])),
         tables=(TextTable(header=("thread-seconds of", "measured", "replayed"), rows=tuple(rows)),),
     )
@@ -319,7 +324,7 @@ def _memory(findings: Findings, name: str) -> Section | None:
     header = ("point", "change", "memory", "packs on disk", "an epoch", "another is as good with less")
     return Section(
         title=f"Seconds against memory: {name}",
-        source="What the loader plans for, and an epoch with it.",
+        source="The memory that the loader plans, and the seconds of an epoch with it.",
         charts=tuple(filter(None, [draw_memory(findings, names, name)])),
         tables=(TextTable(header=header, rows=tuple(rows)),),
     )
@@ -331,8 +336,10 @@ def _curve(findings: Findings, name: str) -> Section | None:
     knee = findings.knee_bytes
     return Section(
         title=f"Misses against memory: {name}",
-        source="Rows that are read from the SSD, of those that the host gathers, for a host cache of each size.",
-        facts=() if knee is None else (("knee", f"{format_bytes(knee)}: beyond it a byte saves little"),),
+        source="The share of the rows gathered on the host that are read from the SSD, by the host cache's size.",
+        facts=()
+        if knee is None
+        else (("knee", f"{format_bytes(knee)}: beyond it, another byte saves little"),),
         charts=tuple(filter(None, [draw_curve(findings, name)])),
         tables=(
             TextTable(

@@ -1,4 +1,8 @@
-"""A report page, built from run folders, figure files and timelines, and written as one file."""
+"""A report page, built from run folders, figure files and timelines, and written as one file: `gloader report`.
+
+`read_training` reads a run folder. `read_sections` makes the sections for a folder or a file, by the file's content.
+`make_report` writes the page.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ CONFIG: Final = "config.yaml"
 _RESULT: Final = "result.json"
 MLP: Final = "mlp"  # folder for `--compare-mlp`
 PART: Final = "run-"  # prefix of a run's folder among several runs; a number follows
-_ACCURACY = "acc"
+_ACCURACY = "acc"  # the metric of runs without a validation
 
 
 def read_training(folder: Path) -> Training:
@@ -53,7 +57,7 @@ def read_training(folder: Path) -> Training:
         epochs = tuple(_epoch(line, metric) for line in lines)
         path = folder / _RESULT
         result = json.loads(path.read_text()) if path.is_file() else {}
-        found = Training(
+        training = Training(
             name=_run_name(folder.resolve()),
             source=str(folder),
             epochs=epochs,
@@ -63,11 +67,11 @@ def read_training(folder: Path) -> Training:
             budget_bytes=result.get("memory_budget_bytes") or settings.budget_bytes,
             result=dict(result),
         )
-        # Malformed values in the result are found here, with their names.
-        facts_of(found), circumstances_of(found), table_of(found)
+        # Malformed values in the result are training here, with their names.
+        facts_of(training), circumstances_of(training), table_of(training)
     except MALFORMED as error:
         raise FormatError(f"{path} is not what `gloader train` writes: {shown(error)}") from error
-    return found
+    return training
 
 
 def _run_name(folder: Path) -> str:
@@ -78,10 +82,10 @@ def _run_name(folder: Path) -> str:
 
 def _lines(path: Path) -> list[dict[str, Any]]:
     """Return the lines. The last line may be incomplete if the run was killed while it wrote."""
-    whole, _, torn = path.read_text().rpartition("\n") if path.is_file() else ("", "", "")
+    whole, _, incomplete = path.read_text().rpartition("\n") if path.is_file() else ("", "", "")
     lines = [json.loads(line) for line in whole.splitlines()]
     try:
-        return lines + ([json.loads(torn)] if torn else [])
+        return lines + ([json.loads(incomplete)] if incomplete else [])
     except MALFORMED:
         return lines
 
@@ -125,8 +129,8 @@ def _epoch(line: dict[str, Any], metric: str) -> Epoch:
 _TRACE, _INSPECTION, _COMPARISON = "trace.json", "inspect.json", "compare.json"
 _ANALYSIS = "analysis.json"
 _DATASET = "dataset.json"
-_MOST_NAMED = 8
-_FILES = (_TRACE, _ANALYSIS, _INSPECTION, _COMPARISON)
+_MOST_NAMED = 8  # most run folders that an error names
+_FILES = (_TRACE, _ANALYSIS, _INSPECTION, _COMPARISON)  # the files in a folder that have sections
 _ACCEPTED = (
     "the folder of a `gloader train` run, `inspect.json` of `gloader inspect --out`, "
     "the trace of `gloader train --trace`, `analysis.json` of `gloader analyze`, "
@@ -164,7 +168,7 @@ def read_sections(path: Path) -> list[Section]:
 def _why_not(folder: Path) -> str:
     """Return the reason why nothing in a folder can be shown."""
     if (folder / _DATASET).is_file():
-        return "is a dataset, which `gloader info` tells of"
+        return "is a dataset, which `gloader info` shows"
     runs = sorted(path.parent.name for path in folder.glob(f"*/{METRICS}"))
     if runs:
         some = " ".join(f"{folder}/{name}" for name in runs[:_MOST_NAMED])
@@ -207,7 +211,7 @@ def _file_sections(path: Path) -> list[Section]:
         return analysis_sections(found, source=str(path), name=_name_of(path))
     if "knee" in values and "policies" in values:
         return [inspection_section(values, source=str(path))]
-    raise ConfigError(f"{path} is none of what can be shown; give {_ACCEPTED}")
+    raise ConfigError(f"{path} is no file that a report can show; give {_ACCEPTED}")
 
 
 def _comparison_sections(path: Path, values: dict[str, Any]) -> list[Section]:

@@ -1,4 +1,8 @@
-"""Measurements of `experiments/bench/compare.py` as tables and as charts."""
+"""Measurements of `experiments/bench/compare.py` as tables and as charts.
+
+The benchmark trains the same model with several contenders: gloader with some settings, and other libraries. Each `Row`
+has one contender's measurements.
+"""
 
 from __future__ import annotations
 
@@ -50,13 +54,14 @@ class Row:
     """One contender. Figures that were not measured are None."""
 
     name: str
-    features: str  # the features' home: "memory", "ssd" or "memmap"
-    is_limited: bool
+    features: str  # the features' place: "memory", "ssd" or "memmap"
+    is_limited: bool  # True if a memory limit applied
     outcome: str  # "done", or the reason why the contender ended early
     settings: str  # the chosen settings, in words
     first_epoch_s: Spread | None
     later_epoch_s: Spread | None
     is_extrapolated: bool  # epoch figures are extrapolated from a part of an epoch
+    # Thread-seconds per epoch by stage, and bytes per epoch.
     sample_s: float | None
     gather_s: float | None
     compute_s: float | None
@@ -156,15 +161,15 @@ def _spread(values: Mapping[str, float] | None) -> Spread | None:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    about = "~" if row.is_extrapolated else ""
+    approximately = "~" if row.is_extrapolated else ""
     shown = row.shown_epoch_s
     span = "" if shown is None else f"{format_seconds(shown.least)} to {format_seconds(shown.most)}"
     return (
         row.name,
         row.features,
         "yes" if row.is_limited else "none",
-        _median(row.first_epoch_s, about if row.later_epoch_s is None else ""),
-        _median(row.later_epoch_s, about),
+        _median(row.first_epoch_s, approximately if row.later_epoch_s is None else ""),
+        _median(row.later_epoch_s, approximately),
         span,
         *(_seconds(value) for value in (row.sample_s, row.gather_s, row.compute_s, row.wait_s)),
         "" if row.bytes_read is None else format_bytes(int(row.bytes_read)),
@@ -175,15 +180,16 @@ def _cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def _median(value: Spread | None, about: str) -> str:
-    return "" if value is None else about + format_seconds(value.median)
+def _median(value: Spread | None, approximately: str) -> str:
+    return "" if value is None else approximately + format_seconds(value.median)
 
 
 def _seconds(value: float | None) -> str:
     return "" if value is None else format_seconds(value)
 
 
-_GB: Final = 1e9
+_GB: Final = 1e9  # bytes
+# Chart styles, for the contenders and for the parts of an epoch.
 _OURS: Final = 0
 _PEERS: Final = 4
 _PARTS: Final = (("sample", 0), ("gather", 3), ("compute", 2), ("wait", 7))
@@ -195,7 +201,7 @@ def comparison_charts(comparison: Comparison) -> list[Chart]:
     parts = [
         Bar(label=row.name, parts=shares, end=" ") for row in rows if sum(shares := _part_shares(row)) > 0
     ]
-    found = [
+    charts = [
         _bars(
             f"compare-{kind}",
             "Seconds of a later epoch, or of the first if there is no other; medians, least to most in brackets.",
@@ -233,7 +239,7 @@ def comparison_charts(comparison: Comparison) -> list[Chart]:
             format_seconds,
         ),
     ]
-    return [chart for chart in found if chart is not None]
+    return [chart for chart in charts if chart is not None]
 
 
 def _bars(
@@ -246,13 +252,13 @@ def _bars(
     """Return a chart with a bar for each contender. Without a value, the bar shows the outcome."""
     bars = []
     for row, value in values:
-        found = value.median if isinstance(value, Spread) else value
-        about = "~" if row.is_extrapolated and found is not None else ""
-        end = row.outcome.split(":")[0] if found is None else about + written(found)
+        figure = value.median if isinstance(value, Spread) else value
+        approximately = "~" if row.is_extrapolated and figure is not None else ""
+        end = row.outcome.split(":")[0] if figure is None else approximately + written(figure)
         if isinstance(value, Spread):
             end += f" ({written(value.least)} to {written(value.most)})"
         is_own = row.name.startswith("gloader")
-        length = found or 0.0
+        length = figure or 0.0
         bars.append(Bar(label=row.name, parts=(length * is_own, length * (not is_own)), end=end))
     parts = (("gloader", _OURS), ("others", _PEERS))
     return draw_bars(name, caption, parts, bars, x_label=label, written=written)

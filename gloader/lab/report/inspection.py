@@ -1,4 +1,8 @@
-"""Inspections as charts and a section: SSD reads against memory, or against batches that share a pass."""
+"""Results of `gloader inspect` as charts and a section.
+
+One chart shows the rows read from the SSD against the cache's memory, with a curve for each cache policy. The other
+chart shows the edges read against the batches that share a pass over the edges.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +22,8 @@ if TYPE_CHECKING:
     from gloader.lab.inspect.topology_reads import TopologyReads
     from gloader.lab.report.svg import Chart
 
-_WAYS: tuple[PassWay, ...] = ("direct", "merged", "full")
-_GREY = NUM_STYLES - 1
+_WAYS: tuple[PassWay, ...] = ("direct", "merged", "full")  # the drawn ways of a pass to read the edges
+_GREY = NUM_STYLES - 1  # the style of the levels
 
 
 def draw_inspection(inspection: Inspection, name: str) -> Chart | None:
@@ -117,7 +121,7 @@ def inspection_section(values: Mapping[str, Any], *, source: str) -> Section:
     source : the file's path
     """
     try:
-        found = Inspection(
+        inspection = Inspection(
             num_nodes=values["num_nodes"],
             row_bytes=values["row_bytes"],
             num_accesses=values["accesses"],
@@ -131,20 +135,20 @@ def inspection_section(values: Mapping[str, Any], *, source: str) -> Section:
         name = str(values["dataset"])
     except MALFORMED as error:
         raise FormatError(f"{source} is no inspection: {shown(error)}") from error
-    policies = [policy for policy in found.misses if policy != "none"]
-    columns = [found.ratios(policy) for policy in policies]
+    policies = [policy for policy in inspection.misses if policy != "none"]
+    columns = [inspection.ratios(policy) for policy in policies]
     rows = [
         (format_bytes(size), *(f"{ratio:.1%}" for ratio in ratios))
-        for size, *ratios in zip(found.memory_bytes(), *columns, strict=True)
+        for size, *ratios in zip(inspection.memory_bytes(), *columns, strict=True)
     ]
     return Section(
         title=f"Misses: {name}",
         source=source,
         facts=(
-            ("knee", format_bytes(found.knee_bytes)),
-            ("batches", f"{found.num_batches:,} of {found.epoch_batches:,}"),
+            ("knee", format_bytes(inspection.knee_bytes)),
+            ("batches", f"{inspection.num_batches:,} of {inspection.epoch_batches:,}"),
         ),
-        charts=tuple(filter(None, [draw_inspection(found, f"{name}-misses")])),
+        charts=tuple(filter(None, [draw_inspection(inspection, f"{name}-misses")])),
         tables=(TextTable(header=("cache", *policies), rows=tuple(rows)),),
         notes=(
             "static sets are in memory already: to load one reads as much as its memory, and is not counted",

@@ -1,6 +1,7 @@
 """One HTML page with sections, tables and charts that needs no other file.
 
-A `TextTable` is shown as HTML or as markdown.
+`render_page` writes the page from its `Section` values. A section has the facts, tables, charts and notes of one run,
+or of several runs. A `TextTable` is shown as HTML or as Markdown.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ def as_markdown(table: TextTable) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
+# The space between a number and its unit.
 _UNIT = re.compile(r"(?<=\d) (?=(?:[kMGT]?B|[KMG]iB|KB|ms|s|min|[kMG])\b)")
 
 
@@ -89,7 +91,7 @@ dl {{ display: grid; grid-template-columns: max-content auto; gap: .1rem 1rem; f
 dt {{ color: var(--soft); }} dd {{ margin: 0; overflow-wrap: anywhere; }}
 @media (max-width: 30rem) {{ dl {{ grid-template-columns: auto; gap: 0; }} dd {{ margin: 0 0 .4rem; }} }}
 """.strip()
-_MOST_ROWS: Final = 12  # most rows in an initially open table
+_MOST_ROWS: Final = 12  # most rows of a foldable table that is open at first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +101,7 @@ class Section:
     title: str
     source: str  # path of the section's data
     run: Training | None = None  # the run, for comparison with other runs
-    facts: tuple[tuple[str, str], ...] = ()
+    facts: tuple[tuple[str, str], ...] = ()  # names and values
     charts: tuple[Chart, ...] = ()
     tables: tuple[TextTable, ...] = ()
     named_tables: tuple[tuple[str, TextTable], ...] = ()  # tables with headings

@@ -1,4 +1,8 @@
-"""Tables for training runs: one run's facts, groups whose runs differ only in the seed, and a row for each. Pure."""
+"""Tables for training runs. Pure.
+
+One run has its facts and a table of its epochs. Several runs are grouped: a group has the runs that differ only in the
+seed. The overview has a row for each group, and another table the settings in which the groups differ.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ if TYPE_CHECKING:
     from gloader.lab.report.training import Epoch, Training
 
 
-_HEADER: Final = (
+_HEADER: Final = (  # the columns of the table with a row for each epoch, see `_cells`
     "epoch",
     "seconds",
     "waited",
@@ -172,7 +176,7 @@ def _cells(epoch: Epoch) -> tuple[str, ...]:
     )
 
 
-_MOST_CHARACTERS: Final = 80
+_MOST_CHARACTERS: Final = 80  # longest text in a cell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,14 +237,14 @@ def differences(groups: Sequence[RunGroup]) -> TextTable | None:
 
     An unfinished run has no recorded machine and differs in none.
     """
-    told = differing_settings(groups)
-    ran_on = [_surroundings(group.runs[0]) for group in groups]
+    settings = differing_settings(groups)
+    surroundings = [_surroundings(group.runs[0]) for group in groups]
     seeds = [{"seed": ", ".join(run.seed for run in group.runs)} for group in groups]
     # A missing setting is a difference too.
-    names = [(name, told) for name in _all_names(told)]
+    names = [(name, settings) for name in _all_names(settings)]
     names += [
         (name, columns)
-        for columns in (ran_on, seeds)
+        for columns in (surroundings, seeds)
         for name in _all_names(columns)
         if len({column[name] for column in columns if column.get(name)}) > 1
     ]
@@ -271,11 +275,12 @@ def _surroundings(run: Training) -> dict[str, str]:
     return {**versions, **{name: text for name, text in circumstances_of(run) if name == "machine"}}
 
 
+# The columns of the overview after the run and its metrics, see `_figures`.
 _COLUMNS: Final = (
     "epochs", "median epoch", "waiting", "peak memory", "budget", "read", "written", "rows from memory"
 )  # fmt: skip
-_ELSEWHERE: Final = ("model", "epochs", "memory budget")
-_UNBROKEN: Final = "\u00a0"
+_ELSEWHERE: Final = ("model", "epochs", "memory budget")  # settings that the overview shows in another column
+_UNBROKEN: Final = "\u00a0"  # a space at which a cell does not break
 
 
 def overview(groups: Sequence[RunGroup]) -> TextTable:
@@ -307,9 +312,9 @@ def _header(groups: Sequence[RunGroup]) -> tuple[str, ...]:
 def _description(group: RunGroup, differing: Mapping[str, str]) -> str:
     """Return the model, and the settings that have no column."""
     model = group.runs[0].settings.get("model", "")
-    told = [f"{name} {text}" for name, text in differing.items() if name not in _ELSEWHERE]
+    settings = [f"{name} {text}" for name, text in differing.items() if name not in _ELSEWHERE]
     # A cell is as narrow as its longest setting, and breaks between settings.
-    return shortened(", ".join(text.replace(" ", _UNBROKEN) for text in [model, *told] if text))
+    return shortened(", ".join(text.replace(" ", _UNBROKEN) for text in [model, *settings] if text))
 
 
 def _figures(runs: Sequence[Training]) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """Sections and charts for training runs: a single run, or several together. Pure.
 
-A chart shows all runs in its section, over epochs or seconds.
+A group has the runs that differ only in the seed. Its line shows their mean, with a band of one standard deviation. A
+chart shows all groups in its section, over epochs or seconds. With several runs, a first section compares them.
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ if TYPE_CHECKING:
     from gloader.lab.report.training import Epoch, Training
 
 
-_MOST_COLUMNS: Final = 40
-_MOST_PIECES: Final = 400  # most pieces in a run's memory line
-_SHARED: Final = NUM_STYLES - 1
+_MOST_COLUMNS: Final = 40  # most columns in the chart of an epoch's parts; more epochs are averaged
+_MOST_PIECES: Final = 400  # most points in a run's memory line
+_SHARED: Final = NUM_STYLES - 1  # the style of a budget that several runs share
 _BAND: Final = "Bands: one standard deviation over seeds."
 
 
 def charts_of(groups: Sequence[RunGroup]) -> list[Chart]:
     """Return charts for the runs' recorded values. A chart without data is left out."""
     runs = [run for group in groups for run in group.runs]
-    found = [
+    charts = [
         _curve("loss", "Training loss over epochs.", groups, "loss"),
         _curve(
             "loss-seconds", "Training loss over seconds, evaluation included.", groups, "loss",
@@ -56,7 +57,7 @@ def charts_of(groups: Sequence[RunGroup]) -> list[Chart]:
         _bytes(groups),
         _from_memory(groups),
     ]  # fmt: skip
-    return [chart for chart in found if chart is not None]
+    return [chart for chart in charts if chart is not None]
 
 
 def epoch_parts(run: Training) -> Chart | None:
@@ -67,25 +68,27 @@ def epoch_parts(run: Training) -> Chart | None:
     every = -(-len(epochs) // _MOST_COLUMNS)
     spans = [epochs[first : first + every] for first in range(0, len(epochs), every)]
     bars = [Bar(label=str(span[0].number), parts=_mean_of_parts(span)) for span in spans]
-    caption = "Seconds of each epoch: the model's step, what the loop waited for, and the evaluation."
+    caption = "Seconds of each epoch: the model's step, the loop's waits by cause, and the evaluation."
     if every > 1:
         caption = (
-            f"Seconds of an epoch, means of {every}: the model's step, what the loop waited for, evaluation."
+            f"Seconds of an epoch, means of {every}: the model's step, the loop's waits by cause, evaluation."
         )
     return draw_columns(f"{run.name}-epochs", caption, PARTS, bars, x_label="epoch")
 
 
 def _of_metric(metric: str, groups: Sequence[RunGroup]) -> list[Chart | None]:
     """Return the charts for runs that measured ``metric``."""
-    own, words = [group for group in groups if group.runs[0].metric == metric], metric_words(metric)
-    trained = [series for group in own for series in _lines(group, "train_acc", label="", is_dotted=True)]
+    measured, words = [group for group in groups if group.runs[0].metric == metric], metric_words(metric)
+    trained = [
+        series for group in measured for series in _lines(group, "train_acc", label="", is_dotted=True)
+    ]
     is_same = metric == "acc"  # the training accuracy is not comparable with metrics of link ranks
     dotted = " Dotted: training." if is_same else ""
     valid = f"Validation {words} over epochs.{dotted}"
     return [
-        _curve(metric, valid, own, "valid", beside=trained if is_same else []),
+        _curve(metric, valid, measured, "valid", beside=trained if is_same else []),
         _curve(
-            f"{metric}-seconds", f"Validation {words} over seconds, evaluation included.", own,
+            f"{metric}-seconds", f"Validation {words} over seconds, evaluation included.", measured,
             "valid", over_seconds=True,
         ),
     ]  # fmt: skip
@@ -155,7 +158,7 @@ def _mean_parts(groups: Sequence[RunGroup]) -> Chart | None:
     ]
     bars = [Bar(label=name, parts=_mean_of_parts(epochs)) for name, epochs in known if epochs]
     caption = (
-        "Mean seconds of an epoch: the model's step, what the loop waited for, and the evaluation, which the median "
+        "Mean seconds of an epoch: the model's step, the loop's waits by cause, and the evaluation, which the median "
         "epoch of the table leaves out."
     )
     return draw_bars("seconds", caption + _unknown(runs, "parts"), PARTS, bars, x_label="seconds")
@@ -209,15 +212,15 @@ def _memory(groups: Sequence[RunGroup]) -> Chart | None:
 
 def _memory_points(run: Training) -> list[tuple[float, float]]:
     """Return the peak memory in pieces of the run's time, each at its end."""
-    points, began = [], 0.0
+    points, began_s = [], 0.0
     per_epoch = max(1, _MOST_PIECES // max(len(run.epochs), 1))
     for epoch in run.epochs:
         count = len(epoch.memory_bytes)
         every = -(-count // per_epoch) if count else 1
         for first in range(0, count, every):
             piece = epoch.memory_bytes[first : first + every]
-            points.append((began + epoch.all_seconds * (first + len(piece)) / count, float(max(piece))))
-        began += epoch.all_seconds
+            points.append((began_s + epoch.all_seconds * (first + len(piece)) / count, float(max(piece))))
+        began_s += epoch.all_seconds
     return points if any(up for _, up in points) else []
 
 

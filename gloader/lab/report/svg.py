@@ -1,6 +1,12 @@
 """Charts as SVG text in a page: lines, points, bars, columns, and lanes with work over time. Pure.
 
-They are sharp in print, take the reader's screen colours, and need no script.
+SVG charts are sharp in print, take the reader's screen colours, and need no script.
+
+- An `Axis` maps values to pixels. Pixels of SVG count from the top, so a vertical axis ends above its start.
+- A style is a number that stands for a colour and a mark.
+- A part is one coloured section of each bar. The parts of a bar lie end to end.
+- A `Level` is a dashed line at one value of an axis.
+- A lane is a row with the work of one thread over time, and a `Span` is one piece of this work.
 """
 
 from __future__ import annotations
@@ -20,11 +26,11 @@ if TYPE_CHECKING:
 AxisKind: TypeAlias = Literal["fit", "zero", "whole", "log"]
 
 
-_STEPS: Final = (1.0, 2.0, 5.0, 10.0)
-_MARGIN: Final = 0.05
-# Damaged files and diverged runs have such values. Differences between larger ones overflow. A smaller range has no
-# parts, because its step rounds to 0.
+_STEPS: Final = (1.0, 2.0, 5.0, 10.0)  # distances between ticks, times a power of 10
+_MARGIN: Final = 0.05  # empty share of the range at each end of an axis
+# Larger values, as in damaged files and diverged runs, are not drawn: their differences may overflow.
 _MOST: Final = 1e100
+# A smaller range is widened, because its step between ticks would round to 0.
 _LEAST_RANGE: Final = 1e-100
 
 
@@ -71,13 +77,13 @@ def fit_axis(
     written : returns a value as text
     """
     is_log, is_whole, from_zero = kind == "log", kind == "whole", kind == "zero"
-    found = [math.log10(value) if is_log else value for value in values] or [0.0, 1.0]
-    low, high = min(found), max(found)
+    scaled = [math.log10(value) if is_log else value for value in values] or [0.0, 1.0]
+    low, high = min(scaled), max(scaled)
     margin = 0.0 if is_whole else _MARGIN * (high - low)
     low, high = (0.0 if from_zero else low - margin), high + margin
     if high - low < _LEAST_RANGE:  # all values are alike
-        around = max(abs(low), 1.0) * _MARGIN
-        low, high = (0.0 if from_zero else low - around), high + around
+        half_range = max(abs(low), 1.0) * _MARGIN
+        low, high = (0.0 if from_zero else low - half_range), high + half_range
     step = _step((high - low) / most_ticks)
     if is_whole:
         step = max(step, 1.0)
@@ -108,14 +114,16 @@ NUM_STYLES: Final = len(_LIGHT)
 # Each style has its own mark, for readers and printers without colours.
 _MARKS: Final = ("circle", "square", "diamond", "triangle", "cross", "ring", "bar", "frame")
 
-WIDTH: Final = 520
-PLOT_HEIGHT: Final = 220
-LEFT, RIGHT, BOTTOM, _TOP = 64, 14, 42, 8
-_CHARACTER: Final = 6.6  # about a character's width
-LINE: Final = 18
-SWATCH: Final = 30
-_MOST_CHARACTERS: Final = 34
-_HEAD: Final = 9  # characters before a cut
+# Sizes in pixels.
+WIDTH: Final = 520  # a chart's width
+PLOT_HEIGHT: Final = 220  # height of the plot, without legend, axis and labels
+LEFT, RIGHT, BOTTOM, _TOP = 64, 14, 42, 8  # margins around the plot
+_CHARACTER: Final = 6.6  # a character's approximate width
+LINE: Final = 18  # distance between two lines of text
+SWATCH: Final = 30  # width for a legend entry's sample of the style
+# Sizes in characters.
+_MOST_CHARACTERS: Final = 34  # longest label; longer labels are cut
+_HEAD: Final = 9  # characters that a cut label keeps before the cut
 
 
 def _variables(colors: Sequence[str], *, text: str, grid: str, paper: str) -> str:
@@ -159,13 +167,13 @@ class Chart:
     def as_file(self) -> bytes:
         """Return the chart as a separate file, on white paper."""
         head, _, rest = self.svg.partition(">")
-        own = f'{head} xmlns="http://www.w3.org/2000/svg">'
+        opening = f'{head} xmlns="http://www.w3.org/2000/svg">'
         style = f"<style>svg.chart{{{LIGHT};background:var(--paper)}}\n{RULES}</style>"
-        return f"{own}{style}{rest}".encode(errors="backslashreplace")
+        return f"{opening}{style}{rest}".encode(errors="backslashreplace")
 
 
 def mark(style: int, x: float, y: float, *, title: str = "") -> str:
-    """Return a style's mark, with the text that appears under the pointer."""
+    """Return a style's mark at (x, y). ``title`` is an SVG element with the text that appears under the pointer."""
     kind = _MARKS[style % NUM_STYLES]
     fill = f'class="f{style}"'
     hollow = f'class="s{style} hollow"'
@@ -231,7 +239,7 @@ def chart_of(name: str, caption: str, parts: Sequence[str], *, height: float, wi
 
 
 def straight(style: str, x1: float, y1: float, x2: float, y2: float) -> str:
-    """Return a straight line."""
+    """Return a straight line from (x1, y1) to (x2, y2). ``style`` is its CSS class."""
     return f'<line class="{style}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
 
 
@@ -255,11 +263,12 @@ def safe(text: str) -> str:
     return escape(printable_line(text))
 
 
-_BAR: Final = 16
-_LEAST_SHARE: Final = 0.003  # share of the longest bar: one or two pixels
-_MOST_MARKS: Final = 12
-_MOST_POINTS: Final = 400
-_PARTS_OF_AXIS: Final = 40  # names of points in the same part would overlap
+_BAR: Final = 16  # a bar's height, in pixels
+_LEAST_SHARE: Final = 0.003  # share of the longest bar, one or two pixels; shorter parts are left out
+_MOST_LABELS: Final = 12  # most labels below columns
+_MOST_MARKS: Final = 12  # most marks on a line
+_MOST_POINTS: Final = 400  # most points of a line
+_NUM_CELLS: Final = 40  # cells along each axis; the names of points in the same cell would overlap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,8 +317,8 @@ def draw_bars(
     bottom = top + len(bars) * (_BAR + LINE + 4) + 4
     lengths = [sum(bar.parts) for bar in bars] + [level.value for level in levels]
     ends = [bar.end or written(sum(bar.parts)) for bar in bars]
-    room = max(5 * RIGHT, _CHARACTER * max(map(len, ends)) + RIGHT)
-    x = fit_axis(lengths, start=RIGHT, end=WIDTH - room, kind="zero", most_ticks=6)
+    end_width = max(5 * RIGHT, _CHARACTER * max(map(len, ends)) + RIGHT)  # for the text at the bars' ends
+    x = fit_axis(lengths, start=RIGHT, end=WIDTH - end_width, kind="zero", most_ticks=6)
     body = [*axis_below(x, bottom, x_label)]
     body += [straight("grid", x.place(tick), top, x.place(tick), bottom) for tick in x.ticks]
     for place, (bar, end_text) in enumerate(zip(bars, ends, strict=True)):
@@ -318,9 +327,9 @@ def draw_bars(
         body.append(text_at(RIGHT, above - 5, shortened(bar.label)))
         left = 0.0
         for i in shown:
-            told = f"{bar.label}, {parts[i][0]}: {written(bar.parts[i])}"
+            tooltip = f"{bar.label}, {parts[i][0]}: {written(bar.parts[i])}"
             start, end = x.place(left), x.place(left + bar.parts[i])
-            body.append(_part(f"f{parts[i][1]}", start, above, end - start, _BAR, told))
+            body.append(_part(f"f{parts[i][1]}", start, above, end - start, _BAR, tooltip))
             left += bar.parts[i]
         body.append(text_at(x.place(left) + 5, above + _BAR - 4, end_text))
     body += [_upright(each, x, top, bottom) for each in levels]
@@ -339,15 +348,15 @@ def draw_columns(
     y = fit_axis([sum(bar.parts) for bar in bars], start=bottom, end=top + 6, kind="zero")
     step = (WIDTH - LEFT - RIGHT) / len(bars)
     width = min(0.8 * step, 60.0)
-    every = -(-len(bars) // 12)
+    every = -(-len(bars) // _MOST_LABELS)
     body = [*grid_lines(y), text_at((WIDTH + LEFT) / 2, bottom + 34, x_label, anchor="middle")]
     for place, bar in enumerate(bars):
         middle, below = LEFT + (place + 0.5) * step, 0.0
         for i in shown:
             upper = y.place(below + bar.parts[i])
-            told = f"{x_label} {bar.label}, {parts[i][0]}: {format_exact_seconds(bar.parts[i])}"
+            tooltip = f"{x_label} {bar.label}, {parts[i][0]}: {format_exact_seconds(bar.parts[i])}"
             body.append(
-                _part(f"f{parts[i][1]}", middle - width / 2, upper, width, y.place(below) - upper, told)
+                _part(f"f{parts[i][1]}", middle - width / 2, upper, width, y.place(below) - upper, tooltip)
             )
             below += bar.parts[i]
         if place % every == 0:
@@ -356,20 +365,20 @@ def draw_columns(
 
 
 def _shown(bars: Sequence[Bar]) -> list[int]:
-    """Return the visible parts, or no part if a bar has no place on an axis."""
+    """Return the indices of the visible parts. The result is empty if a part's length cannot be drawn."""
     if not bars or not all(can_be_drawn(part) for bar in bars for part in bar.parts):
         return []
     least = _LEAST_SHARE * max(sum(bar.parts) for bar in bars)
     return [i for i, parts in enumerate(zip(*(bar.parts for bar in bars), strict=True)) if max(parts) > least]
 
 
-def _part(style: str, x: float, y: float, width: float, height: float, told: str) -> str:
+def _part(style: str, x: float, y: float, width: float, height: float, tooltip: str) -> str:
     """Return a rectangle with the text that appears under the pointer, or "" without an area."""
     if width <= 0 or height <= 0:
         return ""
     return (
         f'<rect class="part {style}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}">'
-        f"<title>{safe(told)}</title></rect>"
+        f"<title>{safe(tooltip)}</title></rect>"
     )
 
 
@@ -384,13 +393,14 @@ def _legend_of_level(level: Level) -> tuple[str, str]:
 
 
 def _upright(level: Level, x: Axis, top: float, bottom: float) -> str:
+    """Return a vertical dashed line."""
     return straight(f"level s{level.style}", x.place(level.value), top, x.place(level.value), bottom)
 
 
 class LaneSpan(NamedTuple):
     """A piece of work in a lane."""
 
-    started_s: float
+    started_s: float  # seconds on the horizontal axis
     ended_s: float
     style: str  # the colour's class: "f0", or "f0 pale"
     told: str = ""  # text under the pointer
@@ -404,9 +414,10 @@ class Lanes:
     lanes: Sequence[tuple[str, Sequence[LaneSpan]]]  # label and spans of each lane
 
 
-_WIDE: Final = 1000
-_LANE: Final = 20
-_LABEL: Final = 110  # pixels for the labels of lanes
+# Sizes of a chart with lanes, in pixels.
+_WIDE: Final = 1000  # width
+_LANE: Final = 20  # height of a lane
+_LABEL: Final = 110  # width for the labels of lanes
 
 
 def draw_lanes(
@@ -451,7 +462,7 @@ class Series:
     label: str  # label in the legend; empty means no entry
     style: int
     points: Sequence[tuple[float, float]]
-    spread: Sequence[float] = ()  # band to either side of each point
+    spread: Sequence[float] = ()  # for each point: the band's extent above it and below it
     names: Sequence[str] = ()  # names for points that no line joins
     is_dotted: bool = False
     has_marks: bool = True  # a mark shows its value under the pointer; a dotted line has no marks
@@ -528,11 +539,13 @@ def _kept(series: Series, x: AxisKind, y: AxisKind) -> Series:
 
 
 def _bounds(series: Series) -> list[tuple[float, float, float]]:
+    """Return each point's x, and the band's lower and upper y."""
     spread = series.spread or [0.0] * len(series.points)
     return [(x, y - width, y + width) for (x, y), width in zip(series.points, spread, strict=True)]
 
 
 def _line(series: Series, x: Axis, y: Axis) -> list[str]:
+    """Return the elements for one series: the band, the line, and the marks."""
     places = [(x.place(across), y.place(up)) for across, up in series.points]
     parts = []
     if series.spread:
@@ -545,23 +558,24 @@ def _line(series: Series, x: Axis, y: Axis) -> list[str]:
     if series.has_marks and not series.is_dotted:
         every = 1 if series.names else -(-len(places) // _MOST_MARKS)
         for place, (across, up) in list(zip(places, series.points, strict=True))[::every]:
-            told = f"{series.label}, {across:.4g}: {y.written(up)}"
-            parts.append(mark(series.style, *place, title=f"<title>{safe(told)}</title>"))
+            tooltip = f"{series.label}, {across:.4g}: {y.written(up)}"
+            parts.append(mark(series.style, *place, title=f"<title>{safe(tooltip)}</title>"))
     return parts
 
 
 def _named(series: Series, x: Axis, y: Axis) -> Iterator[tuple[str, tuple[float, float]]]:
     """Yield the points' names and places. Names that would overlap are joined at the first point."""
-    found: dict[tuple[int, int], tuple[tuple[float, float], list[str]]] = {}
+    by_cell: dict[tuple[int, int], tuple[tuple[float, float], list[str]]] = {}
     for name, (across, up) in zip(series.names, series.points, strict=False):
         place = x.place(across), y.place(up)
-        part = round(place[0] * _PARTS_OF_AXIS / WIDTH), round(place[1] * _PARTS_OF_AXIS / PLOT_HEIGHT)
-        found.setdefault(part, (place, []))[1].append(name)
-    for (left, above), names in found.values():
+        cell = round(place[0] * _NUM_CELLS / WIDTH), round(place[1] * _NUM_CELLS / PLOT_HEIGHT)
+        by_cell.setdefault(cell, (place, []))[1].append(name)
+    for (left, above), names in by_cell.values():
         yield shortened(", ".join(filter(None, names))), (left + 6, above - 5)
 
 
 def _level(level: Level, y: Axis) -> str:
+    """Return a horizontal dashed line."""
     place = y.place(level.value)
     return straight(f"level s{level.style}", LEFT, place, WIDTH - RIGHT, place)
 

@@ -1,4 +1,8 @@
-"""A `gloader train` run as report values: settings, epochs, and each epoch's seconds by cause."""
+"""A `gloader train` run as report values: settings, epochs, and each epoch's seconds by cause.
+
+`gloader.lab.report.build_page` reads the run's folder into a `Training`. The settings come from config.yaml, the epochs
+from metrics.jsonl, and the result from result.json.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+# Names of settings, as `_flat` writes them: the keys in config.yaml from the outer to the inner one.
 _SEED: Final = "loader seed"
 _BUDGET: Final = "loader memory_budget_bytes"
 # The run's number, the number of runs and the dataset's path are not settings.
@@ -30,7 +35,7 @@ class RunSettings:
 
     named: Mapping[str, str]  # settings by name, without the seed
     seed: str  # empty if unknown
-    budget_bytes: int | None
+    budget_bytes: int | None  # memory budget; None if it is not set
 
 
 def read_settings(path: Path) -> RunSettings:
@@ -95,6 +100,7 @@ def _text(name: str, value: Any) -> str:
     return "not set" if value is None else str(value)
 
 
+# The parts of an epoch's seconds: the loop computes, waits, does other things, and evaluates.
 _COMPUTE: Final = "the model's step"
 _OTHER_WAIT: Final = "waiting for the loader"
 _REST: Final = "the rest of the loop"
@@ -124,8 +130,8 @@ PARTS: Final[tuple[tuple[str, int], ...]] = (
 
 def cause_of(sentence: str) -> str:
     """Return the name of an epoch's wait, from its ``sentence``."""
-    said = sentence.partition(";")[0]  # the advice follows the semicolon
-    return next((cause for words, cause in _CAUSES if words in said), _OTHER_WAIT)
+    finding = sentence.partition(";")[0]  # the advice follows the semicolon
+    return next((cause for words, cause in _CAUSES if words in finding), _OTHER_WAIT)
 
 
 def split_seconds(
@@ -157,12 +163,12 @@ class Epoch:
     evaluate_seconds: float
     loss: float
     train_acc: float
-    valid: float | None
-    rows: int
-    hit_rate: float
+    valid: float | None  # the validation metric; None without an evaluation
+    rows: int  # gathered feature rows
+    hit_rate: float  # share of the rows that came from memory
     bytes_read: int  # includes passes over the edges
     bytes_written: int
-    bottleneck: str
+    bottleneck: str  # a sentence on the epoch's slowest part
     wait_s: float | None  # the loop's wait for the loader; None if an earlier version did not record it
     parts: tuple[float, ...]  # seconds by part, as in `PARTS`; empty if not recorded
     memory_bytes: tuple[int, ...]  # peaks in equal parts of the epoch's time; empty if not recorded
@@ -234,8 +240,8 @@ class Training:
     @property
     def peak_bytes(self) -> int | None:
         """Peak anonymous memory, as the budget counts it. None if not recorded."""
-        seen = max((most for epoch in self.epochs for most in epoch.memory_bytes), default=None)
-        known = self.result.get("peak_anonymous_bytes", seen)
+        largest = max((most for epoch in self.epochs for most in epoch.memory_bytes), default=None)
+        known = self.result.get("peak_anonymous_bytes", largest)
         return None if known is None else int(known)
 
     def named(self, name: str) -> Training:

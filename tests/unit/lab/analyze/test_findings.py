@@ -70,7 +70,7 @@ def test_small_parts_are_left_to_the_tables() -> None:
     found = findings_of_run(parts=parts, stalls={"fetch": 0.0, "network": 0.0})
     lines = lines_of(found)
     assert lines["where an epoch goes"] == "read 200 ms (83%), start 38.8 ms (16%)"
-    assert lines["stalls"] == "none to speak of"
+    assert lines["stalls"] == "no notable stall"
     assert found.parts == parts
 
 
@@ -89,7 +89,7 @@ def test_verified_stalls_stand_beside_those_of_the_replay() -> None:
     )
     disturbed = verified | {"compute_s": 0.2, "preparation": -0.11}
     assert lines_of(findings_of_run(verified=disturbed))["stalls, measured"].endswith(
-        "; what is below 0 says how far off the others may be: measure while nothing else runs"
+        "; a stall below 0 shows how large the error of each stall may be: measure while nothing else runs"
     )
     cold = {name: verified[name] for name in ("compute_s", "cold_s")}
     assert lines_of(findings_of_run(verified=cold))["stalls, measured"] == (
@@ -133,9 +133,9 @@ def test_waits_for_nothing_that_was_recorded_are_told_and_half_an_epoch_of_them_
 
 def test_where_nothing_helps_that_is_said() -> None:
     assert no_help_words(findings_of_run(ALIKE, SLOWER)) == (
-        "nothing that was tried saves 2% of an epoch (gpu=4x, cache=0.5x)"
+        "no tried change saves 2% of an epoch (gpu=4x, cache=0.5x)"
     )
-    assert no_help_words(findings_of_run()) == "nothing that was tried saves 2% of an epoch"
+    assert no_help_words(findings_of_run()) == "no tried change saves 2% of an epoch"
 
 
 def test_no_change_has_no_sign() -> None:

@@ -69,7 +69,7 @@ def test_the_first_table_has_what_helps_between_the_epoch_and_its_floor() -> Non
     asked = _sections(findings_of_run(FASTER, SMALLER, was_asked=True))[0]
     assert [row[0] for row in asked.tables[0].rows][2:4] == ["order=$a_{b$", "cache=0.5x"]
     none = _sections(findings_of_run(SMALLER))[0]
-    assert none.notes == ("nothing that was tried saves 2% of an epoch (cache=0.5x)",)
+    assert none.notes == ("no tried change saves 2% of an epoch (cache=0.5x)",)
 
 
 def test_stalls_have_a_column_of_what_was_measured_where_it_was() -> None:

@@ -103,7 +103,11 @@ def test_the_timeline_is_of_the_second_epoch(tmp_path: Path) -> None:
     [
         ("{", FormatError, "is not JSON"),
         ("[]", FormatError, "holds no JSON object"),
-        ('{"a": 1}', ConfigError, "is none of what can be shown; give the folder of a `gloader train` run"),
+        (
+            '{"a": 1}',
+            ConfigError,
+            "is no file that a report can show; give the folder of a `gloader train` run",
+        ),
         ('{"benchmark": "compare"}', FormatError, "is no comparison: KeyError"),
         ('{"traceEvents": [{"ph": "X"}]}', FormatError, "is no trace of gloader: KeyError"),
         ('{"knee": 1, "policies": {}}', FormatError, "is no inspection: KeyError"),
