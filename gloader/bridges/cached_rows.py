@@ -1,4 +1,8 @@
-"""Feature rows for other libraries' loops: any ids, at any time, through a host cache."""
+"""Feature rows for other libraries' loops: any ids, at any time, through a host cache.
+
+gloader's own pipeline plans its cache from future batches. Here another library chooses the batches, so an online
+policy decides with each batch which rows the cache keeps.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +48,7 @@ class CachedRows:
     def __init__(self, source: FeatureSource, *, cache: str | int = 0, policy: OnlineName = "sieve") -> None:
         if policy not in get_args(OnlineName):
             raise ConfigError(
-                f"policy={policy!r}: a loop that gloader does not drive has no known future; "
+                f"policy={policy!r}: another library chooses the batches, so the future is unknown; "
                 f"choose one of {', '.join(get_args(OnlineName))}"
             )
         self.source = source
@@ -54,8 +58,8 @@ class CachedRows:
         self._policy = self._new_policy()
         self._lock = threading.Lock()
         self._pid = os.getpid()
-        self.hits = 0
-        self.read = _NOTHING
+        self.hits = 0  # rows found in the cache so far
+        self.read = _NOTHING  # rows read from the source so far
 
     @property
     def num_slots(self) -> int:
@@ -88,7 +92,7 @@ class CachedRows:
         # A forked child has its parent's locks, and perhaps a cache that another thread had half changed.
         if os.getpid() != self._pid:
             raise ForkError(
-                "features of a gloader store were asked for in a worker process; fetch them in the main one "
+                "a worker process requested features of a gloader store; fetch features in the main process "
                 "(PyG: filter_per_worker=False; DGL: prefetch_node_feats instead of indexing in the sampler)"
             )
 

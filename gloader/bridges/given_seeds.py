@@ -1,6 +1,7 @@
 """Seeds from another library's loop: nodes with several types in one numbering, and pairs with negatives.
 
-The pairs need no link table: `GivenPairs` draws the negatives and finds the edges between the ends.
+A pair is an edge to predict, as (source, destination). Pairs from another library belong to no link table of the
+dataset. So `draw_beside` draws their negatives, and `edges_of_pairs` finds the graph edges between their ends.
 """
 
 from __future__ import annotations
@@ -40,18 +41,18 @@ def number_through(graph: HeteroGraph, nodes: Mapping[str, NDArray[Any]]) -> IdA
     """
     if unknown := [name for name in nodes if name not in graph.num_nodes]:
         raise SeedError(
-            f"nodes are of the type {unknown[0]!r}; this graph has {', '.join(map(repr, graph.node_types))}"
+            f"nodes have the type {unknown[0]!r}; this graph has {', '.join(map(repr, graph.node_types))}"
         )
-    found = [np.empty(0, dtype=np.int64)]
+    numbers = [np.empty(0, dtype=np.int64)]
     for (name, num_nodes), start in zip(graph.num_nodes.items(), graph.type_starts, strict=False):
-        ids = as_ids(nodes.get(name, found[0]), noun=f"nodes of type {name!r}", error=SeedError)
+        ids = as_ids(nodes.get(name, numbers[0]), noun=f"nodes of type {name!r}", error=SeedError)
         # An id beyond its type would be a node of the next type.
         if len(bad := outside(ids, num_nodes)):
             raise SeedError(
                 f"{len(bad)} nodes of type {name!r} are not in 0..{num_nodes - 1}, among them {bad[:5].tolist()}"
             )
-        found.append(ids + start)
-    return np.concatenate(found)
+        numbers.append(ids + start)
+    return np.concatenate(numbers)
 
 
 # (B, 2) pairs by relation; the key None means the only relation.
@@ -85,11 +86,11 @@ def draw_beside(
         There are too many pairs, or a strict negative does not exist.
     """
     typed = HeteroGraph.of(graph)
-    own = _known(typed, relation)
-    draws = NegativeDraws(negatives=negatives, graph=typed.relations[own], relation=own)
-    found = _rows(typed, pairs, own)
+    known_relation = _known(typed, relation)
+    draws = NegativeDraws(negatives=negatives, graph=typed.relations[known_relation], relation=known_relation)
+    rows = _rows(typed, pairs, known_relation)
     key = layer_key(checked_seed(seed), epoch, digest_of(pairs), NEGATIVES_LAYER)
-    ends = draws.pairs(key, np.arange(len(pairs)), found)
+    ends = draws.pairs(key, np.arange(len(pairs)), rows)
     columns = ends.sources[ends.source_places], ends.destinations[ends.destination_places]
     return np.stack(columns, axis=1), ends.owners.astype(np.int64)
 
@@ -120,22 +121,28 @@ def edges_of_pairs(
     typed = HeteroGraph.of(graph)
     relations = list(typed.relations)
     parts: list[list[IdArray]] = [[] for _ in relations]
-    for relation, of_relation in pairs.items():
-        own = _known(typed, relation)
-        found, back = _rows(typed, of_relation, own), own if typed.is_one_type else reverse.get(own)
-        if exclude == "reverse" and back not in relations:
+    for relation, relation_pairs in pairs.items():
+        known_relation = _known(typed, relation)
+        rows, reverse_relation = (
+            _rows(typed, relation_pairs, known_relation),
+            known_relation if typed.is_one_type else reverse.get(known_relation),
+        )
+        if exclude == "reverse" and reverse_relation not in relations:
             raise ConfigError(
-                f"exclude='reverse': say by reverse= which relation leads back of {':'.join(own)}, or pass "
+                f"exclude='reverse': name the reverse relation of {':'.join(known_relation)} in reverse=, or pass "
                 "exclude='self'"
             )
         exclusion = LinkExclusion.of_table(
             tuple(typed.relations.values()),
-            (relations.index(own), relations.index(back) if exclude == "reverse" and back else None),
-            relation=own,
+            (
+                relations.index(known_relation),
+                relations.index(reverse_relation) if exclude == "reverse" and reverse_relation else None,
+            ),
+            relation=known_relation,
             exclude=exclude,
             duplicates=True,
         )
-        for part, positions in zip(parts, exclusion.of(found), strict=False):
+        for part, positions in zip(parts, exclusion.of(rows), strict=False):
             part.append(positions)
     if not any(map(len, (one for part in parts for one in part))):
         return ()
@@ -150,21 +157,21 @@ def _known(graph: HeteroGraph, relation: Relation | None) -> Relation:
     if relation is None or relation not in graph.relations:
         given = "no relation" if relation is None else ":".join(relation)
         allowed = ", ".join(map(":".join, graph.relations))
-        raise SeedError(f"pairs are of {given}; this graph has {allowed}")
+        raise SeedError(f"the pairs have {given}; this graph has {allowed}")
     return relation
 
 
 def _rows(graph: HeteroGraph, pairs: NDArray[Any], relation: Relation) -> LinkRows:
     """Return ``pairs`` as link table rows, without positions in the graph."""
-    topology, where = graph.relations[relation], "" if graph.is_one_type else f" of {':'.join(relation)}"
+    topology, of_which = graph.relations[relation], "" if graph.is_one_type else f" of {':'.join(relation)}"
     limits = {"sources": topology.num_sources, "destinations": topology.num_nodes}
     ends = []
     for end, (name, limit) in enumerate(limits.items()):
         ids = as_ids(np.ascontiguousarray(pairs[:, end]), noun=f"{name} of pairs", error=SeedError)
         if len(bad := outside(ids, limit)):
             raise SeedError(
-                f"{len(bad)} {name} of pairs{where} are not in 0..{limit - 1}, among them {bad[:5].tolist()}"
+                f"{len(bad)} {name} of pairs{of_which} are not in 0..{limit - 1}, among them {bad[:5].tolist()}"
             )
         ends.append(ids)
-    nowhere = np.full(len(pairs), NO_EDGE, dtype=np.int64)
-    return LinkRows(sources=ends[0], destinations=ends[1], positions=nowhere, reverses=nowhere)
+    no_positions = np.full(len(pairs), NO_EDGE, dtype=np.int64)
+    return LinkRows(sources=ends[0], destinations=ends[1], positions=no_positions, reverses=no_positions)

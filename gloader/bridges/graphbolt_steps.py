@@ -1,6 +1,8 @@
 """gloader under GraphBolt's pipelines: features from the SSD, and gloader's sampler. For DGL 2.1 and later.
 
-Importing this module imports DGL's GraphBolt, whose binaries exist only for certain versions of torch.
+A GraphBolt pipeline passes minibatches through steps. `BlockSampler` and `NegativeSampler` are such steps, and
+`StoreFeature` is a feature that its fetching step reads. Importing this module imports DGL's GraphBolt, whose binaries
+exist only for certain versions of torch.
 """
 
 from __future__ import annotations
@@ -192,7 +194,7 @@ class BlockSampler(gb.SubgraphSampler):
             raise ConfigError(
                 "the graph has several types of nodes: give seeds by type, as gb.ItemSetDict has them"
                 if self._has_types
-                else "seeds come by type, and the graph has nodes of one type: give a tensor of ids"
+                else "the graph has nodes of one type, and the seeds are given by type: give a tensor of ids"
             )
         return self._sampled(seeds, excluded=())
 
@@ -201,8 +203,8 @@ class BlockSampler(gb.SubgraphSampler):
             return super()._sample(minibatch)
         pairs = positives_of(minibatch)
         excluded = edges_of_pairs(self._graph, pairs, exclude=self._exclude, reverse=self._reverse)
-        found = self._sampled(minibatch._seed_nodes, excluded=excluded)  # noqa: SLF001 - GraphBolt has them there
-        minibatch.input_nodes, minibatch.sampled_subgraphs = found
+        sampled = self._sampled(minibatch._seed_nodes, excluded=excluded)  # noqa: SLF001 - GraphBolt has them there
+        minibatch.input_nodes, minibatch.sampled_subgraphs = sampled
         return minibatch
 
     def _sampled(
@@ -214,14 +216,13 @@ class BlockSampler(gb.SubgraphSampler):
             else seeds.cpu().numpy()
         )
         batch_id = BatchId(epoch=self._epoch, index=digest_of(ids))
-        asked = BatchSeeds(nodes=ids, excluded=excluded) if excluded else ids
-        batch = self._sampler.sample(batch_id, asked)
+        requested = BatchSeeds(nodes=ids, excluded=excluded) if excluded else ids
+        batch = self._sampler.sample(batch_id, requested)
         nodes = {name: torch.from_numpy(found) for name, found in batch.nodes.items()}
         subgraphs = []
         for depth, hop in enumerate(batch.blocks):
-            known = nodes_by_hop(
-                batch.num_seeds, batch.blocks[depth:]
-            )  # up to this block, the last of these hops
+            # The counts up to this block, which is the last of these hops from the seeds.
+            known = nodes_by_hop(batch.num_seeds, batch.blocks[depth:])
             fields: dict[str, dict[str, Any]] = {
                 "sampled_csc": {_text(relation): _to_csc(block) for relation, block in hop.items()},
                 "original_column_node_ids": {name: found[: known[name][-2]] for name, found in nodes.items()},
@@ -274,7 +275,7 @@ class NegativeSampler(gb.MiniBatchTransformer):
         drawn = checked_negatives(negatives)
         if drawn is None or isinstance(drawn, Table):
             raise ConfigError(
-                f"negatives={negatives}: GraphBolt gives pairs, and knows no link table; pass Uniform(k), "
+                f"negatives={negatives}: GraphBolt gives pairs and has no link table; pass Uniform(k), "
                 "Binary(ratio) or InBatch()"
             )
         self._negatives = drawn
@@ -327,14 +328,14 @@ def positives_of(minibatch: Any) -> GivenPairs:
     """
     seeds, labels = minibatch.seeds, minibatch.labels
     typed = isinstance(seeds, Mapping)
-    found = {}
+    positives = {}
     for key, pairs in seeds.items() if typed else [(None, seeds)]:
         if pairs is None or pairs.ndim != 2 or pairs.shape[1] != 2:
             raise ConfigError('a minibatch has no pairs: give items of shape (N, 2) with names="seeds"')
         # A minibatch with indexes already has negatives.
-        is_one = ... if minibatch.indexes is None else (labels[key] if typed else labels) > 0
-        found[None if key is None else _relation(key)] = pairs[is_one].cpu().numpy()
-    return found
+        is_positive = ... if minibatch.indexes is None else (labels[key] if typed else labels) > 0
+        positives[None if key is None else _relation(key)] = pairs[is_positive].cpu().numpy()
+    return positives
 
 
 def _relation(relation: str | Relation) -> Relation:

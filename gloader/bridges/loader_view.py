@@ -1,6 +1,8 @@
 """A view of a loader for the loops of other libraries: the same batches, converted.
 
-`nodes_by_hop` counts a batch's nodes by type and hop, as other libraries do.
+A `LoaderView` is the base of the adapters' loaders. It owns or refers to a native loader and passes each batch through
+a function. A `TypedBatch` gives this function every batch in one form, by node type and relation. `nodes_by_hop` counts
+a batch's nodes by type and hop, as other libraries do.
 """
 
 from __future__ import annotations
@@ -77,13 +79,13 @@ class TypedBatch:
         self.blocks: list[Mapping[Relation, DeviceBlock]] = [
             {relation: hop} if isinstance(hop, DeviceBlock) else hop for hop in batch.blocks
         ]
-        self.known = nodes_by_hop(self.num_seeds, self.blocks)
+        self.known = nodes_by_hop(self.num_seeds, self.blocks)  # L + 1 node counts per type
 
     def sizes(self, depth: int) -> tuple[dict[str, int], dict[str, int]]:
         """Return the numbers of sources and destinations of block ``depth`` by type; block 0 reads the features."""
-        after = len(self.blocks) - depth
+        num_hops = len(self.blocks) - depth  # hops up to this block, counted from the seeds
         num_src, num_dst = (
-            {name: known[at] for name, known in self.known.items()} for at in (after, after - 1)
+            {name: counts[hops] for name, counts in self.known.items()} for hops in (num_hops, num_hops - 1)
         )
         return num_src, num_dst
 
@@ -127,7 +129,7 @@ class LoaderView(Generic[T]):
         self.loader = loader
         self.convert = convert
         if is_owner:
-            # Not at exit: the loader's threads may be gone by then.
+            # It does not run at exit, because the loader's threads may have ended by then.
             weakref.finalize(self, loader.close).atexit = False
         # Weak, so that a loop that breaks out drops its epoch, which ends the epoch's threads.
         self._running: weakref.ref[_Epoch[T]] | None = None

@@ -1,6 +1,9 @@
 """The base of every loader: an iterable of ready mini-batches, sampled and gathered ahead of the training loop.
 
-`with_settings` gives a loader's class a signature with every setting and its default.
+A loader opens a tier, which has the memory plan, the files, the caches and the buffers. If another process of this
+machine loads for this one, the tier is a `RemoteTier`, a connection to that process. Each iteration is an epoch. A run
+is a sequence of epochs without interruption: its threads work ahead from one position, and continue from one epoch to
+the next. `with_settings` gives a loader's class a signature with every setting and its default.
 """
 
 from __future__ import annotations
@@ -61,8 +64,8 @@ def with_settings(constructor: Callable[..., Any]) -> inspect.Signature:
 
     The constructor itself takes ``**keywords``, so that no setting is named twice.
     """
-    own = inspect.signature(constructor).parameters.values()
-    named = [parameter for parameter in own if parameter.kind != inspect.Parameter.VAR_KEYWORD]
+    parameters = inspect.signature(constructor).parameters.values()
+    named = [parameter for parameter in parameters if parameter.kind != inspect.Parameter.VAR_KEYWORD]
     keywords = [
         inspect.Parameter(
             name,
@@ -80,7 +83,7 @@ B = TypeVar("B", ReadyBatch, HeteroReadyBatch, LinkBatch)
 
 # Causes of a loop's waits that other settings may reduce.
 _ADVISED: Final = frozenset({"cpu", "sweep", "sample", "inspect", "stage", "read", "gather", "startup"})
-_MOST_SPENT: Final = 0.01  # largest share of the loader's lifetime that advice may take
+_MOST_ADVICE_SHARE: Final = 0.01  # largest share of the loader's lifetime that advice may take
 
 
 @near_attributes
@@ -140,7 +143,7 @@ class BatchLoader(Generic[B]):
         membership: Membership,
         device_dry_run: DryRun | None,
     ) -> None:
-        # Done before several threads call torch, see docs/adr/0015-first-square-root.md.
+        # This is done before several threads call torch, see docs/adr/0015-first-square-root.md.
         say_compiling()
         settle_vector_math()
         expect_signals_at_exit()
@@ -185,8 +188,11 @@ class BatchLoader(Generic[B]):
         self._recorded_from: LoaderState | None = None  # position of the first run
         self._whole_since = 0  # the first epoch that the present run makes completely
         self._advice: dict[BottleneckKind, str] = {}  # by cause of the loop's waits
-        self._advised_s, self._opened_s = 0.0, time.perf_counter()
-        self._starved_before = 0.0
+        self._advised_s, self._opened_s = (
+            0.0,
+            time.perf_counter(),
+        )  # seconds spent on advice; the opening time
+        self._starved_before = 0.0  # `_starved_s` at the start of the epoch
         self._is_mid_epoch = False  # a break left the epoch unfinished: the next iteration starts another
         self._stats: EpochStats | None = None
         self._active: weakref.ref[EpochIterator[B]] | None = None
@@ -318,13 +324,13 @@ class BatchLoader(Generic[B]):
         """
         require_same_process(self._pid)
         reports, passes = self._feedback.reports, self._feedback.passes
-        found = [explain_passes(passes) if passes else "", explain_run(reports) if reports else ""]
+        parts = [explain_passes(passes) if passes else "", explain_run(reports) if reports else ""]
         tier = self._held.tier
         if not isinstance(tier, RemoteTier) and tier.exchange is not None:
-            found.append(tier.exchange.explain_run())
+            parts.append(tier.exchange.explain_run())
         if self._dataset.mirrored is not None:
-            found.append(self._dataset.mirrored.explain_traffic())
-        return "\n".join(filter(None, found))
+            parts.append(self._dataset.mirrored.explain_traffic())
+        return "\n".join(filter(None, parts))
 
     def bottleneck(self) -> str:
         """Return a sentence on the slowest part of the running or the last epoch, and its remedy.
@@ -359,7 +365,9 @@ class BatchLoader(Generic[B]):
         began = time.perf_counter()
         # Called after every epoch. Advice is computed once per finding, and again only while it has taken less than
         # a hundredth of the loader's lifetime.
-        if not self._advice.get(found.kind) or self._advised_s < _MOST_SPENT * (began - self._opened_s):
+        if not self._advice.get(found.kind) or self._advised_s < _MOST_ADVICE_SHARE * (
+            began - self._opened_s
+        ):
             self._advice[found.kind] = self.advice()
             self._advised_s += time.perf_counter() - began
         return self._advice[found.kind]
@@ -480,7 +488,7 @@ class BatchLoader(Generic[B]):
     def _run_from(self, position: BatchId) -> Run:
         """Return the run at ``position``: the one under way, or a new one."""
         held = self._held
-        if held.run is not None and _stands_at(held.run.consumer, position):
+        if held.run is not None and _is_at(held.run.consumer, position):
             return held.run
         held.end_run()
         self._recorded_from = self._recorded_from or replace(self._state, next=position)
@@ -514,9 +522,11 @@ class BatchLoader(Generic[B]):
         return held.run
 
     def _on_batch(self, batch_id: BatchId) -> None:
+        """Move the position past a batch that the loop takes."""
         self._move_to(BatchId(epoch=batch_id.epoch, index=batch_id.index + 1))
 
     def _on_end(self, stats: EpochStats, *, is_complete: bool) -> None:
+        """Keep an ended epoch's statistics. End the run, unless the next epoch continues it."""
         self._stats = stats
         if is_complete:
             self._move_to(BatchId(epoch=stats.epoch + 1, index=0))
@@ -525,6 +535,7 @@ class BatchLoader(Generic[B]):
             self._held.end_run()
 
     def _is_needed(self) -> bool:
+        """Return True if the run has batches of a later epoch."""
         run = self._held.run
         return run is not None and len(self) > 0 and run.consumer.has_next()
 
@@ -537,10 +548,10 @@ def require_dataset(dataset: object) -> None:
     """Raise ConfigError if a path is given in place of a dataset."""
     if isinstance(dataset, str | os.PathLike):
         raise ConfigError(
-            f"a loader takes a dataset, and {os.fspath(dataset)!r} is the path of one: pass "
+            f"a loader takes a dataset, and {os.fspath(dataset)!r} is a path: pass "
             f"gloader.Dataset.open({os.fspath(dataset)!r})"
         )
 
 
-def _stands_at(consumer: Consumer, position: BatchId) -> bool:
+def _is_at(consumer: Consumer, position: BatchId) -> bool:
     return consumer.has_next() and consumer.next_id == position

@@ -1,6 +1,7 @@
 """The public loaders: `Loader` and `HeteroLoader` for nodes, `LinkLoader` for links.
 
-A `LinkLoader`'s seeds are the nodes of edges.
+Seeds are the nodes around which a batch is sampled: labelled nodes, or for a `LinkLoader` the ends of edges.
+`gloader.loader.base` has everything that the loaders share.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """The loader's batches as DGL's message flow graphs, for one type or several. Link batches add graphs of pairs.
 
-DGL searches for the largest id in each relation; the code here builds blocks without this search.
+A message flow graph, or block, has one hop's edges, from source nodes to destination nodes. A graph of pairs has the
+edges to predict, positive or negative, over the batch's seeds. DGL would search each relation for its largest id; the
+code here builds blocks without this search.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ with quiet_dgl("gloader.adapters.dgl needs") as dgl:
     from dgl.heterograph import DGLBlock
     from dgl.heterograph_index import create_heterograph_from_relations, create_unitgraph_from_csr
 
-_FORMATS = ["coo", "csr", "csc"]
+_FORMATS = ["coo", "csr", "csc"]  # the formats that a block may make of its edges
 
 
 def create_block(
@@ -300,21 +302,21 @@ def to_link_blocks(
         The batch is on a device that this DGL cannot use.
     """
     view, count = TypedBatch(batch.batch, _RELATION), batch.num_positives
-    own = _RELATION if view.only_type else relation
-    if own is None:
-        raise ConfigError("a batch of several types needs the relation= that its pairs are of")
+    pairs_relation = _RELATION if view.only_type else relation
+    if pairs_relation is None:
+        raise ConfigError("for a batch of several types, relation= must name the relation of its pairs")
     blocks = _blocks(view, feature, edge_feature)
     nodes = view.plain(view.nodes)
     device = batch.labels.device
-    pair_graph = _graph_of_pairs(view, own, batch.pairs[:count])
-    edges = pair_graph.edges[own].data
+    pair_graph = _graph_of_pairs(view, pairs_relation, batch.pairs[:count])
+    edges = pair_graph.edges[pairs_relation].data
     edges[dgl.EID] = torch.from_numpy(batch.edge_ids[:count]).to(device)
     if batch.times is not None:
         edges["time"] = torch.from_numpy(batch.times).to(device)
     if not has_negatives:
         edges[label] = batch.labels
         return nodes, pair_graph, blocks
-    return nodes, pair_graph, _graph_of_pairs(view, own, batch.pairs[count:]), blocks
+    return nodes, pair_graph, _graph_of_pairs(view, pairs_relation, batch.pairs[count:]), blocks
 
 
 def _graph_of_pairs(view: TypedBatch, relation: Relation, pairs: torch.Tensor) -> Any:

@@ -1,4 +1,8 @@
-"""Features on the SSD under DGL's own data loader and samplers."""
+"""Features on the SSD under DGL's own data loader and samplers.
+
+A storage is DGL's object that fetches rows of node or edge data. `wrap_graph` returns a graph in which some node data
+has storages over gloader's feature sources.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +91,7 @@ class RowStorage(FeatureStorage):
         """
         if self.rows is None:
             raise ForkError(
-                "features of a gloader store were asked for in a worker process; name them in the sampler's "
+                "a worker process requested features of a gloader store; name these features in the sampler's "
                 "prefetch_node_feats, so that the main process fetches them"
             )
         # DGL passes None for graphs of other classes.

@@ -1,6 +1,8 @@
 """A mini-batch's blocks in DGL's form, and the graphs of pairs for link prediction.
 
-A loader's batch becomes input nodes, output nodes and blocks, with data by name.
+`to_node_batch` turns a loader's batch into input nodes, output nodes and blocks, and `to_link_batch` a link batch. The
+data of nodes and edges lies in frames, which have columns by name and a row for each node or edge. A graph of pairs has
+the edges to predict, positive or negative, over the batch's seeds.
 """
 
 from __future__ import annotations
@@ -212,20 +214,20 @@ class DGLBlock(RelationData):
         """
         if not isinstance(reduce_func, Reduction):
             raise missing(
-                "update_all with a reduce function of its own (nodes.mailbox)",
-                "name what becomes of the messages: dgl.function.sum, mean, max or min",
+                "update_all with a reduce function over a mailbox (nodes.mailbox)",
+                "give a reduction by name: dgl.function.sum, mean, max or min",
             )
         relation = relation_of(self._edges, etype)
         edges = self._edges[relation]
-        found = None
+        reduced = None
         if isinstance(message_func, Message) and reduce_func.op in ("sum", "mean"):
-            found = self._sum_of_sources(relation, message_func)
-        if found is None:
-            found = edges.reduce(self._messages(relation, message_func)[reduce_func.msg], reduce_func.op)
+            reduced = self._sum_of_sources(relation, message_func)
+        if reduced is None:
+            reduced = edges.reduce(self._messages(relation, message_func)[reduce_func.msg], reduce_func.op)
         elif reduce_func.op == "mean":
-            found = edges.mean_of(found)
+            reduced = edges.mean_of(reduced)
         data = self._dst_data[relation[2]]
-        data[reduce_func.out] = found
+        data[reduce_func.out] = reduced
         if apply_node_func is not None:
             data.update(apply_node_func(Space(data)))
 
@@ -270,8 +272,8 @@ class DGLBlock(RelationData):
         units = self._units(relation)
         if not isinstance(func, Message):
             return func(units)
-        of = {"u": units.src, "v": units.dst, "e": units.data}
-        fields = [of[each.end][each.field] for each in func.operands]
+        data_by_end = {"u": units.src, "v": units.dst, "e": units.data}
+        fields = [data_by_end[each.end][each.field] for each in func.operands]
         return {func.out: fields[0] if func.op == "copy" else combine(func.op, *fields)}
 
     # --- places --------------------------------------------------------------------------------------
@@ -360,6 +362,7 @@ def to_link_batch(batch: LinkBatch, graph: DGLGraph, relation: Relation, *, has_
 
 
 def _blocks(view: TypedBatch, graph: DGLGraph) -> tuple[NodesLike, list[DGLBlock]]:
+    """Return the input nodes, and a block per hop. The first block has the features."""
     blocks = []
     for depth, hop in enumerate(view.blocks):
         sides = [
@@ -410,6 +413,7 @@ def _rows_of(frame: Frame, key: str, ids: torch.Tensor) -> Any:
 def _pair_graph(
     seeds: Mapping[str, Frame], relation: Relation, pairs: torch.Tensor, columns: Mapping[str, torch.Tensor]
 ) -> DGLBlock:
+    """Return the graph over the seeds whose edges are ``pairs`` (n, 2), with these edge data columns."""
     src, dst = pairs.unbind(1)
     # Each side gets a separate graph: columns that a model writes to one are not in the other.
     frames = {

@@ -1,6 +1,8 @@
 """A dataset in the form of a graph for DGL's loops, with feature rows on the SSD in place of tensors.
 
-Files from ``dgl.save_graphs`` are prepared once; later reads use the dataset.
+A `DGLGraph` has the sizes, types and data of a `gloader.Dataset`. Its features are `StoredRows`: they look like a
+tensor and read only the rows that are indexed. `load_graphs` prepares a file from ``dgl.save_graphs`` once, and opens
+the prepared dataset from then on.
 """
 
 from __future__ import annotations
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from gloader.types import Relation
 
 
+# The advice for tensor methods that `StoredRows` lacks.
 _IN_BATCHES: Final = (
     "the features stay on the SSD; index the rows that you need, or change those of a batch in the loop"
 )
@@ -99,13 +102,13 @@ class StoredRows:
         StoreError
             Reading failed.
         """
-        found = self._source.ready_rows(index)
-        if found is None:
+        rows = self._source.ready_rows(index)
+        if rows is None:
             ids = torch.as_tensor(range(*index.indices(len(self))) if isinstance(index, slice) else index)
             if ids.dtype == torch.bool:
                 ids = ids.nonzero().squeeze(1)
-            found = self._source.read(ids.reshape(-1)).view(*ids.shape, self.shape[1])
-        return found.to(self.device)
+            rows = self._source.read(ids.reshape(-1)).view(*ids.shape, self.shape[1])
+        return rows.to(self.device)
 
     def to(self, device: Any = None, *_args: Any, **_how: Any) -> StoredRows:
         """Return the same rows; requested rows are copied to ``device``."""
@@ -158,8 +161,12 @@ class _Source:
         return rows
 
 
-_NAME: Final = "DGLGraph"
-_SPLITS: Final = {"train": "train_mask", "valid": "val_mask", "test": "test_mask"}
+_NAME: Final = "DGLGraph"  # the class's name in errors
+_SPLITS: Final = {
+    "train": "train_mask",
+    "valid": "val_mask",
+    "test": "test_mask",
+}  # masks by the splits' names
 
 
 class DGLGraph(RelationData):
@@ -303,6 +310,7 @@ class _ReadEdges(dict[Any, EdgeList]):
 
 
 def _node_frame(table: NodeTable) -> Frame:
+    """Return a type's node data. Labels and masks are read at their first use."""
     columns: dict[str, Any] = {}
     if table.feature_rows is not None:
         columns[FEATURE] = StoredRows(table.feature_rows)
@@ -314,14 +322,15 @@ def _node_frame(table: NodeTable) -> Frame:
 
 def _mask(table: NodeTable, split: str) -> Callable[[], torch.Tensor]:
     def mask() -> torch.Tensor:
-        found = torch.zeros(table.num_nodes, dtype=torch.bool)
-        found[torch.from_numpy(getattr(table, split).copy())] = True
-        return found
+        mask_values = torch.zeros(table.num_nodes, dtype=torch.bool)
+        mask_values[torch.from_numpy(getattr(table, split).copy())] = True
+        return mask_values
 
     return mask
 
 
 def _edge_frame(table: EdgeTable) -> Frame:
+    """Return a relation's edge data. Weights are read at their first use."""
     columns: dict[str, Any] = {}
     if table.feature_rows is not None:
         columns[FEATURE] = StoredRows(table.feature_rows)
@@ -331,10 +340,12 @@ def _edge_frame(table: EdgeTable) -> Frame:
 
 
 _LOG = logging.getLogger(__name__)
-# Names that a dataset changes, see `gloader.convert.sources.dgl`.
+# The file's names for data that has another name in a dataset, see `gloader.convert.sources.dgl`.
 _FEATURES: Final = ("features", "x")
 _WEIGHTS: Final = ("edge_weight", "w")
-_EDGES_IN_DATASET: Final = frozenset({FEATURE, WEIGHT, *_WEIGHTS, "edge_time"})
+_EDGES_IN_DATASET: Final = frozenset(
+    {FEATURE, WEIGHT, *_WEIGHTS, "edge_time"}
+)  # edge data that a dataset takes
 
 
 @near_options("load_graphs", PrepareOptions.__dataclass_fields__)
@@ -394,8 +405,8 @@ def _same_by_command(path: Path, changes: Mapping[str, Any]) -> str:
 
 def _absent(path: Path) -> str:
     if path.suffix:
-        return f"{path} is not there; make it where DGL is: dgl.save_graphs({str(path)!r}, [g])"
-    return f"{path} is not there; make it once: gloader prepare dgl:FILE {path}, of a FILE of dgl.save_graphs"
+        return f"{path} does not exist; make it with DGL: dgl.save_graphs({str(path)!r}, [g])"
+    return f"{path} does not exist; make it once: gloader prepare dgl:FILE {path}, with a FILE from dgl.save_graphs"
 
 
 def _add_columns(graph: DGLGraph, file: DglFile) -> None:
@@ -406,19 +417,19 @@ def _add_columns(graph: DGLGraph, file: DglFile) -> None:
             if name not in nodes:
                 is_feature = name in _FEATURES and FEATURE not in columns
                 nodes.add(name, nodes[FEATURE] if is_feature else partial(_loaded, column))
-    left = set()
+    not_taken = set()
     for relation, columns in zip(file.edge_types, file.edge_columns, strict=True):
         edges = graph.edge_frame(relation)
         for name in _WEIGHTS:
             if name in columns and WEIGHT in edges:
                 edges.add(name, partial(edges.__getitem__, WEIGHT))
-        left |= columns.keys() - _EDGES_IN_DATASET
-    if left:
+        not_taken |= columns.keys() - _EDGES_IN_DATASET
+    if not_taken:
         _LOG.warning(
-            "%s: edge data %s not taken: a dataset has edges in an order of its own, that of g.edges(); write them to "
-            "g.edata in that order",
+            "%s: edge data %s not taken: a dataset has its edges in another order, that of g.edges(); write the data "
+            "to g.edata in this order",
             file.path,
-            ", ".join(map(repr, sorted(left))),
+            ", ".join(map(repr, sorted(not_taken))),
         )
 
 

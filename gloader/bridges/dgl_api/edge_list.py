@@ -1,4 +1,8 @@
-"""The edges of one relation in a block, and the messages and sums that pass along them."""
+"""The edges of one relation in a block, and the messages and sums that pass along them.
+
+A message is made for each edge, from data fields of its source ("u"), its destination ("v") or the edge itself ("e").
+A reduction combines the messages at each destination. The names are those of ``dgl.function``.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +35,8 @@ class Message:
     """A message for each edge, made from one field or two."""
 
     op: str  # "copy", "add", "sub", "mul", "div" or "dot"
-    operands: tuple[Operand, ...]
-    out: str
+    operands: tuple[Operand, ...]  # one for "copy", two for the others
+    out: str  # the message's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +44,8 @@ class Reduction:
     """The reduction that combines the messages at a destination."""
 
     op: str  # "sum", "mean", "max" or "min"
-    msg: str
-    out: str
+    msg: str  # the message's name
+    out: str  # the name of the result, a data field of the destinations
 
 
 def copy_u(u: str, out: str) -> Message:
@@ -84,7 +88,7 @@ _OPERATIONS: Final[Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Ten
 
 
 class EdgeList:
-    """Edges from ``num_src`` nodes to ``num_dst`` other nodes, in their own order.
+    """Edges from ``num_src`` nodes to ``num_dst`` other nodes, in any order.
 
     Parameters
     ----------
@@ -211,7 +215,7 @@ class EdgeList:
 
     @cached_property
     def _sorted(self) -> tuple[torch.Tensor | None, Adjacency]:
-        """The edge numbers sorted by destination, or None if the order is unchanged, and the sorted edges."""
+        """(E,) the edges' numbers by destination, or None if this is their order; and the edges in this order."""
         if self._given is not None:
             return None, self._given
         order = torch.argsort(self.dst, stable=True)

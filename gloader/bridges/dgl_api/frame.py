@@ -1,4 +1,8 @@
-"""Node and edge data: columns with a row for each node or edge, behind a graph's or block's ``nodes`` and ``edges``."""
+"""Node and edge data: columns with a row for each node or edge, behind a graph's or block's ``nodes`` and ``edges``.
+
+A `Frame` has the columns of one node type or one relation. The views are the objects with which DGL's users reach it,
+as in ``g.nodes["user"].data["feat"]``.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +51,7 @@ class Frame(MutableMapping[str, Any]):
         elif self._fetch is not None:
             column = self._columns[key] = self._fetch(key)
         else:
-            raise KeyError(f"{key}: there is {', '.join(map(repr, self._columns)) or 'nothing'}")
+            raise KeyError(f"{key}: the columns are {', '.join(map(repr, self._columns)) or 'none'}")
         if callable(column):
             column = self._columns[key] = column()
         return column
@@ -110,15 +114,15 @@ class TypedColumns(MutableMapping[str, Any]):
         self._frames = frames
 
     def __getitem__(self, key: str) -> dict[Any, Any]:
-        found = {}
+        rows_by_type = {}
         for name, frame in self._frames.items():
             try:
-                found[name] = frame[key]
+                rows_by_type[name] = frame[key]
             except KeyError:
                 continue
-        if not found:
+        if not rows_by_type:
             raise KeyError(key)
-        return found
+        return rows_by_type
 
     def __setitem__(self, key: str, columns: Mapping[Any, Any]) -> None:
         for name, column in columns.items():

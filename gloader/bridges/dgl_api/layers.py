@@ -1,4 +1,8 @@
-"""Layers of DGL over one relation: GCN, GraphSAGE, graph attention in both versions, and the softmax over in-edges."""
+"""Layers of DGL over one relation: GCN, GraphSAGE, graph attention in both versions, and the softmax over in-edges.
+
+Each layer has the parameters of DGL's layer, so that a checkpoint of either library loads into the other. A layer
+takes a block of one relation. Shapes: U sources, D destinations and E edges of the block.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +57,7 @@ def require_in_edges(block: DGLBlock) -> None:
     if num_bare:
         raise GraphError(
             f"{num_bare} of {block.num_dst_nodes()} destinations have no in-edges: prepare the dataset with "
-            "--self-loops, or build the layer with allow_zero_in_degree=True, which gives them the bias alone"
+            "--self-loops, or build the layer with allow_zero_in_degree=True: their result is then only the bias"
         )
 
 
@@ -80,7 +84,7 @@ def edge_softmax(
     return graph.edge_list().softmax(logits)
 
 
-_NORMS: Final = ("none", "both", "right", "left")
+_NORMS: Final = ("none", "both", "right", "left")  # see `GraphConv`
 
 
 @near_keywords
@@ -165,7 +169,7 @@ class GraphConv(nn.Module):
             require_in_edges(graph)
         if weight is not None and self.weight is not None:
             raise ConfigError(
-                "the layer has a weight of its own; build it with weight=False to give it another"
+                "the layer already has a weight; build it with weight=False to pass a weight to forward"
             )
         weight = self.weight if weight is None else weight
         edges = graph.edge_list()
@@ -189,8 +193,8 @@ class GraphConv(nn.Module):
 
     def _factor(self, degrees: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """Return the factor for each of ``rows``, from its node's degree."""
-        found = degrees.to(rows).clamp(min=1).pow(-0.5 if self._norm == "both" else -1.0)
-        return found.view(-1, *(1,) * (rows.dim() - 1))
+        factor = degrees.to(rows).clamp(min=1).pow(-0.5 if self._norm == "both" else -1.0)
+        return factor.view(-1, *(1,) * (rows.dim() - 1))
 
 
 _AGGREGATORS: Final = ("mean", "gcn", "pool", "lstm")
@@ -236,7 +240,7 @@ class SAGEConv(nn.Module):
         self.norm = norm
         self.feat_drop = nn.Dropout(feat_drop)
         self.activation = activation
-        # In DGL's order, so that DGL and gloader draw the same weights from one torch seed.
+        # The modules are made in DGL's order, so that DGL and gloader draw the same weights from one torch seed.
         if aggregator_type == "pool":
             self.fc_pool = nn.Linear(self._src_feats, self._src_feats)
         if aggregator_type == "lstm":
@@ -297,21 +301,21 @@ class SAGEConv(nn.Module):
 
     def _neighbors(self, edges: EdgeList, src: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
         """Return ``W_neigh aggregate(x_neighbours)``, (D, out_feats)."""
-        found: torch.Tensor
+        result: torch.Tensor
         if self._aggregator == "mean":
             if self._src_feats > self._out_feats:
-                found = edges.mean_of(edges.weighted_sum(self.fc_neigh(src), weight))
+                result = edges.mean_of(edges.weighted_sum(self.fc_neigh(src), weight))
             else:
-                found = self.fc_neigh(edges.mean_of(edges.weighted_sum(src, weight)))
-            return found
+                result = self.fc_neigh(edges.mean_of(edges.weighted_sum(src, weight)))
+            return result
         rows = torch.relu(self.fc_pool(src)) if self._aggregator == "pool" else src
         messages = rows.index_select(0, edges.src)
         if weight is not None:
             messages = messages * weight.view(-1, 1)
-        found = self.fc_neigh(
+        result = self.fc_neigh(
             edges.reduce(messages, "max") if self._aggregator == "pool" else self._last(edges, messages)
         )
-        return found
+        return result
 
     def _last(self, edges: EdgeList, messages: torch.Tensor) -> torch.Tensor:
         """Return the LSTM's last state over each destination's messages; 0 without messages."""
@@ -383,6 +387,9 @@ class _AttentionLayer(nn.Module):
 class GATConv(_AttentionLayer):
     """Attention over the neighbours (Velickovic et al., 2018); parameters as in DGL.
 
+    An edge's score is ``a_l . W x_source + a_r . W x_destination``, after a leaky ReLU. The softmax of the scores over
+    a destination's in-edges is the attention, by which the source rows are summed.
+
     Parameters
     ----------
     in_feats : width of the rows, or a pair for sources and destinations
@@ -423,7 +430,7 @@ class GATConv(_AttentionLayer):
         )
         src_feats, dst_feats = expand_as_pair(in_feats)
         width = out_feats * num_heads
-        # In DGL's order, so that DGL and gloader draw the same weights from one torch seed.
+        # The modules are made in DGL's order, so that DGL and gloader draw the same weights from one torch seed.
         if isinstance(in_feats, tuple):
             self.fc_src = nn.Linear(src_feats, width, bias=False)
             self.fc_dst = nn.Linear(dst_feats, width, bias=False)
@@ -528,7 +535,7 @@ class GATv2Conv(_AttentionLayer):
         )
         src_feats, dst_feats = expand_as_pair(in_feats)
         width = out_feats * num_heads
-        # In DGL's order, so that DGL and gloader draw the same weights from one torch seed.
+        # The modules are made in DGL's order, so that DGL and gloader draw the same weights from one torch seed.
         self.fc_src = nn.Linear(src_feats, width, bias=bias)
         is_shared = share_weights and not isinstance(in_feats, tuple)
         self.fc_dst = self.fc_src if is_shared else nn.Linear(dst_feats, width, bias=bias)

@@ -1,6 +1,7 @@
 """DGL's data loader and samplers over gloader's pipeline.
 
-These samplers only hold settings: gloader's loaders draw the samples.
+These samplers only hold settings. A `DataLoader` reads them and builds a native loader (`Loader`, `HeteroLoader` or
+`LinkLoader`), which draws the samples. The native batches are converted to DGL's form.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, Relation
 
 
-_SEEDS = [0]
+_SEEDS = [0]  # the seed from `seed`, in a list because functions change it
 
 
 @near_keywords
@@ -51,7 +52,7 @@ def current_seed() -> int:
     return _SEEDS[0]
 
 
-_NAME: Final = "dgl.dataloading.NeighborSampler"
+_NAME: Final = "dgl.dataloading.NeighborSampler"  # the class's name in errors
 
 
 @near_keywords
@@ -104,7 +105,7 @@ class NeighborSampler:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        raise missing(f"{_NAME}.{name}", "a DataLoader asks for the blocks of its seeds")
+        raise missing(f"{_NAME}.{name}", "a DataLoader samples the blocks of its seeds itself")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.fanouts})"
@@ -161,6 +162,7 @@ class MultiLayerFullNeighborSampler(NeighborSampler):
         super().__init__([-1] * num_layers, **keywords)
 
 
+# gloader's setting for each value of DGL's ``exclude``.
 _EXCLUDED: Final[dict[str | None, Exclude]] = {
     None: "none",
     "self": "self",
@@ -277,8 +279,8 @@ class DataLoader(LoaderView[Any]):
             raise missing(f"dgl.dataloading.DataLoader({type(graph).__name__})")
         if given := sorted({"sampler", "batch_sampler"} & keywords.keys()):
             raise ConfigError(
-                f"{given[0]}= is an argument of torch: here each of indices is taken once, with shuffle=; "
-                "gloader.adapters.pyg.NeighborLoader takes torch's samplers, and seeds that repeat"
+                f"{given[0]}= is an argument of torch's loader: here each of the indices is taken once, with shuffle=; "
+                "gloader.adapters.pyg.NeighborLoader takes torch's samplers and repeated seeds"
             )
         graph = DGLGraph(graph) if isinstance(graph, Dataset) else graph
         settings = {name: value for name, value in keywords.items() if name not in _NEEDLESS}
@@ -308,6 +310,7 @@ class DataLoader(LoaderView[Any]):
 def _native(
     dataset: Dataset, indices: Any, sampler: NeighborSampler | EdgePredictionSampler, settings: dict[str, Any]
 ) -> Loader | HeteroLoader | LinkLoader:
+    """Return the native loader for DGL's arguments."""
     hops = sampler.sampler if isinstance(sampler, EdgePredictionSampler) else sampler
     if not isinstance(hops, NeighborSampler):
         raise missing(f"dgl.dataloading.{type(hops).__name__}")
@@ -368,7 +371,7 @@ def _ranks(*, use_ddp: bool | None) -> dict[str, int]:
             )
         return {}
     if not use_ddp:
-        # Also in a group of ranks: in DGL this rank then has all seeds, and other ranks need not build a loader.
+        # As in DGL, this rank then has all seeds, also in a group of ranks. Other ranks need not build a loader.
         return {"rank": 0, "world_size": 1}
     if not distributed.is_initialized():
         raise ConfigError(

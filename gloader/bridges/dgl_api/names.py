@@ -16,14 +16,17 @@ if TYPE_CHECKING:
     from gloader.types import Relation
 
 
+# DGL's column names for ids and types of nodes and edges.
 NID: Final = "_ID"
 EID: Final = "_ID"
 NTYPE: Final = "_TYPE"
 ETYPE: Final = "_TYPE"
 
+# DGL's names for the only node type and the only relation.
 NODE: Final = "_N"
 RELATION: Final[Relation] = (NODE, "_E", NODE)
 
+# The columns of a dataset's features, labels and edge weights, named as in DGL's examples.
 FEATURE: Final = "feat"
 LABEL: Final = "label"
 WEIGHT: Final = "weight"
@@ -40,12 +43,12 @@ def only(names: Iterable[_K]) -> _K:
     ConfigError
         There is not exactly one.
     """
-    found = list(names)
-    if len(found) != 1:
+    entries = list(names)
+    if len(entries) != 1:
         raise ConfigError(
-            f"there are {len(found)} types or relations: name one of {', '.join(map(repr, found))}"
+            f"there are {len(entries)} types or relations: name one of {', '.join(map(repr, entries))}"
         )
-    return found[0]
+    return entries[0]
 
 
 def relation_of(relations: Iterable[Relation], name: Any) -> Relation:
@@ -63,16 +66,16 @@ def relation_of(relations: Iterable[Relation], name: Any) -> Relation:
         each for each in known if name in (each, each[1]) or (isinstance(name, list) and tuple(name) == each)
     ]
     if len(found) != 1:
-        there = (
+        problem = (
             "is no relation"
             if not found
             else "is the name of several relations; give one of them as a triple"
         )
-        raise ConfigError(f"{name!r} {there}: there are {', '.join(map(repr, known))}")
+        raise ConfigError(f"{name!r} {problem}: there are {', '.join(map(repr, known))}")
     return found[0]
 
 
-_HERE: Final = "gloader.compat."
+_HERE: Final = "gloader.compat."  # prefix of the modules that replace DGL's modules
 
 
 def missing(name: str, advice: str | None = None) -> DglFeatureError:

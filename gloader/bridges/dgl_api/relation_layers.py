@@ -1,4 +1,8 @@
-"""DGL's layers over several relations: RGCN over typed edges, and one layer for each relation."""
+"""DGL's layers over several relations: RGCN over typed edges, and one layer for each relation.
+
+`RelGraphConv` takes a block of one relation, whose edges have a type each. `HeteroGraphConv` takes a typed block.
+Shapes: U sources, D destinations and E edges of a block.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +64,7 @@ class RelGraphConv(nn.Module):
         layer_norm: bool = False,
     ) -> None:
         super().__init__()
-        # The order is DGL's, so that one torch seed gives both the same weights.
+        # The modules are made in DGL's order, so that DGL and gloader draw the same weights from one torch seed.
         self.linear_r = TypedLinear(in_feat, out_feat, num_rels, regularizer, num_bases or num_rels)
         self.activation = activation
         self.register_parameter("h_bias", nn.Parameter(torch.zeros(out_feat)) if bias else None)
@@ -162,8 +166,8 @@ class TypedLinear(nn.Module):
         if not self._is_blocks:
             return rows @ weight
         blocks = weight.view(-1, *self._shape)
-        found = torch.einsum("nbi,bio->nbo", rows.view(len(rows), len(blocks), self._shape[0]), blocks)
-        return found.flatten(1)
+        products = torch.einsum("nbi,bio->nbo", rows.view(len(rows), len(blocks), self._shape[0]), blocks)
+        return products.flatten(1)
 
 
 _AGGREGATES: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
@@ -224,7 +228,7 @@ class HeteroGraphConv(nn.Module):
             A relation has no layer.
         """
         sources, destinations = expand_as_pair(inputs, g)
-        found: dict[str, list[Any]] = {}
+        results_by_type: dict[str, list[Any]] = {}
         for relation in g.canonical_etypes:
             source, name, destination = relation
             if source not in sources or destination not in destinations:
@@ -235,8 +239,8 @@ class HeteroGraphConv(nn.Module):
                 *(mod_args or {}).get(name, ()),
                 **(mod_kwargs or {}).get(name, {}),
             )
-            found.setdefault(destination, []).append(result)
-        return {name: self._aggregate(results, name) for name, results in found.items()}
+            results_by_type.setdefault(destination, []).append(result)
+        return {name: self._aggregate(results, name) for name, results in results_by_type.items()}
 
     def _layer(self, relation: Relation) -> nn.Module:
         for name in (str(relation), relation[1]):

@@ -1,7 +1,9 @@
 """A DGL script's imports and calls, and their forms in `gloader.compat.dgl`.
 
-Tables name the calls that return graphs, and the arguments that change. DGL's examples have a helper that numbers
-reverse edges. The migration leaves it out, because a dataset knows each edge's reverse.
+Tables name the calls that return graphs, and the arguments that change. `LIBRARY` has the kinds of DGL's values: a
+"built" graph is made by the script, a "frame" is a graph's node or edge data, and "spaces" are ``g.nodes`` and
+``g.edges``. DGL's examples have a helper that numbers reverse edges. The migration leaves it out, because a dataset
+knows each edge's reverse.
 """
 
 from __future__ import annotations

@@ -1,4 +1,15 @@
-"""The migration of a DGL script."""
+"""The migration of a DGL script: a `_DglScript` reads the uses of DGL and writes the draft.
+
+The uses come from `gloader.bridges.migrate.read_uses`. A use is a name of DGL, or an attribute of a value that came
+from DGL. Each use gets a verdict, such as "maps" or "missing", and if possible its text is changed:
+
+- Names of DGL that `gloader.compat.dgl` has are kept, and imported from there.
+- A call that makes or loads a graph is replaced by the opening of a prepared dataset.
+- A change to the whole graph becomes a flag for `gloader prepare`.
+
+The draft also lists the steps that prepare the dataset once. A script without a mini-batch loader is only judged, and
+not changed.
+"""
 
 from __future__ import annotations
 
@@ -47,17 +58,18 @@ if TYPE_CHECKING:
 
 
 _OPEN: Final = "import gloader"
+# Texts of findings.
 _DATA: Final = "feat, label, train_mask, val_mask and test_mask"
 _IN_MEMORY: Final = (
     "these rows stay in memory: save the graph with them (dgl.save_graphs), prepare that file and leave this line out, "
     "and they are read from the SSD"
 )
 _OTHER_DATA: Final = (
-    f"in memory, and in blocks; the SSD has what is called {_DATA} of nodes, feat and weight of edges"
+    f"in memory, and in blocks; the SSD has node data called {_DATA}, and edge data called feat and weight"
 )
 _SPLIT_IDS: Final = {"train_idx": "train", "val_idx": "valid", "test_idx": "test"}
 _FROM_ELSEWHERE: Final = (
-    "what makes this graph is not known here: it has to be dgl.DGLGraph(gloader.Dataset.open(OUT)), of "
+    "the source of this graph is unknown: it must be dgl.DGLGraph(gloader.Dataset.open(OUT)), made with "
     "`gloader prepare dgl:FILE OUT`"
 )
 _LAYERS: Final = (
@@ -65,14 +77,16 @@ _LAYERS: Final = (
     "MultiLayerFullNeighborSampler(1)"
 )
 _MAILBOX: Final = (
-    "no reduce function of your own (nodes.mailbox): dgl.function.sum, mean, max or min, written in the call"
+    "a reduce function over a mailbox (nodes.mailbox) is not supported: write dgl.function.sum, mean, max or min in "
+    "the call"
 )
 # Arguments of graph changes that do not affect the edges.
 _ABOUT_DATA: Final = frozenset({"copy_ndata", "copy_edata", "readonly"})
+# The flags in a text of `ADVICE`: for a graph with one type, and for one with several.
 _PREPARED_WITH: Final = re.compile(
     r"prepare the dataset with (--[\w-]+(?: [\d/]+)?)(?:, or with (--[\w-]+) where it has several)?"
 )
-_WHOLE_GRAPH: Final = "no mini-batch loader is made here: whole graphs are trained in memory, with DGL or PyG"
+_WHOLE_GRAPH: Final = "the script has no mini-batch loader: train whole graphs in memory, with DGL or PyG"
 # Beginnings of names in scripts that train on full graphs, or use other parts of DGL.
 _ELSEWHERE: Final = (
     "dgl.batch",
@@ -118,14 +132,14 @@ class _DglScript:
             if id(use.node) in self._left:
                 self._stays(use)
             elif use.held is not None:
-                self._asked_of(use, use.held)
+                self._judge_value(use, use.held)
             elif use.name.startswith("dgl.") or use.name == "dgl":
                 self._dgl_name(use)
             elif use.name in OGB_CLASSES:
                 self._dataset(use)
         if self._has_loader:
             self._from_gloader()
-            self._come_from_elsewhere()
+            self._report_unknown_graphs()
             self._whole_graphs()
             self._flags_of_advice()
             self._prepare_files()
@@ -145,6 +159,7 @@ class _DglScript:
     # --- names of DGL ----------------------------------------------------------------------------
 
     def _dgl_name(self, use: Use) -> None:
+        """Judge a name of DGL, and change its text if it has another form in gloader."""
         draft, name = self._draft, canonical(use.name)
         if name in SURFACE or id(use.node) in draft.replaced:
             return
@@ -214,6 +229,7 @@ class _DglScript:
             self._save(f"{ast.unparse(call)}[0]", folder.path, behind=f"line {call.end_lineno}")
 
     def _built(self, use: Use, call: ast.Call) -> None:
+        """Open a prepared dataset where the script builds a graph."""
         draft, node = self._draft, use.place.statement
         dgl, gloader = draft.module("dgl", COMPAT), draft.module("gloader", _OPEN)
         opened = f'{dgl}.DGLGraph({gloader}.Dataset.open("data/graph"))'
@@ -254,6 +270,7 @@ class _DglScript:
         return held is not None and held.kind in {"graph", "built"} and held.is_sure
 
     def _flag(self, use: Use, name: str, call: ast.Call, graph: ast.expr) -> None:
+        """Replace the graph change ``call`` by its argument ``graph``, and note the flag that makes the change."""
         draft, flag, statement = self._draft, FLAGS[name], use.place.statement
         odd = [each.arg for each in call.keywords if each.arg not in _ABOUT_DATA]
         is_several = isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Tuple)
@@ -280,7 +297,7 @@ class _DglScript:
         if use.held is None and use.name.startswith("dgl.") and id(use.node) not in self._draft.replaced:
             self._draft.find(use.node, use.name, "missing", advice_of(use.name))
 
-    def _come_from_elsewhere(self) -> None:
+    def _report_unknown_graphs(self) -> None:
         """Note loader arguments that are graphs from unknown sources: the migration may not fit them."""
         draft = self._draft
         parameters = parameters_of(draft.tree)
@@ -326,7 +343,8 @@ class _DglScript:
 
     # --- values ----------------------------------------------------------------------------------
 
-    def _asked_of(self, use: Use, held: Held) -> None:
+    def _judge_value(self, use: Use, held: Held) -> None:
+        """Judge the use of a value: a data set, a graph, a block, a graph's data or a sampler."""
         draft = self._draft
         if held.kind == "dataset" and self._has_loader:
             self._of_dataset(use, held)
@@ -334,7 +352,10 @@ class _DglScript:
             self._frame(use, is_built=held.kind.endswith("built"))
         elif held.kind == "sampler" and use.name != "()":
             draft.find(
-                use.node, f"sampler.{use.name}", "missing", "a DataLoader asks for the blocks of its seeds"
+                use.node,
+                f"sampler.{use.name}",
+                "missing",
+                "a DataLoader samples the blocks of its seeds itself",
             )
         elif held.kind in NAMES and use.name not in {"[]", "()"}:
             self._of_graph(use, held)

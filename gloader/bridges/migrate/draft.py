@@ -1,4 +1,9 @@
-"""The draft for a migrated script: findings, changed lines, changed imports, and the steps that prepare data."""
+"""The draft for a migrated script: findings, changed lines, changed imports, and the steps that prepare data.
+
+A finding is the verdict on one name: it maps to a name of gloader, stays, changes, is ignored, or is missing. A change
+is an edit of the script's text. An edit may fail, for example if another edit overlaps it. The user must then change
+the line by hand.
+"""
 
 from __future__ import annotations
 
@@ -120,10 +125,11 @@ def _words(alias: ast.alias, renamed: Mapping[str, str]) -> str:
 
 
 _UNKNOWN_ARGUMENTS: Final = (
-    "what it holds is not known before the script runs; keywords of worker processes, such as num_workers, go"
+    "its content is not known before the script runs; remove keywords of worker processes, such as "
+    "num_workers"
 )
 _NOT_CALLED: Final = (
-    "what calls it is not followed: look at its arguments, as of a loader that is called here"
+    "its calls cannot be followed: check their arguments like those of a loader that is called directly"
 )
 
 
@@ -155,11 +161,11 @@ class Draft:
         if call is not None and not use.is_written:
             star = "*" if any(isinstance(each, ast.Starred) for each in call.args) else "**"
             self.find(use.node, star, "perhaps missing", _UNKNOWN_ARGUMENTS)
-        asked = (node for node in ast.walk(use.place.statement) if isinstance(node, ast.Call))
-        is_asked = any(
-            getattr(node.func, "id", "") == "isinstance" and use.node in node.args for node in asked
+        calls = (node for node in ast.walk(use.place.statement) if isinstance(node, ast.Call))
+        is_checked = any(
+            getattr(node.func, "id", "") == "isinstance" and use.node in node.args for node in calls
         )
-        if call is None and not is_asked:
+        if call is None and not is_checked:
             self.find(use.node, use.name, "perhaps missing", _NOT_CALLED)
 
     def module(self, dotted: str, line: str) -> str:

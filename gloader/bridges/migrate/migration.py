@@ -1,6 +1,7 @@
-"""The migration of a script: calls that map, calls that do not, and the changed lines as a diff.
+"""The migration of a script, for `gloader migrate`: calls that map, calls that do not, and the changed lines as a diff.
 
-The script is read, never executed, and no file is written.
+The script is read, never executed, and no file is written. `draft_dgl` and `draft_pyg` make the drafts for the two
+libraries.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from gloader.bridges.migrate.prepare_steps import PrepareStep
 
 
-_DRAFTS: Final = {"dgl": draft_dgl, "torch_geometric": draft_pyg}
-_WORDS: Final = {"dgl": "DGL", "torch_geometric": "PyG"}
+_DRAFTS: Final = {"dgl": draft_dgl, "torch_geometric": draft_pyg}  # by the library's module
+_WORDS: Final = {"dgl": "DGL", "torch_geometric": "PyG"}  # the libraries' names for the user
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

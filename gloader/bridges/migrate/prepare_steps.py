@@ -37,7 +37,10 @@ EDGE_SPLIT: Final = "--edge-split 80/10/10"
 _PLAIN: Final = re.compile(r"[\w.-]+")
 # DGL's data sets with a name argument instead of a folder.
 _NAMED: Final = ("dgl.data.CitationGraphDataset", "dgl.data.FraudDataset")
-_TABLES: Final = (("valid", re.compile(r"val")), ("test", re.compile(r"test")))
+_TABLES: Final = (
+    ("valid", re.compile(r"val")),
+    ("test", re.compile(r"test")),
+)  # link tables, by words in a script
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +106,7 @@ def _plain(folder: str, name: str) -> Folder:
     return Folder(path=f"data/{folder}", expression=f'"data/{folder}"', name=name)
 
 
+# Texts of steps, and beginnings of their commands.
 _ELSEWHERE: Final = "in a shell, with the SOURCE of the graph and a folder OUT:"
 _PREPARE: Final = "gloader prepare "
 _FROM_PYG: Final = "import gloader; gloader.Dataset.from_pyg("
@@ -137,7 +141,7 @@ def prepared_with(flags: str) -> str:
 class PrepareStep:
     """A step to do once."""
 
-    where: str
+    where: str  # the place for the command, such as "in a shell:"
     command: str
 
 

@@ -1,4 +1,8 @@
-"""A PyG script's names, loader calls and transforms, and their forms in gloader."""
+"""A PyG script's names, loader calls and transforms, and their forms in gloader.
+
+Tables have the advice on names, and the loaders' arguments that change. `change_loader` changes a loader's call.
+`Transforms` judges the transforms that a script applies to its graph: some become flags for `gloader prepare`.
+"""
 
 from __future__ import annotations
 
@@ -199,8 +203,10 @@ def advice_of_name(name: str) -> str:
 
 
 _NEGATIVES: Final = ": a table that `--edge-split` makes has no labels, so negatives are drawn"
-_NEGATIVES_AT: Final = {"neg_sampling": 9, "neg_sampling_ratio": 10}
+_NEGATIVES_AT: Final = {"neg_sampling": 9, "neg_sampling_ratio": 10}  # positions of PyG's arguments
+# The arguments that decide whether pairs get labels or negatives.
 _SAYS_NEGATIVES: Final = frozenset({"edge_label", "neg_sampling", "neg_sampling_ratio"})
+# Arguments of which gloader's loaders support one value.
 _DEFAULTS: Final = {"subgraph_type": "directional", "directed": True, "disjoint": False, "replace": False}
 
 
@@ -225,10 +231,10 @@ def change_loader(draft: Draft, use: Use, *, has_labels: bool) -> None:
         _name_the_table(draft, use)
         needs_negatives = not has_labels and not _has_negatives(use)
     items = sorted(items_of(call), key=lambda item: draft.edits.start(item.first))
-    goes = _judge(draft, items, end=draft.edits.end(call) - 1, needs_negatives=needs_negatives)
-    stays = [item for number, item in enumerate(items) if number not in goes]
-    if needs_negatives and stays and not any(item.name in _SAYS_NEGATIVES for item in items):
-        at, new = draft.edits.end(stays[-1].last), 'neg_sampling="binary"'
+    removed = _judge(draft, items, end=draft.edits.end(call) - 1, needs_negatives=needs_negatives)
+    kept = [item for number, item in enumerate(items) if number not in removed]
+    if needs_negatives and kept and not any(item.name in _SAYS_NEGATIVES for item in items):
+        at, new = draft.edits.end(kept[-1].last), 'neg_sampling="binary"'
         can_go = draft.edits.replace(at, at, f", {new}")
         draft.note(use.node, "neg_sampling=", new + _NEGATIVES, can_go=can_go)
     for mapping in use.spread:
@@ -248,44 +254,45 @@ def _has_negatives(use: Use) -> bool:
 
 def _judge(draft: Draft, items: Sequence[Item], *, end: int, needs_negatives: bool = False) -> list[int]:
     """Change the items in a call or mapping before the bracket at ``end``; return the removed items' numbers."""
-    goes: list[int] = []
+    removed: list[int] = []
     says_negatives = next((item.name for item in items if item.name in _SAYS_NEGATIVES), None)
     for number, item in enumerate(items):
-        name, value, said = item.name, literal(item.value), f"{item.name}="
+        name, value, keyword = item.name, literal(item.value), f"{item.name}="
         if not isinstance(name, str):
             continue
         if name in _DEFAULTS and value == _DEFAULTS[name]:
-            goes.append(number)
-            draft.find(item.value, said, "ignored", "what a loader does anyway")
+            removed.append(number)
+            draft.find(item.value, keyword, "ignored", "the loader always does so")
         elif name == "replace" and value is True:
             _replace(draft, item, "sampler", "neighbor:replace=true")
         elif name == "weight_attr":
             _replace(draft, item, "sampler", "weighted")
         elif name in {"directed", "replace"}:
             advice = f"give {name}={_DEFAULTS[name]}: others are not known before the script runs"
-            draft.find(item.value, said, "missing", advice)
+            draft.find(item.value, keyword, "missing", advice)
         elif name in _SAYS_NEGATIVES and needs_negatives and name != says_negatives:
-            goes.append(number)
-            draft.find(item.value, said, "ignored", "negatives are drawn, and come with labels")
+            removed.append(number)
+            draft.find(item.value, keyword, "ignored", "negatives are drawn, and come with labels")
         elif name in _SAYS_NEGATIVES and needs_negatives:
             _replace(draft, item, "neg_sampling", "binary", why=_NEGATIVES)
         elif name == "edge_label":
-            goes.append(number)
+            removed.append(number)
             draft.find(
-                item.value, said, "ignored", "negatives come with labels, and so do tables that have some"
+                item.value, keyword, "ignored", "negatives come with labels, and so do tables that have some"
             )
         elif name in DROPPED:
-            goes.append(number)
-            draft.find(item.value, said, "ignored", DROPPED[name])
+            removed.append(number)
+            draft.find(item.value, keyword, "ignored", DROPPED[name])
         elif name in REFUSED:
-            draft.find(item.value, said, "missing", REFUSED[name])
+            draft.find(item.value, keyword, "missing", REFUSED[name])
     ranges = [(item.first, item.last) for item in items]
-    if goes and not draft.edits.delete_items(ranges, goes, end):
-        draft.by_hand(items[goes[0]].value, ", ".join(f"{items[number].name}=" for number in goes))
-    return goes
+    if removed and not draft.edits.delete_items(ranges, removed, end):
+        draft.by_hand(items[removed[0]].value, ", ".join(f"{items[number].name}=" for number in removed))
+    return removed
 
 
 def _replace(draft: Draft, item: Item, name: str, value: str, *, why: str = "") -> None:
+    """Replace an argument by ``name`` with the text ``value``. ``why`` follows in the finding."""
     new = f'{name}="{value}"' if isinstance(item.first, ast.keyword) else f'"{name}": "{value}"'
     can_go = draft.edits.replace(draft.edits.start(item.first), draft.edits.end(item.last), new)
     draft.note(item.value, f"{item.name}=", new + why, can_go=can_go)

@@ -1,4 +1,14 @@
-"""The migration of a script that uses PyG."""
+"""The migration of a script that uses PyG: a `_PygScript` reads the uses of PyG and writes the draft.
+
+The uses come from `gloader.bridges.migrate.read_uses`. A use is a name of PyG, or an attribute of a value that came
+from PyG. Each use gets a verdict, such as "maps" or "missing", and if possible its text is changed:
+
+- A call that loads or makes the loaders' graph is replaced by the opening of a prepared dataset.
+- A loader gets gloader's name and arguments.
+- Lines that change the graph are removed, because the dataset is prepared from the changed graph.
+
+The draft also lists the steps that prepare the dataset once.
+"""
 
 from __future__ import annotations
 
@@ -54,17 +64,18 @@ if TYPE_CHECKING:
     from gloader.bridges.migrate.uses import Held, Import, Kind, Use
 
 
-_ADAPTER: Final = "gloader.adapters.pyg"
+_ADAPTER: Final = "gloader.adapters.pyg"  # the module that has gloader's forms of PyG's names
 _OPEN: Final = "import gloader"
-_GRAPH: Final = "GraphData"
-_HETERO: Final = "HeteroGraphData"
+_GRAPH: Final = "GraphData"  # gloader's graph with one type
+_HETERO: Final = "HeteroGraphData"  # gloader's graph with several types
+# The calls that make a graph in memory, and those that load one.
 _BUILT: Final = ("torch_geometric.data.Data", "torch_geometric.data.HeteroData")
 _SAVED: Final = "torch.load"
 _MADE: Final = (*_BUILT, _SAVED)
 _WHOLE_GRAPH: Final = (
     "the script has no NeighborLoader and no LinkNeighborLoader: keep PyG to train on a whole graph in memory"
 )
-_MASKS: Final = frozenset({"train_mask", "val_mask", "test_mask"})
+_MASKS: Final = frozenset({"train_mask", "val_mask", "test_mask"})  # attributes that a user may also set
 _NO_EDGE_SPLIT: Final = "edges to predict are link tables (docs/links.md)"
 _FROM_ELSEWHERE: Final = (
     "the source of this graph is unknown: it must be a gloader.Dataset, GraphData or HeteroGraphData, made with "
@@ -77,6 +88,7 @@ _OF_TYPES: Final = frozenset(
 
 
 def _kind_of_call(name: str) -> Kind:
+    """Return the kind of the value that a call of ``name`` makes; "" for all other values."""
     last = name.rpartition(".")[2]
     if name in OGB_CLASSES or (name.startswith("torch_geometric.datasets.") and last not in MANY_GRAPHS):
         return "dataset"
@@ -117,10 +129,10 @@ class _PygScript:
         uses = draft.script.uses
         loaders = [use for use in uses if use.held is None and use.name in LOADERS and use.call is not None]
         self._has_loader = bool(loaders)
-        first = [data_argument(use) for use in loaders]
-        self._in_loaders = {id(each) for each in first}
+        graphs = [data_argument(use) for use in loaders]
+        self._in_loaders = {id(each) for each in graphs}  # identities of the loaders' graph arguments
         # Names of the graphs that loaders receive, and of the graphs from which these were transformed.
-        self._loaded = {each.id for each in first if isinstance(each, ast.Name)}
+        self._loaded = {each.id for each in graphs if isinstance(each, ast.Name)}
         handed_on = {id(use.call) for use in uses if use.call is not None and hands_on(use)}
         while more := sources_of(draft.tree, self._loaded, handed_on) - self._loaded:
             self._loaded |= more
@@ -134,9 +146,8 @@ class _PygScript:
         datasets = [use.call for use in uses if _kind_of_call(use.name) == "dataset" and use.call is not None]
         self._transforms = Transforms(draft, datasets, is_typed=self._is_typed)
         self._ntype: str | None = None  # the labelled node type, in an OGB data set of several types
-        self._to_save: list[
-            tuple[str, str, str]
-        ] = []  # for each graph to save: its expression, its folder, and the line after which to save it
+        # For each graph to save: its expression, its folder, and the line after which to save it.
+        self._to_save: list[tuple[str, str, str]] = []
 
     def write(self) -> Draft:
         draft = self._draft
@@ -145,7 +156,7 @@ class _PygScript:
             draft.look_at(use.node)
             if use.held is not None:
                 if self._has_loader:
-                    self._asked_of(use, use.held)
+                    self._judge_value(use, use.held)
             elif use.name in LOADERS:
                 self._loader(use)
             elif _kind_of_call(use.name) == "dataset":
@@ -165,7 +176,7 @@ class _PygScript:
             self._save(graph, folder, behind=behind)
         if self._is_ogb:
             self._flat_labels()
-        self._come_from_elsewhere()
+        self._report_unknown_graphs()
         draft.edits.is_frozen = False
         for group in grouped(draft.script.imports):
             self._imports(group)
@@ -182,11 +193,13 @@ class _PygScript:
         return name
 
     def _graph(self) -> str:
+        """Return the name of gloader's graph class, and note its import."""
         return self._need(self._kind)
 
     # --- names of PyG ----------------------------------------------------------------------------
 
     def _loader(self, use: Use) -> None:
+        """Give a loader gloader's name and arguments."""
         draft, name = self._draft, LOADERS[use.name]
         can_go = isinstance(use.node, ast.Name) or draft.edits.replace_node(use.node, self._need(name))
         draft.note(use.node, use.name, f"{_ADAPTER}.{name}", can_go=can_go)
@@ -195,6 +208,7 @@ class _PygScript:
         change_loader(draft, use, has_labels=self._is_ogb)
 
     def _dataset(self, use: Use) -> None:
+        """Open a prepared dataset where the script loads one of PyG's or OGB's data sets."""
         draft, call = self._draft, use.call
         if not self._has_loader:
             draft.find(use.node, use.name, "missing", _WHOLE_GRAPH)
@@ -255,7 +269,7 @@ class _PygScript:
             is_behind = is_behind or node is use.place.statement
         return last
 
-    def _come_from_elsewhere(self) -> None:
+    def _report_unknown_graphs(self) -> None:
         """Report loader arguments with an unknown source as perhaps missing."""
         draft = self._draft
         if not self._is_made:  # without a dataset, attributes may not be GraphData's
@@ -306,7 +320,8 @@ class _PygScript:
 
     # --- values ----------------------------------------------------------------------------------
 
-    def _asked_of(self, use: Use, held: Held) -> None:
+    def _judge_value(self, use: Use, held: Held) -> None:
+        """Judge the use of a value: a data set, a graph, a part of a graph, a batch or a transform."""
         if held.kind == "dataset":
             self._of_dataset(use)
         elif held.kind in {"data", "store"}:
@@ -342,6 +357,7 @@ class _PygScript:
             self._draft.by_hand(use.node, "transform(...)")
 
     def _of_dataset(self, use: Use) -> None:
+        """Judge the use of a data set. Its graph and its splits become those of the prepared dataset."""
         draft, node = self._draft, use.node
         if not isinstance(node, ast.Attribute | ast.Subscript):
             return
@@ -379,6 +395,7 @@ class _PygScript:
             self._to_save.append((target.id, folder, f"line {last}{self._transforms.left_out()}"))
 
     def _of_data(self, use: Use, held: Held) -> None:
+        """Judge the use of a graph, or of one of its types or relations."""
         draft, node, name = self._draft, use.node, use.name
         if self._is_other(use):
             return
@@ -449,6 +466,7 @@ class _PygScript:
     # --- imports ---------------------------------------------------------------------------------
 
     def _imports(self, group: list[Import]) -> None:
+        """Change an import statement, whose names are ``group``."""
         draft, statement = self._draft, group[0].statement
         for one in group:
             self._unused(one)
@@ -465,6 +483,7 @@ class _PygScript:
             draft.edits.delete_statement(statement, group[0].place.body)
 
     def _unused(self, one: Import) -> None:
+        """Judge an imported name that the script does not use."""
         draft = self._draft
         if one.dotted.startswith(("torch_geometric", "torch_sparse")) and not uses_of(draft, one):
             if one.dotted in LOADERS:
@@ -474,6 +493,7 @@ class _PygScript:
 
 
 def _is_typed(use: Use) -> bool:
+    """Return True if a use shows that the graph has several types."""
     last = use.name.rpartition(".")[2]
     if use.name in OGB_CLASSES and use.call is not None:
         given = [*use.call.args, *(each.value for each in use.call.keywords)]

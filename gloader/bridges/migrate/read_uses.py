@@ -1,8 +1,10 @@
 """The script reader, which finds a script's uses of a library.
 
-It reads the script and never executes it. It knows a variable's value if a known call is assigned to it, or if a loop
-over a known value sets it. A parameter's value comes from the script's own calls, or else from its name. The reader
-guesses no other values.
+It reads the script's syntax tree and never executes the script. It follows the values that come from the library, such
+as graphs and loaders. A value is a `Held`, with its kind ("graph", "loader", ...). A variable holds a known value if a
+known call is assigned to it, or if a loop over a known value sets it. A parameter's value comes from the script's own
+calls, or else from its name. The reader guesses no other values. It also knows mappings, kind "dict", because a script
+may pass them as keywords.
 """
 
 from __future__ import annotations
@@ -19,11 +21,13 @@ if TYPE_CHECKING:
     from gloader.bridges.migrate.uses import Arguments, Kind, Library
 
 
+# A value's items: one value for all of them, a value for each of several, or None if they are unknown.
 Items: TypeAlias = "Held | tuple[Items, ...] | None"
 # Maximum number of readings: a function may stand before its arguments' definitions, and before its callees.
 _MAX_READINGS: Final = 4
 # These methods leave a mapping unchanged.
 _ONLY_READ: Final = frozenset({"get", "items", "keys", "values", "copy"})
+# These functions yield the items of their first argument.
 _PASSED_ON: Final = frozenset({"tqdm", "iter", "list", "tuple", "reversed", "islice", "cycle", "track"})
 
 
@@ -60,6 +64,8 @@ class _Functions:
 
 
 class _ScriptReader:
+    """Reads a script once, from top to bottom. ``functions`` are the results of the reading before."""
+
     def __init__(self, library: Library, tree: ast.Module, functions: _Functions) -> None:
         self._library = library
         self._functions = functions
@@ -106,6 +112,7 @@ class _ScriptReader:
     # --- statements ------------------------------------------------------------------------------
 
     def _block(self, body: Sequence[ast.stmt]) -> None:
+        """Read statements in order."""
         for statement in body:
             self._place = Place(statement=statement, body=body)
             self._statement(statement)
@@ -150,6 +157,7 @@ class _ScriptReader:
                 self._children(node)
 
     def _children(self, node: ast.AST) -> None:
+        """Read the statements and expressions inside a node."""
         for _, value in ast.iter_fields(node):
             parts = value if isinstance(value, list) else [value]
             if parts and isinstance(parts[0], ast.stmt):
@@ -186,6 +194,7 @@ class _ScriptReader:
             self._visit(node)
 
     def _visit(self, node: ast.expr | ast.keyword, call: ast.Call | None = None) -> None:
+        """Note the uses in an expression. ``call`` is the call whose function the expression is."""
         if isinstance(node, ast.Lambda):
             self._scope = _Scope(self._scope)
             self._scope.held.update(dict.fromkeys((each.arg for each in node.args.args), None))
@@ -252,6 +261,7 @@ class _ScriptReader:
         )
 
     def _given(self, call: ast.Call) -> dict[int | str, Held | None]:
+        """Return the values of a call's arguments, by position or name."""
         mappings = (self._mapping(each.value) for each in call.keywords if each.arg is None)
         items = [item for node in (call, *mappings) if node is not None for item in items_of(node)]
         given: dict[int | str, Held | None] = {
@@ -292,6 +302,7 @@ class _ScriptReader:
         return ".".join([self._names[node.id], *reversed(parts)])
 
     def _infer(self, node: ast.AST) -> Held | None:
+        """Return the value of an expression, or None if it is unknown."""
         library = self._library
         match node:
             case ast.Name():
@@ -373,6 +384,7 @@ class _ScriptReader:
         return None if held is None else replace(held, kind=f"each {held.kind}", literal=None)
 
     def _bind(self, target: ast.expr, items: Items) -> None:
+        """Set the variables in ``target``, as an assignment or a loop does."""
         if isinstance(target, ast.Starred):
             self._bind(target.value, None)
             return
@@ -418,7 +430,10 @@ def _held(kind: Kind | None, made_by: str) -> Held | None:
 
 
 def read_uses(tree: ast.Module, library: Library) -> Script:
-    """Return a script's uses of ``library``. Pure."""
+    """Return a script's uses of ``library``. Pure.
+
+    The script is read again with the functions' arguments and results from the reading before, until these stay equal.
+    """
     functions = _Functions()
     for _ in range(_MAX_READINGS):
         reader = _ScriptReader(library, tree, functions)

@@ -1,4 +1,7 @@
-"""The text of a script, edits to this text, and the unified diff of both."""
+"""The text of a script, edits to this text, and the unified diff of both.
+
+Positions are byte offsets into the text. An edit replaces a range of bytes.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 
 
 MAX_SCRIPT_BYTES: Final = 1_000_000  # far more than any script needs
-_BOM: Final = "\ufeff"
+_BOM: Final = "\ufeff"  # the byte order mark, which the syntax tree's positions do not count
 _ONLY_SPACE: Final = re.compile(rb"[ \t]*(#[^\r\n]*)?")
 _REST: Final = re.compile(rb"[ \t]*,[ \t]*(#[^\r\n]*)?\r?\n")  # the rest of a line that has only one item
 
@@ -134,9 +137,9 @@ class Edits:
 
     def insert_line(self, before: int, text: str) -> None:
         """Insert a line before line number ``before``, counted from 1, or after the last line."""
-        at = self._starts[min(before - 1, len(self._starts) - 1)]
-        needs_end = at == len(self._bytes) and at > 0 and not self._bytes.endswith((b"\n", b"\r"))
-        self._pieces.append((at, at, ("\n" * needs_end + text).encode() + self._line_end()))
+        position = self._starts[min(before - 1, len(self._starts) - 1)]
+        needs_end = position == len(self._bytes) and position > 0 and not self._bytes.endswith((b"\n", b"\r"))
+        self._pieces.append((position, position, ("\n" * needs_end + text).encode() + self._line_end()))
 
     def delete_items(
         self, items: Sequence[tuple[ast.AST, ast.AST]], numbers: Collection[int], end: int
@@ -164,6 +167,7 @@ class Edits:
         return all(self._swallow(*each, b"") for each in found)
 
     def _own_lines(self, first: ast.AST, last: ast.AST) -> tuple[int, int] | None:
+        """Return the range of the lines with only this item, or None if it shares a line."""
         start, end = self.start(first), self.end(last)
         begin = max(self._bytes.rfind(b"\n", 0, start) + 1, 0)
         stop = self._bytes.find(b"\n", end) + 1 or len(self._bytes)
@@ -194,11 +198,11 @@ class Edits:
 
     def changed(self) -> str:
         """Return the text with every change applied."""
-        parts, at = [], 0
+        parts, position = [], 0
         for start, end, new in sorted(self._pieces, key=lambda piece: piece[:2]):
-            parts += [self._bytes[at:start], new]
-            at = end
-        return self._mark + b"".join([*parts, self._bytes[at:]]).decode()
+            parts += [self._bytes[position:start], new]
+            position = end
+        return self._mark + b"".join([*parts, self._bytes[position:]]).decode()
 
     def _swallow(self, start: int, end: int, new: bytes) -> bool:
         """Replace a range, including earlier edits inside it."""

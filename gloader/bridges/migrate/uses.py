@@ -1,4 +1,8 @@
-"""A script's uses of a library, as values: imports, dotted names, call arguments, and names that hold graphs."""
+"""A script's uses of a library, as values: imports, dotted names, call arguments, and names that hold graphs.
+
+A `Use` is one place in the script that needs the library. A `Held` is a value that came from the library, as far as the
+reader (`gloader.bridges.migrate.read_uses`) knows it. A `Library` has the rules for one library's values.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ class Library:
     kind_of_call: Callable[[str], Kind]  # maps a called dotted name to its result's kind
     hands_on: Callable[[str], bool]  # True if the named function returns its first argument, changed
     methods: Mapping[tuple[Kind, str], Kind]  # the kind that a method returns
-    attributes: Mapping[tuple[Kind, str], Kind]
+    attributes: Mapping[tuple[Kind, str], Kind]  # the kind of an attribute
     items: Mapping[Kind, Kind]  # the kind of x[...]
     several: Mapping[Kind, Kind]  # the kind of a list whose values have this kind
     # The kinds that loop variables over a value have, by the number of loop variables.

@@ -1,6 +1,8 @@
 """The loader's batches as PyG's ``Data`` and ``HeteroData``, for nodes and for links.
 
-PyG keeps all hops' edges as one list of pairs over one list of nodes.
+A native batch has one block of edges per hop. PyG keeps all hops' edges as one list of (source, destination) over one
+list of nodes, in which a node's neighbours are sampled only in the hop after the node's discovery. So each block
+contributes only the edges into the nodes that the hop before discovered. Nodes are in the order of their discovery.
 """
 
 from __future__ import annotations
@@ -76,6 +78,7 @@ def merge_edges(relations: Sequence[Hops], device: torch.device) -> list[MergedE
 
 
 def _on_host(hops: Hops) -> MergedEdges:
+    """Return a relation's edges in host memory, hop after hop."""
     # numpy makes these arrays, since torch's copies wake a team of threads that compete with the pipeline's threads.
     offsets = [block.indptr.numpy() for block in hops.blocks]
     starts = [int(indptr[first]) for indptr, first in zip(offsets, hops.firsts, strict=True)]
@@ -102,6 +105,7 @@ def _on_host(hops: Hops) -> MergedEdges:
 
 
 def _on_device(hops: Hops, starts: Sequence[int]) -> MergedEdges:
+    """Return a relation's edges on their device. ``starts`` has each hop's first edge."""
     pairs = [block.edge_index[:, start:] for block, start in zip(hops.blocks, starts, strict=True)]
     edge_ids = [block.edge_ids[start:] for block, start in zip(hops.blocks, starts, strict=True)]
     counts = [pair.shape[1] for pair in pairs]
@@ -130,7 +134,7 @@ def _fill(
     sources: NDArray[np.int64],
     destinations: NDArray[np.int64],
 ) -> None:
-    """Write the edges into the destinations from ``first`` on, one pair of ids per edge."""
+    """Write the source and the destination of each edge into the destinations from ``first`` on, both (E,)."""
     begin = indptr[first]
     for node in range(first, indptr.shape[0] - 1):
         for edge in range(indptr[node], indptr[node + 1]):
@@ -142,7 +146,7 @@ def _fill(
 def to_data(batch: ReadyBatch, *, input_id: torch.Tensor | None = None) -> Data:
     """Return ``batch`` in PyG's layout: nodes and features unchanged, seeds first, and merged hops of edges.
 
-    Each hop contributes the edges into destinations that the previous hop discovered: a piece at the end of its block.
+    Each hop contributes the edges into destinations that the previous hop discovered: the last edges of its block.
     For a loader with ``layout="merged"`` these are all edges in the batch, once. For a layered loader they are the
     edges that PyG would have drawn. In PyG a node samples once, in the hop after its discovery; in layered blocks it
     samples again in every later hop. `trim_to_layer` and full-graph models compute the same as with PyG's loader.
@@ -297,7 +301,7 @@ def to_link_data(
         stores, first_destination = {view.only_type: data}, 0
     else:
         if relation is None:
-            raise ConfigError("a batch of several types needs the relation= that its pairs are of")
+            raise ConfigError("for a batch of several types, relation= must name the relation of its pairs")
         data = typed_nodes_and_edges(view)
         data[relation].input_id = input_id
         for name, values in named.items():
@@ -313,11 +317,11 @@ def to_link_data(
 
 
 def _labelled_pairs(batch: LinkBatch) -> dict[str, torch.Tensor]:
-    found = {"edge_label_index": batch.pairs.t().contiguous(), "edge_label": batch.labels}
+    fields = {"edge_label_index": batch.pairs.t().contiguous(), "edge_label": batch.labels}
     if batch.times is not None:
         times = torch.from_numpy(batch.times).to(batch.labels.device)
-        found["edge_label_time"] = times[_positive_of_pairs(batch)]
-    return found
+        fields["edge_label_time"] = times[_positive_of_pairs(batch)]
+    return fields
 
 
 def _triplets(batch: LinkBatch) -> dict[str, torch.Tensor]:
@@ -325,23 +329,23 @@ def _triplets(batch: LinkBatch) -> dict[str, torch.Tensor]:
     right, wrong = pairs[:count], pairs[count:]
     if len(wrong) == 0 or len(wrong) % count:
         raise ConfigError(
-            f"{len(wrong)} negatives beside {count} edges are no triplets, which have as many for each edge: pass "
-            "gloader.Uniform(k), or leave out triplets"
+            f"{len(wrong)} negatives and {count} edges are no triplets, which have equally many negatives for each "
+            "edge: pass gloader.Uniform(k), or leave out triplets"
         )
-    found = {
+    fields = {
         "src_index": right[:, 0].contiguous(),
         "dst_pos_index": right[:, 1].contiguous(),
         "dst_neg_index": wrong[:, 1].reshape(count, -1).squeeze(-1),  # no second axis for k = 1, as in PyG
     }
     if batch.times is not None:
-        found["seed_time"] = torch.from_numpy(batch.times).to(pairs.device)
-    return found
+        fields["seed_time"] = torch.from_numpy(batch.times).to(pairs.device)
+    return fields
 
 
 def _positive_of_pairs(batch: LinkBatch) -> torch.Tensor:
     """Return (P,) each pair's positive, in a batch with edge times. A positive pair is its own positive."""
-    # In such a batch the positives' sources are the first seeds. A negative has such a source, or a separate source;
-    # separate sources belong to the positives in turn.
+    # In such a batch the positives' sources are the first seeds, with numbers 0..B-1. A negative has one of these
+    # sources, or a separate one. Separate sources follow in the order of the positives, again and again.
     return batch.pairs[:, 0] % batch.num_positives
 
 

@@ -1,4 +1,8 @@
-"""A dataset in place of PyG's ``Data`` or ``HeteroData``, with the attributes that a training loop reads."""
+"""A dataset in place of PyG's ``Data`` or ``HeteroData``, with the attributes that a training loop reads.
+
+Numbers, labels and masks are there. Features and edges are not, because they may exceed the memory: only batches have
+them. The error for a missing attribute names its replacement.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +22,17 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, Relation
 
 
-_OF_BATCHES = ("x", "edge_index", "edge_attr", "edge_weight", "y")
+_OF_BATCHES = (
+    "x",
+    "edge_index",
+    "edge_attr",
+    "edge_weight",
+    "y",
+)  # attributes that batches take from the dataset
 ON_DEVICE = (
     "it stays where it is: the loader's device= brings the batches there, and a mask has .to() of its own"
 )
+# The replacements for attributes that a graph with one type lacks.
 _ELSEWHERE = {
     "to": ON_DEVICE,
     "cuda": ON_DEVICE,
@@ -35,13 +46,14 @@ def require_own(owner: object, name: str) -> None:
     """Raise ConfigError if batches take ``name`` from the dataset: a user cannot set it."""
     if name in _OF_BATCHES:
         raise ConfigError(
-            f"a {type(owner).__name__}'s {name!r} is that of the prepared dataset, which batches are made of: change "
+            f"a {type(owner).__name__}'s {name!r} is that of the prepared dataset, from which batches are made: change "
             "it before `gloader prepare` or Dataset.from_pyg"
         )
 
 
 _ROWS = "and dataset.node_tables[TYPE].open_features() reads any others"
 _EDGES = "and dataset.load_hetero_graph() has all of them"
+# The replacements for attributes that a graph with several types, or one of its parts, lacks.
 _TYPED_ELSEWHERE = {
     "to": ON_DEVICE,
     "cuda": ON_DEVICE,
@@ -51,7 +63,7 @@ _TYPED_ELSEWHERE = {
     "edge_index": f"the edges of a batch are batch[RELATION].edge_index, {_EDGES}",
     "edge_index_dict": f"the edges of a batch are batch.edge_index_dict, {_EDGES}",
 }
-_OF_LABELLED = ("y", "train_mask", "val_mask", "test_mask")
+_OF_LABELLED = ("y", "train_mask", "val_mask", "test_mask")  # attributes of the labelled type
 
 
 @near_keywords

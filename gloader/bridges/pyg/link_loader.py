@@ -1,4 +1,8 @@
-"""The link loader, with the batches of PyG's ``LinkNeighborLoader``."""
+"""The link loader, with the batches of PyG's ``LinkNeighborLoader``.
+
+A link table is a dataset's list of edges to predict. A batch has some of its rows, the positives, and pairs that are no
+edges, the negatives. With triplets, a batch has sources with a right destination and wrong ones.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
 # PyG's `NegativeSampling`, its text and mapping forms, or gloader's negatives.
 NegativeSampling: TypeAlias = "Negatives | str | Mapping[str, Any] | Any | None"
 
-# PyG's arguments, and their counterparts in gloader.
+# PyG's arguments that are refused, and their counterparts in gloader.
 _ELSEWHERE: Final = {
     "edge_label": "labels are those of the link table, and of a batch without negatives",
     "edge_label_time": "times are those of the link table: time_strategy= samples by them",
@@ -68,8 +72,8 @@ class LinkLoader(LoaderView[Any]):
             if is_owner:
                 native.close()
             raise ConfigError(
-                f"triplets need as many negatives for each edge, of its source, and negatives are {drawn or 'none'}; "
-                "pass gloader.Uniform(k), or Table(name) of the table's own"
+                f"triplets need equally many negatives for each edge, with its source; the negatives are "
+                f"{drawn or 'none'}: pass gloader.Uniform(k), or Table(name) with the name of the link table"
             )
         relation = native.table.relation
         super().__init__(
@@ -127,8 +131,8 @@ class LinkNeighborLoader(LinkLoader):
             raise ConfigError(f"{elsewhere[0]}: {_ELSEWHERE[elsewhere[0]]}")
         if isinstance(settings.get("sampler"), Sampler):
             raise ConfigError(
-                f"sampler={type(settings['sampler']).__name__}: an epoch takes each row of the link table once; a "
-                "table of `gloader prepare --edge-table` may have the rows that you draw, and some of them twice"
+                f"sampler={type(settings['sampler']).__name__}: an epoch takes each row of the link table once; to "
+                "draw other rows, or some rows twice, make a table of them with `gloader prepare --edge-table`"
             )
         if isinstance(data, Dataset):
             data = HeteroGraphData(data) if data.kind == "hetero" else GraphData(data)

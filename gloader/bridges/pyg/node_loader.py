@@ -1,7 +1,9 @@
 """The loader that yields PyG's ``Data``, or ``HeteroData`` for a dataset with several types.
 
-A torch sampler's draws become draws of seeds, addressed by (seed, epoch). A batch with repeated seeds has one row for
-each draw, as in PyG.
+PyG's loaders accept a torch sampler, which chooses an epoch's seeds and their order. Here a `SeedOrder` takes over the
+sampler's weights and counts, and the seeds are drawn with a key of (seed, epoch), so that a run can be resumed. A draw
+is one choice of a seed. A seed may be drawn twice in a batch. The native batch then has the node once, and `SeedRows`
+gives each draw a row, as in PyG.
 """
 
 from __future__ import annotations
@@ -44,13 +46,13 @@ if TYPE_CHECKING:
 class SeedRows:
     """A type's nodes in a batch, with an additional copy of a seed for each repeated draw.
 
-    Copies come first, in the order of the draws, and have their seed's edges. All other nodes follow. A seed's
-    outgoing edges start at its first copy.
+    The batch has B draws of S distinct seeds, and U nodes. Copies come first, in the order of the draws, and have their
+    seed's in-edges. All other nodes follow. A seed's outgoing edges start at its first copy.
     """
 
     rows: torch.Tensor  # (B,) each draw's seed, as a position among the type's U nodes
-    nodes: torch.Tensor  # (B + U - S,) each node's position before copying; S counts the distinct seeds
-    places: torch.Tensor  # (U,) each node's new position
+    nodes: torch.Tensor  # (B + U - S,) for each new node: its position among the U nodes
+    places: torch.Tensor  # (U,) each node's new position, for a seed that of its first copy
 
     @classmethod
     def of(cls, drawn: IdArray, seeds: IdArray, num_nodes: int, device: torch.device) -> SeedRows | None:
@@ -58,11 +60,11 @@ class SeedRows:
         if len(drawn) == len(seeds):
             return None
         by_id = np.argsort(seeds)
-        found = by_id[np.searchsorted(seeds[by_id], drawn)]
+        seed_positions = by_id[np.searchsorted(seeds[by_id], drawn)]
         places = np.arange(num_nodes) + len(drawn) - len(seeds)
-        _, firsts = np.unique(found, return_index=True)  # seeds are in the order of their first draw
+        _, firsts = np.unique(seed_positions, return_index=True)  # seeds are in the order of their first draw
         places[: len(seeds)] = firsts
-        rows = torch.from_numpy(found).to(device)
+        rows = torch.from_numpy(seed_positions).to(device)
         rest = torch.arange(len(seeds), num_nodes, device=device)
         return cls(rows=rows, nodes=torch.cat([rows, rest]), places=torch.from_numpy(places).to(device))
 
@@ -77,7 +79,9 @@ def repeat_nodes(store: Any, seeds: SeedRows) -> None:
 
 
 def repeat_edges(store: Any, source: SeedRows | None, destination: SeedRows | None) -> None:
-    """Connect the edges in ``store`` to the draws' rows; each copy of a seed gets the seed's edges.
+    """Connect the edges in ``store`` to the draws' rows; each copy of a seed gets the seed's in-edges.
+
+    The first hop's edges are grouped by seed. For each draw, its seed's group is repeated.
 
     Parameters
     ----------
@@ -105,7 +109,12 @@ def repeat_edges(store: Any, source: SeedRows | None, destination: SeedRows | No
     store.edge_index = torch.stack([src, dst])
 
 
-_KNOWN = (WeightedRandomSampler, RandomSampler, SubsetRandomSampler, SequentialSampler)
+_KNOWN = (
+    WeightedRandomSampler,
+    RandomSampler,
+    SubsetRandomSampler,
+    SequentialSampler,
+)  # the accepted samplers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,11 +195,11 @@ def _require_known(sampler: Sampler[Any], *, shuffle: bool) -> None:
     if not any(isinstance(sampler, known) and type(sampler).__iter__ is known.__iter__ for known in _KNOWN):
         known = ", ".join(known.__name__ for known in _KNOWN)
         raise ConfigError(
-            f"sampler={name}: its order could not be resumed; {known} and ImbalancedSampler are taken, and a fixed "
-            "order is that of input_nodes. Among ranks a loader takes its part by itself"
+            f"sampler={name}: its order could not be resumed; use {known} or ImbalancedSampler. For a fixed order, "
+            "give input_nodes in this order. With several ranks, each loader takes its part of the seeds itself"
         )
     if shuffle:
-        raise ConfigError(f"sampler={name} says the order of the seeds; leave out shuffle=True")
+        raise ConfigError(f"sampler={name} determines the order of the seeds; leave out shuffle=True")
     if getattr(sampler, "generator", None) is not None:
         raise ConfigError(
             f"sampler={name}(generator=...): draws follow from the loader's seed=; leave it out"
@@ -199,6 +208,7 @@ def _require_known(sampler: Sampler[Any], *, shuffle: bool) -> None:
 
 Nodes: TypeAlias = "torch.Tensor | NDArray[Any]"
 
+# PyG's settings for worker processes.
 OF_WORKERS = ("num_workers", "persistent_workers", "prefetch_factor", "multiprocessing_context", "pin_memory")
 
 
@@ -303,7 +313,7 @@ def refuse_workers(settings: Mapping[str, Any]) -> None:
     if workers := [name for name in OF_WORKERS if name in settings]:
         raise ConfigError(
             f"{', '.join(workers)}: gloader samples and reads in threads of this process; leave it out "
-            "(threads= is how many sample)"
+            "(threads= sets the number of sampling threads)"
         )
 
 
@@ -373,9 +383,9 @@ def _nodes_of(
 def _as_ids(nodes: Nodes | None, num_nodes: int) -> IdArray:
     if nodes is None:
         return np.arange(num_nodes, dtype=np.int64)
-    found = nodes.cpu().numpy() if isinstance(nodes, torch.Tensor) else np.asarray(nodes)
-    if found.dtype != np.bool_:
-        return found
-    if found.shape != (num_nodes,):
-        raise ConfigError(f"input_nodes is a mask of shape {found.shape}; the graph has {num_nodes} nodes")
-    return np.flatnonzero(found)
+    array = nodes.cpu().numpy() if isinstance(nodes, torch.Tensor) else np.asarray(nodes)
+    if array.dtype != np.bool_:
+        return array
+    if array.shape != (num_nodes,):
+        raise ConfigError(f"input_nodes is a mask of shape {array.shape}; the graph has {num_nodes} nodes")
+    return np.flatnonzero(array)

@@ -1,4 +1,9 @@
-"""PyG's own loader over gloader: feature store, graph store and sampler for PyG's remote-backend interfaces."""
+"""PyG's own loader over gloader: feature store, graph store and sampler for PyG's remote-backend interfaces.
+
+PyG's ``NodeLoader`` asks a sampler for each batch's nodes and edges, and a feature store for the rows. `MergedSampler`,
+`RowStore` and `TopologyStore` stand behind these interfaces. `gloader.adapters.pyg.NeighborLoader` reads less, because
+it knows the future batches.
+"""
 
 from __future__ import annotations
 
@@ -235,7 +240,7 @@ class MergedSampler(BaseSampler):
         if (name := self._only or index.input_type) is None:
             allowed = ", ".join(map(repr, self._graph.node_types))
             raise ConfigError(
-                f"input_nodes have to say of which type they are, as (type, ids); there are {allowed}"
+                f"input_nodes must name their node type, as (type, ids); the types are {allowed}"
             )
         return self._sampled(batch_id, {name: index.node}, metadata)
 

@@ -67,7 +67,7 @@ def read_training(folder: Path) -> Training:
             budget_bytes=result.get("memory_budget_bytes") or settings.budget_bytes,
             result=dict(result),
         )
-        # Malformed values in the result are training here, with their names.
+        # Malformed values in the result are found here, with their names.
         facts_of(training), circumstances_of(training), table_of(training)
     except MALFORMED as error:
         raise FormatError(f"{path} is not what `gloader train` writes: {shown(error)}") from error

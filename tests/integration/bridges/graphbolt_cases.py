@@ -294,13 +294,13 @@ def test_typed_pairs_have_negatives_and_are_in_no_hop(typed):
                 found = np.searchsorted(graph.relations[relation].indptr, ids, side="right") - 1
                 taken = zip(graph.relations[relation].indices[ids].tolist(), found.tolist(), strict=True)
                 assert not positives & {pair[::order] for pair in taken}
-    with pytest.raises(ConfigError, match=r"which relation leads back of author:writes:paper"):
+    with pytest.raises(ConfigError, match=r"name the reverse relation of author:writes:paper"):
         list(gb.DataLoader(BlockSampler(gb.ItemSampler(items, 32), graph, [2], exclude="reverse")))
 
 
 def test_what_pairs_cannot_be_is_refused(dataset, typed):
     graph, types = dataset.load_graph(), typed.load_hetero_graph()
-    with pytest.raises(ConfigError, match=r"table:wrong: GraphBolt gives pairs, and knows no link table"):
+    with pytest.raises(ConfigError, match=r"table:wrong: GraphBolt gives pairs and has no link table"):
         NegativeSampler([], graph, Table("wrong"))
     step = NegativeSampler([], graph, Uniform(1))
     with pytest.raises(ConfigError, match=r"a minibatch has no pairs"):
@@ -308,7 +308,7 @@ def test_what_pairs_cannot_be_is_refused(dataset, typed):
     with pytest.raises(SeedError, match=r"1 destinations of pairs are not in 0\.\.599, among them \[600\]"):
         step.add_negatives(gb.MiniBatch(seeds=torch.tensor([[1, 600]])))
     with pytest.raises(
-        SeedError, match=r"pairs are of author:reads:paper; this graph has author:writes:paper"
+        SeedError, match=r"the pairs have author:reads:paper; this graph has author:writes:paper"
     ):
         wrong = {"author:reads:paper": torch.tensor([[1, 2]])}
         NegativeSampler([], types, Uniform(1)).add_negatives(gb.MiniBatch(seeds=wrong))

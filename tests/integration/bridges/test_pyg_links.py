@@ -249,7 +249,7 @@ def test_what_is_not_taken_is_refused_with_the_way_out(linked, words, message):
 
 def test_triplets_are_refused_where_negatives_are_not_as_many_for_each_edge(linked):
     for negatives in (gloader.Binary(1.0), gloader.InBatch()):
-        with pytest.raises(ConfigError, match=r"triplets need as many negatives for each edge"):
+        with pytest.raises(ConfigError, match=r"triplets need equally many negatives for each edge"):
             LinkLoader(linked.dataset, triplets=True, negatives=negatives, **SETTINGS)
     with gloader.LinkLoader(linked.dataset, **SETTINGS) as native:
         assert len(list(LinkLoader(native, triplets=True))) == len(native)

@@ -203,7 +203,7 @@ def test_what_cannot_be_is_refused_in_words(dataset, typed):
         with pytest.raises(DglFeatureError, match=text):
             dataloading.NeighborSampler([2], **keywords)
     sampler = dataloading.NeighborSampler([2, 2])
-    with pytest.raises(DglFeatureError, match=r"NeighborSampler.sample_blocks: a DataLoader asks"):
+    with pytest.raises(DglFeatureError, match=r"NeighborSampler.sample_blocks: a DataLoader samples"):
         sampler.sample_blocks(None, None)
     with pytest.raises(DglFeatureError, match=r"dgl.dataloading.DataLoader\(str\)"):
         dataloading.DataLoader("graph", torch.arange(3), sampler)
@@ -220,7 +220,7 @@ def test_what_cannot_be_is_refused_in_words(dataset, typed):
     with pytest.raises(DglFeatureError, match=r"DGLGraph.num_node: did you mean 'num_nodes'\?"):
         dgl.DGLGraph(dataset).num_node()
     with pytest.raises(
-        SourceError, match=r"data/none is not there; make it once: gloader prepare dgl:FILE data/none"
+        SourceError, match=r"data/none does not exist; make it once: gloader prepare dgl:FILE data/none"
     ):
         dgl.load_graphs("data/none")
     with pytest.raises(DglFeatureError, match="negatives are drawn alike"):

@@ -166,7 +166,7 @@ class _Own(RandomSampler):
         ({"sampler": _Own(range(NUM))}, "sampler=_Own: its order could not be resumed"),
         (
             {"sampler": DistributedSampler(range(NUM), 2, 0)},
-            "sampler=DistributedSampler: .* takes its part by itself",
+            "sampler=DistributedSampler: .* takes its part of the seeds itself",
         ),
         ({"sampler": RandomSampler(range(7))}, "draws from 7 items, and there are 100 input_nodes"),
         ({"sampler": RandomSampler(range(NUM)), "shuffle": True}, "leave out shuffle=True"),

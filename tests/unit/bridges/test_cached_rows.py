@@ -67,7 +67,7 @@ def test_a_failed_read_raises_and_the_next_one_is_right():
 
 
 def test_a_policy_that_needs_the_future_is_refused():
-    with pytest.raises(ConfigError, match=r"policy='belady'.*no known future; choose one of lru"):
+    with pytest.raises(ConfigError, match=r"policy='belady'.*the future is unknown; choose one of lru"):
         CachedRows(Matrix(), policy="belady")
 
 

@@ -128,7 +128,7 @@ def test_seeds_that_are_no_nodes_of_their_type_are_refused(graph):
 
     with pytest.raises(SeedError, match=r"1 nodes of type 'paper' are not in 0\.\.89, among them \[90\]"):
         sample("paper", 3, 90)  # would be the first author
-    with pytest.raises(SeedError, match=r"nodes are of the type 'book'; this graph has 'paper', 'author'"):
+    with pytest.raises(SeedError, match=r"nodes have the type 'book'; this graph has 'paper', 'author'"):
         sample("book", 3)
-    with pytest.raises(ConfigError, match=r"as \(type, ids\); there are 'paper', 'author'"):
+    with pytest.raises(ConfigError, match=r"as \(type, ids\); the types are 'paper', 'author'"):
         sample(None, 3)

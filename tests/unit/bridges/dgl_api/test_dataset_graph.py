@@ -61,7 +61,7 @@ def test_data_of_nodes(dataset, arrays):
     assert "own" not in g.ndata
     with pytest.raises(ShapeError, match="'own' has 3 rows; 50 are needed"):
         g.ndata["own"] = torch.ones(3)
-    with pytest.raises(KeyError, match="degree: there is 'feat', 'label'"):
+    with pytest.raises(KeyError, match="degree: the columns are 'feat', 'label'"):
         g.ndata["degree"]
 
 

@@ -231,9 +231,9 @@ def test_what_cannot_be_is_refused_in_words():
     block = block_pair(HOP).ours
     with pytest.raises(ShapeError, match="'x' has 4 rows; 30 are needed"):
         block.srcdata["x"] = torch.ones(4)
-    with pytest.raises(KeyError, match=r"h: there is '_ID'"):
+    with pytest.raises(KeyError, match=r"h: the columns are '_ID'"):
         block.edata["h"]
-    with pytest.raises(DglFeatureError, match=r"\(nodes.mailbox\): name what becomes of the messages"):
+    with pytest.raises(DglFeatureError, match=r"\(nodes.mailbox\): give a reduction by name"):
         block.update_all(ours.function.copy_u("x", "m"), lambda nodes: {"y": nodes.mailbox["m"].sum(1)})
     with pytest.raises(
         DglFeatureError, match=r"DGLBlock.ndata: the nodes of a block are sources or destinations"

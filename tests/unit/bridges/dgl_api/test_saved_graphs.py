@@ -45,7 +45,7 @@ def test_node_data_keep_their_names(file, caplog):
         for u, v, w in zip(*graph.edges(), graph.edata["w"], strict=True):
             weights[int(u), int(v)] = weights.get((int(u), int(v)), 0.0) + sign * float(w)
     assert max(map(abs, weights.values())) < 1e-5
-    assert "edge data 'etype' not taken: a dataset has edges in an order of its own" in caplog.text
+    assert "edge data 'etype' not taken: a dataset has its edges in another order" in caplog.text
     loader = dgl.dataloading.DataLoader(
         g, torch.arange(N), dgl.dataloading.NeighborSampler([3]), batch_size=N
     )
@@ -112,11 +112,11 @@ def test_what_is_not_there_says_how_it_is_made(tmp_path, monkeypatch):
     with pytest.raises(NotAStoreError, match=r"dataset\.json"):  # a folder is one of a dataset
         dgl.load_graphs(".")
     with pytest.raises(
-        SourceError, match=r"data/graph is not there; make it once: gloader prepare dgl:FILE data/graph"
+        SourceError, match=r"data/graph does not exist; make it once: gloader prepare dgl:FILE data/graph"
     ):
         dgl.load_graphs("data/graph")
     with pytest.raises(
         SourceError,
-        match=r"graph.bin is not there; make it where DGL is: dgl.save_graphs\('graph.bin', \[g\]\)",
+        match=r"graph.bin does not exist; make it with DGL: dgl.save_graphs\('graph.bin', \[g\]\)",
     ):
         dgl.load_graphs("graph.bin")

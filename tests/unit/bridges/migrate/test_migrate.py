@@ -171,7 +171,7 @@ def test_arguments_that_are_not_known_are_to_be_looked_at(
 def test_a_loader_that_is_not_called_where_it_stands_is_to_be_looked_at(use: str, is_asked: bool) -> None:
     for module, name in (("torch_geometric.loader", "NeighborLoader"), ("dgl.dataloading", "DataLoader")):
         found = migrate_text(f"from {module} import {name}\n{use.format(name)}\n", "script.py")
-        assert any("look at its arguments" in each.text for each in found.findings) != is_asked
+        assert any("check their arguments" in each.text for each in found.findings) != is_asked
 
 
 def test_a_graph_is_followed_through_a_mapping() -> None:

@@ -266,7 +266,7 @@ def test_edges_to_predict_are_link_tables():
         ('dgl.dataloading.as_edge_prediction_sampler(s, exclude="other")', "exclude is None, 'self'"),
         ("dgl.dataloading.DataLoader(g, i, s, **{'mask': m})", "leave the edges out before the export"),
         ("class S(dgl.dataloading.NeighborSampler): pass", "a sampler of your own runs under DGL's loader"),
-        ("s = dgl.dataloading.NeighborSampler([5])\ns.sample_blocks(g, i)", "a DataLoader asks for the blocks"),
+        ("s = dgl.dataloading.NeighborSampler([5])\ns.sample_blocks(g, i)", "a DataLoader samples the blocks"),
         ("dgl.dataloading.ClusterGCNSampler(g, 10)", "--order community"),
         ("dgl.dataloading.EdgeDataLoader(g, i, s)", "DataLoader over as_edge_prediction_sampler"),
         ("dgl.batch([g])", "batches of many small graphs fit in memory"),
@@ -358,7 +358,7 @@ loaded.ndata["year"] = y
         "these rows stay in memory: save the graph"
     )
     assert said['graph data "year"', "stays"].startswith(
-        "in memory, and in blocks; the SSD has what is called feat,"
+        "in memory, and in blocks; the SSD has node data called feat,"
     )
     assert ("g", "perhaps missing") not in said  # a function of the script returns it
     left = [line.strip() for line in found.changed.splitlines() if ".ndata[" in line or ".data[" in line]

@@ -92,8 +92,8 @@ def test_a_change_is_made_by_keywords_of_a_loader(changes: str, expected: dict[s
 @pytest.mark.parametrize(
     ("changes", "given", "values", "message"),
     [
-        ("cache=2x", {"policy": "none"}, {}, "with policy=none nothing is cached: name another one"),
-        ("cache=2x,policy=none", {}, {}, "with policy=none nothing is cached: name another one"),
+        ("cache=2x", {"policy": "none"}, {}, "with policy=none nothing is cached: add another policy"),
+        ("cache=2x,policy=none", {}, {}, "with policy=none nothing is cached: add another policy"),
         ("cache=2x", {}, {"tables": ()}, "no host cache to be compared with: give a size, such as cache=2GB"),
         ("S=2x", {}, {"shape": replace(SHAPE, features="ram")}, "no superbatches: give a number, such as"),
     ],

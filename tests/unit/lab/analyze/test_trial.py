@@ -46,7 +46,7 @@ def test_a_measurement_that_contradicts_is_told_and_the_faster_one_kept() -> Non
 def test_a_start_that_took_something_else_when_it_was_recorded_is_told() -> None:
     found = autotuned(trial("", 3.0, 2.5), None)
     assert found.kept is found.start
-    said = "the start took 2.5 s instead of 3 s (-17%); something else was at work then, or is now"
+    said = "the start took 2.5 s instead of 3 s (-17%); another program ran during the recording, or runs now"
     assert said in found.contradiction
     both = autotuned(trial("", 3.0, 2.5), trial("threads=2", 2.0, 1.5))
     assert "threads=2 took 1.5 s instead of 2 s (-25%), the start took 2.5 s" in both.contradiction

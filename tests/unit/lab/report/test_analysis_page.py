@@ -56,7 +56,7 @@ def test_charts_say_what_the_tables_say() -> None:
     )
     shown = texts(course.charts[0])
     assert shown.index("measured") < shown.index("sample 2") < shown.index("replayed")
-    assert {"batch 2", "batch 3", "batch 4", "others"} <= set(shown)
+    assert {"batch 2", "batch 3", "batch 4", "other batches"} <= set(shown)
     assert {"1, 3", "2"} <= set(texts(memory.charts[0])) or {"1", "2", "3"} <= set(texts(memory.charts[0]))
     assert "knee 1 MB" in texts(misses.charts[0])
     assert told(misses.charts[0])[0] == "rows read from the SSD, 0: 100%"
@@ -87,7 +87,7 @@ def test_stalls_have_a_column_of_what_was_measured_where_it_was() -> None:
 def test_three_batches_are_compared_stage_by_stage() -> None:
     found = findings_of_run(slower=1.05)
     (section,) = (one for one in _sections(found) if one.title.startswith("Measured beside"))
-    assert section.source.startswith("Batches 2, 3, 4 of epoch 3, from where the first is sampled")
+    assert section.source.startswith("Batches 2, 3, 4 of epoch 3, from the first batch's sampling")
     rows = {name: (measured, replayed) for name, measured, replayed in section.tables[0].rows}
     assert list(rows)[-1] == "from the first sample to the last step"
     measured, replayed = (float(text.removesuffix(" ms")) for text in list(rows.values())[-1])
