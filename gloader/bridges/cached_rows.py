@@ -97,6 +97,7 @@ class CachedRows:
             )
 
     def _gather_unique(self, ids: IdArray) -> NDArray[np.float32]:
+        """Return the rows for ``ids`` (M,), which are distinct."""
         out = np.empty((len(ids), self.source.dim), dtype=np.float32)
         if self._capacity == 0:
             self._count(0, self.source.read_into(ids, out))

@@ -210,6 +210,7 @@ class BlockSampler(gb.SubgraphSampler):
     def _sampled(
         self, seeds: Any, *, excluded: tuple[IdArray, ...]
     ) -> tuple[Any, list[gb.SampledSubgraphImpl]]:
+        """Return the input nodes, and a subgraph per hop, for ``seeds`` without the edges ``excluded``."""
         ids = (
             number_through(self._types, {name: some.cpu().numpy() for name, some in seeds.items()})
             if self._has_types

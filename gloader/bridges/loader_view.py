@@ -219,6 +219,7 @@ class _Epoch(Iterator[T]):
             return self._next()
 
     def _next(self) -> T:
+        """Return the next converted batch. Only one thread is here at any moment."""
         if self._state == "superseded":
             raise LoaderBusyError(
                 "another epoch of this loader was started meanwhile; a loader runs one epoch at a time"

@@ -143,6 +143,7 @@ class BatchLoader(Generic[B]):
         membership: Membership,
         device_dry_run: DryRun | None,
     ) -> None:
+        """Check the settings, plan the seeds, and open the tier."""
         # This is done before several threads call torch, see docs/adr/0015-first-square-root.md.
         say_compiling()
         settle_vector_math()

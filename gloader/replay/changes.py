@@ -164,6 +164,7 @@ def _value(name: str, text: str) -> Value:
 
 
 def _read(name: str, text: str) -> Any:  # noqa: PLR0911 - a line for each form
+    """Return a knob's value from its text. Raises ValueError if the text is not understood."""
     if name in _PLANNED and text == AUTO:
         return None
     if name in _COUNTS:

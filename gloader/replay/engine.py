@@ -270,6 +270,7 @@ class Clock:
         self._current = None
 
     def _begin(self, job: Job, runner: _Runner) -> None:
+        """Start a job: it requests its resources now."""
         demands, now_s = job.demands, self.now_s
         job.started_s, job.runner, job.cause, job.number = now_s, runner, runner.cause, self._num_begun
         job.used_s = self._resources[_CPU].used_s(now_s)
@@ -319,6 +320,7 @@ class Clock:
                 self._finish(job)
 
     def _finish(self, job: Job) -> None:
+        """Record a finished job, and let its thread continue."""
         self._num_under_way -= 1
         runner = job.runner
         runner.cause = len(self.events)

@@ -262,6 +262,7 @@ class _ReplayRun:
         self._last_event: dict[int, int] = {}
 
     def run(self) -> Replayed:
+        """Start all threads, and run the clock until the loops have ended."""
         clock, shape = self._clock, self._shape
         # The loops start first, because the other threads serve them.
         for rank in range(shape.num_ranks):

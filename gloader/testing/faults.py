@@ -277,6 +277,7 @@ class FaultyObjects:
         self._objects.delete(name)
 
     def _get(self, request: Asked, fault: Fault) -> Buffer:
+        """Answer a partial read, with its fault."""
         if isinstance(fault, int):
             raise StoreReadError(
                 fault, f"refused with errno {fault} (injected)", f"{self.url}/{request.name}"

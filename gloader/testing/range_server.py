@@ -113,6 +113,7 @@ class RangeHandler(BaseHTTPRequestHandler):
         self._answer(status, b"")
 
     def _put_status(self, path: Path | None, fault: FaultKind | None, *, is_whole: bool) -> HTTPStatus | None:
+        """Return the status for an upload, or None if the connection ends without an answer."""
         if fault is not None and fault.isdigit():
             return HTTPStatus(int(fault))
         if fault is not None or not is_whole:
@@ -151,6 +152,7 @@ class RangeHandler(BaseHTTPRequestHandler):
     def _send_file(
         self, fd: int, served: Served, range_match: re.Match[str] | None, *, with_body: bool
     ) -> None:
+        """Answer with the requested range of an open file, or refuse it."""
         status = os.fstat(fd)
         size, etag = status.st_size, _etag_of(status)
         expected_etag = self.headers.get("If-Match")
@@ -281,6 +283,7 @@ def _bounds(range_match: re.Match[str] | None, size: int) -> tuple[int, int]:
 def _file_headers(
     status: os.stat_result, etag: str, start: int, past: int, *, is_range: bool
 ) -> dict[str, str]:
+    """Return the headers of an answer with the bytes from ``start`` to ``past``. Pure."""
     headers = {
         "Content-Length": str(past - start),
         "Content-Type": "application/octet-stream",

@@ -386,6 +386,7 @@ class RehearsedDevice:
         return mark
 
     def _enqueue(self, work: Callable[..., object], arguments: tuple[object, ...], seconds: float) -> None:
+        """Give ``work`` to this thread's stream, or run it now if the host computes."""
         stream = self._current()
         with self._settled():
             touches: set[int] = set()
@@ -428,6 +429,7 @@ class RehearsedDevice:
         return self._reader(content, touches)
 
     def _tensor_reader(self, tensor: torch.Tensor, touches: set[int]) -> Callable[[], torch.Tensor]:
+        """Return a function that returns ``tensor`` over its block's memory, see `_reader`."""
         shape, dtype = tuple(tensor.shape), tensor.dtype
         if not tensor.numel():
             return lambda: torch.empty(shape, dtype=dtype)
@@ -455,6 +457,7 @@ class RehearsedDevice:
             return next((block for block in self._blocks.values() if block.holds(address)), None)
 
     def _allocate(self, num_bytes: int, stream: Stream | None, *, is_host: bool = False) -> NDArray[np.uint8]:
+        """Return a lease on a new block, whose memory is overwritten from the start."""
         memory = np.empty(-(-max(num_bytes, 1) // 16) * 16, dtype=np.uint8)
         poison(memory)
         block = MemoryBlock(memory, num_bytes, stream, is_host)

@@ -62,6 +62,7 @@ def batch_digest(batch: Delivered) -> str:
 
 
 def _typed_digest(batch: HeteroReadyBatch) -> str:
+    """Return a digest of every bit of a CPU batch with several node types. Pure."""
     found = hashlib.sha256(repr((batch.id, dict(batch.num_seeds), batch.y.tolist())).encode())
     for name, nodes in batch.nodes.items():
         x = batch.x[name]

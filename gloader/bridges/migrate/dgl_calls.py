@@ -59,27 +59,27 @@ NEEDLESS: Final = {
     "num_workers": "threads sample and read ahead, in place of worker processes",
     "persistent_workers": "threads sample and read ahead, in place of worker processes",
     "prefetch_factor": "the loader plans how far ahead it reads",
-    "use_uva": "the graph is not pinned: features come from the SSD by way of a cache",
+    "use_uva": "the graph is not pinned: features come from the SSD through a cache",
     "ddp_seed": "dgl.seed(n) is the seed of all ranks",
     "use_prefetch_thread": "batches are always read ahead",
-    "use_alternate_streams": "copies to the device are always beside the computation",
-    "pin_prefetcher": "batches are sent by way of pinned memory where that is possible",
+    "use_alternate_streams": "copies to the device always run during the computation",
+    "pin_prefetcher": "batches are sent through pinned memory if possible",
     "gpu_cache": "device_cache= holds hot rows on the device (docs/gpu.md)",
     "reverse_eids": "a dataset knows which edges lead back",
     "reverse_etypes": "a dataset knows which edges lead back",
 }
 """Arguments that `gloader.compat.dgl` accepts for loaders and samplers, and ignores."""
 REFUSED: Final = {
-    "sampler": "give indices the nodes, and shuffle=, that an epoch is to have",
-    "batch_sampler": "give indices the nodes, batch_size= and shuffle=",
+    "sampler": "give an epoch's nodes as indices, with shuffle=",
+    "batch_sampler": "give an epoch's nodes as indices, with batch_size= and shuffle=",
     "collate_fn": "batches are made by the loader: change them in the loop",
-    "generator": "dgl.seed(n) is the key of order and sampling",
-    "timeout": "stall_timeout_s= is how long a stage may stand still",
+    "generator": "dgl.seed(n) is the key for order and sampling",
+    "timeout": "stall_timeout_s= sets the seconds that a stage may stand still",
     "multiprocessing_context": "threads sample and read ahead: leave it out",
 }
 """Arguments for torch's loader that `gloader.compat.dgl` refuses, with the advice."""
 ALLOWED: Final[dict[str, tuple[tuple[object, ...], str]]] = {
-    "edge_dir": (("in",), "neighbours are those of in-edges: reverse the edges before the export"),
+    "edge_dir": (("in",), "neighbours come from in-edges: reverse the edges before the export"),
     "replace": ((False,), "neighbours are drawn without replacement"),
     "mask": ((None,), "leave the edges out before the export"),
     "prob": ((None, "weight"), 'a dataset calls the weights of its edges "weight"'),
@@ -250,13 +250,13 @@ def change_loading(draft: Draft, use: Use) -> None:
     if use.call is None:
         return
     given = [(item.name, item.value) for node in (use.call, *use.spread) for item in items_of(node)]
-    for said, value in given:
-        if said in NEEDLESS:
-            draft.find(use.node, f"{said}=", "ignored", NEEDLESS[said])
-        elif said in REFUSED and name in LOADERS:
-            draft.find(value, f"{said}=", "missing", REFUSED[said])
-        elif said in ALLOWED:
-            _check(draft, said, value)
+    for keyword, value in given:
+        if keyword in NEEDLESS:
+            draft.find(use.node, f"{keyword}=", "ignored", NEEDLESS[keyword])
+        elif keyword in REFUSED and name in LOADERS:
+            draft.find(value, f"{keyword}=", "missing", REFUSED[keyword])
+        elif keyword in ALLOWED:
+            _check(draft, keyword, value)
     if name in LOADERS:
         _change_seeds(draft, use)
     if name == EDGE_SAMPLER and use.is_written and use.written(4, "negative_sampler") is None:
@@ -326,12 +326,14 @@ def _function_around(draft: Draft, use: Use) -> ast.FunctionDef | None:
 
 def _calls(draft: Draft, function: ast.FunctionDef) -> list[tuple[ast.Assign, ast.expr]]:
     """Return the assignments of a function's results, with the graph arguments; none if it has other uses."""
-    said = [node for node in ast.walk(draft.tree) if isinstance(node, ast.Name) and node.id == function.name]
-    found = []
+    name_nodes = [
+        node for node in ast.walk(draft.tree) if isinstance(node, ast.Name) and node.id == function.name
+    ]
+    assignments = []
     for node in ast.walk(draft.tree):
         match node:
             case ast.Assign(value=ast.Call(func=ast.Name(id=name), args=[graph], keywords=[])) if (
                 name == function.name
             ):
-                found.append((node, graph))
-    return found if len(found) == len(said) else []
+                assignments.append((node, graph))
+    return assignments if len(assignments) == len(name_nodes) else []

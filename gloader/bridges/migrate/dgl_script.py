@@ -104,6 +104,8 @@ def draft_dgl(text: str, tree: ast.Module) -> Draft:
 
 
 class _DglScript:
+    """A DGL script under migration."""
+
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
         names = [use.name for use in draft.script.uses if use.held is None]
@@ -124,6 +126,7 @@ class _DglScript:
         self._ntype: str | None = None  # the labelled nodes' type, if there are several types
 
     def write(self) -> Draft:
+        """Judge every use, change the text, and return the draft."""
         draft = self._draft
         if self._has_loader:
             self._made, self._left = leave_out_numbering(draft)
@@ -361,37 +364,43 @@ class _DglScript:
             self._of_graph(use, held)
 
     def _of_graph(self, use: Use, held: Held) -> None:
-        draft, said = self._draft, f"{held.kind.replace('built', 'graph')}.{use.name}"
+        """Judge the use of a graph or a block."""
+        draft, shown_name = self._draft, f"{held.kind.replace('built', 'graph')}.{use.name}"
         is_whole = held.is_sure and held.kind in {"graph", "built"} and self._has_loader
         if use.name in FLAGS and is_whole and use.call is not None and isinstance(use.node, ast.Attribute):
             self._flag(use, use.name, use.call, use.node.value)
         elif use.name == "update_all" and not _names_its_sum(use.call):
-            draft.find(use.node, said, "perhaps missing", _MAILBOX)
+            draft.find(use.node, shown_name, "perhaps missing", _MAILBOX)
         elif use.name in NAMES[held.kind]:
-            draft.find(use.node, said, "maps", "graphs and blocks of gloader.compat.dgl")
+            draft.find(use.node, shown_name, "maps", "graphs and blocks of gloader.compat.dgl")
         else:
             advice = GRAPH_ADVICE.get(use.name, "graphs and blocks of gloader.compat.dgl do not have it")
-            draft.find(use.node, said, "missing" if held.is_sure else "perhaps missing", advice)
+            draft.find(use.node, shown_name, "missing" if held.is_sure else "perhaps missing", advice)
 
     def _of_dataset(self, use: Use, held: Held) -> None:
+        """Judge the use of a data set. Its graph, splits and labels become those of the prepared dataset."""
         draft, node = self._draft, use.node
         if not isinstance(node, ast.Attribute | ast.Subscript):
             return
-        owner, said = draft.edits.of(node.value), f"dataset.{use.name}"
+        owner, shown_name = draft.edits.of(node.value), f"dataset.{use.name}"
         if use.name == "[]":
             self._graph_of(use, node, is_ogb=held.made_by in OGB_CLASSES)
         elif use.name == "get_idx_split" and use.call is not None:
             draft.split_of_ogb(use, use.call, node.value, ntype=self._ntype)
         elif use.name in _SPLIT_IDS or use.name == "labels":
             new = f"{draft.module('torch', 'import torch')}.tensor({owner}.{_SPLIT_IDS.get(use.name, 'labels')})"
-            draft.note(node, said, new, can_go=draft.edits.replace_node(node, new))
+            draft.note(node, shown_name, new, can_go=draft.edits.replace_node(node, new))
         elif use.name == "num_labels":
-            draft.note(node, said, "num_classes", can_go=draft.replace_tail(node, node.value, ".num_classes"))
+            draft.note(
+                node, shown_name, "num_classes", can_go=draft.replace_tail(node, node.value, ".num_classes")
+            )
         elif use.name in {"num_classes", "name"}:
-            draft.find(node, said, "maps", "gloader.Dataset")
+            draft.find(node, shown_name, "maps", "gloader.Dataset")
         else:
             advice = {"get_edge_split": "edges to predict are link tables (docs/links.md)"}.get(use.name)
-            draft.find(node, said, "missing", advice or f"a gloader.Dataset has no {use.name} of this kind")
+            draft.find(
+                node, shown_name, "missing", advice or f"a gloader.Dataset has no {use.name} of this kind"
+            )
 
     def _graph_of(self, use: Use, node: ast.Attribute | ast.Subscript, *, is_ogb: bool) -> None:
         """Replace ``dataset[0]`` by the graph; for OGB by the graph and its labels (N, 1)."""

@@ -98,8 +98,8 @@ def of_type(text: str, ntype: str | None) -> str:
 
 def table_of(words: Sequence[str]) -> str:
     """Return the likely link table, from a script's names for the edges and the loader. Pure."""
-    said = " ".join(words)
-    return next((name for name, pattern in _TABLES if pattern.search(said)), "train")
+    text = " ".join(words)
+    return next((name for name, pattern in _TABLES if pattern.search(text)), "train")
 
 
 def _plain(folder: str, name: str) -> Folder:
@@ -122,11 +122,11 @@ _KEYWORDS: Final = {
 # A flag's effects that a script may not expect.
 _DOES: Final = {
     "--symmetrize": "both directions of each edge, each once: parallel edges become one",
-    "--self-loops": "exactly one self loop for each node, whichever it had",
+    "--self-loops": "exactly one self loop for each node, also if it had none or several",
     "--deduplicate": "parallel edges become one, and their weights add up",
-    "--add-reverse": "a relation back for each that has none",
-    "--add-reverse --symmetrize": "between two types a relation back for each that has none; within a type both "
-    "directions of each edge, each once",
+    "--add-reverse": "a reverse relation for each relation without one",
+    "--add-reverse --symmetrize": "between two types a reverse relation for each relation without one; within a type "
+    "both directions of each edge, each once",
 }
 _SPLIT: Final = f"{EDGE_SPLIT.split()[0]} "
 

@@ -40,7 +40,7 @@ MISSING_NAMES: Final[dict[str, str]] = {
     "torch_geometric.data.ClusterData": _PARTS,
     "torch_geometric.data.ClusterLoader": _PARTS,
     "torch_geometric.data.DataLoader": _MANY,
-    "torch_geometric.data.NeighborSampler": "its batches are those of NeighborLoader; edges of all hops come at once",
+    "torch_geometric.data.NeighborSampler": "NeighborLoader samples the same, with the edges of all hops in one list",
     "torch_geometric.distributed": "ranks and machines share a loader under torchrun (docs/distributed.md)",
     "torch_geometric.loader": f"gloader has NeighborLoader and LinkNeighborLoader; {_OWN}",
     "torch_geometric.loader.CachedLoader": "the cache of a loader is sized by memory_budget=",
@@ -53,7 +53,7 @@ MISSING_NAMES: Final[dict[str, str]] = {
     "together (docs/hetero.md)",
     "torch_geometric.loader.ImbalancedSampler": "give input_nodes= the nodes that an epoch is to have",
     "torch_geometric.loader.LinkLoader": _OWN,
-    "torch_geometric.loader.NeighborSampler": "its batches are those of NeighborLoader; edges of all hops come at once",
+    "torch_geometric.loader.NeighborSampler": "NeighborLoader samples the same, with the edges of all hops in one list",
     "torch_geometric.loader.NodeLoader": _OWN,
     "torch_geometric.loader.PrefetchLoader": "leave it out: batches are read and sent ahead",
     "torch_geometric.loader.RandomNodeLoader": _PARTS,
@@ -102,7 +102,7 @@ SEVERAL_TYPES: Final = frozenset(
 )
 """Data sets with several node types."""
 
-_WORKERS = "threads sample and read ahead, in place of worker processes (threads= is how many)"
+_WORKERS = "threads sample and read ahead, in place of worker processes (threads= sets their number)"
 DROPPED: Final = {
     "num_workers": _WORKERS,
     "persistent_workers": _WORKERS,
@@ -110,9 +110,9 @@ DROPPED: Final = {
     "worker_init_fn": _WORKERS,
     "filter_per_worker": _WORKERS,
     "prefetch_factor": "the loader plans how far ahead it reads",
-    "timeout": "stall_timeout_s= is how long a stage may stand still",
-    "pin_memory": "batches are sent by way of pinned memory where that is possible",
-    "generator": "seed= is the key of order and sampling",
+    "timeout": "stall_timeout_s= sets the seconds that a stage may stand still",
+    "pin_memory": "batches are sent through pinned memory if possible",
+    "generator": "seed= is the key for order and sampling",
     "neighbor_sampler": "gloader samples itself",
     "is_sorted": "a dataset is sorted",
     "directed": "a batch has the edges that were sampled",
@@ -122,19 +122,19 @@ DROPPED: Final = {
 REFUSED: Final = {
     "transform": "apply it to the batch in the loop",
     "transform_sampler_output": "apply it to the batch in the loop",
-    "sampler": "give input_nodes= the nodes, and shuffle=, that an epoch is to have",
-    "batch_sampler": "give input_nodes= the nodes, batch_size= and shuffle=",
+    "sampler": "give an epoch's nodes as input_nodes=, with shuffle=",
+    "batch_sampler": "give an epoch's nodes as input_nodes=, with batch_size= and shuffle=",
     "collate_fn": "batches are made by the loader: change them in the loop",
     "subgraph_type": "a batch has the sampled edges alone, in their direction",
     "disjoint": "batches of edges with times are disjoint: time_strategy= (docs/links.md)",
-    "time_attr": "times are those of the dataset, and seeds have them by times= of NodeLoader (docs/hetero.md)",
-    "input_time": "seeds have times by times= of NodeLoader (docs/hetero.md)",
-    "edge_label_time": "times are those of the link table: time_strategy= samples by them",
+    "time_attr": "times come from the dataset; give the seeds' times as times= of NodeLoader (docs/hetero.md)",
+    "input_time": "give the seeds' times as times= of NodeLoader (docs/hetero.md)",
+    "edge_label_time": "times come from the link table; time_strategy= samples by them",
     "temporal_strategy": "time_strategy= is 'uniform' or 'last' (docs/links.md)",
 }
 """Keywords that need more than their removal."""
 
-TO_DEVICE: Final = "batches come to the device of the loader: device="
+TO_DEVICE: Final = "the loader's device= sends batches to a device"
 _COUNTS = {"num_nodes", "num_edges", "num_features", "num_node_features", "num_classes"}
 DATA_NAMES: Final = frozenset(_COUNTS | {"y", "train_mask", "val_mask", "test_mask", "dataset"})
 """A GraphData's attributes."""
@@ -163,7 +163,7 @@ DATA_ADVICE: Final = {
     "node_id": "batch[TYPE].n_id are the ids of a batch",
     "n_id": "batch.n_id are the ids of a batch",
     "edge_label_index": "edges to predict are a link table: name it (docs/links.md)",
-    "edge_label": "labels are those of a link table, and of a batch (docs/links.md)",
+    "edge_label": "link tables and batches have labels (docs/links.md)",
 }
 """The advice on other attributes that a Data in memory has."""
 BATCH_NAMES: Final = DATA_NAMES | {
@@ -178,7 +178,7 @@ BATCH_NAMES: Final = DATA_NAMES | {
 """Items of a graph with one type, or of its batch; any other name is a type."""
 BATCH_ADVICE: Final = {
     "adj_t": DATA_ADVICE["adj_t"],
-    "train_mask": "the first batch_size nodes are the seeds: those of a loader over train_mask are training nodes",
+    "train_mask": "the first batch_size nodes are the seeds: with a loader over train_mask they are training nodes",
     "val_mask": "give another loader input_nodes=data.val_mask",
     "test_mask": "give another loader input_nodes=data.test_mask",
 }

@@ -124,6 +124,8 @@ def draft_pyg(text: str, tree: ast.Module) -> Draft:
 
 
 class _PygScript:
+    """A PyG script under migration."""
+
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
         uses = draft.script.uses
@@ -150,6 +152,7 @@ class _PygScript:
         self._to_save: list[tuple[str, str, str]] = []
 
     def write(self) -> Draft:
+        """Judge every use, change the text, and return the draft."""
         draft = self._draft
         # Removed lines first, because other names in them need no verdict.
         for use in sorted(draft.script.uses, key=lambda use: not use.is_stored):
@@ -365,9 +368,9 @@ class _PygScript:
             can_go = draft.wrap(node, node.value, self._graph())
             self._one_for_all(use, node)
             self._save_changed(use)
-            said = "dataset[0]" if use.name == "[]" else f"dataset.{use.name}"
+            shown_name = "dataset[0]" if use.name == "[]" else f"dataset.{use.name}"
             labels = ", whose labels are (N,), and OGB's (N, 1)" if self._is_ogb else ""
-            draft.note(node, said, f"{self._graph()}(...){labels}", can_go=can_go)
+            draft.note(node, shown_name, f"{self._graph()}(...){labels}", can_go=can_go)
         elif use.name == "get_idx_split" and use.call is not None:
             draft.split_of_ogb(use, use.call, node.value, ntype=self._ntype)
         elif DATASET_NAMES.get(use.name) == use.name:

@@ -92,6 +92,7 @@ class _ScriptReader:
         return Script(imports=tuple(self._imports), uses=tuple(uses))
 
     def _import(self, place: Place) -> None:
+        """Note an import statement's names."""
         node = place.statement
         if not isinstance(node, ast.Import | ast.ImportFrom):
             return
@@ -118,6 +119,7 @@ class _ScriptReader:
             self._statement(statement)
 
     def _statement(self, node: ast.stmt) -> None:
+        """Read one statement: note its uses, and set the variables that it binds."""
         match node:
             case ast.Import() | ast.ImportFrom():
                 return
@@ -170,6 +172,7 @@ class _ScriptReader:
                     self._children(part)
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        """Read a function's body with its parameters' values."""
         arguments, known = node.args, self._library.parameters
         named = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
         given = self._functions.given.get(node.name, {})
@@ -241,6 +244,7 @@ class _ScriptReader:
         self._scope = self._scope.parent or self._module
 
     def _add(self, node: ast.expr, name: str, held: Held | None, call: ast.Call | None) -> None:
+        """Note a use, with the call's arguments."""
         spread = [each.value for each in call.keywords if each.arg is None] if call else []
         mappings = [each for each in map(self._mapping, spread) if each is not None]
         is_starred = call is not None and any(isinstance(each, ast.Starred) for each in call.args)
@@ -324,6 +328,7 @@ class _ScriptReader:
         return None
 
     def _infer_call(self, node: ast.Call) -> Held | None:
+        """Return the value that a call returns, or None if it is unknown."""
         library, called = self._library, node.func
         dotted = self._dotted(called)
         if dotted is not None:
@@ -352,6 +357,7 @@ class _ScriptReader:
         return replace(held, kind=kind, literal=None) if kind else None
 
     def _items_of_value(self, node: ast.expr) -> Items:
+        """Return the values that an assignment to several targets hands out."""
         if isinstance(node, ast.Tuple | ast.List):
             return tuple(self._items_of_value(each) for each in node.elts)
         if isinstance(node, ast.GeneratorExp | ast.ListComp):  # a, b = (make(x) for x in ...)
@@ -407,6 +413,7 @@ class _ScriptReader:
             self._visit(target)
 
     def _bind_several(self, targets: Sequence[ast.expr], items: Items) -> None:
+        """Set several targets from one value's items."""
         parts: Sequence[Items] = [None] * len(targets)
         if isinstance(items, tuple) and len(items) == len(targets):
             parts = items

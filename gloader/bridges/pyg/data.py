@@ -189,6 +189,7 @@ def _node_fields(view: TypedBatch, name: str) -> dict[str, Any]:
 
 
 def _edge_fields(view: TypedBatch) -> dict[Relation, dict[str, Any]]:
+    """Return each relation's edges with PyG's names."""
     hops = view.blocks[::-1]
     # Each hop skips the destinations that sampled in an earlier hop.
     chains = {
@@ -325,6 +326,7 @@ def _labelled_pairs(batch: LinkBatch) -> dict[str, torch.Tensor]:
 
 
 def _triplets(batch: LinkBatch) -> dict[str, torch.Tensor]:
+    """Return the pairs' fields as triplets: a source, its right destination, and its wrong ones."""
     pairs, count = batch.pairs, batch.num_positives
     right, wrong = pairs[:count], pairs[count:]
     if len(wrong) == 0 or len(wrong) % count:

@@ -30,7 +30,7 @@ _OF_BATCHES = (
     "y",
 )  # attributes that batches take from the dataset
 ON_DEVICE = (
-    "it stays where it is: the loader's device= brings the batches there, and a mask has .to() of its own"
+    "it stays where it is: the loader's device= sends the batches to a device, and a mask itself has .to()"
 )
 # The replacements for attributes that a graph with one type lacks.
 _ELSEWHERE = {

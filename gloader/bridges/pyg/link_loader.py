@@ -32,14 +32,14 @@ NegativeSampling: TypeAlias = "Negatives | str | Mapping[str, Any] | Any | None"
 
 # PyG's arguments that are refused, and their counterparts in gloader.
 _ELSEWHERE: Final = {
-    "edge_label": "labels are those of the link table, and of a batch without negatives",
-    "edge_label_time": "times are those of the link table: time_strategy= samples by them",
-    "time_attr": "times are those of the dataset: time_strategy= samples by them",
-    "temporal_strategy": "time_strategy= is 'uniform' or 'last'",
-    "disjoint": "batches whose edges have times are (time_strategy=), others are not",
+    "edge_label": "labels come from the link table; batches without negatives have them",
+    "edge_label_time": "times come from the link table; time_strategy= samples by them",
+    "time_attr": "times come from the dataset; time_strategy= samples by them",
+    "temporal_strategy": "use time_strategy=, which is 'uniform' or 'last'",
+    "disjoint": "batches are disjoint if time_strategy= samples by the edges' times, and not otherwise",
     "neighbor_sampler": "gloader samples itself",
     "weight_attr": "sampler='weighted' is for nodes",
-    "batch_sampler": "batch_size=, shuffle= and drop_last= say which rows of the link table a batch has",
+    "batch_sampler": "batch_size=, shuffle= and drop_last= determine a batch's rows of the link table",
 }
 
 

@@ -191,6 +191,7 @@ def _subset(positions: IdArray, num_seeds: int) -> Draws:
 
 
 def _require_known(sampler: Sampler[Any], *, shuffle: bool) -> None:
+    """Raise ConfigError for a sampler whose draws the loader cannot take over."""
     name = type(sampler).__name__
     if not any(isinstance(sampler, known) and type(sampler).__iter__ is known.__iter__ for known in _KNOWN):
         known = ", ".join(known.__name__ for known in _KNOWN)
@@ -318,6 +319,8 @@ def refuse_workers(settings: Mapping[str, Any]) -> None:
 
 
 def _to_data_of(loader: Loader) -> Callable[[ReadyBatch], Any]:
+    """Return the conversion of a loader's batches, with a row for each draw of a seed."""
+
     def convert(batch: ReadyBatch) -> Any:
         positions = loader.seed_positions(batch.id)
         data = to_data(batch, input_id=torch.tensor(positions))
@@ -332,6 +335,7 @@ def _to_data_of(loader: Loader) -> Callable[[ReadyBatch], Any]:
 
 
 def _to_hetero_data_of(loader: HeteroLoader) -> Callable[[HeteroReadyBatch], Any]:
+    """Return the conversion of a typed loader's batches, with a row for each draw of a seed."""
     dataset, labelled = loader.dataset, loader.dataset.labelled.name
     bounds = dict(zip(dataset.node_types, pairwise(dataset.type_starts.tolist()), strict=True))
     counts = np.histogram(loader.seeds, bins=dataset.type_starts)[0]

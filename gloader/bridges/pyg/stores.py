@@ -270,6 +270,7 @@ class MergedSampler(BaseSampler):
     def _sampled(
         self, batch_id: BatchId, seeds: Mapping[str, torch.Tensor], metadata: Any
     ) -> SamplerOutput | HeteroSamplerOutput:
+        """Return merged hops around ``seeds``, ids by type, in PyG's form."""
         nodes = {name: ids.numpy() for name, ids in seeds.items()}
         # With one type, the sampler itself refuses wrong ids.
         numbers = nodes[self._only] if self._only else number_through(self._graph, nodes)

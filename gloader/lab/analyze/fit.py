@@ -135,6 +135,7 @@ class SizedGraph:
     def _batch(
         self, index: int, num_seeds: int, fanouts: tuple[int, ...], random: np.random.Generator
     ) -> SampledBatch:
+        """Return a random batch with ``num_seeds`` seeds. Degrees are Poisson-distributed, and neighbours uniform."""
         nodes = random.choice(self.num_nodes, num_seeds, replace=False, shuffle=False)
         blocks: list[Block] = []
         for fanout in fanouts:
@@ -174,6 +175,7 @@ def _block(counts: NDArray[np.int64], num_src: int, random: np.random.Generator)
 
 
 def _record(name: str, dtype: str, *shape: int) -> ArrayRecord:
+    """Return the record of a file that does not exist."""
     return ArrayRecord(
         name=name,
         file=f"{name}.npy",
@@ -380,6 +382,7 @@ class FitQuestion:
         return home, demand, spill
 
     def _plan(self, demand: Demand, num_bytes: int, spill_bytes: int) -> MemoryPlan:
+        """Return a loader's memory plan for ``demand``. Raises BudgetError if it does not fit."""
         settings = self._settings
         memory = settings.memory
         return plan_memory(
@@ -419,6 +422,7 @@ class FitQuestion:
         )
 
     def _table(self, batch_rows: int) -> TableDemand:
+        """Return the features' part of the demand, for batches with up to ``batch_rows`` rows."""
         rows = self.dataset.feature_rows(edges=False)[0]
         element = STORED_DTYPES[self._graph.dtype]
         scales = (element.row_bytes(0)) * self._graph.num_nodes
@@ -446,6 +450,7 @@ class FitQuestion:
         return held + min(kept, pages * PAGE_BYTES) + _EDGE_BOUNCE_BYTES
 
     def _work(self) -> StepWork:
+        """Return a mean step's work, for the plan's prediction of its seconds."""
         rows = sum(len(batch.nodes) for batch in self.batches) / len(self.batches)
         edges = sum(block.num_edges for batch in self.batches for block in batch.blocks) / len(self.batches)
         gap = self._rates.times.sweep_gap_bytes(most=MAX_GAP_BYTES)

@@ -139,6 +139,7 @@ def _disk_words(disk: DiskType | str | None, rates: IoRates) -> list[str]:
 
 
 def _read_machine(one: object, where: str) -> MachineType:
+    """Return one machine of the file; ``where`` names it in errors."""
     values = _checked_keys(one, where, _REQUIRED, _ALLOWED)
     name = values["name"]
     if not isinstance(name, str) or not name.strip():

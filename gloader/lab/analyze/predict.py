@@ -219,6 +219,7 @@ class Predictor:
         return self.base.replayed_s / modelled.replayed_s
 
     def _planned(self, changes: Changes) -> Replanned:
+        """Return a plan with ``changes``, for as many epochs as were recorded."""
         header, count = self.recording.header, len(self._recorded.batches)
         if _has_other_batches(changes):
             epochs = -(-count // (header.num_batches * header.shape.num_ranks))
@@ -258,6 +259,7 @@ class Predictor:
         )
 
     def _replayed(self, change: str, work: RunWork, machine: Machine, shape: PipelineShape) -> Prediction:
+        """Replay ``work``, and return the prediction without a new memory plan."""
         replayed = replay(work, machine, shape)
         return Prediction(
             change=change,

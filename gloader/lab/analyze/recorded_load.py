@@ -173,6 +173,7 @@ class SampledStream:
         return median([one.seconds for one in self._sampled]) if self._sampled else 0.0
 
     def _sample(self, position: int) -> _Sampled:
+        """Sample the batch at a stream position."""
         began = time.thread_time()
         batch = self._sampler.sample(self.stream.id_of(position), self.stream.seeds_at(position))
         seconds = time.thread_time() - began
@@ -350,6 +351,7 @@ class RecordedLoads:
             raise ReplayError(f"the run cannot be planned here, as it was recorded: {error}") from error
 
     def _measure(self, settings: LoaderSettings, stack: ExitStack) -> MeasuredLoad:
+        """Return the load with ``settings``, on the recorded disk. Opened files go to ``stack``."""
         header = self._header
         budget = settings.memory.memory_budget
         request = LoadRequest(

@@ -212,6 +212,7 @@ class Replanner:
         self.close()
 
     def _case(self, changes: Changes, rates: IoRates | None) -> Case:
+        """Return the run with those of the ``changes`` that need a plan."""
         header, base = self._header, self._loads.settings
         keywords = changed_keywords(base, header, changes)
         settings = base.changed(**keywords)
@@ -303,6 +304,7 @@ class Replanner:
     def _superbatches(
         self, case: Case, load: RecordedLoad, plan: MemoryPlan, num_batches: int, calibration: Calibration
     ) -> tuple[SuperbatchCounts, ...]:
+        """Return the counts of the superbatches of the first batches."""
         rules = ReadingRules(
             rates=case.rates,
             calibration=calibration,
@@ -321,6 +323,7 @@ class Replanner:
         return tuple(counter.count(job) for job in jobs)
 
     def _planned_tables(self, case: Case, load: RecordedLoad, plan: MemoryPlan) -> list[CountedTable]:
+        """Return each table's facts for counting: its planner, its memory for staging, and its share of the packs."""
         settings, new_ids = case.settings, case.alteration.new_ids
         staging = share_out(idle_part(plan.spare_bytes), plan.missed_bytes)
         shares = spill_shares(plan)
@@ -349,6 +352,7 @@ class Replanner:
         return tables
 
     def _tables(self, case: Case, load: RecordedLoad, plan: MemoryPlan) -> tuple[RecordedTable, ...]:
+        """Return each table's rows, cache and gaps in the plan."""
         alteration, is_read = case.alteration, plan.features == "ssd"
         return tuple(
             RecordedTable(

@@ -126,6 +126,7 @@ class Alteration:
         return rows if self.new_ids is None else [np.sort(self.new_ids[one]) for one in rows]
 
     def _table(self, demand: TableDemand, file: FeatureFile, *, is_staged: bool) -> TableDemand:
+        """Return a table's memory demand with another dtype: its rows, checksums and scales have other sizes."""
         if self.dtype is None or file.is_of_edges:
             return demand
         row_bytes, stored = self.row_bytes(file), file.store.stored_rows
@@ -148,6 +149,7 @@ class Alteration:
     def _work(
         self, work: TableWork, demand: TableDemand, file: FeatureFile, probe: Sequence[IdArray]
     ) -> TableWork:
+        """Return a table's work per step with these rows. ``probe`` has the first batches' rows."""
         row_bytes, num_rows = demand.stored_row_bytes, file.store.num_rows
         pages = sum(num_pages(rows, row_bytes=row_bytes) for rows in probe) / max(len(probe), 1)
         return replace(

@@ -64,6 +64,7 @@ def bench_gather(
 
 
 def _measure(dim: int, num_rows: int, table_bytes: int, repeats: int) -> dict[str, Any]:
+    """Return the figures for rows of width ``dim``."""
     import torch
 
     rng = np.random.default_rng(0)

@@ -151,6 +151,7 @@ def _coded_planning(trace: AccessTrace, capacity: int, superbatch: int, repeats:
 def _planning(
     batches: Sequence[NDArray[np.integer]], num_nodes: int, capacity: int, superbatch: int, repeats: int
 ) -> dict[str, Any]:
+    """Return the figures for planning the second superbatch of ``batches``, after the first and before the third."""
     table = PlannerTable.for_trace(num_nodes, 2 * sum(map(len, batches)))
     levels = hotness_levels(access_counts(batches[:superbatch], num_nodes))
     window = batches[superbatch : 2 * superbatch]
@@ -235,6 +236,7 @@ def _policies(
     superbatch: int,
     share: float,
 ) -> dict[str, Any]:
+    """Return each policy's misses per access with a cache of ``share`` of the rows, and their ratios."""
     started = time.perf_counter()
     inspected = inspect_trace(
         trace,

@@ -97,6 +97,7 @@ def _seed_batches(topology: CscGraph, batch_size: int, batches: int, seed: int) 
 
 
 def _gloader(topology: CscGraph, fanouts: Sequence[int], seed: int, threads: int) -> Run:
+    """Return a contender: gloader's sampler in so many threads."""
     sampler = NeighborSampler(topology, fanouts, seed=seed)
 
     def edges_of(item: tuple[int, IdArray]) -> int:
@@ -141,6 +142,7 @@ def _dgl(topology: CscGraph, fanouts: Sequence[int], threads: int) -> dict[str, 
 
 
 def _dgl_run(sampler: Any, graph: Any, ids: Any, threads: int) -> Run:
+    """Return a contender: one of DGL's samplers with so many OpenMP threads."""
     import torch
 
     def run(batches: Sequence[IdArray]) -> int:
@@ -171,6 +173,7 @@ def _interleave(contenders: dict[str, Run], batches: Sequence[IdArray], repeats:
 
 
 def _report(wall: Rates, cpu: Rates) -> dict[str, Any]:
+    """Return the figures: medians of edges per second of wall time, and with one thread of processor time."""
     cpu = {name: rates for name, rates in cpu.items() if name.endswith(_ONE)}
     ours, theirs, setting = _medians(wall, "gloader")
     ours_one, theirs_one, setting_one = _medians(cpu, "gloader" + _ONE)

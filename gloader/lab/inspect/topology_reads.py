@@ -363,8 +363,8 @@ def _passes(marks: PageMarks, rates: IoRates, gap_bytes: int) -> Iterator[PassRe
     level, size = marks.bits, 1
     while len(level):
         plans = [
-            plan_pass(wanted, marks.num_pages, rates, gap_bytes=gap_bytes, written_bytes=0)
-            for wanted in _wanted(level)
+            plan_pass(pages_of_pass, marks.num_pages, rates, gap_bytes=gap_bytes, written_bytes=0)
+            for pages_of_pass in _pages_of_passes(level)
         ]
         ways: dict[PassWay, Reads] = {
             way: Reads.mean([plan.ways[way] for plan in plans]).part(size) for way in plans[0].ways
@@ -377,17 +377,17 @@ def _passes(marks: PageMarks, rates: IoRates, gap_bytes: int) -> Iterator[PassRe
         level, size = level[: 2 * pairs : 2], 2 * size
 
 
-def _wanted(level: NDArray[np.uint64]) -> Iterator[NDArray[np.uint64]]:
+def _pages_of_passes(level: NDArray[np.uint64]) -> Iterator[NDArray[np.uint64]]:
     """Yield the pages for each pass: a superbatch's last hop, the next one's hop before it, and so on.
 
     The first superbatch follows the last one, because all are alike.
     """
     num_superbatches, num_hops, _ = level.shape
     for first in range(num_superbatches):
-        wanted = np.zeros_like(level[0, 0])
+        pages = np.zeros_like(level[0, 0])
         for ahead in range(num_hops):
-            wanted |= level[(first + ahead) % num_superbatches, num_hops - 1 - ahead]
-        yield wanted
+            pages |= level[(first + ahead) % num_superbatches, num_hops - 1 - ahead]
+        yield pages
 
 
 def _choose(marks: PageMarks, demand: ReadDemand, rates: IoRates) -> tuple[SweepChoice | None, str]:

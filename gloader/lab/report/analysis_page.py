@@ -203,6 +203,7 @@ def analysis_sections(findings: Findings, *, source: str, name: str) -> list[Sec
 
 
 def _what_if(findings: Findings, name: str, source: str) -> Section:
+    """Return the section with an epoch's seconds for each change."""
     base = findings.replayed_s
     rows = [
         ("measured", format_exact_seconds(findings.measured_s), "", "", "", "", ""),
@@ -243,6 +244,7 @@ def _what_if(findings: Findings, name: str, source: str) -> Section:
 
 
 def _parts(findings: Findings, name: str) -> Section | None:
+    """Return the section with the causes of an epoch's seconds, and the stalls. None without predictions."""
     if findings.refused:
         return None
     epoch = findings.replayed_s
@@ -275,6 +277,7 @@ def _parts(findings: Findings, name: str) -> Section | None:
 
 
 def _course(findings: Findings, name: str) -> Section | None:
+    """Return the section with the measured and replayed work on a few batches. None without such work."""
     course = findings.course
     if not course.measured or not course.replayed:
         return None
@@ -302,6 +305,7 @@ def _course(findings: Findings, name: str) -> Section | None:
 
 
 def _memory(findings: Findings, name: str) -> Section | None:
+    """Return the section with seconds against memory. None if too few changes have a computed memory."""
     named = [("as it was", findings.memory_bytes, findings.spill_bytes, findings.replayed_s)]
     named += [(one.change, one.memory_bytes, one.spill_bytes, one.replayed_s) for one in findings.what_if]
     named = [one for one in named if one[1] is not None]
@@ -331,6 +335,7 @@ def _memory(findings: Findings, name: str) -> Section | None:
 
 
 def _curve(findings: Findings, name: str) -> Section | None:
+    """Return the section with a cache's misses against its size. None without a curve."""
     if not findings.curve:
         return None
     knee = findings.knee_bytes

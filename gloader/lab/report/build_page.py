@@ -103,6 +103,7 @@ def _metric_of(lines: list[dict[str, Any]]) -> str:
 
 
 def _epoch(line: dict[str, Any], metric: str) -> Epoch:
+    """Return one epoch from a line of metrics.jsonl."""
     seconds, evaluate_seconds = float(line["seconds"]), float(line["evaluate_seconds"])
     stages = line.get("stage_seconds")
     valid = line[f"valid_{metric}"]
@@ -177,6 +178,7 @@ def _why_not(folder: Path) -> str:
 
 
 def _folder_sections(folder: Path) -> Iterator[Section]:
+    """Yield the sections of a folder's runs, then those of its other files."""
     # Several runs by one command have a folder each, and so has the compared MLP.
     runs = [
         run
@@ -195,6 +197,7 @@ def _folder_sections(folder: Path) -> Iterator[Section]:
 
 
 def _file_sections(path: Path) -> list[Section]:
+    """Return a file's sections. Its content decides their kind."""
     try:
         values = json.loads(path.read_text())
     except MALFORMED as error:
@@ -215,6 +218,7 @@ def _file_sections(path: Path) -> list[Section]:
 
 
 def _comparison_sections(path: Path, values: dict[str, Any]) -> list[Section]:
+    """Return a section for each graph in a comparison."""
     try:
         parts = [(part, Comparison.from_json(part)) for part in values["comparisons"]]
         facts = [
@@ -256,6 +260,7 @@ def _tried_table(part: dict[str, Any]) -> TextTable:
 
 
 def _trace_section(path: Path, values: dict[str, Any]) -> Section:
+    """Return the section with the picture of a recorded epoch."""
     try:
         epochs = {e["args"]["epoch"] for e in values["traceEvents"] if e["ph"] == "X" and e["cat"] == "stage"}
     except MALFORMED as error:

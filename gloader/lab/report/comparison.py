@@ -120,6 +120,7 @@ class Comparison:
 
 
 def _heading(values: Mapping[str, Any]) -> str:
+    """Return the comparison's graph, workload and limit in words."""
     graph, work = values["graph"], values["workload"]
     fanouts = ",".join(map(str, work["fanouts"]))
     target = values["target_accuracy"]
@@ -161,6 +162,7 @@ def _spread(values: Mapping[str, float] | None) -> Spread | None:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
+    """Return a row of the table. Its columns are those of `_HEADER`."""
     approximately = "~" if row.is_extrapolated else ""
     shown = row.shown_epoch_s
     span = "" if shown is None else f"{format_seconds(shown.least)} to {format_seconds(shown.most)}"

@@ -134,6 +134,7 @@ def _line(made: str) -> str:
 
 
 def _section(section: Section) -> str:
+    """Return a section as HTML: its facts, tables, charts, folded tables and notes."""
     facts = "".join(
         f"<dt>{escape(name)}</dt><dd>{escape(unbroken(text))}</dd>" for name, text in section.facts
     )

@@ -122,6 +122,7 @@ def _best(run: Training) -> str:
 
 
 def _memory(run: Training) -> str:
+    """Return the run's peak memory in words, with its budget."""
     resident = (
         f"{format_bytes(run.result['peak_rss_bytes'])} resident" if "peak_rss_bytes" in run.result else ""
     )
@@ -161,6 +162,7 @@ def _epochs(numbers: list[int]) -> str:
 
 
 def _cells(epoch: Epoch) -> tuple[str, ...]:
+    """Return an epoch's row of the table, with the columns of `_HEADER`."""
     return (
         str(epoch.number),
         f"{epoch.seconds:.2f}",
@@ -318,6 +320,7 @@ def _description(group: RunGroup, differing: Mapping[str, str]) -> str:
 
 
 def _figures(runs: Sequence[Training]) -> tuple[str, ...]:
+    """Return a group's figures, with the columns of `_COLUMNS` after its metrics."""
     return (
         _mean((run.test for run in runs), "{:.4f}".format),
         _mean((run.best for run in runs), "{:.4f}".format),

@@ -103,6 +103,7 @@ def _curve(
     over_seconds: bool = False,
     beside: Sequence[Series] = (),
 ) -> Chart | None:
+    """Return a chart with a line per group for ``value``, a field in `Epoch`. None without values."""
     lines = [series for group in groups for series in _lines(group, value, over_seconds=over_seconds)]
     spread = f" {_BAND}" if any(line.spread for line in lines) else ""
     return draw_lines(
@@ -152,6 +153,7 @@ def _course(run: Training, value: str, *, over_seconds: bool) -> dict[int, tuple
 
 
 def _mean_parts(groups: Sequence[RunGroup]) -> Chart | None:
+    """Return bars with each group's mean seconds per epoch, by cause."""
     runs = [run for group in groups for run in group.runs]
     known = [
         (group.name, [epoch for run in group.runs for epoch in run.epochs if epoch.parts]) for group in groups
@@ -270,7 +272,7 @@ _NOTHING: Final = "nothing: settings, versions and machine are the same"
 
 def run_section(run: Training) -> Section:
     """Return a single run's section."""
-    section = _own_section(run, said=())
+    section = _own_section(run, shared_facts=())
     return replace(section, charts=(*section.charts, *charts_of(grouped([run]))))
 
 
@@ -279,18 +281,19 @@ def beside(sections: Sequence[Section]) -> list[Section]:
     runs = with_own_names([section.run for section in sections if section.run is not None])
     if len(runs) < 2:
         return list(sections)
-    together, own = _together(runs), iter(runs)
+    together, own_runs = _together(runs), iter(runs)
     # The runs' own sections leave out the common charts, because the first section shows them.
     return [
         together,
         *(
-            section if section.run is None else _own_section(next(own), said=together.facts)
+            section if section.run is None else _own_section(next(own_runs), shared_facts=together.facts)
             for section in sections
         ),
     ]
 
 
 def _together(runs: Sequence[Training]) -> Section:
+    """Return the section that compares runs."""
     groups = grouped(runs)
     differing, seeds = differences(groups), each_seed(groups)
     first, *others = [circumstances_of(run) for run in runs]
@@ -326,7 +329,8 @@ def _notes(groups: Sequence[RunGroup], *, has_differences: bool) -> tuple[str, .
     return tuple(notes)
 
 
-def _own_section(run: Training, *, said: Sequence[tuple[str, str]]) -> Section:
+def _own_section(run: Training, *, shared_facts: Sequence[tuple[str, str]]) -> Section:
+    """Return a run's section, without the facts in ``shared_facts``, which another section shows."""
     parts = epoch_parts(run)
     if run.epochs:
         notes: tuple[str, ...] = ("waited for\n" + "\n".join(waits_of(run)),)
@@ -336,7 +340,7 @@ def _own_section(run: Training, *, said: Sequence[tuple[str, str]]) -> Section:
         title=f"Training: {run.name}",
         source=run.source,
         run=run,
-        facts=(*facts_of(run), *(fact for fact in circumstances_of(run) if fact not in said)),
+        facts=(*facts_of(run), *(fact for fact in circumstances_of(run) if fact not in shared_facts)),
         charts=() if parts is None else (parts,),
         folded_tables=(("Each epoch", table_of(run)),) if run.epochs else (),
         notes=notes,

@@ -234,7 +234,7 @@ REFUSED = [
         r"drawn alike, without src_weight",
     ),
     ({"num_workers": 2}, r"num_workers: gloader samples and reads in threads"),
-    ({"edge_label_time": torch.ones(3)}, r"edge_label_time: times are those of the link table"),
+    ({"edge_label_time": torch.ones(3)}, r"edge_label_time: times come from the link table"),
     ({"edge_label_index": torch.ones(2, 3)}, r"name a link table of the dataset \('train'\)"),
     ({"edge_label_index": "training"}, r"training"),
     ({}, r"'train' has no labels, .* so that every pair is right: pass neg_sampling=\"binary\""),

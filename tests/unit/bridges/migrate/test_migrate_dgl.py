@@ -278,7 +278,7 @@ def test_edges_to_predict_are_link_tables():
         ("d = dgl.data.CoraGraphDataset()\nd.reverse_edge", "a gloader.Dataset has no reverse_edge"),
         ("(dgl.dataloading).NodeDataLoader(g)", "change it by hand"),
         ("dgl.dataloading.as_edge_prediction_sampler(s)", "without negatives the link table needs labels"),
-        ("dgl.dataloading.DataLoader(g, i, s, sampler=w)", "give indices the nodes"),
+        ("dgl.dataloading.DataLoader(g, i, s, sampler=w)", "as indices, with shuffle="),
         ("dgl.nn.functional.edge_softmax(b, e, norm_by='src')", "over all in-edges"),
         ("dgl.load_graphs(f, [1])", "save each in its own"),
         ("def f(block):\n    block.update_all(m, lambda nodes: 0)", "nodes.mailbox"),
@@ -378,7 +378,7 @@ loaded.ndata["year"] = y
             "--symmetrize",
             "both directions of each edge, each once: parallel edges become one",
         ),
-        ("dgl.add_self_loop", "--self-loops", "exactly one self loop for each node, whichever it had"),
+        ("dgl.add_self_loop", "--self-loops", "exactly one self loop for each node, also if it had none or several"),
         ("dgl.to_simple", "--deduplicate", "parallel edges become one, and their weights add up"),
     ],
 )
