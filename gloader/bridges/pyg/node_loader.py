@@ -109,12 +109,8 @@ def repeat_edges(store: Any, source: SeedRows | None, destination: SeedRows | No
     store.edge_index = torch.stack([src, dst])
 
 
-_KNOWN = (
-    WeightedRandomSampler,
-    RandomSampler,
-    SubsetRandomSampler,
-    SequentialSampler,
-)  # the accepted samplers
+# The accepted samplers.
+_KNOWN = (WeightedRandomSampler, RandomSampler, SubsetRandomSampler, SequentialSampler)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
