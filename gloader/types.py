@@ -1,5 +1,19 @@
 """The values that gloader's parts exchange, and the protocols between the parts.
 
+A mini-batch passes through these types. A `Sampler` turns seeds into a `SampledBatch`, which has the batch's nodes and
+edges. A `CacheStep` plans the host cache's work for the batch. The loader delivers a `ReadyBatch`, whose tensors are on
+the compute device. With several node types, the batch is a `HeteroBatch` and then a `HeteroReadyBatch`. If the model
+predicts edges, a `LinkBatch` holds the ready batch.
+
+- A seed is a node at which sampling starts. The model predicts the seeds' labels, or edges between seeds.
+- A hop adds sampled in-neighbours to the nodes found so far. Its edges are a block.
+- A relation is an edge type. An edge's position is its index in its relation's ``indices``.
+- A global id counts all nodes in the graph, or in one type. A local id counts the nodes in a batch.
+- A link is an edge that the model predicts. A link table lists links.
+- A query time belongs to a seed, which takes only edges before that time. Such a seed shares no nodes with other seeds:
+  its nodes are a tree.
+- A slot is the room for one row in the host cache. To admit a row is to copy it into a slot.
+
 Shape legend, used in every docstring of the project:
 N nodes, E edges, F feature dimension, B seeds of a batch, U unique nodes of a batch, H hits, M misses,
 C host-cache slots, S batches per superbatch, L layers, R bytes per feature row, W world size, T node types,
@@ -23,11 +37,14 @@ if TYPE_CHECKING:
     import torch
 
 
-_MAX_SHOWN: Final = 2  # items of a mapping; a graph may have hundreds of relations
+_MAX_SHOWN: Final = 2  # mapping items in a repr; a graph may have hundreds of relations
 
 
 class ByShapes:
-    """A dataclass, made with ``repr=False``, that prints its fields' shapes and omits fields that are None."""
+    """The base of dataclasses whose repr shows shapes and omits fields that are None.
+
+    Subclasses are declared with ``repr=False``, so that this repr is used.
+    """
 
     __slots__ = ()
 
@@ -57,9 +74,11 @@ class ByShapes:
 def _advice(name: str, value: ByShapes) -> str:
     if name.startswith("_"):  # protocols such as copy look for these names
         return ""
-    there = {each.name for each in fields(value)} | {each for each in dir(type(value)) if each[0] != "_"}  # type: ignore[arg-type]  # the subclass is a dataclass
-    near = get_close_matches(name, there, n=1, cutoff=0.7)
-    return f"; did you mean {near[0]!r}?" if near else f"; it has {', '.join(sorted(there))}"
+    public_names = {each.name for each in fields(value)} | {
+        each for each in dir(type(value)) if each[0] != "_"
+    }  # type: ignore[arg-type]  # the subclass is a dataclass
+    near = get_close_matches(name, public_names, n=1, cutoff=0.7)
+    return f"; did you mean {near[0]!r}?" if near else f"; it has {', '.join(sorted(public_names))}"
 
 
 def _short(value: Any) -> str:
@@ -80,8 +99,8 @@ def _name(key: object) -> str:
     return ":".join(map(str, key)) if isinstance(key, tuple) else str(key)
 
 
-IdArray: TypeAlias = NDArray[np.int64]
-LocalArray: TypeAlias = NDArray[np.int32]
+IdArray: TypeAlias = NDArray[np.int64]  # global ids, or positions
+LocalArray: TypeAlias = NDArray[np.int32]  # local ids, or positions in a batch
 Relation: TypeAlias = tuple[str, str, str]  # source type, name, destination type
 
 NO_EDGE: Final = -1  # marks a missing edge, in place of its position or row
@@ -94,20 +113,24 @@ EDGE: Final[Relation] = (NODE, "to", NODE)  # the relation of such a graph
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class BatchId:
-    """The global address of a mini-batch, which is also its random key."""
+    """The address of a mini-batch. All of the batch's random draws depend on it."""
 
     epoch: int
-    index: int
+    index: int  # number of the step in the epoch
 
 
 @dataclass(frozen=True, slots=True)
 class RelationFanouts:
-    """Fan-outs that differ by relation: neighbours per node, relation and hop; the first hop is next to the seeds.
+    """Fan-outs that differ by relation.
+
+    A fan-out is the number of neighbours that a hop samples per node. The first number is for the hop next to the
+    seeds.
 
     ``len()`` is the number of hops.
     """
 
-    by_relation: tuple[tuple[Relation | str, tuple[int, ...]], ...]  # `ANY_RELATION` stands for all others
+    # The fan-outs of each relation, one per hop; `ANY_RELATION` stands for all other relations.
+    by_relation: tuple[tuple[Relation | str, tuple[int, ...]], ...]
 
     def __len__(self) -> int:
         """Return L."""
@@ -144,7 +167,7 @@ Fanouts: TypeAlias = tuple[int, ...] | RelationFanouts | CollectiveFanouts
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LinkRows(ByShapes):
-    """Link table rows: predicted edges in one relation."""
+    """Rows of a link table. All edges belong to one relation."""
 
     sources: IdArray  # (n,) ids within the source type
     destinations: IdArray  # (n,) ids within the destination type
@@ -166,7 +189,7 @@ class LinkReader(Protocol):
 
     @property
     def relation(self) -> Relation:
-        """The edges' relation; the graph may lack it."""
+        """The edges' relation. The graph need not contain it."""
         ...
 
     @property
@@ -175,13 +198,13 @@ class LinkReader(Protocol):
         ...
 
     def read(self, rows: IdArray, /) -> LinkRows:
-        """Return ``rows`` (n,) in 0..num_rows-1, in any order; verified."""
+        """Return the verified table rows ``rows`` (n,), which are in 0..num_rows-1, in any order."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Links(ByShapes):
-    """A batch's node pairs: positives first, then the drawn negatives."""
+    """The node pairs that a batch predicts: first the positives (links), then the negatives (drawn pairs)."""
 
     # (P, 2) positions of source and destination among the batch's seeds with the same type
     pairs: LocalArray
@@ -196,8 +219,10 @@ class Links(ByShapes):
 class BatchSeeds(ByShapes):
     """A batch's seeds, with their excluded edges, query times and links."""
 
-    nodes: IdArray  # (B,) distinct, unless ``times`` is given; several types share one numbering
-    excluded: tuple[IdArray, ...] = ()  # (X,) ascending positions for each relation; () without exclusion
+    # (B,) distinct, unless ``times`` is given. With several types, node v has its type's first number plus v.
+    nodes: IdArray
+    # For each relation, the (X,) ascending positions of edges that sampling must not take; () without exclusion.
+    excluded: tuple[IdArray, ...] = ()
     times: IdArray | None = None  # (B,) int64 seconds; None allows edges of all times
     links: Links | None = None  # the links to predict; None if the seeds' own labels are predicted
 
@@ -244,9 +269,10 @@ class SampledBatch(ByShapes):
     blocks: tuple[Block, ...]  # L blocks; empty if the batch was sampled on the compute device
     on_device: SampledOnDevice | None = None  # the topology, if it was sampled on the compute device
     links: Links | None = None  # the links to predict, if any
-    # (U,) int32 each node's seed, if each seed has its own nodes; None if seeds share nodes
+    # (U,) int32, the index of each node's seed, if each seed has its own nodes; None if seeds share nodes
     trees: LocalArray | None = None
-    # (U,) number of in-edges that hops may take: before the seed's time, not excluded. None means all in-edges.
+    # (U,) number of each node's in-edges that hops may take: not excluded, and before the seed's time. None means that
+    # hops may take all in-edges.
     in_degrees: NDArray[np.float32] | None = None
 
     @property
@@ -418,9 +444,11 @@ AnySampler: TypeAlias = Sampler | HeteroSampler
 
 
 class IdPortions(Protocol):
-    """The ascending positions that O owners read from a long array, passed from a sampler to a sweep. For one thread.
+    """The positions that a sweep reads from a long array for several owners. For one thread.
 
-    The positions come in portions, as memory cannot hold all of them.
+    A sweep reads an array once, in file order. An owner is one hop of one batch, and has ascending positions. Memory
+    cannot hold all positions, so the sampler passes them in portions. O is the number of owners, W the width of a
+    portion.
     """
 
     def fill(self, ids: IdArray, taken: IdArray, ends: IdArray, has_more: NDArray[np.bool_]) -> None:
@@ -428,10 +456,10 @@ class IdPortions(Protocol):
 
         Parameters
         ----------
-        ids : (O, W) int64 with W >= 1; the rest of owner o is ``ids[o, taken[o] : ends[o]]``; written
-        taken : (O,) int64, number of used columns; set to 0
+        ids : (O, W) int64 with W >= 1; written. Owner o's unread positions are ``ids[o, taken[o] : ends[o]]``
+        taken : (O,) int64, number of columns that the sweep has read; set to 0
         ends : (O,) int64, number of filled columns; written
-        has_more : (O,) bool, whether further positions had no room; written
+        has_more : (O,) bool, whether the owner has positions that did not fit; written
         """
         ...
 
@@ -480,7 +508,7 @@ class FeatureSource(Protocol):
         ----------
         rows : (M,) ids in 0..N-1, in any order, repeats allowed
         out : (M, F), or (K, F) with ``at``; C-contiguous. Its dtype is the stored dtype, or float32 for converted rows
-        at : (M,) the place in ``out`` of each row; None means that row i goes to ``out[i]``
+        at : (M,) index in ``out`` for each row; None means that ``rows[i]`` goes to ``out[i]``
         """
         ...
 
@@ -493,11 +521,11 @@ class CacheStep:
     """
 
     hit_pos: IdArray  # (H,)
-    hit_slot: IdArray  # (H,)
+    hit_slot: IdArray  # (H,) slot of each hit
     miss_pos: IdArray  # (M,)
     miss_row: IdArray  # (M,) node ids
-    admit_pos: IdArray  # positions of missed rows that enter the cache after the copy
-    admit_slot: IdArray
+    admit_pos: IdArray  # (A,) positions of the missed rows that enter the cache after the hits were copied
+    admit_slot: IdArray  # (A,)
 
 
 class OnDemand:
@@ -510,10 +538,10 @@ class OnDemand:
         if instance is None:
             raise AttributeError(self._name)  # so that a dataclass finds no default for the field
         held = instance.__dict__
-        found = held[self._name]
-        if callable(found):
-            found = held[self._name] = found()
-        return found
+        tensor = held[self._name]
+        if callable(tensor):
+            tensor = held[self._name] = tensor()
+        return tensor
 
     def __set__(self, instance: object, value: torch.Tensor | Callable[[], torch.Tensor]) -> None:
         instance.__dict__[self._name] = value
@@ -528,8 +556,8 @@ class DeviceBlock(ByShapes):
     # (num_edges,) int64, positions in the graph's ``indices``. They stay on the host until the first read copies them:
     # few models use them, and they would be half of a batch's transfer, not counting feature rows.
     edge_ids: OnDemand = OnDemand()
-    # (num_src,) float32, each source's in-degree in the full graph, without edges that no hop may take, see
-    # `SampledBatch.in_degrees`; (0,) in a relation's block, whose sources have no degrees
+    # (num_src,) float32, each source's in-degree in the full graph, without the edges that no hop may take, see
+    # `SampledBatch.in_degrees`; (0,) in batches with several types, which carry no degrees
     src_degree: torch.Tensor
     num_src: int
     num_dst: int
@@ -551,7 +579,7 @@ class DeviceBlock(ByShapes):
 
 
 class Made(Protocol):
-    """A point in a device's work; see `gloader.device.seam.Mark`."""
+    """A point in the work of a device; `gloader.device.seam.Mark` has more operations."""
 
     def wait(self) -> None:
         """Wait until the device has reached this point."""
@@ -569,7 +597,7 @@ class SampledOnDevice:
     nodes: torch.Tensor  # (U,) int64
     src_degree: torch.Tensor  # (U,) float32, full-graph in-degree
     blocks: tuple[DeviceBlock, ...]  # L blocks
-    made: Made  # the point after all of this work
+    made: Made  # the point in the device's work at which the topology is complete
 
     def tensors(self) -> tuple[torch.Tensor, ...]:
         """Return all topology tensors."""
@@ -581,8 +609,8 @@ class SampledOnDevice:
 class ReadyBatch(ByShapes):
     """A mini-batch on the compute device, ready for computation.
 
-    ``x`` lies in a buffer of the loader's ring. The buffer is kept while ``x`` or a view of ``x`` is alive. If the
-    memory budget has room for only one buffer, the request for the next batch empties ``x``.
+    ``x`` lies in one of the loader's reusable buffers. The buffer is kept while ``x`` or a view of ``x`` is alive. If
+    the memory budget has room for only one buffer, the request for the next batch empties ``x``.
     """
 
     id: BatchId
@@ -611,7 +639,7 @@ class ReadyBatch(ByShapes):
 class HeteroReadyBatch(ByShapes):
     """A mini-batch with several types, ready for computation. Every type and relation is present, perhaps empty.
 
-    The tensors in ``x`` lie in one buffer of the loader's ring. The buffer is kept while one tensor is alive.
+    The tensors in ``x`` lie in one of the loader's reusable buffers. The buffer is kept while one tensor is alive.
     """
 
     id: BatchId

@@ -1,7 +1,9 @@
 """Orders of seeds and rows: permutations keyed by (seed, epoch), and the batches cut from them.
 
-`EpochOrder` permutes an epoch's seeds and cuts the batches of each rank. `RowOrder` computes the permutation of a
-table's rows, so that no permuted array is held. `DrawnSeeds` draws seeds with or without replacement.
+A step is one update of the model: every rank computes one batch. `StepCut` cuts an epoch's items into steps, and a step
+into the batches of the ranks. The items are seeds (`EpochOrder`) or rows of a link table (`RowOrder`). `EpochOrder`
+holds the permutation of its seeds. `RowOrder` computes the needed entries of a long permutation instead. `Draws` are an
+epoch's random draws from the seeds, with or without replacement. The loader's argument for them is `DrawnSeeds`.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ if TYPE_CHECKING:
 
 
 _ONE: Final = np.uint64(1)
-_INVERSE_GOLDEN: Final = inverse(GOLDEN)
-# The current epoch, and the epochs that superbatches reach into.
+_INVERSE_GOLDEN: Final = inverse(GOLDEN)  # modulo 2**64, to compute a position from its hash
+# Number of epochs whose permutations are held: the current epoch, and the next ones that superbatches reach into.
 EPOCHS_HELD: Final = 3
 
 
@@ -88,10 +90,10 @@ def _epoch_key(seed: int, epoch: int) -> int:
 def block_permutation(num_items: int, block: int, *, seed: int, epoch: int) -> IdArray:
     """Return a permutation of ``range(num_items)`` that keeps blocks of ``block`` neighbours together. Pure.
 
-    The circle 0, 1, ..., num_items - 1 is cut into blocks, from a place that depends on (seed, epoch). So one block may
-    hold the last and the first items. The blocks are permuted. If ``block`` does not divide ``num_items``, the short
-    block comes last, so that all other blocks stay aligned to multiples of ``block``. Because the first cut moves,
-    every item is equally likely to be in the short block.
+    The items form a circle: item 0 follows item num_items - 1. The circle is cut into blocks. The first cut depends on
+    (seed, epoch), so one block may hold the last and the first items. The blocks are permuted. If ``block`` does not
+    divide ``num_items``, one block is short. It comes last, so that all other blocks begin at multiples of ``block`` in
+    the result. Because the first cut moves, every item is equally likely to be in the short block.
 
     Parameters
     ----------
@@ -131,7 +133,7 @@ def _check_seeds(seeds: IdArray, num_nodes: int, *, may_repeat: bool) -> None:
 
 
 class HeldEpochs:
-    """The positions of the most recently requested epochs. Thread-safe.
+    """A cache of the most recently requested epochs' permutations. Thread-safe.
 
     Parameters
     ----------
@@ -144,23 +146,23 @@ class HeldEpochs:
         self._positions: dict[int, IdArray] = {}  # sorted by last use
 
     def positions(self, epoch: int, make: Callable[[], IdArray]) -> IdArray:
-        """Return ``epoch``'s positions. One thread computes them with ``make`` while the others wait."""
+        """Return ``epoch``'s positions. If they are not held, one thread calls ``make`` while the others wait."""
         with self._lock:
             # The entry is removed and inserted again, which keeps the dict in the order of use. Its first entry can
             # then be dropped.
-            found = self._positions.pop(epoch, None)
-            if found is None:
+            positions = self._positions.pop(epoch, None)
+            if positions is None:
                 while len(self._positions) >= self._most:
                     del self._positions[next(iter(self._positions))]
-                found = make()
-                found.flags.writeable = False
-            self._positions[epoch] = found
-            return found
+                positions = make()
+                positions.flags.writeable = False
+            self._positions[epoch] = positions
+            return positions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCut:
-    """The cut of an epoch's items into steps, and of a step into the ranks' parts. Pure."""
+    """The rule that cuts an epoch's items into steps, and a step into one part per rank. Pure."""
 
     num_items: int
     batch_size: int  # per rank
@@ -169,7 +171,15 @@ class StepCut:
     drop_last: bool
 
     def check(self, *, noun: str) -> None:
-        """Raise ConfigError or SeedError if there would be no batch. Messages call the items ``noun``."""
+        """Check the sizes and the rank. Messages call the items ``noun``.
+
+        Raises
+        ------
+        ConfigError
+            The rank is not below ``world_size``, or ``batch_size`` is below 1 or above the number of items.
+        SeedError
+            There are too few items for a single batch on each of several ranks.
+        """
         if self.batch_size < 1:
             raise ConfigError(f"batch_size is {self.batch_size}; it must be at least 1")
         if self.world_size < 1 or not 0 <= self.rank < self.world_size:
@@ -197,18 +207,19 @@ class StepCut:
         return full + int(rest >= self.world_size and not self.drop_last)
 
     def bounds(self, index: int, *, rank: int | None = None) -> tuple[int, int]:
-        """Return the begin and the end of a rank's part in the epoch's order.
+        """Return the first item and the end of a rank's part, as indices into the epoch's order.
 
         Parameters
         ----------
         index : number of the step within the epoch
         rank : the rank; defaults to this rank
         """
-        part = self.rank if rank is None else rank
+        part_number = self.rank if rank is None else rank
         first = min(index * self.global_batch_size, self.num_items)
         length = min(self.global_batch_size, self.num_items - first)
-        # Cuts are at multiples of len/W, rounded down: parts differ by at most one item, and full steps divide evenly.
-        return first + part * length // self.world_size, first + (part + 1) * length // self.world_size
+        # Cuts are at multiples of length/W, rounded down. Parts differ by at most one item; full steps divide evenly.
+        begin = first + part_number * length // self.world_size
+        return begin, first + (part_number + 1) * length // self.world_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,13 +230,13 @@ class EpochOrder:
     ``world_size`` equal parts. All ranks have equally many batches: a last step with fewer seeds than ranks is dropped,
     and a longer last step is divided as evenly as possible.
 
-    With ``seed_blocks`` b > 1 blocks are permuted: the seeds are sorted by node id and cut into blocks of b neighbours.
-    The cut has other places in each epoch, see `block_permutation`. If b divides the global batch, a batch consists of
-    full blocks. Otherwise a block continues in the next batch. Fewer than b seeds may be left over, and come last in
-    the epoch. Batches are then less random, and their neighbourhoods overlap if neighbouring ids mean neighbouring
-    nodes (``gloader prepare --order community``). Without ``shuffle`` the seeds keep their order and b changes nothing.
+    With ``seed_blocks`` b > 1, blocks of seeds are permuted instead of single seeds. The seeds are sorted by node id
+    and cut into blocks of b neighbours, see `block_permutation`. If b divides the global batch, a batch consists of
+    full blocks. Otherwise a block may continue in the next batch. Such batches are less random. Their neighbourhoods
+    overlap if nodes with neighbouring ids are neighbours in the graph (``gloader prepare --order community``). Then
+    fewer rows are read. Without ``shuffle``, the seeds keep their order and b changes nothing.
 
-    If seeds may repeat or are drawn, a batch has each node once, at the place of its first draw.
+    If seeds may repeat or are drawn, a batch has each node once, at the position of its first draw.
     """
 
     seeds: IdArray  # (n,) node ids, unique unless they may repeat or have times
@@ -293,7 +304,7 @@ class EpochOrder:
 
     @property
     def num_held(self) -> int:
-        """Number of items that need memory."""
+        """Number of seeds or positions in the longest array that this order holds, for the memory plan."""
         return max(len(self.seeds), self.num_items)
 
     def ready_epoch(self, epoch: int) -> None:
@@ -301,17 +312,17 @@ class EpochOrder:
         self.epoch_positions(epoch)
 
     def seeds_of(self, batch: BatchId, *, rank: int | None = None) -> AnySeeds:
-        """Return a batch's seeds (B,) for a rank, with their times if they have any. The default is this rank."""
+        """Return the seeds (B,) of a rank's batch, with their times, if any. ``rank`` defaults to this rank."""
         positions = self.batch_positions(batch, rank=rank)
         seeds = self.seeds[positions]
         return seeds if self.times is None else BatchSeeds(nodes=seeds, times=self.times[positions])
 
     def drawn_positions(self, batch: BatchId, *, rank: int | None = None) -> IdArray:
-        """Return the positions in ``seeds`` for a rank's batch as drawn, perhaps with repeats."""
+        """Return the positions in ``seeds`` that were drawn for a rank's batch, perhaps with repeats."""
         return self.batch_seeds(self.epoch_positions(batch.epoch), batch.index, rank=rank)
 
     def batch_positions(self, batch: BatchId, *, rank: int | None = None) -> IdArray:
-        """Return the positions in ``seeds`` for a rank's batch, each node once."""
+        """Return the positions in ``seeds`` for a rank's batch, one position per distinct node."""
         positions = self.drawn_positions(batch, rank=rank)
         if self.draws is None and not self.may_repeat:
             return positions
@@ -354,11 +365,11 @@ class EpochOrder:
         return ordered[first:last]
 
 
-# Up to this size the permutation is computed from hashes and held: half a MB. A Feistel network with halves of fewer
-# than nine bits has few orders.
+# Most items whose permutation is computed by `epoch_permutation` and held, which takes half a MB. Short permutations
+# need this, because a Feistel network with halves of fewer than nine bits can produce only few orders.
 _MOST_HELD: Final = 1 << 16
-# Luby and Rackoff ("How to construct pseudorandom permutations from pseudorandom functions", SIAM J. Comput. 1988)
-# need four rounds. Two more cost nothing compared with reading a row.
+# Rounds of the Feistel network. Luby and Rackoff ("How to construct pseudorandom permutations from pseudorandom
+# functions", SIAM J. Comput. 1988) need four rounds. Two more cost nothing compared with reading a row.
 _ROUNDS: Final = 6
 
 
@@ -376,16 +387,16 @@ class RowOrder:
     drop_last: bool = False
     rank: int = 0
     world_size: int = 1
-    # Function from rows to seeds. None if the rows are seeds.
+    # Function that returns the seeds for a batch's rows. None if the rows are the seeds.
     expand: Callable[[BatchId, IdArray], AnySeeds] | None = None
-    expand_bytes: int = 0  # peak memory of one call for a batch
-    seed_blocks: int = 1
+    expand_bytes: int = 0  # peak memory of one call of ``expand``
+    seed_blocks: int = 1  # only 1 is allowed
     _held: HeldEpochs = field(
         init=False, repr=False, compare=False, default_factory=lambda: HeldEpochs(EPOCHS_HELD)
     )
 
     def __post_init__(self) -> None:
-        """Raise ConfigError or SeedError if there would be no batch."""
+        """Raise ConfigError or SeedError if a setting is invalid or an epoch has no batch."""
         if self.seed_blocks != 1:
             raise ConfigError(
                 f"seed_blocks is {self.seed_blocks}; rows of a table have no neighbours: it must be 1"
@@ -415,7 +426,7 @@ class RowOrder:
 
     @property
     def num_held(self) -> int:
-        """Number of items that need memory."""
+        """0: the held permutation, if any, is too small for the memory plan."""
         return 0
 
     def ready_epoch(self, epoch: int) -> None:
@@ -424,7 +435,7 @@ class RowOrder:
             self._permutation(epoch)
 
     def batch_items(self, batch: BatchId, *, rank: int | None = None) -> IdArray:
-        """Return the rows (B,) of a rank's batch. The default is this rank. Pure."""
+        """Return the rows (B,) of a rank's batch. ``rank`` defaults to this rank. Pure."""
         first, last = self.cut.bounds(batch.index, rank=rank)
         if not self.shuffle:
             return np.arange(first, last, dtype=np.int64)
@@ -449,13 +460,14 @@ AnyOrder: TypeAlias = EpochOrder | RowOrder
 def permuted_range(first: int, last: int, num_items: int, *, seed: int, epoch: int) -> IdArray:
     """Return entries ``first:last`` of a permutation of ``range(num_items)`` keyed by (seed, epoch). Pure.
 
-    A Feistel network over the next even number of bits is applied until the result is in the range (Black and Rogaway,
+    A Feistel network permutes all numbers with 2h bits, where 2h is the smallest even number that suffices for
+    ``num_items``. The network is applied to an entry until the result is below ``num_items`` (Black and Rogaway,
     "Ciphers with arbitrary finite domains", CT-RSA 2002, section 4).
 
     Parameters
     ----------
-    first, last : range of the entries
-    num_items : number of items, at most 2**62
+    first, last : range of the entries; last is not included
+    num_items : length of the permutation, at most 2**62
     seed, epoch : integers, taken modulo 2**64
     """
     half = max(-(-(num_items - 1).bit_length() // 2), 1)
@@ -472,38 +484,50 @@ def permuted_range(first: int, last: int, num_items: int, *, seed: int, epoch: i
 
 @njit(cache=True, nogil=True)
 def _permute(first: int, num_items: int, half: int, keys: NDArray[np.uint64], out: IdArray) -> None:
+    """Write the permuted values of first, first + 1, ... into ``out`` (n,).
+
+    Parameters
+    ----------
+    first : the first entry
+    num_items : length of the permutation
+    half : bits in each of a number's two halves
+    keys : (rounds,) the rounds' keys
+    out : (n,) int64, written
+    """
     shift = np.uint64(half)
     mask = (np.uint64(1) << shift) - np.uint64(1)
     end = np.uint64(num_items)
     for i in range(out.shape[0]):
-        at = np.uint64(first + i)
+        value = np.uint64(first + i)
         while True:
-            left, right = at >> shift, at & mask
+            left, right = value >> shift, value & mask
             for key in keys:
                 left, right = right, left ^ (mix64(right ^ key) & mask)
-            at = (left << shift) | right
-            # A place outside the range is part of the cycle, and the cycle leads back into the range.
-            if at < end:
+            value = (left << shift) | right
+            # The network is a permutation, so a start inside the range lies on a cycle that returns to the range.
+            if value < end:
                 break
-        out[i] = np.int64(at)
+        out[i] = np.int64(value)
 
 
-# The factor for the upper 53 bits of a word, which a float64 holds exactly.
+# A hash word of 64 bits becomes a number in [0, 1): its lowest 11 bits are dropped, because a float64 holds 53 bits
+# exactly, and the rest is multiplied by 2**-53.
 _TO_UNIT: Final = 2.0**-53
 _LOW_BITS: Final = np.uint64(11)
-_DRAWS: Final = 0xD1B54A32D192ED03  # a key different from that of the epoch's permutation
+# An odd constant that is added to the seed, so that draws and permutations have different keys.
+_DRAWS: Final = 0xD1B54A32D192ED03
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Draws:
-    """An epoch's draws from n items, by a hash of (seed, epoch, draw), so that a resumed epoch draws the same items.
+    """The number and the weights of an epoch's draws from n items. Thread-safe.
 
-    Thread-safe.
+    Draws are computed from a hash of (seed, epoch, draw), so that a resumed epoch draws the same items.
     """
 
     num_draws: int  # per epoch
     weights: NDArray[np.float64] | None = None  # (n,) weights of the items; None draws evenly
-    replace: bool = True
+    replace: bool = True  # whether an item may be drawn more than once
 
     def check(self, num_items: int) -> None:
         """Raise SeedError if these draws do not fit ``num_items`` items."""
@@ -519,7 +543,7 @@ class Draws:
             )
 
     def positions(self, num_items: int, *, seed: int, epoch: int) -> IdArray:
-        """Return the items in the order of the draws in ``epoch``, (num_draws,) int64. Pure."""
+        """Return the drawn items (num_draws,) int64 of ``epoch``, in draw order. Pure."""
         key = mix_int((seed + _DRAWS) % 2**64)
         if self.replace:
             chances = _chances(self.num_draws, key, epoch)
@@ -530,22 +554,23 @@ class Draws:
             last = int(np.flatnonzero(self.weights)[-1])
             return np.minimum(np.searchsorted(sums, chances * sums[-1], side="right"), last)
         if self.weights is None:
-            # The draws are full permutations and a part of one more, as in torch.
+            # More draws than items take several permutations, the last one in part, as in torch.
             rounds = -(-self.num_draws // num_items)
             return np.concatenate(
                 [
-                    epoch_permutation(num_items, seed=key + part * int(GOLDEN), epoch=epoch)
-                    for part in range(rounds)
+                    epoch_permutation(num_items, seed=key + number * int(GOLDEN), epoch=epoch)
+                    for number in range(rounds)
                 ]
             )[: self.num_draws]
-        # The draws are the first of independent exponential times (Efraimidis and Spirakis, IPL 97, 2006).
+        # Each item gets an exponential time with its weight as the rate. The items with the earliest times are drawn
+        # (Efraimidis and Spirakis, IPL 97, 2006).
         with np.errstate(divide="ignore", invalid="ignore"):  # weights of 0 are set below
             times = -np.log1p(-_chances(num_items, key, epoch)) / self.weights
         times[self.weights == 0] = np.inf
         return np.argsort(times, kind="stable")[: self.num_draws]
 
     def facts(self) -> dict[str, Any]:
-        """Return the properties that identify these draws, besides the weights, as JSON values by name."""
+        """Return the properties that identify these draws, except the weights, as JSON values by name."""
         return {"num_draws": self.num_draws, "replace": self.replace, "is_weighted": self.weights is not None}
 
 
@@ -561,6 +586,6 @@ class DrawnSeeds:
 
 
 def _chances(count: int, key: int, epoch: int) -> NDArray[np.float64]:
-    """Return numbers in [0, 1), (count,)."""
+    """Return (count,) numbers in [0, 1) from a hash of (key, epoch, index). Pure."""
     words = hashed_words(count, seed=key, epoch=epoch)
     return (words >> _LOW_BITS).astype(np.float64) * _TO_UNIT

@@ -1,4 +1,9 @@
-"""A dataset directory with one or several node types: topology, features, labels and splits, committed together."""
+"""A dataset directory with one or several node types: topology, features, labels and splits, committed together.
+
+The commit record ``dataset.json`` is written last. It lists all arrays with their checksums. A table has the arrays of
+one node type, one relation (edge type) or one link table (edges to predict). A homogeneous dataset has one node type
+and one relation, without names. The labelled type is the one node type with labels and splits.
+"""
 
 from __future__ import annotations
 
@@ -48,16 +53,16 @@ _Table = TypeVar("_Table")
 class Dataset:
     """A prepared graph on disk. Opening reads only the commit record. Arrays are read at their first use.
 
-    A dataset with one type has one node table and one edge table, and shows their properties. A dataset with several
-    types shows sums over its tables, and the labelled type's labels and splits. Their ids count within the labelled
-    type. Its tables have the features and the topology.
+    A homogeneous dataset has the properties of its one node table and its one edge table, such as `feature_dim`. With
+    several types, sizes are sums over the tables. Labels and splits are the labelled type's, and their ids count within
+    this type. Features and topology must be read from `node_tables` and `edge_tables`.
 
     Thread-safe and read-only, without open files. Made by `open`.
 
     Parameters
     ----------
     root : the directory
-    manifest : the directory's commit record; arrays of a replaced dataset are refused
+    manifest : the directory's commit record. If another dataset replaces the directory later, its arrays are refused
     os_io : system calls for reading arrays
     mirrored : the mirror that fills the directory from a URL, or None
 
@@ -65,14 +70,14 @@ class Dataset:
     ----------
     node_tables : each type's nodes, in record order
     edge_tables : each relation's edges, in record order
-    link_tables : sets of edges to predict, by name
+    link_tables : the sets of edges to predict, by name
 
     Raises
     ------
     FormatError
         The record lacks an array, its shapes contradict each other, or its number of classes is invalid.
     VersionError
-        The record's version of types is unknown to this build.
+        This version of gloader cannot read the record's version.
     """
 
     def __init__(
@@ -113,8 +118,8 @@ class Dataset:
     ) -> Dataset:
         """Open the dataset directory at ``path``, or the dataset at a URL.
 
-        A dataset at a URL is mirrored on this machine's SSD. Reads fill the mirror's files. This needs `obstore`, which
-        takes credentials from the environment.
+        A dataset at a URL has a mirror, which is a partial copy on this machine's SSD. Reads fetch missing parts into
+        the mirror. This needs `obstore`, which takes credentials from the environment.
 
         Parameters
         ----------
@@ -295,7 +300,7 @@ class Dataset:
 
     @property
     def type_starts(self) -> IdArray:
-        """(T + 1,) int64: node v of type t has number ``type_starts[t] + v``, as in `HeteroGraph.type_starts`."""
+        """(T + 1,) int64 first number of each type: node v of type t has number ``type_starts[t] + v``."""
         return self._schema.type_starts
 
     @cached_property
@@ -317,15 +322,20 @@ class Dataset:
         ConfigError
             There is no such table. The message lists all tables.
         """
-        there = ", ".join(map(repr, self.link_tables)) or "none; `gloader prepare --edge-split` makes some"
+        available = (
+            ", ".join(map(repr, self.link_tables)) or "none; `gloader prepare --edge-split` makes some"
+        )
         try:
             return self.link_tables[name]
         except KeyError:
-            raise ConfigError(f"{self.location} has no edges {name!r} to predict; it has {there}") from None
+            raise ConfigError(
+                f"{self.location} has no edges {name!r} to predict; it has {available}"
+            ) from None
         except TypeError:  # an array
             raise ConfigError(
-                f"edges are named by a link table, not by a {type(name).__name__}; there are {there}. Pairs become one "
-                "when they are prepared: --edge-table NAME=FILE, or links={NAME: ...} in Python"
+                f"edges to predict are given by the name of a link table, not by a {type(name).__name__}; there are "
+                f"{available}. `gloader prepare --edge-table NAME=FILE` makes a link table of pairs, and so does "
+                "links={NAME: ...} in Python"
             ) from None
 
     def feature_rows(self, *, edges: bool) -> tuple[FeatureRows, ...]:
@@ -336,7 +346,7 @@ class Dataset:
 
     @cached_property
     def ranges(self) -> RowRanges | None:
-        """The stored part of each table's rows, by table name, or None if all rows are stored."""
+        """The range of each feature table's rows on this machine, by table name, or None if all rows are here."""
         recorded = self._manifest.ranges
         if recorded is None:
             return None
@@ -393,7 +403,7 @@ class Dataset:
 
     @property
     def topology_bytes(self) -> int:
-        """Bytes for indptr, indices, edge weights and times, over all relations."""
+        """Bytes for indptr, indices and edge weights, over all relations. `time_bytes` come on top."""
         return sum(table.topology_bytes for table in self.edge_tables.values())
 
     @property
@@ -478,7 +488,9 @@ class Dataset:
         return self._nodes.open_features(io=io, verify=verify, **settings)
 
     def as_opened(self) -> AbstractContextManager[None]:
-        """Return a context manager that reports a replaced dataset, instead of damage, if its block refuses files.
+        """Return a context manager that checks, after a read error in its block, whether the dataset was replaced.
+
+        If so, the error reports the replacement instead of damaged files.
 
         Raises
         ------
@@ -496,7 +508,7 @@ class Dataset:
         return self._only(self.edge_tables, "edge_tables")
 
     def _only(self, tables: Mapping[Any, _Table], name: str) -> _Table:
-        """Return a homogeneous dataset's one table.
+        """Return the only table in ``tables``.
 
         Raises
         ------
@@ -506,14 +518,14 @@ class Dataset:
         if self._schema.has_names:
             allowed = ", ".join(repr(key) for key in tables)
             raise ConfigError(
-                f"{self.location} is of several types, each of which has its own: use Dataset.{name}[...] with one of "
+                f"{self.location} has several types, each with its own table; use Dataset.{name}[...] with one of "
                 f"{allowed}"
             )
         return next(iter(tables.values()))
 
 
 def _conversions() -> Any:
-    # The import is late and by name, because the conversions are in a room above, and need torch, PyG or DGL.
+    # The import is late and by name, because the conversions are in a higher layer, and need torch, PyG or DGL.
     return import_module("gloader.convert.in_memory")
 
 
@@ -539,14 +551,14 @@ def arrays_of(dataset: Dataset) -> dict[str, Any]:
     splits = {"train": labelled.train, "valid": labelled.valid, "test": labelled.test}
     if dataset.kind == "homogeneous":
         (graph,), (table,) = graphs.values(), nodes.values()
-        found = {name: array for name, arrays in columns.items() for array in arrays.values()}
+        edge_columns = {name: array for name, arrays in columns.items() for array in arrays.values()}
         return {
             "features": features[table.name],
             "labels": table.labels,
             "indptr": graph.indptr,
             "indices": graph.indices,
             **splits,
-            **found,
+            **edge_columns,
             **({"links": links} if links else {}),
         }
     for name, each in dataset.link_tables.items():
@@ -564,6 +576,7 @@ def arrays_of(dataset: Dataset) -> dict[str, Any]:
 
 
 def _links(table: LinkTable) -> dict[str, Any]:
+    """Return a link table's arrays by the names that `Dataset.from_numpy` takes."""
     with table.open(max_bytes=table.num_bytes + table.negative_bytes) as links:
         rows = links.read(np.arange(table.num_rows))
     columns = {"labels": rows.labels, "times": rows.times, "negatives": rows.negatives}
@@ -574,5 +587,6 @@ def _links(table: LinkTable) -> dict[str, Any]:
 
 
 def _edge_index(graph: CscGraph) -> IdArray:
+    """Return the sources and the destinations (2, E)."""
     destinations = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
     return np.stack([graph.indices.astype(np.int64), destinations])

@@ -1,7 +1,12 @@
 """A dataset's tables for node types, relations and links, each with its arrays.
 
 A node table has feature rows (N, F), labels and splits. An edge table has each destination node's in-neighbours,
-and feature rows (E, F_e) if the relation has them. Arrays are checked when they are read.
+and feature rows (E, F_e) if the relation has them. The array ``indices`` lists the in-neighbours of one node after the
+other; ``indptr`` has the start of each node's list. An edge's position is its index in ``indices``.
+
+The commit record ``dataset.json`` has one array record per file, with name, dtype, shape and checksums. A table's
+arrays have a plain name, such as "labels". In the record, the table's folder precedes it. Arrays are checked when they
+are read.
 """
 
 from __future__ import annotations
@@ -50,7 +55,7 @@ class TableArrays:
     root : the dataset's directory
     manifest : the dataset's commit record
     os_io : system calls for reading arrays
-    folder : prefix for the table's names in the record
+    folder : the table's folder, which precedes its array names in the record; "" in a homogeneous dataset
     limits : bounds for the values, checked at every read
 
     Attributes
@@ -93,15 +98,17 @@ class TableArrays:
         """Return array ``name``'s elements at ``positions`` (n,). Raises as `load`, and ShapeError."""
         with self.as_opened():
             values = load_elements(self.root, self.records[name], positions, os_io=self.os_io)
-        at = self.limits.first_wrong(name, values)
-        if at >= 0:
-            message = self.limits.describe(name, int(positions[at]), values[at])
+        wrong_index = self.limits.first_wrong(name, values)
+        if wrong_index >= 0:
+            message = self.limits.describe(name, int(positions[wrong_index]), values[wrong_index])
             raise wrong_value(self.path(name), name, message)
         return values
 
     @contextmanager
     def as_opened(self) -> Iterator[None]:
-        """Report a replaced dataset, instead of damage, if the block refuses files.
+        """Check, if the block cannot read the files, whether another dataset has replaced this one.
+
+        If so, the error reports the replacement instead of damaged files.
 
         Raises
         ------
@@ -112,7 +119,7 @@ class TableArrays:
             yield
 
 
-_CHUNK_ROWS: Final = 1 << 16
+_CHUNK_ROWS: Final = 1 << 16  # rows per read of `FeatureRows.all_rows`
 
 
 class FeatureRows:
@@ -121,9 +128,9 @@ class FeatureRows:
     Parameters
     ----------
     name : the node type, or a relation such as "a:writes:b", or "edges" for a homogeneous dataset's relation
-    number : the type's number; relation k has T + k, for T types
+    number : the table's number in the dataset: t for node type t, and T + k for relation k, with T types
     arrays : the table's arrays
-    column : the matrix's plain name
+    column : the matrix's plain name, "features" or "edge_features"
     """
 
     def __init__(self, name: str, number: int, arrays: TableArrays, column: str) -> None:
@@ -149,7 +156,7 @@ class FeatureRows:
 
     @property
     def feature_bytes(self) -> int:
-        """Bytes of all stored rows."""
+        """Bytes of all N rows in the stored dtype, wherever they are stored."""
         return self._record.num_bytes
 
     @property
@@ -159,12 +166,12 @@ class FeatureRows:
 
     @property
     def held(self) -> HeldRows | None:
-        """The rows stored on this machine; None means all."""
+        """The range of rows stored on this machine; None means all. The dataset may be divided over machines."""
         return self._arrays.manifest.held_rows(self._record.name)
 
     @property
     def held_span(self) -> tuple[int, int]:
-        """The byte range of the stored rows in the file, in complete pages: the first byte, and the end."""
+        """The byte range [begin, end) of this machine's rows in the file, extended to complete pages."""
         pages = (0, self._record.num_pages)
         if self.held is not None:
             pages = self.held.span(self._record.row_bytes, PAGE_BYTES)
@@ -209,10 +216,10 @@ class FeatureRows:
         with self.open_features() as store:
             store.require_here(0, self.num_rows)
             rows = np.empty((self.num_rows, self.feature_dim), dtype=np.float32)
-            # Rows are read in pieces, so that a request's ids take little memory compared with the rows.
+            # Rows are read in chunks, so that a request's ids take little memory compared with the rows.
             for start in range(0, len(rows), _CHUNK_ROWS):
-                part = rows[start : start + _CHUNK_ROWS]
-                store.read_into(np.arange(start, start + len(part)), part)
+                chunk = rows[start : start + _CHUNK_ROWS]
+                store.read_into(np.arange(start, start + len(chunk)), chunk)
         return rows
 
 
@@ -223,7 +230,7 @@ class NodeTable:
     Parameters
     ----------
     name : the type's name
-    number : the type's number, in record order
+    number : the type's number, in the order of the commit record
     num_nodes : N
     arrays : features, labels, splits and original ids, if they exist
     """
@@ -381,8 +388,8 @@ class NodeTable:
     def _require_labels(self) -> None:
         if not self.has_labels:
             raise ConfigError(
-                f"{self._arrays.root}: nodes of type {self.name!r} have no labels and splits; those of one type "
-                "have, which is Dataset.labelled"
+                f"{self._arrays.root}: nodes of type {self.name!r} have no labels and splits; "
+                "Dataset.labelled is the one type that has them"
             )
 
 
@@ -390,14 +397,14 @@ class NodeTable:
 class EdgeTable:
     """The edges in one relation. Thread-safe and read-only, without open files. Made by `Dataset`.
 
-    `open_topology` and passes read a relation, or a dataset with one type, in the same way.
+    A homogeneous dataset has one such table, so readers of the topology treat both kinds of datasets alike.
 
     Parameters
     ----------
     relation : (source type, name, destination type)
-    number : the relation's number among the dataset's tables, behind all types
+    number : the table's number in the dataset, T + k for relation k with T node types
     arrays : indptr, indices, and optional edge_weight, edge_features and edge_time
-    name : the name of the edge features
+    name : display name of the edge features
     """
 
     def __init__(self, relation: Relation, number: int, arrays: TableArrays, *, name: str) -> None:
@@ -483,14 +490,14 @@ class EdgeTable:
 
         Parameters
         ----------
-        indptr : (N + 1,) checked starts of the lists
+        indptr : (N + 1,) start of each node's list in ``indices``, already checked
 
         Raises
         ------
         ChecksumError, StoreReadError, StoreOpenError
             As `load_graph`.
         GraphError
-            The times do not ascend within a list. The message names file and edge.
+            The times do not ascend within a node's list. The message names file and edge.
         """
         if not self.has_times:
             return None
@@ -509,9 +516,9 @@ class EdgeTable:
         Raises
         ------
         ChecksumError, StoreReadError
-            The bytes on disk are not those that were written, or cannot be read.
+            The bytes differ from the written bytes, or cannot be read.
         StoreOpenError
-            Another dataset took this path.
+            Another dataset has taken this path.
         GraphError
             An id is no node, offsets do not ascend, a weight is negative or not finite, or times do not ascend within
             a node's list.
@@ -544,11 +551,11 @@ class Tables(Mapping[K, T], Generic[K, T]):
     Parameters
     ----------
     tables : the tables by key
-    what : the noun for a key, for messages
+    noun : the noun for a key, for messages
     """
 
-    def __init__(self, tables: dict[K, T], what: str) -> None:
-        self._tables, self._what = tables, what
+    def __init__(self, tables: dict[K, T], noun: str) -> None:
+        self._tables, self._noun = tables, noun
 
     def __getitem__(self, key: K) -> T:
         """Return ``key``'s table.
@@ -556,12 +563,12 @@ class Tables(Mapping[K, T], Generic[K, T]):
         Raises
         ------
         KeyError
-            There is no such table. The message names a similar key, or all keys.
+            There is no such table. The message suggests a similar key, or lists all keys.
         """
         try:
             return self._tables[key]
         except KeyError:
-            raise missing_key(key, self._tables, f"no {self._what} of this dataset") from None
+            raise missing_key(key, self._tables, f"no {self._noun} of this dataset") from None
 
     def __iter__(self) -> Iterator[K]:
         """Return an iterator over the keys, in order."""
@@ -575,7 +582,7 @@ class Tables(Mapping[K, T], Generic[K, T]):
         """Return the number of tables, and the first names."""
         names = [relation_text(key) if isinstance(key, tuple) else str(key) for key in islice(self, 3)]
         more = ", ..." if len(self) > len(names) else ""
-        return f"{len(self)} x {self._what}: {', '.join(names)}{more}"
+        return f"{len(self)} x {self._noun}: {', '.join(names)}{more}"
 
 
 def open_tables(

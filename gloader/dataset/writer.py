@@ -1,7 +1,9 @@
 """The writer for a dataset directory. All arrays are committed together, or none.
 
-A dataset has a node table per type, an edge table per relation, and link tables. With one type, there is one node table
-and one edge table, and their arrays are not in subfolders.
+A dataset has a node table per type, an edge table per relation, and link tables (edges to predict). `DatasetWriter`
+gives out one writer per table, and a table's writer gives out one writer per array. Large arrays are streamed: their
+rows are appended in order. The commit writes the record ``dataset.json``, and makes the complete directory appear under
+its final path. In a homogeneous dataset, the arrays are not in subfolders.
 """
 
 from __future__ import annotations
@@ -51,8 +53,8 @@ class TableArraysWriter:
 
     Parameters
     ----------
-    directory : the entered directory
-    folder : prefix for the table's array names
+    directory : the new directory, inside its ``with`` block
+    folder : the table's folder, which precedes its array names
     """
 
     def __init__(self, directory: NewDirectory, folder: str) -> None:
@@ -84,7 +86,7 @@ class TableArraysWriter:
             self.directory.require(EDGE_COLUMNS_FEATURE)
 
     def whole(self, name: str, array: IdArray, shape: tuple[int, ...]) -> None:
-        """Write an id array. Raises ShapeError for another shape, and as `NewDirectory.array`."""
+        """Write a complete id array. Raises ShapeError if it has another shape, and as `NewDirectory.array`."""
         if array.shape != shape:
             raise ShapeError(f"{self.folder}{name} has shape {array.shape}; it must be {shape}")
         with self.array(name, "int64", shape) as writer:
@@ -189,12 +191,12 @@ class NodeTableWriter:
 
         Parameters
         ----------
-        train, valid, test : (n,) node ids, each its own n
+        train, valid, test : (n,) node ids; the sizes n may differ
 
         Raises
         ------
         StoreWriteError
-            The disk refuses.
+            The disk refuses the write.
         """
         for name, ids in (("train", train), ("valid", valid), ("test", test)):
             self._arrays.whole(name, ids, (len(ids),))
@@ -251,7 +253,7 @@ class LinkTableWriter:
 
     Parameters
     ----------
-    directory : the dataset's entered directory
+    directory : the dataset's new directory, inside its ``with`` block
     name : the table's name
     relation : the edges' relation
     reverse : the reverse relation, or None
@@ -310,8 +312,8 @@ class LinkTableWriter:
             raise ShapeError(link_error(self.name, f"{name} cannot be {dtype}; they must be {allowed}"))
         shapes = {**self._shapes, name: shape}
         num_rows = shapes.get(PAIRS, shape)[0]
-        for each, its_shape in shapes.items():
-            if (message := wrong_rows(each, its_shape, num_rows)) is not None:
+        for array_name, array_shape in shapes.items():
+            if (message := wrong_rows(array_name, array_shape, num_rows)) is not None:
                 raise ShapeError(link_error(self.name, message))
         writer = self._directory.array(f"{self.record.folder}{name}", dtype=dtype, shape=shape)
         self._shapes = shapes
@@ -333,8 +335,10 @@ class DatasetWriter:
     name : a short display name
     num_classes : number of classes; labels are in 0..num_classes-1
     overwrite : replace a dataset or store at ``path``, atomically, at the commit
-    part : the rows that every feature matrix stores; other pages are not written. None writes all
+    part : this machine's share of a dataset that several machines divide: only these rows of every feature matrix are
+        written. None writes all rows
     metadata : more JSON values for the commit record
+    os_io : system calls for writing
 
     Raises
     ------
@@ -427,8 +431,8 @@ class DatasetWriter:
         Parameters
         ----------
         name : the table's name, such as "train"
-        relation : the edges' relation. By default, the only relation
-        reverse : the reverse relation, or None. With one type, this is its relation
+        relation : the edges' relation. By default, the dataset's only relation
+        reverse : the relation with the reverse edges, or None. A homogeneous dataset always uses its only relation
 
         Raises
         ------
@@ -438,7 +442,7 @@ class DatasetWriter:
         if relation is None:
             if len(self.schema.relations) != 1:
                 allowed = ", ".join(map(relation_text, self.schema.relations)) or "none"
-                raise GraphError(f"links {name!r} need the relation that they are of; there are {allowed}")
+                raise GraphError(f"links {name!r} need a relation; there are {allowed}")
             (relation,) = self.schema.relations
         if reverse is None and not self.schema.has_names:
             reverse = relation
@@ -516,8 +520,10 @@ class DatasetWriter:
     def _require_named_tables(self) -> None:
         labelled = [name for name, arrays in self._types.items() if arrays.paths.keys() & set(LABELS)]
         if len(labelled) != 1:
-            said = ", ".join(map(repr, labelled)) or "none"
-            raise ShapeError(f"exactly one node type has labels and splits; written were those of: {said}")
+            names = ", ".join(map(repr, labelled)) or "none"
+            raise ShapeError(
+                f"exactly one node type must have labels and splits; they were written for: {names}"
+            )
         needed = [
             (self._types[labelled[0]], LABELS),
             *((arrays, EDGES) for arrays in self._relations.values()),

@@ -263,7 +263,7 @@ def test_seeds_that_are_no_ids_are_refused_in_one_sentence(seeds, said, objects)
     ids=lambda each: type(each).__name__,
 )
 def test_edges_that_are_no_name_of_a_table_are_refused_in_one_sentence(edges, objects):
-    said = f"edges are named by a link table, not by a {type(edges).__name__}; there are 'train', 'valid', 'test'."
+    said = f"given by the name of a link table, not by a {type(edges).__name__}; there are 'train', 'valid', 'test'."
     with pytest.raises(ConfigError, match=re.escape(said)):
         gloader.LinkLoader(objects["Dataset"], edges=edges, fanouts=[2], batch_size=2)
 

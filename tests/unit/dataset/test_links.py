@@ -379,7 +379,7 @@ def test_a_table_without_pairs_stops_the_commit(tmp_path: Path) -> None:
             "x",
             None,
             None,
-            "links 'x' need the relation that they are of; there are user:buys:item, item:rev_buys:user",
+            "links 'x' need a relation; there are user:buys:item, item:rev_buys:user",
         ),
         ("Train", BUYS, None, "links 'Train': the dataset has the link table 'train' already"),
     ],

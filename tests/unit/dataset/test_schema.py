@@ -112,8 +112,8 @@ def test_an_unknown_type_or_relation_is_told_with_those_there_are(tmp_path: Path
 @pytest.mark.parametrize(
     ("labelled", "has_edges", "message"),
     [
-        ([], True, "exactly one node type has labels and splits; written were those of: none"),
-        (["paper", "author"], True, "written were those of: 'paper', 'author'"),
+        ([], True, "exactly one node type must have labels and splits; they were written for: none"),
+        (["paper", "author"], True, "they were written for: 'paper', 'author'"),
         (["paper"], False, "not written: relations/author__writes__paper/indptr, relations/author__writ"),
     ],
 )
