@@ -1,6 +1,13 @@
 """Passes over the edges on the SSD. One pass serves the hops of many batches.
 
-`EdgePasses` is the seam between sampling and reading. `PickedPasses` serves samplers that draw edges by position.
+If the edges do not fit in memory, hops are sampled by passes. A frontier is one hop of one batch: the nodes whose
+in-edges the hop samples, with the random key of the draws. A pass takes the frontiers of many batches and reads the
+file ``indices`` once, in file order. It writes each frontier's sources to the spill folder, and later each batch reads
+them back. An owner is the index of a frontier in the pass.
+
+`EdgePasses` is the protocol between sampling and reading. `PickedPasses` serves samplers that draw edges by position:
+the positions are known from the nodes' degrees, before any edge is read. The pass then works in three steps. It marks
+the pages that hold wanted positions. It plans its way through the file. It reads, and distributes the sources.
 """
 
 from __future__ import annotations
@@ -44,10 +51,10 @@ __all__ = ["EdgePasses", "PassReport", "PassWay", "SweptHops"]
 class PassReport:
     """The predicted and the measured cost of a pass."""
 
-    way: PassWay
+    way: PassWay  # "direct": only wanted pages; "merged": also short holes between them; "full": the whole file
     predicted_s: float
     pages_wanted: int  # pages with wanted edges
-    cost: SweepCost  # measured
+    cost: SweepCost  # measured requests and bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +64,12 @@ class PassSettings:
     memory_bytes: int  # bytes of all buffers; `pass_memory_bytes` returns the bytes for full speed
     rates: IoRates  # the disks' rates
     io: IoMode = "auto"
-    way: PassWay | None = None  # the way of every pass; None means that ``rates`` decide
+    # The way of every pass, as in `PassReport.way`. By default, the way that is predicted to be fastest.
+    way: PassWay | None = None
 
 
 class SweptHops(Protocol):
-    """The hops of one pass, in the spill folder: a drawn array for each frontier. Thread-safe."""
+    """The results of one pass, in the spill folder: the draws of each frontier. Thread-safe."""
 
     @property
     def report(self) -> PassReport:
@@ -69,12 +77,12 @@ class SweptHops(Protocol):
         ...
 
     def read(self, owner: int) -> Any:
-        """Return the draws for ``frontiers[owner]``, read back and verified; see `HopRule`.
+        """Return the verified draws of ``frontiers[owner]``, in the form that its `HopRule` defines.
 
         Raises
         ------
         ChecksumError, SpillError
-            The draws were damaged or truncated, the device fails, or the draws were released.
+            The draws are damaged, truncated or already released, or the disk fails.
         """
         ...
 
@@ -116,7 +124,7 @@ class EdgePasses(Protocol):
         ...
 
     def close(self) -> None:
-        """Release everything, also the passes' files. Idempotent."""
+        """Release everything, and remove the passes' files. Idempotent."""
         ...
 
 
@@ -132,10 +140,11 @@ class PassCall:
         self.cancellation.raise_if_set(f"{doing} {self.label}")
 
 
-# Share of the pages. If more pages are wanted, the pass reads the full file, because marking would cost more than it
-# saves.
+# If more than this share of the pages is wanted, the pass reads the full file. Exact marks would cost more time than
+# they save.
 _FULL_SHARE: Final = 0.6
-_LOOKS: Final = 8  # counts of the marked pages, per as many positions as the file has pages
+# The marked pages are counted again after each further num_pages / _LOOKS positions.
+_LOOKS: Final = 8
 
 
 class PickedPasses:
@@ -147,8 +156,8 @@ class PickedPasses:
     rule : the sampler's rule
     folder : the spill folder for the results
     settings : memory and disks
-    buffers : buffers from `shared_buffers` with ``settings.memory_bytes``, which other passes share and their owner
-        closes. By default, the passes own their buffers
+    buffers : buffers from `shared_buffers` with ``settings.memory_bytes``, which other passes share, and which the
+        caller closes. By default, the passes own their buffers
 
     Raises
     ------
@@ -195,7 +204,7 @@ class PickedPasses:
 
         Parameters
         ----------
-        frontiers : frontiers of any batches, for hops below L; neighbouring frontiers of one hop share files
+        frontiers : frontiers of any batches, for hops below L; consecutive frontiers of the same hop share spill files
         label : the pass's name, for messages
 
         Raises
@@ -207,14 +216,14 @@ class PickedPasses:
         ChannelClosedError
             The work was cancelled.
         ConfigError, GraphError
-            As the rule.
+            As the methods of the rule.
         StoreError
             The passes are closed.
         """
         stored = self._stored
         with self._store.turn:
             self._store.require_open()
-            # This plan is made only for its error: too many frontiers must fail before any page is marked.
+            # This call only raises its error: too many frontiers must fail before any page is marked.
             plan_buffers(len(frontiers), self._store.sweep_bytes)
             call = PassCall(label=label, cancellation=cancellation)
             counts = self._counts(frontiers, call)
@@ -260,6 +269,7 @@ class PickedPasses:
         self._store.close()
 
     def _counts(self, frontiers: Sequence[Frontier], call: PassCall) -> IdArray:
+        """Return the number of positions (O,) of each frontier."""
         counts = np.zeros(len(frontiers), np.int64)
         for owner, frontier in enumerate(frontiers):
             call.raise_if_cancelled("counting the edges of")
@@ -269,20 +279,23 @@ class PickedPasses:
     def _mark(
         self, frontiers: Sequence[Frontier], counts: IdArray, call: PassCall
     ) -> tuple[NDArray[np.uint64], bool]:
-        """Return the wanted pages, and whether the marks are exact. If most pages are wanted, every page is marked."""
+        """Return the wanted pages, one bit per page, and whether the marks are exact.
+
+        If most pages are wanted, marking stops early, every page is marked, and the marks are not exact.
+        """
         pages = empty_bits(self._num_pages)
         most = _FULL_SHARE * self._num_pages
         may_stop = self._settings.way in (None, "full")
-        marked, next_look = 0, most
+        num_positions, next_count = 0, most
         for frontier, count in zip(frontiers, counts.tolist(), strict=True):
             self._mark_pages(frontier, pages, call)
-            marked += count
-            # There are at most as many marked pages as positions. So the pages seldom need to be counted.
-            if may_stop and marked > next_look:
+            num_positions += count
+            # At most one page is marked per position. So the marked pages need not be counted before that.
+            if may_stop and num_positions > next_count:
                 if count_bits(pages) > most:
                     pages[:] = ~np.uint64(0)
                     return pages, False
-                next_look = marked + self._num_pages // _LOOKS
+                next_count = num_positions + self._num_pages // _LOOKS
         return pages, True
 
     def _mark_pages(self, frontier: Frontier, pages: NDArray[np.uint64], call: PassCall) -> None:
@@ -291,7 +304,7 @@ class PickedPasses:
 
 
 def shared_buffers(memory_bytes: int) -> SharedBuffers:
-    """Return buffers for passes, of ``memory_bytes`` in all. Raises as `PickedPasses`."""
+    """Return buffers for passes, with ``memory_bytes`` together. Raises as `PickedPasses`."""
     plan = plan_pass_buffers(memory_bytes)
     return SharedBuffers(
         sweep_bytes=plan.sweep_bytes, lane_bytes=plan.lane_bytes, name="the reader of the edges"
@@ -299,12 +312,12 @@ def shared_buffers(memory_bytes: int) -> SharedBuffers:
 
 
 class PickedHops:
-    """The hops of one pass, as `SweptHops`. Thread-safe; made by `PickedPasses.sweep`.
+    """The results of one pass, as `SweptHops`. Thread-safe; made by `PickedPasses.sweep`.
 
     Parameters
     ----------
-    regions : regions of the spill folder, one per frontier
-    counts : (O,) number of sources per frontier
+    regions : the parts of the spill files, one per frontier
+    counts : (O,) number of sources per frontier, for O frontiers
     dtype : dtype of the source ids
     report : the pass's cost
     """
@@ -326,7 +339,7 @@ class PickedHops:
         Raises
         ------
         ChecksumError, SpillError, StoreError
-            The sources were damaged, truncated or released, the device fails, or the passes are closed.
+            The sources are damaged, truncated or already released, the disk fails, or the passes are closed.
         """
         return self._regions.read_array(owner, int(self._counts[owner]), self._dtype)
 

@@ -1,4 +1,9 @@
-"""Passes over the edges of several relations in turn, and the choice of passes for a sampler."""
+"""Passes over the edges of several relations, one after another, and the choice of passes for a sampler.
+
+A pass reads edges from the SSD for the hops of many batches, see `gloader.dataset.edge_passes`. A frontier is one hop
+of one batch. With several relations, it has a part in each relation that it draws from. `HeteroPasses` makes one pass
+per relation, and `HeteroHops` combines the results.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +51,8 @@ def open_passes(
     rule : the sampler's rule
     folder : the spill folder for the results
     settings : memory and disks
-    buffers : buffers from `shared_buffers`, for passes by a `UniformPickRule` that take turns; their owner closes them
+    buffers : buffers from `shared_buffers`, which several passes by a `UniformPickRule` use in turn, and which the
+        caller closes. By default, the passes own their buffers
 
     Raises
     ------
@@ -62,11 +68,11 @@ def open_passes(
     return PickedPasses(dataset, cast("UniformPickRule", rule), folder, settings, buffers=buffers)
 
 
-_NOTHING = np.empty(0, dtype=np.int32)
+_NO_DRAWS = np.empty(0, dtype=np.int32)  # the draws in a relation that a frontier does not draw from
 
 
 class HeteroPasses:
-    """`EdgePasses` for a `HeteroRule`. A pass reads the relations in turn. Thread-safe: passes take turns.
+    """`EdgePasses` for a `HeteroRule`. A pass reads one relation after another. Thread-safe: passes take turns.
 
     Owns the files, rings and buffers of every relation with edges, until `close`.
 
@@ -75,8 +81,8 @@ class HeteroPasses:
     dataset : the dataset
     rule : the sampler's rule
     folder : the spill folder for the results
-    settings : memory and disks. Relations take turns with the memory. If the rule reads lists, every relation with
-        edges has an equal share
+    settings : memory and disks. All relations use the same buffers in turn. But if the rule reads lists, every
+        relation with edges has its own buffers, with an equal share of the bytes
 
     Raises
     ------
@@ -94,7 +100,7 @@ class HeteroPasses:
         settings: PassSettings,
     ) -> None:
         self._rule = rule
-        self._shared_bytes = 0
+        self._shared_bytes = 0  # bytes of the buffers that all relations share
         self._passes: list[EdgePasses | None] = []
         with ExitStack() as stack:
             buffers = None
@@ -116,6 +122,7 @@ class HeteroPasses:
     def resident_bytes(self) -> int:
         """Bytes of the buffers, the page checksums and the page marks."""
         held = [passes.resident_bytes for passes in self._passes if passes is not None]
+        # Each relation's bytes contain the shared buffers, which exist once.
         return sum(held) - self._shared_bytes * max(len(held) - 1, 0)
 
     def sweep(
@@ -129,11 +136,11 @@ class HeteroPasses:
         hops: list[SweptHops | None] = []
         owners: list[dict[int, int]] = []
         with ExitStack() as undo:
-            for number, passes in enumerate(self._passes):
-                drawing: list[Frontier] = []
-                numbers: dict[int, int] = {}  # by owner, the number among the frontiers that draw here
-                for owner, of_owner in enumerate(parts):
-                    part = of_owner[number]
+            for relation, passes in enumerate(self._passes):
+                drawing: list[Frontier] = []  # the frontiers' parts in this relation
+                numbers: dict[int, int] = {}  # index in ``drawing`` by owner
+                for owner, owner_parts in enumerate(parts):
+                    part = owner_parts[relation]
                     if part is not None:
                         numbers[owner] = len(drawing)
                         drawing.append(part)
@@ -147,7 +154,7 @@ class HeteroPasses:
         return HeteroHops(hops, owners)
 
     def close(self) -> None:
-        """Release everything, also the passes' files. Idempotent."""
+        """Release everything, and remove the passes' files. Idempotent."""
         self._stack.close()
 
 
@@ -156,8 +163,8 @@ class HeteroHops:
 
     Parameters
     ----------
-    hops : each relation's hops; None for a relation without draws
-    owners : each relation's numbers for the frontiers
+    hops : each relation's results; None for a relation without draws
+    owners : for each relation, the index of a frontier in the relation's pass, by its index in the whole pass
     """
 
     def __init__(self, hops: Sequence[SweptHops | None], owners: Sequence[dict[int, int]]) -> None:
@@ -173,7 +180,7 @@ class HeteroHops:
     def read(self, owner: int) -> tuple[NDArray[Any], ...]:
         """Return the verified draws for ``frontiers[owner]`` in each relation. Raises as `SweptHops.read`."""
         return tuple(
-            swept.read(numbers[owner]) if swept is not None and owner in numbers else _NOTHING
+            swept.read(numbers[owner]) if swept is not None and owner in numbers else _NO_DRAWS
             for swept, numbers in zip(self._hops, self._owners, strict=True)
         )
 
@@ -198,7 +205,7 @@ class HeteroHops:
 
 
 def looks_at_lists(rule: HeteroRule) -> bool:
-    """Return whether the rule chooses edges while it reads a node's list. Pure."""
+    """Return True if the rule must read a node's list to choose edges, in any relation. Pure."""
     return any(isinstance(of_relation, ListRule) for of_relation in rule.rules)
 
 
@@ -208,7 +215,7 @@ def num_swept(dataset: Dataset) -> int:
 
 
 def _sum_of(reports: Sequence[PassReport]) -> PassReport:
-    """Return the summed report of consecutive passes. The way comes from the pass with the most bytes read. Pure."""
+    """Return the sum of the passes' reports. The way is that of the pass that read the most bytes. Pure."""
     costs = [report.cost for report in reports]
     most = max(reports, key=lambda report: report.cost.read.bytes_read, default=None)
     return PassReport(

@@ -1,4 +1,15 @@
-"""Passes over the edges for samplers that read full neighbour lists. Frontiers choose edges while the lists stream."""
+"""Passes over the edges for samplers that read full neighbour lists, such as weighted sampling.
+
+The edges lie on the SSD in lists: a node's in-edges are consecutive. A frontier is one hop of one batch: the nodes
+whose in-edges the hop samples. A pass reads the lists of many frontiers once, in file order, so that one read serves
+many batches. It is one step of the sweep: before the pass, the frontiers of earlier hops were drawn; after it, the
+batches read their draws back from the spill folder.
+
+A pass works piece by piece. A piece is some pages of the file ``indices``, with the same edges' pages of
+``edge_weight``. While the frontiers choose edges in one piece, a thread reads the next piece. A choice is stored as a
+record of a few words, whose dtype the `ListRule` defines. Each frontier gathers its words in a buffer, which is written
+to the spill folder when it is full.
+"""
 
 from __future__ import annotations
 
@@ -42,28 +53,29 @@ if TYPE_CHECKING:
     from gloader.ssd_store.spill.folder import SpillFolder
     from gloader.types import IdArray
 
-MIN_LIST_PASS_BYTES: Final = 2 * 2**20  # enough for read extents
-# Bytes of edges per piece. A piece fits in a core's cache, and keeps a disk busy.
+MIN_LIST_PASS_BYTES: Final = (
+    2 * 2**20
+)  # least memory for a pass's buffers: room for the longest read requests
+# Most bytes of edges per piece. Such a piece fits in a core's cache, and its reads keep a disk busy.
 _MAX_PIECE_BYTES: Final = 2**20
-_READING_PART: Final = 4  # one part in four of the memory is for reading; the frontiers have the rest
+_READING_PART: Final = 4  # a quarter of the memory is for reading; the frontiers have the rest
 _MAX_WORD_BYTES: Final = 64 * 2**10  # bytes that a frontier gathers before a write; more gains nothing
-_PIECES_HELD: Final = 8  # two for each of two files, and two for each of two lanes' bounce buffers
-_FILES_PER_GROUP: Final = 8  # files per hop; each is removed once it is done
-_MIN_FILE_BYTES: Final = 16 * 2**10
-_WIDE_GAP: Final = 2**40
+# Pieces that fit into the reading memory: two of each of two files, and two in each of two lanes' read buffers.
+_PIECES_HELD: Final = 8
+# Approximate number of spill files per hop. A file is removed once all of its frontiers are released.
+_FILES_PER_GROUP: Final = 8
+_MIN_FILE_BYTES: Final = 16 * 2**10  # least planned bytes of a spill file
+_WIDE_GAP: Final = 2**40  # a gap of so many bytes exceeds every file, so one read covers any hole
 _NO_WEIGHTS: Final[NDArray[Any]] = np.empty(0, dtype=np.float32)
 
 
 class ListPasses:
     """`EdgePasses` for a `ListRule`. Passes take turns. Owns files, rings, a thread and buffers until `close`.
 
-    A pass reads the pages with the frontiers' lists in file order, and the pages with the same edges' weights. It works
-    piece by piece. While the frontiers choose from one piece, a thread reads the next piece.
-
     Parameters
     ----------
     dataset : a dataset of one type, or a relation
-    rule : the sampler's rule
+    rule : the sampler's rule, by which frontiers choose edges
     folder : the spill folder for the draws
     settings : memory and disks
     piece_bytes : bytes of edges per piece. By default, as many as the memory allows
@@ -95,7 +107,7 @@ class ListPasses:
         piece_bytes = (allowed if piece_bytes is None else piece_bytes) // PAGE_BYTES * PAGE_BYTES
         self._rule = rule
         self._folder = folder
-        self._draw_bytes = memory_bytes - _PIECES_HELD * max(piece_bytes, allowed)
+        self._draw_bytes = memory_bytes - _PIECES_HELD * max(piece_bytes, allowed)  # memory of the frontiers
         self._piece_pages = piece_bytes // PAGE_BYTES
         self._settings = settings
         self._turn = threading.Lock()
@@ -110,7 +122,8 @@ class ListPasses:
             self._gap_bytes = default_sweep_gap_bytes(self._sources.path.parent)
             bounce_bytes = max(2 * piece_bytes, MAX_EXTENT_BYTES)
             self._lane = self._open_lane(bounce_bytes, io, is_direct, os_io)
-            self._back = self._open_lane(
+            # This lane reads the draws back from the spill folder.
+            self._back_lane = self._open_lane(
                 bounce_bytes, io, is_direct, os_io if folder.os_io.is_real else folder.os_io
             )
             self._pool = self._stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="gloader-lists"))
@@ -147,14 +160,17 @@ class ListPasses:
             capacity = self._capacity(len(frontiers))
             wanted = empty_bits(self._sources.record.num_pages)
             call = PassCall(label=label, cancellation=cancellation)
-            about = self._mark(frontiers, wanted, call)
-            plan = self._plan(wanted, sum(about.values()))
+            num_words = self._mark(frontiers, wanted, call)  # estimate per hop
+            plan = self._plan(wanted, sum(num_words.values()))
             groups = [frontier.hop for frontier in frontiers]
             size = self._rule.word_dtype.itemsize
             pieces = SpilledPieces(
                 self._folder,
                 groups,
-                {hop: max(_MIN_FILE_BYTES, size * words // _FILES_PER_GROUP) for hop, words in about.items()},
+                {
+                    hop: max(_MIN_FILE_BYTES, size * words // _FILES_PER_GROUP)
+                    for hop, words in num_words.items()
+                },
                 piece_bytes=capacity * size,
                 label=f"what {label} drew",
             )
@@ -166,11 +182,11 @@ class ListPasses:
             except BaseException as error:
                 pieces.give_up(error)
                 raise
-            # Passes whose files are gone are dropped here.
+            # Earlier passes whose files are all removed need no close.
             self._passes = [*(others for others in self._passes if not others.is_gone), pieces]
         cost = SweepCost(read=read, writes=pieces.writes, bytes_written=pieces.bytes_written)
         report = PassReport(way=plan.way, predicted_s=plan.seconds, pages_wanted=plan.pages_wanted, cost=cost)
-        return SweptLists(report, self._rule, pieces, self._back)
+        return SweptLists(report, self._rule, pieces, self._back_lane)
 
     def close(self) -> None:
         """Wait for a pass in progress, then release everything, and remove the passes' files. Idempotent.
@@ -189,6 +205,7 @@ class ListPasses:
             self._buffers = []
 
     def _open(self, dataset: AnyEdges, name: str, io: IoMode) -> ArrayFile:
+        """Open the file of the array ``name`` until `close`."""
         record = dataset.arrays[name]
         rule = element_rule(dataset.root / record.file, name, dataset.limits)
         reader = ArrayFile(dataset.root, record, rule=rule, io=io, os_io=dataset.os_io)
@@ -210,7 +227,13 @@ class ListPasses:
         )
 
     def _capacity(self, num_owners: int) -> int:
-        """Return the number of words that each of ``num_owners`` frontiers gathers before a write."""
+        """Return the number of words that each of ``num_owners`` frontiers gathers before a write.
+
+        Raises
+        ------
+        BudgetError
+            Less than a page is left for each frontier.
+        """
         size = self._rule.word_dtype.itemsize
         held = list_draws_bytes(self._rule, num_owners, capacity=0)
         room = (self._draw_bytes - held) // max(num_owners, 1) // PAGE_BYTES * PAGE_BYTES
@@ -237,7 +260,10 @@ class ListPasses:
         return words
 
     def _plan(self, wanted: NDArray[np.uint64], num_words: int) -> PassPlan:
-        """Return the plan for reading the pages ``wanted`` of the edges, and the matching pages of the weights."""
+        """Return the plan for reading the ``wanted`` pages of the sources, and the same edges' pages of the weights.
+
+        ``num_words`` is the expected number of drawn words, whose writing takes time too.
+        """
         plan = plan_pass(
             wanted,
             self._sources.record.num_pages,
@@ -246,7 +272,7 @@ class ListPasses:
             written_bytes=0,
             forced=self._settings.way,
         )
-        # The pass reads as many weights as sources, so the time grows by the ratio of their element sizes.
+        # The pass reads one weight per source, so the reading time grows by the ratio of the element sizes.
         read_s = plan.seconds
         if self._weights is not None:
             read_s *= 1 + self._sources.per_page / self._weights.per_page
@@ -263,50 +289,60 @@ class ListPasses:
         gap_bytes: int,
         call: PassCall,
     ) -> ReadStats:
-        """Read the pages ``wanted`` piece by piece, and let the frontiers choose."""
+        """Read the pages ``wanted`` piece by piece, and let the frontiers choose from each piece.
 
-        def take(owner: int, words: NDArray[Any]) -> None:
+        While ``draws`` choose from a piece, at most one later piece is being read, into the other buffer.
+        """
+
+        def write(owner: int, words: NDArray[Any]) -> None:
             pieces.append(owner, words.view(np.uint8))
 
         total = ReadStats(rows=0, requests=0, bytes_read=0)
-        batches = _page_batches(wanted, self._sources.record.num_pages, self._piece_pages)
-        ahead = self._read_ahead(batches, 0, gap_bytes)
-        turn = 0
+        page_batches = _page_batches(wanted, self._sources.record.num_pages, self._piece_pages)
+        next_read = self._read_ahead(page_batches, 0, gap_bytes)
+        number = 0
         try:
-            while ahead is not None:
-                piece = ahead.result()
-                turn += 1
-                ahead = self._read_ahead(batches, turn, gap_bytes)
+            while next_read is not None:
+                piece = next_read.result()
+                number += 1
+                next_read = self._read_ahead(page_batches, number, gap_bytes)
                 total += piece.cost
                 for begin, sources, weights in self._runs(piece):
                     call.cancellation.raise_if_set(f"{call.label} over {self._sources.path}")
-                    draws.offer(begin, sources, weights, take)
+                    draws.offer(begin, sources, weights, write)
         except BaseException:
-            if ahead is not None:
-                ahead.exception()  # waits: no read may still fill a buffer that the next pass uses
+            if next_read is not None:
+                next_read.exception()  # waits: no read may still fill a buffer that the next pass uses
             raise
         return total
 
-    def _read_ahead(self, batches: Iterator[IdArray], turn: int, gap_bytes: int) -> Future[_ListPiece] | None:
-        """Start to read the next pages into the other buffer. Return None if no pages are left."""
-        pages = next(batches, None)
+    def _read_ahead(
+        self, page_batches: Iterator[IdArray], number: int, gap_bytes: int
+    ) -> Future[_ListPiece] | None:
+        """Start to read piece ``number`` in the thread. Return None if no pages are left."""
+        pages = next(page_batches, None)
         if pages is None:
             return None
-        return self._pool.submit(helping(self._read), pages, self._buffers[turn % 2], gap_bytes)
+        return self._pool.submit(helping(self._read), pages, self._buffers[number % 2], gap_bytes)
 
     def _read(self, pages: IdArray, buffer: _Buffer, gap_bytes: int) -> _ListPiece:
+        """Read and verify the piece with these ``pages`` of sources into ``buffer``."""
         content = buffer.sources[: len(pages)]
         cost = self._sources.read_pages(self._lane, pages, content, gap_bytes=gap_bytes)
         if self._weights is None:
             return _ListPiece(pages=pages, sources=content, weight_pages=pages, weights=content, cost=cost)
-        # These pages hold the same edges' weights. If sources are wider, two of their pages share a page of weights.
+        # These pages hold the same edges' weights. If a source takes more bytes than a weight, two pages of sources
+        # share a page of weights.
         weight_pages = np.unique(pages * self._sources.per_page // self._weights.per_page)
-        beside = buffer.weights[: len(weight_pages)]
-        cost += self._weights.read_pages(self._lane, weight_pages, beside, gap_bytes=gap_bytes)
-        return _ListPiece(pages=pages, sources=content, weight_pages=weight_pages, weights=beside, cost=cost)
+        weights = buffer.weights[: len(weight_pages)]
+        cost += self._weights.read_pages(self._lane, weight_pages, weights, gap_bytes=gap_bytes)
+        return _ListPiece(pages=pages, sources=content, weight_pages=weight_pages, weights=weights, cost=cost)
 
     def _runs(self, piece: _ListPiece) -> Iterator[tuple[int, NDArray[Any], NDArray[Any]]]:
-        """Yield each run of consecutive edges: the first position, the sources and the weights."""
+        """Yield the runs of consecutive edges in a piece, which may skip pages of the file.
+
+        A run is the first edge's position, the sources (n,) and the weights (n,), or (0,) without weights.
+        """
         per_page = self._sources.per_page
         sources = piece.sources.reshape(-1).view(self._sources.dtype)
         begins = np.flatnonzero(np.diff(piece.pages, prepend=-2) != 1)
@@ -314,19 +350,27 @@ class ListPasses:
             begin = int(piece.pages[first]) * per_page
             # The last page has padding behind the last edge.
             count = min(int(last - first) * per_page, self._rule.graph.num_edges - begin)
-            here = sources[first * per_page : first * per_page + count]
+            run_sources = sources[first * per_page : first * per_page + count]
             if self._weights is None:
-                yield begin, here, _NO_WEIGHTS
+                yield begin, run_sources, _NO_WEIGHTS
                 continue
             weights = piece.weights.reshape(-1).view(self._weights.dtype)
             page = begin // self._weights.per_page
-            at = int(np.searchsorted(piece.weight_pages, page)) * self._weights.per_page
-            at += begin - page * self._weights.per_page
-            yield begin, here, weights[at : at + count]
+            offset = int(np.searchsorted(piece.weight_pages, page)) * self._weights.per_page
+            offset += begin - page * self._weights.per_page
+            yield begin, run_sources, weights[offset : offset + count]
 
 
 class SweptLists:
-    """The hops of one pass over lists, as `SweptHops`. Thread-safe; made by `ListPasses.sweep`."""
+    """The draws of one pass over lists, as `SweptHops`. Thread-safe; made by `ListPasses.sweep`.
+
+    Parameters
+    ----------
+    report : the pass's cost
+    rule : the sampler's rule, which defines the dtype of the records
+    pieces : the draws in the spill folder, one owner per frontier
+    lane : the lane that reads the draws back
+    """
 
     def __init__(self, report: PassReport, rule: ListRule, pieces: SpilledPieces, lane: ReadLane) -> None:
         self.report = report
@@ -335,7 +379,7 @@ class SweptLists:
         self._lane = lane
 
     def read(self, owner: int) -> NDArray[Any]:
-        """Return the records of ``frontiers[owner]``, read back and verified; see `SpilledPieces.read`."""
+        """Return the verified records of ``frontiers[owner]`` from the spill folder; see `SpilledPieces.read`."""
         return self._pieces.read(owner, self._lane, self._rule.word_dtype)
 
     def release(self, owner: int) -> None:
@@ -352,22 +396,32 @@ class _Buffer:
     """The memory for one piece."""
 
     sources: NDArray[np.uint8]  # (pages, 4096)
-    weights: NDArray[np.uint8]
+    weights: NDArray[np.uint8]  # (pages, 4096); (0, 4096) without weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ListPiece:
-    """Ascending pages of sources, and the pages of the same edges' weights."""
+    """The content of one piece: pages of sources, and the pages of the same edges' weights.
 
-    pages: IdArray
-    sources: NDArray[np.uint8]  # (pages, 4096)
-    weight_pages: IdArray
-    weights: NDArray[np.uint8]
+    Without weights, ``weight_pages`` and ``weights`` repeat the sources, and are not used.
+    """
+
+    pages: IdArray  # (p,) ascending page numbers of the sources
+    sources: NDArray[np.uint8]  # (p, 4096)
+    weight_pages: IdArray  # (q,) ascending page numbers of the weights
+    weights: NDArray[np.uint8]  # (q, 4096)
     cost: ReadStats
 
 
 def _page_batches(wanted: NDArray[np.uint64], num_pages: int, size: int) -> Iterator[IdArray]:
-    """Yield the ascending set bits in batches of ``size``. Pure."""
+    """Yield the numbers of the marked pages, ascending, in arrays of ``size``; the last may be shorter. Pure.
+
+    Parameters
+    ----------
+    wanted : one bit per page, 64 in a word
+    num_pages : number of pages
+    size : pages per array
+    """
     start = 0
     while True:
         pages = np.empty(size, dtype=np.int64)
@@ -379,7 +433,7 @@ def _page_batches(wanted: NDArray[np.uint64], num_pages: int, size: int) -> Iter
 
 @njit(cache=True, nogil=True)
 def _next_pages(wanted: NDArray[np.uint64], start: int, num_pages: int, pages: IdArray) -> tuple[int, int]:
-    """Write set bits from ``start`` on into ``pages``. Return their number, and the start of the next call."""
+    """Write the next marked pages, from ``start`` on, into ``pages`` (n,). Return their number and the next start."""
     count = 0
     while count < pages.shape[0]:
         start = next_bit(wanted, start, num_pages)

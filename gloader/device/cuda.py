@@ -1,7 +1,10 @@
 """A GPU as the compute device, and the pinned host memory that it copies from.
 
-Transfers have their own stream, and events replace waits. Small arrays are packed into one pinned block; large arrays
-are pinned in place.
+Pinned memory cannot be swapped out, so the GPU reads it without the CPU. A large array is pinned in place, in pieces.
+Small arrays are packed into one pinned block, which one copy sends.
+
+A stream is a queue of GPU work. `CudaDevice` has one stream for transfers and one for sampling; the model has its own.
+An event marks a point in a stream. Streams wait for each other's events, so that the CPU need not wait.
 """
 
 from __future__ import annotations
@@ -36,18 +39,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("gloader")
 
-# Packed arrays start at multiples of this size: a 16-byte vector load, and a multiple of every itemsize.
+# Packed arrays start at multiples of this many bytes: the size of a vector load, and a multiple of every itemsize.
 _ALIGN: Final = 16
 
-_PAGE_BYTES: Final = 4096
-# CUDA pins all pages of a call without interruption. Small pieces keep Ctrl-C responsive.
+# Bytes per call that pins memory. Such a call cannot be interrupted, so smaller pieces keep Ctrl-C responsive.
 CHUNK_BYTES: Final = 1 << 30
-# A piece size beyond every address, for memory without borders, in which copies of any length may start.
+# A piece size beyond every address: the memory is pinned by one call, so that copies of any part are one copy.
 ONE_PIECE: Final = 1 << 62
 
 
 def pack_offsets(arrays: Sequence[NDArray[Any]]) -> Offsets:
-    """Return the offset of each array in a block, and the block's bytes. Pure."""
+    """Return the byte offset of each array in a block; the last entry is the block's size. Pure."""
     ends = np.cumsum([0, *(-(-array.nbytes // _ALIGN) * _ALIGN for array in arrays)])
     return tuple(ends.tolist())
 
@@ -59,7 +61,7 @@ def pack(arrays: Sequence[NDArray[Any]], offsets: Offsets, block: NDArray[np.uin
     ----------
     arrays : arrays with any dtypes and shapes
     offsets : result of `pack_offsets`
-    block : (>= offsets[-1],) uint8; the bytes between arrays stay unchanged
+    block : (n,) uint8 with n >= offsets[-1]; the bytes between arrays stay unchanged
     """
     for array, start in zip(arrays, offsets, strict=False):
         block[start : start + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -70,8 +72,8 @@ def unpack(block: torch.Tensor, arrays: Sequence[NDArray[Any]], offsets: Offsets
 
     Parameters
     ----------
-    block : (>= offsets[-1],) uint8, filled by `pack`, on any device
-    arrays : the packed arrays; only their shapes and dtypes count
+    block : (n,) uint8 with n >= offsets[-1], filled by `pack`, on any device
+    arrays : the packed arrays; only their shapes and dtypes are used
     offsets : result of `pack_offsets`
     """
     return tuple(
@@ -83,11 +85,11 @@ def unpack(block: torch.Tensor, arrays: Sequence[NDArray[Any]], offsets: Offsets
 class PinnedArray:
     """An array that is pinned in place until `close`. Made by `pin_in_place`.
 
-    The process keeps the array alive until then. Otherwise the device could access unmapped memory.
+    Until then, a global set keeps the array alive, so that the device never reads unmapped memory.
 
     Parameters
     ----------
-    array : the memory; kept alive
+    array : the memory
     runtime : the calls that pin and unpin
     """
 
@@ -103,7 +105,7 @@ class PinnedArray:
         return self._array
 
     def pin(self, start: int, num_bytes: int) -> Any:
-        """Pin a piece; return 0 or CUDA's error."""
+        """Pin ``num_bytes`` from address ``start`` on. Return CUDA's error code, 0 for success."""
         _PINNED.add(self)
         # The start is recorded before the call, so that `close` unpins the piece even after a Ctrl-C, which is raised
         # when the call returns.
@@ -114,7 +116,7 @@ class PinnedArray:
         return status
 
     def close(self) -> None:
-        """Unpin the array. Idempotent. A forked child does nothing: the memory is its parent's."""
+        """Unpin the array. Idempotent. A forked child unpins nothing, because its parent owns the memory."""
         if os.getpid() == self._process:
             while self.starts:
                 # The start is removed after the call: a Ctrl-C in between repeats the call, which CUDA then refuses.
@@ -123,7 +125,7 @@ class PinnedArray:
         _PINNED.discard(self)
 
 
-_PINNED: Final[set[PinnedArray]] = set()
+_PINNED: Final[set[PinnedArray]] = set()  # all arrays that are pinned now
 
 
 def _unpin_all() -> None:
@@ -131,8 +133,8 @@ def _unpin_all() -> None:
         pinned.close()
 
 
-# At the end of the process, finalizers run in the reverse order of their creation. This finalizer is older than any
-# loader's, so that no loader sends any more when it runs.
+# At the end of the process, finalizers run in the reverse order of their creation. This one is created before any
+# loader's finalizer, so all loaders have stopped sending when it runs.
 weakref.finalize(PinnedArray, _unpin_all)
 
 
@@ -141,7 +143,7 @@ def pin_in_place(
 ) -> PinnedArray | None:
     """Pin ``array`` piece by piece. If the system refuses a piece, unpin the others and return None.
 
-    A refusal is no error: the log gives the reason, and the rows take a slower path.
+    A refusal is no error: the log gives the reason, and the rows are copied more slowly.
 
     Parameters
     ----------
@@ -156,7 +158,7 @@ def pin_in_place(
             status = pinned.pin(start, num_bytes)
             if int(status) != 0:
                 logger.warning(
-                    "%s of host memory cannot be pinned in place (CUDA error %d: %s): its rows take a slower way",
+                    "%s of host memory cannot be pinned in place (CUDA error %d: %s): its rows are copied more slowly",
                     format_bytes(array.nbytes),
                     int(status),
                     runtime.cudaGetErrorString(status),
@@ -169,8 +171,7 @@ def pin_in_place(
 def pinned_bytes(num_bytes: int, runtime: CudaHostMemory) -> NDArray[np.uint8] | None:
     """Return touched, pinned memory (num_bytes,) that starts on a page, or None if the system refuses.
 
-    Exactly the pages of ``num_bytes`` are pinned. When the last view is freed, the memory is unpinned and then
-    unmapped.
+    When the last view is freed, the memory is unpinned and then unmapped.
     """
     # A child does not inherit the memory: if it shared a page, the first process to write the page would get a copy.
     # With older kernels the device would then still read the pinned original.
@@ -178,18 +179,19 @@ def pinned_bytes(num_bytes: int, runtime: CudaHostMemory) -> NDArray[np.uint8] |
     pinned = pin_in_place(memory, runtime, chunk_bytes=ONE_PIECE)
     if pinned is None:
         return None
-    # The memoryview makes every later view reference this array: see `BufferRing.acquire`.
+    # numpy makes a view of a view reference the original memory. Because of the memoryview, later views reference
+    # ``lease`` instead, so that it lives as long as any of them; see `BufferRing.acquire`.
     lease = np.frombuffer(memory.data, dtype=np.uint8, count=num_bytes)
-    # At the end of the process `_unpin_all` unpins it, because a loader's threads may still send from here.
+    # Not at exit: a loader's threads may still send from this memory then. `_unpin_all` unpins it later.
     weakref.finalize(lease, close_in_finalizer, pinned.close).atexit = False
     return lease
 
 
 def pieces(address: int, num_bytes: int, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[tuple[int, int]]:
-    """Yield address and length of a range's pieces, in order. Pure.
+    """Yield the address and the length of each piece of a range, in order. Pure.
 
-    Borders are at multiples of ``chunk_bytes`` in the address, not in the range, so that a part of pinned memory has
-    the same borders as all of it. No page is pinned twice, and no copy crosses a border.
+    Pieces end at addresses that are multiples of ``chunk_bytes``. So a part of a pinned array is cut at the same
+    addresses as the full array. No page is pinned twice, and no copy crosses the border of a piece.
 
     Parameters
     ----------
@@ -204,12 +206,12 @@ def pieces(address: int, num_bytes: int, *, chunk_bytes: int = CHUNK_BYTES) -> I
         start = stop
 
 
-_WARM_UP_ROWS: Final = 16
-_DEVICE_POINTER: Final = 3  # CU_POINTER_ATTRIBUTE_DEVICE_POINTER
+_WARM_UP_ROWS: Final = 16  # rows that the gather kernel's trial run gathers
+_DEVICE_POINTER: Final = 3  # the driver's CU_POINTER_ATTRIBUTE_DEVICE_POINTER
 
 
 class CudaMark:
-    """An event on the sending stream."""
+    """A `Mark`: an event on one of the GPU's streams."""
 
     def __init__(self, event: torch.cuda.Event, place: torch.device) -> None:
         self._event = event
@@ -227,16 +229,19 @@ class CudaMark:
             self._event.synchronize()
 
     def precede(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Let this thread's stream wait for the event; ``tensors`` count as used by that stream."""
+        """Make this thread's current stream wait for the event.
+
+        ``tensors`` are recorded as used by that stream, so that their memory is not reused too early.
+        """
         stream = torch.cuda.current_stream(self._place)
         stream.wait_event(self._event)
-        # The tensors were allocated on the sending stream. Without this record the allocator would reuse their memory
-        # too early.
+        # The tensors were allocated on another stream. Without this record the allocator could reuse their memory as
+        # soon as that stream no longer needs it.
         for tensor in tensors:
             tensor.record_stream(stream)
 
     def seconds_since(self, other: CudaMark) -> float:
-        """Return the device's seconds between two events of `CudaDevice.mark_computing`."""
+        """Return the GPU's seconds from ``other`` to this event. Both are from `CudaDevice.mark_computing`."""
         with torch.cuda.device(self._place):
             return float(other._event.elapsed_time(self._event)) / 1e3
 
@@ -266,7 +271,7 @@ class CudaDevice:
         # Sampling has its own stream: on the sending stream, a gather over the link would delay every later hop.
         self._sampling_stream = torch.cuda.Stream(self._place)  # type: ignore[no-untyped-call]
         self._host_memory = CudaHostMemory(self._place)
-        self._registers = True  # until the system refuses a buffer
+        self._registers = True  # whether `host_buffer` pins in place; False once the system refused
         self._uploads = _UploadBlocks()
 
     @property
@@ -282,8 +287,8 @@ class CudaDevice:
     def host_buffer(self, num_bytes: int) -> NDArray[np.uint8]:
         """Return page-aligned memory pinned in place; it is unpinned and unmapped with its last view.
 
-        If the system refuses, torch pins other memory, which may take and keep twice as much. If that fails too, the
-        memory is ordinary.
+        If the system refuses, the memory is pinned by torch, whose allocator may take and keep twice as much. If that
+        fails too, the memory is not pinned.
         """
         memory = pinned_bytes(num_bytes, self._host_memory) if self._registers else None
         if memory is None:
@@ -296,14 +301,14 @@ class CudaDevice:
         return torch.empty(shape, dtype=dtype, device=self._place)
 
     def free_bytes(self) -> int:
-        """Return the free bytes, including the memory that torch keeps for later."""
+        """Return the GPU's free bytes, after torch has released its unused memory."""
         with torch.cuda.device(self._place):
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
             return int(torch.cuda.mem_get_info()[0])
 
     def most_bytes_of(self, step: Callable[[], object]) -> int:
-        """Run ``step`` and return its peak of device bytes reserved by torch."""
+        """Run ``step`` and return by how many bytes it raised the peak of the device memory that torch reserves."""
         with torch.cuda.device(self._place):
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
@@ -337,8 +342,8 @@ class CudaDevice:
         return unpack(sent, arrays, offsets)
 
     def copy(self, rows: torch.Tensor, out: torch.Tensor) -> None:
-        """Copy by the copy engine, parallel to the model's kernels."""
-        # CUDA does not guarantee one copy across memory that was pinned by two calls, as large features are.
+        """Copy by the GPU's copy engine, parallel to the model's kernels."""
+        # CUDA does not guarantee a copy across the border of two pinned pieces, which large features have.
         source, target, size = rows.view(-1), out.view(-1), rows.element_size()
         first = rows.data_ptr()
         for start, num_bytes in pieces(first, rows.nbytes):
@@ -351,7 +356,7 @@ class CudaDevice:
 
     @property
     def can_launch(self) -> bool:
-        """True if the gather kernel runs here; tried once per process."""
+        """True if the gather kernel runs on this GPU. A trial run decides, once per process."""
         return gather_kernel(self._place) is not None
 
     def mark_computing(self) -> CudaMark:
@@ -370,14 +375,14 @@ class CudaDevice:
         return CudaMark(event, self._place)
 
     def pin(self, array: NDArray[Any]) -> PinnedArray | None:
-        """Pin ``array`` in place. Return None if that fails, or without the kernel that would read the array."""
+        """Pin ``array`` in place, so that the gather kernel reads it. Return None if either is not possible."""
         if not self.can_launch:
             return None
         pinned = pin_in_place(array, self._host_memory)
         if pinned is not None and not self._host_memory.is_one_array(pinned.starts):
             logger.warning(
-                "%s of features do not lie in one piece for %s, which cannot read them in place: each batch is "
-                "gathered into pinned buffers instead",
+                "%s of features are not one array to %s, which cannot read them in place: the CPU gathers each batch "
+                "into pinned buffers instead",
                 format_bytes(array.nbytes),
                 self._place,
             )
@@ -389,8 +394,8 @@ class CudaDevice:
 class CudaHostMemory:
     """The CUDA runtime's calls for pinned memory, made for one GPU.
 
-    Each call makes its GPU the thread's current GPU. Otherwise a thread without a GPU would open a context on the first
-    GPU, which takes about 0.4 GB there, even if another rank owns that GPU.
+    During each call, ``place`` is the thread's current GPU. Otherwise a thread without a current GPU would open a
+    context on the first GPU, even if another rank owns that GPU. A context takes about 0.4 GB.
 
     Parameters
     ----------
@@ -401,19 +406,19 @@ class CudaHostMemory:
         self._place = place
 
     def cudaHostRegister(self, address: int, num_bytes: int, flags: int, /) -> Any:  # noqa: N802 - CUDA's name
-        """Pin memory; return 0 or CUDA's error.
+        """Pin memory. Return CUDA's error code, 0 for success.
 
         Parameters
         ----------
         address : the first byte's address
-        num_bytes : bytes in one piece
+        num_bytes : bytes to pin
         flags : 0 for plain pinned memory
         """
         with torch.cuda.device(self._place):
             return self._noted(torch.cuda.cudart().cudaHostRegister(address, num_bytes, flags))  # type: ignore[no-untyped-call]
 
     def cudaHostUnregister(self, address: int, /) -> Any:  # noqa: N802 - CUDA's name
-        """Unpin the memory that begins at ``address``."""
+        """Unpin the memory that was pinned at ``address``. Return CUDA's error code, 0 for success."""
         with torch.cuda.device(self._place):
             return self._noted(torch.cuda.cudart().cudaHostUnregister(address))  # type: ignore[no-untyped-call]
 
@@ -424,18 +429,20 @@ class CudaHostMemory:
     def is_one_array(self, starts: Sequence[int]) -> bool:
         """Return True if memory pinned in pieces is one array to the GPU too.
 
-        Triton takes the GPU's address of an array's first byte. If it equals the host's address, as on Linux with x86,
-        every piece follows the previous one. Otherwise, or if the driver gives no address, a piece may lie anywhere.
+        A kernel gets only the GPU's address of the array's first byte. On Linux with x86, the GPU's addresses equal the
+        host's, so the pieces are consecutive. In general they are consecutive if all pieces' addresses differ from the
+        host's by the same amount.
 
         Parameters
         ----------
-        starts : addresses of the pieces
+        starts : the pieces' addresses on the host
         """
         with torch.cuda.device(self._place):
             shifts = {_device_address(start) - start for start in starts} if len(starts) > 1 else set()
         return len(shifts) <= 1
 
     def _noted(self, status: Any) -> Any:
+        """Return ``status``, after an error was cleared from the runtime."""
         if int(status) != 0:
             # The runtime keeps its last error, and would raise it at the next, valid kernel. `ones` launches such a
             # kernel; `zeros` may not.
@@ -447,16 +454,17 @@ class CudaHostMemory:
 class _UploadBlocks:
     """Pinned blocks for copies of small arrays. A block is lent again after the GPU has read it. Thread-safe.
 
-    There are as many blocks as copies in flight, and each has the largest size so far.
+    A block that is too small for a copy is dropped, and replaced by a larger block. There are about as many blocks as
+    copies in flight.
     """
 
     def __init__(self) -> None:
-        # A block is first removed in one step, so that no two threads get the same block.
+        # Each block with the mark after its copy. `popleft` is one step, so that no two threads get the same block.
         self._sent: deque[tuple[CudaMark, NDArray[np.uint8]]] = deque()
 
     @contextmanager
     def lend(self, num_bytes: int, device: CudaDevice) -> Iterator[NDArray[np.uint8]]:
-        """Lend a block (num_bytes,) to a copy inside the ``with`` block, on this thread's stream."""
+        """Lend memory (num_bytes,) for one copy on this thread's stream, which starts inside the ``with`` block."""
         block = self._take_read(num_bytes)
         if block is None:
             # The spare room is for slightly larger batches.
@@ -494,7 +502,7 @@ def gather_kernel(place: torch.device) -> LaunchGather | None:
             out = torch.zeros_like(rows)
             launch_gather(ids, RowParts(table=RowTable(rows=rows), slot_of=None, host=None), out, None)
             if not torch.equal(out, rows.flip(0)):
-                raise RuntimeError("it brought other rows than were asked for")  # noqa: TRY301 - as any other failure
+                raise RuntimeError("it returned wrong rows")  # noqa: TRY301 - as any other failure
     except Exception as error:  # noqa: BLE001 - torch gathers after any failure
         reason = (str(error).splitlines() or [""])[0]
         logger.warning(
@@ -512,18 +520,20 @@ def gather_kernel(place: torch.device) -> LaunchGather | None:
 def _bytes_of_torch(num_bytes: int) -> NDArray[np.uint8]:
     """Return memory pinned by torch, or ordinary memory if that fails."""
     try:
-        found: NDArray[np.uint8] = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True).numpy()
+        memory: NDArray[np.uint8] = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True).numpy()
     except RuntimeError as error:
-        logger.warning("buffers are not pinned, and copies from them slower (%s)", str(error).splitlines()[0])
+        logger.warning(
+            "buffers are not pinned, and copies from them are slower (%s)", str(error).splitlines()[0]
+        )
         return warm_bytes(num_bytes)
-    return found
+    return memory
 
 
 def _device_address(address: int) -> int:
     """Return the current GPU's address of pinned host memory, or 0 if the driver gives none."""
-    found = ctypes.c_uint64(0)
-    with suppress(OSError, AttributeError):
-        ask = ctypes.CDLL("libcuda.so.1").cuPointerGetAttribute
-        if ask(ctypes.byref(found), _DEVICE_POINTER, ctypes.c_uint64(address)) != 0:
+    device_address = ctypes.c_uint64(0)
+    with suppress(OSError, AttributeError):  # no driver, or one without this function
+        get_attribute = ctypes.CDLL("libcuda.so.1").cuPointerGetAttribute
+        if get_attribute(ctypes.byref(device_address), _DEVICE_POINTER, ctypes.c_uint64(address)) != 0:
             return 0
-    return found.value
+    return device_address.value

@@ -1,4 +1,9 @@
-"""Neighbour sampling on a device that holds the topology; its batches equal the CPU sampler's, bit for bit."""
+"""Neighbour sampling on a device that holds the topology; its batches equal the CPU sampler's, bit for bit.
+
+`DeviceSampler` calls the kernels of `gloader.device.sampling_kernels` hop by hop. A hop takes sampled in-edges of its
+destinations, which are all nodes so far (layered), or only the nodes that the last hop found (merged). A label is a
+node's local id, its index among the batch's nodes.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +33,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Hop:
-    """A hop's edges in arrays with spare room. After the count, its destinations are nodes ``first`` to ``last``."""
+    """A hop's edges, in arrays with spare room until `cut`. Its destinations are the batch's nodes ``first:last``."""
 
     to: Destinations
-    indices: torch.Tensor  # int32
-    edge_ids: torch.Tensor  # int64
-    first: int = 0
+    indices: torch.Tensor  # int32, each edge's source, as a local id
+    edge_ids: torch.Tensor  # int64, each edge's position in the graph
+    first: int = 0  # known after `cut`
     last: int = 0
 
     def cut(self, first: int, last: int, num_edges: int) -> _Hop:
@@ -50,15 +55,15 @@ class _Hop:
 class DeviceSampler:
     """A `NeighborSampler` on a device. Pure and thread-safe: calls take turns.
 
-    A batch stays on the device, see `SampledOnDevice`; the host receives its nodes, and waits only for them. The device
-    counts nodes and edges itself, in arrays with room for all edges that the fan-outs allow. If this room would be too
-    large, the host also waits for the hop's count.
+    A batch's topology stays on the device, see `SampledOnDevice`. The host receives only the batch's nodes, at the end.
+    Until then it does not wait: the arrays have room for all edges that the fan-outs allow, and the device counts nodes
+    and edges itself. If this room would be too large for a hop, the host waits for the hop's count.
 
     Holds 4 bytes per node on the device, in addition to the topology.
 
     Parameters
     ----------
-    sampler : sampler of the same batches, in the same layout; its draws have no weights
+    sampler : the CPU sampler of the same batches; its draws have no weights
     graph : the topology of ``sampler``, on ``device``
     device : device that runs Triton's kernels
     """
@@ -73,8 +78,9 @@ class DeviceSampler:
         self.graph = graph
         self._device = device
         self._lock = threading.Lock()
-        self._labels: torch.Tensor | None = None  # (N,), clean; None before the first call and during a call
-        self._here: IdArray = np.empty(0, dtype=np.int64)  # host memory for copies from the device
+        # (N,) int32, all `UNSEEN` between calls; None before the first call and during a call
+        self._labels: torch.Tensor | None = None
+        self._host_copy: IdArray = np.empty(0, dtype=np.int64)  # host memory for copies from the device
 
     def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> SampledBatch:
         """Sample the neighbourhood of ``seeds`` (B,); errors as in `NeighborSampler.sample`.
@@ -84,11 +90,11 @@ class DeviceSampler:
         ConfigError
             Edges are excluded, which the device does not support.
         """
-        given = unexcluded_seeds(seeds, sampler="the device", instead="sampling_device='cpu'")
-        checked = checked_seeds(given.nodes, self.graph.num_nodes)
+        batch_seeds = unexcluded_seeds(seeds, sampler="the device", instead="sampling_device='cpu'")
+        checked = checked_seeds(batch_seeds.nodes, self.graph.num_nodes)
         require_distinct(checked)
         with self._lock, self._device.sampling():
-            # A failed call leaves labels behind, so that the next call allocates new labels.
+            # A failed call leaves wrong labels. It also leaves None here, so that the next call allocates new labels.
             labels, self._labels = self._labels, None
             if labels is None:
                 labels = torch.full(
@@ -97,12 +103,16 @@ class DeviceSampler:
                     dtype=torch.int32,
                     device=self._device.place,
                 )
-            found, on_host, hops = self._sample_hops(batch_id, checked, labels)
-            nodes = self._owned(found)
-            degrees = self._owned(self.graph.indptr[found + 1] - self.graph.indptr[found], torch.float32)
+            on_device, on_host, hops = self._sample_hops(batch_id, checked, labels)
+            nodes = self._owned(on_device)
+            degrees = self._owned(
+                self.graph.indptr[on_device + 1] - self.graph.indptr[on_device], torch.float32
+            )
             make = self._merged_blocks if self._is_merged else self._layered_blocks
-            blocks = make(hops, len(found), degrees)
-            labels.index_fill_(0, found, sampling_kernels.UNSEEN)  # no other entry was touched
+            blocks = make(hops, len(on_device), degrees)
+            labels.index_fill_(
+                0, on_device, sampling_kernels.UNSEEN
+            )  # only these nodes' entries were written
             self._labels = labels
             made = self._device.mark_computing()
         return SampledBatch(
@@ -111,22 +121,22 @@ class DeviceSampler:
             num_seeds=len(checked),
             blocks=(),
             on_device=SampledOnDevice(nodes=nodes, src_degree=degrees, blocks=blocks, made=made),
-            links=given.links,
+            links=batch_seeds.links,
         )
 
     def _sample_hops(
         self, batch_id: BatchId, seeds: IdArray, labels: torch.Tensor
     ) -> tuple[torch.Tensor, IdArray, list[_Hop]]:
         """Return a batch's nodes (U,) in first-seen order, on device and host, and its hops from the seeds on."""
-        of, nodes = self._begun(batch_id, seeds, labels)
+        state, nodes = self._begun(batch_id, seeds, labels)
         hops: list[_Hop] = []
         most_nodes = most_new = len(seeds)  # upper bounds for all nodes, and for the last hop's new nodes
         for hop, fanout in enumerate(self._fanouts):
             most_rows = most_new if self._is_merged else most_nodes
-            to = sampling_kernels.launch_count(of, nodes, hop=hop, fanout=fanout, capacity=most_rows)
+            to = sampling_kernels.launch_count(state, nodes, hop=hop, fanout=fanout, capacity=most_rows)
             most_edges = room_of_hop(most_rows, fanout)
             if most_edges is None:
-                ends, totals, offset = self._fetched(of.ends, of.totals, to.offsets[-1:])
+                ends, totals, offset = self._fetched(state.ends, state.totals, to.offsets[-1:])
                 totals[hop] = offset[0]
                 self._require_fit(batch_id, ends, totals[: hop + 1])
                 most_nodes, most_edges = int(ends[hop + 1]), int(totals[hop])
@@ -138,32 +148,35 @@ class DeviceSampler:
             indices = torch.empty_like(edge_ids, dtype=torch.int32)
             hops.append(_Hop(to=to, indices=indices, edge_ids=edge_ids))
             if most_edges:
-                sources = sampling_kernels.launch_pick(of, nodes, to, edge_ids, hop=hop, is_drawn=fanout >= 0)
-                sampling_kernels.launch_relabel(of, nodes, to, sources, indices, hop=hop)
+                sources = sampling_kernels.launch_pick(
+                    state, nodes, to, edge_ids, hop=hop, is_drawn=fanout >= 0
+                )
+                sampling_kernels.launch_relabel(state, nodes, to, sources, indices, hop=hop)
             else:
-                of.ends[hop + 2 : hop + 3].copy_(of.ends[hop + 1 : hop + 2])
-        ends, totals, on_host = self._fetched(of.ends, of.totals, nodes)
+                state.ends[hop + 2 : hop + 3].copy_(state.ends[hop + 1 : hop + 2])
+        ends, totals, on_host = self._fetched(state.ends, state.totals, nodes)
         self._require_fit(batch_id, ends, totals)
         count = int(ends[-1])
         cut = [
-            found.cut(self._first(ends, hop), int(ends[hop + 1]), int(totals[hop]))
-            for hop, found in enumerate(hops)
+            with_room.cut(self._first(ends, hop), int(ends[hop + 1]), int(totals[hop]))
+            for hop, with_room in enumerate(hops)
         ]
         return nodes[:count], on_host[:count].copy(), cut
 
     def _begun(
         self, batch_id: BatchId, seeds: IdArray, labels: torch.Tensor
     ) -> tuple[Sampling, torch.Tensor]:
-        """Return a batch before its first hop, and its nodes so far."""
+        """Return a batch's state before its first hop, and its nodes so far, which are the seeds."""
         num_hops = len(self._fanouts)
-        # One copy sends everything. The seeds start after an even number of values, as kernels need 16-byte alignment.
+        # One copy sends the counts, the keys and the seeds. The seeds start after an even number of int64 values,
+        # because kernels need an alignment of 16 bytes.
         keys_at = 2 * num_hops + 2
         head = np.zeros(keys_at + num_hops + num_hops % 2, dtype=np.int64)
         head[1] = len(seeds)
         keys = [layer_key(self._seed, batch_id.epoch, batch_id.index, hop) for hop in range(num_hops)]
         head[keys_at : keys_at + num_hops] = np.array(keys, dtype=np.uint64).view(np.int64)
         (sent,) = self._device.upload((np.concatenate([head, seeds]),))
-        of = Sampling(
+        state = Sampling(
             graph=self.graph,
             labels=labels,
             ends=sent[: num_hops + 2],
@@ -172,14 +185,14 @@ class DeviceSampler:
             is_merged=self._is_merged,
             is_replaced=self._is_replaced,
         )
-        return of, sent[len(head) :]
+        return state, sent[len(head) :]
 
     def _first(self, ends: IdArray, hop: int) -> int:
-        """Return the first destination of ``hop``; ``ends`` is `Sampling.ends`."""
+        """Return the local id of the first destination of ``hop``; ``ends`` is `Sampling.ends`."""
         return int(ends[hop]) if self._is_merged else 0
 
     def _require_fit(self, batch_id: BatchId, ends: IdArray, totals: IdArray) -> None:
-        """Raise ConfigError if a hop is too large for local ids. ``totals`` holds the first hops' edges."""
+        """Raise ConfigError if a hop is too large for local ids. ``totals`` has the edges of each hop so far."""
         total = 0
         for hop, num_edges in enumerate(totals.tolist()):
             total = num_edges + (total if self._is_merged else 0)
@@ -189,6 +202,7 @@ class DeviceSampler:
     def _layered_blocks(
         self, hops: Sequence[_Hop], num_nodes: int, degrees: torch.Tensor
     ) -> tuple[DeviceBlock, ...]:
+        """Return one block per hop, the seeds' block last, in the layered layout."""
         num_src = [*(hop.last for hop in hops[1:]), num_nodes]
         blocks = [
             DeviceBlock(
@@ -206,7 +220,7 @@ class DeviceSampler:
     def _merged_blocks(
         self, hops: Sequence[_Hop], num_nodes: int, degrees: torch.Tensor
     ) -> tuple[DeviceBlock, ...]:
-        """Return the prefixes of the joined hops, see `MergedBatch.to_blocks`."""
+        """Return the blocks in the merged layout: prefixes of all hops' joined edges, see `MergedBatch.to_blocks`."""
         shifts = np.cumsum([0, *(len(hop.indices) for hop in hops)]).tolist()
         offsets = [hop.to.offsets[1:] + shift for hop, shift in zip(hops, shifts, strict=False)]
         indptr = self._owned(torch.cat([hops[0].to.offsets[:1], *offsets]), torch.int32)
@@ -229,17 +243,17 @@ class DeviceSampler:
     def _fetched(self, *values: torch.Tensor) -> list[IdArray]:
         """Return ``values`` (int64) in host memory after the device has computed them. Valid until the next call."""
         starts = np.cumsum([0, *map(len, values)]).tolist()
-        if len(self._here) < starts[-1]:
-            self._here = self._device.host_buffer(8 * starts[-1]).view(np.int64)
-        found = [self._here[start:end] for start, end in itertools.pairwise(starts)]
-        for array, tensor in zip(found, values, strict=True):
+        if len(self._host_copy) < starts[-1]:
+            self._host_copy = self._device.host_buffer(8 * starts[-1]).view(np.int64)
+        arrays = [self._host_copy[start:end] for start, end in itertools.pairwise(starts)]
+        for array, tensor in zip(arrays, values, strict=True):
             torch.from_numpy(array).copy_(tensor, non_blocking=True)
         # A thread that waits for a mark sleeps. A thread that waits for a copy occupies a core.
         self._device.mark_computing().wait()
-        return found
+        return arrays
 
     def _owned(self, values: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Return a copy of ``values`` in the batch's memory."""
+        """Return a copy of ``values`` without spare room, as ``dtype``."""
         owned = self._device.empty(tuple(values.shape), dtype or values.dtype)
         owned.copy_(values)
         return owned

@@ -21,9 +21,9 @@ def has_other_ranks() -> bool:
 
 
 def dry_step(model: torch.nn.Module, loss_of: Callable[[B], torch.Tensor]) -> Callable[[B], None]:
-    """Return a function that computes a batch's loss and gradients, and then puts the model back as it was.
+    """Return a function that computes a batch's loss and gradients, and then restores the model.
 
-    Buffers (running statistics), the training mode and the random states are restored; gradients are dropped.
+    Buffers (running statistics), the training mode and the random states are restored. Gradients are dropped.
 
     Parameters
     ----------
@@ -35,8 +35,8 @@ def dry_step(model: torch.nn.Module, loss_of: Callable[[B], torch.Tensor]) -> Ca
         devices = [] if batch.y.device.type == "cpu" else [batch.y.device]
         buffers = [buffer.clone() for buffer in model.buffers()]
         was_training = model.training
-        # The trial also holds the memory that training keeps between steps. Adam takes twice the parameters after its
-        # first step. With other ranks, DDP holds the gradients once more, in its buckets.
+        # Training keeps memory between steps, which the trial must hold too, as copies of the parameters. Adam keeps
+        # two copies after its first step. With other ranks, DDP keeps the gradients once more, in its buckets.
         copies = 3 if has_other_ranks() else 2
         state = [torch.empty((copies, *p.shape), dtype=p.dtype, device=p.device) for p in model.parameters()]
         with torch.random.fork_rng(devices=devices):

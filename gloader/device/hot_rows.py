@@ -1,4 +1,8 @@
-"""The hottest rows, chosen before the first epoch by sampling, by probability or by degree."""
+"""The hottest rows, chosen before the first epoch by sampling, by probability or by degree.
+
+A hot row is needed by many batches, so it is worth a slot in the device's static cache. A table has the feature rows of
+one node type. `heat_of_tables` returns a score per row, and `RowHeat.plan` takes the rows with the highest scores.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,8 @@ if TYPE_CHECKING:
     from gloader.samplers import HeteroGraph
     from gloader.types import AnySampler, IdArray
 
-# Batches to presample: an epoch, but enough to distinguish hot from cold, and at most some seconds of work.
+# Bounds for the number of batches to presample, which is normally one epoch. The lower bound suffices to distinguish
+# hot rows from cold rows. The upper bound keeps the work below a few seconds.
 LEAST_PRESAMPLED: Final = 64
 MOST_PRESAMPLED: Final = 512
 
@@ -41,8 +46,11 @@ MOST_PRESAMPLED: Final = 512
 class RowHeat:
     """Access frequency of a table's rows, in the same unit for all tables."""
 
-    scores: NDArray[np.integer] | NDArray[np.floating]  # (N,)
-    degrees: Callable[[], IdArray] | None = None  # (N,) out-degrees; None if scores are not counts
+    scores: (
+        NDArray[np.integer] | NDArray[np.floating]
+    )  # (N,) batches with the row, its probability, or its degree
+    # Function that returns the out-degrees (N,), which rank rows without accesses. None if scores are no such counts
+    degrees: Callable[[], IdArray] | None = None
 
     def plan(self, num_rows: int) -> DeviceCachePlan:
         """Return the plan that holds the ``num_rows`` hottest rows."""
@@ -51,7 +59,7 @@ class RowHeat:
         if self.degrees is None:
             return plan_device_cache(self.scores, num_rows)
         counts = cast("IdArray", self.scores)
-        # Too few nodes were sampled to fill the cache, so that degrees rank the rest.
+        # If fewer nodes were sampled than the cache holds, degrees rank the other nodes.
         tail = None if np.count_nonzero(counts) >= num_rows else self.degrees()
         return plan_device_cache(counts, num_rows, tail=tail, accesses=counts)
 
@@ -59,7 +67,7 @@ class RowHeat:
 def presampled_counts(
     sampler: AnySampler, order: AnyOrder, *, num_nodes: Mapping[int, int], threads: int = 1
 ) -> tuple[IdArray, ...]:
-    """Count each node's batches in the first epoch (GNNLab, EuroSys'22, section 6.3). Pure.
+    """Count the presampled batches that contain each node (GNNLab, EuroSys'22, section 6.3). Pure.
 
     Parameters
     ----------
@@ -87,14 +95,14 @@ def presampled_counts(
         return sampler.sample(batch, seeds).node_arrays
 
     counts = tuple(np.zeros(count, dtype=np.int64) for count in num_nodes.values())
-    # Batches are sampled in rounds: otherwise all batches would be sampled before the count, and held.
+    # A round of batches is counted before the next round is sampled, so that few batches are held in memory.
     for start in range(0, num_batches, 2 * threads):
         numbers = range(start, min(start + 2 * threads, num_batches))
         for arrays in run_together(
             [partial(nodes_of, number) for number in numbers], threads=threads, name="gloader-presample"
         ):
-            for node_type, mine in zip(num_nodes, counts, strict=True):
-                mine[arrays[node_type]] += 1  # once per batch, even with several places
+            for node_type, type_counts in zip(num_nodes, counts, strict=True):
+                type_counts[arrays[node_type]] += 1  # once per batch, even if the node occurs several times
     return counts
 
 
@@ -113,7 +121,8 @@ def heat_of_tables(
 
     Parameters
     ----------
-    hotness : "presampled" counts batches, "vip" predicts them, "degree" counts edges of all relations from a type
+    hotness : "presampled" counts a row's batches in a sample, "vip" computes the probability that a batch needs the
+        row, "degree" counts the node's out-edges over all relations
     types : each table's node type number
     graph : the graph; "vip" and "degree" read all of its edges
     sampler, order : the run's sampler and order; seeds are numbered over all types
@@ -124,7 +133,7 @@ def heat_of_tables(
     Raises
     ------
     ConfigError
-        Seeds are edges, and "vip" needs nodes.
+        "vip" was requested, and the seeds are edges.
     ThreadStartError
         The system allows no more threads.
     """
@@ -144,7 +153,10 @@ def heat_of_tables(
     counts = presampled_counts(
         sampler, order, num_nodes={number: num_nodes[number] for number in types}, threads=threads
     )
-    return tuple(RowHeat(scores=mine, degrees=of_type) for mine, of_type in zip(counts, degrees, strict=True))
+    return tuple(
+        RowHeat(scores=type_counts, degrees=of_type)
+        for type_counts, of_type in zip(counts, degrees, strict=True)
+    )
 
 
 def _type_degrees(graph: HeteroGraph, number: int) -> IdArray:
@@ -157,6 +169,7 @@ def _type_degrees(graph: HeteroGraph, number: int) -> IdArray:
 
 
 def _edges_of(graph: HeteroGraph, fanouts: Sequence[tuple[int, ...]]) -> list[RelationEdges]:
+    """Return each relation's edges with its fan-outs, in graph order."""
     numbers = {name: number for number, name in enumerate(graph.node_types)}
     return [
         RelationEdges(

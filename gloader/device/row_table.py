@@ -1,6 +1,8 @@
 """Tables of feature rows that a device can read, and the gather of rows by ids.
 
-Rows keep their stored dtype. If the kernel can run, it gathers rows from the device and from the host in one pass.
+A batch's rows come from up to two places. The device's table holds the rows of some nodes; the index in it is a node's
+slot. The host's table has the other rows, in pinned memory. Rows keep their stored dtype, and are widened to float32 by
+the gather. If the gather kernel can run, it reads both tables in one pass. Otherwise torch operations do the same.
 """
 
 from __future__ import annotations
@@ -35,37 +37,36 @@ def torch_dtype(form: RowFormat) -> torch.dtype:
         raise ShapeError(
             f"a device cache holds {', '.join(others)} or {last} rows, not {form.dtype}; use device_cache=0"
         )
-    found: torch.dtype = getattr(torch, name)
-    return found
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowTable:
     """Feature rows as tensors: on a device, or in host memory that the device reads in place."""
 
-    rows: torch.Tensor  # (C, F) in a dtype of stored features, contiguous
-    # float32 factors of int8 rows, on the device: (C,), or (N,) by node for rows that the host gathers per batch
+    rows: torch.Tensor  # (C, F) in a dtype of stored features, contiguous; C is the number of rows here
+    # float32 factors of int8 rows, on the device. (C,), or (N,) by node id if the host gathered the rows for one batch
     scale: torch.Tensor | None = None
 
     def widened(self, index: torch.Tensor) -> torch.Tensor:
-        """Return the rows ``index`` (U,) as float32 (U, F); rows and index on one device."""
+        """Return the rows ``index`` (U,) as float32 (U, F). ``rows`` and ``index`` must be on the same device."""
         rows = widen(self.rows[index])
         return rows if self.scale is None else rows * self.scale[index, None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowParts:
-    """The places of a batch's rows.
+    """The tables that hold a batch's rows.
 
-    If node v has a slot, its row is ``table.rows[slot_of[v]]``. Otherwise it is ``host.rows[p]`` for position p in the
-    batch, or ``host.rows[v]`` if the host table holds all rows. The factor of a host row is ``host.scale[v]`` in both
-    cases.
+    If node v has a slot, its row is ``table.rows[slot_of[v]]``. Otherwise its row is in the host's table: at its
+    position in the batch, or at v if ``is_host_by_id``. The factor of a host row is ``host.scale[v]`` in both cases.
     """
 
     table: RowTable | None  # None if the device holds no rows
-    slot_of: torch.Tensor | None  # (N,) int32, -1 without a slot; None if row v belongs to node v
+    slot_of: torch.Tensor | None  # (N,) int32, -1 without a slot; None if node v has slot v
     host: RowTable | None  # None if the table holds all rows
-    is_host_by_id: bool = False
+    is_host_by_id: bool = False  # whether the host's table has all N rows, instead of the batch's rows
     expected_hit_rate: float | None = None  # share of a batch's rows in the table; None if not measured
 
     def __post_init__(self) -> None:
@@ -73,7 +74,7 @@ class RowParts:
             raise ShapeError("rows must come from a table or from the host, and a slot map needs a table")
         if self.host is None and self.slot_of is not None:
             raise ShapeError(
-                "a slot map may leave rows to the host, which brings none: pass host or no slot map"
+                "a slot map may have nodes without a slot, whose rows are on the host: pass host, or no slot map"
             )
 
     @property
@@ -85,18 +86,18 @@ class RowParts:
 
     @property
     def share_held(self) -> float:
-        """The table's share of all rows; 0 if the slots are unknown."""
+        """Share of all rows that the device's table holds: 1 without a host table, 0 without a slot map otherwise."""
         if self.table is None or self.slot_of is None:
             return float(self.host is None)
         return min(len(self.table.rows) / max(len(self.slot_of), 1), 1.0)
 
 
 def widen(rows: torch.Tensor) -> torch.Tensor:
-    """Return ``rows`` as float32, with exactly the bits that the host's kernels compute, also for NaNs."""
+    """Return ``rows`` as float32, with the same bits as the host's kernels, also for NaNs."""
     wide = rows.to(torch.float32)
     if rows.dtype != torch.float16:
         return wide
-    # A processor's conversion makes a signalling NaN quiet, and a GPU's conversion drops the payload.
+    # A CPU's conversion turns signalling NaNs into quiet NaNs, and a GPU's conversion drops a NaN's payload.
     bits = rows.view(torch.int16).to(torch.int32)
     exact = ((bits & 0x8000) << 16) | 0x7F800000 | ((bits & 0x3FF) << 13)
     return torch.where(rows.isnan(), exact.view(torch.float32), wide)
@@ -106,19 +107,22 @@ def rows_as_tensor(array: NDArray[Any], form: RowFormat | None) -> torch.Tensor:
     """Return ``array`` (C, F) of the stored form, or of float32, as a tensor over the same memory."""
     if form is None or form.element.stored.kind != "u":
         return torch.from_numpy(array)
-    # numpy lacks this dtype. torch views few unsigned integers, so that a signed view connects the two.
+    # numpy stores bfloat16 as unsigned integers. torch accepts signed integers of this size, and views them as
+    # bfloat16.
     return torch.from_numpy(array.view(f"i{array.itemsize}")).view(torch_dtype(form))
 
 
-# Elements per step of a program: four 16-byte loads in flight for each of its 128 threads (4 warps of 32).
+# A kernel runs as several programs, each with 128 threads (4 warps of 32). In one step, a program moves a tile: some
+# rows, and up to `_MOST_COLUMNS` of their columns. Elements of a tile: four 16-byte loads in flight for each thread.
 _TILE: Final = 2048
-# A wider row is moved in several steps, so that a tile still holds at least four rows.
+# Columns of a tile. Wider rows take several steps, so that a tile has at least four rows.
 _MOST_COLUMNS: Final = 512
-# Bytes that programs request from the host at once. A link of 55 GB/s with a latency of 1.5 us is busy with 82 KB in
-# flight; part of the time a program waits for ids and slots, or writes. More programs would only hold registers that
-# the model's kernels need. Not yet measured on a GPU.
+# Bytes that all programs together request from the host at a time. A link of 55 GB/s with a latency of 1.5 us is busy
+# with 82 KB in flight. More are requested, because a program also waits for ids and slots, and writes. Still more
+# programs would only hold registers that the model's kernels need. Not yet measured on a GPU.
 _ASKED_BYTES: Final = 192 << 10
-# Four programs per processor of a large GPU: they keep its memory busy if only a few in a hundred rows are the host's.
+# Most programs: four for each of the 132 processors of a large GPU. They keep the GPU's memory busy even if only a few
+# percent of the rows come from the host.
 MOST_PROGRAMS: Final = 528
 
 
@@ -159,11 +163,11 @@ def gather_rows(
 
 
 def most_programs(parts: RowParts) -> int | None:
-    """Return the maximum number of gathering programs, or None for any number. Pure.
+    """Return the most programs that a gather may use, or None for any number. Pure.
 
-    The limit leaves the model its share of the device, and still keeps the link busy. A narrower stored row means fewer
-    requested bytes per program, and a row on the device means none. If all rows are on the device, even as a copy, a
-    limit saves no time.
+    The programs should request just enough bytes from the host to keep the link busy, and leave the rest of the device
+    to the model. The fewer bytes a tile requests from the host, the more programs are needed. If no row is read from
+    the host's memory, there is no limit.
     """
     if parts.host is None or parts.host.rows.device.type != "cpu":
         return None
@@ -178,15 +182,15 @@ def most_programs(parts: RowParts) -> int | None:
 
 
 def block_shape(dim: int) -> tuple[int, int]:
-    """Return the rows and the columns that a program moves in one step: powers of two. Pure."""
+    """Return the rows and the columns of a program's tile, both powers of two. Pure."""
     columns = min(1 << (dim - 1).bit_length(), _MOST_COLUMNS)
     return max(_TILE // columns, 1), columns
 
 
 def gather_rows_in_torch(ids: torch.Tensor, parts: RowParts, *, out: torch.Tensor) -> None:
-    """Gather a batch's rows with torch operations; the kernel's twin.
+    """Gather a batch's rows with torch operations. The result is the same as the kernel's.
 
-    On a GPU, the host's part of the batch is first copied there.
+    On a GPU, the rows that the host gathered for the batch are first copied to the GPU.
 
     Parameters
     ----------
@@ -201,7 +205,7 @@ def gather_rows_in_torch(ids: torch.Tensor, parts: RowParts, *, out: torch.Tenso
         elif parts.host is not None:
             out.copy_(_from_host(ids, parts.host, parts, out.device), non_blocking=True)
         return
-    # Every position reads from both parts, at slot 0 without a slot. `where` then drops the wrong row.
+    # Each position reads a row from both tables, from slot 0 if the node has no slot. `where` drops the wrong row.
     slots = ids if parts.slot_of is None else parts.slot_of[ids]
     cached = parts.table.widened(slots.clamp_min(0))
     others = _from_host(ids, parts.host, parts, out.device)
@@ -209,7 +213,7 @@ def gather_rows_in_torch(ids: torch.Tensor, parts: RowParts, *, out: torch.Tenso
 
 
 def _from_host(ids: torch.Tensor, host: RowTable, parts: RowParts, place: torch.device) -> torch.Tensor:
-    """Return the host's rows (U, F) as float32 at ``place``, from a table by id or by position."""
+    """Return the host's rows (U, F) as float32 at ``place``."""
     if parts.is_host_by_id:
         return host.widened(ids)
     rows = widen(host.rows[: len(ids)].to(place, non_blocking=True))
@@ -227,23 +231,23 @@ def fill_cached(ids: torch.Tensor, table: RowTable, slot_of: torch.Tensor, *, ou
     out : (U, F) float32
     """
     slots = slot_of[ids]
-    at = torch.nonzero(slots >= 0).squeeze(1)
-    out[at] = table.widened(slots[at])
+    cached = torch.nonzero(slots >= 0).squeeze(1)  # positions in the batch
+    out[cached] = table.widened(slots[cached])
 
 
 def _is_reachable(rows: torch.Tensor) -> bool:
-    """Return True if a kernel can read ``rows``; the system may have refused to pin shared memory."""
+    """Return True if a kernel can read ``rows``. Host memory that the system refused to pin is not readable."""
     return rows.device.type != "cpu" or rows.is_pinned()
 
 
 def _check(ids: torch.Tensor, parts: RowParts, out: torch.Tensor) -> None:
     if out.shape != (len(ids), parts.dim) or out.dtype != torch.float32 or not out.is_contiguous():
         raise ShapeError(
-            f"rows of {len(ids)} ids go to contiguous float32 of shape {(len(ids), parts.dim)}, not {out.dtype} of "
-            f"{tuple(out.shape)}"
+            f"out must be contiguous float32 of shape {(len(ids), parts.dim)} for {len(ids)} ids; it is {out.dtype} of "
+            f"shape {tuple(out.shape)}"
         )
     host = parts.host
     if host is not None and not parts.is_host_by_id and len(host.rows) < len(ids):
-        raise ShapeError(f"the host brings {len(host.rows)} rows for {len(ids)} ids")
+        raise ShapeError(f"the host has {len(host.rows)} rows for {len(ids)} ids; pass one row for each id")
     if host is not None and not parts.is_host_by_id and host.rows.dtype == torch.int8 and host.scale is None:
-        raise ShapeError("the host's part of a batch is int8, and the factors of all nodes are missing")
+        raise ShapeError("the host's rows are int8; pass the factors of all nodes as host.scale")

@@ -1,11 +1,23 @@
-"""Kernels for neighbour sampling on a device: the same draws as `gloader.samplers`, bit for bit, one item per lane.
+"""Triton kernels for neighbour sampling on a device: the same draws as `gloader.samplers`, bit for bit.
 
-No result depends on the order in which lanes run. A draw is a function of its address. Floyd's rule may replace a
-draw, depending on earlier draws that another kernel has written. A node is first seen at its edge with the least
-number.
+A kernel runs as programs with `_LANES` lanes each. A lane handles one item: one destination node, or one edge of the
+hop. A hop runs these kernels in order:
 
-The counts of nodes and edges stay on the device, see `Sampling`: each array has room for the maximum, and lanes beyond
-the count do nothing.
+1. count (per destination): label the destination, and count its sampled edges
+2. draw (per edge): draw a random number for the edge
+3. repeat (per edge): test whether an earlier draw of the same destination was equal
+4. find (per edge): apply Floyd's rule, and look up the edge's position and its source
+5. first (per edge): test whether this edge is the first to find its source
+6. label (per edge): write the source's label, and append new nodes
+
+Floyd's rule draws without replacement: a draw that repeats an earlier pick is replaced. A label is a node's local id:
+its index among the batch's nodes in first-seen order. A node is first seen at its edge with the least number.
+
+No result depends on the order in which lanes run, because a lane reads only results of earlier kernels, a minimum has
+no order, and a draw depends only on (seed, epoch, batch, hop, node, draw).
+
+The counts of nodes and edges stay on the device, see `Sampling`. Each array has room for the maximum, and lanes beyond
+the count do nothing. The graph's and the hop's arrays are passed as pointers.
 """
 
 from __future__ import annotations
@@ -22,18 +34,20 @@ from gloader.core import hashing
 if TYPE_CHECKING:
     from gloader.device.tier import DeviceTopology
 
-# An entry of `labels` is the node's label minus `_KNOWN`, which is negative; or else the hop's first edge that found
-# the node; or else `UNSEEN`.
+# The array `labels` has one int32 entry per node of the graph. For a labelled node, the entry is the label minus
+# `_KNOWN`, which is negative. For a node that the current hop found, it is the least number of an edge from the node.
+# For all other nodes, it is `UNSEEN`.
 UNSEEN: Final = 2**31 - 1
 _KNOWN = tl.constexpr(2**31)
 
 _GOLDEN = tl.constexpr(int(hashing.GOLDEN))
 _MUL_1, _MUL_2 = tl.constexpr(int(hashing.MUL_1)), tl.constexpr(int(hashing.MUL_2))
 _LOW_32 = tl.constexpr(0xFFFFFFFF)
+# Distance of the words that replace a rejected word, as in `gloader.samplers.rng`.
 _RETRY = tl.constexpr(1 << 40)
 
 _LANES: Final = 256  # lanes per program: two for each of its 128 threads
-# These sizes differ between batches, and one compiled kernel must serve all batches.
+# Arguments that differ between batches. Triton must not compile a kernel for each of their values.
 _SIZES: Final = ("capacity", "fanout", "hop", "num_rows", "num_lanes")
 
 
@@ -68,10 +82,13 @@ def bounded_64(bits, bound):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def bounded(key, draw, bound, is_drawn):  # type: ignore[no-untyped-def]
-    """Compute `gloader.samplers.rng.bounded`, as uint64; undefined in lanes without a draw."""
+    """Compute `gloader.samplers.rng.bounded`: a number in 0..bound-1, as uint64. Undefined in lanes without a draw.
+
+    A word is rejected if its product has a small lower half. The loop ends when no lane has a rejected word.
+    """
     bits = word(key, draw >> 1)
     product = tl.where(draw & 1 != 0, bits >> 32, bits & _LOW_32) * bound
-    found = product >> 32
+    number = product >> 32
     is_wide = bound > _LOW_32
     narrow = tl.where(is_wide, 1, bound).to(tl.uint64)
     threshold = (_LOW_32 + 1 - narrow) % narrow
@@ -80,10 +97,10 @@ def bounded(key, draw, bound, is_drawn):  # type: ignore[no-untyped-def]
     while tl.max(is_open.to(tl.int32), axis=0) > 0:
         again = word(key, index)
         product = (again >> 32) * narrow
-        found = tl.where(is_open, tl.where(is_wide, bounded_64(again, bound), product >> 32), found)
+        number = tl.where(is_open, tl.where(is_wide, bounded_64(again, bound), product >> 32), number)
         is_open = is_open & (is_wide == 0) & ((product & _LOW_32) < threshold)
         index += _RETRY
-    return found
+    return number
 
 
 @triton.jit(do_not_specialize=_SIZES)
@@ -102,7 +119,11 @@ def _count_kernel(  # type: ignore[no-untyped-def]
     IS_REPLACED: tl.constexpr,
     LANES: tl.constexpr,
 ):
-    """One destination per lane: write its label and the number of its sampled in-edges; 0 beyond the last node."""
+    """Handle one destination per lane: write its label and the number of its sampled in-edges.
+
+    Lanes beyond the last destination write 0 edges. ``nodes`` has the batch's global ids, ``ends`` is `Sampling.ends`.
+    Written: ``labels`` (N,), and ``starts``, ``degrees`` and ``counts``, each (capacity,).
+    """
     row = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
     label = row + (tl.load(ends + hop) if IS_MERGED else 0)
     is_row = row < capacity
@@ -136,7 +157,11 @@ def _draw_kernel(  # type: ignore[no-untyped-def]
     IS_REPLACED: tl.constexpr,
     LANES: tl.constexpr,
 ):
-    """One edge per lane: write its draw before Floyd's rule, or its place if the destination takes all in-edges."""
+    """Handle one edge per lane: write its draw into ``draws``, before Floyd's rule.
+
+    A draw is a position in the destination's list. If the destination takes all its in-edges, edge i takes position i.
+    ``rows`` has each edge's destination, ``offsets`` each destination's first edge.
+    """
     edge = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
     num_edges = tl.load(offsets + num_rows)
     is_edge = edge < num_edges
@@ -155,8 +180,8 @@ def _draw_kernel(  # type: ignore[no-untyped-def]
         is_drawn = is_edge & (count < degree)
     bound = tl.where(is_drawn, bound, 1).to(tl.uint64)
     key = node_key(tl.load(keys + hop).to(tl.uint64), node)
-    found = bounded(key, draw.to(tl.uint64), bound, is_drawn).to(tl.int64)
-    tl.store(draws + edge, tl.where(is_drawn, found, draw), mask=is_edge)
+    drawn = bounded(key, draw.to(tl.uint64), bound, is_drawn).to(tl.int64)
+    tl.store(draws + edge, tl.where(is_drawn, drawn, draw), mask=is_edge)
 
 
 @triton.jit(do_not_specialize=_SIZES)
@@ -169,7 +194,7 @@ def _repeat_kernel(  # type: ignore[no-untyped-def]
     num_rows,
     LANES: tl.constexpr,
 ):
-    """One edge per lane: write True if its destination had an equal earlier draw."""
+    """Handle one edge per lane: write True into ``repeats`` if an earlier draw of its destination was equal."""
     edge = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
     num_edges = tl.load(offsets + num_rows)
     is_edge = edge < num_edges
@@ -178,11 +203,11 @@ def _repeat_kernel(  # type: ignore[no-untyped-def]
     count = tl.load(offsets + row + 1, mask=is_edge, other=0) - begin
     is_drawn = is_edge & (count < tl.load(degrees + row, mask=is_edge, other=0))
     num_before = tl.where(is_drawn, edge - begin, 0)
-    own = tl.load(draws + edge, mask=is_edge, other=-1)
-    repeated = edge < 0
-    for at in range(tl.max(num_before, axis=0)):
-        other = tl.load(draws + begin + at, mask=at < num_before, other=-1)
-        repeated = repeated | (other == own)
+    this_draw = tl.load(draws + edge, mask=is_edge, other=-1)
+    repeated = edge < 0  # False in every lane
+    for number in range(tl.max(num_before, axis=0)):
+        earlier = tl.load(draws + begin + number, mask=number < num_before, other=-1)
+        repeated = repeated | (earlier == this_draw)
     tl.store(repeats + edge, (repeated & is_drawn).to(tl.int8), mask=is_edge)
 
 
@@ -203,18 +228,22 @@ def _find_kernel(  # type: ignore[no-untyped-def]
     IS_REPLACED: tl.constexpr,
     LANES: tl.constexpr,
 ):
-    """One edge per lane: write its position in the graph and its source; a new node takes the least edge number.
+    """Handle one edge per lane: write its position in the graph and its source.
 
-    The top of a draw is the last position in its bound. If an earlier draw took the same position, Floyd's rule
-    replaces the draw by its top. The earlier draw took the position directly, or as its own top. Position p is the top
-    of one draw only, number p - (degree - count), so that only this draw is tested.
+    A new node's entry in ``labels`` becomes the least number of an edge from the node.
+
+    Draw number d of a destination is a position in 0..top, where top = degree - count + d. If an earlier draw has taken
+    this position p, Floyd's rule replaces the draw by its top. An earlier draw may have taken p in two ways. Either it
+    was equal to p, as ``repeats`` tells. Or p was its top, and it was itself replaced. Position p is the top of one
+    draw only, number p - (degree - count). So the loop goes from a draw to the draw whose top it hit, until a draw is
+    known to be replaced, or no such draw is left.
     """
     edge = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
     num_edges = tl.load(offsets + num_rows)
     is_edge = edge < num_edges
     row = tl.load(rows + edge, mask=is_edge, other=0)
     begin = tl.load(offsets + row, mask=is_edge, other=0)
-    place = edge - begin
+    place = edge - begin  # position in the destination's list
     if IS_DRAWN:
         place = tl.load(draws + edge, mask=is_edge, other=0)
     if IS_DRAWN and not IS_REPLACED:
@@ -222,19 +251,19 @@ def _find_kernel(  # type: ignore[no-untyped-def]
         count = tl.load(offsets + row + 1, mask=is_edge, other=0) - begin
         tops = tl.load(degrees + row, mask=is_edge, other=0) - count  # the top of draw 0
         is_taken = tl.load(repeats + edge, mask=is_edge, other=0) != 0
-        at, held = draw, place
-        is_open = is_edge & (tops > 0) & (is_taken == 0) & (held >= tops) & (held - tops < at)
+        number, drawn = draw, place  # the draw that is tested, and its value
+        is_open = is_edge & (tops > 0) & (is_taken == 0) & (drawn >= tops) & (drawn - tops < number)
         while tl.max(is_open.to(tl.int32), axis=0) > 0:
-            at = tl.where(is_open, held - tops, at)
-            held = tl.load(draws + begin + at, mask=is_open, other=-1)
-            is_taken = is_taken | (tl.load(repeats + begin + at, mask=is_open, other=0) != 0)
-            is_open = is_open & (is_taken == 0) & (held >= tops) & (held - tops < at)
+            number = tl.where(is_open, drawn - tops, number)
+            drawn = tl.load(draws + begin + number, mask=is_open, other=-1)
+            is_taken = is_taken | (tl.load(repeats + begin + number, mask=is_open, other=0) != 0)
+            is_open = is_open & (is_taken == 0) & (drawn >= tops) & (drawn - tops < number)
         place = tl.where(is_taken, tops + draw, place)
     edge_id = tl.load(starts + row, mask=is_edge, other=0) + place
     source = tl.load(graph_indices + edge_id, mask=is_edge, other=0)
     tl.store(edge_ids + edge, edge_id, mask=is_edge)
     tl.store(sources + edge, source, mask=is_edge)
-    # The label of a seen node is negative, so that it stays.
+    # The entry of a labelled node is negative, so that the minimum leaves it unchanged.
     tl.atomic_min(labels + source, edge.to(tl.int32), mask=is_edge, sem="relaxed")
 
 
@@ -248,13 +277,13 @@ def _first_kernel(  # type: ignore[no-untyped-def]
     num_lanes,
     LANES: tl.constexpr,
 ):
-    """One edge per lane: write True if the edge is the first to find its source."""
+    """Handle one edge per lane: write 1 into ``is_first`` if the edge is the first to find its source, else 0."""
     edge = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
     num_edges = tl.load(offsets + num_rows)
     is_edge = edge < num_edges
     source = tl.load(sources + edge, mask=is_edge, other=0)
-    found = tl.load(labels + source, mask=is_edge, other=-1)
-    tl.store(is_first + edge, (is_edge & (found == edge)).to(tl.int32), mask=edge < num_lanes)
+    entry = tl.load(labels + source, mask=is_edge, other=-1)
+    tl.store(is_first + edge, (is_edge & (entry == edge)).to(tl.int32), mask=edge < num_lanes)
 
 
 @triton.jit(do_not_specialize=_SIZES)
@@ -272,19 +301,22 @@ def _label_kernel(  # type: ignore[no-untyped-def]
     num_lanes,
     LANES: tl.constexpr,
 ):
-    """One edge per lane: write its source's label, append new nodes, and update both counts."""
+    """Handle one edge per lane: write its source's label into ``indices``, and append new nodes to ``nodes``.
+
+    ``num_first`` is the running sum of ``is_first``. The first program writes the new counts of nodes and edges.
+    """
     edge = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
     num_edges = tl.load(offsets + num_rows)
     is_edge = edge < num_edges
     source = tl.load(sources + edge, mask=is_edge, other=0)
-    found = tl.load(labels + source, mask=is_edge, other=-1)
-    is_new = is_edge & (found >= 0)
-    # The rank counts the first edges, up to the edge that found this node.
-    rank = tl.load(num_first + found, mask=is_new, other=1).to(tl.int64)
+    entry = tl.load(labels + source, mask=is_edge, other=-1)
+    is_new = is_edge & (entry >= 0)
+    # The k-th new node of the hop has k first edges up to and including the edge that found it.
+    rank = tl.load(num_first + entry, mask=is_new, other=1).to(tl.int64)
     last = tl.load(ends + hop + 1)
-    label = tl.where(is_new, last + rank - 1, found.to(tl.int64) + _KNOWN)
+    label = tl.where(is_new, last + rank - 1, entry.to(tl.int64) + _KNOWN)
     tl.store(indices + edge, label.to(tl.int32), mask=is_edge)
-    tl.store(nodes + label, source.to(tl.int64), mask=is_new & (found == edge))
+    tl.store(nodes + label, source.to(tl.int64), mask=is_new & (entry == edge))
     if tl.program_id(0) == 0:
         tl.store(ends + hop + 2, last + tl.load(num_first + num_lanes - 1))
         tl.store(totals + hop, num_edges)
@@ -292,20 +324,22 @@ def _label_kernel(  # type: ignore[no-untyped-def]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """The state of a batch during sampling: topology, keys, labels and counts."""
+    """The state of a batch during sampling, on the device: topology, keys, labels and counts."""
 
     graph: DeviceTopology
     labels: torch.Tensor  # (N,) int32, see `UNSEEN`
     ends: torch.Tensor  # (L + 2,) int64: 0, the number of seeds, and the number of nodes after each hop
-    totals: torch.Tensor  # (L,) int64, edges per hop; 0 before the hop
-    keys: torch.Tensor  # (L,) int64
-    is_merged: bool  # a hop's destinations are the nodes of the last hop, and otherwise all nodes
-    is_replaced: bool  # draws are with replacement
+    totals: torch.Tensor  # (L,) int64, number of edges of each hop; 0 until the hop is sampled
+    keys: torch.Tensor  # (L,) int64, each hop's random key
+    is_merged: (
+        bool  # whether a hop's destinations are only the nodes that the last hop found, instead of all nodes
+    )
+    is_replaced: bool  # whether draws are with replacement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destinations:
-    """A hop's destinations and their numbers of edges. Entries beyond the count have no edges."""
+    """A hop's destinations and their numbers of edges. D is the room; unused entries have no edges."""
 
     starts: torch.Tensor  # (D,) int64, start of each destination's in-edges in the graph
     degrees: torch.Tensor  # (D,) int64
@@ -318,13 +352,15 @@ class Destinations:
         )
 
 
-def launch_count(of: Sampling, nodes: torch.Tensor, *, hop: int, fanout: int, capacity: int) -> Destinations:
+def launch_count(
+    state: Sampling, nodes: torch.Tensor, *, hop: int, fanout: int, capacity: int
+) -> Destinations:
     """Label a hop's destinations, and count their sampled edges. Does not wait for the device.
 
     Parameters
     ----------
-    of : the batch
-    nodes : int64, the nodes so far
+    state : the batch's state; its labels are written
+    nodes : int64, the batch's nodes so far, in first-seen order
     hop, fanout : this hop's number and fan-out
     capacity : maximum number of destinations
     """
@@ -333,17 +369,17 @@ def launch_count(of: Sampling, nodes: torch.Tensor, *, hop: int, fanout: int, ca
     if capacity:
         _count_kernel[_grid(capacity)](
             nodes,
-            of.ends,
-            of.graph.indptr,
-            of.labels,
+            state.ends,
+            state.graph.indptr,
+            state.labels,
             starts,
             degrees,
             taken,
             hop,
             capacity,
             fanout,
-            IS_MERGED=of.is_merged,
-            IS_REPLACED=of.is_replaced,
+            IS_MERGED=state.is_merged,
+            IS_REPLACED=state.is_replaced,
             LANES=_LANES,
         )
         torch.cumsum(taken, 0, out=offsets[1:])
@@ -351,43 +387,49 @@ def launch_count(of: Sampling, nodes: torch.Tensor, *, hop: int, fanout: int, ca
 
 
 def launch_pick(
-    of: Sampling, nodes: torch.Tensor, to: Destinations, edge_ids: torch.Tensor, *, hop: int, is_drawn: bool
+    state: Sampling,
+    nodes: torch.Tensor,
+    to: Destinations,
+    edge_ids: torch.Tensor,
+    *,
+    hop: int,
+    is_drawn: bool,
 ) -> torch.Tensor:
     """Write the destinations' sampled edges to ``edge_ids``, and return their sources. Does not wait for the device.
 
     Parameters
     ----------
-    of : the batch; a source without a label gets the number of the first edge that found it
-    nodes : int64, the nodes so far
-    to : the destinations
-    edge_ids : (M,) int64, at least one entry: room for the edges
+    state : the batch's state; a new source's entry in the labels becomes the number of the first edge that found it
+    nodes : int64, the batch's nodes so far
+    to : the hop's destinations
+    edge_ids : (M,) int64, M >= 1; written. The hop's edges may be fewer than M
     hop : this hop's number
     is_drawn : whether a destination may take fewer edges than its in-degree
     """
     num_rows, grid = len(to.starts), _grid(len(edge_ids))
-    # `rows` is each edge's destination. Lanes beyond the last edge ignore their entry.
-    places = torch.arange(len(edge_ids), device=edge_ids.device)
-    rows = torch.searchsorted(to.offsets[1:], places, right=True, out_int32=True)
-    sources = of.graph.indices.new_empty(len(edge_ids))
+    # `rows` has each edge's destination. Lanes beyond the last edge ignore their entry.
+    numbers = torch.arange(len(edge_ids), device=edge_ids.device)
+    rows = torch.searchsorted(to.offsets[1:], numbers, right=True, out_int32=True)
+    sources = state.graph.indices.new_empty(len(edge_ids))
     # Without draws, these pointers are passed and never read.
     draws, repeats = edge_ids, edge_ids
     if is_drawn:
         draws = torch.empty_like(edge_ids)
         _draw_kernel[grid](
-            of.keys,
+            state.keys,
             hop,
             nodes,
-            of.ends,
+            state.ends,
             rows,
             to.offsets,
             to.degrees,
             draws,
             num_rows,
-            IS_MERGED=of.is_merged,
-            IS_REPLACED=of.is_replaced,
+            IS_MERGED=state.is_merged,
+            IS_REPLACED=state.is_replaced,
             LANES=_LANES,
         )
-    if is_drawn and not of.is_replaced:
+    if is_drawn and not state.is_replaced:
         repeats = torch.empty(len(edge_ids), dtype=torch.int8, device=edge_ids.device)
         _repeat_kernel[grid](rows, to.offsets, to.degrees, draws, repeats, num_rows, LANES=_LANES)
     _find_kernel[grid](
@@ -397,20 +439,20 @@ def launch_pick(
         to.degrees,
         draws,
         repeats,
-        of.graph.indices,
-        of.labels,
+        state.graph.indices,
+        state.labels,
         edge_ids,
         sources,
         num_rows,
         IS_DRAWN=is_drawn,
-        IS_REPLACED=of.is_replaced,
+        IS_REPLACED=state.is_replaced,
         LANES=_LANES,
     )
     return sources
 
 
 def launch_relabel(
-    of: Sampling,
+    state: Sampling,
     nodes: torch.Tensor,
     to: Destinations,
     sources: torch.Tensor,
@@ -418,28 +460,28 @@ def launch_relabel(
     *,
     hop: int,
 ) -> None:
-    """Write the labels of ``sources``, append new nodes, and count both. Does not wait for the device.
+    """Write the labels of ``sources``, append new nodes, and count nodes and edges. Does not wait for the device.
 
     Parameters
     ----------
-    of : the batch; its counts are written
-    nodes : int64, the nodes so far, with room for all possible new nodes
-    to : the destinations
+    state : the batch's state; its counts are written
+    nodes : int64, the batch's nodes so far, with room for all possible new nodes
+    to : the hop's destinations
     sources : (M,) sources of the hop's edges, see `launch_pick`
     indices : (M,) int32, written
     hop : this hop's number
     """
     num_rows, num_lanes, grid = len(to.starts), len(sources), _grid(len(sources))
     is_first = torch.empty_like(indices)
-    _first_kernel[grid](sources, of.labels, is_first, to.offsets, num_rows, num_lanes, LANES=_LANES)
+    _first_kernel[grid](sources, state.labels, is_first, to.offsets, num_rows, num_lanes, LANES=_LANES)
     num_first = torch.cumsum(is_first, 0, dtype=torch.int32)
     _label_kernel[grid](
         sources,
-        of.labels,
+        state.labels,
         num_first,
         nodes,
-        of.ends,
-        of.totals,
+        state.ends,
+        state.totals,
         indices,
         to.offsets,
         hop,
@@ -450,4 +492,5 @@ def launch_relabel(
 
 
 def _grid(num_lanes: int) -> tuple[int]:
+    """Return the number of programs that have ``num_lanes`` lanes or more."""
     return (int(triton.cdiv(num_lanes, _LANES)),)

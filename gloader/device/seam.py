@@ -1,6 +1,8 @@
 """The protocol for compute devices, the CPU device, and the choice of a device.
 
-Batches are already in the CPU's memory, so `CpuDevice` passes them on unchanged.
+The pipeline sends batches to a `Device` and never names a GPU. For the CPU as the device, batches are already in its
+memory, so `CpuDevice` passes them on unchanged. A `Mark` is a point in the device's work. Waiting for a mark is the way
+to know that earlier copies and kernels are complete.
 """
 
 from __future__ import annotations
@@ -29,21 +31,21 @@ if TYPE_CHECKING:
 
 
 def settle_vector_math() -> None:
-    """Make the process's first call of torch's square roots and exponentials in one thread. Idempotent, microseconds.
+    """Let MKL choose its kernels for square roots and exponentials, in one thread. Idempotent; takes microseconds.
 
-    On x86 torch computes these functions with MKL, which chooses its kernels at the process's first call. If several
-    threads make this call at once, one thread sometimes uses an incomplete choice and gets 12 bits of precision. In a
-    training run the first call is Adam's first step on weights of more than 2,048 elements. The run's losses then
-    differ from other runs. For a tensor of one element, torch uses one thread. See docs/adr/0015.
+    On x86, torch computes these functions with MKL, which chooses its kernels at the process's first call. If several
+    threads make the first call together, one thread may use an incomplete choice, with 12 bits of precision. In a
+    training run, the first call would be Adam's first step on weights of more than 2,048 elements, and the losses would
+    differ between runs. Here the tensor has one element, for which torch uses one thread. See docs/adr/0015.
     """
     torch.ones(1).sqrt()
 
 
 @dataclass(frozen=True, slots=True)
 class CpuMark:
-    """Reached at once, because the CPU works in order."""
+    """A mark that is reached when it is made, because the CPU works in order."""
 
-    at_s: float = field(default_factory=time.perf_counter)
+    at_s: float = field(default_factory=time.perf_counter)  # seconds of a monotonic clock
 
     def is_reached(self) -> bool:
         """Return True."""
@@ -75,7 +77,7 @@ class CpuDevice:
         return False
 
     def host_buffer(self, num_bytes: int) -> NDArray[np.uint8]:
-        """Return ordinary memory, touched."""
+        """Return ordinary memory whose pages are already touched."""
         return warm_bytes(num_bytes)
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -106,11 +108,11 @@ class CpuDevice:
         return tuple(torch.from_numpy(array) for array in arrays)
 
     def copy(self, rows: torch.Tensor, out: torch.Tensor) -> None:
-        """Copy at once."""
+        """Copy ``rows`` before the call returns."""
         out.copy_(rows)
 
     def gather(self, ids: torch.Tensor, parts: RowParts, out: torch.Tensor) -> None:
-        """Gather at once."""
+        """Gather the rows before the call returns."""
         gather_rows(ids, parts, out=out)
 
     def mark(self) -> CpuMark:
@@ -122,14 +124,14 @@ class CpuDevice:
         return CpuMark()
 
     def pin(self, array: NDArray[Any]) -> None:
-        """Return None, because rows are gathered first."""
+        """Return None: the CPU gathers rows instead of reading them in place."""
 
 
 class Mark(Protocol):
     """A point in a device's work, after all earlier transfers."""
 
     def is_reached(self) -> bool:
-        """Return True if the device has reached the mark: host memory that it read before may change."""
+        """Return True if the device has reached the mark. Host memory that earlier copies read may then change."""
         ...
 
     def wait(self) -> None:
@@ -171,11 +173,11 @@ class Device(Protocol):
 
     @property
     def is_asynchronous(self) -> bool:
-        """A separate thread sends batches, in parallel to the computation."""
+        """True if a separate thread sends batches while the model computes."""
         ...
 
     def host_buffer(self, num_bytes: int) -> NDArray[np.uint8]:
-        """Return touched host memory (num_bytes,), in the fastest kind for copies to the device."""
+        """Return touched host memory (num_bytes,), of the kind that copies fastest to the device."""
         ...
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -187,15 +189,15 @@ class Device(Protocol):
         ...
 
     def most_bytes_of(self, step: Callable[[], object]) -> int:
-        """Run ``step`` and return its peak of device bytes, without the bytes held before it."""
+        """Run ``step`` and return its peak of device bytes, minus the bytes in use before it."""
         ...
 
     def sending(self) -> AbstractContextManager[None]:
-        """Run this thread's copies and kernels parallel to the computation, inside the block."""
+        """Return a block in which this thread's copies and kernels run parallel to the model's computation."""
         ...
 
     def sampling(self) -> AbstractContextManager[None]:
-        """Run this thread's kernels parallel to the computation and the transfers, inside the block."""
+        """Return a block in which this thread's kernels run parallel to the computation and to the transfers."""
         ...
 
     def upload(self, arrays: Sequence[NDArray[Any]]) -> tuple[torch.Tensor, ...]:
@@ -203,7 +205,7 @@ class Device(Protocol):
         ...
 
     def copy(self, rows: torch.Tensor, out: torch.Tensor) -> None:
-        """Copy host ``rows`` to ``out`` on the device, after the earlier transfers; both (U, F), of one dtype.
+        """Copy host ``rows`` (U, F) to ``out`` (U, F) on the device, after the earlier transfers. Dtypes are equal.
 
         ``rows`` must not change until a later mark is reached.
         """
@@ -217,20 +219,20 @@ class Device(Protocol):
         ...
 
     def mark(self) -> Mark:
-        """Return a mark after the transfers so far."""
+        """Return a mark after all transfers that were started so far."""
         ...
 
     def mark_computing(self) -> Mark:
-        """Return a mark after this thread's computation so far, for the consumer."""
+        """Return a mark after all device work that this thread has started so far on its current stream."""
         ...
 
     def pin(self, array: NDArray[Any]) -> Pinned | None:
-        """Make ``array`` readable in place by the device. None means that rows must be copied."""
+        """Make ``array`` readable in place by the device, or return None if rows must be copied."""
         ...
 
 
 def place_of(device: str) -> torch.device:
-    """Return the place named ``device``.
+    """Return torch's device for the name ``device``, such as "cuda:1".
 
     Raises
     ------

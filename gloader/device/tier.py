@@ -1,4 +1,9 @@
-"""The device tier: hottest rows and topology on the device, and host memory that the device reads in place."""
+"""The device tier: hottest rows and topology on the device, and host memory that the device reads in place.
+
+A static cache holds the rows that batches need most often, for the whole run. A row's slot is its index in the cache.
+If all features are in pinned host memory, the device reads the other rows from there, without a copy by the CPU. If
+batches are sampled on the device, the topology is there too.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +32,12 @@ if TYPE_CHECKING:
     from gloader.types import FeatureSource, IdArray, LocalArray, Sampler
 
 
-# Maximum edges of a hop that is not counted: for larger hops the device first counts the edges.
+# A hop that may have more edges than this is counted first. A smaller hop gets room for all edges that it may have.
 MOST_UNCOUNTED_EDGES: Final = 1 << 22
-# Host memory for uploads.
+# Bytes of host memory for uploads of the topology.
 _UPLOAD_BYTES: Final = 64 << 20
-_UPLOAD_OFFSETS: Final = _UPLOAD_BYTES // 40  # five arrays of this many entries exist at once
+# Offsets per copy. Five int64 arrays with so many entries exist at the same time, and fill `_UPLOAD_BYTES`.
+_UPLOAD_OFFSETS: Final = _UPLOAD_BYTES // 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -60,23 +66,25 @@ class DeviceTopology:
 
 
 def room_of_hop(num_rows: int, fanout: int) -> int | None:
-    """Return the room for a hop's edges that are not counted, or None if the edges are counted first. Pure.
+    """Return the most edges that a hop may have, or None if this is unknown or too many. Pure.
+
+    If the result is None, the edges must be counted before memory is allocated for them.
 
     Parameters
     ----------
-    num_rows : maximum number of destinations
-    fanout : -1 for all in-edges
+    num_rows : most destinations that the hop may have
+    fanout : edges per destination; -1 for all in-edges
     """
     room = num_rows * fanout
     return room if 0 <= room <= MOST_UNCOUNTED_EDGES else None
 
 
 def upload_topology(graph: CscGraph, place: torch.device, *, is_weighted: bool = False) -> DeviceTopology:
-    """Return ``graph`` on the device ``place``.
+    """Return a copy of ``graph`` on the device ``place``.
 
     Parameters
     ----------
-    graph : the graph in memory
+    graph : the graph in host memory
     place : the device
     is_weighted : whether to include the edge weights, if the graph has weights
     """
@@ -89,41 +97,44 @@ def upload_topology(graph: CscGraph, place: torch.device, *, is_weighted: bool =
 
 
 def upload_array(array: NDArray[Any], place: torch.device) -> torch.Tensor:
-    """Return ``array`` on the device ``place``, after the copy is complete."""
-    # The copy is in chunks: a graph's arrays are read-only, which torch refuses, and too large for a second copy.
+    """Return a copy of ``array`` on the device ``place``, after the copy is complete."""
+    # The copy goes through a chunk: torch refuses read-only arrays, such as a graph's, and a graph is too large for a
+    # full writable copy.
     step = _UPLOAD_BYTES // array.itemsize
     chunk = np.empty(min(step, len(array)), dtype=array.dtype)
-    found = torch.empty(len(array), dtype=torch.from_numpy(chunk).dtype, device=place)
+    uploaded = torch.empty(len(array), dtype=torch.from_numpy(chunk).dtype, device=place)
     for start in range(0, len(array), step):
         part = chunk[: len(array) - start]
         part[:] = array[start : start + step]
         # A copy from pageable memory is complete when this returns, so that the next values may overwrite the chunk.
-        found[start : start + len(part)].copy_(torch.from_numpy(part))
-    return found
+        uploaded[start : start + len(part)].copy_(torch.from_numpy(part))
+    return uploaded
 
 
 def upload_offsets(offsets: Offsets, place: torch.device) -> torch.Tensor:
     """Return ``offsets`` as indptr (N + 1,) int64 on the device ``place``, after the copy is complete."""
     num_offsets = len(offsets.low)
-    found = torch.empty(num_offsets, dtype=torch.int64, device=place)
+    indptr = torch.empty(num_offsets, dtype=torch.int64, device=place)
     for start in range(0, num_offsets, _UPLOAD_OFFSETS):
         part = offsets_of(offsets, np.arange(start, min(start + _UPLOAD_OFFSETS, num_offsets)))
-        found[start : start + len(part)].copy_(torch.from_numpy(part))
-    return found
+        indptr[start : start + len(part)].copy_(torch.from_numpy(part))
+    return indptr
 
 
 logger = logging.getLogger("gloader")
 
-# Size of each of the two host buffers that fill the table: enough for sequential reads, and small in any budget.
+# Bytes of each of the two host buffers through which the cache is filled: enough for sequential reads, and a small part
+# of any budget.
 _CHUNK_BYTES: Final = 32 << 20
+# Advice for a device with too little memory that holds no rows.
 _NOTHING_HELD: Final = "the device holds no cached rows: lower batch_size, the fan-outs or the model's width"
-_SILENT_S: Final = 3.0  # a longer fill logs its progress
+_SILENT_S: Final = 3.0  # seconds after which a fill logs its progress
 
 
 class StaticCache:
-    """A plan's rows in a table on the device, in their storage format, and each node's slot.
+    """The rows of a plan on the device, in their storage format, and each node's slot.
 
-    Nothing moves after the table is filled. Row i of the table belongs to ``plan.rows[i]``.
+    The rows stay unchanged after `fill`. Slot i holds the row of node ``plan.rows[i]``.
 
     Parameters
     ----------
@@ -148,7 +159,10 @@ class StaticCache:
         return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
     def fill(self, source: FeatureSource, device: Device) -> None:
-        """Read the rows from ``source`` once, in ascending order, parallel to the copies to ``device``."""
+        """Read the rows from ``source``, in ascending order, and copy them to ``device``.
+
+        Two host buffers take turns: one is filled while the device copies the other.
+        """
         form, rows = self._form, self.plan.rows
         step = min(max(_CHUNK_BYTES // form.row_bytes, 1), len(rows))
         chunks = [
@@ -159,7 +173,7 @@ class StaticCache:
         allocated = device.mark_computing()
         began, is_silent = time.monotonic(), True
         with device.sending():
-            # The stream that allocated the table may have used its memory before.
+            # The stream that allocated the table may still use this memory for an earlier tensor.
             allocated.precede((self.table.rows,))
             try:
                 for number, start in enumerate(range(0, len(rows), step)):
@@ -185,22 +199,25 @@ class StaticCache:
                             took * (len(rows) - done) / done,
                         )
             finally:
-                # This also follows a failed read, because the chunks are freed with this call.
+                # The wait is needed after a failed read too, because the chunks are freed at the end of this call.
                 for mark, *_ in under_way:
                     mark.wait()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeviceTier:
-    """A device, its static cache, and host features that it reads in place. Owns the pinned features until `close`."""
+    """A device, its static cache, and host features that it reads in place. Owns the pinned features until `close`.
+
+    The host gathers the remaining rows of a batch and sends them.
+    """
 
     device: Device
-    cache: StaticCache | None = None
-    features: RowTable | None = None  # all N rows
-    pinned: Pinned | None = None  # memory of ``features``
-    has_short_ids: bool = False  # whether every id fits into 32 bits, and ids are sent with 32 bits
-    staged: RowFormat | None = None  # format of rows from the host; None for float32
-    scale: torch.Tensor | None = None  # (N,) float32, factors for int8 rows from the host
+    cache: StaticCache | None = None  # None if no rows are on the device
+    features: RowTable | None = None  # all N rows in host memory, if the device reads them in place
+    pinned: Pinned | None = None  # the memory of ``features``
+    has_short_ids: bool = False  # whether ids are sent with 32 bits, because every id fits
+    staged: RowFormat | None = None  # format of the rows that the host sends; None for float32
+    scale: torch.Tensor | None = None  # (N,) float32, factors for the int8 rows that the host sends
     topology: DeviceTopology | None = None  # set if batches are sampled on the device
     sampler: Sampler | None = None  # the device's sampler; None if the CPU samples
     where_sampled: str = ""  # one line with the place of sampling and the reason
@@ -217,26 +234,26 @@ class DeviceTier:
 
     @property
     def holds_all(self) -> bool:
-        """Every row is on the device."""
+        """True if every row is on the device."""
         return self.cache is not None and self.cache.plan.holds_all
 
     @property
     def brings_rows(self) -> bool:
-        """The device serves rows by their id, or widens the host's rows."""
+        """True if the device takes part in the gather: it serves rows by id, or converts the host's rows to float32."""
         return self.cache is not None or self.features is not None or self.staged_dtype != np.float32
 
     @property
     def brings_all(self) -> bool:
-        """The device holds every row or reads it in place, so the host gathers nothing."""
+        """True if the host gathers no rows, because the device holds every row or reads it in place."""
         return self.holds_all or self.features is not None
 
     @property
     def staged_dtype(self) -> np.dtype[Any]:
-        """The dtype of rows from the host, in memory; uint16 for bfloat16."""
+        """The numpy dtype of the rows that the host sends; uint16 for bfloat16."""
         return np.dtype(np.float32) if self.staged is None else self.staged.dtype
 
     def share(self) -> DeviceShare:
-        """Return the rows that the device serves itself, one byte per node."""
+        """Return which rows the device serves without the host; the result takes one byte per node."""
         cache = self.cache
         reaches_all = self.features is not None
         if cache is None:
@@ -246,13 +263,13 @@ class DeviceTier:
         return DeviceShare(reaches_all=reaches_all, held=cache.plan.holds())
 
     def ids_of(self, nodes: IdArray) -> IdArray | LocalArray | None:
-        """Return the ids (U,) by which the device serves rows, or None if it serves none by id."""
+        """Return the ids (U,) of a batch's ``nodes`` in the form that is sent, or None if the device needs no ids."""
         if not self.brings_rows:
             return None
         return nodes.astype(np.int32) if self.has_short_ids else nodes
 
     def parts(self, host: torch.Tensor) -> RowParts:
-        """Return the tables with a batch's rows. ``host`` (U, F) has the gathered rows, pinned or on the CPU."""
+        """Return the tables with a batch's rows. ``host`` (U, F) has the rows that the host gathered."""
         cache = self.cache
         if cache is not None and cache.plan.holds_all:
             return RowParts(table=cache.table, slot_of=None, host=None)
@@ -269,7 +286,7 @@ class DeviceTier:
         return "\n".join(filter(None, [self._explain_rows(), self.where_sampled]))
 
     def out_of_reach(self) -> DeviceTier:
-        """Return the tier without the host's features, which are unpinned."""
+        """Unpin the features, and return the tier without them."""
         self.close()
         return replace(self, features=None, pinned=None)
 
@@ -296,7 +313,7 @@ class DeviceTier:
 
 
 def scale_on(device: Device, form: RowFormat) -> torch.Tensor | None:
-    """Return int8 rows' factors (N,) on ``device``, or None for other dtypes."""
+    """Return the factors (N,) of int8 rows on ``device``, or None for other dtypes."""
     return None if form.scale is None else torch.from_numpy(form.scale).to(device.place)
 
 
@@ -307,8 +324,8 @@ def reach_features(
 
     Parameters
     ----------
-    device : device for the factors of int8 rows
-    rows : (N, F) in their storage format, pinned
+    device : the device, which gets the factors of int8 rows
+    rows : pinned memory with the rows (N, F), in their storage format
     form : dtype and width of the stored rows
     scale : (N,) the factors, if they are already on the device
     """

@@ -1,4 +1,8 @@
-"""The fused gather as a Triton kernel: one pass over the ids, each row from its table."""
+"""The gather of a batch's rows as one Triton kernel, which reads each row from its table and widens it to float32.
+
+`gloader.device.row_table` defines the tables, and gathers with torch operations if this kernel cannot run. A kernel
+runs as several programs. In one step, a program moves a tile of ROWS rows and COLUMNS columns.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +18,15 @@ if TYPE_CHECKING:
 
     from gloader.device.row_table import RowParts
 
-_WARPS: Final = 4
+_WARPS: Final = 4  # warps per program, with 32 threads each
 
 
 @triton.jit
 def _widened(values):  # type: ignore[no-untyped-def]
     """Return ``values`` as float32, with the bits of `gloader.device.row_table.widen`.
 
-    A GPU's conversion gives every float16 NaN the same bits; the interpreter's conversion of bfloat16 loses subnormals.
+    Plain conversions differ: a GPU gives every float16 NaN the same bits, and Triton's interpreter loses the subnormal
+    numbers of bfloat16.
     """
     if values.dtype == tl.float16:
         bits = values.to(tl.int16, bitcast=True).to(tl.int32)
@@ -56,7 +61,13 @@ def _gather_kernel(  # type: ignore[no-untyped-def]
     IS_TABLE_SCALED: tl.constexpr,
     IS_HOST_SCALED: tl.constexpr,
 ):
-    """Programs take tiles of ROWS positions in turn, so that their number can be limited."""
+    """Write row ``position`` of ``out`` for every position of the batch.
+
+    The programs share the tiles: program p takes tiles p, p + P, p + 2P, ... of P programs. So P can be limited.
+    Constants in capitals select the code at compilation. Arrays are passed as pointers: ``ids`` (num_rows,),
+    ``slot_of`` (N,), ``table`` (C, DIM), ``host`` (num_rows or N, DIM), scales by slot and by node, ``out`` (num_rows,
+    DIM).
+    """
     for tile in range(tl.program_id(0), tl.cdiv(num_rows, ROWS), tl.num_programs(0)):
         position = (tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
         is_row = position < num_rows
@@ -71,14 +82,14 @@ def _gather_kernel(  # type: ignore[no-untyped-def]
         else:
             is_cached = is_row
             is_host = is_row
-        # Addresses are computed for every lane, including lanes that the mask excludes.
+        # Addresses are computed even where the mask excludes the load, so they must be valid.
         slot = tl.maximum(slot, 0)
         place = node if IS_BY_ID else position
         for first in range(0, DIM, COLUMNS):
             column = first + tl.arange(0, COLUMNS)
             is_column = column < DIM
             to = position[:, None] * DIM + column[None, :]
-            # Both parts are requested before either is awaited.
+            # The loads from both tables start before the first result is used.
             if HAS_TABLE:
                 cached = _widened(
                     tl.load(
@@ -119,7 +130,7 @@ def launch_gather(ids: torch.Tensor, parts: RowParts, out: torch.Tensor, max_pro
         return
     rows, columns = block_shape(parts.dim)
     table, host = parts.table, parts.host
-    # A missing array gets a pointer that is never read. The kernel's constants select the arrays.
+    # In place of a missing array, any other pointer is passed. The kernel's constants exclude its use.
     pointers: list[Any] = [
         ids,
         ids if parts.slot_of is None else parts.slot_of,

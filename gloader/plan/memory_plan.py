@@ -1,5 +1,14 @@
 """Division of a memory budget, computed before anything is allocated. Pure.
 
+`plan_memory` first subtracts the fixed parts: sampled batches and edges. The rest is for feature buffers, the host
+cache and staging. A candidate is one division of this rest, with its predicted seconds per step; the fastest one is
+chosen.
+
+- A feature buffer holds the feature rows of one batch for the loop.
+- A superbatch is S batches that are planned together. Its missing rows are read in one pass, into memory (staged) or
+  into a pack, which is a file in batch order on the spill disk.
+- A cache outlook predicts how many accesses hit a cache, as a curve over the number of cached rows.
+
 `divide_cache` divides the host cache over the tables so that it saves the most bytes of reading.
 """
 
@@ -30,25 +39,25 @@ if TYPE_CHECKING:
     from gloader.plan.sweep_plan import SweepPlan
 
 
-# Part of the memory for missing rows that is divided evenly, because the first batches miss rows that a full cache
-# holds later. The part is smaller than a plan's margin over the predicted rows, so the rest still holds these rows.
+# Share of the memory for missing rows that all tables get evenly. The first batches also miss rows that a full cache
+# holds later. The share is smaller than a plan's margin over the predicted rows, so the predicted rows still fit.
 _EVEN_SHARE: Final = 1 / 16
 
 
 class CachedTable(NamedTuple):
-    """One table's row sizes, for the host cache."""
+    """The number and the sizes of one table's rows, for the host cache."""
 
     num_rows: int  # N_t
-    row_bytes: int  # bytes read per miss
-    held_bytes: int  # bytes per cached row, with the policy's bytes
+    row_bytes: int  # bytes read per missing row
+    held_bytes: int  # bytes per cached row, with the cache policy's own bytes
 
 
-class _Stretch(NamedTuple):
-    """One table's rows with equal savings."""
+class _Increment(NamedTuple):
+    """Additional cached rows of one table, each of which saves the same reading."""
 
-    table: int
+    table: int  # index of the table
     num_rows: int
-    saved: float  # saved reading bytes per batch and cache byte
+    saved: float  # saved bytes of reading per batch and byte of cache
 
 
 def divide_cache(
@@ -56,9 +65,10 @@ def divide_cache(
 ) -> tuple[int, ...]:
     """Return the cached rows per table that save the most reading bytes. Pure.
 
-    A curve that falls slowly first and steeply later is replaced by its lower convex hull. Bytes that save nothing
-    go to the tables in turn, because unseen rows may still be used again. More bytes never give a table fewer rows.
-    The unused rest is smaller than the next row.
+    The hits over the cached rows are replaced by their smallest concave upper bound. Then the next row of a table never
+    saves more than the row before it, and the memory goes to the row that saves the most, again and again. Rows that
+    save nothing come last, in table order: they may still be used again. More bytes never give a table fewer rows. The
+    unused rest is smaller than the next row.
 
     Parameters
     ----------
@@ -68,13 +78,13 @@ def divide_cache(
     """
     counts = [0] * len(tables)
     left = num_bytes
-    for stretch in _stretches(tuple(tables), tuple(curves)):
-        held_bytes = tables[stretch.table].held_bytes
-        taken = min(stretch.num_rows, left // held_bytes)
-        counts[stretch.table] += taken
+    for increment in _increments(tuple(tables), tuple(curves)):
+        held_bytes = tables[increment.table].held_bytes
+        taken = min(increment.num_rows, left // held_bytes)
+        counts[increment.table] += taken
         left -= taken * held_bytes
-        # The rest is not spent on a smaller row: one byte more would take that row away again.
-        if taken < stretch.num_rows:
+        # The rest is not spent on another table's smaller row: one more byte would then take that row away again.
+        if taken < increment.num_rows:
             break
     return tuple(counts)
 
@@ -94,36 +104,36 @@ def share_out(num_bytes: int, missed_bytes: Sequence[int]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=16)  # plans try many cache sizes for one superbatch size
-def _stretches(tables: tuple[CachedTable, ...], curves: tuple[CacheOutlook, ...]) -> tuple[_Stretch, ...]:
-    """Return all tables' stretches, largest saving first. Equal savings keep the table order."""
-    found = [
-        stretch
+def _increments(tables: tuple[CachedTable, ...], curves: tuple[CacheOutlook, ...]) -> tuple[_Increment, ...]:
+    """Return all tables' increments, largest saving first. Equal savings keep the table order."""
+    increments = [
+        increment
         for number, (table, curve) in enumerate(zip(tables, curves, strict=True))
-        for stretch in _of_table(number, table, curve)
+        for increment in _table_increments(number, table, curve)
     ]
-    return tuple(sorted(found, key=lambda stretch: -stretch.saved))
+    return tuple(sorted(increments, key=lambda increment: -increment.saved))
 
 
-def _of_table(number: int, table: CachedTable, curve: CacheOutlook) -> list[_Stretch]:
-    """Return one table's stretches, largest saving first."""
-    # A curve is straight between two corners. Only complete rows are cached, so each corner is rounded down and up.
+def _table_increments(number: int, table: CachedTable, curve: CacheOutlook) -> list[_Increment]:
+    """Return one table's increments, largest saving first."""
+    # The curve is straight between two corners. Only complete rows are cached, so each corner is rounded down and up.
     corners = np.concatenate([np.floor(curve.capacities), np.ceil(curve.capacities), [0, table.num_rows]])
     rows = np.unique(np.clip(corners, 0, table.num_rows))
     hits = np.interp(rows, curve.capacities, curve.hits)
     kept = _concave_corners(rows, hits)
-    price = table.row_bytes / table.held_bytes
+    read_per_held = table.row_bytes / table.held_bytes
     return [
-        _Stretch(
+        _Increment(
             table=number,
             num_rows=int(rows[right] - rows[left]),
-            saved=float(hits[right] - hits[left]) / float(rows[right] - rows[left]) * price,
+            saved=float(hits[right] - hits[left]) / float(rows[right] - rows[left]) * read_per_held,
         )
         for left, right in pairwise(kept)
     ]
 
 
 def _concave_corners(x: NDArray[np.float64], y: NDArray[np.float64]) -> list[int]:
-    """Return the corners of the smallest concave upper bound on (x, y), with x ascending. Pure."""
+    """Return the indices of the points (x, y) on their smallest concave upper bound, with x ascending. Pure."""
     kept: list[int] = []
     for point in range(len(x)):
         while len(kept) > 1:
@@ -136,22 +146,23 @@ def _concave_corners(x: NDArray[np.float64], y: NDArray[np.float64]) -> list[int
     return kept
 
 
-# Most feature buffers to try. With three, one is filled, one waits and one is computed on. More buffers even out slow
-# batches. With fewer, the stages and the loop wait for each other. `Demand.fewest_buffers` is the lower bound.
+# Most feature buffers to try. With three buffers, one is filled, one waits, and the loop computes on one. More buffers
+# hide single slow batches. With fewer, the stages and the loop wait for each other. `Demand.fewest_buffers` is the
+# lower bound.
 _MOST_BUFFERS = 5
 
-# Most kept superbatches: one is sampled, one is planned and one is executed at the same time.
+# Superbatches whose sampled batches may be kept at the same time: one is sampled, one is planned and one is executed.
 _KEPT_SUPERBATCHES = 3
 
-# Shares of these superbatches' batches to keep. A batch that is not kept is sampled again. After passes over the edges
-# no batch is kept, because the disk holds each batch's parts.
+# Shares of these sampled batches to keep in memory. A batch that is not kept is sampled again when it is built. If
+# edges are swept, no batch is kept, because the spill disk holds the batch's edges.
 _KEPT_SHARES = (0.0, 1 / 16, 1 / 4, 1.0)
 _KEPT_OF_SWEPT = (0.0,)
 
-# Idle memory has three uses: staged rows, the next superbatch's staged rows, and buffers.
+# Idle memory has three equal parts: for staged rows, for the next superbatch's staged rows, and for more buffers.
 _IDLE_PARTS = 3
 
-# Candidates in the report: the chosen candidate and the next best ones.
+# Number of candidates in the report: the chosen candidate and the next best ones.
 _REPORTED = 3
 
 
@@ -162,8 +173,8 @@ class Candidate:
     features: Features  # "ram" or "ssd"
     shares: StepShares
     step: StepSeconds
-    pack_buffer_bytes: int = 0
-    keep_bytes: int = 0
+    pack_buffer_bytes: int = 0  # buffers for writing and reading packs; 0 without packs
+    keep_bytes: int = 0  # sampled batches that are kept until they are built
 
     @property
     def text(self) -> str:
@@ -191,12 +202,12 @@ class MemoryPlan:
     budget_bytes: int
     features: Features  # "ram" or "ssd"
     num_buffers: int  # feature buffers per rank; spare memory adds more
-    ring_bytes: int
+    ring_bytes: int  # bytes of these feature buffers over all ranks
     cache_rows: tuple[int, ...]  # cached rows for each table
     superbatch: SuperbatchSize  # S with the reason
     planned_accesses: tuple[int, ...]  # for each table: approximate accesses, with the look-ahead
     missed_bytes: tuple[int, ...]  # for each table: bytes of a superbatch's distinct missing rows
-    keep_bytes: int  # sampled batches that are kept from trace to execution
+    keep_bytes: int  # sampled batches that are kept from planning to execution
     pack_buffer_bytes: int  # buffers for writing and reading all tables' packs; 0 without packs
     parts: tuple[tuple[str, int], ...]  # all parts' names and bytes, for the report
     predicted_step_s: float  # weighed step time, in which packs count more than their seconds
@@ -237,13 +248,13 @@ def plan_memory(
 
     Parameters
     ----------
-    demand : the run's largest useful memory
+    demand : the run's measured sizes
     budget_bytes : memory for everything
     spill_bytes : disk for packs; larger superbatches need more
-    features : requested home for the features
+    features : requested place of the features: memory, SSD or "auto"
     cache_bytes : requested host cache over all tables. None means all remaining memory.
     superbatch : largest superbatch S. None means the fastest.
-    must_pack : packs were requested, even if their buffers take more than usual
+    must_pack : whether packs were requested. If so, and ``spill_bytes`` is above 0, each candidate has packs
     num_buffers : requested number of feature buffers. None means the fastest.
 
     Raises
@@ -269,10 +280,10 @@ def plan_memory(
     require_batch(parts, budget_bytes, demand)
     left = budget_bytes - held
     require_features(demand, left - counts[-1] * demand.buffer_bytes, features, budget_bytes)
-    found = list(_in_memory(demand, left, counts)) if features != "ssd" else []
+    candidates = list(_in_memory(demand, left, counts)) if features != "ssd" else []
     if features != "ram":
-        found += _on_ssd(demand, left, spill_bytes, cache_bytes, superbatch, counts, must_pack=must_pack)
-    if not found:
+        candidates += _on_ssd(demand, left, spill_bytes, cache_bytes, superbatch, counts, must_pack=must_pack)
+    if not candidates:
         least = _sizes(demand, superbatch)[0]
         outlooks = _outlooks(demand, least)
         require_staging(
@@ -282,7 +293,7 @@ def plan_memory(
             least,
         )
         raise does_not_fit(demand, left, spill_bytes, cache_bytes, least, must_pack=must_pack)
-    return _plan_of(demand, _ranked(found), parts, budget_bytes, asked=superbatch)
+    return _plan_of(demand, _ranked(candidates), parts, budget_bytes, requested=superbatch)
 
 
 def _plan_of(
@@ -291,7 +302,7 @@ def _plan_of(
     parts: list[tuple[str, int]],
     budget_bytes: int,
     *,
-    asked: int | None,
+    requested: int | None,
 ) -> MemoryPlan:
     """Return the plan for the first candidate in ``ranked``. Pure."""
     best = ranked[0]
@@ -303,7 +314,7 @@ def _plan_of(
         accesses = (0,) * len(demand.tables)
         parts += [(_named("features", table, demand), table.feature_bytes) for table in demand.tables]
     else:
-        size = SuperbatchSize(num_batches=shares.num_batches, reason=_why(shares.num_batches, asked))
+        size = SuperbatchSize(num_batches=shares.num_batches, reason=_why(shares.num_batches, requested))
         accesses = tuple(table.planned_accesses(size.num_batches) for table in demand.tables)
         parts.append(("reads in flight and checksums", demand.store_bytes + best.pack_buffer_bytes))
         parts += _planned_parts(demand, size.num_batches)
@@ -323,7 +334,7 @@ def _plan_of(
         pack_buffer_bytes=best.pack_buffer_bytes,
         parts=tuple(parts),
         predicted_step_s=best.step.weighed_s,
-        candidates=tuple(dict.fromkeys(one.text for one in ranked)),  # texts omit some differences
+        candidates=tuple(dict.fromkeys(each.text for each in ranked)),  # texts omit some differences
         step=best.step,
         would_fit=best.features == "ssd"
         and not demand.work.is_exchanged  # other machines' rows are not held
@@ -333,13 +344,13 @@ def _plan_of(
     )
 
 
-def _buffer_counts(demand: Demand, asked: int | None) -> Sequence[int]:
+def _buffer_counts(demand: Demand, requested: int | None) -> Sequence[int]:
     """Return the numbers of feature buffers to try, largest first. Pure."""
-    if asked is None:
+    if requested is None:
         return range(_MOST_BUFFERS, demand.fewest_buffers - 1, -1)
-    if asked < demand.fewest_buffers:
-        raise ConfigError(f"{asked} feature buffers are too few: this run needs {demand.fewest_buffers}")
-    return (asked,)
+    if requested < demand.fewest_buffers:
+        raise ConfigError(f"{requested} feature buffers are too few: this run needs {demand.fewest_buffers}")
+    return (requested,)
 
 
 def _named(part: str, table: TableDemand, demand: Demand) -> str:
@@ -365,17 +376,22 @@ def _cache_parts(demand: Demand, cache_rows: tuple[int, ...]) -> list[tuple[str,
     ]
 
 
-def _why(num_batches: int, asked: int | None) -> str:
-    """Return the reason for superbatches of ``num_batches``. Pure."""
-    if asked is None:
+def _why(num_batches: int, requested: int | None) -> str:
+    """Return the reason for superbatches of ``num_batches``, for the report. Pure."""
+    if requested is None:
         return "predicted to be the fastest"
-    return "asked for" if num_batches == asked else f"half of what an edge sweep serves, of {asked} asked for"
+    if num_batches == requested:
+        return "asked for"
+    return f"half of the batches that an edge sweep serves; {requested} were asked for"
 
 
-def _ranked(found: list[Candidate]) -> tuple[Candidate, ...]:
-    """Return the fastest candidates, one per combination of home, buffers, S and packs. The first wins a tie. Pure."""
+def _ranked(candidates: list[Candidate]) -> tuple[Candidate, ...]:
+    """Return the fastest candidates, fastest first. Pure.
+
+    For each combination of features' place, buffers, S and packs, only the fastest is kept. The first wins a tie.
+    """
     best: dict[tuple[str, int, int, bool], Candidate] = {}
-    for candidate in sorted(found, key=lambda one: one.step.weighed_s):
+    for candidate in sorted(candidates, key=lambda each: each.step.weighed_s):
         shares = candidate.shares
         best.setdefault(
             (candidate.features, shares.num_buffers, shares.num_batches, candidate.pack_buffer_bytes > 0),
@@ -450,7 +466,7 @@ def _outlooks(demand: Demand, num_batches: int) -> tuple[CacheOutlook, ...]:
 
 
 def _sizes(demand: Demand, superbatch: int | None) -> tuple[int, ...]:
-    """Return the superbatch sizes to try, at most half of an edge sweep's batches. Pure."""
+    """Return the superbatch sizes to try. If edges are swept, a size is at most half of a sweep's batches. Pure."""
     sizes = superbatch_sizes(demand.num_batches) if superbatch is None else (superbatch,)
     if demand.sweeps is None:
         return sizes
@@ -464,7 +480,7 @@ def _with_cache(
     room: int,
     cache_bytes: int | None,
 ) -> StepShares | None:
-    """Return ``shares`` with a cache within ``room`` and a staging share, or None if they do not fit. Pure."""
+    """Return ``shares`` with the host cache and the staging memory within ``room``. None if they do not fit. Pure."""
     staged = staged_by_name_bytes(demand.work, outlooks, shares.num_batches)
     room -= _IDLE_PARTS * staged
     if room < 0:
@@ -481,7 +497,7 @@ def _with_cache(
 
 
 def _cached_tables(demand: Demand, *, with_slots: bool) -> tuple[CachedTable, ...]:
-    """Return the tables' row sizes for the host cache. Pure."""
+    """Return the tables' row sizes for the host cache. ``with_slots`` adds the policy's bytes per row. Pure."""
     return tuple(
         CachedTable(
             num_rows=table.num_nodes,
@@ -493,5 +509,5 @@ def _cached_tables(demand: Demand, *, with_slots: bool) -> tuple[CachedTable, ..
 
 
 def idle_part(idle_bytes: int) -> int:
-    """Return a third, because staged rows, the next superbatch's rows and buffers share idle memory. Pure."""
+    """Return one of the equal parts of the idle memory, in bytes, at least 0. Pure."""
     return max(idle_bytes, 0) // _IDLE_PARTS

@@ -1,6 +1,11 @@
 """Prediction of a step's seconds for one division of the memory, before anything is opened. Pure.
 
-`predict_step` is the seam: a better model for a run replaces this one function.
+The prediction has the seconds of each resource: the disk, the cores, and the stages that take turns with a feature
+buffer. The busiest resource decides, and the others delay it a little. Missing rows are read by one of three
+strategies: each batch reads its own rows (direct), one pass reads a superbatch's rows into memory (staged), or one pass
+copies them to a pack on the disk, from which each batch reads its rows in sequence (packed).
+
+A better model replaces only `predict_step`.
 """
 
 from __future__ import annotations
@@ -24,29 +29,31 @@ if TYPE_CHECKING:
 
     from gloader.cache.curve import CacheOutlook
 
-# These two rates cannot be measured before the loop runs. The loop passes over a batch's features at the first rate
-# (GraphSAGE over rows with 6.5 KB on two cores, forward and backward). Rows are gathered at the second rate.
+# These two rates cannot be measured before the loop runs. The model computes on a batch's features at the first rate
+# (measured for GraphSAGE on rows with 6.5 KB, two cores, forward and backward). Rows are gathered at the second rate.
 _LOOP_BYTES_PER_S: Final = 2e9
 _COPY_BYTES_PER_S: Final = 4e9
 
 # A core verifies and copies rows at this rate. 1.6 to 2.3 GB/s were measured for direct, packed and read-back rows.
 _CHECKED_BYTES_PER_S: Final = 2e9
 
-# Busy resources slow each other down: steps took 1.14 to 1.43 times the busiest resource's time. In this norm, two
-# equally busy resources take 1.26 times as long, and a hardly busy one adds nothing.
+# Exponent of the norm that combines the resources' seconds. Busy resources slow each other down: measured steps took
+# 1.14 to 1.43 times the busiest resource's time. In this norm, two equally busy resources take 1.26 times as long as
+# one, and a hardly busy resource adds nothing.
 _NORM: Final = 3
 
 # Share of a step by which a slow batch delays the loop if no other batch is ready. It is divided by the number of
 # buffers.
 _JITTER: Final = 0.1
 
-_STAGED_MARGIN: Final = 1.1  # a superbatch may miss more rows than predicted; 4% more were measured once
-# Samplings per swept batch: its hops are picked to mark pages, to distribute, and twice more to build the batch.
+# Factor on the memory for staged rows, because a superbatch may miss more rows than predicted. 4% more were measured.
+_STAGED_MARGIN: Final = 1.1
+# A swept batch is sampled this many times: to mark pages, to distribute the read edges, and twice to build the batch.
 _SWEPT_SAMPLINGS: Final = 4.0
-_PASS_SAMPLINGS: Final = 2.0  # the pass thread's part of these samplings
+_PASS_SAMPLINGS: Final = 2.0  # the first two of these samplings, in the thread that makes the passes
 _PACKS_ALIVE: Final = 2  # packs on the disk: one is read back while the next is written
-_LONGEST_READ: Final = 128 * 1024
-_TABLE_ROWS: Final = 257
+_LONGEST_READ: Final = 128 * 1024  # bytes of one request; longer reads are split
+_TABLE_ROWS: Final = 257  # points of a table from row counts to seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +62,9 @@ class TableWork:
 
     rows: float  # rows per batch
     row_bytes: int  # bytes per row in a batch
-    stored_row_bytes: int
-    file_rows: float  # rows in the file over which a batch spreads; N unless its rows lie together
-    gap_bytes: int  # longest hole that a batch's reads bridge
+    stored_row_bytes: int  # bytes per row on the SSD
+    file_rows: float  # rows of the file over which a batch's rows spread; N unless they lie close together
+    gap_bytes: int  # longest hole between two rows that one of a batch's own reads covers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,14 +72,14 @@ class StepWork:
     """A step's work, measured on the first batches and on the disk."""
 
     tables: tuple[TableWork, ...]  # one for each type with features, in the order of `Demand.tables`
-    rates: IoRates
-    sweep_gap_bytes: int
+    rates: IoRates  # the disk's measured rates
+    sweep_gap_bytes: int  # longest hole between two rows that one read of a pass covers
     sample_s: float  # sampling seconds per batch, in one thread
-    cores: int
+    cores: int  # cores that the process may use
     strategy: str = "auto"  # requested read strategy, or "auto"
     edges_s: float = 0.0  # disk time for one batch's edges, if they are swept
     edge_bytes: float = 0.0  # edge bytes read per batch, in the long run
-    is_exchanged: bool = False  # other machines send missing rows, one superbatch at a time
+    is_exchanged: bool = False  # machines send each other the missing rows of a superbatch
 
     @property
     def is_swept(self) -> bool:
@@ -94,7 +101,7 @@ class StepWork:
 class StepShares:
     """The parts of a memory plan that change a step's duration."""
 
-    num_buffers: int
+    num_buffers: int  # feature buffers per rank
     num_batches: int  # S, batches per superbatch
     cache_rows: tuple[int, ...]  # cached rows for each table
     kept_share: float = 0.0  # kept share of the batches that are sampled ahead; the others are sampled twice
@@ -107,22 +114,26 @@ class StepSeconds:
     """The prediction for one step."""
 
     seconds: float
-    weighed_s: float  # comparison value: seconds with packs weigh more, because packs wear the disk
+    weighed_s: (
+        float  # ``seconds``, but more with packs, because packs wear the disk; candidates are compared by it
+    )
     disk_s: float  # disk time
-    miss_rate: float
+    miss_rate: float  # share of a batch's rows that miss the host cache
     strategy: Strategy | None  # None if features are in memory
     edges_s: float = 0.0  # disk time for edges, in addition to ``disk_s``
     missed_bytes: tuple[int, ...] = ()  # memory for a superbatch's missing rows, for each table
-    ahead_s: float = 0.0  # part of ``disk_s`` before the batch's turn: its share in a sweep
+    ahead_s: float = (
+        0.0  # part of ``disk_s`` before the batch is gathered: its share in its superbatch's pass
+    )
     misses: tuple[float, ...] = ()  # missing rows per batch, for each table
-    swept_bytes: float = 0.0  # bytes read and written for a batch's share in the sweep
+    swept_bytes: float = 0.0  # bytes that its superbatch's pass reads and writes, per batch
 
 
 def predict_step(work: StepWork, shares: StepShares, outlooks: Sequence[CacheOutlook] | None) -> StepSeconds:
     """Return a step's predicted seconds in the long run. More memory or disk never gives a longer step. Pure.
 
-    All tables' missing rows are assumed to be read by the same strategy. Their memory and disk are divided by missed
-    bytes, so they suffice either for all tables or for none.
+    All tables' missing rows are assumed to be read by the same strategy. Memory and disk for these rows are divided in
+    proportion to the tables' missed bytes, so they suffice either for all tables or for none.
 
     Parameters
     ----------
@@ -140,11 +151,11 @@ def predict_step(work: StepWork, shares: StepShares, outlooks: Sequence[CacheOut
         for table, outlook, rows in zip(work.tables, outlooks, shares.cache_rows, strict=True)
     ]
     rate = sum(read.misses for read in reads) / work.rows if work.rows else 0.0
-    ways = []
+    predictions = []
     for strategy, disk in _disk_work(work, shares, reads).items():
         seconds = _step(work, shares, disk, samplings=2.0 - shares.kept_share)
         weighed = seconds * (PACK_GAIN if strategy == "packed" else 1.0)
-        ways.append(
+        predictions.append(
             StepSeconds(
                 seconds=seconds,
                 weighed_s=weighed,
@@ -158,17 +169,17 @@ def predict_step(work: StepWork, shares: StepShares, outlooks: Sequence[CacheOut
                 swept_bytes=disk.swept_bytes,
             )
         )
-    return min(ways, key=lambda way: way.weighed_s)
+    return min(predictions, key=lambda prediction: prediction.weighed_s)
 
 
 @dataclass(frozen=True, slots=True)
 class _DiskWork:
     """The disk's work for one batch's missing rows."""
 
-    ahead_s: float = 0.0  # disk time before the batch's turn
-    own_s: float = 0.0  # disk time within the batch's turn
+    ahead_s: float = 0.0  # disk time in its superbatch's pass, before the batch is gathered
+    own_s: float = 0.0  # disk time while the batch is gathered
     checked_bytes: float = 0.0  # bytes that a core verifies and copies
-    swept_bytes: float = 0.0  # bytes read and written ahead
+    swept_bytes: float = 0.0  # bytes read and written in the pass
 
     @property
     def seconds(self) -> float:
@@ -177,13 +188,20 @@ class _DiskWork:
 
 
 def _step(work: StepWork, shares: StepShares, disk: _DiskWork, *, samplings: float) -> float:
-    """Return a step's seconds."""
+    """Return a step's seconds.
+
+    Parameters
+    ----------
+    work, shares : see `predict_step`
+    disk : the disk's work for the missing rows
+    samplings : number of times that each batch is sampled, if edges are not swept
+    """
     num_bytes = work.batch_bytes
     gather, loop = num_bytes / _COPY_BYTES_PER_S, num_bytes / _LOOP_BYTES_PER_S
     checks, own = (disk.checked_bytes + work.edge_bytes) / _CHECKED_BYTES_PER_S, disk.own_s
     sampling = (_SWEPT_SAMPLINGS if work.is_swept else samplings) * work.sample_s
     cores = (sampling + gather + checks) / work.cores + loop
-    # Stages that need the same buffer take turns.
+    # Reading, gathering and the loop need the same buffer in turn. With fewer buffers, more of them must alternate.
     turns = {1: (own + gather + loop,), 2: (own + gather, loop)}.get(shares.num_buffers, (own, gather, loop))
     # One thread makes the passes. It picks, verifies and distributes while the disk reads.
     passes = (
@@ -194,14 +212,14 @@ def _step(work: StepWork, shares: StepShares, disk: _DiskWork, *, samplings: flo
 
 
 class _Reads(NamedTuple):
-    """One table's reads that remain with a cache."""
+    """The reads of one table's missing rows, with a given host cache."""
 
     misses: float  # rows per batch
     missed_bytes: float  # missed bytes per batch
     staged_bytes: int  # memory for a superbatch's distinct missing rows
-    direct_s: float  # seconds per batch with its own reads
-    sweep_s: float  # seconds per batch for its share in one pass over the superbatch's rows
-    sweep_bytes: float  # bytes per batch for its share in the pass
+    direct_s: float  # seconds per batch, if each batch reads its own rows
+    sweep_s: float  # seconds of one pass over the superbatch's rows, per batch
+    sweep_bytes: float  # bytes that this pass reads, per batch
 
 
 @lru_cache(maxsize=128)  # candidates often share a cache size
@@ -229,9 +247,9 @@ def _reads(
 
 
 def staged_by_name_bytes(work: StepWork, outlooks: Sequence[CacheOutlook], num_batches: int) -> int:
-    """Return the staging memory that an explicitly requested ``staged`` strategy must have, or 0. Pure.
+    """Return the memory for staged rows that an explicitly requested ``staged`` strategy must have, or 0. Pure.
 
-    The cache is empty at first, so the first superbatch misses all of its rows. They must still be staged.
+    The cache is empty at first, so the first superbatch misses all of its rows, and all must fit.
     """
     if work.strategy != "staged":
         return 0
@@ -247,25 +265,26 @@ def _staged_bytes(table: TableWork, outlook: CacheOutlook, cache_rows: int, num_
 
 
 def _disk_work(work: StepWork, shares: StepShares, reads: list[_Reads]) -> dict[Strategy, _DiskWork]:
-    """Return the disk's work for one batch with each strategy that fits."""
+    """Return the disk's work for one batch with each strategy that fits into its memory or disk share."""
     rates = work.rates
     num_bytes = sum(read.missed_bytes for read in reads)
     direct_s, sweep_s = sum(read.direct_s for read in reads), sum(read.sweep_s for read in reads)
     swept = sum(read.sweep_bytes for read in reads)
-    found: dict[Strategy, _DiskWork] = {"direct": _DiskWork(0.0, direct_s, num_bytes)}
+    possible: dict[Strategy, _DiskWork] = {"direct": _DiskWork(0.0, direct_s, num_bytes)}
     if sum(read.staged_bytes for read in reads) <= shares.staging_bytes:
-        found["staged"] = _DiskWork(sweep_s, 0.0, num_bytes, swept)
+        possible["staged"] = _DiskWork(sweep_s, 0.0, num_bytes, swept)
     if 0 < _PACKS_ALIVE * shares.num_batches * num_bytes <= shares.spill_bytes:
         write = num_bytes / rates.write_bytes_per_s
         packing = sweep_s + write if rates.is_one_device else max(sweep_s, write)
         # Each byte is written and read back.
-        found["packed"] = _DiskWork(
+        possible["packed"] = _DiskWork(
             packing, num_bytes / rates.pack_read_bytes_per_s, 2 * num_bytes, swept + num_bytes
         )
-    if work.is_exchanged and len(found) > 1:
-        del found["direct"]
+    # Machines exchange the rows of whole superbatches, so no batch reads its own rows.
+    if work.is_exchanged and len(possible) > 1:
+        del possible["direct"]
     forced = [strategy for strategy in STRATEGIES if strategy == work.strategy]
-    return {strategy: found[strategy] for strategy in forced if strategy in found} or found
+    return {strategy: possible[strategy] for strategy in forced if strategy in possible} or possible
 
 
 def _read_seconds(rates: IoRates, of: TableWork, rows: float, *gaps: int) -> float:
@@ -278,7 +297,7 @@ def _read_seconds(rates: IoRates, of: TableWork, rows: float, *gaps: int) -> flo
 def _read_table(
     rates: IoRates, file_rows: float, row_bytes: int, gaps: tuple[int, ...]
 ) -> NDArray[np.float64]:
-    """Return (2, K): row counts, and the least seconds for reading at least that many rows."""
+    """Return (2, K): K row counts, and for each count the least seconds for reading at least so many rows."""
     rows = np.linspace(0, 1, _TABLE_ROWS) ** 2 * file_rows
     seconds = [
         min(
@@ -289,7 +308,7 @@ def _read_table(
         )
         for count in rows
     ]
-    # Reads for nearly all rows merge, so more rows may take less time. Then fewer rows can use the larger read.
+    # Reads for nearly all rows merge, so more rows may take less time. In that case the larger read serves fewer rows.
     return np.stack([rows, np.minimum.accumulate(seconds[::-1])[::-1]])
 
 
@@ -306,7 +325,8 @@ def expected_reads(rows: float, *, file_rows: float, row_bytes: int, gap_bytes: 
     if rows <= 0:
         return 0.0, 0.0
     share = min(rows / max(file_rows, 1.0), 1.0)
-    # Pages are read if rows begin or end in them, or if they lie between two requested rows within the gap.
+    # A page is read if a requested row lies in it at least in part, or if it is in a short hole between two such rows.
+    # Each row is requested with probability ``share``; ``lone`` is the probability that no row within the gap is.
     per_page = mean_extent_bytes(row_bytes) / row_bytes
     between = (gap_bytes + ALIGNMENT) // row_bytes
     lone = (1 - share) ** between
@@ -317,7 +337,9 @@ def expected_reads(rows: float, *, file_rows: float, row_bytes: int, gap_bytes: 
 
 
 def spread_of(pages: float, rows: float, *, num_rows: int, row_bytes: int) -> float:
-    """Return the number of file rows over which a batch's rows spread, from the ``pages`` that hold them. Pure.
+    """Return the number of file rows over which a batch's rows spread. Pure.
+
+    A bisection finds the number for which evenly spread rows would touch as many pages as the batch's rows do.
 
     Parameters
     ----------

@@ -537,7 +537,7 @@ def test_a_kernel_that_brings_other_rows_is_not_used(
     assert not CudaDevice(SECOND).can_launch
     assert launched_on == [1]  # tried once, on its own GPU
     (line,) = caplog.messages
-    assert "gather kernel does not run on cuda:1 (RuntimeError: it brought other rows" in line
+    assert "gather kernel does not run on cuda:1 (RuntimeError: it returned wrong rows" in line
     features = np.arange(8, dtype=np.float32).reshape(4, 2)
     assert device.pin(features) is None
     assert fake.registered == {}

@@ -193,16 +193,16 @@ def test_the_special_values_are_among_the_rows() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     ids, cases = _cases(24, torch.float16)
-    with pytest.raises(ShapeError, match=r"shape \(37, 24\), not torch.float32 of \(36, 24\)"):
+    with pytest.raises(ShapeError, match=r"shape \(37, 24\) for 37 ids; it is torch.float32 of shape \(36, 24\)"):
         gather_rows(ids, cases["all cached"], out=torch.empty(36, 24))
-    with pytest.raises(ShapeError, match="the host brings 37 rows for 38 ids"):
+    with pytest.raises(ShapeError, match="the host has 37 rows for 38 ids"):
         gather_rows(torch.zeros(38, dtype=torch.int64), cases["all staged"], out=torch.empty(38, 24))
     host = RowTable(rows=torch.zeros(37, 24, dtype=torch.int8))
-    with pytest.raises(ShapeError, match="is int8, and the factors of all nodes are missing"):
+    with pytest.raises(ShapeError, match="rows are int8; pass the factors of all nodes"):
         gather_rows(ids, RowParts(table=None, slot_of=None, host=host), out=torch.empty(37, 24))
     with pytest.raises(ShapeError, match="must come from a table or from the host"):
         RowParts(table=None, slot_of=None, host=None)
-    with pytest.raises(ShapeError, match="may leave rows to the host"):
+    with pytest.raises(ShapeError, match="whose rows are on the host"):
         RowParts(table=host, slot_of=torch.zeros(3, dtype=torch.int32), host=None)
 
 

@@ -139,7 +139,7 @@ def test_a_plan_with_sweeps_counts_their_memory_and_leaves_their_disk_alone() ->
     assert full.pack_buffer_bytes == 0
     asked = plan_memory(demand, budget_bytes=200 * MB, superbatch=64, features="ssd")
     assert asked.superbatch.num_batches == 4
-    assert asked.superbatch.reason == "half of what an edge sweep serves, of 64 asked for"
+    assert asked.superbatch.reason == "half of the batches that an edge sweep serves; 64 were asked for"
 
 
 def test_a_step_waits_for_the_one_thread_that_makes_passes() -> None:
