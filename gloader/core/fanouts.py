@@ -1,4 +1,8 @@
-"""Fan-outs in the forms that users write: a list, a list per relation, or a list for all relations together."""
+"""Fan-outs in the forms that users write: a list, a list per relation, or a list for all relations together.
+
+A fan-out is the number of neighbours that a hop samples per node. A list has one fan-out per hop, and its first number
+belongs to the hop next to the seeds. -1 takes all neighbours.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +18,10 @@ from gloader.core.near_names import near_keywords
 from gloader.errors import ConfigError
 from gloader.types import ANY_RELATION, CollectiveFanouts, Fanouts, Relation, RelationFanouts
 
-# The largest value of any count: it fits every integer argument of a kernel.
+# The largest count that a setting may have: it fits every integer argument of a kernel.
 MAX_COUNT: Final = 2**31 - 1
-_MAX_FANOUT: Final = 2**31 - 2  # local ids and offsets are int32
-_COLLECTIVE: Final = "collective:"
+_MAX_FANOUT: Final = 2**31 - 2  # local ids and offsets of a batch are int32
+_COLLECTIVE: Final = "collective:"  # prefix of collective fan-outs on the command line
 _EXAMPLE = "'author:writes:paper=25,20;*=10,5'"
 
 FanoutsLike: TypeAlias = (
@@ -42,13 +46,13 @@ def collective(fanouts: Sequence[int]) -> CollectiveFanouts:
 
 
 def checked_fanouts(fanouts: FanoutsLike) -> Fanouts:
-    """Return ``fanouts`` in the one form for comparisons. Pure.
+    """Return ``fanouts`` in a normal form: equal fan-outs have equal forms. Pure.
 
     Parameters
     ----------
-    fanouts : one integer per hop, for every relation. Or a mapping from relations, each a tuple or the text
-        "source:name:destination", with "*" for all other relations. Or a result of `collective`, or the command line's
-        text
+    fanouts : one of these forms. A sequence has one integer per hop, for every relation. A mapping has such a sequence
+        for each relation. Its keys are tuples, or texts such as "source:name:destination"; "*" stands for all other
+        relations. Other forms are a result of `collective`, and the command line's text
 
     Raises
     ------
@@ -103,14 +107,14 @@ def largest_fanout(fanouts: Fanouts) -> int:
         case CollectiveFanouts():
             hops = fanouts.fanouts
         case RelationFanouts():
-            hops = tuple(chain.from_iterable(of_one for _, of_one in fanouts.by_relation))
+            hops = tuple(chain.from_iterable(relation_hops for _, relation_hops in fanouts.by_relation))
         case _:
             hops = fanouts
     return -1 if min(hops) < 0 else max(hops)
 
 
 def plain_fanouts(fanouts: Fanouts) -> list[int] | str:
-    """Return ``fanouts`` as a plain value for `checked_fanouts`: a list, or the command line's text. Pure."""
+    """Return ``fanouts`` as a list or the command line's text, both of which `checked_fanouts` accepts. Pure."""
     return list(fanouts) if isinstance(fanouts, tuple) else str(fanouts)
 
 
@@ -146,8 +150,8 @@ def parse_fanout(text: str) -> tuple[int, ...]:
     if not fanout or min(fanout) < -1 or max(fanout) > MAX_COUNT:
         raise ConfigError(
             f"{shown(text)} is not a fan-out; write one whole number per layer, the hop next to the seeds first, "
-            f"such as 15,10,5 (-1 takes all neighbours); each is at most {MAX_COUNT:,}; of several relations "
-            f"{_EXAMPLE} or 'collective:25,20'"
+            f"such as 15,10,5 (-1 takes all neighbours); each is at most {MAX_COUNT:,}; for several relations, "
+            f"write {_EXAMPLE} or 'collective:25,20'"
         )
     return fanout
 
@@ -165,30 +169,32 @@ def parse_relation(name: object) -> Relation:
         return (parts[0], parts[1], parts[2])
     raise ConfigError(
         f"{shown(name)} names no relation; write source:name:destination, such as author:writes:paper, or * for all "
-        "that are not named"
+        "other relations"
     )
 
 
 def _by_relation(given: Any) -> Fanouts:
-    """Return the checked fan-outs for pairs (relation, fan-outs), with the nameless pair last."""
-    found: dict[Relation | str, tuple[int, ...]] = {}
+    """Return the checked fan-outs for pairs (relation, fan-outs). The pair of "*" comes last."""
+    by_relation: dict[Relation | str, tuple[int, ...]] = {}
     for name, hops in given:
         relation = ANY_RELATION if name == ANY_RELATION else parse_relation(name)
-        spelled = relation if isinstance(relation, str) else ":".join(relation)
-        if relation in found:
-            raise ConfigError(f"fanouts name {spelled} twice; each relation has one list")
-        found[relation] = checked_hops(hops, noun=f"fanouts[{spelled}]")
-    if not found:
+        text = relation if isinstance(relation, str) else ":".join(relation)
+        if relation in by_relation:
+            raise ConfigError(f"fanouts name {text} twice; each relation has one list")
+        by_relation[relation] = checked_hops(hops, noun=f"fanouts[{text}]")
+    if not by_relation:
         raise ConfigError(f"fanouts is empty; pass one integer per hop, such as [15, 10, 5], or {_EXAMPLE}")
-    lengths = {":".join(name) if isinstance(name, tuple) else name: len(hops) for name, hops in found.items()}
+    lengths = {
+        ":".join(name) if isinstance(name, tuple) else name: len(hops) for name, hops in by_relation.items()
+    }
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{name} {count}" for name, count in lengths.items())
         raise ConfigError(
-            f"fanouts have different numbers of hops: {listed}; write as many for each relation"
+            f"fanouts have different numbers of hops: {listed}; write equally many for each relation"
         )
-    # Equal draws have one form, independent of the relations' order and of "*" for a plain list.
-    named = sorted((name, hops) for name, hops in found.items() if isinstance(name, tuple))
-    others = found.get(ANY_RELATION)
+    # Fan-outs that give equal draws have one form: relations are sorted, and "*" alone becomes a plain list.
+    named = sorted((name, hops) for name, hops in by_relation.items() if isinstance(name, tuple))
+    others = by_relation.get(ANY_RELATION)
     if not named and others is not None:
         return others
     return RelationFanouts((*named, *(() if others is None else ((ANY_RELATION, others),))))

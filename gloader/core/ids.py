@@ -1,7 +1,10 @@
 """Checks for id arrays, and the row ranges of tables on a machine's disk.
 
-An id array is one-dimensional and holds integers in a range. The caller gives the words of the error. `RowRanges`
-divides the tables' rows over a run's machines.
+An id array is one-dimensional and holds integers in a range. The caller names the ids for the error's message.
+
+If a dataset is divided over machines, each machine stores one part: for each table (a feature matrix), a range of
+consecutive rows. A division has a fixed number of parts. `RangePart` is a part's number, `RowRanges` has all tables'
+ranges, and `HeldRows` one table's ranges.
 """
 
 from __future__ import annotations
@@ -24,8 +27,8 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-_LARGEST = np.iinfo(np.int64).max
-_MOST_SHORT_IDS = 2**31
+_LARGEST = np.iinfo(np.int64).max  # the largest id
+_MOST_SHORT_IDS = 2**31  # number of ids that int32 can tell apart
 
 
 def as_ids(values: ArrayLike, *, noun: str, error: type[GloaderError], masked: int | None = None) -> IdArray:
@@ -54,7 +57,7 @@ def as_ids(values: ArrayLike, *, noun: str, error: type[GloaderError], masked: i
         raise error(f"{noun} are {shown(values)}; they must be one list, or array, of ids") from None
     if ids.dtype == np.bool_ and masked is not None:
         if ids.shape != (masked,):
-            raise error(f"{noun} are a mask of shape {ids.shape}; it must be ({masked},), or give their ids")
+            raise error(f"{noun} are a mask of shape {ids.shape}; its shape must be ({masked},), or pass ids")
         return np.flatnonzero(ids)
     if ids.ndim != 1:
         raise error(f"{noun} have shape {ids.shape}; they must have one dimension")
@@ -78,20 +81,19 @@ def outside(ids: NDArray[Any], limit: int) -> NDArray[Any]:
     return ids[(ids < 0) | (ids >= limit)]
 
 
-# Most machines, far more than in any run.
-MAX_PARTS: Final = 4096
+MAX_PARTS: Final = 4096  # most parts of a division, far more than a run has machines
 _PART = re.compile(r"(\d{1,9})/(\d{1,9})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangePart:
-    """One of the parts that divide all tables' rows."""
+    """The number of a part: part ``part`` of ``of`` parts."""
 
     part: int  # 0..of-1
-    of: int
+    of: int  # number of parts
 
     @classmethod
-    def parse(cls, asked: str | Sequence[int]) -> RangePart:
+    def parse(cls, value: str | Sequence[int]) -> RangePart:
         """Return the part for a value such as "0/4" or (0, 4). Pure.
 
         Raises
@@ -99,15 +101,15 @@ class RangePart:
         ConfigError
             The value names no part.
         """
-        text = asked if isinstance(asked, str) else "/".join(map(str, asked))
+        text = value if isinstance(value, str) else "/".join(map(str, value))
         numbers = _PART.fullmatch(text.strip())
         if numbers is not None:
             part, of = map(int, numbers.groups())
             if 1 <= of <= MAX_PARTS and part < of:
                 return cls(part=part, of=of)
         raise ConfigError(
-            f"ranges={text[:100]!r} names no part of the rows; write the part, counted from 0, and how many "
-            f"there are, at most {MAX_PARTS}: 0/4 is the first of four"
+            f"ranges={text[:100]!r} names no part of the rows; write the part's number, counted from 0, and the number "
+            f"of parts, at most {MAX_PARTS}: 0/4 is the first of four"
         )
 
     def __str__(self) -> str:
@@ -116,10 +118,10 @@ class RangePart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldRows:
-    """One table's local row range, and the other parts' ranges."""
+    """The row ranges of all parts of one table. A local row is stored on this machine."""
 
-    part: int
-    of: int
+    part: int  # this machine's part
+    of: int  # number of parts
     bounds: tuple[int, ...]  # (of + 1,) from 0 to N: part p holds the rows bounds[p] to bounds[p + 1] - 1
 
     @property
@@ -159,10 +161,10 @@ class HeldRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowRanges:
-    """The rows of each table on this machine. Every machine knows the ranges of all parts."""
+    """The row ranges of all parts of each table."""
 
-    part: int
-    of: int
+    part: int  # this machine's part
+    of: int  # number of parts
     tables: Mapping[str, tuple[int, ...]]  # bounds by table name: (of + 1,) ascending from 0 to N
 
     def rows(self, table: str) -> HeldRows:
@@ -206,21 +208,21 @@ def require_all_rows(parts: Sequence[RowRanges | None], names: Sequence[str] = (
         return
     first = ranges[0]
     _require_one_division(parts, first, names or [str(number) for number in range(len(parts))])
-    here = sorted({each.part for each in ranges})
-    missing = sorted(set(range(first.of)) - set(here))
+    present = sorted({each.part for each in ranges})
+    missing = sorted(set(range(first.of)) - set(present))
     for table, bounds in first.tables.items():
         for part in missing:
-            # Without an empty part no rows are missing.
+            # If an empty part is missing, no rows are.
             if bounds[part] < bounds[part + 1]:
                 raise ConfigError(
                     f"rows {bounds[part]:,} to {bounds[part + 1]:,} of {table!r} are on no machine of this run: there "
-                    f"{_are(here, first.of)}, and not {_listed(missing)}; start it with torchrun on the machines of "
+                    f"{_are(present, first.of)}, and not {_listed(missing)}; start it with torchrun on the machines of "
                     "all parts, or prepare a copy with all rows: gloader prepare without --ranges"
                 )
 
 
 def hosts_by_part(parts: Sequence[RowRanges]) -> tuple[int, ...]:
-    """Return the machine numbers in part order. Machines with equal parts keep their order. Pure.
+    """Return the numbers of the machines, sorted by part. Machines with the same part keep their order. Pure.
 
     Parameters
     ----------
@@ -230,11 +232,13 @@ def hosts_by_part(parts: Sequence[RowRanges]) -> tuple[int, ...]:
 
 
 def host_bounds(parts: Sequence[RowRanges], table: str) -> IdArray:
-    """Return the bounds between the rows that each machine serves: (W + 1,) int64. Pure.
+    """Return the bounds between the rows that each machine serves to the others: (W + 1,) int64. Pure.
+
+    If several machines have the same part, the first of them serves its rows.
 
     Parameters
     ----------
-    parts : W machines' ranges, in the order from `hosts_by_part`. Of several machines with equal parts the first serves
+    parts : W machines' ranges, in the order from `hosts_by_part`
     table : the table's name
     """
     return np.array([0, *(each.held(table)[1] for each in parts)], np.int64)
@@ -246,21 +250,23 @@ def _require_one_division(parts: Sequence[RowRanges | None], first: RowRanges, n
         if other is None:
             raise ConfigError(
                 f"machine {name} has a copy of all rows and machine {has_first} part {first.part} of {first.of}; all "
-                "of them need parts, or all of them copies: prepare the same kind everywhere"
+                "machines need a part, or all need a copy: prepare the same kind everywhere"
             )
         if (other.of, other.tables) != (first.of, first.tables):
             raise ConfigError(
                 f"machine {name} has part {other.part} of {other.of} and machine {has_first} part {first.part} of "
-                f"{first.of}, which are not of one division of the rows; prepare --ranges 0/N, 1/N and so on with one "
-                "N on all machines"
+                f"{first.of}, which divide the rows differently; prepare --ranges 0/N, 1/N and so on, with the same N "
+                "on all machines"
             )
 
 
 def _are(parts: Sequence[int], of: int) -> str:
+    """Return text such as "are parts 0 and 2 of 4"."""
     return f"{'is' if len(parts) == 1 else 'are'} {_listed(parts)} of {of}"
 
 
 def _listed(parts: Sequence[int]) -> str:
+    """Return text such as "part 1" or "parts 0, 1 and 3"."""
     *others, last = map(str, parts[:8])
     more = f" and {len(parts) - 8} more" if len(parts) > 8 else ""
     if not others:

@@ -1,4 +1,8 @@
-"""The nearest existing name to a user's name, for keywords and attributes."""
+"""Suggestions for misspelled names: the nearest existing keyword, attribute or key.
+
+`near_keywords` and `near_attributes` are decorators. They add "did you mean ...?" to Python's errors about unknown
+keywords and attributes. Names from PyG and DGL also lead to gloader's names.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +19,11 @@ K = TypeVar("K", bound=type)
 N = TypeVar("N")
 V = TypeVar("V")
 
-_SLIP: Final = 0.9  # similarity of a name with one extra letter
+_SLIP: Final = (
+    0.9  # `difflib` similarity of two names that differ by one letter, from which a name is a misspelling
+)
 
-# Other libraries' names and ours.
+# Names that other libraries use for the same thing, as suggestions.
 _FOREIGN_NAMES: Final[dict[str, tuple[str, ...]]] = {
     "num_neighbors": ("fanouts",),
     "num_neighbours": ("fanouts",),
@@ -37,7 +43,7 @@ _FOREIGN_NAMES: Final[dict[str, tuple[str, ...]]] = {
     "test_mask": ("test",),
     "test_idx": ("test",),
     "y": ("labels",),
-    # These are for the opposite direction, with PyG's and DGL's names.
+    # The opposite direction, for gloader's adapters with PyG's and DGL's keywords.
     "fanout": ("num_neighbors", "graph_sampler"),
     "fanouts": ("num_neighbors", "graph_sampler"),
     "seeds": ("input_nodes", "indices"),
@@ -47,12 +53,19 @@ _FOREIGN_NAMES: Final[dict[str, tuple[str, ...]]] = {
 
 
 def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
-    """Return the entry in ``known`` that ``name`` probably means, or None. Pure."""
+    """Return the entry of ``known`` that ``name`` probably means, or None. Pure.
+
+    Parameters
+    ----------
+    name : the unknown name
+    known : the existing names
+    cutoff : least similarity, from 0 to 1, as in `difflib.get_close_matches`
+    """
     names = list(known)
-    meant = [other for other in _FOREIGN_NAMES.get(name, ()) if other in names]
-    # Spelling errors come first: they are close to an existing name.
-    slips = get_close_matches(name, names, n=1, cutoff=max(cutoff, _SLIP))
-    near = slips or meant or get_close_matches(name, names, n=1, cutoff=cutoff)
+    translated = [other for other in _FOREIGN_NAMES.get(name, ()) if other in names]
+    # A misspelling, which is very close to an existing name, comes before another library's name.
+    misspelled = get_close_matches(name, names, n=1, cutoff=max(cutoff, _SLIP))
+    near = misspelled or translated or get_close_matches(name, names, n=1, cutoff=cutoff)
     return near[0] if near else None
 
 
@@ -74,15 +87,21 @@ def require_keywords(owner: str, given: Iterable[str], known: Collection[str]) -
 def near_keywords(target: F) -> F:
     """Make a function or a class suggest the nearest keyword for an unknown keyword."""
     if isinstance(target, type):
-        above = [inspect.signature(base.__init__) for base in target.__mro__[1:]]  # type: ignore[misc]
-        handed_on = {name for signature in above for name in signature.parameters}
-        target.__init__ = _checked(target.__init__, target.__name__, handed_on)  # type: ignore[misc]
+        base_signatures = [inspect.signature(base.__init__) for base in target.__mro__[1:]]  # type: ignore[misc]
+        inherited = {name for signature in base_signatures for name in signature.parameters}
+        target.__init__ = _checked(target.__init__, target.__name__, inherited)  # type: ignore[misc]
         return target
     return cast("F", _checked(target, target.__qualname__))
 
 
 def near_options(owner: str, also: Iterable[str]) -> Callable[[F], F]:
-    """Return `near_keywords` for a function that users call ``owner``, with the extra ``**`` keywords ``also``."""
+    """Return a decorator like `near_keywords`.
+
+    Parameters
+    ----------
+    owner : the function's name in messages
+    also : the keywords that the function accepts as ``**keywords``
+    """
 
     def decorate(function: F) -> F:
         return cast("F", _checked(function, owner, also))
@@ -91,6 +110,7 @@ def near_options(owner: str, also: Iterable[str]) -> Callable[[F], F]:
 
 
 def _checked(function: Callable[..., Any], owner: str, also: Iterable[str] = ()) -> Callable[..., Any]:
+    """Return ``function`` with a check of its keywords; see `near_options`."""
     parameters = inspect.signature(function).parameters
     known = [
         name
@@ -112,7 +132,7 @@ def near_attributes(target: K) -> K:
     """Make a class suggest the nearest attribute for a missing attribute."""
 
     def getattr_of(self: object, name: str) -> Any:
-        # A property raised this error, so it is evaluated again for its own message.
+        # The attribute exists, so a property raised this error. The second read raises the property's own message.
         if hasattr(type(self), name):
             return object.__getattribute__(self, name)
         raise missing_attribute(with_article(type(self).__name__), name, dir(self), {})
@@ -138,7 +158,7 @@ def missing_key(key: object, there: Iterable[object], is_no: str) -> KeyError:
     ----------
     key : the requested key
     there : the existing keys
-    is_no : text about the missing key: "no relation of this dataset"
+    is_no : what the key is not, such as "no relation of this dataset"
     """
     names = {":".join(map(str, each)) if isinstance(each, tuple) else str(each): each for each in there}
     near = nearest(":".join(map(str, key)) if isinstance(key, tuple) else str(key), names)
@@ -149,7 +169,7 @@ def missing_key(key: object, there: Iterable[object], is_no: str) -> KeyError:
 
 
 def with_article(noun: str) -> str:
-    """Return "a Loader", "an EdgeData". Pure."""
+    """Return ``noun`` with its article, such as "a Loader" or "an EdgeData". Pure."""
     return f"{'an' if noun[0] in 'AEIOU' else 'a'} {noun}"
 
 
@@ -163,7 +183,7 @@ def missing_attribute(
     owner : the object's kind, with an article: "a GraphData"
     name : the attribute's name
     there : the existing attributes
-    advice : replacements for some missing attributes, by name
+    advice : messages for some missing attributes, by name
     """
     if name in advice:
         return AttributeError(f"{owner} has no {name!r}: {advice[name]}")

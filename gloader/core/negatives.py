@@ -1,4 +1,8 @@
-"""Negatives in the forms that users write: the kind and number of wrong edges to draw."""
+"""Negatives in the forms that users write: the kind and the number of wrong edges for link prediction.
+
+A model that predicts edges trains on positives, which are true edges, and on negatives, which are drawn pairs of nodes.
+`Uniform`, `Binary`, `InBatch` and `Table` are four ways to get negatives. Each has a text form for the command line.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +27,8 @@ _STRICT: Final = "strict"
 class Uniform:
     """``k`` negatives for each edge: its source, and a destination drawn from all nodes of the destination's type.
 
-    With ``strict`` no negative is an edge of the graph or a self loop. The graph holds only message edges, so a
-    held-out edge may be drawn, as by OGB's uniform negatives.
+    With ``strict``, no negative is an edge of the graph or a self loop. A held-out edge, which is not in the graph, may
+    still be drawn, as with OGB's uniform negatives.
 
     Raises
     ------
@@ -32,8 +36,8 @@ class Uniform:
         ``k`` is not a whole number of at least 1, or ``strict`` is neither True nor False.
     """
 
-    k: int
-    strict: bool = False
+    k: int  # negatives per edge
+    strict: bool = False  # whether edges of the graph are excluded
 
     def __post_init__(self) -> None:
         """Check the fields."""
@@ -54,7 +58,7 @@ class Uniform:
 class Binary:
     """``ratio`` negatives for each edge on average: pairs of a source and a destination, both drawn from all nodes.
 
-    With ``strict`` no negative is an edge of the graph, as in `Uniform`; both ends may be the same node.
+    With ``strict``, no negative is an edge of the graph, as in `Uniform`. Both ends may be the same node.
 
     Raises
     ------
@@ -62,8 +66,8 @@ class Binary:
         ``ratio`` is not a finite number above 0, or ``strict`` is neither True nor False.
     """
 
-    ratio: float = 1.0
-    strict: bool = False
+    ratio: float = 1.0  # negatives per edge
+    strict: bool = False  # whether edges of the graph are excluded
 
     def __post_init__(self) -> None:
         """Check the fields."""
@@ -79,7 +83,7 @@ class Binary:
 
     def num_pairs(self, num_positives: int) -> int:
         """Return the number of negatives for ``num_positives`` edges: the product with the ratio, rounded up. Pure."""
-        # Exact decimal arithmetic: as floats, 1.1 * 10 is above 11 and would be rounded up to 12.
+        # The arithmetic is exact and decimal. As floats, 1.1 * 10 is above 11 and would be rounded up to 12.
         return math.ceil(Fraction(repr(self.ratio)) * num_positives)
 
     def __str__(self) -> str:
@@ -90,7 +94,7 @@ class Binary:
 @near_keywords
 @dataclass(frozen=True, slots=True)
 class InBatch:
-    """For each edge, the destinations of the batch's other edges."""
+    """Negatives from the batch itself: for each edge, its source with the destinations of the batch's other edges."""
 
     def __str__(self) -> str:
         """Return the command line's form."""
@@ -100,7 +104,7 @@ class InBatch:
 @near_keywords
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Given negatives: rows of the link table ``name``, or the ``negatives`` of the batch's own table.
+    """Negatives from the dataset: the link table ``name``, or the ``negatives`` of the batch's own link table.
 
     Raises
     ------
@@ -114,7 +118,7 @@ class Table:
         """Check the name."""
         given: object = self.name
         if not isinstance(given, str) or not given:
-            raise ConfigError(f"Table(name={shown(self.name)}): name must be that of a link table")
+            raise ConfigError(f"Table(name={shown(self.name)}): name must be the name of a link table")
 
     def __str__(self) -> str:
         """Return the command line's form, such as "table:wrong"."""

@@ -1,4 +1,8 @@
-"""Offsets of each node's in-edges: 8 bytes per node, or about 2 in the compact form."""
+"""Offsets of each node's in-edges: 8 bytes per node, or about 2 in the compact form.
+
+A graph's edges are sorted by destination, so a node's in-edges are consecutive. The offset of node v is the position of
+its first in-edge; offset N is the number of edges.
+"""
 
 from __future__ import annotations
 
@@ -17,25 +21,26 @@ if TYPE_CHECKING:
 
     from gloader.types import IdArray
 
-BLOCK_NODES: Final = 64
-_SHIFT, _MASK = 6, 63
-_LOW_END: Final = 2**16
+BLOCK_NODES: Final = 64  # nodes per block of the compact form
+_SHIFT, _MASK = 6, 63  # node >> 6 is the block, node & 63 the node's number in the block
+_LOW_END: Final = 2**16  # end of the range of uint16
 
 
 class Offsets(NamedTuple):
     """A graph's N + 1 offsets in one of two forms. Kernels read them with `offset_at`, other code with `offsets_of`.
 
-    The plain form has only ``low``. The compact form takes 2.125 bytes per node: each block of 64 nodes has a base,
-    and ``low`` holds each node's distance from the base. ``wide`` holds the full offsets of blocks with 2**16 edges or
-    more, at most one byte for 128 edges.
+    The plain form has only ``low``, the offsets. The compact form takes 2.125 bytes per node. Each block of 64 nodes
+    has a base, which is the offset of its first node, and ``low`` has each offset minus the base. A block is wide if
+    these differences do not fit in 16 bits; ``wide`` has its 64 full offsets. Wide blocks have so many edges that
+    ``wide`` takes at most one byte for 128 edges.
 
     This is a named tuple, because numba accepts no dataclass. Its arrays are read-only, so that every kernel is
     compiled for only two types.
     """
 
     low: NDArray[Any]  # (N + 1,) int64, or uint16 in the compact form
-    base: IdArray  # (blocks,) a value ~r below 0 means row r of ``wide``
-    wide: IdArray  # (64 r,)
+    base: IdArray  # (blocks,) the block's base; for a wide block ~r, which is negative, with its row r in ``wide``
+    wide: IdArray  # (64 W,) for W wide blocks, 64 offsets per row
 
     @property
     def num_bytes(self) -> int:
@@ -55,7 +60,7 @@ def compact_offsets(pieces: Iterable[IdArray], num_nodes: int) -> Offsets:
     Parameters
     ----------
     pieces : consecutive pieces of the N + 1 offsets, int64, ascending. Each piece but the last has a multiple of
-        `BLOCK_NODES` entries. A piece may be reused once the next is requested.
+        `BLOCK_NODES` entries. The memory of a piece may be reused for the next piece.
     num_nodes : N
     """
     low = np.empty(num_nodes + 1, dtype=np.uint16)
@@ -73,8 +78,8 @@ def compact_offsets(pieces: Iterable[IdArray], num_nodes: int) -> Offsets:
         wide.append(piece[np.minimum(rows, last)])
         base[first >> _SHIFT : (first >> _SHIFT) + len(starts)] = starts
         first, num_wide = first + len(piece), num_wide + len(rows)
-    written_out = np.concatenate(wide).reshape(-1)
-    return Offsets(low=_read_only(low), base=_read_only(base), wide=_read_only(written_out))
+    wide_offsets = np.concatenate(wide).reshape(-1)
+    return Offsets(low=_read_only(low), base=_read_only(base), wide=_read_only(wide_offsets))
 
 
 def compact_bytes(num_nodes: int) -> int:
@@ -88,12 +93,12 @@ def offsets_of(offsets: Offsets, nodes: IdArray) -> IdArray:
     if low.dtype == np.int64:
         plain: IdArray = low[nodes]
         return plain
-    found = base[nodes >> _SHIFT]
-    is_wide = found < 0
-    rows = (~found[is_wide] << _SHIFT) + (nodes[is_wide] & _MASK)
-    found += low[nodes]
-    found[is_wide] = wide[rows]
-    return found
+    positions = base[nodes >> _SHIFT]
+    is_wide = positions < 0
+    rows = (~positions[is_wide] << _SHIFT) + (nodes[is_wide] & _MASK)
+    positions += low[nodes]
+    positions[is_wide] = wide[rows]
+    return positions
 
 
 def degrees_between(offsets: Offsets, start: int, stop: int) -> IdArray:
@@ -102,7 +107,7 @@ def degrees_between(offsets: Offsets, start: int, stop: int) -> IdArray:
     Parameters
     ----------
     offsets : all nodes' offsets
-    start, stop : ids, at most N
+    start, stop : range of the ids, with stop <= N; stop is not included
     """
     return np.diff(offsets_of(offsets, np.arange(start, stop + 1)))
 
@@ -116,7 +121,8 @@ def prefetch_offset(offsets: Offsets, node: int) -> None:
     """Prefetch ``node``'s offset. For kernels."""
 
 
-# The form is chosen by type. With a test of the plain form's base, counting degrees in memory took 1.14 times as long.
+# numba chooses the form at compilation, by the type of ``low``. A test at run time instead made counting degrees take
+# 1.14 times as long.
 @overload(offset_at, strict=False)
 def _offset_at(offsets: Any, node: Any) -> Any:  # noqa: ARG001 - numba gives the types of all arguments
     if _is_plain(offsets):
@@ -150,6 +156,7 @@ def _is_plain(offsets: Any) -> bool:
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """Return a read-only view of ``array``."""
     view = array.view()
     view.flags.writeable = False
     return view

@@ -1,11 +1,13 @@
 """Threads, locks and blocks that Ctrl-C and SIGTERM cannot cut short.
 
-Python runs a signal's handler between any two lines of the main thread, and raises the handler's exception there. The
-place may be inside `threading`, whose locks then stay held for ever or are released twice. It may also lie between a
-call that opens a file and the line that keeps it. docs/adr/0014-signals.md lists the other attempts.
+Python runs a signal's handler between any two lines of the main thread, and raises the handler's exception there. If
+this happens inside `threading`, a lock may stay held for ever or be released twice. If it happens just after a call has
+opened a file, the file may never be closed. docs/adr/0014-signals.md lists other ways that were tried.
 
-`SignalSafeCondition` is a lock for waiting threads that a signal cannot break. `Cancellation` ends long work on other
-threads. `run_together` starts and joins threads, and raises `ThreadStartError` if the system allows no more threads.
+`uninterrupted` delays signals during a short block. `SignalSafeCondition` is a lock for waiting threads that a signal
+cannot break. `Cancellation` ends long work on other threads. `run_together` starts and joins threads, and raises
+`ThreadStartError` if the system allows no more threads. `act_at_sigterm` registers work that must be done before
+SIGTERM ends the process.
 """
 
 from __future__ import annotations
@@ -30,39 +32,40 @@ if TYPE_CHECKING:
 
 # These signals end a run, and Python code may turn them into exceptions.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_AGAIN_S = 0.02  # long enough for the finalizer to return
-_ATTEMPTS = 8  # a user who presses Ctrl-C more often does not want to wait
-_last_acts: dict[Hashable, Callable[[], object]] = {}
+_AGAIN_S = 0.02  # seconds until a signal is sent again after a finalizer, which has then returned
+_ATTEMPTS = 8  # this many signals are not delayed any more: the user does not want to wait
+_last_acts: dict[Hashable, Callable[[], object]] = {}  # the work of `act_at_sigterm`, by key
 
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
     """Delay Ctrl-C and SIGTERM until the end of a short block. Then the first signal is handled.
 
-    It does nothing outside the main thread, because only the main thread handles signals. It also does nothing inside
-    another such block, or for a signal that Python does not handle. The eighth signal is not delayed: a disk may hang.
+    This has no effect outside the main thread, because only the main thread handles signals. It has no effect inside
+    another such block either, or for a signal without a handler in Python. The eighth signal is not delayed, because a
+    disk may hang.
     """
     note = _SignalNote()
     try:
         with note:
             yield
     finally:
-        # The former handlers are installed again. The signal is sent again and reaches them.
+        # The original handlers are installed again, and handle the signal that is sent again here.
         if note.arrived:
             signal.raise_signal(note.arrived[0])
 
 
 @contextmanager
 def interruption_first() -> Iterator[None]:
-    """Raise the exception of Ctrl-C or SIGTERM inside the block again at its end, even if the block caught it.
+    """Raise an exception of Ctrl-C or SIGTERM from inside the block once more at its end, even if the block caught it.
 
-    This is for foreign code that catches everything. It does nothing outside the main thread.
+    This is for foreign code that catches every exception. It has no effect outside the main thread.
     """
     raised: list[BaseException] = []
-    former = {number: signal.getsignal(number) for number in _SIGNALS if _is_main_thread()}
+    original = {number: signal.getsignal(number) for number in _SIGNALS if _is_main_thread()}
 
     def note(number: int, frame: FrameType | None) -> None:
-        handler = former[signal.Signals(number)]
+        handler = original[signal.Signals(number)]
         try:
             if callable(handler):
                 handler(number, frame)
@@ -70,13 +73,13 @@ def interruption_first() -> Iterator[None]:
             raised.append(error)
             raise
 
-    for number, handler in former.items():
+    for number, handler in original.items():
         if callable(handler):
             signal.signal(number, note)
     try:
         yield
     finally:
-        for number, handler in former.items():
+        for number, handler in original.items():
             if callable(handler):
                 signal.signal(number, handler)
         if raised:
@@ -84,14 +87,17 @@ def interruption_first() -> Iterator[None]:
 
 
 def close_in_finalizer(close: Callable[[], object]) -> None:
-    """Call ``close`` uninterrupted in a finalizer, where Python ignores exceptions. A signal is sent again later."""
+    """Call ``close`` in a finalizer, and delay signals until the finalizer has returned.
+
+    Python ignores exceptions in a finalizer, so the exception of a signal's handler would be lost there.
+    """
     note = _SignalNote()
     try:
         with note:
             close()
     finally:
-        # A handler's exception in a finalizer is lost, so the handler must run after it: a timer sends the signal. At
-        # the end of the process no thread can start, but the handler does not raise then.
+        # A timer sends the signal again, after the finalizer. At the end of the process, no thread can start. But then
+        # the handler is `_end_at_the_next`, which raises nothing, so the signal can be sent now.
         if note.arrived and signal.getsignal(note.arrived[0]) is _end_at_the_next:
             signal.raise_signal(note.arrived[0])
         elif note.arrived:
@@ -101,8 +107,8 @@ def close_in_finalizer(close: Callable[[], object]) -> None:
 def act_at_sigterm(key: Hashable, act: Callable[[], object]) -> None:
     """Call ``act`` when SIGTERM is about to end the process. Afterwards the process ends as without ``act``.
 
-    This applies only while SIGTERM has no other handler: a process with a handler closes its own files. ``act`` takes
-    no lock, because the main thread may hold any lock. A child does not inherit it.
+    This applies only while SIGTERM has no other handler, because a process with a handler closes its own files. ``act``
+    must take no lock, because the main thread may already hold the lock. A forked child does not call ``act``.
 
     Parameters
     ----------
@@ -122,6 +128,7 @@ def forget_sigterm(key: Hashable) -> None:
 
 
 def _act_and_end(number: int, _frame: FrameType | None) -> None:
+    """Do all registered work, then let the signal end the process."""
     for act in list(_last_acts.values()):
         with suppress(Exception):
             act()
@@ -130,6 +137,7 @@ def _act_and_end(number: int, _frame: FrameType | None) -> None:
 
 
 def _leave_sigterm() -> None:
+    """Restore SIGTERM's default, if its handler is `_act_and_end`."""
     if _is_main_thread() and signal.getsignal(signal.SIGTERM) is _act_and_end:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
@@ -144,13 +152,13 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 @cache
 def expect_signals_at_exit() -> None:
-    """Ignore the first Ctrl-C once the main thread is done, and end the process at the second.
+    """After the main thread is done, ignore the first Ctrl-C, and end the process at the second. Idempotent.
 
-    Python also runs a signal's handler while it ends. In a finalizer the handler's exception is printed ("Exception
-    ignored in ...") and the rest of the finalizer is lost. This changes nothing before the process ends, nor then if
-    Ctrl-C has a user's handler. Idempotent.
+    Python runs handlers of signals also while the process ends. In a finalizer, the handler's exception is only printed
+    ("Exception ignored in ..."), and the rest of the finalizer is skipped. A user's own handler for Ctrl-C is kept.
+    Before the main thread is done, nothing changes.
     """
-    # `atexit` runs too late, after the threads that Python joins, and in an uncertain order.
+    # `atexit` would run too late, after the threads that Python joins, and in an uncertain order.
     with suppress(RuntimeError):  # the process is already ending
         getattr(threading, "_register_atexit", atexit.register)(_ignore_once)
 
@@ -165,7 +173,7 @@ def _end_at_the_next(number: int, _frame: FrameType | None) -> None:
 
 
 def is_signal_pending() -> bool:
-    """Return True if a signal is pending. A long wait inside `uninterrupted` should then end."""
+    """Return True if `uninterrupted` delays a signal now. A long wait inside the block should then end."""
     handlers = map(signal.getsignal, _SIGNALS)
     return any(isinstance(handler, _SignalNote) and handler.arrived for handler in handlers)
 
@@ -175,11 +183,11 @@ def _is_main_thread() -> bool:
 
 
 class _SignalNote:
-    """A handler that records signals, in place of the real ones from ``__enter__`` to ``__exit__``."""
+    """A handler that only records signals. It replaces the real handlers from ``__enter__`` to ``__exit__``."""
 
     def __init__(self) -> None:
-        self.arrived: list[signal.Signals] = []
-        self._handlers: dict[signal.Signals, Any] = {}
+        self.arrived: list[signal.Signals] = []  # recorded signals, in order
+        self._handlers: dict[signal.Signals, Any] = {}  # the replaced handlers
 
     def __enter__(self) -> None:
         if not _is_main_thread():
@@ -188,8 +196,8 @@ class _SignalNote:
             for number in _SIGNALS:
                 handler = signal.getsignal(number)
                 if callable(handler) and not isinstance(handler, _SignalNote):
-                    # The handler is saved first: a signal between the two lines meets the real handler, and
-                    # __exit__ restores it.
+                    # The handler is saved before it is replaced: a signal between the two lines runs the real handler,
+                    # and __exit__ restores it.
                     self._handlers[number] = handler
                     signal.signal(number, self)
         except BaseException:  # a signal before the handler is installed
@@ -197,10 +205,11 @@ class _SignalNote:
             raise
 
     def __exit__(self, *_: object) -> None:
-        # Each call restores one handler, so that one handler's exception does not prevent another's restoration.
+        # Each call restores one handler and calls itself for the next. So an exception of one handler does not prevent
+        # the restoration of the others.
         if self._handlers:
             number, handler = self._handlers.popitem()
-            # The handler's reason was closed inside the block.
+            # All work of `act_at_sigterm` was removed inside the block.
             if handler is _act_and_end and not _last_acts:
                 handler = signal.SIG_DFL
             try:
@@ -218,15 +227,15 @@ T = TypeVar("T")
 
 
 class SignalSafeCondition:
-    """A condition with the semantics of `threading.Condition` that Ctrl-C cannot break, for the main thread too.
+    """A condition for waiting threads that Ctrl-C cannot break, unlike `threading.Condition`.
 
-    A condition takes its lock in Python code, and again after a wait. An exception between two of those lines leaves
-    the lock held for ever, or released twice. Here the lock is only used as ``with condition.lock``, which no signal
-    can divide, and no lock is held during a wait.
+    `threading.Condition` takes its lock in Python code, at the start and after a wait. An exception between two of
+    those lines leaves the lock held for ever, or released twice. Here the lock is only used as ``with condition.lock``,
+    which no signal can divide, and no lock is held during a wait. A waiting thread waits for its own bell, a queue.
 
     Attributes
     ----------
-    lock : guards the shared state. Reentrant, because an object dropped under the lock may close its user.
+    lock : guards the shared state. Reentrant, because a finalizer that runs under the lock may need it too.
     """
 
     def __init__(self) -> None:
@@ -239,8 +248,8 @@ class SignalSafeCondition:
         Parameters
         ----------
         is_ready : quick test, called at the start and after every `notify_all`
-        act : called once, with the lock still held, so that the state cannot change in between
-        timeout_s : seconds after which ``act`` is called in any case. None means no limit.
+        act : called once under the same lock, so that the state cannot change after the test
+        timeout_s : seconds after which ``act`` is called even if the test fails. None means no limit.
         """
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while True:
@@ -251,7 +260,7 @@ class SignalSafeCondition:
                 # The bell is registered before the lock is released, so that an immediate change rings it.
                 self._bells.append(bell)
             try:
-                # The wait is in C without a lock, so that a signal that raises here breaks nothing.
+                # The wait is in C, without a lock. An exception from a signal here does no harm.
                 bell.get(timeout=None if timeout_s is None else max(deadline - time.monotonic(), 0))
             except queue.Empty:
                 continue
@@ -306,7 +315,7 @@ NEVER: Final = Cancellation()  # for work that is not cancelled
 
 @contextmanager
 def thread_errors() -> Iterator[None]:
-    """Turn the error of a thread that cannot start inside the block into `ThreadStartError`.
+    """Raise `ThreadStartError`, instead of Python's RuntimeError, if a thread cannot start inside the block.
 
     Raises
     ------
@@ -320,8 +329,8 @@ def thread_errors() -> Iterator[None]:
         if "can't start new thread" not in str(error):
             raise
         raise ThreadStartError(
-            "the system lets this process start no further thread: give fewer (threads=, OMP_NUM_THREADS), or raise "
-            "the limit of processes (`ulimit -u`, pids.max of the control group)"
+            "the system lets this process start no further thread: use fewer threads (threads=, OMP_NUM_THREADS), or "
+            "raise the limit of processes (`ulimit -u`, pids.max of the control group)"
         ) from error
 
 
@@ -340,8 +349,8 @@ def run_together(
     ----------
     tasks : the tasks, in the order of their start
     threads : number of threads
-    name : the thread's names, before their numbers
-    cancel : called before the wait for running tasks, so that long tasks can end early
+    name : start of the threads' names; a number follows
+    cancel : called at the end or after a failure, before the threads are joined, so that long tasks can end early
 
     Raises
     ------
@@ -352,13 +361,13 @@ def run_together(
     """
     changed = SignalSafeCondition()
     numbers = iter(range(len(tasks)))  # shared: each thread takes the next one
-    is_cut = False
+    is_stopped = False
     done: dict[int, T] = {}
     failed: dict[int, BaseException] = {}
 
     def run() -> None:
         for number in numbers:
-            if is_cut or failed:
+            if is_stopped or failed:
                 return
             try:
                 done[number] = tasks[number]()
@@ -375,15 +384,15 @@ def run_together(
         changed.when(lambda: failed or len(done) == len(tasks), lambda: None)
     finally:
         with uninterrupted():
-            is_cut = True
+            is_stopped = True
             cancel()
             while begun:
-                begun.pop().join()  # deletes the thread here, because Python swallows a Ctrl-C during a deletion
+                begun.pop().join()  # deletes the thread inside the block: Python swallows a Ctrl-C during a deletion
     if failed:
         try:
             raise failed[min(failed)]
         finally:
-            failed.clear()  # a kept error would keep itself alive through this frame, with the tasks' objects
+            failed.clear()  # an error refers to this frame; kept here, it would keep itself and the tasks alive
     return [done[number] for number in range(len(tasks))]
 
 

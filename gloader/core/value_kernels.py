@@ -1,8 +1,12 @@
 """Kernels on array values: checks at the speed of memory, and conversions between stored dtypes. Pure.
 
-Conversions turn stored elements of 8 and 16 bits into float32 and back without a loss. They index with unsigned
-numbers. Slices are counted references, which cost more than copying a row. Signed indices are compared with zero,
-which prevents vectorised loops.
+A check returns the index of the first bad value, or -1. It goes through the array in blocks. In a block, it tests all
+values without a branch, so that the compiler uses vector instructions. Only in a block with a bad value, it searches
+for the value.
+
+A conversion turns stored elements of 8 or 16 bits into float32 (widen, dequantize), or float32 back into the same
+elements (narrow, requantize). It takes arrays and start indices, not slices, because a slice costs more than copying a
+row. The indices are unsigned, because numba compares signed indices with zero, which prevents vector instructions.
 """
 
 from __future__ import annotations
@@ -20,14 +24,14 @@ if TYPE_CHECKING:
     Bits16 = NDArray[np.uint16]  # bits of float16 or bfloat16, which numba does not support
 
 
-_BLOCK: Final = 4096
+_BLOCK: Final = 4096  # elements per block of a check
 
 
 @njit(cache=True, nogil=True)
 def first_outside(values: NDArray[Any], low: int, high: int) -> int:
-    """Return the first position of a value outside low..high, or -1."""
+    """Return the index of the first value outside low..high, or -1."""
     for start in range(0, values.shape[0], _BLOCK):
-        # Blocks without an early exit become vector instructions. The sign of either difference marks a bad value.
+        # A difference of a bad value is negative, and so has the sign bit set.
         block = values[start : start + _BLOCK]
         signs = np.int64(0)
         for value in block:
@@ -41,7 +45,7 @@ def first_outside(values: NDArray[Any], low: int, high: int) -> int:
 
 @njit(cache=True, nogil=True)
 def first_descent(values: NDArray[Any], last: int) -> int:
-    """Return the first position with a value below its predecessor, or -1. ``last`` precedes the first value."""
+    """Return the index of the first value below its predecessor, or -1. ``last`` precedes the first value."""
     if values.shape[0] and values[0] < last:
         return 0
     for start in range(0, values.shape[0], _BLOCK):
@@ -59,7 +63,7 @@ def first_descent(values: NDArray[Any], last: int) -> int:
 
 @njit(cache=True, nogil=True)
 def first_bad_weight(weights: NDArray[Any]) -> int:
-    """Return the first position of a weight that is negative, infinite or not a number, or -1."""
+    """Return the index of the first weight that is negative, infinite or not a number, or -1."""
     for start in range(0, weights.shape[0], _BLOCK):
         block = weights[start : start + _BLOCK]
         num_good = np.int64(0)
@@ -85,9 +89,9 @@ def float16_to_float32(bits: int) -> np.float32:
     sign = (bits & 0x8000) << 16
     if magnitude >= 0x7C00 << 13:  # infinity or NaN
         return float32_from_bits(sign | magnitude | 0x7F800000)
-    if magnitude >= 0x400 << 13:  # the exponents count from 15 and from 127
+    if magnitude >= 0x400 << 13:  # a normal number: the exponent's bias grows by 112, from 15 to 127
         return float32_from_bits(sign | (magnitude + (112 << 23)))
-    # A subnormal number lacks the leading one of all other numbers. float32 can represent the value with a leading one.
+    # A subnormal number, or zero: a multiple of 2**-24. float32 represents each of these multiples exactly.
     tiny = np.float32(bits & 0x3FF) * np.float32(2.0**-24)
     return -tiny if sign else tiny
 
@@ -179,11 +183,11 @@ def requantize_int8(
 ) -> bool:
     """Quantize ``values[values_start:][:count]`` by ``factor`` into ``out[out_start:]``; return True if all are exact.
 
-    Results of `dequantize_int8` are exact: the quotient is off by less than a half, and its product is equal again.
+    Results of `dequantize_int8` are exact: the rounded quotient is the original element, whose product is equal again.
     """
     to, start = np.uint64(out_start), np.uint64(values_start)
     is_exact = True
-    # With a zero factor the value holds only its sign, and the sign of a zero is restored too.
+    # If the factor is zero, the value is a zero that keeps only the element's sign. Then +1 or -1 restores this zero.
     factor_sign = np.copysign(np.float32(1), factor)
     for k in range(np.uint64(count)):
         value = values[start + k]

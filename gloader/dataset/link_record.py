@@ -1,7 +1,11 @@
 """Records and value rules for link tables: sets of edges to predict, each within one relation.
 
-The commit record lists each link table's arrays. `LinkCheck` checks that ids are within their node types, and edge
-positions within their relations.
+The array ``pairs`` (n, 4) has one row per edge: source, destination, position and reverse position. The position is the
+edge's index in the relation's ``indices``; the reverse position is the reverse edge's index in the reverse relation. -1
+means that the graph has no such edge. Optional arrays have labels (n,), times (n,) and negative destinations (n, k).
+
+The commit record lists each link table's arrays. `LinkLimits` and `LinkCheck` check that ids are within their node
+types, and positions within their relations.
 """
 
 from __future__ import annotations
@@ -30,7 +34,8 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, Relation
 
 
-METADATA_KEY: Final = "links"
+METADATA_KEY: Final = "links"  # the record's entry that describes the link tables
+# The plain names of a link table's arrays.
 PAIRS, LINK_LABELS, TIMES, NEGATIVES = "pairs", "labels", "times", "negatives"
 # The allowed dtypes on disk, by array name.
 LINK_DTYPES: Final[dict[str, tuple[str, ...]]] = {
@@ -39,14 +44,14 @@ LINK_DTYPES: Final[dict[str, tuple[str, ...]]] = {
     TIMES: ("int64",),
     NEGATIVES: ("int32", "int64"),
 }
-PAIR_WIDTH: Final = 4
-POSITION: Final = 2  # its column of the pairs, behind source and destination
-# Remedies for a leak, which is an edge that is to be predicted and also in the graph.
+PAIR_WIDTH: Final = 4  # columns of the pairs
+POSITION: Final = 2  # the column with the position
+# Remedies for a leak: an edge to predict that is also an edge of the graph.
 REPEATED_PAIRS: Final = (
     "train has earlier edges of the same pairs: keep one edge of each, and prepare it again"
 )
 KNOWN_PAIRS: Final = "take them out of the edges of the source, and prepare it again"
-_MEMBERS: Final = {"relation", "reverse", "in_graph"}
+_MEMBERS: Final = {"relation", "reverse", "in_graph"}  # keys of a link table's entry in the record
 
 
 def link_error(name: object, message: str) -> str:
@@ -69,10 +74,10 @@ def wrong_table(
         return link_error(
             name, f"a name has {ALLOWED}, no '{SEPARATOR}' inside, and neither a dot nor a dash at its ends"
         )
-    for each in (relation, reverse):
-        if each is not None and each not in schema.relations:
+    for given in (relation, reverse):
+        if given is not None and given not in schema.relations:
             allowed = ", ".join(map(relation_text, schema.relations[:20])) or "none"
-            return link_error(name, f"there is no relation {relation_text(each)[:320]}; there are {allowed}")
+            return link_error(name, f"there is no relation {relation_text(given)[:320]}; there are {allowed}")
     if reverse is not None and (reverse[0], reverse[2]) != (relation[2], relation[0]):
         return link_error(
             name,
@@ -110,7 +115,7 @@ def read_links(root: Path, manifest: Manifest, schema: DatasetSchema) -> tuple[L
         left.difference_update(record.name for record in arrays.values())
         _check_arrays(root, table, arrays)
     if left:
-        raise FormatError(f"{root}: array {min(left)!r} is none of a link table that the record lists")
+        raise FormatError(f"{root}: array {min(left)!r} belongs to no link table in the record")
     return tables
 
 
@@ -122,6 +127,7 @@ def link_arrays(arrays: Mapping[str, ArrayRecord], table: LinkRecord) -> dict[st
 def _read_entry(
     root: Path, name: str, entry: object, relations: Mapping[str, Relation], schema: DatasetSchema
 ) -> LinkRecord:
+    """Return the checked record of the link table ``name`` from its entry in the commit record."""
     if not isinstance(entry, dict) or entry.keys() != _MEMBERS:
         raise FormatError(f"{root}: {link_error(name, 'it must have relation, reverse and in_graph')}")
     texts = [entry["relation"], *([] if entry["reverse"] is None else [entry["reverse"]])]
@@ -141,6 +147,8 @@ def _read_entry(
 
 
 def _check_arrays(root: Path, table: LinkRecord, arrays: Mapping[str, ArrayRecord]) -> None:
+    """Raise FormatError if an array is missing, or has a wrong dtype or shape."""
+
     def refuse(message: str) -> FormatError:
         return FormatError(f"{root}: {link_error(table.name, message)}")
 
@@ -163,7 +171,7 @@ def _check_arrays(root: Path, table: LinkRecord, arrays: Mapping[str, ArrayRecor
 def wrong_rows(name: str, shape: tuple[int, ...], num_rows: int) -> str | None:
     """Return a message about an array's wrong shape in a table with ``num_rows`` rows, or None. Pure."""
     if shape[0] != num_rows:
-        return f"{name} has {shape[0]} rows beside {num_rows} of {PAIRS}; it must have one for each"
+        return f"{name} has {shape[0]} rows, and {PAIRS} has {num_rows}; it must have one for each pair"
     if name in (LINK_LABELS, TIMES) and len(shape) != 1:
         return f"{name} has shape {shape}; it must have one dimension"
     if name == NEGATIVES and (len(shape) != 2 or shape[1] < 1):
@@ -171,8 +179,13 @@ def wrong_rows(name: str, shape: tuple[int, ...], num_rows: int) -> str | None:
     return None
 
 
-_NOUNS: Final = ("source", "destination", "position", "reverse position")
-_BLOCK: Final = 1 << 20
+_NOUNS: Final = (
+    "source",
+    "destination",
+    "position",
+    "reverse position",
+)  # the columns of the pairs, for messages
+_BLOCK: Final = 1 << 20  # elements that `_first_not_finite` checks at a time, which bounds its memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +209,7 @@ class LinkLimits:
         )
 
     def first_wrong(self, name: str, values: NDArray[Any]) -> int:
-        """Return the position of the first invalid value in ``values``, or -1. Pure.
+        """Return the index of the first invalid value in ``values``, or -1. Pure.
 
         Parameters
         ----------
@@ -213,13 +226,13 @@ class LinkLimits:
         return _first_not_finite(view) if name == LINK_LABELS and view.dtype.kind == "f" else -1
 
     def describe(self, name: str, position: int, value: object) -> str:
-        """Return a message about the wrong ``value`` at element ``position`` in array ``name``, with its row. Pure."""
+        """Return a message about the invalid ``value`` at element ``position`` of the flat array ``name``. Pure."""
         if name == PAIRS:
             row, column = divmod(position, PAIR_WIDTH)
             noun, most = _NOUNS[column], self.most[column]
             if column >= POSITION:
                 edges = f"of an edge, in 0..{most}, or " if most >= 0 else ""
-                return f"{name}, row {row}: {noun} {value} must be {edges}{NO_EDGE}, which says that there is none"
+                return f"{name}, row {row}: {noun} {value} must be {edges}{NO_EDGE}, which means no such edge"
             return f"{name}, row {row}: {noun} {value} is not a node: {_allowed(most)}"
         if name == NEGATIVES:
             row = position // self.num_negatives
@@ -229,36 +242,38 @@ class LinkLimits:
 
 
 class LinkCheck:
-    """Checks one link-table array, which comes in ordered pieces with complete rows.
+    """The check of one array of a link table, which comes in consecutive parts with complete rows.
 
     Parameters
     ----------
     name : the array's plain name
     limits : bounds for its values
-    in_graph : number of rows with a position, from the commit record
+    in_graph : number of rows with a position, as the commit record says
     """
 
     def __init__(self, name: str, limits: LinkLimits, *, in_graph: int) -> None:
         self._name = name
         self._limits = limits
         self._in_graph = in_graph
-        self._count = 0
-        self._found = 0
+        self._count = 0  # elements checked so far
+        self._num_in_graph = 0  # rows with a position so far
 
     def wrong(self, values: NDArray[Any]) -> str | None:
         """Check the next ``values`` (m,). Return a message about the first invalid value, or None."""
         first, self._count = self._count, self._count + values.size
-        at = self._limits.first_wrong(self._name, values)
-        if at >= 0:
-            return self._limits.describe(self._name, first + at, values.reshape(-1)[at])
+        wrong_index = self._limits.first_wrong(self._name, values)
+        if wrong_index >= 0:
+            return self._limits.describe(self._name, first + wrong_index, values.reshape(-1)[wrong_index])
         if self._name == PAIRS:
-            self._found += count_in_graph(values.reshape(-1, PAIR_WIDTH))
+            self._num_in_graph += count_in_graph(values.reshape(-1, PAIR_WIDTH))
         return None
 
     def wrong_end(self) -> str | None:
-        """Return a message about the complete array, or None. Call it after the last piece."""
-        if self._name == PAIRS and self._found != self._in_graph:
-            return f"{PAIRS}: {self._found} rows have a position; the commit record says {self._in_graph}"
+        """Return a message about the complete array, or None. Call it after the last part."""
+        if self._name == PAIRS and self._num_in_graph != self._in_graph:
+            return (
+                f"{PAIRS}: {self._num_in_graph} rows have a position; the commit record says {self._in_graph}"
+            )
         return None
 
 
@@ -268,10 +283,12 @@ def count_in_graph(pairs: NDArray[np.int64]) -> int:
 
 
 def _allowed(most: int) -> str:
+    """Return text about the valid ids 0..most."""
     return f"it must be in 0..{most}" if most >= 0 else "there is none"
 
 
 def _first_not_finite(values: NDArray[Any]) -> int:
+    """Return the index of the first NaN or infinity in ``values`` (m,), or -1."""
     for start in range(0, len(values), _BLOCK):
         wrong = np.flatnonzero(~np.isfinite(values[start : start + _BLOCK]))
         if len(wrong):
@@ -281,7 +298,11 @@ def _first_not_finite(values: NDArray[Any]) -> int:
 
 @njit(cache=True, nogil=True)
 def _first_wrong_pair(pairs: IdArray, most: IdArray) -> int:
-    """Return the first invalid element in ``pairs`` (n * 4,), or -1. ``most`` has each column's largest valid value."""
+    """Return the index of the first invalid element in ``pairs`` (n * 4,), or -1.
+
+    ``most`` (4,) has the largest valid value of each column. A row is first checked without branches; only in an
+    invalid row, each column is tested.
+    """
     for row in range(0, pairs.shape[0], 4):
         # The values are compared, not subtracted, because a difference may overflow.
         is_wrong = (

@@ -1,6 +1,9 @@
 """A dataset's link tables: edges to predict, with optional labels, times and negative destinations.
 
-`OpenLinks` holds a column in memory if it fits. Rows of larger columns are read from the SSD.
+`LinkTable` describes a table from the commit record, without open files. `LinkTable.open` returns `OpenLinks`, which
+reads rows. A table has up to four columns: pairs, labels, times and negatives, see `gloader.dataset.link_record`. A
+column is in memory if it fits, and otherwise its rows are read from the SSD. A lane is a read queue with an aligned
+buffer.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, Relation
 
 
-# Bytes of the read buffer, for 512 requests of one page.
+# Least bytes of the lane's read buffer: 512 requests of one page.
 _BOUNCE_BYTES: Final = 2 * 2**20
 _WHEN_CLOSED: Final = "the link table is closed; open it again"
 
@@ -57,13 +60,13 @@ class LinkArrays:
 class OpenLinks:
     """A `LinkReader`: a link table that is open for reading. Thread-safe. A forked child may read too.
 
-    Everything is verified and checked when it is read. Owns memory, or files and a lane, until `close`. A context
-    manager. Made by `LinkTable.open`.
+    Checksums and values are checked at every read. Owns memory, or files and a lane, until `close`. A context manager.
+    Made by `LinkTable.open`.
 
     Parameters
     ----------
     arrays : the table's arrays
-    max_bytes : memory for held columns: labels and times first, then pairs, then negatives, as far as they fit
+    max_bytes : memory for columns: labels, times, pairs and negatives, in this order, as far as they fit
     io : the I/O mode for rows on disk
 
     Raises
@@ -91,7 +94,7 @@ class OpenLinks:
 
     @property
     def num_rows(self) -> int:
-        """Edges in the table."""
+        """The table's number of edges."""
         return self._arrays.records[PAIRS].shape[0]
 
     @property
@@ -106,11 +109,11 @@ class OpenLinks:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of memory: columns, page checksums and the read buffer."""
+        """Bytes in memory: columns, page checksums and the read buffer."""
         return self._held_bytes
 
     def read(self, rows: IdArray, /) -> LinkRows:
-        """Return the verified rows with the numbers ``rows`` (n,), in any order and with repeats. Thread-safe.
+        """Return the verified rows with the numbers ``rows`` (n,), which may be unsorted and repeated. Thread-safe.
 
         Raises
         ------
@@ -131,16 +134,16 @@ class OpenLinks:
             raise ShapeError(link_error(self._arrays.table.name, message))
         is_sorted = bool(np.all(ids[1:] >= ids[:-1]))
         request = RowRequest(rows=ids, position=NO_POSITIONS, is_sorted=is_sorted).in_file_order()
-        found = {name: column.read(ids, request) for name, column in self._columns.items()}
-        sources, destinations, positions, reverses = np.ascontiguousarray(found[PAIRS].T)
+        columns = {name: column.read(ids, request) for name, column in self._columns.items()}
+        sources, destinations, positions, reverses = np.ascontiguousarray(columns[PAIRS].T)
         return LinkRows(
             sources=sources,
             destinations=destinations,
             positions=positions,
             reverses=reverses,
-            labels=found.get(LINK_LABELS),
-            times=found.get(TIMES),
-            negatives=found[NEGATIVES].astype(np.int64) if NEGATIVES in found else None,
+            labels=columns.get(LINK_LABELS),
+            times=columns.get(TIMES),
+            negatives=columns[NEGATIVES].astype(np.int64) if NEGATIVES in columns else None,
         )
 
     def close(self) -> None:
@@ -157,7 +160,10 @@ class OpenLinks:
         self.close()
 
     def _open_rows(self, names: list[str], io: IoMode) -> int:
-        """Open the arrays' files and their shared lane, and return its bytes. The lane closes before the files."""
+        """Open the files of the arrays ``names`` and their shared lane. Return the bytes of its read buffer.
+
+        The lane is closed before the files.
+        """
         arrays, files = self._arrays, {}
         for name in names:
             files[name] = ArrayFile(arrays.root, arrays.records[name], io=io, os_io=arrays.os_io)
@@ -178,7 +184,7 @@ class OpenLinks:
 
 
 class _HeldRows:
-    """An array in memory, with checked values."""
+    """A column in memory, with checked values."""
 
     def __init__(self, values: NDArray[Any]) -> None:
         self._values = values
@@ -190,7 +196,7 @@ class _HeldRows:
 
 
 class _RowsOnDisk:
-    """An array on the SSD. Its values are checked at every read."""
+    """A column on the SSD. Its values are checked at every read."""
 
     def __init__(self, name: str, file: ArrayFile, lane: ReadLane, limits: LinkLimits) -> None:
         self._name, self._file, self._lane, self._limits = name, file, lane, limits
@@ -198,19 +204,19 @@ class _RowsOnDisk:
 
     def read(self, rows: IdArray, request: RowRequest) -> NDArray[Any]:
         values = self._file.read_rows(self._lane, request)
-        at = self._limits.first_wrong(self._name, values)
-        if at >= 0:
+        wrong_index = self._limits.first_wrong(self._name, values)
+        if wrong_index >= 0:
             width = values.size // len(rows)
-            position = int(rows[at // width]) * width + at % width
-            message = self._limits.describe(self._name, position, values.reshape(-1)[at])
+            position = int(rows[wrong_index // width]) * width + wrong_index % width
+            message = self._limits.describe(self._name, position, values.reshape(-1)[wrong_index])
             raise wrong_value(self._file.path, self._name, message)
         return values
 
 
 def _held(arrays: LinkArrays, max_bytes: int) -> tuple[str, ...]:
-    """Return the names of the held arrays.
+    """Return the names of the columns to hold in memory.
 
-    Narrow columns come first, because on disk every row takes a request for a full page.
+    Narrow columns come first: on disk, each row costs a request for a full page, even if the row is narrow.
     """
     held, left = [], max_bytes
     for name in (LINK_LABELS, TIMES, PAIRS, NEGATIVES):
@@ -275,7 +281,7 @@ class LinkTable:
 
     @property
     def in_graph(self) -> int:
-        """Number of rows with their edge in the graph. Messages use such an edge unless it is excluded."""
+        """Number of rows whose edge is also in the graph. Messages use such an edge unless it is excluded."""
         return self._arrays.table.in_graph
 
     @property
@@ -309,15 +315,15 @@ class LinkTable:
         return self.arrays[NEGATIVES].num_bytes if NEGATIVES in self.arrays else 0
 
     def open(self, *, max_bytes: int, io: IoMode = "auto") -> OpenLinks:
-        """Open the table for reading rows in any order, until the reader's block ends or its `close`.
+        """Open the table for reading rows in any order, until the reader is closed.
 
         Labels, times, pairs and negatives, in this order, are read into memory as far as they fit into ``max_bytes``,
-        and verified once. Other arrays keep only page checksums in memory. Their rows are read, verified and checked on
-        demand. The rows are the same in either case.
+        and verified once. Of the other columns, only page checksums are in memory. Their rows are read, verified and
+        checked on demand. The rows are the same in either case.
 
         Parameters
         ----------
-        max_bytes : memory for held columns
+        max_bytes : memory for columns
         io : the I/O mode for rows on disk
 
         Raises

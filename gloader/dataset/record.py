@@ -1,4 +1,9 @@
-"""Rules for a dataset's commit record: its arrays, their dtypes and their lengths."""
+"""Rules for a dataset's commit record: its arrays, their dtypes and their lengths.
+
+The commit record ``dataset.json`` lists every array with name, dtype, shape and checksums. An array's name is its
+table's folder plus a plain name, such as "nodes/paper/" + "labels". `check_record` refuses a record whose arrays
+contradict each other, before any array is read.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +28,21 @@ if TYPE_CHECKING:
     from gloader.types import Relation
 
 LABELS: Final = ("labels", "train", "valid", "test")  # the labelled type's arrays
-EDGES: Final = ("indptr", "indices")
-REQUIRED_ARRAYS: Final = (*EDGES, "features", *LABELS)
+EDGES: Final = ("indptr", "indices")  # each relation's arrays
+REQUIRED_ARRAYS: Final = (*EDGES, "features", *LABELS)  # in a homogeneous dataset
+# The arrays that a node type or a relation may have, by plain name. EDGE_COLUMNS came with a later version.
 _OF_NODES: Final = ("features", "features.scale", *LABELS, "original_ids")
 EDGE_COLUMNS: Final = ("edge_features", "edge_features.scale", "edge_time")
 _OF_EDGES: Final = (*EDGES, "edge_weight", *EDGE_COLUMNS)
-MATRICES: Final = ("features", "edge_features")
+MATRICES: Final = ("features", "edge_features")  # two-dimensional arrays
 
 
 def check_record(root: Path, manifest: Manifest) -> DatasetSchema:
     """Check a dataset's record, and return its types, relations and link tables. Pure.
 
-    A record with link tables, edge features or edge times must require a format feature, so that older builds refuse
-    the dataset. Otherwise an older build would draw edges later than their seeds, or train without the edge features.
+    A record with link tables, edge features or edge times must name a required format feature. Versions of gloader that
+    do not know the feature then refuse the dataset. Otherwise they would draw edges later than their seeds, or train
+    without the edge features.
 
     Raises
     ------
@@ -52,8 +59,8 @@ def check_record(root: Path, manifest: Manifest) -> DatasetSchema:
             raise FormatError(f"{root}: not a dataset: kind {manifest.kind!r}, missing arrays {missing}")
         schema = DatasetSchema.of_one_type(arrays["features"].shape[0])
         num_nodes, num_edges = arrays["features"].shape[0], arrays["indices"].shape[0]
-        beside = f"{num_nodes} rows of features and {num_edges} edges"
-        _check_arrays(root, arrays, _lengths(num_nodes, num_nodes, num_edges), beside)
+        sizes = f"{num_nodes} rows of features and {num_edges} edges"
+        _check_arrays(root, arrays, _lengths(num_nodes, num_nodes, num_edges), sizes)
     classes = manifest.metadata.get("num_classes")
     if type(classes) is not int or not 1 <= classes <= MAX_CLASSES:
         raise FormatError(
@@ -133,27 +140,28 @@ def _limits(manifest: Manifest, **counts: int) -> ValueLimits:
 
 
 def _check_typed(root: Path, manifest: Manifest, schema: DatasetSchema) -> None:
+    """Check the arrays of a dataset with named types. Arrays of link tables are checked by `read_links`."""
     left = {name for name in manifest.arrays if not is_of_links(name)}
 
     def table(folder: str, names: tuple[str, ...]) -> dict[str, ArrayRecord]:
-        found = {name: manifest.arrays[folder + name] for name in names if folder + name in left}
-        left.difference_update(folder + name for name in found)
-        return found
+        records = {name: manifest.arrays[folder + name] for name in names if folder + name in left}
+        left.difference_update(folder + name for name in records)
+        return records
 
     labelled = []
     for node_type, count in schema.num_nodes.items():
         arrays = table(schema.node_folder(node_type), _OF_NODES)
         _check_arrays(root, arrays, _lengths(count, count, 0), f"{count} nodes of type {node_type!r}")
-        there = [name for name in LABELS if name in arrays]
-        if there and len(there) < len(LABELS):
+        present = [name for name in LABELS if name in arrays]
+        if present and len(present) < len(LABELS):
             missing = [name for name in LABELS if name not in arrays]
             raise FormatError(
-                f"{root}: type {node_type!r} has {', '.join(there)} and misses {', '.join(missing)}"
+                f"{root}: type {node_type!r} has {', '.join(present)} and misses {', '.join(missing)}"
             )
-        labelled += [node_type] if there else []
+        labelled += [node_type] if present else []
     if len(labelled) != 1:
-        said = ", ".join(map(repr, labelled)) or "none"
-        raise FormatError(f"{root}: exactly one node type must have labels and splits; these have: {said}")
+        names = ", ".join(map(repr, labelled)) or "none"
+        raise FormatError(f"{root}: exactly one node type must have labels and splits; these have: {names}")
     for relation in schema.relations:
         arrays = table(schema.edge_folder(relation), _OF_EDGES)
         missing = [name for name in EDGES if name not in arrays]
@@ -161,15 +169,14 @@ def _check_typed(root: Path, manifest: Manifest, schema: DatasetSchema) -> None:
         if missing:
             raise FormatError(f"{root}: relation {text} misses {', '.join(missing)}")
         destinations, num_edges = schema.num_nodes[relation[2]], arrays["indices"].shape[0]
-        beside = f"{destinations} nodes of type {relation[2]!r} and {num_edges} edges of relation {text}"
-        _check_arrays(root, arrays, _lengths(0, destinations, num_edges), beside)
+        sizes = f"{destinations} nodes of type {relation[2]!r} and {num_edges} edges of relation {text}"
+        _check_arrays(root, arrays, _lengths(0, destinations, num_edges), sizes)
     if left:
-        raise FormatError(
-            f"{root}: array {min(left)!r} is none of a node type or relation that the record lists"
-        )
+        raise FormatError(f"{root}: array {min(left)!r} belongs to no node type or relation in the record")
 
 
 def _lengths(num_nodes: int, num_destinations: int, num_edges: int) -> dict[str, int]:
+    """Return the required length of each array, by plain name. Splits may have any length."""
     return {
         "features": num_nodes,
         "features.scale": num_nodes,
@@ -183,8 +190,9 @@ def _lengths(num_nodes: int, num_destinations: int, num_edges: int) -> dict[str,
 
 
 def _check_arrays(
-    root: Path, arrays: Mapping[str, ArrayRecord], lengths: Mapping[str, int], beside: str
+    root: Path, arrays: Mapping[str, ArrayRecord], lengths: Mapping[str, int], sizes: str
 ) -> None:
+    """Raise FormatError for a wrong dtype, dimension or length, or missing scales. ``sizes`` is for the message."""
     for name, dtypes in DTYPES.items():
         if name not in arrays:
             continue
@@ -196,7 +204,7 @@ def _check_arrays(
         num_dimensions = 2 if name in MATRICES else 1
         if len(record.shape) != num_dimensions or record.shape[0] != lengths.get(name, record.shape[0]):
             raise FormatError(
-                f"{root}: shapes contradict each other: {record.name} {record.shape} beside {beside}"
+                f"{root}: shapes contradict each other: {record.name} {record.shape} with {sizes}"
             )
     for name in MATRICES:
         features = arrays.get(name)
@@ -216,7 +224,9 @@ def _check_columns_known(root: Path, manifest: Manifest) -> None:
         name for name in manifest.arrays if name.rpartition("/")[2] in EDGE_COLUMNS and not is_of_links(name)
     ]
     if columns and EDGE_COLUMNS_FEATURE not in manifest.required_features:
-        raise FormatError(f"{root}: array {columns[0]!r} needs the required feature {EDGE_COLUMNS_FEATURE!r}")
+        raise FormatError(
+            f"{root}: with the array {columns[0]!r}, the record must name the required feature {EDGE_COLUMNS_FEATURE!r}"
+        )
 
 
 def _check_ranges(root: Path, manifest: Manifest) -> None:
@@ -227,6 +237,6 @@ def _check_ranges(root: Path, manifest: Manifest) -> None:
     if manifest.ranges is not None and manifest.ranges.tables.keys() != matrices:
         wrong = min(manifest.ranges.tables.keys() ^ matrices)
         raise FormatError(
-            f"{root}: the record has ranges of {', '.join(manifest.ranges.tables)} and matrices of features "
-            f"{', '.join(sorted(matrices)) or 'none'}; they must be the same, and differ in {wrong!r}"
+            f"{root}: the record has row ranges of {', '.join(manifest.ranges.tables)}, and its feature matrices are "
+            f"{', '.join(sorted(matrices)) or 'none'}; both must be the same, and differ in {wrong!r}"
         )

@@ -1,4 +1,9 @@
-"""A dataset's node types, relations and link tables, in the order of its commit record."""
+"""A dataset's node types, relations and link tables, in the order of its commit record.
+
+A relation is an edge type: (source type, name, destination type). A link table lists edges to predict. In a homogeneous
+dataset, the one node type and the one relation have no names in the record, and their arrays are in no subfolder. In a
+"hetero" dataset, each has a name and a folder. The functions of this file check names from users and from records.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +35,12 @@ if TYPE_CHECKING:
 
 DatasetKind: TypeAlias = Literal["homogeneous", "hetero"]
 
-# The kinds of commit records.
+# The values of ``kind`` in a commit record: a homogeneous dataset, and one with named types.
 KIND: Final = "dataset"
 HETERO_KIND: Final = "hetero"
-# The version for several types. A record with a single type has version 1, and does not list it.
+# ``dataset_version`` in a record with named types. A homogeneous dataset has version 1, which its record does not name.
 DATASET_VERSION: Final = 2
-# Far above the number of types in a real graph, and far below a harmful number.
+# Most node types: far more than in real graphs, and few enough to be harmless.
 MAX_TYPES: Final = 1000
 MAX_NODES: Final = 2**48  # nodes per type; the numbers of all types' nodes then fit in int64
 
@@ -45,13 +50,13 @@ class LinkRecord:
     """The commit record's entry for one link table."""
 
     name: str
-    relation: Relation
-    reverse: Relation | None
-    in_graph: int  # rows whose edge has a position in the relation
+    relation: Relation  # the edges' relation
+    reverse: Relation | None  # the relation with the reverse edges, or None
+    in_graph: int  # rows whose edge is also an edge of the relation
 
     @property
     def folder(self) -> str:
-        """The prefix of the table's array names."""
+        """The folder that precedes the table's array names."""
         return f"{LINKS}/{self.name}/"
 
     def to_metadata(self) -> dict[str, Any]:
@@ -84,20 +89,20 @@ class DatasetSchema:
 
     @property
     def record_kind(self) -> str:
-        """The commit record's kind."""
+        """The value of ``kind`` in the commit record."""
         return HETERO_KIND if self.has_names else KIND
 
     @property
     def type_starts(self) -> IdArray:
-        """(T + 1,) int64: node v of type t has number ``type_starts[t] + v``, as in `HeteroGraph.type_starts`."""
+        """(T + 1,) int64 first number of each type: node v of type t has number ``type_starts[t] + v``."""
         return np.array([0, *accumulate(self.num_nodes.values())], dtype=np.int64)
 
     def node_folder(self, node_type: str) -> str:
-        """Return the prefix of a type's array names, empty if types have no names."""
+        """Return the folder that precedes a type's array names; "" if types have no names."""
         return f"{NODES}/{node_type}/" if self.has_names else ""
 
     def edge_folder(self, relation: Relation) -> str:
-        """Return the prefix of a relation's array names, empty if relations have no names."""
+        """Return the folder that precedes a relation's array names; "" if relations have no names."""
         return f"{RELATIONS}/{SEPARATOR.join(relation)}/" if self.has_names else ""
 
     def to_metadata(self) -> dict[str, Any]:
@@ -117,7 +122,7 @@ def relation_text(relation: Relation) -> str:
 
 
 def checked_schema(num_nodes: Mapping[str, int], relations: Sequence[Relation]) -> DatasetSchema:
-    """Return the schema for several types. Pure.
+    """Return the checked schema for named types and relations. Pure.
 
     Parameters
     ----------
@@ -128,16 +133,14 @@ def checked_schema(num_nodes: Mapping[str, int], relations: Sequence[Relation]) 
     ------
     GraphError
         A name is not valid as a folder name, or occurs twice. A relation names an unknown type, or does not have three
-        names. A number of nodes is not an integer.
+        names. A number of nodes is not an integer or not in range.
     """
     for name, count in num_nodes.items():
         if not isinstance(count, int | np.integer):
             raise GraphError(f"node type {name!r} has {shown(count)} nodes; it must be a whole number")
     for relation in cast("Sequence[object]", relations):
         if not isinstance(relation, tuple | list) or len(relation) != 3:
-            raise GraphError(
-                f"{shown(relation)} is no relation; one is (source type, name, destination type)"
-            )
+            raise GraphError(f"{shown(relation)} is no relation; write (source type, name, destination type)")
     schema = DatasetSchema(
         num_nodes={name: int(count) for name, count in num_nodes.items()},
         relations=tuple((source, name, destination) for source, name, destination in relations),
@@ -149,7 +152,7 @@ def checked_schema(num_nodes: Mapping[str, int], relations: Sequence[Relation]) 
 
 
 def read_schema(root: Path, manifest: Manifest) -> DatasetSchema:
-    """Read the schema for several types from a commit record. Pure.
+    """Return the checked schema for named types from a commit record. Pure.
 
     Parameters
     ----------
@@ -216,6 +219,7 @@ def _wrong(schema: DatasetSchema) -> str | None:
 
 
 def _wrong_name(kind: str, name: object) -> str | None:
+    """Return a message about a name that is not valid as a folder name, or None."""
     if is_type_name(name):
         return None
     return (
@@ -225,6 +229,7 @@ def _wrong_name(kind: str, name: object) -> str | None:
 
 
 def _first_wrong_relation(schema: DatasetSchema) -> str | None:
+    """Return a message about the first relation with an unknown type or an invalid name, or None."""
     for relation in schema.relations:
         source, name, destination = relation
         text = relation_text(relation)
@@ -242,6 +247,7 @@ def _first_wrong_relation(schema: DatasetSchema) -> str | None:
 
 
 def _first_alike(kind: str, folders: list[str]) -> str | None:
+    """Return a message about the first folder that is equal to an earlier folder, up to case, or None."""
     seen: dict[str, str] = {}
     for folder in folders:
         # Some file systems ignore case. There, two such folders would be one.
@@ -249,5 +255,5 @@ def _first_alike(kind: str, folders: list[str]) -> str | None:
         if other is not folder:
             if other == folder:
                 return f"{kind} {folder!r} is there twice"
-            return f"{kind} {other!r} and {folder!r} would share a folder where upper and lower case are one"
+            return f"{kind} {other!r} and {folder!r} would share a folder on file systems that ignore case"
     return None

@@ -1,4 +1,10 @@
-"""A dataset's topology: in memory if it fits, otherwise read page by page. It is never memory-mapped."""
+"""A dataset's topology: in memory if it fits, otherwise read page by page. It is never memory-mapped.
+
+The topology is stored in lists: a node's in-edges are consecutive, and `Offsets` has the start of each node's list. An
+edge's position is its index in the arrays of edges: sources, weights and times. A page is 4096 bytes of a file, with a
+checksum of its own. Direct reads get the pages that one batch needs, and keep the most recently used pages in memory.
+(Passes over the edges, which serve many batches, are in `gloader.dataset.edge_passes`.)
+"""
 
 from __future__ import annotations
 
@@ -33,14 +39,14 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, Relation
 
 
-# Memory for callers that read at most a few batches.
+# ``max_bytes`` for callers that read at most a few batches.
 FEW_BYTES: Final = 64 * 2**20
-# Share of the allowed memory for the kept pages of a large topology. The rest has more use for features.
+# Share of the allowed memory for the kept pages of a large topology. Features make better use of the rest.
 _PAGED_SHARE: Final = 1 / 2
-_BOUNCE_BYTES: Final = 2 * 2**20  # bytes of the read buffer, for 512 requests of one page
+_BOUNCE_BYTES: Final = 2 * 2**20  # bytes of the aligned read buffer: 512 requests of one page
 _EDGES: Final = ("indices", "edge_weight")
 _TIMES: Final = "edge_time"
-_LIST_EDGES: Final = 1 << 18  # edges per request for lists
+_LIST_EDGES: Final = 1 << 18  # edges that `PagedValues.lists` reads per request
 
 
 @contextmanager
@@ -84,8 +90,8 @@ def open_hetero_topology(
 ) -> Iterator[HeteroGraph]:
     """Open all relations' topologies for the length of a ``with`` block.
 
-    `held_relations` chooses relations to read into memory and to verify once. The others are read page by page, as in
-    `open_topology`. They share the rest of ``max_bytes`` in proportion to their edge bytes, so that all pages are
+    `held_relations` chooses relations that are read into memory and verified once. The others are read page by page, as
+    in `open_topology`. They divide the rest of ``max_bytes`` in proportion to their edge bytes, so that every page is
     equally likely to be in memory. Batches are the same in any case.
 
     Parameters
@@ -108,7 +114,8 @@ def open_hetero_topology(
     with ExitStack() as stack:
         topologies = {}
         for relation, table in tables.items():
-            # Such a share is smaller than the relation's topology, so `open_topology` reads it page by page.
+            # The share of a relation that is not held is smaller than its topology, so `open_topology` reads it page by
+            # page.
             share = sizes[relation] if relation in held else left * sizes[relation] // paged_bytes
             topologies[relation] = stack.enter_context(
                 open_topology(table, max_bytes=share, io=io, times=times)
@@ -120,7 +127,7 @@ def open_hetero_topology(
 def held_relations(sizes: Mapping[Relation, int], *, max_bytes: int) -> frozenset[Relation]:
     """Return the smallest relations that fit into memory together. Pure.
 
-    A hop takes about equally many edges from each relation. So a small relation's bytes are used more often.
+    A hop takes about equally many edges from each relation. So each byte of a small relation is used more often.
 
     Parameters
     ----------
@@ -165,9 +172,9 @@ def require_offsets(dataset: Dataset, *, budget_bytes: int, times: bool = False)
     if needed > budget_bytes:
         raise BudgetError(
             f"{dataset.location}: the offsets of {num_nodes:,} nodes need {format_bytes(offset_bytes)} and the "
-            f"page checksums of their edges {format_bytes(page_bytes)}, which are held wherever the edges are; the "
-            f"memory budget is {format_bytes(budget_bytes)}. Raise it to {format_bytes(2 * needed)} or more, so that "
-            "batches and features have room beside them",
+            f"page checksums of their edges {format_bytes(page_bytes)}, which stay in memory even if the edges are on "
+            f"the SSD; the memory budget is {format_bytes(budget_bytes)}. Raise it to {format_bytes(2 * needed)} or "
+            "more, which leaves room for batches and features",
             short_bytes=needed - budget_bytes,
         )
 
@@ -180,7 +187,7 @@ class PagedTopology:
     offsets : each node's first in-edge, verified
     sources : each edge's source node
     weights : each edge's weight, or None
-    kept : the pages in memory
+    kept : the pages that are kept in memory
     num_sources : number of source nodes
     times : each edge's time, or None
     """
@@ -225,8 +232,8 @@ class PagedTopology:
             Always.
         """
         raise BudgetError(
-            f"the {self.num_edges:,} edges of this graph are read page by page, as they take more memory than they "
-            "may: raise the memory budget to twice what the edges take, or hold them with Dataset.load_graph()"
+            f"the {self.num_edges:,} edges of this graph are on the SSD, because they exceed their share of the memory "
+            "budget: raise the budget to at least twice the bytes of the edges, or load them with Dataset.load_graph()"
         )
 
     def in_degrees(self, nodes: IdArray) -> IdArray:
@@ -235,13 +242,13 @@ class PagedTopology:
 
 
 class PagedValues:
-    """`EdgeValues` on the SSD. Callers receive copies."""
+    """`EdgeValues` on the SSD: one value per edge. The methods return copies."""
 
     def __init__(self, array: PagedArray) -> None:
         self._array = array
 
     def at(self, positions: IdArray) -> tuple[NDArray[Any], IdArray]:
-        """Return the edge values at ``positions``, and their indices in the values."""
+        """Return the values (n,) at ``positions`` (n,), and the index (n,) of each position's value in them."""
         return self._array.take(positions), np.arange(len(positions))
 
     def lists(self, starts: IdArray, degrees: IdArray, first: int, last: int) -> EdgeLists:
@@ -253,20 +260,20 @@ class PagedValues:
         """
         offsets = np.zeros(last - first + 1, dtype=np.int64)
         np.cumsum(degrees[first:last], out=offsets[1:])
-        places = np.zeros(len(starts), dtype=np.int64)
-        places[first:last] = offsets[:-1]
+        list_starts = np.zeros(len(starts), dtype=np.int64)
+        list_starts[first:last] = offsets[:-1]
         num_edges = int(offsets[-1])
         values = np.empty(num_edges, dtype=self._array.dtype)
         positions = np.empty(min(num_edges, _LIST_EDGES), dtype=np.int64)
         for begin in range(0, num_edges, _LIST_EDGES):
-            here = positions[: num_edges - begin]
-            _list_positions(starts[first:last], offsets, begin, here)
-            values[begin : begin + len(here)] = self._array.take(here)
+            chunk = positions[: num_edges - begin]
+            _list_positions(starts[first:last], offsets, begin, chunk)
+            values[begin : begin + len(chunk)] = self._array.take(chunk)
         values.flags.writeable = False
-        return EdgeLists(values=values, starts=places, origins=starts)
+        return EdgeLists(values=values, starts=list_starts, origins=starts)
 
     def scan(self) -> PagedScan:
-        """Return a scan over the lists, which does not use the kept pages."""
+        """Return a scan, which reads long runs of edges without the kept pages; see `PagedScan`."""
         return self._array.scan()
 
     def pieces(self) -> Iterator[NDArray[Any]]:
@@ -274,19 +281,26 @@ class PagedValues:
         return self._array.pieces()
 
     def fetch_bytes(self, num_edges: int) -> int:
-        """Return the peak memory of an `at` call for ``num_edges``."""
+        """Return the peak bytes of an `at` call for ``num_edges`` edges."""
         return self._array.take_bytes(num_edges)
 
     def list_bytes(self, num_edges: int) -> int:
-        """Return the peak memory of a `lists` call with ``num_edges``."""
-        at_a_time = min(num_edges, _LIST_EDGES)
-        positions = 8 * at_a_time
-        return self._array.dtype.itemsize * num_edges + positions + self._array.take_bytes(at_a_time)
+        """Return the peak bytes of a `lists` call with ``num_edges`` edges."""
+        chunk = min(num_edges, _LIST_EDGES)
+        return self._array.dtype.itemsize * num_edges + 8 * chunk + self._array.take_bytes(chunk)
 
 
 @njit(cache=True, nogil=True)
 def _list_positions(starts: IdArray, offsets: IdArray, begin: int, positions: IdArray) -> None:
-    """Write the positions of edges ``begin``, ``begin + 1``, ... in the lists with the given ``starts``."""
+    """Write the positions of edges ``begin``, ``begin + 1``, ... of the joined lists into ``positions`` (n,).
+
+    Parameters
+    ----------
+    starts : (m,) position of the first edge of each list
+    offsets : (m + 1,) start of each list in the joined lists
+    begin : number of the first edge in the joined lists
+    positions : (n,) int64, written
+    """
     node = np.searchsorted(offsets, begin, side="right") - 1
     for i in range(positions.shape[0]):
         while begin + i >= offsets[node + 1]:
@@ -297,7 +311,10 @@ def _list_positions(starts: IdArray, offsets: IdArray, begin: int, positions: Id
 def _open_paged(
     dataset: AnyEdges, kept_bytes: int, io: IoMode, stack: ExitStack, *, names: Sequence[str]
 ) -> PagedTopology:
-    """Open the existing arrays among ``names`` for reading. ``stack`` closes them."""
+    """Return the topology with the existing arrays among ``names`` opened for reading; ``stack`` closes their files.
+
+    All arrays share the kept pages and one lane. Their pages are numbered consecutively.
+    """
     root, os_io = dataset.root, dataset.os_io
     offsets = compact_offsets(_offset_pieces(dataset), dataset.num_nodes)
     records = {name: dataset.arrays[name] for name in names if name in dataset.arrays}
@@ -346,7 +363,7 @@ def _raise_if(message: str | None, path: Path) -> None:
 
 
 def element_rule(path: Path, name: str, limits: ValueLimits) -> Rule:
-    """Return the rule for an array's elements. Pure.
+    """Return the rule that a reader applies to an array's elements: the range check, and the error. Pure.
 
     Parameters
     ----------

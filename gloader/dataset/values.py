@@ -1,6 +1,8 @@
 """Rules for a dataset's arrays and their values. A checksum proves that bytes are unchanged, not that values are valid.
 
 Every id is checked before its use as an index: when an array is loaded, when a page is read, and in `gloader verify`.
+`ValueLimits` checks any part of an array. `ValueCheck` checks a full array that comes in consecutive parts, including
+rules that involve several elements. An array's plain name, such as "labels", has no folder.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-# A model has one row of weights per class. The limit is far above real numbers of classes, and such a model still fits
-# in memory.
+# Most classes of a dataset. The limit is far above real numbers of classes. A model, which has one row of weights per
+# class, still fits in memory then.
 MAX_CLASSES: Final = 1_000_000
 # The allowed dtypes of each array on disk.
 DTYPES: Final[dict[str, tuple[str, ...]]] = {
@@ -47,18 +49,18 @@ _NODES: Final = ("train", "valid", "test", "original_ids")
 class ValueLimits:
     """Bounds for the array values of a node type or relation."""
 
-    num_nodes: int  # N; of a relation: its destinations
+    num_nodes: int  # N; for a relation, its number of destinations
     num_edges: int  # E
     num_classes: int
     num_sources: int  # nodes that edges may come from
 
     def first_wrong(self, name: str, values: NDArray[Any]) -> int:
-        """Return the position of the first invalid value in ``values``, a piece of the array ``name``, or -1. Pure.
+        """Return the index of the first invalid value in ``values``, a part of the array ``name``, or -1. Pure.
 
         The order of `indptr` and repeated `original_ids` are not checked here, but in `ValueCheck`. Arrays without
         limits may hold any values.
         """
-        # Read-only, as loaded arrays are: numba would compile its kernels again for a writable array.
+        # Loaded arrays are read-only. To numba, a writable array has another type and would need a second compilation.
         view = values.view()
         view.flags.writeable = False
         if name == "edge_weight":
@@ -75,13 +77,13 @@ class ValueLimits:
         position : the element's number in the whole array
         value : the element
         """
-        said = f"{name}[{position}] = {value}"
+        element = f"{name}[{position}] = {value}"
         limits = self._range(name)
         if limits is None:
-            return f"{said}: weights must be finite and at least 0"
-        noun = {"labels": "a class", "indptr": "the place of an edge"}.get(name, "a node")
+            return f"{element}: weights must be finite and at least 0"
+        noun = {"labels": "a class", "indptr": "an edge position"}.get(name, "a node")
         allowed = f"it must be in {limits[0]}..{limits[1]}" if limits[0] <= limits[1] else "there is none"
-        return f"{said} is not {noun}: {allowed}"
+        return f"{element} is not {noun}: {allowed}"
 
     def _range(self, name: str) -> tuple[int, int] | None:
         """Return the smallest and the largest valid value of the array ``name``; None without limits."""
@@ -95,7 +97,7 @@ class ValueLimits:
 
 
 class ValueCheck:
-    """The check of a whole array, piece by piece in array order.
+    """The check of a full array, which comes in consecutive parts.
 
     Parameters
     ----------
@@ -106,22 +108,22 @@ class ValueCheck:
     def __init__(self, name: str, limits: ValueLimits) -> None:
         self._name = name
         self._limits = limits
-        self._count = 0
-        self._last = 0
-        self._seen: NDArray[np.uint64] | None = None
+        self._count = 0  # elements checked so far
+        self._last = 0  # last element of the last part, for indptr
+        self._seen: NDArray[np.uint64] | None = None  # one bit per node, for original_ids
 
     def wrong(self, values: NDArray[Any]) -> str | None:
         """Check the next ``values`` (n,); return a message about the first invalid value, or None."""
         first, self._count = self._count, self._count + len(values)
-        at = self._limits.first_wrong(self._name, values)
-        if at >= 0:
-            return self._limits.describe(self._name, first + at, values[at])
+        wrong_index = self._limits.first_wrong(self._name, values)
+        if wrong_index >= 0:
+            return self._limits.describe(self._name, first + wrong_index, values[wrong_index])
         if len(values) == 0:
             return None
         return self._wrong_order(values, first) if self._name in ("indptr", "original_ids") else None
 
     def wrong_end(self) -> str | None:
-        """Return a message about an invalid last value, or None. Call it after the last piece."""
+        """Return a message about an invalid last value, or None. Call it after the last part."""
         if self._name == "indptr" and self._last != self._limits.num_edges:
             return (
                 f"indptr[{self._count - 1}], its end, is {self._last}; it must be the number of edges, "
@@ -130,31 +132,35 @@ class ValueCheck:
         return None
 
     def _wrong_order(self, values: NDArray[Any], first: int) -> str | None:
+        """Return a message about the first repeated id or descending offset, or None. ``first`` is a position."""
         view = values.view()
         view.flags.writeable = False
         if self._name == "original_ids":
-            # One bit per node: N ids without a repeat are a permutation. The bits are made at the first piece, when the
-            # file of ids is known to exist: a record alone may claim any number of nodes.
+            # N ids in 0..N-1 without a repeat are a permutation. The bits are allocated at the first part, when the
+            # file of ids is known to exist: a damaged record may claim any number of nodes.
             if self._seen is None:
                 self._seen = np.zeros((self._limits.num_nodes + 63) // 64, np.uint64)
-            at = int(_first_repeat(view, self._seen))
+            repeat = int(_first_repeat(view, self._seen))
             return (
                 None
-                if at < 0
-                else f"original_ids[{first + at}] = {values[at]} occurs twice; each id occurs once"
+                if repeat < 0
+                else f"original_ids[{first + repeat}] = {values[repeat]} occurs twice; each id occurs once"
             )
         if first == 0 and values[0] != 0:
             return f"indptr[0] is {values[0]}; it must be 0"
-        at = int(first_descent(view, self._last))
-        if at >= 0:
-            before = values[at - 1] if at else self._last
-            return f"indptr[{first + at}] = {values[at]} is smaller than {before} before it; offsets must not decrease"
+        index = int(first_descent(view, self._last))
+        if index >= 0:
+            before = values[index - 1] if index else self._last
+            return (
+                f"indptr[{first + index}] = {values[index]} is smaller than {before} before it; "
+                "offsets must not decrease"
+            )
         self._last = int(values[-1])
         return None
 
 
 def check_array(path: Path, name: str, values: NDArray[Any], limits: ValueLimits) -> None:
-    """Check a whole array at once.
+    """Check a full array.
 
     Parameters
     ----------
@@ -185,13 +191,13 @@ def wrong_value(path: Path, name: str, message: str) -> GraphError | FormatError
     """
     kind = GraphError if name in _TOPOLOGY else FormatError
     return kind(
-        f"{path}: {message}; its checksums hold, so that it was written so: prepare the dataset again"
+        f"{path}: {message}; its checksums hold, so the dataset was written with this value: prepare it again"
     )
 
 
 @njit(cache=True, nogil=True)
 def _first_repeat(ids: NDArray[Any], seen: NDArray[np.uint64]) -> int:
-    """Set each id's bit; return the first position whose bit was set before, or -1."""
+    """Set the bit of each id in ``seen`` (ceil(N / 64),). Return the index of the first id with a set bit, or -1."""
     for i in range(ids.shape[0]):
         word, bit = ids[i] >> 6, np.uint64(1) << np.uint64(ids[i] & 63)
         if seen[word] & bit:

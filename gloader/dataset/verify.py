@@ -1,6 +1,7 @@
-"""Verification of a dataset: all checksums, all ids' ranges, and the order of edge times.
+"""Verification of a dataset, for ``gloader verify``: all checksums, all ids' ranges, and the order of edge times.
 
-Edge times ascend within each node's in-edges. So the edges before a given time are a prefix of the list.
+A node's in-edges are consecutive and form a list. Edge times ascend within each list, so that a sampler finds all edges
+before a given time at the list's start.
 """
 
 from __future__ import annotations
@@ -32,21 +33,24 @@ _NONE = np.empty(0, dtype=np.int64)
 
 
 class TimeCheck:
-    """Check that the times of each node's in-edges are sorted. Times come in pieces, in edge order.
+    """The check that the times of each node's in-edges are sorted. Times come in consecutive parts, in edge order.
 
-    The check holds the list starts of one piece.
+    A part's times are compared with their predecessors. A time below its predecessor is an error, unless a list starts
+    there. In memory are only the list starts of one part.
 
     Parameters
     ----------
-    offsets : pieces of indptr, in order. If they cannot be read, this check reports nothing, because the check of the
+    offsets : consecutive parts of indptr. If they cannot be read, this check reports nothing, because the check of the
         offsets reports the damage.
     """
 
     def __init__(self, offsets: Iterable[IdArray]) -> None:
         self._offsets = iter(offsets)
-        self._starts: IdArray | None = _NONE
-        self._count = 0
-        self._last = np.iinfo(np.int64).min
+        self._starts: IdArray | None = (
+            _NONE  # list starts that are still needed; None if offsets cannot be read
+        )
+        self._count = 0  # times checked so far
+        self._last = np.iinfo(np.int64).min  # the last of these times
 
     def wrong(self, values: IdArray) -> str | None:
         """Check the next ``values`` (n,). Return a message about the first unsorted time, or None."""
@@ -57,13 +61,13 @@ class TimeCheck:
         # Loaded arrays are read-only. To numba, a writable array has another type and would need a second compilation.
         view = values.view()
         view.flags.writeable = False
-        at = int(_first_unsorted(view, first, self._last, starts))
-        before, self._last = (values[at - 1] if at > 0 else self._last), int(values[-1])
-        if at < 0:
+        index = int(_first_unsorted(view, first, self._last, starts))
+        before, self._last = (values[index - 1] if index > 0 else self._last), int(values[-1])
+        if index < 0:
             return None
         return (
-            f"edge_time[{first + at}] = {values[at]} comes behind {before} in the same list: times that are not sorted "
-            "where sorted ones were promised"
+            f"edge_time[{first + index}] = {values[index]} comes behind {before} in the same list: times that are not "
+            "sorted where sorted ones were promised"
         )
 
     def wrong_end(self) -> str | None:
@@ -86,19 +90,27 @@ class TimeCheck:
             self._starts = None
             return None
         starts = np.concatenate(known)
-        # Starts before the next piece are no longer needed.
+        # Starts before the next part of the times are no longer needed.
         self._starts = starts[np.searchsorted(starts, end) :]
         return starts
 
 
 @njit(cache=True, nogil=True)
 def _first_unsorted(times: IdArray, first: int, last: int, starts: IdArray) -> int:
-    """Return the first position whose time is below the one before in its list, or -1. ``last`` precedes the times."""
+    """Return the index of the first time that is below its predecessor in the same list, or -1.
+
+    Parameters
+    ----------
+    times : (n,) times of consecutive edges
+    first : position of the first of these edges
+    last : the time before the first one
+    starts : (m,) ascending list starts, which contain every start among these edges
+    """
     before = last
     for i in range(times.shape[0]):
         if times[i] < before:
-            at = np.searchsorted(starts, first + i)
-            if at == starts.shape[0] or starts[at] != first + i:
+            list_number = np.searchsorted(starts, first + i)
+            if list_number == starts.shape[0] or starts[list_number] != first + i:
                 return i
         before = times[i]
     return -1
@@ -109,12 +121,13 @@ def verify_dataset(
 ) -> VerifyReport:
     """Check every byte of the dataset or feature store at ``path``. Check a dataset's ids, labels and links too.
 
-    Damage is reported, not raised. Memory is two buffers, and one bit per node with an original id.
+    Damage is in the report, and raises no error. In memory are two buffers, and one bit per node if the dataset has
+    original ids.
 
     Parameters
     ----------
     path : the directory
-    progress : called with bytes done and bytes in all, every few MB
+    progress : called every few MB, with the number of bytes that were checked and the total number of bytes
 
     Raises
     ------
@@ -126,18 +139,18 @@ def verify_dataset(
 
     def checks(manifest: Manifest) -> Mapping[str, ElementCheck]:
         schema = check_record(root, manifest)
-        found: dict[str, ElementCheck] = {}
+        by_array: dict[str, ElementCheck] = {}
         for array, plain, limits in all_limits(manifest, schema):
             if plain == "edge_time":
                 offsets = manifest.arrays[array.removesuffix(plain) + "indptr"]
-                found[array] = TimeCheck(array_pieces(root, offsets, os_io=os_io))
+                by_array[array] = TimeCheck(array_pieces(root, offsets, os_io=os_io))
             elif plain.partition(".")[0] not in MATRICES:
-                found[array] = ValueCheck(plain, limits)
+                by_array[array] = ValueCheck(plain, limits)
         for table in schema.links:
             bounds = link_limits(manifest, schema, table)
             for plain, record in link_arrays(manifest.arrays, table).items():
-                found[record.name] = LinkCheck(plain, bounds, in_graph=table.in_graph)
-        return found
+                by_array[record.name] = LinkCheck(plain, bounds, in_graph=table.in_graph)
+        return by_array
 
     return verify_directory(
         root, name, checks=checks if name == DATASET_MANIFEST else None, progress=progress, os_io=os_io
@@ -146,16 +159,16 @@ def verify_dataset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedTable:
-    """The findings about a node type, a relation or a link table."""
+    """The result of the verification for one node type, relation or link table."""
 
     table: str  # "type paper", "relation author:writes:paper" or "links train"
     num_arrays: int
-    num_bytes: int  # bytes of the elements
-    num_problems: int  # problems in the report
+    num_bytes: int  # bytes of the arrays' elements
+    num_problems: int  # problems that the report lists for the table's files
 
 
 def verified_tables(report: VerifyReport, *, os_io: OsIO = REAL_OS) -> tuple[VerifiedTable, ...]:
-    """Return the findings by link table and, for a dataset of several types, by type and relation."""
+    """Return the results by link table and, for a dataset with named types, by type and relation."""
     root = Path(report.path)
     try:
         manifest = read_manifest(root, DATASET_MANIFEST, os_io=os_io)
@@ -167,10 +180,10 @@ def verified_tables(report: VerifyReport, *, os_io: OsIO = REAL_OS) -> tuple[Ver
         folders |= {f"type {name}": schema.node_folder(name) for name in schema.num_nodes}
         folders |= {f"relation {relation_text(each)}": schema.edge_folder(each) for each in schema.relations}
     folders |= {f"links {table.name}": table.folder for table in schema.links}
-    found = []
+    tables = []
     for table, folder in folders.items():
         records = [record for name, record in manifest.arrays.items() if name.startswith(folder)]
-        found.append(
+        tables.append(
             VerifiedTable(
                 table=table,
                 num_arrays=len(records),
@@ -178,4 +191,4 @@ def verified_tables(report: VerifyReport, *, os_io: OsIO = REAL_OS) -> tuple[Ver
                 num_problems=sum(problem.file.startswith(folder) for problem in report.problems),
             )
         )
-    return tuple(found)
+    return tuple(tables)

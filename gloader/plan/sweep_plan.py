@@ -1,6 +1,12 @@
 """Plan for edge sweeps: the batches per pass, their memory and disk, and the spill folder.
 
-`plan_sweeps` is pure. `open_spill` opens a loader's spill folder, within a budget or a share of the free disk.
+If edges are on the SSD, a sweep samples many batches together. It makes one pass over the edges for each hop. A pass
+reads the file once and writes the drawn edges to the spill disk. A topology superbatch is the S_t batches of one sweep.
+A frontier is one hop of one batch: the nodes whose in-edges the next pass samples. Between passes, frontiers are in
+memory. Several superbatches are in progress: one pass serves hop 2 of one superbatch, hop 1 of the next one, and so on.
+
+`plan_sweeps` chooses S_t, and is pure. `open_spill` opens a loader's spill folder, within a budget or a share of the
+free disk.
 """
 
 from __future__ import annotations
@@ -28,42 +34,48 @@ if TYPE_CHECKING:
     from gloader.ssd_store.os_io import StrPath
 
 
-# Share of the memory budget for frontiers between passes. Once a pass serves hundreds of batches, one more byte here
-# saves less disk time than one more byte of the host cache.
+# Share of the memory budget for frontiers between passes. If a pass already serves hundreds of batches, one more byte
+# for frontiers saves less disk time than one more byte for the host cache.
 _FRONTIER_SHARE: Final = 1 / 10
-_SPILL_SHARE: Final = 1 / 2  # share of the disk for packs; the features use the rest
+_SPILL_SHARE: Final = 1 / 2  # share of the spill disk for edges; packs of features use the rest
 
-_BUFFER_SHARE: Final = 1 / 10  # share of the budget for a pass's buffers, if they cannot have their full size
+_BUFFER_SHARE: Final = (
+    1 / 10
+)  # largest share of the memory budget for a pass's buffers, unless it is too little
 # Bytes per frontier in a pass: the piece being written, and a quarter of another piece.
 _PIECE_BYTES: Final = 16 * 2**10 * 5 // 4
-# A pass's smallest buffers: twice the fixed part, and twice each frontier's least part.
+# Least bytes of a pass's buffers: a fixed part, and a part per frontier. Both are twice the least that works.
 _LEAST_BYTES, _LEAST_PIECE_BYTES = 2 * 2**20, 2 * 8 * 2**10
-# Bytes per page in the file: its checksum and one bit.
+# Bytes in memory per page of the file: a checksum, and one bit that marks wanted pages.
 _PAGE_HELD_BYTES: Final = 8 + 1 / 8
 
-_READ_BACK: Final = 2  # reads of written edges: for the next hop's trace or nodes, and to build the batch
+_READ_BACK: Final = 2  # each written edge is read twice: to find the next hop's nodes, and to build the batch
 
-# Completely drawn superbatches that are not executed yet, including the current pass's superbatch: twice S_t + S
-# batches, and S is at most half of S_t.
+# Completely sampled topology superbatches whose edges are still on the spill disk, with the one that the current pass
+# completes: at most 2 (S_t + S) batches, and S, the feature superbatch, is at most half of S_t.
 _SUPERBATCHES_ALIVE: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepDemand:
-    """The first batches' measured sizes, from which edge sweeps are planned."""
+    """Sizes measured on the first batches, from which edge sweeps are planned. A large batch is one of the largest."""
 
     file_bytes: int  # bytes that a pass may read: edges, and weights if the sampler uses them
-    node_bytes: int  # one node id in a frontier
-    hop_nodes: tuple[int, ...]  # (L,) ids in a large batch that waits for hop 0, 1, ...
-    hop_bytes: tuple[int, ...]  # (L,) bytes that the passes bring a large batch for hop 0, 1, ...
-    touched_pages: int  # most pages in the file that a batch's edges touch
+    node_bytes: int  # bytes of one node id in a frontier
+    hop_nodes: tuple[int, ...]  # (L,) nodes in the frontier of a large batch for hop 0, 1, ...
+    hop_bytes: tuple[
+        int, ...
+    ]  # (L,) bytes of drawn edges that a pass writes for hop 0, 1, ... of a large batch
+    touched_pages: int  # pages of the file that contain edges of one batch, at most
     num_batches: int | None = None  # batches in the run, if known
-    kept_bytes: int = 0  # a pass's buffer bytes per frontier, in addition to its pieces
-    num_files: int = 1  # relations; a pass reads their files one after another, with separate buffers
+    kept_bytes: int = 0  # further buffer bytes per frontier in a pass, for samplers that choose from lists
+    num_files: int = (
+        1  # number of relations; a pass reads their files one after another, each with its own buffers
+    )
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes for a batch's frontiers, one per hop, because L superbatches are in progress."""
+        """Bytes of frontiers per batch of a superbatch: one per hop, because L superbatches are in progress."""
         return self.node_bytes * sum(self.hop_nodes)
 
     @property
@@ -73,8 +85,8 @@ class SweepDemand:
 
     @property
     def alive_bytes(self) -> int:
-        """Disk bytes per batch in a superbatch: edges that passes brought and unfinished batches need."""
-        # Besides the completely drawn superbatches, L - 1 more have only their first hops.
+        """Bytes on the spill disk per batch of a superbatch: the drawn edges of all batches that are not built yet."""
+        # L - 1 further superbatches have only their first hops so far.
         begun = sum(num_bytes * later for later, num_bytes in enumerate(reversed(self.hop_bytes)))
         return _SUPERBATCHES_ALIVE * sum(self.hop_bytes) + begun
 
@@ -84,12 +96,12 @@ class SweepPlan:
     """The topology superbatch S_t with its memory, disk and reason."""
 
     num_batches: int  # S_t, a power of two, at least 2
-    reason: str
-    buffer_bytes: int  # memory for one pass
+    reason: str  # reason for this S_t, for the report
+    buffer_bytes: int  # memory for the buffers of one pass
     checksum_bytes: int  # memory for the file's checksums and page marks
-    frontier_bytes: int  # memory between passes
+    frontier_bytes: int  # memory for the frontiers between passes
     spill_bytes: int  # disk for edges, which feature packs must not use
-    file_bytes: int
+    file_bytes: int  # bytes of the edges, and of weights if the sampler uses them
     touched_bytes: int  # bytes of the file that one batch touches
     drawn_bytes: int  # approximate edge bytes per batch
 
@@ -100,21 +112,21 @@ class SweepPlan:
 
     @property
     def largest_superbatch(self) -> int:
-        """The largest S. At most half of S_t batches are planned together, see `alive_bytes`."""
+        """The largest feature superbatch S: half of S_t, as `_SUPERBATCHES_ALIVE` assumes."""
         return self.num_batches // 2
 
     @property
     def part_bytes(self) -> float:
-        """File bytes read per batch: its share in a full pass, or only its own pages if they are fewer."""
+        """File bytes read per batch: its share of the full file, or the bytes of its own pages if these are fewer."""
         return min(self.file_bytes / self.num_batches, self.touched_bytes)
 
     @property
     def read_bytes(self) -> float:
-        """Bytes read per batch: `part_bytes`, and twice the batch's written bytes."""
+        """Bytes read per batch: `part_bytes`, and the batch's drawn edges twice."""
         return self.part_bytes + _READ_BACK * self.drawn_bytes
 
     def pass_seconds(self, rates: IoRates) -> float:
-        """Return a batch's disk seconds: its share in the passes, and writing and reading back its edges."""
+        """Return the disk seconds per batch: its share of the passes, and writing and reading back its edges."""
         file_s = min(
             self.file_bytes / self.num_batches / rates.read_bytes_per_s,
             self.touched_bytes / PAGE_BYTES / rates.random_reads_per_s,
@@ -127,21 +139,21 @@ class SweepPlan:
 def plan_sweeps(
     demand: SweepDemand, *, budget_bytes: int, spill_bytes: int, room_bytes: int | None = None
 ) -> SweepPlan:
-    """Return the largest S_t whose frontiers and files fit their parts in memory and on disk. Pure.
+    """Return the largest S_t whose frontiers and edges fit their shares of memory and disk. Pure.
 
-    S_t does not depend on S: a pass costs the same for any number of batches.
+    The largest S_t is best, because a pass costs about the same for any number of batches.
 
     Parameters
     ----------
     demand : a batch's measured sizes
     budget_bytes : memory for everything
-    spill_bytes : disk for everything
-    room_bytes : part of the budget by which S_t is chosen. None means the whole budget.
+    spill_bytes : spill disk for edges and packs
+    room_bytes : memory from which the shares are computed. None means the whole budget.
 
     Raises
     ------
     BudgetError
-        The disk or memory has no room for the fewest batches. The message gives needed and allowed bytes.
+        The disk or the memory has no room for the smallest S_t. The message gives needed and allowed bytes.
     """
     least = SMALLEST * demand.alive_bytes
     if least > spill_bytes:
@@ -188,7 +200,17 @@ def plan_sweeps(
 
 
 def _buffer_bytes(num_owners: int, kept_bytes: int, budget_bytes: int) -> int:
-    """Return a pass's buffer bytes for ``num_owners`` frontiers: a tenth of a small budget, if it suffices. Pure."""
+    """Return the buffer bytes of a pass over one file. Pure.
+
+    The buffers have their full size if this is at most a tenth of the budget. Otherwise they have this tenth, but at
+    least their least size.
+
+    Parameters
+    ----------
+    num_owners : number of frontiers in the pass
+    kept_bytes : see `SweepDemand`
+    budget_bytes : memory from which the share is computed
+    """
     least = max(MIN_PASS_BYTES, _LEAST_BYTES + num_owners * _LEAST_PIECE_BYTES * 5 // 4)
     buffers = min(pass_memory_bytes(num_owners), max(int(_BUFFER_SHARE * budget_bytes), least))
     # A quarter of all buffers is for reading.
@@ -201,19 +223,20 @@ def _above(count: int) -> int:
 
 
 def _below(room: int, each: int) -> int:
-    """Return the largest power of two whose multiple of ``each`` fits into ``room``, at least 2. Pure."""
+    """Return the largest power of two, at least 2, so many times ``each`` bytes fit into ``room``. Pure."""
     return max(1 << max(min(room // max(each, 1), LARGEST).bit_length() - 1, 0), SMALLEST)
 
 
 logger = logging.getLogger("gloader")
 
-# Only a quarter of the free disk is used, because other programs use it too.
+# The default spill budget is the free disk divided by this, because other programs use the disk too.
 _FREE_SHARE = 4
 
-# Default size relative to the data read, features and swept edges. For features, larger superbatches gain little.
+# The default spill budget is at most this multiple of the data that is read, features and swept edges. More would allow
+# larger superbatches, which gain little.
 _MULTIPLE = 4
 
-_IN_MEMORY = ("tmpfs", "ramfs")
+_IN_MEMORY = ("tmpfs", "ramfs")  # types of file systems in memory
 
 _MOUNTS = Path("/proc/self/mounts")
 _ESCAPED = re.compile(r"\\([0-7]{3})")  # escaped characters in folder names, such as blanks
@@ -228,8 +251,8 @@ def open_spill(
     ----------
     parent : folder for the spill folder. None means the default in `SpillFolder`.
     budget_bytes : most bytes on the disk. 0 means no spill folder, None means a share of the free disk.
-    data_bytes : bytes of features and swept edges. The default budget is a multiple.
-    num_loaders : loaders on this host. They share the free disk. An explicit ``budget_bytes`` is for each loader.
+    data_bytes : bytes of features and swept edges, which bound the default budget
+    num_loaders : loaders on this host, which share the free disk. An explicit ``budget_bytes`` is for each loader.
 
     Raises
     ------
@@ -274,7 +297,7 @@ def _file_system(folder: Path) -> str:
         return ""
     # A later mount covers an earlier mount on the same folder.
     mounts = {
-        Path(_ESCAPED.sub(lambda found: chr(int(found[1], 8)), words[1])): words[2]
+        Path(_ESCAPED.sub(lambda match: chr(int(match[1], 8)), words[1])): words[2]
         for words in map(str.split, lines)
     }
     for parent in (folder.resolve(), *folder.resolve().parents):

@@ -119,7 +119,7 @@ def test_a_loader_that_gets_no_thread_says_so(
                 break
     assert allowed > 4
     (text,) = texts
-    assert "no further thread: give fewer (threads=, OMP_NUM_THREADS), or raise the limit" in text
+    assert "no further thread: use fewer threads (threads=, OMP_NUM_THREADS), or raise the limit" in text
 
 
 def _take_an_epoch(tiny: Written, settings: dict[str, Any]) -> None:

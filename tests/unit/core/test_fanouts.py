@@ -71,7 +71,7 @@ def test_the_order_in_which_relations_are_named_does_not_matter() -> None:
         ({WRITES: 3}, r"fanouts\[author:writes:paper\] is 3; pass one integer per hop"),
         ("a:b:c=", "'' is not a fan-out; write one whole number per layer"),
         ("a:b:c=1,x", "'1,x' is not a fan-out"),
-        (";", "';' is not a fan-out; .* of several relations 'author:writes:paper=25,20;"),
+        (";", "';' is not a fan-out; .* for several relations, write 'author:writes:paper=25,20;"),
         ("collective:", "'' is not a fan-out"),
         (7, "fanouts is 7; pass one integer per hop"),
     ],

@@ -86,7 +86,7 @@ def test_another_text_is_refused_with_what_is_allowed(text: str) -> None:
         (lambda: gloader.Binary("1"), r"^Binary\(ratio='1'\): ratio must be a number above 0$"),  # type: ignore[arg-type]
         (lambda: gloader.Binary(False), "ratio must be a number"),
         (lambda: gloader.Binary(1.0, strict="no"), r"^Binary\(strict='no'\)"),  # type: ignore[arg-type]
-        (lambda: gloader.Table(""), r"^Table\(name=''\): name must be that of a link table$"),
+        (lambda: gloader.Table(""), r"^Table\(name=''\): name must be the name of a link table$"),
         (lambda: gloader.Table(3), r"^Table\(name=3\)"),  # type: ignore[arg-type]
         (lambda: parse_negatives("uniform:0"), r"^Uniform\(k=0\): k must be in"),
         (lambda: parse_negatives("binary:nan"), r"^Binary\(ratio=nan\)"),

@@ -87,7 +87,7 @@ def test_all_parts_of_one_division_have_all_rows_between_them():
             [ranges(0, of=2), ranges(1, of=3)],
             r"machine 1 has part 1 of 3 and machine 0 part 0 of 2, which are not of",
         ),
-        ([ranges(0, of=2), ranges(1, of=2, node=11)], "which are not of one division"),
+        ([ranges(0, of=2), ranges(1, of=2, node=11)], "which divide the rows differently"),
         (
             [None, ranges(0, of=2), ranges(1, of=2)],
             r"machine 0 has a copy of all rows and machine 1 part 0 of 2",

@@ -162,23 +162,23 @@ def record_with(path: Path, **changes: Any) -> Dataset:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"edge_time": {"shape": (299,)}}, r"edge_time \(299,\) beside 40 rows of features and 300 edges"),
-        ({"edge_time": {"shape": (300, 1)}}, r"edge_time \(300, 1\) beside"),
+        ({"edge_time": {"shape": (299,)}}, r"edge_time \(299,\) with 40 rows of features and 300 edges"),
+        ({"edge_time": {"shape": (300, 1)}}, r"edge_time \(300, 1\) with"),
         ({"edge_time": {"dtype": "float32"}}, "edge_time has dtype float32; it must be int64"),
-        ({"edge_features": {"shape": (40, 3)}}, r"edge_features \(40, 3\) beside"),
-        ({"edge_features": {"shape": (300,)}}, r"edge_features \(300,\) beside"),
+        ({"edge_features": {"shape": (40, 3)}}, r"edge_features \(40, 3\) with"),
+        ({"edge_features": {"shape": (300,)}}, r"edge_features \(300,\) with"),
         (
             {"edge_features": {"dtype": "int64"}},
             "edge_features has dtype int64; it must be float32 or float16 or",
         ),
-        ({"edge_features.scale": {"shape": (40,)}}, r"edge_features\.scale \(40,\) beside"),
+        ({"edge_features.scale": {"shape": (40,)}}, r"edge_features\.scale \(40,\) with"),
         (
             {"edge_features.scale": None},
             r"edge_features are int8 and have no scales; edge_features\.scale must hold",
         ),
         (
             {"required": ("int8-row-scale",)},
-            "array 'edge_features' needs the required feature 'edge-columns'",
+            "with the array 'edge_features', the record must name the required feature 'edge-columns'",
         ),
     ],
 )

@@ -285,7 +285,7 @@ def test_other_values_that_cannot_be_are_told_by_file_and_row(
 def test_a_reverse_without_a_relation_for_it_is_refused(tmp_path: Path) -> None:
     dataset = write_linked_types(tmp_path / "d", {"train": (BUYS, None, link_arrays(20))})
     with pytest.raises(
-        FormatError, match=r"row \d+: reverse position \d+ must be -1, which says that there is none"
+        FormatError, match=r"row \d+: reverse position \d+ must be -1, which means no such edge"
     ):
         dataset.link_table("train").open(max_bytes=10**9)
 
@@ -295,10 +295,10 @@ def test_a_reverse_without_a_relation_for_it_is_refused(tmp_path: Path) -> None:
     [
         (
             lambda t: t.labels(7, "int64"),
-            "links 'a': labels has 7 rows beside 5 of pairs; it must have one for each",
+            "links 'a': labels has 7 rows, and pairs has 5; it must have one for each pair",
         ),
-        (lambda t: t.times(4), "links 'a': times has 4 rows beside 5 of pairs"),
-        (lambda t: t.negatives(6, 2, "int32"), "links 'a': negatives has 6 rows beside 5 of pairs"),
+        (lambda t: t.times(4), "links 'a': times has 4 rows, and pairs has 5"),
+        (lambda t: t.negatives(6, 2, "int32"), "links 'a': negatives has 6 rows, and pairs has 5"),
         (
             lambda t: t.negatives(5, 0, "int32"),
             r"negatives has shape \(5, 0\); it must be \(n, k\), with k of",
@@ -328,7 +328,7 @@ def test_a_column_of_another_length_or_dtype_is_refused_where_it_is_written(
 @pytest.mark.reliability("M3")
 def test_labels_before_pairs_are_held_to_them(tmp_path: Path) -> None:
     with (
-        pytest.raises(ShapeError, match="links 'a': labels has 7 rows beside 5 of pairs"),
+        pytest.raises(ShapeError, match="links 'a': labels has 7 rows, and pairs has 5"),
         Dataset.create(tmp_path / "d", name="d", num_nodes=9, num_classes=2) as writer,
     ):
         table = writer.links("a")
@@ -445,14 +445,14 @@ def only(name: str) -> dict[str, Any]:
             {"metadata": {"links": {"a__b": entry()["metadata"]["links"]["train"]}}},
             "links 'a__b': a name has",
         ),
-        (only("train"), "array 'links/valid/labels' is none of a link table that the record lists"),
-        ({"links/train/x": {}}, "array 'links/train/x' is none of a link table"),
-        ({"links/other/pairs": {}}, "array 'links/other/pairs' is none of a link table"),
+        (only("train"), "array 'links/valid/labels' belongs to no link table in the record"),
+        ({"links/train/x": {}}, "array 'links/train/x' belongs to no link table"),
+        ({"links/other/pairs": {}}, "array 'links/other/pairs' belongs to no link table"),
         ({"links/train/pairs": None}, "links 'train': the array links/train/pairs is missing"),
         ({"links/train/pairs": {"shape": (COUNT, 3)}}, r"pairs has shape \(3000, 3\); it must be \(n, 4\)"),
         ({"links/train/pairs": {"shape": (COUNT,)}}, r"pairs has shape \(3000,\); it must be \(n, 4\)"),
         ({"links/train/pairs": {"dtype": "int32"}}, "links 'train': pairs has dtype int32; it must be int64"),
-        ({"links/train/labels": {"shape": (9,)}}, "links 'train': labels has 9 rows beside 3000 of pairs"),
+        ({"links/train/labels": {"shape": (9,)}}, "links 'train': labels has 9 rows, and pairs has 3000"),
         (
             {"links/train/labels": {"shape": (COUNT, 1)}},
             r"labels has shape \(3000, 1\); it must have one dimension",

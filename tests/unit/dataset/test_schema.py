@@ -168,7 +168,7 @@ LABELS = "nodes/author/labels"
         ({"metadata": {"relations": [WRITES]}}, "'relations' must list"),
         (
             {"metadata": {"relations": []}},
-            "relations/author__writes__paper/indices' is none of a node type or",
+            "relations/author__writes__paper/indices' belongs to no node type or",
         ),
         ({"metadata": {"num_classes": 0}}, "num_classes is 0"),
         ({"nodes/paper/labels": None}, "type 'paper' has train, valid, test and misses labels"),
@@ -180,15 +180,15 @@ LABELS = "nodes/author/labels"
         ({"nodes/author/features.scale": None}, "nodes/author/features are int8 and have no scales"),
         (
             {"nodes/author/features": {"shape": (4, 3)}},
-            r"nodes/author/features \(4, 3\) beside 5 nodes of type 'author'",
+            r"nodes/author/features \(4, 3\) with 5 nodes of type 'author'",
         ),
         (
             {"relations/author__writes__paper/indptr": {"shape": (6,)}},
-            r"indptr \(6,\) beside 20 nodes of type 'paper' and 3 edges of relation author:writes:paper",
+            r"indptr \(6,\) with 20 nodes of type 'paper' and 3 edges of relation author:writes:paper",
         ),
         ({"nodes/paper/labels": {"dtype": "int32"}}, "nodes/paper/labels has dtype int32; it must be int64"),
-        ({"nodes/venue/labels": {}}, "array 'nodes/venue/labels' is none of a node type or relation"),
-        ({"labels": {}}, "array 'labels' is none of a node type or relation"),
+        ({"nodes/venue/labels": {}}, "array 'nodes/venue/labels' belongs to no node type or relation"),
+        ({"labels": {}}, "array 'labels' belongs to no node type or relation"),
     ],
 )
 def test_a_record_that_contradicts_itself_is_refused(path: Path, changes: Any, message: str) -> None:

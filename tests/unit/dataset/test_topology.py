@@ -341,7 +341,7 @@ def test_a_neighbour_that_is_no_node_is_refused_though_its_checksum_is_right(tmp
             r"indptr\[3000\], its end, is 39999; it must be the number of edges, 40000",
         ),
         (0, 1, r"indptr\[0\] is 1; it must be 0"),
-        (5, -1, r"indptr\[5\] = -1 is not the place of an edge: it must be in 0\.\.40000"),
+        (5, -1, r"indptr\[5\] = -1 is not an edge position: it must be in 0\.\.40000"),
     ],
 )
 def test_offsets_that_cannot_be_are_refused_at_the_opening(

@@ -74,7 +74,7 @@ BAD_VALUES = [
     ("indices", 5, -1, "indices[5] = -1 is not a node: it must be in 0..699"),
     ("indices", 5, 2**31 - 1, "indices[5] = 2147483647 is not a node: it must be in 0..699"),
     ("indptr", 650, 3, "indptr[650] = 3 is smaller than 1947 before it; offsets must not decrease"),
-    ("indptr", 650, E + 1, "indptr[650] = 2101 is not the place of an edge: it must be in 0..2100"),
+    ("indptr", 650, E + 1, "indptr[650] = 2101 is not an edge position: it must be in 0..2100"),
     ("indptr", 0, 1, "indptr[0] is 1; it must be 0"),
     ("indptr", N, E - 1, "indptr[700], its end, is 2099; it must be the number of edges, 2100"),
     (

@@ -50,9 +50,9 @@ def test_a_graph_whose_offsets_exceed_the_budget_is_refused_unread(
     with pytest.raises(BudgetError) as caught:
         choose_edge_home(dataset, settings, None, budget_bytes=889)
     assert str(caught.value) == (
-        f"{dataset.root}: the offsets of 400 nodes need 858 B and the page checksums of their edges 32 B, which are "
-        "held wherever the edges are; the memory budget is 889 B. Raise it to 1.78 KB or more, so that batches and "
-        "features have room beside them"
+        f"{dataset.root}: the offsets of 400 nodes need 858 B and the page checksums of their edges 32 B, which stay "
+        "in memory even if the edges are on the SSD; the memory budget is 889 B. Raise it to 1.78 KB or more, which "
+        "leaves room for batches and features"
     )
 
 
