@@ -1,7 +1,12 @@
 """Settings of a loader and of a training run, as frozen dataclasses, each explained once.
 
-The command line fills them (cyclopts turns fields into flags and the texts below them into help), ``config.yaml``
-records them, ``Loader(**keywords)`` builds them, and all other code reads them from here.
+Each field is a setting. On the command line, cyclopts turns a field into a flag, and the text below the field into its
+help. `LoaderSettings.of` builds the settings from the keywords of ``gloader.Loader``. ``config.yaml`` records them. All
+other code reads them from here. A group is one of the dataclasses in `LoaderSettings`, such as `MemorySettings`.
+
+- The features lie in memory or on the SSD. The host cache is memory for rows of features on the SSD.
+- A superbatch is a number of batches that are sampled and planned together.
+- A pack is a file on the spill disk with the missing rows of a superbatch, in batch order.
 """
 
 from __future__ import annotations
@@ -45,6 +50,7 @@ if TYPE_CHECKING:
 
     from gloader.ssd_store.os_io import StrPath
 
+# The allowed values of settings.
 ModelName = Literal["graphsage", "gcn", "gat", "gine", "mlp", "rsage", "rgcn", "rgat"]
 HETERO_MODELS: Final = ("rsage", "rgcn", "rgat")
 Layout = Literal["layered", "merged"]
@@ -69,7 +75,7 @@ Autocast = Literal["none", "bf16"]
 GradCompress = Literal["none", "bf16", "powersgd"]
 
 
-# --help lists these ten flags first: most runs need them.
+# The group of flags that --help lists first, because most runs need them.
 FIRST: Final = Parameter(group=Group("Start with these", sort_key=-1))
 Budget = Annotated[Size, FIRST]
 
@@ -171,7 +177,7 @@ class SamplingSettings:
         Raises
         ------
         ConfigError
-            They are by relation, or over all relations together.
+            The fan-outs differ by relation, or count over all relations together.
         """
         return checked_hops(self.fanouts)
 
@@ -226,7 +232,7 @@ class ReadingSettings:
     """Reads of uncached rows: by each batch (direct), in one pass into memory (staged), in one pass into a pack on the
     disk (packed), or the fastest of these for each superbatch (auto)."""
     max_gap: Size = None
-    """Longest gap between two wanted rows that one read covers, or 0 for none. Default: the gap that suits the disk."""
+    """Longest gap between two needed rows that one read covers, or 0 for none. Default: the gap that suits the disk."""
     io: Annotated[IoMode, NOT_A_FLAG] = "auto"
     """System calls for reads, see `gloader.ssd_store.FeatureStore.open`."""
     verify: Annotated[Verify, NOT_A_FLAG] = "read"
@@ -331,15 +337,15 @@ class ObjectSettings:
     object_limit: str | None = None
     """Highest load on the store, such as 500MB/s,3000req/s. Default: no limit."""
     object_requests: Count = 64
-    """Most requests at a time."""
+    """Most requests in progress at the same time."""
     object_price: Price | None = None
-    """What the store asks, such as 0.0004/1000req,0.09/GB: the cost is shown then."""
+    """Prices of the store, such as 0.0004/1000req,0.09/GB. The cost of the traffic is then shown."""
     object_redirects: bool = False
-    """Follow a web server that sends requests on to another host, whose record and checksums are believed then."""
+    """Follow redirects of a web server to another host. The record and the checksums of that host are then trusted."""
 
     @property
     def price(self) -> ObjectPrice | None:
-        """The prices, or None; ConfigError if they are malformed."""
+        """The prices, or None without prices. Raises ConfigError if they are malformed."""
         return None if self.object_price is None else ObjectPrice.parse(self.object_price)
 
     @classmethod
@@ -360,7 +366,7 @@ class ObjectSettings:
         ConfigError
             A value cannot be parsed, or is not allowed.
         """
-        found = cls(
+        settings = cls(
             mirror_dir=None if mirror_dir is None else Path(mirror_dir),
             mirror_budget=None if mirror_budget is None else parse_bytes(mirror_budget),
             object_limit=object_limit,
@@ -370,8 +376,8 @@ class ObjectSettings:
         )
         if object_requests < 1:
             raise ConfigError(f"object_requests is {object_requests}; it must be at least 1")
-        _ = found.price
-        return found
+        _ = settings.price  # raises if the prices are malformed
+        return settings
 
     def keywords(self) -> dict[str, Any]:
         """Return the keywords of `gloader.Dataset.open` with these settings."""
@@ -405,20 +411,19 @@ class LoaderSettings:
         ConfigError
             A size cannot be parsed.
         """
-        values: dict[str, Any] = {**keywords}
-        known = loader_defaults()
-        require_keywords("Loader", values, known)
-        read = {name: _read_named(name, value) for name, value in values.items()}
+        given: dict[str, Any] = {**keywords}
+        require_keywords("Loader", given, loader_defaults())
+        values = {name: _read_named(name, value) for name, value in given.items()}
         groups = {
             group: type(default)(
-                **{part.name: read[part.name] for part in fields(default) if part.name in read}
+                **{part.name: values[part.name] for part in fields(default) if part.name in values}
             )
             for group, default in _GROUPS.items()
         }
         return cls(**groups)
 
     def changed(self, **keywords: Unpack[LoaderKeywords]) -> Self:
-        """Return these settings with other values for some keywords; errors as `of`."""
+        """Return these settings with other values for some keywords. Raises as `of`."""
         merged = self.keywords()
         merged.update(keywords)
         return self.of(**merged)
@@ -430,7 +435,7 @@ class LoaderSettings:
         return values
 
     def check(self) -> None:
-        """Raise ConfigError naming the first invalid setting, among those without a later check."""
+        """Raise ConfigError for the first invalid setting, except settings that are checked at their use."""
         require_choice("features", self.memory.features, get_args(Features))
         require_choice("topology", self.memory.topology, get_args(TopologyHome))
         require_choice("policy", self.memory.policy, get_args(Policy))
@@ -463,11 +468,11 @@ class LoaderSettings:
         if sampling.time_window is not None and not sampling.is_temporal:
             raise ConfigError(
                 f"time_window is {sampling.time_window}, and time_strategy='none' takes edges of all times; use "
-                "time_strategy='uniform' or 'last', or leave the window out"
+                "time_strategy='uniform' or 'last', or leave out time_window"
             )
 
     def recorded(self) -> dict[str, Any]:
-        """Return the section ``loader`` of ``config.yaml``: the settings with a flag, as plain values."""
+        """Return the section ``loader`` of ``config.yaml``: all settings that have a flag, as plain values."""
         return {
             RECORDED_AS.get(name, name): _recorded(value)
             for name, value in self.keywords().items()
@@ -475,9 +480,10 @@ class LoaderSettings:
         }
 
 
+# The default of each group, by the group's field in `LoaderSettings`.
 _GROUPS: Final[Mapping[str, Any]] = {part.name: part.default for part in fields(LoaderSettings)}
 
-# Keys of config.yaml that differ from the keywords. Earlier versions wrote these keys, and their runs can be resumed.
+# Keys of config.yaml that differ from the keywords. They are kept, so that runs of earlier versions can be resumed.
 RECORDED_AS: Final[Mapping[str, str]] = {
     "memory_budget": "memory_budget_bytes",
     "cache": "cache_bytes",
@@ -498,7 +504,7 @@ def require_window(window: object) -> None:
 
 
 class OptionalKeywords(TypedDict, total=False):
-    """Keywords of `gloader.Loader` with a default, for type checkers: the fields of `LoaderSettings`."""
+    """Keywords of `gloader.Loader` with a default, for type checkers. They are the fields of the groups."""
 
     shuffle: bool
     drop_last: bool
@@ -539,7 +545,7 @@ class OptionalKeywords(TypedDict, total=False):
 
 
 class LoaderKeywords(OptionalKeywords, total=False):
-    """All keywords of the settings; `gloader.Loader` requires these two."""
+    """All keywords of the settings. `gloader.Loader` requires the two keywords below."""
 
     fanouts: FanoutsLike
     batch_size: int
@@ -555,7 +561,9 @@ class TrainSettings:
     loader: LoaderSettings = LoaderSettings()
     task: TaskName = "node"
     links: LinkConfig = LinkConfig()
-    runs: int = 1  # networks that differ only in their seed: run k uses the loader's seed + k
+    runs: int = (
+        1  # number of networks to train, which differ only in their seed: run k uses the loader's seed + k
+    )
 
 
 @cache
@@ -566,21 +574,25 @@ def loader_defaults() -> dict[str, Any]:
 
 @cache
 def _types() -> dict[str, Any]:
+    """Return the annotation of every field of the groups, by name."""
     hints = (get_type_hints(type(group), include_extras=True) for group in _GROUPS.values())
     return {name: hint for group in hints for name, hint in group.items()}
 
 
 def _recorded(value: Any) -> Any:
+    """Return a setting's value as a plain value for ``config.yaml``."""
     if isinstance(value, RelationFanouts | CollectiveFanouts):
         return plain_fanouts(value)
     return str(value) if isinstance(value, Path) else value
 
 
-def _held_fanouts(value: Any) -> Fanouts:
+def _as_fanouts(value: Any) -> Fanouts:
+    """Return fan-outs unchanged if they are by relation or collective, and otherwise as a tuple."""
     return value if isinstance(value, RelationFanouts | CollectiveFanouts) else tuple(value)
 
 
 def _read_named(name: str, value: Any) -> Any:
+    """Return ``value`` as `_read` does. A ConfigError names the keyword."""
     try:
         return _read(name, value)
     except ConfigError as error:
@@ -599,8 +611,8 @@ def _read(name: str, value: Any) -> Any:
     if hint == SizeOrAuto:
         return parse_size_or_auto(value)
     if name == "fanouts":
-        # The samplers check lists.
-        return checked_fanouts(value) if isinstance(value, str | Mapping) else _held_fanouts(value)
+        # Lists are not checked here, because the samplers check them.
+        return checked_fanouts(value) if isinstance(value, str | Mapping) else _as_fanouts(value)
     if name == "spill_dir":
         return Path(value)
     return str(value) if name == "device" else value

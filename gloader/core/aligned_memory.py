@@ -13,44 +13,53 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-# Bytes of a memory page. A file's pages and a device's sectors equal it or divide it.
-_PAGE_BYTES: Final = 4096
-_HUGE_PAGE_BYTES: Final = 2 * 2**20
+_PAGE_BYTES: Final = (
+    4096  # bytes of a memory page, and of a page of a file; a multiple of every disk's sector
+)
+_HUGE_PAGE_BYTES: Final = 2 * 2**20  # bytes of a huge page, for which the processor needs fewer table entries
 
 
 def aligned_bytes(num_bytes: int) -> NDArray[np.uint8]:
-    """Return ``num_bytes`` of memory that starts on a page, uninitialised and untouched.
+    """Return memory (num_bytes,) that starts on a page, uninitialised and untouched.
 
-    numpy allocates it: its allocator reuses freed memory, and requests huge pages where `numpy.zeros` does not.
+    numpy allocates it with `numpy.empty`, which reuses freed memory, and requests huge pages, unlike `numpy.zeros`.
     """
-    # One page more than requested, so that a page begins within the first one.
+    # One page more than needed is allocated, so that the array can start at the first page boundary.
     raw = np.empty(num_bytes + _PAGE_BYTES, dtype=np.uint8)
     start = -raw.ctypes.data % _PAGE_BYTES
     return raw[start : start + num_bytes]
 
 
 def warm_bytes(num_bytes: int) -> NDArray[np.uint8]:
-    """Return uninitialised, touched memory (num_bytes,), which returns to the system with its last view."""
+    """Return memory (num_bytes,) with touched pages, which returns to the system when its last view is deleted."""
     return mapped_bytes(num_bytes)[:num_bytes]
 
 
 def mapped_bytes(num_bytes: int, *, touch: bool = True, inherited: bool = True) -> NDArray[np.uint8]:
-    """Return full pages of memory, at least one, ``num_bytes`` rounded up, unmapped with their last view.
+    """Return memory of ``num_bytes`` bytes, rounded up to full pages. It is unmapped when its last view is deleted.
 
-    This returns large memory to the system at once. numpy's allocator may keep blocks below 32 MB in an arena of the
-    calling thread for the life of the process, so each new loader would take more memory. The pages are touched now
-    unless ``touch`` is false, so that later uses do not wait for page faults. A forked child has its own copy, or no
-    memory at these addresses if ``inherited`` is false.
+    So the memory returns to the system. numpy's allocator instead may keep blocks below 32 MB for the life of the
+    process, in an arena of the calling thread, and each new loader would take more memory.
+
+    Parameters
+    ----------
+    num_bytes : least number of bytes; the result has at least one page
+    touch : write to every page now, so that later uses do not wait for page faults
+    inherited : whether a forked child has its own copy. Without, these addresses are not mapped in the child
     """
     size = max(-(-num_bytes // _PAGE_BYTES), 1) * _PAGE_BYTES
-    # The mapping is private, unlike mmap's default: a forked child must not write rows into its parent's memory.
+    # The mapping is private: with mmap's default, a forked child would write into its parent's memory.
     mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if not inherited:
         mapping.madvise(mmap.MADV_DONTFORK)
     if size >= _HUGE_PAGE_BYTES:
         try:
             mapping.madvise(mmap.MADV_HUGEPAGE)
-        except (OSError, AttributeError, ValueError) as error:  # an older kernel is slower, not wrong
+        except (
+            OSError,
+            AttributeError,
+            ValueError,
+        ) as error:  # an older kernel lacks this; the memory is only slower
             _LOG.debug("no huge pages: %s", error)
     # The view keeps the mapping alive, because the mapping has no other owner.
     memory = np.frombuffer(mapping, np.uint8)
@@ -62,8 +71,8 @@ def mapped_bytes(num_bytes: int, *, touch: bool = True, inherited: bool = True) 
 def plain_array(values: NDArray[Any], dtype: np.dtype[Any] | type[np.generic] | None = None) -> NDArray[Any]:
     """Return a contiguous, aligned and writable array for kernels, or ``values`` itself if it is such an array. Pure.
 
-    An array mapped from the middle of a file may be unaligned or read-only. numba would compile each kernel again for
-    such an array.
+    An array that is mapped from the middle of a file may be unaligned or read-only. For such an array, numba would
+    compile each kernel again.
 
     Parameters
     ----------

@@ -1,6 +1,8 @@
-"""The page of dtypes: the elements of stored arrays, and the form of stored feature rows.
+"""The dtypes of stored arrays, and the format of stored feature rows.
 
-Every list of dtypes follows from `STORED_DTYPES` and `FeatureDtype`. CONTRIBUTING.md has the recipe for one more.
+Every list of dtypes in gloader follows from `STORED_DTYPES` and `FeatureDtype`. CONTRIBUTING.md tells how to add a
+dtype. Feature rows that are stored with 8 or 16 bits per element are converted to float32 when they are read. An int8
+row has a factor (scale): its values are the elements times the factor.
 """
 
 from __future__ import annotations
@@ -15,14 +17,15 @@ from gloader.errors import ConfigError, ShapeError
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
-# The ways from a stored element to float32; `gloader.core.value_kernels` has the loops.
+# Conversions ("ways") from a stored element to float32: none, from float16, from bfloat16, and int8 times a factor.
+# Their kernels are in `gloader.core.value_kernels`.
 RAW, HALF, BRAIN, SCALED = range(4)
 
 FeatureDtype: TypeAlias = Literal["float32", "float16", "bfloat16", "int8"]
 FEATURE_DTYPES: Final[tuple[str, ...]] = get_args(FeatureDtype)
-# Suffix of the array with the factors of quantized rows.
+# The factors of int8 rows are in an array whose name has this suffix.
 SCALE_SUFFIX: Final = ".scale"
-_SCALE_BYTES: Final = 4
+_SCALE_BYTES: Final = 4  # bytes of a factor, a float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +33,14 @@ class Dtype:
     """A dtype of stored elements."""
 
     name: str
-    # numpy's text for the dtype in a file header.
-    descr: str
+    descr: str  # numpy's text for the dtype in a file header
     way: int = RAW  # conversion to float32
     # The largest float that a feature may be. 0 if features cannot have this dtype.
     largest: float = 0.0
 
     @property
     def stored(self) -> np.dtype[Any]:
-        """The dtype in memory: unsigned integers for the bits of a dtype that numpy lacks."""
+        """The numpy dtype of the elements; uint16 for bfloat16, which numpy lacks."""
         return np.dtype(self.descr)
 
     @property
@@ -67,7 +69,7 @@ _ALL: Final = (
     Dtype("uint32", "<u4"),
     Dtype("uint64", "<u8"),
 )
-STORED_DTYPES: Final[dict[str, Dtype]] = {one.name: one for one in _ALL}
+STORED_DTYPES: Final[dict[str, Dtype]] = {dtype.name: dtype for dtype in _ALL}  # by name
 
 
 def feature_dtype(dtype: DTypeLike | str) -> Dtype:
@@ -92,7 +94,7 @@ class RowFormat:
 
     dtype: np.dtype[Any]  # uint16 for bfloat16
     dim: int  # F
-    is_bfloat16: bool = False  # uint16 elements are bfloat16
+    is_bfloat16: bool = False  # whether uint16 elements are bfloat16
     scale: NDArray[np.float32] | None = None  # (N,) the factor of each int8 row
     # Conversion from a stored row to float32. RAW if there is no conversion.
     way: int = field(init=False)
@@ -116,7 +118,7 @@ class RowFormat:
         return int(self.dtype.itemsize) * self.dim
 
     def way_to(self, wanted: np.dtype[Any]) -> int:
-        """Return the conversion from stored rows to rows of ``wanted``. Pure.
+        """Return the conversion from stored rows to rows of the dtype ``wanted``. Pure.
 
         Raises
         ------
@@ -130,4 +132,4 @@ class RowFormat:
         raise ShapeError(f"out has dtype {wanted}, but rows stored as {self.dtype} can be read as {allowed}")
 
 
-BYTES: Final = RowFormat(dtype=np.dtype(np.uint8), dim=1)  # rows that are copied unchanged
+BYTES: Final = RowFormat(dtype=np.dtype(np.uint8), dim=1)  # single bytes, for rows that are copied unchanged

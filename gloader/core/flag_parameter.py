@@ -1,4 +1,4 @@
-"""Classes that describe a setting's flag: cyclopts' own, or stand-ins without cyclopts."""
+"""The classes that describe a setting's flag: cyclopts' own, or stand-ins if cyclopts is not installed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Group", "Parameter"]
 if TYPE_CHECKING:
     from cyclopts import Group, Parameter
 else:
-    # Loading and training from Python need no command line. `gloader.__main__` reports a missing cyclopts.
+    # Python code that loads and trains needs no command line. `gloader.__main__` reports a missing cyclopts.
     try:
         from cyclopts import Group, Parameter
     except ImportError:

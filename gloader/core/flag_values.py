@@ -1,4 +1,9 @@
-"""Types of settings as users write them: sizes, shares, fan-outs and counts."""
+"""Types of settings as users write them: sizes, shares, fan-outs and counts.
+
+A flag is a setting on the command line. `Size` and the other annotated types at the end tell cyclopts how to convert
+and check a flag's text. `as_flags` rewrites messages for the command line: Python's ``cache="2GB"`` becomes ``--cache
+2GB``.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +25,13 @@ if TYPE_CHECKING:
     from cyclopts import Token
 
 _PERCENT = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*%\s*$")
-# This finds ``keyword=value`` in a sentence, except in a list or after "in Python", where the sentence gives the flag
-# itself. `_CALL` finds an open call before it.
+# ``keyword=value`` in a sentence. Not matched: such a text in a list, or after "in Python", where the sentence already
+# names the flag. `_CALL` matches a text that ends inside a call, whose keywords stay as they are.
 _KEYWORD = re.compile(
     r"""(?<![\w.,:(=/-])(?<!in Python )(?P<name>[a-z_]+)=(?P<value>'[^']*'|"[^"]*"|[\w.:/+-]*[\w%]|)(?![\w=])"""
 )
 _CALL = re.compile(r"\w\([^()]*$")
+# Flags whose names differ from the keyword.
 _OTHER_FLAGS: Final = {"fanouts": "--fanout", "sharing": "--loader", "stall_timeout_s": "--stall-timeout"}
 
 
@@ -41,7 +47,7 @@ def parse_share(size: str | int) -> float | int:
     if match is None:
         return parse_bytes(size)
     if float(match[1]) > 100:
-        raise ConfigError(f"{shown(size)} is more than all of it; write 0% to 100%, or a size such as 2GB")
+        raise ConfigError(f"{shown(size)} is more than 100%; write 0% to 100%, or a size such as 2GB")
     return float(match[1]) / 100
 
 
@@ -56,10 +62,10 @@ def as_flags(text: str, keywords: Container[str]) -> str:
     keywords : the keywords with a flag; other keywords stay unchanged
     """
 
-    def flag(found: re.Match[str]) -> str:
-        name, value = found["name"], found["value"].strip("'\"")
-        if name not in keywords or _CALL.search(text[: found.start()]):
-            return found[0]
+    def flag(match: re.Match[str]) -> str:
+        name, value = match["name"], match["value"].strip("'\"")
+        if name not in keywords or _CALL.search(text[: match.start()]):
+            return match[0]
         flag_name = _OTHER_FLAGS.get(name, "--" + name.replace("_", "-"))
         return flag_name if value in ("", "True") else f"{flag_name} {value}"
 
@@ -67,7 +73,7 @@ def as_flags(text: str, keywords: Container[str]) -> str:
 
 
 def parse_size_or_auto(size: str | int) -> int | Literal["auto"]:
-    """Return a size's bytes ("4GB"), or "auto". Pure; ConfigError for anything else."""
+    """Return the bytes of a size such as "4GB", or "auto". Pure. Raise ConfigError for anything else."""
     return "auto" if size == "auto" else parse_bytes(size)
 
 
@@ -85,7 +91,8 @@ def require_choice(name: str, value: object, allowed: tuple[object, ...]) -> Non
 
 
 def _text(tokens: Sequence[Token]) -> str:
-    # A list in a recipe arrives as one token per item. A flag arrives as one token for all items.
+    """Return cyclopts' tokens as one text."""
+    # A list in a recipe is one token per item. A flag is one token for all items.
     return ",".join(token.value for token in tokens)
 
 
@@ -136,10 +143,10 @@ def _require_price(_type: Any, value: Any) -> None:
         ObjectPrice.parse(value)
 
 
-# Settings without a flag. Tests and Python loops pass them, or training computes them.
+# For settings without a flag. They are set in Python, or computed by the training command.
 NOT_A_FLAG: Final = Parameter(parse=False)
-SWITCH: Final = Parameter(negative=())  # for flags such as --compile without --no-compile
-# Flags that may be given several times. Other flags are given once.
+SWITCH: Final = Parameter(negative=())  # for flags without a negative form: --compile, but no --no-compile
+# For flags that may be given several times. Other flags may be given once.
 REPEATED: Final = Parameter(negative=(), show_default=False, allow_repeating=True)
 
 Count = Annotated[int, Parameter(validator=_require_count)]
@@ -155,6 +162,7 @@ SizeOrAuto = Annotated[
 Names = Annotated[
     tuple[str, ...], Parameter(converter=_convert_names, n_tokens=1, negative=(), metavar="NAME,NAME")
 ]
+# The common options of both fan-out types.
 _FANOUT: Final[dict[str, Any]] = {
     "name": "fanout",
     "n_tokens": 1,

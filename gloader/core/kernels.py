@@ -1,7 +1,9 @@
-"""The decorator for every kernel: numba's, with a disk cache that holds for the kernel and its callees.
+"""The decorator for every kernel: numba's, with a disk cache that also notices changes of the kernel's callees.
 
-numba compares only the kernel's own file. After a change of a callee in another file it would run old machine code.
-After a move of a type that a kernel takes, it fails while it reads its own index.
+A kernel is a function that numba compiles. With ``cache=True``, numba keeps its machine code on disk until the kernel's
+own file changes. That is not enough: after a change of a callee in another file, numba would run old machine code.
+After the move of a class that a kernel takes, numba fails while it reads its own index. The cache here uses a stamp, a
+digest of all files and constants on which the kernel depends.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _PACKAGE = __name__.partition(".")[0]
-# Errors from an index or a kernel of an earlier version: a module or a class moved, or a field is gone.
+# Errors while numba reads an index or a kernel of an earlier version: a module or a class moved, or a field is gone.
 _OUTDATED = (ImportError, AttributeError, TypeError, EOFError, KeyError)
 
 
@@ -50,7 +52,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc, unused-ignore]
     _is_stamped = False
 
     def is_filled(self) -> bool:
-        """Return whether the disk holds machine code for the kernel's present version."""
+        """Return True if the disk holds machine code for the kernel's current version."""
         self._stamp()
         try:
             return bool(self._cache_file._load_index())  # noqa: SLF001 - numba has no public way
@@ -70,12 +72,14 @@ class KernelCache(FunctionCache):  # type: ignore[misc, unused-ignore]
         self._stamp()
         try:
             super().save_overload(sig, data)
-        except _OUTDATED:  # numba reads the index first
+        except _OUTDATED:  # numba reads the old index before it writes
             self.flush()
             super().save_overload(sig, data)
 
     def _stamp(self) -> None:
-        # The stamp comes this late because the callees may stand below the kernel in its file.
+        """Set the stamp that numba compares with the stamp in its index."""
+        # This is done at the first use, and not by the decorator, because callees may stand below the kernel in its
+        # file.
         if not self._is_stamped:
             self._cache_file._source_stamp = kernel_stamp(self._py_func)  # noqa: SLF001 - as above
             self._is_stamped = True
@@ -84,16 +88,16 @@ class KernelCache(FunctionCache):  # type: ignore[misc, unused-ignore]
 def kernel_stamp(function: FunctionType) -> str:
     """Return a digest of the files of ``function`` and its callees, and of the constants in their globals.
 
-    Constants count by value, because a constant does not name its source file.
+    Constants are included by value, because a constant does not tell its source file.
     """
     files, constants = set(), set()
-    seen: set[FunctionType] = set()
+    visited: set[FunctionType] = set()
     waiting = [function]
     while waiting:
         caller = waiting.pop()
-        if caller in seen:
+        if caller in visited:
             continue
-        seen.add(caller)
+        visited.add(caller)
         files.add(caller.__code__.co_filename)
         for name in _names(caller.__code__):
             value = caller.__globals__.get(name)
@@ -110,6 +114,7 @@ def kernel_stamp(function: FunctionType) -> str:
 
 
 def _names(code: CodeType) -> Iterator[str]:
+    """Yield the names that ``code`` and its inner functions use."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -117,6 +122,7 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def _own_file(value: object) -> str | None:
+    """Return the file of gloader that defines ``value``, or None."""
     module = sys.modules.get(getattr(value, "__module__", None) or "")
     if module is None or module.__name__.partition(".")[0] != _PACKAGE:
         return None
@@ -125,6 +131,7 @@ def _own_file(value: object) -> str | None:
 
 @cache
 def _digest(path: str) -> str:
+    """Return a digest of the file at ``path``."""
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError:  # the source is in an archive, or was removed while the program runs

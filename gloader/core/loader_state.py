@@ -1,4 +1,8 @@
-"""A loader's state as JSON: its position in its stream of batches, and the stream's identity."""
+"""A loader's state as JSON: its position in its stream of batches, and the stream's identity.
+
+A loader's stream is the sequence of all batches of all epochs. It is determined by the dataset, the seeds and some
+settings. A saved state can only be resumed by a loader with the same stream.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,9 @@ from gloader.types import BatchId
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-STATE_VERSION = 2
+STATE_VERSION = 2  # version of the JSON form
 _KEYS = ("version", "next", "seed", "global_batch_size", "fingerprint", "stream")
-# States of version 1 hold only the fingerprint of their stream.
+# States of version 1 have only the fingerprint of their stream, without the facts.
 _KEYS_OF_1 = _KEYS[:-1]
 
 
@@ -25,8 +29,8 @@ class LoaderState:
     next: BatchId  # the first undelivered batch
     seed: int
     global_batch_size: int
-    fingerprint: str  # hash of dataset, seeds, fan-outs and order
-    # These facts by name, as JSON. Empty if unknown.
+    fingerprint: str  # hash of the facts that determine the stream: dataset, seeds, fan-outs, order
+    # The same facts by name, as JSON values. Empty in a state of version 1.
     stream: Mapping[str, Any] = field(default_factory=dict)
     version: int = STATE_VERSION
 
@@ -50,7 +54,7 @@ class LoaderState:
         StateError
             A key is missing or unknown, or a value is malformed or from another version.
         """
-        # Exactly these keys are accepted: a state of another kind, or an edited state, must not resume incorrectly.
+        # Exactly the known keys are accepted, so that a wrong or an edited state is not resumed.
         if not isinstance(state, dict):
             raise StateError(f"a loader state is a JSON object, got {type(state).__name__}")
         version = state.get("version", STATE_VERSION)
@@ -83,15 +87,16 @@ class LoaderState:
         )
 
     def require_same_stream(self, other: LoaderState) -> None:
-        """Raise StateError with the first field that gives ``other`` another stream of batches."""
+        """Raise StateError if ``other``, a saved state, has another stream. The message names the first difference."""
         known, saved = self._facts(), other._facts()
-        # The fingerprint comes last, because it differs whenever a named field differs.
+        # The fingerprint is compared last: it differs if any fact differs, and does not tell which.
         names = {**known, **saved} if other.stream else ("seed", "global_batch_size")
         for name in names:
             _require_equal(name, known.get(name), saved.get(name))
         _require_equal("fingerprint", self.fingerprint, other.fingerprint)
 
     def _facts(self) -> dict[str, Any]:
+        """Return the facts that determine the stream, by name."""
         return {"seed": self.seed, "global_batch_size": self.global_batch_size, **self.stream}
 
 

@@ -1,7 +1,8 @@
-"""A process's machine, and its limit on open files.
+"""The machine that a process belongs to, and the limit on its open files.
 
-A machine is a host, or the part of a host named by GLOADER_MACHINE. Open files are counted before a loader opens
-more.
+A host is a computer. A machine is normally a host. For rehearsals of several machines on one host, the environment
+variable GLOADER_MACHINE names the machine of a process. `require_descriptors` checks the limit on open files before a
+loader opens more.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 MACHINE_VARIABLE: Final = "GLOADER_MACHINE"
 
-_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-_MOST_CHARACTERS: Final = 64
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")  # a random id that Linux draws at every start
+_MOST_CHARACTERS: Final = 64  # of a machine's name
 # The name is also a folder name: no separator, and no leading dot.
 _NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{_MOST_CHARACTERS - 1}}}", re.ASCII)
 
@@ -32,8 +33,8 @@ _NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{_MOST_CHARACTERS - 1}
 def named_machine(environ: Mapping[str, str] = os.environ) -> str:
     """Return the machine name in GLOADER_MACHINE, or an empty text.
 
-    Processes of one host with different names belong to different machines. Each machine has its own loader, memory and
-    temporary files, and machines communicate only by the network.
+    Processes on one host with different names belong to different machines. Each machine has its own loader, memory and
+    temporary files. Machines communicate only by the network.
 
     Raises
     ------
@@ -43,8 +44,8 @@ def named_machine(environ: Mapping[str, str] = os.environ) -> str:
     name = environ.get(MACHINE_VARIABLE, "")
     if name and not _NAME.fullmatch(name):
         raise ConfigError(
-            f"{MACHINE_VARIABLE}={shown(name)} is no name for a machine: give it 1 to {_MOST_CHARACTERS} letters, "
-            "digits, dots, dashes and underscores, of which the first is a letter or a digit"
+            f"{MACHINE_VARIABLE}={shown(name)} is no name for a machine: use 1 to {_MOST_CHARACTERS} letters, "
+            "digits, dots, dashes and underscores, and begin with a letter or a digit"
         )
     return name
 
@@ -55,7 +56,7 @@ def shown_machine() -> str:
 
 
 def host_id() -> str:
-    """Return this host's unique id: its boot id, or its name without /proc."""
+    """Return this host's unique id: its boot id, or the host's name if there is no boot id."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:
@@ -89,19 +90,19 @@ def distinct_names(names: Sequence[str], first_ranks: Sequence[int]) -> tuple[st
 
 
 _LOG = logging.getLogger(__name__)
-_OPEN: Final = Path("/proc/self/fd")
-# Number of open files if it is unknown.
+_OPEN: Final = Path("/proc/self/fd")  # a folder with one entry per open file
+# Assumed number of open files if the folder cannot be read.
 _USUALLY_OPEN: Final = 64
-# Files that open and close meanwhile: kernel caches, logs, a library's socket.
+# Number of files that other code may open meanwhile: kernel caches, logs, a library's socket.
 SPARE: Final = 24
 
 
 def require_descriptors(more: int) -> None:
-    """Ensure room for ``more`` open files. Raise the soft limit if that suffices.
+    """Ensure that the process can open ``more`` files. Raise the soft limit if needed and allowed.
 
     Parameters
     ----------
-    more : most additional files
+    more : number of additional files, at most
 
     Raises
     ------
@@ -114,12 +115,12 @@ def require_descriptors(more: int) -> None:
         return
     if hard == resource.RLIM_INFINITY or needed <= hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-        _LOG.info("%d files may be open at a time: their limit was raised from %d", needed, soft)
+        _LOG.info("the limit on open files was raised from %d to %d", soft, needed)
         return
-    typed = 1 << (needed - 1).bit_length()
+    suggested = 1 << (needed - 1).bit_length()
     text = (
-        f"{needed:,} files may be open at a time, for the tables and relations of this dataset, and the system allows "
-        f"{hard:,}: run `ulimit -n {typed}` before (in a container: --ulimit nofile={typed})"
+        f"up to {needed:,} files are open together, for the tables and relations of this dataset, and the system "
+        f"allows {hard:,}: run `ulimit -n {suggested}` before (in a container: --ulimit nofile={suggested})"
     )
     raise StoreOpenError(errno.EMFILE, text)
 

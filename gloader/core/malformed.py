@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# For `except MALFORMED` around the reading of a file of any origin: an error means a wrong file, not a wrong program.
-# Of gloader's own errors, only those that are also a ValueError are caught, see `gloader.errors`. A number too large
-# for any type is an ArithmeticError. Too deep a nesting is a RecursionError, or a MemoryError of Python's parser. A
-# missing member is a LookupError, or an AttributeError if a list stands in place of an object.
+# For `except MALFORMED` around the reading of a file of unknown origin: such an error then means a wrong file, not a
+# wrong program. Of gloader's own errors, only those that are also a ValueError are caught, see `gloader.errors`. Some
+# cases: a number too large for any type raises ArithmeticError; too deep a nesting raises RecursionError, or
+# MemoryError in Python's parser; a missing member raises LookupError, or AttributeError if a list stands in place of an
+# object.
 MALFORMED: Final = (
     ArithmeticError,
     AttributeError,
@@ -41,7 +42,7 @@ MALFORMED: Final = (
     zlib.error,
 )
 _SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 100
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 100  # characters
 
 
 def shown(value: object) -> str:
@@ -53,9 +54,10 @@ def shown(value: object) -> str:
 
 
 _REPLACEMENT: Final = "\ufffd"
-# These are control characters except line end and tab, because a terminal obeys sequences that begin with escape.
-# Others are marks that change the writing direction, so that a name looks like another, and other line ends. The last
-# are surrogates: file names outside UTF-8 contain them, and no stream can encode them.
+# The characters that `printable` replaces. First, control characters except line end and tab: a terminal obeys
+# sequences that begin with the escape character. Then marks that change the writing direction, by which a name can look
+# like another name, and unusual line ends. Last, surrogates: file names that are not UTF-8 contain them, and no stream
+# can encode them.
 _UNFIT: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -72,7 +74,7 @@ def printable_line(text: str) -> str:
 
 
 MAX_YAML_CHARACTERS: Final = 1 << 16  # a run's config.yaml has about 1,500
-_MAX_BRACKETS: Final = 1000
+_MAX_BRACKETS: Final = 1000  # opening brackets in a YAML file; the reader's time grows with their square
 
 
 def read_yaml_mapping(path: Path, *, what: str, holds: str, error: type[Exception]) -> Mapping[str, object]:
@@ -82,7 +84,7 @@ def read_yaml_mapping(path: Path, *, what: str, holds: str, error: type[Exceptio
     ----------
     path : the file
     what : the file's kind, for messages, such as "recipe"
-    holds : the file's content, then a semicolon and advice on writing it, for messages
+    holds : text for messages: the required content, and after a semicolon advice on writing the file
     error : the error's class
 
     Raises
@@ -98,11 +100,11 @@ def read_yaml_mapping(path: Path, *, what: str, holds: str, error: type[Exceptio
     except (OSError, UnicodeDecodeError) as failure:
         reason = getattr(failure, "strerror", None) or str(failure)
         raise error(f"{what} {path} cannot be read: {reason}") from failure
-    # For each bracket, the YAML reader visits all open brackets.
+    # The limits keep the reading fast: for each bracket, the YAML reader visits all open brackets.
     if len(text) > MAX_YAML_CHARACTERS or text.count("[") + text.count("{") > _MAX_BRACKETS:
         raise error(
             f"{what} {path} is longer than {MAX_YAML_CHARACTERS} characters, or has more than {_MAX_BRACKETS} "
-            f"brackets; it holds {holds.partition(';')[0]} alone"
+            f"brackets; it must hold only {holds.partition(';')[0]}"
         )
     try:
         content = yaml.safe_load(text)

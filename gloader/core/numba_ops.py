@@ -1,4 +1,8 @@
-"""Machine operations for numba kernels without Python syntax: prefetch, block copy, arrays by address."""
+"""Machine operations for numba kernels that Python has no syntax for: prefetch, block copy, arrays by address.
+
+An intrinsic is a function for which we write LLVM's code ourselves. Its Python function gets the types of the
+arguments, and returns a signature with ``codegen``, which emits the code.
+"""
 
 # ruff: noqa: ARG001  numba declares the arguments of an intrinsic by the names of its parameters
 
@@ -16,25 +20,27 @@ from numba.extending import intrinsic
 
 from gloader.core.kernels import njit
 
-# A child forked while another thread compiles would wait for ever for the compiler's lock.
+# If a process is forked while another thread compiles, the child would wait for ever for the compiler's lock. So the
+# fork waits for the lock.
 os.register_at_fork(
     before=global_compiler_lock.acquire,
     after_in_parent=global_compiler_lock.release,
     after_in_child=global_compiler_lock.release,
 )
 
-# For kernels, in which a plain int() would leave an unsigned integer unsigned.
+# Conversion to a signed integer in kernels, where int() leaves an unsigned integer unsigned.
 to_int: Any = np.int64
 
 
 def _address(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
+    """Emit code for the address of ``array[index]``."""
     data = context.make_array(array_type)(context, builder, array).data
     return builder.bitcast(builder.gep(data, [index]), ir.IntType(8).as_pointer())
 
 
 @intrinsic
 def _prefetch(typingctx: Any, array: Any, index: Any) -> Any:
-    """Fetch the cache line of ``array[index]``. The address is not dereferenced, so no bound is checked."""
+    """Start to load the cache line of ``array[index]``. No bound is checked, because a wrong address is harmless."""
     if not isinstance(array, types.Array) or array.ndim != 1:
         return None
 
@@ -93,7 +99,8 @@ def _copy_slice(target: Any, to: Any, source: Any, start: Any, length: Any) -> N
     target[to : to + length] = source[start : start + length]
 
 
-# NUMBA_DISABLE_JIT runs kernels as Python (the tests do so once), and an intrinsic has no Python body.
+# With NUMBA_DISABLE_JIT, kernels run as Python, which one run of the tests uses. An intrinsic has no Python body, so
+# Python functions take its place.
 prefetch = _no_prefetch if config.DISABLE_JIT else _prefetch
 copy_block = _copy_slice if config.DISABLE_JIT else _copy_block
 _as_pointer: Any = _c_pointer if config.DISABLE_JIT else _pointer
@@ -101,8 +108,8 @@ _as_pointer: Any = _c_pointer if config.DISABLE_JIT else _pointer
 
 @njit(cache=True, nogil=True)
 def array_at(address: int, length: int, like: Any) -> Any:
-    """Return the ``length`` entries at ``address``, with ``like``'s dtype. A table of addresses can name many arrays.
+    """Return the array (length,) at ``address``, with the dtype of the array ``like``.
 
-    The caller keeps the memory alive.
+    So a kernel can take any number of arrays, as one array of addresses. The caller keeps the memory alive.
     """
     return carray(_as_pointer(address), (length,), like.dtype)

@@ -17,15 +17,15 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*(?:(\d*)\s*req|(\d*(?:\.\d+)?\s*[A-Za
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectPrice:
-    """Prices for requests and bytes, in any currency."""
+    """An object store's prices for requests and for received bytes, in any currency."""
 
     per_request: float = 0.0
     per_byte: float = 0.0
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse prices such as "0.0004/1000req,0.09/GB". Pure. Raise ConfigError for any other form."""
-        found: dict[str, float] = {}
+        """Return the prices for a text such as "0.0004/1000req,0.09/GB". Pure. Raise ConfigError for any other form."""
+        prices: dict[str, float] = {}
         for part in text.split(","):
             match = _PART.fullmatch(part.strip())
             if match is None or len(part) > 100:
@@ -36,10 +36,10 @@ class ObjectPrice:
                 int(requests or 1) if size is None else parse_bytes(size if size[0].isdigit() else f"1{size}")
             )
             price = float(amount) / units if units else math.inf
-            if name in found or not math.isfinite(price):
+            if name in prices or not math.isfinite(price):
                 raise ConfigError(f"{shown(text)} gives a price twice, or for zero units; {_FORM}")
-            found[name] = price
-        return cls(**found)
+            prices[name] = price
+        return cls(**prices)
 
     def cost(self, *, requests: float, num_bytes: float) -> float:
         """Return the cost for ``requests`` requests with ``num_bytes`` bytes. Pure."""
@@ -47,18 +47,18 @@ class ObjectPrice:
 
 
 def format_cost(cost: float) -> str:
-    """Return ``cost`` as text: with two decimals from 1 on, below with three digits such as '0.0123'. Pure."""
+    """Return ``cost`` as text: with two decimals if it is at least 1, else with three digits, as '0.0123'. Pure."""
     return f"{cost:.2f}" if cost >= 1 or cost == 0 else f"{cost:.3g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectTraffic:
-    """Requests to an object store and the bytes received."""
+    """The number of requests to an object store, and the bytes received."""
 
-    requests: int = 0
-    num_bytes: int = 0
-    retries: int = 0  # repeated requests
-    waited_s: float = 0.0  # time that requests waited: for the rate limit, or before a retry
+    requests: int = 0  # all requests, retries included
+    num_bytes: int = 0  # received bytes
+    retries: int = 0  # requests that repeat a failed request
+    waited_s: float = 0.0  # seconds that requests waited: for the rate limit, or before a retry
 
     def since(self, before: ObjectTraffic) -> Self:
         """Return the traffic after ``before``. Pure."""

@@ -1,6 +1,7 @@
-"""Paths and URLs of datasets, and the folder of files that gloader can rebuild.
+"""Paths and URLs of datasets, and gloader's own folder for files that it can rebuild.
 
-A URL is shown and recorded without its user and password.
+A dataset is given by a path, or by a URL of an object store or a web server. A URL may contain a user and a password,
+so messages and records contain only the result of `shown_url`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from urllib.parse import urlsplit
 
 from gloader.errors import ConfigError
 
-_MAX_SLUG: Final = 60
+_MAX_SLUG: Final = 60  # characters
 
 
 def home_dir() -> Path:
@@ -33,11 +34,13 @@ def nearest_existing(path: Path) -> Path:
 
 
 def require_parent(folder: Path, *, flag: str, keyword: str) -> None:
-    """Raise ConfigError if the parent folder of ``folder`` is missing: creating it would fill another disk.
+    """Raise ConfigError if the parent folder of ``folder`` is missing.
+
+    The parent may be the mount point of a disk that is not mounted. Creating it would fill another disk.
 
     Parameters
     ----------
-    folder : folder for large files
+    folder : a folder for large files, which may be missing
     flag, keyword : the setting's names on the command line and in Python
     """
     parent = folder.expanduser().absolute().parent
@@ -49,12 +52,15 @@ def require_parent(folder: Path, *, flag: str, keyword: str) -> None:
 
 
 def file_slug(text: str) -> str:
-    """Return the start of ``text``, which may be untrusted, as a part of a file name. It may be empty. Pure."""
+    """Return the start of ``text`` in a form that is safe in a file name, perhaps empty. Pure."""
     return re.sub(r"[^A-Za-z0-9_.]+", "-", text)[:_MAX_SLUG].strip("-.")
 
 
 def bytes_on_disk(folder: Path, *, has_holes: bool) -> int:
-    """Return the disk bytes of the files below ``folder``. Files with holes take less than their sizes."""
+    """Return the disk bytes of the files below ``folder``.
+
+    With ``has_holes``, only the blocks on the disk count: a file with holes takes less than its size.
+    """
     files = [file.stat() for file in folder.rglob("*") if file.is_file()]
     return sum(512 * file.st_blocks if has_holes else file.st_size for file in files)
 
@@ -75,7 +81,7 @@ URL_SCHEMES: Final = (
 )
 _URL = re.compile(rf"(?:{'|'.join(URL_SCHEMES)})://", re.IGNORECASE)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,20})://")
-# `pathlib.Path` turns a URL into "s3:/bucket/papers".
+# A URL after `pathlib.Path`, which merges slashes: "s3:/bucket/papers".
 _SQUEEZED = re.compile(rf"(?:{'|'.join(URL_SCHEMES)}):/(?!/)", re.IGNORECASE)
 
 
@@ -97,8 +103,8 @@ def require_no_url(text: str) -> None:
     scheme = text.partition(":")[0]
     if is_squeezed_url(text):
         raise ConfigError(
-            f"{scheme}:/... has one slash where a URL has two; write {scheme}://..., and give a URL as text, since a "
-            "Path takes a slash of it"
+            f"{scheme}:/... has one slash where a URL has two; write {scheme}://..., and give a URL as text, because a "
+            "Path merges the two slashes"
         )
     if _SCHEME.match(text) and not is_url(text):
         known = ", ".join(f"{each}://" for each in URL_SCHEMES)
@@ -112,8 +118,8 @@ def require_plain(url: str) -> None:
     """Raise ConfigError if ``url`` has a query or a fragment, because a dataset's files lie below its path. Pure."""
     if "?" in url or "#" in url:
         raise ConfigError(
-            f"{shown_url(url)} has a query or a fragment, and a dataset's files are below its URL; leave that away, "
-            "and give credentials in the environment"
+            f"{shown_url(url)} has a query or a fragment, and a dataset's files are below its URL; leave it out, and "
+            "give credentials in the environment"
         )
 
 
@@ -125,6 +131,6 @@ def shown_url(url: str) -> str:
     try:
         parts = urlsplit(url)
         host = parts.netloc.rpartition("@")[2]
-    except ValueError:  # brackets without an address; the rest is not shown
+    except ValueError:  # the host is malformed, such as brackets without an address
         return f"{url.partition(':')[0]}://..."
     return f"{parts.scheme}://{host}{parts.path}".rstrip("/")

@@ -1,6 +1,7 @@
-"""Records: frozen dataclasses that travel as JSON.
+"""Records: frozen dataclasses that are sent or stored as JSON.
 
-`dataclasses.asdict` writes them, and `Records.read` checks and reads them.
+`dataclasses.asdict` turns a record into its JSON form. `Records.read` checks a JSON form and returns the record. A
+reader is a function that checks and converts the JSON form of one field.
 """
 
 from __future__ import annotations
@@ -28,18 +29,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# Nouns for messages, by type.
 _NOUNS: Final = {bool: "true or false", int: "an integer", str: "a text", dict: "an object", list: "a list"}
 
 
 class Records:
-    """Reads records from their JSON form.
+    """A reader of records. It keeps the readers of each class's fields.
 
-    A field has a plain type, a `Literal`, a record, a tuple or a mapping of these, or a class with the method
-    ``from_json``. A field with a default may be left out.
+    The type of a field is a plain type, a `Literal`, a record, a tuple or a mapping of these, optional or not, or a
+    class with the method ``from_json``. A field with a default may be missing.
 
     Parameters
     ----------
-    names : types in annotations that only type checkers import, by name
+    names : types by name, for annotations whose types are imported only for type checkers
     """
 
     def __init__(self, **names: Any) -> None:
@@ -54,37 +56,38 @@ class Records:
         ValueError
             A field is missing, unknown or of another type. The error names the field.
         """
-        given = dict(_of_type(dict, document))
+        unread = dict(_of_type(dict, document))
         values = {}
-        for name, is_needed, reader in self._fields_of(kind):
-            if name in given:
+        for name, is_required, reader in self._fields_of(kind):
+            if name in unread:
                 try:
-                    values[name] = reader(given.pop(name))
+                    values[name] = reader(unread.pop(name))
                 except ValueError as error:
                     raise ValueError(f"field {name!r} {error}") from None
-            elif is_needed:
+            elif is_required:
                 raise ValueError(f"field {name!r} is missing")
-        if given:
-            raise ValueError(f"field {next(iter(given))!r} is unknown")
+        if unread:
+            raise ValueError(f"field {next(iter(unread))!r} is unknown")
         return kind(**values)
 
     def _fields_of(self, kind: type[Any]) -> tuple[tuple[str, bool, Reader], ...]:
-        """Return each field's name, whether it lacks a default, and its value's reader."""
-        found = self._fields.get(kind)
+        """Return each field's name, whether it is required, and its reader."""
+        readers = self._fields.get(kind)
         # The result is kept for later calls, because a message is read for every batch.
-        if found is None:
+        if readers is None:
             hints = get_type_hints(kind, localns=self._names)
-            found = self._fields[kind] = tuple(
+            readers = self._fields[kind] = tuple(
                 (
-                    one.name,
-                    one.default is MISSING and one.default_factory is MISSING,
-                    self._reader_of(hints[one.name]),
+                    part.name,
+                    part.default is MISSING and part.default_factory is MISSING,
+                    self._reader_of(hints[part.name]),
                 )
-                for one in fields(kind)
+                for part in fields(kind)
             )
-        return found
+        return readers
 
     def _reader_of(self, hint: Any) -> Reader:
+        """Return the reader for values of the annotated type ``hint``."""
         if hint is Any:
             return lambda value: value
         if hasattr(hint, "from_json"):
@@ -96,10 +99,11 @@ class Records:
         return _number if hint is float else partial(_of_type, hint)
 
     def _reader_of_parts(self, origin: Any, arguments: tuple[Any, ...]) -> Reader:
+        """Return the reader for a generic type, such as a tuple, from its origin and its type arguments."""
         if origin is Literal:
             return partial(_choice, arguments)
         if origin in {Union, UnionType}:
-            (inner,) = (self._reader_of(one) for one in arguments if one is not NoneType)
+            (inner,) = (self._reader_of(each) for each in arguments if each is not NoneType)
             return lambda value: None if value is None else inner(value)
         if origin is tuple and arguments[-1] is not Ellipsis:
             return partial(_items, tuple(map(self._reader_of, arguments)))
@@ -107,10 +111,11 @@ class Records:
             item = self._reader_of(arguments[0])
             return lambda value: tuple(map(item, _of_type(list, value)))
         item = self._reader_of(arguments[1])  # the reader of a mapping's values
-        return lambda value: {str(name): item(one) for name, one in _of_type(dict, value).items()}
+        return lambda value: {str(name): item(each) for name, each in _of_type(dict, value).items()}
 
 
 def _of_type(kind: type[Any], value: Any) -> Any:
+    """Return ``value``, or raise ValueError if its type is not exactly ``kind``."""
     if kind is list and type(value) is tuple:  # `dataclasses.asdict` keeps tuples
         return value
     if type(value) is not kind:  # a bool is an int to isinstance
@@ -133,4 +138,4 @@ def _choice(choices: tuple[Any, ...], value: Any) -> Any:
 def _items(readers: tuple[Reader, ...], value: Any) -> tuple[Any, ...]:
     if len(_of_type(list, value)) != len(readers):
         raise ValueError(f"is {value!r:.80}, not a list of {len(readers)}")
-    return tuple(reader(one) for reader, one in zip(readers, value, strict=True))
+    return tuple(reader(each) for reader, each in zip(readers, value, strict=True))

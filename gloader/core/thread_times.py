@@ -1,4 +1,9 @@
-"""A thread's times: processor time with the work of its helper threads, and time without a free core."""
+"""A thread's times: processor time with the work of its helper threads, and time without a free core.
+
+Some stages of the pipeline give a part of their work to other threads. `helping` makes the processor time of such a
+helper count for the thread that gave the work. `thread_ns` returns the sum. `core_wait_s` returns the time that a
+thread was ready to run but had no core.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +18,22 @@ if TYPE_CHECKING:
 
 
 _PATH: Final = "/proc/thread-self/schedstat"  # ns running, ns waiting for a core, number of time slices
-_MOST_BYTES: Final = 128
+_MOST_BYTES: Final = 128  # bytes to read of that file, more than it has
 
 
 class _Schedule:
-    """The scheduler's account of one thread. Owns a descriptor for its whole life."""
+    """The kernel's scheduling times of one thread. Owns an open file until it is deleted."""
 
     __slots__ = ("_fd",)
 
     def __init__(self) -> None:
         try:
             self._fd = os.open(_PATH, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:  # the kernel lacks this account, or a sandbox hides it
+        except OSError:  # the kernel lacks this file, or a sandbox hides it
             self._fd = -1
 
     def waited_ns(self) -> int:
-        """Return the nanoseconds so far, or 0 if the system does not count them."""
+        """Return the nanoseconds that the thread has waited for a core, or 0 if the system does not count them."""
         if self._fd < 0:
             return 0
         try:
@@ -42,6 +47,8 @@ class _Schedule:
 
 
 class _OwnSchedule(threading.local):
+    """The `_Schedule` of the calling thread."""
+
     def __init__(self) -> None:
         # The file stays open, because opening it takes ten times as long as reading it, and every batch reads it.
         self.schedule = _Schedule()
@@ -56,8 +63,8 @@ def core_wait_s() -> float:
 
 
 def _forget() -> None:
-    """Begin new accounts in a forked child, which inherits the accounts of its parent's threads."""
-    global _own  # noqa: PLW0603 - the threads' accounts, which the child does not have
+    """Open a new file in a forked child, whose inherited file belongs to a thread of its parent."""
+    global _own  # noqa: PLW0603 - one object per process, which every thread uses
     _own = _OwnSchedule()
 
 
@@ -74,13 +81,13 @@ class HelpAccount:
     __slots__ = ("_used_ns",)
 
     def __init__(self) -> None:
-        # Each helper has its own number and adds only to it, so that no lock is needed.
+        # Nanoseconds by helper thread. Each helper changes only its own entry, so that no lock is needed.
         self._used_ns: dict[int, int] = {}
 
     @property
     def used_ns(self) -> int:
-        """The used nanoseconds so far."""
-        # The list is copied in one step, because another helper may start meanwhile.
+        """Nanoseconds of processor time that helpers have used so far."""
+        # `list` copies the values in one step, because another helper may add an entry meanwhile.
         return sum(list(self._used_ns.values())) if self._used_ns else 0
 
     @contextmanager
@@ -95,6 +102,8 @@ class HelpAccount:
 
 
 class _Accounts(threading.local):
+    """The `HelpAccount` of the calling thread."""
+
     def __init__(self) -> None:
         self.own = HelpAccount()
 

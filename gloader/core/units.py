@@ -1,4 +1,4 @@
-"""Sizes and durations in the forms that people write."""
+"""Sizes and durations as text: `parse_bytes` reads a size such as "8GB", and the ``format_`` functions write text."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Final
 from gloader.core.malformed import shown
 from gloader.errors import ConfigError
 
+# Bytes per unit, by the unit in capitals.
 _FACTORS = {
     "": 1,
     "B": 1,
@@ -25,10 +26,10 @@ _FACTORS = {
     "T": 10**12,
 }
 _SIZE = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*$")
-# A size without a unit. So few plain bytes are probably an error.
+# A number from 1 to 99 without a unit. So few bytes are probably an error.
 _NO_UNIT = re.compile(r"^\s*[1-9][0-9]?\s*$")
 MAX_BYTES: Final = 1 << 62  # sums and products of sizes stay in 64 bits
-_MAX_DIGITS = 100
+_MAX_DIGITS = 100  # digits before the unit; longer numbers exceed MAX_BYTES
 
 
 def parse_bytes(size: str | int) -> int:
@@ -52,14 +53,15 @@ def parse_bytes(size: str | int) -> int:
 
 
 def _size_of_text(text: str) -> int | None:
+    """Return the bytes for ``text``, or None if it is no size."""
     match = _SIZE.match(text)
-    # KB is 1000 and KiB 1024 in either case: "8gb" is a common spelling.
+    # Upper and lower case mean the same, as "8gb" is a common spelling: KB is 1000 bytes, KiB is 1024.
     factor = _FACTORS.get(match[2].upper()) if match else None
     if match is None or factor is None:
         return None
     if len(match[1]) > _MAX_DIGITS:
         return MAX_BYTES + 1
-    # Whole numbers are needed: as floats, 32.3MB would be one byte less than 32.3 million.
+    # The arithmetic is with integers: with floats, 32.3MB would be one byte less than 32.3 million.
     whole, _, digits = match[1].partition(".")
     return int(whole + digits) * factor // 10 ** len(digits)
 

@@ -1,4 +1,8 @@
-"""A dataset at a URL, mirrored in a directory of this machine."""
+"""A dataset at a URL, mirrored in a directory of this machine.
+
+The mirror is a partial copy on this machine's SSD. It is divided into blocks. A read of a missing block fetches the
+block from the object store ("the store") at the URL.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class Mirrored:
-    """Fills a mirror from its URL. Owns the mirror's connections, threads and lock until `close`. Thread-safe.
+    """An open mirror with its traffic and its texts. Owns connections, threads and lock until `close`. Thread-safe.
 
     Parameters
     ----------
     url : the dataset's URL, without secrets
     root : the mirror's directory
     settings : the mirror's settings
-    os_io : reader of the directory, which fetches missing blocks
+    os_io : system calls for reading the directory, which fetch missing blocks
     """
 
     __slots__ = ("_reported", "os_io", "price", "root", "settings", "url")
@@ -62,7 +66,14 @@ class Mirrored:
         return self.settings.recorded()
 
     def rates(self, disk: IoRates) -> IoRates:
-        """Return the long-run rates of reads: the store's for the share without room in the mirror, else the disk's."""
+        """Return the mean rates of reads in the long run, from the disk and from the store.
+
+        If the mirror's budget is smaller than the dataset, a share of all reads must fetch a block again.
+
+        Parameters
+        ----------
+        disk : rates of reads from the mirror's disk
+        """
         budget = self.settings.mirror_budget
         record = self.os_io.mirror.record
         total = sum(facts.size for facts in record.files.values())
@@ -100,8 +111,8 @@ class Mirrored:
 
     def figures(self, traffic: ObjectTraffic | None = None) -> dict[str, Any]:
         """Return the traffic as plain values. ``traffic`` may be the sum over all ranks; the default is this rank's."""
-        moved = self.traffic() if traffic is None else traffic
-        return {"url": self.url, **asdict(moved), "cost": moved.cost(self.price)}
+        counted = self.traffic() if traffic is None else traffic
+        return {"url": self.url, **asdict(counted), "cost": counted.cost(self.price)}
 
     def close(self) -> None:
         """Release connections, threads and lock. Idempotent."""
@@ -147,21 +158,22 @@ def rates_with_store(disk: IoRates, *, share: float, bytes_per_s: float, block_b
     if share <= 0:
         return disk
 
-    def both(rate: float, of_store: float) -> float:
-        return 1 / (share / of_store + (1 - share) / rate) if rate else 0.0
+    def mean(disk_rate: float, store_rate: float) -> float:
+        # The times per read are averaged, not the rates.
+        return 1 / (share / store_rate + (1 - share) / disk_rate) if disk_rate else 0.0
 
     blocks_per_s = bytes_per_s / block_bytes
     return replace(
         disk,
-        random_reads_per_s=both(disk.random_reads_per_s, blocks_per_s),
-        medium_reads_per_s=both(disk.medium_reads_per_s, blocks_per_s),
-        wide_reads_per_s=both(disk.wide_reads_per_s, blocks_per_s),
-        read_bytes_per_s=both(disk.read_bytes_per_s, bytes_per_s),
+        random_reads_per_s=mean(disk.random_reads_per_s, blocks_per_s),
+        medium_reads_per_s=mean(disk.medium_reads_per_s, blocks_per_s),
+        wide_reads_per_s=mean(disk.wide_reads_per_s, blocks_per_s),
+        read_bytes_per_s=mean(disk.read_bytes_per_s, bytes_per_s),
     )
 
 
 def mirrors_dir(settings: ObjectSettings) -> Path:
-    """Return the folder for mirrors. Machines that are rehearsed on one host have separate folders."""
+    """Return the folder for mirrors. By default it is this machine's own folder, see `gloader.core.machine`."""
     if settings.mirror_dir is not None:
         require_parent(settings.mirror_dir, flag="--mirror-dir", keyword="mirror_dir=")
         return settings.mirror_dir

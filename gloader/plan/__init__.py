@@ -1,1 +1,1 @@
-"""Memory and disk budgets: the available resources and their division."""
+"""Plans for memory and spill disk: the available resources, a run's demand, and the division of the budgets."""

@@ -1,4 +1,8 @@
-"""Memory that this process can still allocate within the system's and its control groups' limits."""
+"""Memory that this process can still allocate within the system's and its control groups' limits.
+
+A control group (cgroup) of Linux is a set of processes with limits, such as a container's. Groups are nested, and each
+group on the path to the root may have a limit.
+"""
 
 from __future__ import annotations
 
@@ -63,6 +67,15 @@ def _system_bytes(meminfo: Path) -> int:
 
 
 def _rooms(root: Path, group: str, *, limit: str, usage: str, cached: str) -> Iterator[int]:
+    """Yield the bytes left in ``group`` and in each group above it.
+
+    Parameters
+    ----------
+    root : folder of the root group
+    group : the group's path below ``root``
+    limit, usage : names of the files with the group's limit and with its used bytes
+    cached : entry of ``memory.stat`` with the bytes of reclaimable file pages
+    """
     folder = root / group.strip("/")
     while True:
         allowed, used = _number(folder / limit), _number(folder / usage)
@@ -74,11 +87,13 @@ def _rooms(root: Path, group: str, *, limit: str, usage: str, cached: str) -> It
 
 
 def _number(path: Path) -> int | None:
+    """Return the number in a file, or None if there is none."""
     text = (_read(path) or "").strip()
     return int(text) if text.isdigit() else None  # "max" is no limit
 
 
 def _stat(path: Path, key: str) -> int:
+    """Return the number behind ``key`` in a file with one entry per line, or 0."""
     for line in (_read(path) or "").splitlines():
         words = line.split()
         if words[:1] == [key]:

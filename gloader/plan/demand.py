@@ -1,4 +1,10 @@
-"""Demand for host memory, measured before a run starts, and each part's bytes in a memory plan. Pure."""
+"""Demand for host memory, measured before a run starts, and each part's bytes in a memory plan. Pure.
+
+`Demand` has the sizes of a run: of its batches, its tables and its topology. A table has the feature rows of one node
+type or relation. `gloader.plan.memory_plan` divides the memory budget from these sizes. A "large batch" is one of the
+largest of the measured batches. A superbatch is S batches that are planned together. The cache planner looks at a
+superbatch and at the next one, its look-ahead. An access is one use of a row by one batch.
+"""
 
 from __future__ import annotations
 
@@ -16,24 +22,28 @@ if TYPE_CHECKING:
     from gloader.plan.sweep_plan import SweepPlan
 
 
-# Reads in flight, checksums under verification and allocator slack. They are additional to the parts below.
+# Least bytes for small parts that are not counted singly: reads in flight, checksums under verification, allocator
+# slack.
 FIXED_BYTES: Final = 24 << 20
-_FIXED_SHARE: Final = 1 / 16  # share of the budget, if that is more; measured as peak minus plan
+_FIXED_SHARE: Final = (
+    1 / 16
+)  # the same as a share of the budget, if that is more; measured as peak minus plan
 
-# Bytes per access in one superbatch: two coded traces that wait or serve as look-ahead, two plans with 4 bytes each,
-# and the missing rows while they are counted and staged.
+# Bytes per access of one superbatch: two traces in a compact code, which wait or serve as look-ahead; two plans with 4
+# bytes each; and the missing rows while they are counted and staged.
 _TRACE_BYTES_PER_ACCESS: Final = 12.0
 
-# Bytes in a sampled batch. Per row: its id, id and position in ascending order, the pair of both during the sort (8
-# bytes each), its degree (4), and entries in indptr (8). Per edge: its local source (4), its position in the graph (8)
-# and its weight (4).
+# Bytes of a sampled batch per row and per edge. Row: its id; its id and its position after the sort by id, and both as
+# a pair during the sort (8 bytes each); its degree (4); entries in indptr (8). Edge: its local source (4), its position
+# in the graph (8) and its weight (4).
 _SAMPLED_ROW_BYTES: Final = 44
 _SAMPLED_EDGE_BYTES: Final = 16
 
-# Bytes per seed: its id, its label, and its place in three epochs' orders (8 bytes each).
+# Bytes per seed: its id, its label, and its position in the orders of three epochs (8 bytes each).
 _SEED_BYTES: Final = 40
 
-# A rank's loop runs in another process. While it waits for the next batch, it holds one batch that it cannot return.
+# Least feature buffers per rank if a loader serves several ranks. A rank's loop runs in another process, and holds one
+# batch while it waits for the next one.
 _FEWEST_BUFFERS_OF_RANKS: Final = 2
 
 
@@ -42,19 +52,19 @@ class TableDemand:
     """One table's memory demand and access statistics: a node type's rows or a relation's edge rows."""
 
     name: str  # type or relation
-    num_nodes: int
-    feature_bytes: int  # all rows, as stored
-    row_bytes: int  # one row in a batch buffer
-    slot_bytes: int  # cache policy's bytes per cached row
-    batch_rows: int  # unique rows in a large batch
-    store_bytes: int  # checksums and read buffers of the SSD store
-    stored_row_bytes: int  # R, one row on the SSD or in the host cache
+    num_nodes: int  # number of rows: N, or E for a relation
+    feature_bytes: int  # bytes of all rows, as stored
+    row_bytes: int  # bytes of one row in a feature buffer
+    slot_bytes: int  # the cache policy's own bytes per cached row
+    batch_rows: int  # distinct rows in a large batch
+    store_bytes: int  # bytes of checksums and read buffers, if the rows are read from the SSD
+    stored_row_bytes: int  # R, bytes of one row on the SSD or in the host cache
     reuse: ReuseProfile  # the first batches' reuse statistics
-    repeated_rows: int = 0  # places in a large batch whose row also stands in another place
+    repeated_rows: int = 0  # positions of a large batch whose row is also at an earlier position
 
     @property
     def buffer_rows(self) -> int:
-        """Rows in a large batch's buffer."""
+        """Rows of a large batch in a feature buffer, repeats included."""
         return self.batch_rows + self.repeated_rows
 
     def cache_bytes(self, rows: int) -> int:
@@ -73,36 +83,36 @@ class TableDemand:
             if policy == "belady"
             else node_bytes(policy) * self.num_nodes
         )
-        # ``accesses`` counts a superbatch and its look-ahead; the factor is for one superbatch. A bitmap with one bit
-        # per row counts the missing rows: small for nodes, 125 MB for a billion edges.
+        # ``accesses`` counts a superbatch and its look-ahead; the factor is per access of one superbatch. The last term
+        # is a bitmap with one bit per row, which counts the missing rows: 125 MB for a billion edges.
         return math.ceil(accesses / 2 * _TRACE_BYTES_PER_ACCESS) + tables + -(-self.num_nodes // 8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """A run's largest useful host memory, measured before the run starts."""
+    """The sizes of a run, measured before it starts."""
 
-    tables: tuple[TableDemand, ...]  # one for each type with features; may be empty
-    topology_bytes: int  # the topology, or its part in memory if the edges are on the SSD
-    policy: PlannerName
+    tables: tuple[TableDemand, ...]  # one for each type or relation with features; may be empty
+    topology_bytes: int  # bytes of the topology in memory; only a part of it if the edges are on the SSD
+    policy: PlannerName  # policy of the host cache
     batch_rows: int  # unique nodes in a large batch over all types, with or without features
     batch_edges: int  # sampled edges in a large batch
     batches_in_flight: int  # sampled batches that wait to be gathered
-    sampler_threads: int
-    sampler_map_bytes: int  # one sampling thread's lookup table
+    sampler_threads: int  # number of sampling threads
+    sampler_map_bytes: int  # bytes of one sampling thread's lookup table
     work: StepWork  # one step's work, measured on the first batches and on the disk
     num_batches: int | None  # batches in the run, if known
-    beside_bytes: int = 0  # a large batch's bytes besides rows and edges: link pairs, node trees
+    beside_bytes: int = 0  # bytes of a large batch except rows and edges: link pairs, node trees
     sampler_call_bytes: int = 0  # a sampling thread's working memory for one large batch
     num_seeds: int = 0  # seeds per epoch
     num_ranks: int = 1  # ranks that this process gathers for; each has its own feature buffers
     is_reset: bool = False  # superbatches start from an empty cache
     sweeps: SweepPlan | None = None  # None if edges are not swept
-    others: tuple[tuple[str, int], ...] = ()  # names and bytes of fixed parts
+    others: tuple[tuple[str, int], ...] = ()  # names and bytes of further fixed parts
 
     @property
     def feature_bytes(self) -> int:
-        """Stored feature bytes over all types."""
+        """Stored feature bytes over all tables."""
         return sum(table.feature_bytes for table in self.tables)
 
     @property
@@ -117,7 +127,7 @@ class Demand:
 
     @property
     def fewest_buffers(self) -> int:
-        """Least number of feature buffers for a running loop."""
+        """Least number of feature buffers per rank with which the loop can run."""
         return 1 if self.num_ranks == 1 else _FEWEST_BUFFERS_OF_RANKS
 
     @property
@@ -140,7 +150,7 @@ class Demand:
         return packer_memory_bytes(num_batches, room=max(room, 0)) if self.tables else 0
 
     def workspace_bytes(self, budget_bytes: int) -> int:
-        """Return the bytes for sampled batches and everything else without its own part. Pure."""
+        """Return the bytes for batches being sampled or waiting, seeds, and small parts. Pure."""
         threads = (self.sampler_map_bytes + self.sampler_call_bytes) * self.sampler_threads
         fixed = max(FIXED_BYTES, int(_FIXED_SHARE * budget_bytes))
         batches = self.batch_bytes * (self.batches_in_flight + self.sampler_threads)
@@ -149,5 +159,5 @@ class Demand:
 
 def topology_share(budget_bytes: int) -> int:
     """Return the most bytes that a topology takes in memory by default. A larger topology stays on the SSD. Pure."""
-    # If the topology had more than half of the budget, too little would be left for the features.
+    # More than half of the budget for the topology would leave too little for the features.
     return budget_bytes // 2

@@ -1,4 +1,9 @@
-"""Errors for a memory budget that is too small, with the needed bytes and a sufficient budget. Pure."""
+"""Errors for a memory budget that is too small, with the needed bytes and a sufficient budget. Pure.
+
+An attempt is a function that makes a plan with a given budget, or raises `BudgetError`. `least_enough` repeats attempts
+to find a sufficient budget. `naming_enough` writes it into the error. The ``require_`` functions check one part of a
+plan each.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +21,15 @@ if TYPE_CHECKING:
     from gloader.plan.demand import Demand
 
 
-# Budgets tried in the search for a sufficient one. Each adds the missing bytes, or at least a part of itself.
+# `least_enough` tries at most this many budgets. Each is larger than the one before by the missing bytes, and by at
+# least 1 / _LEAST_STEP of itself.
 _MOST_TRIES: Final = 24
 _LEAST_STEP: Final = 64
-# Bounds and relative tolerance for the search for a plan's least budget.
+# `least_planned` searches between these budgets, in bytes, up to this relative error.
 _LEAST_BYTES: Final = 1 << 20
 _MOST_BYTES: Final = 1 << 44
 _TOLERANCE: Final = 0.005
+# Advice at the end of an error's message, which `_naming` replaces by a sufficient budget.
 _RAISE: Final = ". Raise --memory-budget", ". Raise the budget"
 
 Planned = TypeVar("Planned")
@@ -30,12 +37,12 @@ Planned = TypeVar("Planned")
 
 def advice(num_bytes: int, *, keyword: str = "memory_budget") -> str:
     """Return advice to give a budget of ``num_bytes``. The command line replaces the keyword by its flag. Pure."""
-    given = num_bytes if keyword.endswith("_bytes") else f'"{format_bytes(num_bytes).replace(" ", "")}"'
-    return f"Give {keyword}={given} or more"
+    value = num_bytes if keyword.endswith("_bytes") else f'"{format_bytes(num_bytes).replace(" ", "")}"'
+    return f"Give {keyword}={value} or more"
 
 
 def rounded_up(num_bytes: int) -> int:
-    """Round ``num_bytes`` up to three digits, or two if that is close, so that the budget is easy to type. Pure."""
+    """Return ``num_bytes`` rounded up to three digits, so that the budget is easy to type. Pure."""
     unit = 10 ** max(len(str(num_bytes)) - 3, 0)
     return -(-num_bytes // unit) * unit
 
@@ -64,8 +71,8 @@ def naming_enough(
 def least_enough(attempt: Callable[[int], object], *, first: int) -> int:
     """Return a budget slightly above the least at which ``attempt`` raises no BudgetError, or 0 if none is found.
 
-    The result does not depend on the budget that was too small. The search begins at ``first`` and rises by the missing
-    bytes.
+    The search begins at ``first`` and rises by the missing bytes until an attempt succeeds. Then a bisection lowers the
+    result. It does not depend on the budget that was too small for the user.
 
     Parameters
     ----------
@@ -82,14 +89,20 @@ def least_enough(attempt: Callable[[int], object], *, first: int) -> int:
         low, high = high, rounded_up(high + max(lacking, high // _LEAST_STEP))
     else:
         return 0
-    # The missing bytes were computed for a smaller budget with other shares.
+    # The last step may have been too long, because its missing bytes were computed for a smaller budget.
     while high - low > high // _LEAST_STEP and (middle := rounded_up((low + high) // 2)) < high:
         low, high = (low, middle) if _lacking(attempt, middle) is None else (middle, high)
     return high
 
 
 def least_planned(plan: Callable[[int], object], *, low: int = _LEAST_BYTES) -> int:
-    """Return ``plan``'s least budget within half a percent. Raises its BudgetError if no budget suffices."""
+    """Return the least budget with which ``plan`` succeeds, up to half a percent more.
+
+    Raises
+    ------
+    BudgetError
+        No budget suffices.
+    """
     high = _MOST_BYTES
     plan(high)
     while high > (1 + _TOLERANCE) * low:
@@ -109,7 +122,7 @@ def planned_within(plan: Callable[[int], Planned], budget_bytes: int) -> Planned
 def _naming(
     error: BudgetError, enough: int, budget_bytes: int, keyword: str = "memory_budget"
 ) -> BudgetError:
-    """Return ``error`` with a sufficient budget, in place of its advice to raise the budget."""
+    """Return a copy of ``error`` that names the sufficient budget ``enough`` instead of advice to raise the budget."""
     cause = error.cause
     for words in _RAISE:
         cause = cause.removesuffix(words)
@@ -134,7 +147,17 @@ def does_not_fit(
     *,
     must_pack: bool,
 ) -> BudgetError:
-    """Return the error for an explicit request, or for the smallest superbatches, that do not fit. Pure."""
+    """Return the error for a requested host cache, or for the smallest superbatches, that do not fit. Pure.
+
+    Parameters
+    ----------
+    demand : the run's measured sizes
+    left : bytes of the budget without the fixed parts
+    spill_bytes : disk for packs
+    cache_bytes : requested host cache, or None
+    num_batches : the smallest superbatch S
+    must_pack : whether packs were requested
+    """
     room = max(left - demand.fewest_buffers * demand.buffer_bytes - demand.store_bytes, 0)
     planned = demand.planning_bytes(num_batches)
     packing = demand.packing_bytes(num_batches, room=room) if must_pack and spill_bytes else 0
@@ -144,20 +167,24 @@ def does_not_fit(
             table.stored_row_bytes / (table.stored_row_bytes + table.slot_bytes) for table in demand.tables
         )
         return BudgetError(
-            f"a host cache of {format_bytes(cache_bytes)} does not fit: the memory budget and what else it has to hold "
-            f"leave {format_bytes(int(share * (room - planned - packing)))}. Use a smaller cache or raise the budget",
+            f"a host cache of {format_bytes(cache_bytes)} does not fit: the other parts leave "
+            f"{format_bytes(int(share * (room - planned - packing)))} of the memory budget. Use a smaller cache or "
+            "raise the budget",
             short_bytes=max(int(cache_bytes / share) - (room - planned - packing), 1),
         )
     return BudgetError(
         f"superbatches of {num_batches} batches need {format_bytes(planned)} for traces and plans and "
-        f"{format_bytes(packing)} for packing; the memory budget and what else was asked of it leave "
-        f"{format_bytes(room)}. Use smaller superbatches, a smaller batch size, fan-out or cache, or raise it",
+        f"{format_bytes(packing)} for packing; the other parts leave {format_bytes(room)} of the memory budget. Use "
+        "smaller superbatches, a smaller batch size, fan-out or cache, or raise the budget",
         short_bytes=max(planned + packing - room, 0),
     )
 
 
 def require_batch(parts: Sequence[tuple[str, int]], allowed: int, demand: Demand) -> None:
-    """Raise BudgetError if the loop's fewest batches do not fit next to the named ``parts``. Pure."""
+    """Raise BudgetError if ``parts`` and the fewest feature buffers exceed ``allowed`` bytes. Pure.
+
+    ``parts`` has the names and the bytes of the fixed parts.
+    """
     count = demand.fewest_buffers * demand.num_ranks
     buffers = f"the features of {'a batch' if count == 1 else f'{count} batches'} ({_rows_text(demand)})"
     named = [*parts, (buffers, demand.fewest_buffers * demand.buffer_bytes)]
@@ -184,6 +211,7 @@ def _rows_text(demand: Demand) -> str:
 
 
 def _or_other_edges(demand: Demand, allowed: int) -> str:
+    """Return advice to move the edges to the SSD, or "" if they take no more than their default share."""
     return "topology='auto', " if demand.topology_bytes > topology_share(allowed) else ""
 
 

@@ -1,4 +1,12 @@
-"""Choice of the edges' home, memory or SSD, with the reason. If a plan does not fit, the edges get less. Pure."""
+"""Choice of the edges' home: memory, or the SSD with one of two ways of reading. Pure.
+
+- "ram": the edges are in memory.
+- "sweep": the edges are on the SSD, and one pass over them serves many batches.
+- "direct": the edges are on the SSD, and each batch reads its own pages.
+
+The room is the memory from which the edges' share is computed: first the memory budget. If the plan for the rest of the
+run then does not fit, `less_room` makes the room smaller, and the home is chosen again.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +22,13 @@ if TYPE_CHECKING:
     from gloader.config import TopologyHome
     from gloader.plan.demand import Demand
 
+# Reasons for a home, for the report.
 _FITS: Final = "they fit in half of the memory budget"
 _TOO_LARGE: Final = "they do not fit in half of the memory budget"
 _CROWDED: Final = "the rest of a run does not fit in the memory budget beside them"
 _ASKED: Final = "as asked for"
-# Cache for swept edges, as a share of the room. It is small, because pages read for one batch help the next one little.
+# Memory for pages of swept edges, as a share of the edges' share and in bytes at most. It is small, because the pages
+# that one batch reads seldom help the next one.
 _KEPT_OF_SWEPT: Final = 1 / 8
 _MOST_KEPT_OF_SWEPT: Final = 64 * 2**20
 
@@ -27,8 +37,8 @@ _MOST_KEPT_OF_SWEPT: Final = 64 * 2**20
 class SweepObstacle:
     """The reason why edges cannot be swept, and the remedy."""
 
-    reason: str  # ends "edges cannot be swept, as ..."
-    remedy: str  # ends "... ; use ..."
+    reason: str  # completes "topology='sweep' is not possible, as ..."
+    remedy: str  # completes "use ..."
 
 
 NO_FOLDER: Final = SweepObstacle(
@@ -43,12 +53,12 @@ class TopologyChoice:
 
     home: Literal["ram", "sweep", "direct"]
     topology_bytes: int  # offsets, edges and weights
-    max_bytes: int  # most bytes that `open_topology` may take
-    reason: str  # text in brackets after "edges: on the SSD, read in sweeps"
+    max_bytes: int  # the memory limit for `gloader.dataset.topology.open_topology`
+    reason: str  # the reason, for the report
 
 
 def choose_home(
-    asked: TopologyHome,
+    requested: TopologyHome,
     *,
     topology_bytes: int,
     budget_bytes: int,
@@ -59,11 +69,11 @@ def choose_home(
 
     Parameters
     ----------
-    asked : the requested home
+    requested : the setting ``topology``
     topology_bytes : offsets, edges and weights
     budget_bytes : memory for everything
     obstacle : reason against sweeps. None means that edges can be swept.
-    room_bytes : memory for the choice. 0 means the least memory, None means the whole budget.
+    room_bytes : memory from which the edges' share is computed. None means the whole budget.
 
     Raises
     ------
@@ -74,30 +84,32 @@ def choose_home(
     """
     share = topology_share(budget_bytes if room_bytes is None else room_bytes)
     fits = topology_bytes <= share
-    if asked == "ram" and topology_bytes > budget_bytes:
+    if requested == "ram" and topology_bytes > budget_bytes:
         raise BudgetError(
             f"topology='ram' needs {format_bytes(topology_bytes)} for the edges, and the memory budget is "
             f"{format_bytes(budget_bytes)}; use topology='sweep', 'direct' or 'auto', or raise the budget to more than "
             f"{format_bytes(2 * topology_bytes)}",
             short_bytes=topology_bytes - budget_bytes,
         )
-    if asked == "ram" or (asked == "auto" and fits):
+    if requested == "ram" or (requested == "auto" and fits):
         reason = _FITS if fits else _ASKED
         return TopologyChoice(
             home="ram", topology_bytes=topology_bytes, max_bytes=topology_bytes, reason=reason
         )
-    if asked == "sweep" and obstacle is not None:
+    if requested == "sweep" and obstacle is not None:
         raise ConfigError(
             f"topology='sweep' is not possible, as {obstacle.reason}; use {obstacle.remedy}, or topology='direct', or "
-            f"'ram' where the memory budget holds {format_bytes(topology_bytes)} of edges"
+            f"'ram' if the memory budget has room for {format_bytes(topology_bytes)} of edges"
         )
-    most = min(share, topology_bytes - 1)  # with all bytes, the edges would be in memory
+    most = min(
+        share, topology_bytes - 1
+    )  # with ``topology_bytes``, `open_topology` would read all edges into memory
     reason = _TOO_LARGE if topology_bytes > topology_share(budget_bytes) else _CROWDED
-    reason = reason if asked == "auto" else _ASKED
-    if asked != "direct" and obstacle is None:
+    reason = reason if requested == "auto" else _ASKED
+    if requested != "direct" and obstacle is None:
         kept = min(most, int(_KEPT_OF_SWEPT * share), _MOST_KEPT_OF_SWEPT)
         return TopologyChoice(home="sweep", topology_bytes=topology_bytes, max_bytes=kept, reason=reason)
-    if asked == "auto" and obstacle is not None:
+    if requested == "auto" and obstacle is not None:
         reason = f"{reason}, and {obstacle.reason}"
     return TopologyChoice(home="direct", topology_bytes=topology_bytes, max_bytes=most, reason=reason)
 
@@ -105,9 +117,9 @@ def choose_home(
 def less_room(error: BudgetError, choice: TopologyChoice, demand: Demand, *, room_bytes: int) -> int:
     """Return a smaller room for the edges after a plan that did not fit. The last room is 0. Pure.
 
-    The first plan is made before the rest of the run is measured: edges get the memory they need, and sweeps as many
-    batches as fit. If too little is left, the edges get less. Otherwise a larger budget could fail although a
-    smaller budget works.
+    The home is chosen before the rest of the run is measured. So the edges first get all the memory they need, and a
+    sweep as many batches as fit. If this leaves too little for the rest, the edges get less. Without this, a larger
+    budget could fail although a smaller budget works.
 
     Parameters
     ----------

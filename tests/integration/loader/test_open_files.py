@@ -81,6 +81,6 @@ def test_too_many_relations_for_the_limit_are_refused_before_a_file_is_opened(
 ) -> None:
     before = machine._num_open()
     monkeypatch.setattr(resource, "getrlimit", lambda _: (before + 40, before + 40))
-    with pytest.raises(StoreOpenError, match=r"files may be open at a time, .* run `ulimit -n \d+` before"):
+    with pytest.raises(StoreOpenError, match=r"files are open together, .* run `ulimit -n \d+` before"):
         most_open(dataset, **WAYS["packed"])
     assert machine._num_open() == before

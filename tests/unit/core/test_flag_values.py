@@ -40,7 +40,7 @@ def test_share_is_a_fraction_and_a_size_is_bytes() -> None:
 
 
 def test_share_above_everything_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"'101%' is more than all of it"):
+    with pytest.raises(ConfigError, match=r"'101%' is more than 100%"):
         parse_share("101%")
 
 
