@@ -561,9 +561,8 @@ class TrainSettings:
     loader: LoaderSettings = LoaderSettings()
     task: TaskName = "node"
     links: LinkConfig = LinkConfig()
-    runs: int = (
-        1  # number of networks to train, which differ only in their seed: run k uses the loader's seed + k
-    )
+    # Number of networks to train, which differ only in their seed: run k uses the loader's seed + k.
+    runs: int = 1
 
 
 @cache

@@ -13,9 +13,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-_PAGE_BYTES: Final = (
-    4096  # bytes of a memory page, and of a page of a file; a multiple of every disk's sector
-)
+# Bytes of a memory page, and of a page of a file; a multiple of every disk's sector.
+_PAGE_BYTES: Final = 4096
 _HUGE_PAGE_BYTES: Final = 2 * 2**20  # bytes of a huge page, for which the processor needs fewer table entries
 
 

@@ -19,9 +19,8 @@ K = TypeVar("K", bound=type)
 N = TypeVar("N")
 V = TypeVar("V")
 
-_SLIP: Final = (
-    0.9  # `difflib` similarity of two names that differ by one letter, from which a name is a misspelling
-)
+# `difflib` similarity of two names that differ by one letter, from which a name is a misspelling.
+_SLIP: Final = 0.9
 
 # Names that other libraries use for the same thing, as suggestions.
 _FOREIGN_NAMES: Final[dict[str, tuple[str, ...]]] = {

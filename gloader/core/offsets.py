@@ -63,6 +63,8 @@ def compact_offsets(pieces: Iterable[IdArray], num_nodes: int) -> Offsets:
         `BLOCK_NODES` entries. The memory of a piece may be reused for the next piece.
     num_nodes : N
     """
+    # For each piece: the bases are its blocks' first offsets, ``low`` is the rest, and wide blocks are found by their
+    # last offset, copied in full, and referred to by a negative base.
     low = np.empty(num_nodes + 1, dtype=np.uint16)
     base = np.empty((num_nodes >> _SHIFT) + 1, dtype=np.int64)
     wide: list[NDArray[Any]] = [np.empty((0, BLOCK_NODES), dtype=np.int64)]

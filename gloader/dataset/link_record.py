@@ -179,12 +179,8 @@ def wrong_rows(name: str, shape: tuple[int, ...], num_rows: int) -> str | None:
     return None
 
 
-_NOUNS: Final = (
-    "source",
-    "destination",
-    "position",
-    "reverse position",
-)  # the columns of the pairs, for messages
+# Nouns for the columns of the pairs, for messages.
+_NOUNS: Final = ("source", "destination", "position", "reverse position")
 _BLOCK: Final = 1 << 20  # elements that `_first_not_finite` checks at a time, which bounds its memory
 
 

@@ -53,9 +53,8 @@ if TYPE_CHECKING:
     from gloader.ssd_store.spill.folder import SpillFolder
     from gloader.types import IdArray
 
-MIN_LIST_PASS_BYTES: Final = (
-    2 * 2**20
-)  # least memory for a pass's buffers: room for the longest read requests
+# Least memory for a pass's buffers: room for the longest read requests.
+MIN_LIST_PASS_BYTES: Final = 2 * 2**20
 # Most bytes of edges per piece. Such a piece fits in a core's cache, and its reads keep a disk busy.
 _MAX_PIECE_BYTES: Final = 2**20
 _READING_PART: Final = 4  # a quarter of the memory is for reading; the frontiers have the rest

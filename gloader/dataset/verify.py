@@ -46,9 +46,8 @@ class TimeCheck:
 
     def __init__(self, offsets: Iterable[IdArray]) -> None:
         self._offsets = iter(offsets)
-        self._starts: IdArray | None = (
-            _NONE  # list starts that are still needed; None if offsets cannot be read
-        )
+        # List starts that are still needed; None if offsets cannot be read.
+        self._starts: IdArray | None = _NONE
         self._count = 0  # times checked so far
         self._last = np.iinfo(np.int64).min  # the last of these times
 

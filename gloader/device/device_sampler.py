@@ -110,9 +110,8 @@ class DeviceSampler:
             )
             make = self._merged_blocks if self._is_merged else self._layered_blocks
             blocks = make(hops, len(on_device), degrees)
-            labels.index_fill_(
-                0, on_device, sampling_kernels.UNSEEN
-            )  # only these nodes' entries were written
+            # Only these nodes' entries were written.
+            labels.index_fill_(0, on_device, sampling_kernels.UNSEEN)
             self._labels = labels
             made = self._device.mark_computing()
         return SampledBatch(
@@ -130,6 +129,7 @@ class DeviceSampler:
         """Return a batch's nodes (U,) in first-seen order, on device and host, and its hops from the seeds on."""
         state, nodes = self._begun(batch_id, seeds, labels)
         hops: list[_Hop] = []
+        # Each round bounds or counts a hop's edges, allocates room for them, samples them, and labels new nodes.
         most_nodes = most_new = len(seeds)  # upper bounds for all nodes, and for the last hop's new nodes
         for hop, fanout in enumerate(self._fanouts):
             most_rows = most_new if self._is_merged else most_nodes

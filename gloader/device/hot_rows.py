@@ -46,9 +46,8 @@ MOST_PRESAMPLED: Final = 512
 class RowHeat:
     """Access frequency of a table's rows, in the same unit for all tables."""
 
-    scores: (
-        NDArray[np.integer] | NDArray[np.floating]
-    )  # (N,) batches with the row, its probability, or its degree
+    # (N,) batches with the row, its probability, or its degree.
+    scores: NDArray[np.integer] | NDArray[np.floating]
     # Function that returns the out-degrees (N,), which rank rows without accesses. None if scores are no such counts
     degrees: Callable[[], IdArray] | None = None
 

@@ -113,9 +113,10 @@ def rows_as_tensor(array: NDArray[Any], form: RowFormat | None) -> torch.Tensor:
 
 
 # A kernel runs as several programs, each with 128 threads (4 warps of 32). In one step, a program moves a tile: some
-# rows, and up to `_MOST_COLUMNS` of their columns. Elements of a tile: four 16-byte loads in flight for each thread.
+# rows, and up to `_MOST_COLUMNS` of their columns. A tile has so many elements that each thread has four 16-byte loads
+# in flight.
 _TILE: Final = 2048
-# Columns of a tile. Wider rows take several steps, so that a tile has at least four rows.
+# Most columns of a tile. Wider rows take several steps, so that a tile has at least four rows.
 _MOST_COLUMNS: Final = 512
 # Bytes that all programs together request from the host at a time. A link of 55 GB/s with a latency of 1.5 us is busy
 # with 82 KB in flight. More are requested, because a program also waits for ids and slots, and writes. Still more

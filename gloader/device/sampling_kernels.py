@@ -331,9 +331,8 @@ class Sampling:
     ends: torch.Tensor  # (L + 2,) int64: 0, the number of seeds, and the number of nodes after each hop
     totals: torch.Tensor  # (L,) int64, number of edges of each hop; 0 until the hop is sampled
     keys: torch.Tensor  # (L,) int64, each hop's random key
-    is_merged: (
-        bool  # whether a hop's destinations are only the nodes that the last hop found, instead of all nodes
-    )
+    # Whether a hop's destinations are only the nodes that the last hop found, instead of all nodes.
+    is_merged: bool
     is_replaced: bool  # whether draws are with replacement
 
 

@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 # Least bytes for small parts that are not counted singly: reads in flight, checksums under verification, allocator
 # slack.
 FIXED_BYTES: Final = 24 << 20
-_FIXED_SHARE: Final = (
-    1 / 16
-)  # the same as a share of the budget, if that is more; measured as peak minus plan
+# The same as a share of the budget, if that is more; measured as peak minus plan.
+_FIXED_SHARE: Final = 1 / 16
 
 # Bytes per access of one superbatch: two traces in a compact code, which wait or serve as look-ahead; two plans with 4
 # bytes each; and the missing rows while they are counted and staged.

@@ -401,7 +401,7 @@ def _ranked(candidates: list[Candidate]) -> tuple[Candidate, ...]:
 
 
 def _in_memory(demand: Demand, left: int, counts: Sequence[int]) -> Iterator[Candidate]:
-    """Yield the candidates with all features in memory: no plans, no cache, no packs. Pure."""
+    """Yield the candidates with all features in memory that fit into ``left`` bytes: no cache, no packs. Pure."""
     for count in counts:
         if count * demand.buffer_bytes + demand.feature_bytes <= left:
             shares = StepShares(
@@ -426,7 +426,16 @@ def _on_ssd(
     *,
     must_pack: bool,
 ) -> Iterator[Candidate]:
-    """Yield every candidate with features on the SSD that fits into ``left``. Pure."""
+    """Yield every candidate with features on the SSD that fits. Pure.
+
+    Parameters
+    ----------
+    demand : the run's measured sizes
+    left : bytes of the budget without the fixed parts
+    spill_bytes : disk for packs
+    cache_bytes, superbatch, must_pack : see `plan_memory`
+    counts : numbers of feature buffers to try
+    """
     kept_shares = _KEPT_SHARES if demand.sweeps is None else _KEPT_OF_SWEPT
     spills = (spill_bytes,) if must_pack or not spill_bytes else (0, spill_bytes)
     for num_batches in _sizes(demand, superbatch):
@@ -480,7 +489,7 @@ def _with_cache(
     room: int,
     cache_bytes: int | None,
 ) -> StepShares | None:
-    """Return ``shares`` with the host cache and the staging memory within ``room``. None if they do not fit. Pure."""
+    """Return ``shares`` with a host cache and staging memory in ``room`` bytes, or None if they do not fit. Pure."""
     staged = staged_by_name_bytes(demand.work, outlooks, shares.num_batches)
     room -= _IDLE_PARTS * staged
     if room < 0:

@@ -114,17 +114,15 @@ class StepSeconds:
     """The prediction for one step."""
 
     seconds: float
-    weighed_s: (
-        float  # ``seconds``, but more with packs, because packs wear the disk; candidates are compared by it
-    )
+    # ``seconds``, but more with packs, because packs wear the disk; candidates are compared by it.
+    weighed_s: float
     disk_s: float  # disk time
     miss_rate: float  # share of a batch's rows that miss the host cache
     strategy: Strategy | None  # None if features are in memory
     edges_s: float = 0.0  # disk time for edges, in addition to ``disk_s``
     missed_bytes: tuple[int, ...] = ()  # memory for a superbatch's missing rows, for each table
-    ahead_s: float = (
-        0.0  # part of ``disk_s`` before the batch is gathered: its share in its superbatch's pass
-    )
+    # Part of ``disk_s`` before the batch is gathered: its share in its superbatch's pass.
+    ahead_s: float = 0.0
     misses: tuple[float, ...] = ()  # missing rows per batch, for each table
     swept_bytes: float = 0.0  # bytes that its superbatch's pass reads and writes, per batch
 

@@ -39,9 +39,8 @@ if TYPE_CHECKING:
 _FRONTIER_SHARE: Final = 1 / 10
 _SPILL_SHARE: Final = 1 / 2  # share of the spill disk for edges; packs of features use the rest
 
-_BUFFER_SHARE: Final = (
-    1 / 10
-)  # largest share of the memory budget for a pass's buffers, unless it is too little
+# Largest share of the memory budget for a pass's buffers, unless it is too little.
+_BUFFER_SHARE: Final = 1 / 10
 # Bytes per frontier in a pass: the piece being written, and a quarter of another piece.
 _PIECE_BYTES: Final = 16 * 2**10 * 5 // 4
 # Least bytes of a pass's buffers: a fixed part, and a part per frontier. Both are twice the least that works.
@@ -63,15 +62,13 @@ class SweepDemand:
     file_bytes: int  # bytes that a pass may read: edges, and weights if the sampler uses them
     node_bytes: int  # bytes of one node id in a frontier
     hop_nodes: tuple[int, ...]  # (L,) nodes in the frontier of a large batch for hop 0, 1, ...
-    hop_bytes: tuple[
-        int, ...
-    ]  # (L,) bytes of drawn edges that a pass writes for hop 0, 1, ... of a large batch
+    # (L,) bytes of drawn edges that a pass writes for hop 0, 1, ... of a large batch.
+    hop_bytes: tuple[int, ...]
     touched_pages: int  # pages of the file that contain edges of one batch, at most
     num_batches: int | None = None  # batches in the run, if known
     kept_bytes: int = 0  # further buffer bytes per frontier in a pass, for samplers that choose from lists
-    num_files: int = (
-        1  # number of relations; a pass reads their files one after another, each with its own buffers
-    )
+    # Number of relations; a pass reads their files one after another, each with its own buffers.
+    num_files: int = 1
 
     @property
     def waiting_bytes(self) -> int:

@@ -101,9 +101,8 @@ def choose_home(
             f"topology='sweep' is not possible, as {obstacle.reason}; use {obstacle.remedy}, or topology='direct', or "
             f"'ram' if the memory budget has room for {format_bytes(topology_bytes)} of edges"
         )
-    most = min(
-        share, topology_bytes - 1
-    )  # with ``topology_bytes``, `open_topology` would read all edges into memory
+    # With ``topology_bytes`` or more, `open_topology` would read all edges into memory.
+    most = min(share, topology_bytes - 1)
     reason = _TOO_LARGE if topology_bytes > topology_share(budget_bytes) else _CROWDED
     reason = reason if requested == "auto" else _ASKED
     if requested != "direct" and obstacle is None:

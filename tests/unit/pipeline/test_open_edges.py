@@ -133,8 +133,8 @@ def test_edges_of_seeds_that_ask_at_a_time_are_not_swept(dataset: gloader.Datase
         choose_edge_home(dataset, settings, None, budget_bytes=10**6)
     assert str(caught.value) == (
         "topology='sweep' is not possible, as a node that is asked for at a time looks its edges up in the times of "
-        "its list before it takes one; use time_strategy='none', or topology='direct', or 'ram' where the memory "
-        "budget holds 19.2 KB of edges"
+        "its list before it takes one; use time_strategy='none', or topology='direct', or 'ram' if the memory "
+        "budget has room for 19.2 KB of edges"
     )
     found = choose_edge_home(dataset, settings.changed(topology="auto"), None, budget_bytes=10**4)
     assert found.home == "direct"
