@@ -404,7 +404,7 @@ class EdgeTable:
     relation : (source type, name, destination type)
     number : the table's number in the dataset, T + k for relation k with T node types
     arrays : indptr, indices, and optional edge_weight, edge_features and edge_time
-    name : display name of the edge features
+    name : name of the edge features, see `FeatureRows`
     """
 
     def __init__(self, relation: Relation, number: int, arrays: TableArrays, *, name: str) -> None:

@@ -59,7 +59,7 @@ def test_the_order_in_which_relations_are_named_does_not_matter() -> None:
         ("*=1;*=2", r"fanouts name \* twice"),
         (
             {WRITES: [1, 2], "*": [1]},
-            r"different numbers of hops: author:writes:paper 2, \* 1; write as many",
+            r"different numbers of hops: author:writes:paper 2, \* 1; write equally many",
         ),
         ({"writes": [1]}, "'writes' names no relation; write source:name:destination, such as"),
         ({("a", "b"): [1]}, "names no relation; write source:name:destination"),
