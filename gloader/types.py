@@ -74,9 +74,8 @@ class ByShapes:
 def _advice(name: str, value: ByShapes) -> str:
     if name.startswith("_"):  # protocols such as copy look for these names
         return ""
-    public_names = {each.name for each in fields(value)} | {
-        each for each in dir(type(value)) if each[0] != "_"
-    }  # type: ignore[arg-type]  # the subclass is a dataclass
+    field_names = {each.name for each in fields(value)}  # type: ignore[arg-type]  # the subclass is a dataclass
+    public_names = field_names | {each for each in dir(type(value)) if each[0] != "_"}
     near = get_close_matches(name, public_names, n=1, cutoff=0.7)
     return f"; did you mean {near[0]!r}?" if near else f"; it has {', '.join(sorted(public_names))}"
 

@@ -1,7 +1,7 @@
 """A run's replay: the pipeline's stages on the clock of `engine`. Pure.
 
-A replayed thread is a generator. It yields a `Job`, which takes the duration of its demands in `RunWork`, or a `Gate` to
-wait. `PipelineShape.links` gives the stages' threads and the channels between them. The threads also meet at the
+A replayed thread is a generator. It yields a `Job`, which takes the duration of its demands in `RunWork`, or a `Gate`
+to wait. `PipelineShape.links` gives the stages' threads and the channels between them. The threads also meet at the
 sampler pool, the feature buffers and the ranks' barrier. These have the same names as in `gloader.pipeline`. They need
 no locks here, because only one replayed thread runs at any moment, and it runs until it works or waits.
 """

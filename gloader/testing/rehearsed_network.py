@@ -123,9 +123,7 @@ class ThreadHost:
             self._world.parted.add(self.index)
             self._world.changed.notify_all()
 
-    def _take(
-        self, call: int, host: int, deadline: float, cancellation: Cancellation
-    ) -> NDArray[np.uint8]:
+    def _take(self, call: int, host: int, deadline: float, cancellation: Cancellation) -> NDArray[np.uint8]:
         """Return the message from ``host`` in collective ``call``, waiting for it."""
         world = self._world
         with world.changed:

@@ -127,7 +127,9 @@ def test_a_sum_of_what_edges_say_wants_them_to_say_something(told: Dataset, tmp_
     plain = write(tmp_path / "plain", edge_dim=0)
     with pytest.raises(ConfigError, match="'gine' needs edge features, and dataset told has none"):
         _fit(plain, MODEL)
-    with pytest.raises(ConfigError, match=r"'gine' needs edge features, and edge_features='none' leaves them out"):
+    with pytest.raises(
+        ConfigError, match=r"'gine' needs edge features, and edge_features='none' leaves them out"
+    ):
         _fit(told, MODEL, LOADER.changed(edge_features="none"))
 
 

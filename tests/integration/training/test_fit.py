@@ -460,7 +460,9 @@ def test_a_checkpoint_of_an_older_run_is_neither_continued_nor_left(communities,
     assert {record.lr for record in again.epochs} == {0.5}
     # A folder that holds the settings of one run and the checkpoint of another, as copying makes them.
     shutil.copy(begun / "checkpoint.pt", out)
-    refusal = rf"run {older}, and config\.yaml in its folder is of another run; lr is 0\.02 there and 0\.5 here;"
+    refusal = (
+        rf"run {older}, and config\.yaml in its folder is of another run; lr is 0\.02 there and 0\.5 here;"
+    )
     with pytest.raises(CheckpointError, match=refusal):
         fit(communities, MODEL, optim, LOADER, out=out, resume=True)
 

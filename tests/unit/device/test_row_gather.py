@@ -193,7 +193,9 @@ def test_the_special_values_are_among_the_rows() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     ids, cases = _cases(24, torch.float16)
-    with pytest.raises(ShapeError, match=r"shape \(37, 24\) for 37 ids; it is torch.float32 of shape \(36, 24\)"):
+    with pytest.raises(
+        ShapeError, match=r"shape \(37, 24\) for 37 ids; it is torch.float32 of shape \(36, 24\)"
+    ):
         gather_rows(ids, cases["all cached"], out=torch.empty(36, 24))
     with pytest.raises(ShapeError, match="the host has 37 rows for 38 ids"):
         gather_rows(torch.zeros(38, dtype=torch.int64), cases["all staged"], out=torch.empty(38, 24))

@@ -378,7 +378,11 @@ loaded.ndata["year"] = y
             "--symmetrize",
             "both directions of each edge, each once: parallel edges become one",
         ),
-        ("dgl.add_self_loop", "--self-loops", "exactly one self loop for each node, also if it had none or several"),
+        (
+            "dgl.add_self_loop",
+            "--self-loops",
+            "exactly one self loop for each node, also if it had none or several",
+        ),
         ("dgl.to_simple", "--deduplicate", "parallel edges become one, and their weights add up"),
     ],
 )
