@@ -74,10 +74,10 @@ class ByShapes:
 def _advice(name: str, value: ByShapes) -> str:
     if name.startswith("_"):  # protocols such as copy look for these names
         return ""
-    field_names = {each.name for each in fields(value)}  # type: ignore[arg-type]  # the subclass is a dataclass
-    public_names = field_names | {each for each in dir(type(value)) if each[0] != "_"}
-    near = get_close_matches(name, public_names, n=1, cutoff=0.7)
-    return f"; did you mean {near[0]!r}?" if near else f"; it has {', '.join(sorted(public_names))}"
+    members = {each for each in dir(type(value)) if each[0] != "_"}
+    names = members | {each.name for each in fields(value)}  # type: ignore[arg-type]  # the subclass is a dataclass
+    near = get_close_matches(name, names, n=1, cutoff=0.7)
+    return f"; did you mean {near[0]!r}?" if near else f"; it has {', '.join(sorted(names))}"
 
 
 def _short(value: Any) -> str:
