@@ -273,7 +273,7 @@ def test_edges_that_are_no_name_of_a_table_are_refused_in_one_sentence(edges, ob
     [
         (5, "rows have shape (); they must have one dimension"),
         ([0.5], "rows have dtype float64; they must be integers"),
-        (np.ones(3, bool), "rows are a mask of shape (3,); it must be (500,)"),
+        (np.ones(3, bool), "rows are a mask of shape (3,); its shape must be (500,)"),
         ([0, 500], "rows: 1 ids are out of range 0..499: 500"),
     ],
 )
