@@ -577,7 +577,7 @@ def test_training_ends_where_more_memory_is_in_use_than_was_planned(
         PeakMemory, "begin_course", lambda peak: note(peak) if hasattr(peak, "_turn") else None
     )
     monkeypatch.setattr(PeakMemory, "_look", lambda peak: 0)
-    with pytest.raises(BudgetError, match=r'holds 500 MB where .* Give memory_budget="\w+" or more'):
+    with pytest.raises(BudgetError, match=r'holds 500 MB, and .* Give memory_budget="\w+" or more'):
         fit(communities, MODEL, OPTIM, LOADER, out=tmp_path / "run")
 
 

@@ -22,8 +22,8 @@ SPLITS = {"train": NONE, "valid": NONE, "test": NONE}
 @pytest.mark.parametrize(
     ("links", "said"),
     [
-        ({"edge_split": (0.8, 0.1, 0.1)}, "learned; predict its edges with --task link$"),
-        ({}, "learned$"),
+        ({"edge_split": (0.8, 0.1, 0.1)}, "learn; predict its edges with --task link$"),
+        ({}, "learn$"),
     ],
 )
 def test_a_run_without_training_nodes_is_refused(tmp_path, model, links, said) -> None:
@@ -39,5 +39,5 @@ def test_a_run_without_training_nodes_is_refused(tmp_path, model, links, said) -
         )
     settings = TrainSettings()
     settings = replace(settings, model=replace(settings.model, name=model))
-    with pytest.raises(ConfigError, match=rf"/d has no training nodes, whose labels would be {said}"):
+    with pytest.raises(ConfigError, match=rf"/d has no training nodes with labels to {said}"):
         fit(dataset, settings, device="cpu")
