@@ -87,7 +87,7 @@ def test_embeddings_and_scores_of_a_run_are_those_of_its_checkpoint(shop, tmp_pa
     assert score_pairs(shop, checkpoint, pairs) == pytest.approx(expected, rel=1e-4)
     assert score_pairs(shop, checkpoint, pairs[:0]).shape == (0,)
     with (
-        pytest.raises(ConfigError, match="links lead from type 'user' to 'item': name the one"),
+        pytest.raises(ConfigError, match="links lead from type 'user' to 'item': choose one"),
         embed(shop, checkpoint),
     ):
         pass
