@@ -85,7 +85,7 @@ def test_all_parts_of_one_division_have_all_rows_between_them():
         ([ranges(1, edges=7, node=0)], r"rows 0 to 1 of 'edges'"),
         (
             [ranges(0, of=2), ranges(1, of=3)],
-            r"machine 1 has part 1 of 3 and machine 0 part 0 of 2, which are not of",
+            r"machine 1 has part 1 of 3 and machine 0 part 0 of 2, which divide the rows differently",
         ),
         ([ranges(0, of=2), ranges(1, of=2, node=11)], "which divide the rows differently"),
         (
