@@ -142,6 +142,21 @@ def test_a_state_of_other_negatives_is_refused(linked: LinkedGraph) -> None:
             loader.load_state_dict(state)
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("time_strategy", "last"), ("time_bound", "<="), ("time_window", 300), ("time_window", None)],
+)
+def test_a_state_of_another_time_rule_is_refused(linked: LinkedGraph, field: str, value: Any) -> None:
+    rule = {"time_strategy": "uniform", "time_bound": "<", "time_window": 400}
+    with _open(linked, **rule) as loader:
+        state = loader.state_dict()
+    with (
+        _open(linked, **(rule | {field: value})) as loader,
+        pytest.raises(gloader.errors.StateError, match=f"the state was saved with {field} "),
+    ):
+        loader.load_state_dict(state)
+
+
 def test_ranks_take_their_parts_of_the_same_steps(linked: LinkedGraph) -> None:
     with _open(linked, batch_size=64, shuffle=True) as loader:
         whole = [batch.edge_ids[: batch.num_positives].tolist() for batch in loader]

@@ -175,6 +175,16 @@ def test_what_is_wrong_inside_a_plan_is_named(plan: MemoryPlan) -> None:
         parse(whole | {"plan": whole["plan"] | {"superbatch": {"num_batches": 1}}})
 
 
+@FEWER
+@given(welcome=_strategy(wire.Welcome))
+def test_rows_of_a_dtype_that_features_cannot_have_are_refused(welcome: wire.Welcome) -> None:
+    document = _sent(welcome) | {"row_dtypes": ["float32", "float64"]}
+    with pytest.raises(
+        RankError, match="'row_dtypes' is 'float64', not one of float16, float32, int8, uint16;"
+    ):
+        parse(document)
+
+
 @pytest.mark.parametrize(
     "document", [None, [], "bye", 3, {}, {"op": None}, {"op": ["Bye"]}, {"op": "Welcom"}]
 )

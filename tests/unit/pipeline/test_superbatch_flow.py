@@ -191,26 +191,28 @@ def test_a_cancelled_window_has_no_room() -> None:
         window.wait_for_room()
 
 
-def test_the_second_superbatch_is_not_staged_before_the_first_batch_was_read() -> None:
+@pytest.mark.parametrize("unit", [1, 2])
+def test_the_second_superbatch_is_not_staged_before_the_first_batches_were_read(unit: int) -> None:
     planned: Channel[PlannedSuperbatch] = Channel(9)
     to_read: Channel[StagedSuperbatch] = Channel(9)
     first_read: Channel[None] = Channel(1)
     for number in range(3):
         planned.put(PlannedSuperbatch(number=number, first=BatchId(epoch=0, index=0), plans=(plan(),)))
         to_read.put(staged(number))
-    gate, feed = FirstBatchGate(planned, first_read), BatchFeed(to_read, _Batches(), first_read)
+    gate = FirstBatchGate(planned, first_read)
+    feed = BatchFeed(to_read, _Batches(), first_read, unit=unit)
     assert gate.get().number == 0
     second: list[int] = []
     waiting = threading.Thread(target=lambda: second.append(gate.get().number), daemon=True)
     waiting.start()
-    jobs = [feed.get()]
+    jobs = [feed.get() for _ in range(unit)]
     waiting.join(0.1)
-    assert second == []  # the first batch is still being read
+    assert second == []  # the last of the first batches is still being read
     jobs.append(feed.get())
     waiting.join(10)
     assert second == [1]
     assert gate.get().number == 2
-    jobs += [feed.get() for _ in range(4)]
+    jobs += [feed.get() for _ in range(5 - unit)]
     assert [(job.superbatch.number, job.index, job.is_last) for job in jobs] == [
         (0, 0, False),
         (0, 1, True),

@@ -379,3 +379,15 @@ def test_a_block_that_is_just_being_evicted_cannot_be_pinned(remote, mirror_dir,
     keeper._evict(file, 1)
     assert found == [(False, [0, EVICTED])]
     assert not file.pins.any()
+
+
+def test_another_process_may_evict_a_block_after_its_last_pin_alone(remote, mirror_dir, budget):
+    root, os_io, _ = open_mirrored(remote, mirror_dir, budget_bytes=budget)
+    sweep(os_io, root / FEATURES, [0, 1], remote.files[FEATURES])
+    _, beside, _ = open_mirrored(remote, mirror_dir, budget_bytes=budget)
+    file, keeper = os_io.mirror.files.named(FEATURES), os_io.mirror.keeper
+    other, found = beside.mirror.files.named(FEATURES), []
+    for change in (keeper.pin, keeper.pin, keeper.unpin, keeper.unpin):
+        change(file, 1, 2)
+        found.append(other.own(1))
+    assert found == [False, False, False, True]
