@@ -53,7 +53,7 @@ class _Batches:
 
 
 def _collector(
-    traces: _Traces, size: int = 4, room: int = 100, *, download_s: float | None = None
+    traces: _Traces, size: int = 4, room: int = 100, *, unit: int = 1, download_s: float | None = None
 ) -> SuperbatchCollector:
     def waits(first: Sequence[np.ndarray]) -> float:
         assert _ids(first) == [0]
@@ -65,6 +65,7 @@ def _collector(
         stream(end_epoch=None),
         SuperbatchWindow(room),
         size=size,
+        unit=unit,
         downloaded=() if download_s is None else [table],
     )
 
@@ -101,6 +102,11 @@ def test_superbatches_grow_and_look_ahead_and_the_first_does_not_wait() -> None:
         ([11], []),
     ]
     assert isinstance(end, ChannelClosedError)
+
+
+def test_superbatches_of_machines_hold_whole_steps() -> None:
+    found, _ = _all(_collector(_Traces(20), size=6, unit=2))
+    assert [len(batches) for batches, _ in found] == [2, 4, 6, 6, 2]
 
 
 def test_batches_that_come_with_the_download_of_the_first_are_in_its_superbatch() -> None:
