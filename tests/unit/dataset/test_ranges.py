@@ -285,7 +285,7 @@ def test_ranges_need_their_feature_and_are_those_of_all_matrices(path: Path) -> 
     )
     arrays = {**manifest.arrays, "edge_features": other}
     features = (*manifest.required_features, "edge-columns")
-    with pytest.raises(FormatError, match="they must be the same, and differ in 'edge_features'"):
+    with pytest.raises(FormatError, match="both must be the same, and differ in 'edge_features'"):
         Dataset(path, replace(manifest, arrays=arrays, required_features=features))
 
 
