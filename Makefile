@@ -73,14 +73,18 @@ types: setup
 
 # A worker for each core, and no more than four, each of which takes 1 GB and compiles what it needs; a file's tests stay
 # together, so that what they share is built once, and the files that take longest come first (tests/durations.py).
-# Workers that wait for a core must not spin.
+# Workers that wait for a core must not spin. The kernels that the tests need are compiled before, each once: workers that
+# begin with an empty cache would compile the same ones side by side.
 WORKERS := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 unit durations: export OMP_WAIT_POLICY = PASSIVE
 unit: setup
+	$(BIN)/python tests/compiled_kernels.py
 	$(BIN)/python -m pytest -q --reliability-report $(WORKERS)
 
-durations: setup ## the tests, and the seconds of each file of them into tests/durations.json, by which they are scheduled
+durations: setup ## the tests; the seconds of each file of them into tests/durations.json, their kernels into compiled_kernels.json
+	$(BIN)/python tests/compiled_kernels.py
 	$(BIN)/python -m pytest -q $(WORKERS) --write-durations
+	$(BIN)/python tests/compiled_kernels.py --write
 
 # numba does not key its cache by these switches, so a lane that compiles has a folder of its own. Kernels that are
 # given raw addresses (ssd_store) need the compiler; the others also run as plain Python.
