@@ -123,6 +123,7 @@ test-lowest: ## the tests with the lowest allowed versions, in .venv/lowest (dow
 	test -x $(LOWEST) || "$(PYTHON)" -m venv $(VENV)/lowest
 	$(LOWEST) -m pip install --quiet --disable-pip-version-check -e '.[dgl,ogb,plot,pyg]' hypothesis pytest pytest-xdist scipy \
 		-c tests/lowest-constraints.txt
+	$(LOWEST) tests/compiled_kernels.py
 	$(LOWEST) -m pytest -q $(WORKERS) $(LOWEST_TESTS)
 
 LOWEST_TESTS := $(addprefix tests/,unit properties integration/loader integration/training integration/cli)
@@ -142,6 +143,7 @@ test-newest: ## the tests with the newest allowed versions, in .venv/newest (dow
 	test -x $(NEWEST) || "$(PYTHON)" -m venv $(VENV)/newest
 	$(NEWEST) -m pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager -e '.[ogb,plot,pyg]' \
 		hypothesis pytest pytest-xdist scipy
+	$(NEWEST) tests/compiled_kernels.py
 	$(NEWEST) -m pytest -q $(WORKERS) $(LOWEST_TESTS)
 
 # A warning is an error: a link that leads nowhere, a name in a docstring that is not there. Nothing is fetched.

@@ -15,8 +15,6 @@ import pytest
 TESTS = Path(__file__).parent
 DURATIONS = TESTS / "durations.json"
 _LONG_S = 1.0  # files of less have no entry, and one that is new neither: both come last
-# Shares of their seconds. Their processes are measured, and in a new clone other files compile the kernels first.
-AFTER_OTHERS = {"integration/loader/test_peak_memory.py": 0.25, "integration/cli/test_memory.py": 0.1}
 
 
 def read_durations() -> dict[str, float]:
@@ -27,7 +25,7 @@ def read_durations() -> dict[str, float]:
 
 def longest_first(files: list[str], seconds: dict[str, float]) -> list[str]:
     """Return ``files`` by their seconds, those without an entry last, in the order in which they were. Pure."""
-    return sorted(files, key=lambda file: -seconds.get(file, 0.0) * AFTER_OTHERS.get(file, 1.0))
+    return sorted(files, key=lambda file: -seconds.get(file, 0.0))
 
 
 def _file_of(nodeid: str) -> str:

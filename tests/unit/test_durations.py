@@ -1,20 +1,12 @@
 """The recorded durations, and the order that they give."""
 
-import pytest
-from durations import AFTER_OTHERS, TESTS, longest_first, read_durations
+from durations import TESTS, longest_first, read_durations
 
 
 def test_files_come_by_their_seconds_and_those_without_last_as_they_were():
     files = ["a.py", "b.py", "c.py", "new.py", "other.py"]
     seconds = {"a.py": 1.5, "b.py": 30.0, "c.py": 2.0, "gone.py": 90.0}
     assert longest_first(files, seconds) == ["b.py", "c.py", "a.py", "new.py", "other.py"]
-
-
-@pytest.mark.parametrize("measured", AFTER_OTHERS)
-def test_processes_that_are_measured_come_when_others_have_compiled(measured):
-    seconds = {measured: 100.0, "a.py": 30.0, "b.py": 1.0}
-    assert longest_first([measured, "b.py", "a.py"], seconds) == ["a.py", measured, "b.py"]
-    assert (TESTS / measured).is_file()
 
 
 def test_every_duration_is_of_a_file_that_is_there():
