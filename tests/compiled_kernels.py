@@ -31,6 +31,7 @@ from gloader.core.kernels import KernelCache
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_MOST_PROCESSES = 4  # each takes up to 1 GB, as a worker of the tests does
 LIST = Path(__file__).with_suffix(".json")
 Signatures = dict[
     str, dict[str, list[Any]]
@@ -104,7 +105,7 @@ def compile_all() -> None:
     found = read_list()
     by_size = sorted(found, key=lambda name: -sum(map(len, found[name].values())))
     gc.disable()  # numba makes objects by the million, and hardly garbage
-    with multiprocessing.get_context("fork").Pool(len(os.sched_getaffinity(0))) as pool:
+    with multiprocessing.get_context("fork").Pool(min(len(os.sched_getaffinity(0)), _MOST_PROCESSES)) as pool:
         outdated = list(chain(*pool.imap_unordered(compile_module, by_size)))
     if outdated:
         print(f"not compiled, for `make durations` listed other types: {', '.join(sorted(outdated))}")
