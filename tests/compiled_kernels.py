@@ -33,9 +33,8 @@ if TYPE_CHECKING:
 
 _MOST_PROCESSES = 4  # each takes up to 1 GB, as a worker of the tests does
 LIST = Path(__file__).with_suffix(".json")
-Signatures = dict[
-    str, dict[str, list[Any]]
-]  # of each module, of each kernel: the types of the arguments, as JSON
+# Of each module, of each kernel: the types of the arguments, as JSON.
+Signatures = dict[str, dict[str, list[Any]]]
 
 
 def as_json(kind: Any) -> Any:
