@@ -1,4 +1,8 @@
-"""Actions: the host cache's treatment of an access in four bytes, and the step that a batch's actions encode."""
+"""Actions: the host cache's treatment of each access in four bytes, and the step that a batch's actions encode.
+
+A plan stores a batch's actions in ascending order of its nodes. A position is an index in the batch's own order; the
+batch's ``argsort`` maps the one order to the other. A step lists the positions of hits, misses and admissions.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ Actions = NDArray[np.int32]
 BYPASS: Final = -1
 ADMIT: Final = -2
 ON_DEVICE: Final = -(2**31)
-MAX_CAPACITY: Final = 2**31 - 4  # the largest slot whose ADMIT code differs from ON_DEVICE
+MAX_CAPACITY: Final = 2**31 - 4  # slots; their ADMIT codes fit int32 and differ from ON_DEVICE
 
 _IDENTITY: Final = np.empty(0, dtype=np.int64)  # an order without effect
 
@@ -43,7 +47,8 @@ def batch_step(
     nodes : (U,) in the actions' order: the batch's own order, or ascending if the plan is for a `Trace`
     order : (U,) int32 or int64, ``argsort`` of the batch's nodes if the nodes were sorted. The action for ``nodes[p]``
         concerns position ``order[p]``. Without ``order``, positions are ascending; with it, ``miss_row`` is.
-    num_places : the batch's places. More than U if a node has several places; one of them is in ``order``.
+    num_places : number of positions in the batch. It is more than U if a node has several positions; ``order`` then
+        has one of them. None means U.
 
     Raises
     ------
@@ -83,9 +88,9 @@ def _expand(
     num_places: int,
     out: NDArray[np.int64],
 ) -> tuple[int, int, int]:
-    """Write the step's six arrays to ``out`` (6, U). Return hits, misses and admissions.
+    """Write the step's six arrays to ``out`` (6, U). Return the numbers of hits, misses and admissions.
 
-    The number of hits is -1 if ``order`` leaves the batch.
+    The number of hits is -1 if ``order`` has a position outside the batch.
     """
     hit_pos, hit_slot, miss_pos, miss_row, admit_pos, admit_slot = (
         out[0],

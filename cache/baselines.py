@@ -1,8 +1,12 @@
-"""Cache policies without knowledge of the future, online and static, and the online policies' loops.
+"""Cache policies without knowledge of the future, online and static, and the online policies' kernels.
 
-A loop turns one batch's nodes into actions and updates its queues. The caller fills ``actions`` with BYPASS and checks
-the ids. The capacity is at least 1. A row that enters stays until the next batch, because its batch may still be
-reading it. When every slot has been filled in this step, the remaining misses bypass the cache.
+An online policy decides which row to evict from past accesses only. A static policy never evicts. A policy's step turns
+one batch's nodes into actions (see `actions`). A mark counts a row's visits. The hand of FIFO, CLOCK and SIEVE is
+the slot at which the next search for a victim begins. A ghost is a row that was evicted recently (S3-FIFO).
+
+All kernels work alike. The caller fills ``actions`` with BYPASS and checks the ids; the capacity is at least 1. Hits
+are decided before any row of the batch enters. A row that enters stays until the next batch, because its batch may
+still be reading it. After every slot has been filled in a step, the remaining misses bypass the cache.
 """
 
 from __future__ import annotations
@@ -29,30 +33,33 @@ if TYPE_CHECKING:
     Nodes = NDArray[np.integer]
 
 
-STEP, HAND, GHOSTS = 0, 1, 2  # places in the cursor
-HEAD, TAIL, LENGTH = 0, 1, 2  # places in a row of the ends
-FIRST_GHOST: Final = 1 << 40  # far from 0, which means never, so that no ghost queue reaches back to 0
+STEP, HAND, GHOSTS = 0, 1, 2  # indices in `QueueState.cursor`
+HEAD, TAIL, LENGTH = 0, 1, 2  # columns of `QueueState.ends`
+# The first eviction time. Time 0 means "never evicted"; the large start keeps every ghost queue away from 0.
+FIRST_GHOST: Final = 1 << 40
 # As in the S3-FIFO paper, visits are counted in two bits, and the small queue has a tenth of the slots.
 _MAX_MARKS: Final = 3
-_SMALL, _MAIN = 0, 1  # places in the ends
+_SMALL, _MAIN = 0, 1  # S3-FIFO's queues: rows of `QueueState.ends`
 _SMALL_SHARE: Final = 10
 
 
 class QueueState(NamedTuple):
-    """An online policy's arrays, which its kernel reads and writes."""
+    """An online policy's arrays, which its kernel reads and writes. A queue is a doubly linked list of slots."""
 
-    slot_of: NDArray[np.int32]  # (N,) -1 if not cached
-    content: IdArray  # (C,) -1 if empty
-    links: NDArray[np.int32]  # (2, C) towards the head, towards the tail
+    slot_of: NDArray[np.int32]  # (N,) each node's slot, -1 if not cached
+    content: IdArray  # (C,) each slot's row, -1 if empty
+    links: NDArray[np.int32]  # (2, C) the next slot towards the head, and towards the tail; -1 at the end
     marks: NDArray[np.uint8]  # (C,) visits since the row entered or was spared
     stamps: IdArray  # (C,) the step in which the row entered
     ends: IdArray  # (2, 3) head, tail and length of each queue
-    cursor: IdArray  # (3,) step, hand or slots used, ghosts so far
-    ghosts: IdArray  # (N,) time of the row's eviction after at most one visit; only for policies with ghosts
+    cursor: IdArray  # (3,) step; hand, or number of slots used; number of ghosts so far
+    # (N,) the number of ghosts when the row was evicted after at most one visit; 0 means never. Empty without ghosts.
+    ghosts: IdArray
 
 
 @njit(cache=True, nogil=True)
 def _unlink(links: NDArray[np.int32], ends: IdArray, slot: int) -> None:
+    """Take ``slot`` out of the queue with ``ends`` (3,)."""
     before, after = links[0, slot], links[1, slot]
     if before >= 0:
         links[1, before] = after
@@ -67,6 +74,7 @@ def _unlink(links: NDArray[np.int32], ends: IdArray, slot: int) -> None:
 
 @njit(cache=True, nogil=True)
 def _push_head(links: NDArray[np.int32], ends: IdArray, slot: int) -> None:
+    """Add ``slot`` at the head of the queue with ``ends`` (3,)."""
     head = ends[HEAD]
     links[0, slot] = -1
     links[1, slot] = head
@@ -93,7 +101,7 @@ def _enter(state: QueueState, actions: Actions, position: int, node: int, slot: 
 
 @njit(cache=True, nogil=True)
 def _mark_hits(nodes: Nodes, actions: Actions, state: QueueState, most: int) -> None:
-    """Decide the hits, and count a visit for each, up to ``most``."""
+    """Write the action of each hit, and count a visit of its row, up to ``most`` visits."""
     for position in range(nodes.shape[0]):
         slot = state.slot_of[nodes[position]]
         if slot >= 0:
@@ -104,7 +112,7 @@ def _mark_hits(nodes: Nodes, actions: Actions, state: QueueState, most: int) -> 
 
 @njit(cache=True, nogil=True)
 def fifo(nodes: Nodes, actions: Actions, state: QueueState) -> None:
-    """First in, first out. The slots are a ring."""
+    """Evict the row that entered first. The slots are a ring, and the hand is the oldest row's slot."""
     capacity = state.content.shape[0]
     _mark_hits(nodes, actions, state, 0)
     entered = 0
@@ -118,7 +126,7 @@ def fifo(nodes: Nodes, actions: Actions, state: QueueState) -> None:
 
 @njit(cache=True, nogil=True)
 def clock(nodes: Nodes, actions: Actions, state: QueueState) -> None:
-    """FIFO with a second chance for visited rows."""
+    """Evict as FIFO does, but spare a visited row once. The hand clears the row's mark and moves on."""
     capacity = state.content.shape[0]
     _mark_hits(nodes, actions, state, 1)
     entered = 0
@@ -128,7 +136,7 @@ def clock(nodes: Nodes, actions: Actions, state: QueueState) -> None:
         while True:
             slot = state.cursor[HAND]
             state.cursor[HAND] = (slot + 1) % capacity
-            # Rows from this step must stay. At least one slot holds an earlier row, so the hand finds a place.
+            # Rows from this step must stay. At least one slot holds an earlier row, so the hand finds a slot.
             if state.stamps[slot] == state.cursor[STEP]:
                 continue
             if state.marks[slot] == 0:
@@ -140,7 +148,11 @@ def clock(nodes: Nodes, actions: Actions, state: QueueState) -> None:
 
 @njit(cache=True, nogil=True)
 def lru(nodes: Nodes, actions: Actions, state: QueueState) -> None:
-    """Keep the C most recently used rows, ordered within a batch by position."""
+    """Keep the C most recently used rows, ordered within a batch by position.
+
+    The queue is in order of use, the latest at the head. First the hits leave the queue. Then the batch's last C rows
+    join the head in their order; a miss takes an unused slot, or else the slot at the tail.
+    """
     capacity = state.content.shape[0]
     ends = state.ends[0]
     # In a batch with more rows than slots, the last C rows are the most recent.
@@ -183,7 +195,11 @@ def _push_tail(links: NDArray[np.int32], ends: IdArray, slot: int) -> None:
 
 @njit(cache=True, nogil=True)
 def sieve(nodes: Nodes, actions: Actions, state: QueueState) -> None:
-    """Keep one queue in entry order. A hand sweeps to the head, spares visited rows and takes the first other row."""
+    """Evict an unvisited row. The queue is in entry order, the latest at the head.
+
+    The hand moves from the tail to the head. It spares visited rows, clears their marks, and evicts the first row
+    without a mark.
+    """
     capacity = state.content.shape[0]
     ends = state.ends[0]
     _mark_hits(nodes, actions, state, 1)
@@ -213,7 +229,10 @@ def sieve(nodes: Nodes, actions: Actions, state: QueueState) -> None:
 
 @njit(cache=True, nogil=True)
 def s3fifo(nodes: Nodes, actions: Actions, state: QueueState) -> None:
-    """Admit rows to a small queue, a tenth of the slots. The main queue takes rows visited twice or soon missed."""
+    """Admit rows to a small queue, a tenth of the slots, and move rows in demand to the main queue.
+
+    A row moves to the main queue if it was visited twice. A ghost that is missed again enters the main queue at once.
+    """
     capacity = state.content.shape[0]
     num_ghosts = capacity - max(capacity // _SMALL_SHARE, 1)
     _mark_hits(nodes, actions, state, _MAX_MARKS)
@@ -228,7 +247,7 @@ def s3fifo(nodes: Nodes, actions: Actions, state: QueueState) -> None:
         else:
             slot = _evict_s3fifo(state, entered_small, entered_main)
         if state.ghosts[node] > state.cursor[GHOSTS] - num_ghosts:
-            # The row was evicted among the last ``num_ghosts``. One number per node replaces the queue of ghosts.
+            # The row is among the last ``num_ghosts`` ghosts. One number per node replaces a queue of ghosts.
             state.ghosts[node] = 0
             _push_head(state.links, state.ends[_MAIN], slot)
             entered_main += 1
@@ -240,7 +259,11 @@ def s3fifo(nodes: Nodes, actions: Actions, state: QueueState) -> None:
 
 @njit(cache=True, nogil=True)
 def _evict_s3fifo(state: QueueState, entered_small: int, entered_main: int) -> int:
-    """Return an unlinked slot whose row did not enter in this step. `_enter` overwrites the row."""
+    """Unlink a slot whose row did not enter in this step, and return the slot. `_enter` overwrites the row.
+
+    The small queue evicts while it is above its target size: a row visited twice moves to the main queue, any other
+    row becomes a ghost and leaves. Otherwise the main queue evicts its first row without a mark, as in CLOCK.
+    """
     target = max(state.content.shape[0] // _SMALL_SHARE, 1)
     small, main = state.ends[_SMALL], state.ends[_MAIN]
     while True:
@@ -268,8 +291,8 @@ def _evict_s3fifo(state: QueueState, entered_small: int, entered_main: int) -> i
 class OnlineKernel(NamedTuple):
     """One entry in the table of online policies."""
 
-    decide: Callable[[Nodes, Actions, QueueState], None]
-    has_ghosts: bool = False  # remembers rows after their eviction, 8 bytes per node
+    decide: Callable[[Nodes, Actions, QueueState], None]  # the kernel for one batch
+    has_ghosts: bool = False  # True if the policy remembers evicted rows, in 8 bytes per node
 
 
 # A new online policy is a kernel above and a line here. Its name joins `gloader.config.OnlineName`.
@@ -307,10 +330,9 @@ class Policy(Protocol):
 
 
 class OnlinePolicy:
-    """LRU, FIFO, CLOCK, SIEVE or S3-FIFO over slots. Costs 4 bytes per node and 30 per slot (S3-FIFO: 12 and 30).
+    """LRU, FIFO, CLOCK, SIEVE or S3-FIFO over slots. Not thread-safe.
 
-    A batch's hits are decided before any of its rows enters. A row that enters stays at least until the next step. When
-    every slot has been filled in this step, the remaining misses bypass the cache.
+    Costs 4 bytes per node (S3-FIFO 12) and 25 bytes per slot. The module's docstring has the rules for a step.
 
     Parameters
     ----------
@@ -402,7 +424,7 @@ class StaticPolicy:
 
     @property
     def resident(self) -> IdArray:
-        """(C,) the hot rows."""
+        """(C,) the row in each slot."""
         return self._hot
 
     def step(self, nodes: NDArray[np.integer], /) -> CacheStep:
@@ -412,7 +434,7 @@ class StaticPolicy:
         return self._slots.split(ids)
 
     def decide(self, nodes: NDArray[np.integer], actions: Actions, /) -> None:
-        """Write each hit's slot (U,), BYPASS for misses."""
+        """Write the step as actions (U,): a hit's slot, or BYPASS for a miss."""
         _require_ids(nodes, self._slots.num_nodes)
         self._slots.look_up(nodes, actions)
 

@@ -1,5 +1,8 @@
 """The inspector: Belady's MIN with bypass, batch by batch, in time proportional to the accesses.
 
+The inspector turns a superbatch's trace into a cache plan. A row's next use is the next batch that needs it. Bypass
+means that a row is read for its batch without entering the cache.
+
 L. A. Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal 5(2), 1966.
 For superbatches with sampled mini-batches: Y. Park et al., "Ginex", VLDB'22, section 4.
 """
@@ -26,8 +29,8 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-_NO_LEVELS: Final = np.empty(0, dtype=np.uint8)
-NUM_LEVELS: Final = 256
+_NO_LEVELS: Final = np.empty(0, dtype=np.uint8)  # no hotness: all rows without a known next use are alike
+NUM_LEVELS: Final = 256  # hotness levels, the values of uint8
 
 
 def plan_belady(
@@ -42,9 +45,9 @@ def plan_belady(
 ) -> CachePlan:
     """Plan the host cache with the fewest possible misses over ``accesses`` and the look-ahead.
 
-    A batch needs all of its rows at the same time, and a row that is read need not be kept. After each batch the cache
-    keeps C rows with the nearest next use, among the rows that it held and read. Rows without a known next use leave
-    first, the coldest ones before the others. A row that would be evicted before its next use never enters.
+    A batch needs all of its rows at the same time. After each batch the cache keeps the C rows with the nearest next
+    use, among the rows that it held and the rows that the batch read. Rows without a known next use leave first, the
+    coldest before the others. A row that would be evicted before its next use never enters.
 
     Takes O(A + C) time for A accesses. Takes 4 bytes per access, 12 bytes per slot, 24 bytes per access in the largest
     batch, and a `PlannerTable`. A `Trace` is decoded batch by batch, again in each pass. Pure, apart from ``table``.
@@ -93,9 +96,13 @@ def hotness_levels(counts: NDArray[np.integer] | NDArray[np.floating]) -> NDArra
 class _Planner:
     """The state during one `plan_belady` call.
 
-    Every access is pushed on its next use's bucket. When more than C entries are live, the furthest bucket drops its
-    oldest entry. A bucket therefore drops a prefix of its entries, so counts suffice to determine the kept rows, and no
-    bucket is stored.
+    The horizon is the number of batches in the window (the planned batches) and the look-ahead. Bucket t below the
+    horizon stands for the rows whose next use is batch t. The buckets from the horizon on stand for rows without a
+    known next use, one for each hotness level, the hottest first.
+
+    Every access pushes its row as an entry on the bucket of the row's next use. Entries that would still be cached are
+    live. When more than C entries are live, the furthest bucket drops its oldest entry. So each bucket drops its first
+    entries, and the number of dropped entries suffices to know the kept rows. No bucket is stored.
     """
 
     def __init__(
@@ -113,8 +120,8 @@ class _Planner:
         self._num_batches = num_batches
         self._horizon = horizon
         num_buckets = horizon + (NUM_LEVELS if len(levels) else 1)
-        self._live = np.zeros(num_buckets, dtype=np.int64)
-        self._dropped = np.zeros(num_buckets, dtype=np.int64)
+        self._live = np.zeros(num_buckets, dtype=np.int64)  # live entries in each bucket
+        self._dropped = np.zeros(num_buckets, dtype=np.int64)  # dropped entries of each bucket
 
     def plan(
         self,
@@ -122,12 +129,16 @@ class _Planner:
         beyond: BatchReader,
         device: IdArray,
     ) -> CachePlan:
-        """Run the passes: link backwards, count forwards, assign slots forwards."""
+        """Run three passes: link (backwards), count and assign (both forwards).
+
+        The first pass writes each access's bucket into ``actions``. The second pass counts the entries that each
+        bucket drops. The third pass turns the buckets into actions.
+        """
         offsets = np.concatenate([[0], np.cumsum(window.lengths)])
         actions = np.empty(int(offsets[-1]), dtype=np.int32)
         parts = [actions[start:stop] for start, stop in pairwise(offsets)]
-        # The pass goes backwards over the look-ahead and then the window: at each access, the table holds its node's
-        # next use. Rows on the device are marked first, so that no access links them.
+        # The first pass goes backwards over the look-ahead and then the window, so that at each access the table holds
+        # the node's next use. Rows on the device are marked before, so that no access links them.
         self._table.begin(self._horizon)
         self._table.put(device, DEVICE)
         for batch in reversed(range(len(beyond))):
@@ -151,7 +162,7 @@ class _Planner:
         )
 
     def _link(self, nodes: NDArray[np.integer], batch: int, buckets: NDArray[np.int32]) -> None:
-        """Write the bucket for each access in ``batch``, and set ``batch`` as its nodes' next use."""
+        """Write the bucket of each access in ``batch``, and make ``batch`` the next use of its nodes."""
         table = self._table
         table.reserve(len(nodes))
         added, bad = kernels.link(
@@ -173,7 +184,10 @@ class _Planner:
         table.num_keys += added
 
     def _count(self, parts: list[NDArray[np.int32]]) -> tuple[IdArray, IdArray]:
-        """Return each batch's hits and host accesses, and write the number of dropped entries per bucket."""
+        """Count each bucket's dropped entries in ``_dropped``.
+
+        Returns each batch's hits, and its accesses to rows that are not on the device, both (S,).
+        """
         table = self._table
         hits = np.zeros(len(parts), dtype=np.int64)
         lengths = np.zeros(len(parts), dtype=np.int64)
@@ -204,8 +218,8 @@ class _Planner:
     ) -> tuple[IdArray, IdArray]:
         """Turn buckets into actions in place. Return each batch's misses and admissions."""
         table = self._table
-        # The counts of live entries are no longer needed. The array now counts each bucket's visited entries. The first
-        # ``_dropped`` visited entries are dropped.
+        # The counts of live entries are no longer needed. This array now counts the entries of each bucket that the
+        # pass has visited. The first ``_dropped`` entries of a bucket are dropped, all later ones are kept.
         ranks = self._live
         ranks[:] = 0
         free = np.empty(len(self._content), dtype=np.int32)
@@ -223,7 +237,7 @@ class _Planner:
             free,
         )
         for batch, actions in enumerate(parts):
-            found, admissions[batch], num_free = kernels.assign(
+            num_hits, admissions[batch], num_free = kernels.assign(
                 window.read(batch),
                 actions,
                 table.keys,
@@ -235,10 +249,10 @@ class _Planner:
                 self._content,
                 scratch,
             )
-            if num_free < 0 or found != hits[batch]:
+            if num_free < 0 or num_hits != hits[batch]:
                 raise PlanError(
-                    f"batch {batch} would hit {found} rows where {hits[batch]} are due: a row is resident in two "
-                    "slots. Pass resident_after of the plan before, unchanged"
+                    f"batch {batch} has {num_hits} hits, and {hits[batch]} were counted: a row is resident in two "
+                    "slots. Pass resident_after of the previous plan, unchanged"
                 )
         return lengths - hits, admissions
 
@@ -252,8 +266,9 @@ def _checked_levels(hotness: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _new_table(window: BatchReader, beyond: BatchReader, content: IdArray, device: IdArray) -> PlannerTable:
+    """Return a table for all ids in the arguments."""
     highest = max(
         window.highest(), beyond.highest(), int(content.max(initial=-1)), int(device.max(initial=-1))
     )
-    named = window.num_accesses + beyond.num_accesses + len(content) + len(device)
-    return PlannerTable.for_trace(highest + 1, named)
+    num_ids = window.num_accesses + beyond.num_accesses + len(content) + len(device)
+    return PlannerTable.for_trace(highest + 1, num_ids)

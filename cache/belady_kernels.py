@@ -1,4 +1,13 @@
-"""The loops in Belady's planner. They check ids; the callers check dtypes and shapes."""
+"""The loops in Belady's planner. They check ids; the callers check dtypes and shapes.
+
+`belady` explains the algorithm: each access pushes its row as an entry on the bucket of the row's next use, and the
+furthest buckets drop entries when more than C are live. The kernels share these arguments:
+
+- keys, values, base: the arrays of a `PlannerTable`, which holds each node's next use and later its slot;
+- horizon: number of batches with known uses; levels: (N,) hotness of the nodes, or empty;
+- live, dropped: number of live and of dropped entries in each bucket; ranks: number of entries visited so far;
+- content: (C,) the row in each slot, -1 if empty; free: a stack of the empty slots.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +25,15 @@ if TYPE_CHECKING:
 
     from gloader.types import IdArray
 
-NO_ACTIONS: Final = np.empty(0, dtype=np.int32)
-_TOP_LEVEL: Final = 255
-_AHEAD: Final = 24  # accesses; without prefetches, branches that depend on a random load wait for each load
+NO_ACTIONS: Final = np.empty(0, dtype=np.int32)  # in place of buckets: `link` writes none
+_TOP_LEVEL: Final = 255  # the hottest level
+# Accesses between the prefetch of a table entry and its read. Without prefetches each branch waits for a random load.
+_AHEAD: Final = 24
 
 
 @njit(cache=True, nogil=True)
 def _bucket(value: int, node: int, base: int, horizon: int, levels: NDArray[np.uint8]) -> int:
-    """Return a table entry's bucket: its batch, or a bucket beyond the horizon by coldness. Pure."""
+    """Return the bucket of ``node`` with the table entry ``value``: its batch, or a later one by hotness. Pure."""
     batch = base - value
     if 0 <= batch < horizon:
         return batch
@@ -45,11 +55,12 @@ def link(
     levels: NDArray[np.uint8],
     buckets: NDArray[np.int32],
 ) -> tuple[int, int]:
-    """Walk one batch in the backward pass. Return new keys and the first bad position, or -1.
+    """Process one batch in the backward pass: write the accesses' buckets, and make ``batch`` their nodes' next use.
 
-    An id is bad if it is out of range or occurs twice.
+    Returns the number of new keys, and the first position with a bad id, or -1. An id is bad if it is out of range or
+    occurs twice.
     """
-    here = to_int(base) - batch
+    stored_batch = to_int(base) - batch
     is_hashed = keys.shape[0] > 0
     added = 0
     fetch_end = 0 if is_hashed else nodes.shape[0] - _AHEAD
@@ -65,7 +76,7 @@ def link(
             added += 1
         # If the node is already linked to this batch, the batch contains it twice.
         value = to_int(values[place])
-        if value == here:
+        if value == stored_batch:
             return added, position
         if buckets.shape[0]:
             if value == DEVICE:
@@ -73,7 +84,7 @@ def link(
             else:
                 buckets[position] = _bucket(value, node, base, horizon, levels)
         if value != DEVICE:
-            values[place] = here
+            values[place] = stored_batch
     return added, -1
 
 
@@ -87,7 +98,7 @@ def push_resident(
     levels: NDArray[np.uint8],
     live: IdArray,
 ) -> int:
-    """Push the rows that are already cached. Return their number, or -1 if an id is out of range."""
+    """Push the rows that are cached at the beginning. Return their number, or -1 if an id is out of range."""
     total = 0
     for slot in range(content.shape[0]):
         node = content[slot]
@@ -104,6 +115,7 @@ def push_resident(
 
 @njit(cache=True, nogil=True)
 def _lookup(node: int, keys: IdArray, values: NDArray[np.int32]) -> int:
+    """Return the table entry of ``node``, or NOTHING for a node outside a hash table."""
     place = cell(keys, node)
     if keys.shape[0] and keys[place] == -1:
         return NOTHING
@@ -120,7 +132,7 @@ def push_and_drop(
     total: int,
     capacity: int,
 ) -> tuple[int, int, int]:
-    """Push a batch's accesses, then drop from the furthest buckets down to ``capacity``.
+    """Push a batch's accesses, then drop entries of the furthest buckets until ``capacity`` are live.
 
     No bucket between ``far`` and the horizon is occupied, so the search for the furthest bucket starts at ``far``
     instead of the end of a long trace. Returns the new ``far``, the live accesses, and the batch's host accesses.
@@ -161,7 +173,10 @@ def keep_resident(
     dropped: IdArray,
     free: NDArray[np.int32],
 ) -> int:
-    """Assign the remaining resident rows their slots, and push all other slots on ``free``. Return their number."""
+    """Write the slots of the resident rows that stay into the table, and push all other slots on ``free``.
+
+    Returns the number of free slots.
+    """
     # Slots are visited from the last one down, so that the first slots are on top of the free list and are used first.
     num_free = 0
     for slot in range(content.shape[0] - 1, -1, -1):
@@ -201,9 +216,9 @@ def assign(
 ) -> tuple[int, int, int]:
     """Turn one batch's buckets into actions. Return hits, admissions and free slots (-1 if too few).
 
-    Within a bucket the first entries are dropped first. Misses come before hits, because keeping a row that already has
-    a slot costs no copy. Slots freed by hits are available to misses, because hits are copied out before rows enter.
-    ``hits`` (2, U) is scratch.
+    The order decides which entries of a bucket are dropped, because the first ones are. Misses are visited before hits:
+    to keep a row that already has a slot costs no copy. Admitted rows get their slots last: hits are copied out before
+    rows enter, so a slot freed by a hit may be used. ``hits`` (2, U) is scratch for positions and slots.
     """
     num_hits, waiting = 0, 0
     fetch_end = 0 if keys.shape[0] else nodes.shape[0] - _AHEAD
@@ -233,7 +248,6 @@ def assign(
             free[num_free] = slot
             num_free += 1
         ranks[bucket] += 1
-    # Admissions come last, because then every slot that a hit freed is available.
     if waiting > num_free:
         return num_hits, waiting, -1
     if waiting:

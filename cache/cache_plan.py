@@ -1,4 +1,8 @@
-"""A cache plan: the host cache's action for every access in a superbatch."""
+"""A cache plan: the host cache's action for every access in a superbatch.
+
+An access is one row that one batch needs. Its action is a hit in a slot, a miss that bypasses the cache, a miss that
+enters a slot, or a row on the device (see `actions`). A batch's actions expand to its `CacheStep`.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +29,12 @@ if TYPE_CHECKING:
 class CachePlan:
     """The host cache's actions for each batch in a superbatch. Holds a reference to the trace, no copy.
 
-    `step` expands one batch's plan into a `CacheStep`. ``actions`` takes 4 bytes per access. When a batch executes, its
-    nodes are available again, so `without_trace` suffices, with `batch_actions` and `batch_step`.
+    `step` expands one batch's actions into a `CacheStep`. The actions take 4 bytes per access. At execution the caller
+    has the batch's nodes, so a plan `without_trace` suffices then: pass `batch_actions` and the nodes to `batch_step`.
     """
 
     capacity: int  # C, the cache's slots
-    accesses: Sequence[NDArray[np.integer]]  # S arrays of unique ids, the trace; empty without it
+    accesses: Sequence[NDArray[np.integer]]  # the trace: S arrays of unique ids; empty after `without_trace`
     offsets: IdArray  # (S + 1,) start of each batch in `actions`
     actions: Actions  # (A,) codes from `gloader.cache.actions`
     hits: IdArray  # (S,) hits per batch
@@ -97,7 +101,9 @@ class CachePlan:
         """
         rows = np.empty(int(self.misses[batch]), dtype=np.int64)
         if select_misses(self._nodes(batch), self.batch_actions(batch), rows) != len(rows):
-            raise PlanError(f"batch {batch}: the plan counts {len(rows)} misses, its actions are others")
+            raise PlanError(
+                f"batch {batch}: the plan counts {len(rows)} misses, but its actions have another number"
+            )
         return rows
 
     def _nodes(self, batch: int) -> NDArray[np.integer]:
@@ -108,7 +114,7 @@ class CachePlan:
         return np.ascontiguousarray(self.accesses[batch])
 
     def validate(self, resident: IdArray, accesses: Sequence[NDArray[np.integer]] | None = None) -> None:
-        """Replay the plan on slot contents only, and check its every promise. O(A + C).
+        """Replay the plan on the slots' contents, without rows, and check every action. O(A + C).
 
         Parameters
         ----------
@@ -147,6 +153,7 @@ class CachePlan:
         self._check_end(content)
 
     def _contradiction(self, batch: int, position: int, node: int, content: IdArray) -> str:
+        """Return the message for an action that contradicts the slots' ``content``."""
         action = int(self.batch_actions(batch)[position])
         where = f"batch {batch}, position {position}, node {node}"
         slot = action if action >= 0 else ADMIT - action

@@ -1,6 +1,11 @@
 """Miss-ratio curves: the exact miss count for every cache size, from one pass over a trace.
 
-`ReuseProfile` holds measured row reuse over a few batches, and `cache_outlook` predicts a cache's hits.
+An access is one row that a batch needs. A row's next use is the next batch that needs it. MIN is Belady's policy, which
+evicts the row with the furthest next use. The stack distance of an access is the number of different rows used since
+the row's last access. A curve is made of straight lines; a corner is a capacity at which the slope changes.
+
+The curves need the whole trace. `measure_reuse` measures a few batches instead, and `cache_outlook` predicts from its
+`ReuseProfile` how many rows a cache of any size misses per batch.
 """
 
 from __future__ import annotations
@@ -26,40 +31,41 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-# Accesses are bits, 64 per word and 256 per block. The prefix sums of a batch have one entry per block, and at most
-# four words are counted one by one.
+# `_stack_distances` stores a bit per access: 64 bits per word, 256 per block (base-2 logarithms here). The prefix sums
+# have one entry per block, so at most four words are counted one by one.
 _WORD_BITS: Final = 6
 _BLOCK_BITS: Final = 8
-_AHEAD: Final = 24
+_AHEAD: Final = 24  # accesses between the prefetch of an entry and its read
+# Masks and shifts of `_popcount`.
 _ONE, _TWO, _FOUR, _TOP_BYTE = np.uint64(1), np.uint64(2), np.uint64(4), np.uint64(56)
 _ODD_BITS, _ODD_PAIRS = np.uint64(0x5555555555555555), np.uint64(0x3333333333333333)
 _ODD_HALVES, _EVERY_BYTE = np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(0x0101010101010101)
 _ALL_BITS = np.uint64(2**64 - 1)
-_NO_LEVELS = np.empty(0, dtype=np.uint8)
+_NO_LEVELS = np.empty(0, dtype=np.uint8)  # no hotness levels, for the planner's kernel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MissCurve:
-    """The misses at every capacity, exact for whole numbers of slots and linear between two corners."""
+    """The misses at every capacity: exact for whole numbers of slots, and linear between two corners."""
 
-    capacities: IdArray  # (K,) ascending; the first capacity is 0
-    misses: IdArray  # (K,) at these capacities; the last value holds for every larger capacity
-    num_accesses: int
+    capacities: IdArray  # (K,) slots at the corners, ascending; the first capacity is 0
+    misses: IdArray  # (K,) misses at these capacities; the last value holds for every larger capacity
+    num_accesses: int  # accesses in the trace
 
     def misses_at(self, capacities: IdArray) -> IdArray:
         """Return the misses at ``capacities`` (M,) as (M,) int64. Pure."""
-        asked = np.minimum(np.asarray(capacities, dtype=np.int64), self.capacities[-1])
-        right = np.searchsorted(self.capacities, asked)
+        slots = np.minimum(np.asarray(capacities, dtype=np.int64), self.capacities[-1])
+        right = np.searchsorted(self.capacities, slots)
         left = np.maximum(right - 1, 0)
         run = np.maximum(self.capacities[right] - self.capacities[left], 1)
-        fallen = (self.misses[left] - self.misses[right]) // run
-        return np.asarray(self.misses[right] + fallen * (self.capacities[right] - asked), dtype=np.int64)
+        per_slot = (self.misses[left] - self.misses[right]) // run
+        return np.asarray(self.misses[right] + per_slot * (self.capacities[right] - slots), dtype=np.int64)
 
 
 def next_use_counts(accesses: Sequence[NDArray[np.integer]], num_nodes: int) -> IdArray:
-    """Count, for each pair of batches (b, t), b's accesses whose next use is in t. O(A + T^2). Pure.
+    """Count, for each pair of batches (b, t), the accesses in b whose next use is in t. O(A + T^2). Pure.
 
-    MIN needs no more facts about a trace of T batches: rows with the same next use are interchangeable.
+    MIN's hits follow from these counts alone, because rows with the same next use are interchangeable.
 
     Parameters
     ----------
@@ -203,7 +209,11 @@ def _without_straight_corners(capacities: IdArray, misses: IdArray, num_accesses
 
 @njit(cache=True, nogil=True)
 def _count_hits(counts: IdArray, capacity: int) -> int:
-    """Run MIN with bypass on the counts."""
+    """Return MIN's hits with bypass, from the counts of `next_use_counts` (T, T).
+
+    ``live[t]`` counts the cached rows whose next use is in batch t. After each batch, rows with the furthest next use
+    leave until at most ``capacity`` rows remain.
+    """
     num_batches = counts.shape[0]
     live = np.zeros(num_batches, dtype=np.int64)
     total, hits = 0, 0
@@ -215,7 +225,6 @@ def _count_hits(counts: IdArray, capacity: int) -> int:
             live[later] += counts[batch, later]
             total += counts[batch, later]
         far = num_batches - 1
-        # This works like the planner, but on counts, because rows with the same next use are interchangeable.
         while total > capacity:
             while live[far] == 0:
                 far -= 1
@@ -227,7 +236,7 @@ def _count_hits(counts: IdArray, capacity: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _largest_useful(counts: IdArray) -> int:
-    """Return the most rows that are worth keeping at the same time."""
+    """Return the largest number of rows with a next use at any time: more slots gain nothing."""
     num_batches = counts.shape[0]
     live = np.zeros(num_batches, dtype=np.int64)
     total, most = 0, 0
@@ -242,6 +251,7 @@ def _largest_useful(counts: IdArray) -> int:
 
 @njit(cache=True, nogil=True)
 def _popcount(word: np.uint64) -> int:
+    """Return the number of bits that are set in ``word``."""
     word = word - ((word >> _ONE) & _ODD_BITS)
     word = (word & _ODD_PAIRS) + ((word >> _TWO) & _ODD_PAIRS)
     word = (word + (word >> _FOUR)) & _ODD_HALVES
@@ -254,8 +264,11 @@ def _stack_distances(
 ) -> None:
     """Add the stack distances for the batch at ``start`` in the trace, and make its rows the most recent.
 
-    ``newest`` has a bit for each access so far that is its node's last one; ``last`` is this access. All distances in a
-    batch are taken before a bit changes, so the same prefix sums over blocks with 256 bits serve all of them.
+    ``last`` (N,) is the number of each node's last access, -1 if none. ``newest`` has a bit for each access so far,
+    which is set if the access is the last one of its node. An access's distance is the number of bits set after its
+    node's last access: all bits less those up to it, from prefix sums ``before`` over the blocks. All distances in a
+    batch are taken before a bit changes, so the same prefix sums serve the whole batch. ``distances[d]`` counts the
+    accesses with distance d.
     """
     num_blocks = (start >> _BLOCK_BITS) + 1
     before = np.empty(num_blocks, dtype=np.int64)
@@ -288,16 +301,17 @@ def _stack_distances(
         newest[at >> _WORD_BITS] |= _ONE << np.uint64(at & 63)
 
 
-# Most batches in a look-ahead: a superbatch and a half with 512 batches, and some more.
+# Largest reuse distance in a profile, in batches. It covers Belady's look-ahead of a superbatch and a half with 512
+# batches, and some more.
 _HORIZON: Final = 1024
-_MOST: Final = 1.0 - 1e-6  # largest probability
+_MOST: Final = 1.0 - 1e-6  # largest probability in the model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ReuseProfile:
-    """Reuse distances for a batch's rows."""
+    """How soon a batch's rows are used again. A reuse distance is the number of batches until the next use."""
 
-    rows: float  # U, per batch
+    rows: float  # U, mean number of rows per batch
     num_nodes: int  # N
     # (D,) rows whose next use is 1, 2, ... D batches later. The other rows' next use is later or never.
     next_uses: NDArray[np.float64]
@@ -307,7 +321,7 @@ class ReuseProfile:
 class CacheOutlook:
     """A batch's misses in the long run, for every cache size. A larger cache never has more misses."""
 
-    profile: ReuseProfile
+    profile: ReuseProfile  # the profile behind the prediction
     capacities: NDArray[np.float64]  # (K,) slots, ascending
     hits: NDArray[np.float64]  # (K,) hits per batch at these capacities
     distances: NDArray[np.float64]  # (K,) batches to the next use; rows with a nearer next use are hits
@@ -321,7 +335,7 @@ class CacheOutlook:
         later = self.profile.next_uses[: num_batches - 1]
         distance = np.arange(1, len(later) + 1)
         nearest = float(np.interp(capacity, self.capacities, self.distances))
-        # A row with several misses in the superbatch counts only once, with its last miss.
+        # A row with several misses in these batches counts only once, with its last miss.
         missed = np.clip(distance - nearest, 0.0, 1.0)
         again = float(((num_batches - distance) * missed * later).sum())
         each = self.misses(capacity)
@@ -349,26 +363,27 @@ def measure_reuse(batches: Sequence[IdArray], num_nodes: int) -> ReuseProfile:
     rows = float(np.mean([len(batch) for batch in batches])) if batches else 0.0
     counts = next_use_counts(batches, num_nodes) if len(batches) > 1 else np.zeros((1, 1), np.int64)
     measured = [float(np.mean(np.diagonal(counts, distance))) for distance in range(1, len(batches))]
-    found = np.zeros(_HORIZON)
-    found[: len(measured)] = measured
+    next_uses = np.zeros(_HORIZON)
+    next_uses[: len(measured)] = measured
     if rows > 0 and measured and measured[0] > 0:
-        _carry_on(found, rows, measured)
+        _extrapolate(next_uses, rows, measured)
     # The estimates for later batches may exceed the remaining rows, so they are bounded.
-    room = np.maximum(rows - np.concatenate([[0.0], np.cumsum(found)[:-1]]), 0.0)
-    return ReuseProfile(rows=rows, num_nodes=num_nodes, next_uses=np.minimum(found, room))
+    room = np.maximum(rows - np.concatenate([[0.0], np.cumsum(next_uses)[:-1]]), 0.0)
+    return ReuseProfile(rows=rows, num_nodes=num_nodes, next_uses=np.minimum(next_uses, room))
 
 
-def _carry_on(found: NDArray[np.float64], rows: float, measured: list[float]) -> None:
-    """Extrapolate from the ``measured`` distances."""
+def _extrapolate(next_uses: NDArray[np.float64], rows: float, measured: list[float]) -> None:
+    """Write ``next_uses`` behind the ``measured`` distances, by the model of `measure_reuse`."""
     first = min(measured[0] / rows, _MOST)  # share of a batch's rows that are also in the next batch
     second = min(max(1 - measured[1] / measured[0], first), _MOST) if len(measured) > 1 else first
-    # A beta distribution with these moments. If all nodes are alike, the distribution is narrow and the ratio constant.
+    # ``total`` and ``other`` are parameters of the beta distribution with these moments. They give the ratio between
+    # consecutive entries. If all nodes are alike, the distribution is narrow and the ratio constant.
     spread = second - first
     total = max(1 + first - 2 * second, 0.0) / spread if spread > 1e-9 else 0.0
     other = total - (first * (total + 1) - 1)
-    for distance in range(len(measured), len(found)):
+    for distance in range(len(measured), len(next_uses)):
         ratio = (other + distance - 1) / (total + distance + 1) if spread > 1e-9 else 1 - first
-        found[distance] = found[distance - 1] * min(max(ratio, 0.0), 1.0)
+        next_uses[distance] = next_uses[distance - 1] * min(max(ratio, 0.0), 1.0)
 
 
 def cache_outlook(
@@ -376,9 +391,9 @@ def cache_outlook(
 ) -> CacheOutlook:
     """Return the misses for every cache size in the long run. Pure.
 
-    Belady's policy keeps the rows with the nearest next use: all rows below some distance, each for that many batches.
-    It sees its superbatch and the next one. The other policies are modelled as LRU. LRU keeps each row until as many
-    different rows as the cache holds have been used.
+    Belady's policy keeps the rows with the nearest next use: all rows below some reuse distance, each for that many
+    batches. The policy sees its superbatch and the next one. The other policies are modelled as LRU, which keeps a row
+    until as many other rows were used as the cache has slots.
 
     Parameters
     ----------
@@ -396,14 +411,15 @@ def cache_outlook(
     elif policy == "belady":
         # The look-ahead lasts from the middle of the superbatch to the end of the next one.
         uses = uses * np.clip(1.5 * num_batches + 0.5 - distances, 0.0, 1.0)
+    # ``hits[d]``: hits per batch if every row with a reuse distance up to d is a hit. ``held[d]``: slots for this.
     hits = np.concatenate([[0.0], np.cumsum(uses)])
     if policy == "belady":
         held = np.concatenate([[0.0], np.cumsum(distances[: len(uses)] * uses)])
     else:
         held = np.concatenate([[0.0], np.cumsum(profile.rows - hits[:-1])])
     inside = (held < profile.num_nodes) & (np.concatenate([[1.0], np.diff(held)]) > 0)
-    # Spare slots hold rows without a known use. With a slot for each node there are no misses. A table without nodes
-    # has no smaller cache size.
+    # The curve ends at a slot for each node. Spare slots then hold rows without a known use, so nothing is missed,
+    # except by a policy that drops these rows.
     is_blind = (is_reset or policy == "none") and bool(inside.any())
     last = hits[inside][-1] if is_blind else profile.rows
     return CacheOutlook(

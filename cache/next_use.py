@@ -1,4 +1,7 @@
-"""The planner's node table: each node's next use, and then its slot."""
+"""The planner's node table: each node's next use, and then its slot.
+
+A direct table has an entry for every node. A hash table has a cell (key and entry) for every node in the trace.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,14 @@ if TYPE_CHECKING:
 
     from gloader.types import IdArray
 
-NOTHING: Final = -1  # no slot, no known use
-DEVICE: Final = -(2**31)
-_FIRST_BASE: Final = -2
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
-_MAX_LOAD: Final = 0.5
-_DIRECT_BYTES: Final = 4
-_CELL_BYTES: Final = 12
-_HASH_BYTES_PER_ACCESS: Final = 24  # most bytes, if all accesses differ; half of the cells are empty
+NOTHING: Final = -1  # the entry of a node without a slot and without a known use
+DEVICE: Final = -(2**31)  # the entry of a node whose row is on the device
+_FIRST_BASE: Final = -2  # the first plan's entry for batch 0, below NOTHING
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # of Fibonacci hashing: 2**64 divided by the golden ratio
+_MAX_LOAD: Final = 0.5  # share of occupied cells above which a hash table grows
+_DIRECT_BYTES: Final = 4  # bytes per node in a direct table
+_CELL_BYTES: Final = 12  # bytes per cell: an int64 key and an int32 entry
+_HASH_BYTES_PER_ACCESS: Final = 24  # bytes per access if all nodes differ: an occupied cell and an empty one
 
 
 def table_bytes(num_nodes: int, num_accesses: int) -> int:
@@ -39,11 +42,11 @@ def _hash_bytes(num_accesses: int) -> int:
 
 
 class PlannerTable:
-    """One int32 per node: a slot (>= 0), a batch in the current plan, or nothing. Not thread-safe.
+    """One int32 entry per node: a slot (>= 0), a batch in the current plan, NOTHING or DEVICE. Not thread-safe.
 
-    With a given number of nodes, the table is direct, with 4 bytes per node. Otherwise it is a hash table that grows
-    with its nodes. A batch t is stored as ``base - t``, and each plan takes a lower ``base``, so earlier plans' entries
-    become void without being cleared.
+    With ``num_nodes``, the table is direct, with 4 bytes per node. Without, it is a hash table that grows with its
+    nodes. Batch t is stored as ``base - t``. Each plan takes a lower ``base``, so that earlier plans' entries are no
+    batches of this plan and need not be cleared.
     """
 
     def __init__(self, num_nodes: int | None = None) -> None:
@@ -76,16 +79,16 @@ class PlannerTable:
         if self.num_nodes is None:
             self.keys[:] = -1
             self.num_keys = 0
-        # An interrupted plan left batches behind that this plan would mistake for its own. The batches' values fall
-        # from plan to plan and must not reach the device mark.
+        # The entries are cleared in two cases. An interrupted plan left batches behind that this plan would take for
+        # its own batches. Or the base, which falls from plan to plan, would come near to DEVICE.
         if not self._is_clean or self.num_nodes is None or self.base - 2 * horizon <= DEVICE + 1:
             self.values[:] = NOTHING
             self.base = _FIRST_BASE
         self._is_clean = False
 
     def end(self, horizon: int) -> None:
-        """End a plan. Its entries become void, except slots for a plan that names their nodes."""
-        # The next plan's batches have values below this plan's, so the old values become meaningless.
+        """End a plan, so that its batches become void. Slots stay in the table."""
+        # The next plan's batches have entries below this plan's, so the old entries mean no batch.
         self.base -= horizon
         self._is_clean = True
 
@@ -119,7 +122,7 @@ class PlannerTable:
 
 @njit(cache=True, nogil=True)
 def cell(keys: IdArray, node: int) -> int:
-    """Return ``node``'s index: itself in a direct table, its present or future place in a hash table."""
+    """Return the index of ``node``: the node itself in a direct table, its present or future cell in a hash table."""
     size = keys.shape[0]
     if size == 0:
         return node
@@ -132,6 +135,7 @@ def cell(keys: IdArray, node: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _put(ids: IdArray, value: np.int32, keys: IdArray, values: NDArray[np.int32]) -> int:
+    """Set ``value`` for all ``ids``; return the number of new keys, or -1 if an id is out of range."""
     added = 0
     for i in range(ids.shape[0]):
         node = ids[i]

@@ -1,4 +1,8 @@
-"""Planners for consecutive superbatches: Belady's planner, and every other policy in the same form."""
+"""Planners for consecutive superbatches: Belady's planner, and every other policy in the same form.
+
+A planner turns a superbatch's trace into a `CachePlan`: the host cache's action for each access. It plans ahead of the
+execution, so it keeps the cache content that its last plan will leave behind.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +31,9 @@ if TYPE_CHECKING:
 
 PlannerName = Literal["belady", PolicyName]
 
-# Bytes per slot besides its feature row. Every policy: a tag. Belady: the row's id in the current plan and the next
-# one, and a place on the free list. An online policy: the id in two plans and the queues, links, a mark and a stamp.
-# Bytes per node: its slot and, for S3-FIFO, the time of its eviction.
+# Bytes per slot, in addition to its feature row. Every policy: a tag. Belady: the row's id in the current plan and in
+# the next one, and an entry in the free list. An online policy: the id in two plans and in the queue, links, a mark and
+# a stamp. Bytes per node: its slot and, for S3-FIFO, the time of its eviction.
 _TAG_BYTES: Final = 8
 _BELADY_BYTES: Final = 8 + 8 + 4
 _QUEUE_BYTES: Final = 8 + 8 + 8 + 8 + 1 + 8
@@ -42,7 +46,7 @@ class SuperbatchPlanner(Protocol):
 
     @property
     def resident(self) -> IdArray:
-        """(<= C,) row in each slot when the next plan begins, -1 if empty."""
+        """(<= C,) the row in each slot when the next plan begins, -1 if empty."""
         ...
 
     def plan(self, accesses: Accesses, lookahead: Accesses = ()) -> CachePlan:
@@ -66,7 +70,7 @@ class SuperbatchPlanner(Protocol):
 
 
 class BeladyPlanner:
-    """Belady's MIN: each plan begins with the last plan's final content and looks ahead.
+    """Belady's MIN. Each plan begins with the last plan's final content, and knows the uses in its look-ahead.
 
     Parameters
     ----------
@@ -75,8 +79,8 @@ class BeladyPlanner:
     resident : (<= C,) row in each slot, -1 if empty
     reset : every superbatch starts from an empty cache without look-ahead (Park et al., "Ginex", VLDB'22)
     device_resident : ids on the device
-    expected_accesses : accesses in a superbatch and its look-ahead. The table is hashed if that makes it smaller. None
-        means a direct table.
+    expected_accesses : accesses in a superbatch and its look-ahead. From them follows which kind of table is smaller,
+        see `PlannerTable.for_trace`. None means a direct table.
 
     Raises
     ------
@@ -132,7 +136,7 @@ class BeladyPlanner:
         return plan
 
     def restart(self, resident: IdArray) -> None:
-        """Continue from ``resident`` (<= C,). If a row is in two slots, because one was freed, the first counts.
+        """Continue from ``resident`` (<= C,). If a row is in two slots, only the first one counts.
 
         Raises
         ------
@@ -140,7 +144,7 @@ class BeladyPlanner:
             There are more rows than slots, or an entry is below -1.
         """
         self._resident = initial_content(NO_ROWS if self._reset else resident, self._capacity)
-        # A freed slot keeps its row until another row enters. Meanwhile the row may have been admitted again.
+        # A freed slot keeps its row until another row enters. Meanwhile the same row may enter a second slot.
         filled = np.flatnonzero(self._resident >= 0)
         _, first = np.unique(self._resident[filled], return_index=True)
         again = np.ones(len(filled), dtype=np.bool_)
@@ -195,13 +199,15 @@ class PolicyPlanner:
         )
 
     def restart(self, resident: IdArray) -> None:  # noqa: ARG002  SuperbatchPlanner's
-        """Start from the policy's initial content, which is still in its slots: no rows, or rows that never change.
+        """Start from the policy's initial content. ``resident`` is not used.
 
-        An online policy starts with empty slots, so ``resident`` rows are overwritten.
+        A static policy's rows are still in their slots. An online policy starts with empty slots and overwrites the
+        rows in the cache.
         """
         self._policy.restart()
 
     def _decide(self, nodes: NDArray[np.integer], actions: Actions) -> None:
+        """Write one batch's actions; rows on the device get ON_DEVICE."""
         if self._on_device is None:
             self._policy.decide(nodes, actions)
             return
@@ -251,7 +257,7 @@ def make_planner(
         )
     if name not in get_args(PolicyName):
         raise ConfigError(f"policy {name!r} is not one of belady, {', '.join(get_args(PolicyName))}")
-    # A mask replaces the list, because each access looks it up.
+    # A mask replaces the list of ids, because every access is looked up.
     on_device = None
     if len(device_resident):
         on_device = np.zeros(num_nodes, dtype=np.bool_)

@@ -1,4 +1,9 @@
-"""The host cache: it executes the steps from a plan or policy on a preallocated row buffer."""
+"""The host cache: it executes the steps from a plan or policy on a preallocated row buffer.
+
+A step says for one batch which rows are hits (copied from slots), which are misses (read from the source), and which
+misses are admitted (kept in a slot). A slot's tag is the id of the row in it. The batch buffer may have another
+dtype than the slots: a hit is then converted on its way to the buffer, and an admitted row on its way back.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +27,15 @@ if TYPE_CHECKING:
 
     from gloader.types import CacheStep, FeatureSource, IdArray, ReadStats
 
-_PARALLEL_BYTES: Final = 1 << 20  # a smaller part is copied before a thread wakes
+# Bytes of hits per copy thread, at least. A thread takes longer to wake than to copy less.
+_PARALLEL_BYTES: Final = 1 << 20
 
 
 class SlotCache:
     """C rows in memory, each tagged with its node id. Owns its copy threads until `close`.
 
-    Nothing is allocated per batch. Only one gather executes steps at a time, while another thread may `copy_held` rows.
-    If a hit's slot holds another row, the hit raises an error.
+    Nothing is allocated per batch. Only one thread may execute steps; other threads may call `copy_held` meanwhile.
+    Each hit is checked: if its slot holds another row, PlanError is raised.
 
     Parameters
     ----------
@@ -62,7 +68,7 @@ class SlotCache:
         rows = aligned_bytes(capacity * dim * np.dtype(dtype).itemsize)
         self._rows: NDArray[Any] = rows.view(dtype).reshape(capacity, dim)
         self._form = RowFormat(dtype=self._rows.dtype, dim=dim, is_bfloat16=is_bfloat16, scale=scale)
-        self._way = self._form.way
+        self._way = self._form.way  # the conversion to and from float32; see `RowFormat`
         self._scale = np.empty(0, dtype=np.float32) if scale is None else np.ascontiguousarray(scale)
         # These views show the same memory as bytes, halves and words, because a kernel takes arrays with one dtype.
         self._octets = self._rows.reshape(-1).view(np.uint8)
@@ -87,7 +93,7 @@ class SlotCache:
         return self._rows.nbytes + self._tags.nbytes
 
     def fill(self, rows: IdArray, source: FeatureSource, *, chunk_rows: int = 1 << 16) -> None:
-        """Read ``rows`` into the first slots, piece by piece, and empty the other slots.
+        """Read ``rows`` into the first slots, in chunks, and empty the other slots.
 
         Parameters
         ----------
@@ -114,12 +120,12 @@ class SlotCache:
         self._tags[:] = -1
 
     def copy_held(self, wanted: IdArray, out: NDArray[np.uint8], /) -> NDArray[np.bool_]:
-        """Copy the cached rows among ``wanted`` in stored form. Return their mask (M,). Thread-safe.
+        """Copy the cached rows among ``wanted`` in stored form. Return the mask of copied rows (M,). Thread-safe.
 
         Parameters
         ----------
         wanted : (M,) row ids, ascending
-        out : (M, R) the rows' bytes. Other rows' entries stay unchanged.
+        out : (M, R) uint8, receives the rows' bytes. The entries of rows that are not cached stay unchanged.
 
         Raises
         ------
@@ -135,7 +141,7 @@ class SlotCache:
         is_held = np.zeros(len(wanted), np.bool_)
         if not len(wanted):
             return is_held
-        # This finds candidate slots while they may change. The kernel checks their tags again.
+        # Another thread may change slots during this search. So the kernel checks the tags again under the lock.
         slots = np.flatnonzero((self._tags >= wanted[0]) & (self._tags <= wanted[-1]))
         rows = self._tags[slots]
         order = np.argsort(rows)
@@ -153,7 +159,7 @@ class SlotCache:
         return is_held
 
     def execute(self, step: CacheStep, nodes: IdArray, out: NDArray[Any], source: FeatureSource) -> ReadStats:
-        """Put a batch's rows into ``out``: copy the hits, read the misses, and keep some misses.
+        """Put a batch's rows into ``out``: copy the hits, read the misses, and admit some misses.
 
         If the read fails, the cache is unchanged.
 
@@ -236,8 +242,8 @@ class SlotCache:
         if is_inexact:
             raise FeatureValueError(
                 f"row {int(nodes[step.admit_pos[bad]])} of the batch has a value that the cache cannot hold as "
-                f"{self._stored_as}: it is not as stored. Admit rows before they are changed, or make the cache "
-                "with dtype float32"
+                f"{self._stored_as}, so it differs from the stored row. Admit rows before you change them, or make "
+                "the cache with dtype float32"
             )
         if bad >= 0:
             raise PlanError(
@@ -259,6 +265,7 @@ class SlotCache:
         self.close()
 
     def _copy(self, step: CacheStep, nodes: IdArray, out: NDArray[Any], start: int, stop: int) -> int:
+        """Copy the step's hits ``start:stop``; return the first bad hit, or -1."""
         bad: int
         if out.dtype == self._rows.dtype:
             bad = kernels.copy_hits(
@@ -301,7 +308,7 @@ class SlotCache:
 
 
 def _words(rows: NDArray[Any]) -> NDArray[Any]:
-    """Return ``rows`` (n, F) as a flat byte view with the widest integers that divide a row."""
+    """Return ``rows`` (n, F) as a flat view, with the widest integers that divide a row."""
     row_bytes = rows.itemsize * rows.shape[1]
     flat = rows.reshape(-1).view(np.uint8)
     # With the widest word that divides a row, the kernels copy up to eight bytes at once.

@@ -1,7 +1,9 @@
 """The slot cache's loops, which copy rows from and to their slots, unchanged or converted.
 
-Each loop checks its arguments and stops at the first contradiction. Positions and slots must be in range, and tags must
-be as planned.
+Each loop checks its arguments and stops at the first contradiction. Positions and slots must be in range, and the tag
+of a hit's slot must be the hit's node. ``tags`` (C,) is the id of the row in each slot, -1 if empty. ``nodes`` (U,) are
+the batch's ids. ``rows`` and ``out`` are flat; ``width`` is the number of elements per row. ``way`` is the conversion
+between the stored dtype and float32: BRAIN (bfloat16), HALF (float16), or int8 with a scale.
 """
 
 from __future__ import annotations
@@ -26,11 +28,11 @@ if TYPE_CHECKING:
 
     from gloader.types import IdArray
 
-# Hits' slots lie at random, so a row's first cache lines are prefetched eight rows early. The hardware prefetches the
-# rest of the row.
-_AHEAD: Final = 8
-_LINES: Final = 8
-_LINE_BYTES: Final = 64
+# The slots of hits are in random order, so a row's first cache lines are prefetched eight rows early. The hardware
+# prefetches the rest of the row.
+_AHEAD: Final = 8  # rows
+_LINES: Final = 8  # cache lines per row, at most
+_LINE_BYTES: Final = 64  # bytes per cache line
 
 
 @njit(cache=True, nogil=True)
@@ -74,9 +76,10 @@ def copy_held(
     out: NDArray[np.uint8],
     is_held: NDArray[np.bool_],
 ) -> int:
-    """Copy the ``wanted`` rows that their slots still hold, and return their number.
+    """Copy the rows among ``wanted`` that are still in their slots, and return their number.
 
-    ``rows`` and ``wanted`` are ascending. ``slots`` holds each row's slot at the time of the listing.
+    ``rows`` and ``wanted`` are ascending, and are merged. ``slots`` has the slot of each of ``rows`` as it was when
+    the caller listed them; the tags show whether the row is still there. ``octets`` are the cached rows' bytes.
     """
     count, at = 0, 0
     for i in range(wanted.shape[0]):
@@ -138,7 +141,7 @@ def widen_hits(
             return i
         if tags[slot] != nodes[position]:
             return i
-        # Each way has its own branch instead of one function for all, because only then the loops are vectorized.
+        # Each conversion has its own branch instead of one common function, because only then loops are vectorized.
         if way == BRAIN:
             widen_bfloat16(out, position * dim, halves, slot * dim, dim)
         elif way == HALF:
@@ -164,8 +167,8 @@ def narrow_admissions(
 ) -> tuple[int, bool]:
     """Admit rows like `admit`, converted from float32. ``bits`` is a view on ``out``.
 
-    Returns a position in the step, or -1, and a flag. The position is the first one out of range, with False, or the
-    first one whose row has no exact stored form, with True. This row's slot is left empty.
+    Returns the index of the first bad admission, or -1, and a flag. The flag is False if the admission is out of range,
+    and True if its row has no exact stored form. The slot of such a row is left empty.
     """
     for i in range(admit_pos.shape[0]):
         position, slot = admit_pos[i], admit_slot[i]

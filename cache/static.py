@@ -1,8 +1,10 @@
 """Static caches, which hold the same rows for a whole run: hot sets, inclusion probabilities, device plans.
 
-Hot sets rank nodes by degree or accesses. A node's inclusion probability in a batch follows from the graph only. A
-device plan holds the number of rows that fit, the chosen rows and their slots. `divide_device_bytes` divides the
-device's room over several node types' tables so that it saves the most bytes over the link.
+A row is one node's features. A slot is a row's place in the cache, and a slot map gives each node's slot. The hot set
+is the rows worth caching: those with the largest scores. A node's score is its degree, its accesses in presampled
+batches, or its inclusion probability, which is its chance to be in a batch and follows from the graph only.
+A device plan lists the rows that a GPU holds. `divide_device_bytes` shares a GPU's memory between the feature tables
+of several node types, so that the fewest bytes cross the link from the host.
 """
 
 from __future__ import annotations
@@ -67,8 +69,8 @@ def access_counts(accesses: Iterable[NDArray[np.integer]], num_nodes: int) -> Id
 
     Parameters
     ----------
-    accesses : int32 or int64 ids in 0..num_nodes-1: the batches of a presampled trace, or pieces of a graph's
-        in-neighbour lists
+    accesses : arrays of int32 or int64 ids in 0..num_nodes-1. They are the batches of a presampled trace, or a graph's
+        in-neighbours, cut into several arrays
 
     Returns
     -------
@@ -116,7 +118,7 @@ class SlotMap:
         return self._slot_of
 
     def look_up(self, nodes: NDArray[np.integer], slots: NDArray[np.int32]) -> None:
-        """Write the slots of ``nodes`` (U,), with ids in range, to ``slots``: -1 without a slot."""
+        """Write the slots of ``nodes`` (U,) to ``slots`` (U,), with -1 for nodes without a slot. Checks no ids."""
         np.take(self._slot_of, nodes, out=slots, mode="clip")  # this mode writes without a buffer
 
     def split(self, nodes: IdArray) -> CacheStep:
@@ -153,6 +155,7 @@ def _split(
     miss_pos: NDArray[np.int64],
     miss_row: NDArray[np.int64],
 ) -> int:
+    """Write the positions and slots of hits, and the positions and nodes of misses; return the number of hits."""
     hits = 0
     misses = 0
     for position in range(nodes.shape[0]):
@@ -168,8 +171,9 @@ def _split(
     return hits
 
 
-_TINY: Final = 1e-300  # stands for zero in logarithms
-_OWN: Final = np.empty(0, dtype=np.int64)  # replaces degrees: the relation's own degrees count
+_TINY: Final = 1e-300  # a probability that stands for zero in logarithms
+# Empty in-degrees: `_reach` then takes each node's in-degree in the relation itself.
+_RELATION_DEGREES: Final = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,8 +182,9 @@ class RelationEdges:
 
     source: int  # number of the source type
     destination: int  # number of the destination type
-    offsets: Offsets  # start of each destination's in-neighbours
-    pieces: Callable[[], Iterable[NDArray[np.integer]]]  # all sources in order; called once per hop
+    offsets: Offsets  # the first edge of each destination
+    # Returns the sources of all edges, in edge order, cut into several arrays ("pieces"). Called once per hop.
+    pieces: Callable[[], Iterable[NDArray[np.integer]]]
     fanouts: Sequence[int]  # the hop next to the seeds first; -1 takes all neighbours
 
 
@@ -199,8 +204,8 @@ def inclusion_probabilities(
 
     Parameters
     ----------
-    offsets : each node's start in the in-neighbours
-    pieces : returns all E in-neighbours in order, in pieces; called once per hop
+    offsets : the first in-edge of each node
+    pieces : returns the sources of all E edges, in edge order, cut into several arrays; called once per hop
     seeds : (n,) the seeds' distinct ids
     batch_size : B, seeds per batch
     fanouts : the hop next to the seeds first; -1 takes all neighbours
@@ -210,8 +215,10 @@ def inclusion_probabilities(
     (N,) float64 in [0, 1]
     """
     edges = RelationEdges(source=0, destination=0, offsets=offsets, pieces=pieces, fanouts=fanouts)
-    (found,) = inclusion_by_type([len(offsets.low) - 1], [edges], seeds=[seeds], batch_size=batch_size)
-    return found
+    (probabilities,) = inclusion_by_type(
+        [len(offsets.low) - 1], [edges], seeds=[seeds], batch_size=batch_size
+    )
+    return probabilities
 
 
 def inclusion_by_type(
@@ -236,13 +243,15 @@ def inclusion_by_type(
     -------
     (N,) float64 in [0, 1] for each type
     """
+    # The probability of each node not to be in the batch, by type.
     absent = [np.ones(count, dtype=np.float64) for count in num_nodes]
-    for mine, ids in zip(absent, seeds, strict=True):
-        mine[ids] = 1 - min(batch_size / max(sum(map(len, seeds)), 1), 1.0)
-    degrees = _degrees_of_all(num_nodes, relations) if is_collective else [_OWN] * len(num_nodes)
+    for of_type, ids in zip(absent, seeds, strict=True):
+        of_type[ids] = 1 - min(batch_size / max(sum(map(len, seeds)), 1), 1.0)
+    degrees = _degrees_of_all(num_nodes, relations) if is_collective else [_RELATION_DEGREES] * len(num_nodes)
     for hop in range(max((len(edges.fanouts) for edges in relations), default=0)):
-        # A node is absent if no out-edge draws it. This is a product over its out-edges, computed as a logarithms' sum.
-        logarithms = [np.log(np.maximum(mine, _TINY)) for mine in absent]
+        # A node is absent if no out-edge draws it. Its probability is a product over the out-edges, computed as a sum
+        # of logarithms.
+        logarithms = [np.log(np.maximum(of_type, _TINY)) for of_type in absent]
         for edges in relations:
             node = first = 0
             for piece in edges.pieces():
@@ -257,16 +266,16 @@ def inclusion_by_type(
                     logarithms[edges.source],
                 )
                 first += len(piece)
-        absent = [np.exp(mine) for mine in logarithms]
-    return tuple(1 - mine for mine in absent)
+        absent = [np.exp(of_type) for of_type in logarithms]
+    return tuple(1 - of_type for of_type in absent)
 
 
 def _degrees_of_all(num_nodes: Sequence[int], relations: Sequence[RelationEdges]) -> list[IdArray]:
     """Return each type's in-degrees (N,), over all relations."""
-    found = [np.zeros(count, dtype=np.int64) for count in num_nodes]
+    degrees = [np.zeros(count, dtype=np.int64) for count in num_nodes]
     for edges in relations:
-        found[edges.destination] += degrees_between(edges.offsets, 0, num_nodes[edges.destination])
-    return found
+        degrees[edges.destination] += degrees_between(edges.offsets, 0, num_nodes[edges.destination])
+    return degrees
 
 
 @njit(cache=True, nogil=True)
@@ -280,10 +289,23 @@ def _reach(
     absent: NDArray[np.float64],
     log_absent: NDArray[np.float64],
 ) -> int:
-    """Multiply each source's absence probability by its absence probability in one hop, in logarithms.
+    """Lower each source's absence probability by one hop's draws along the edges in ``piece``.
 
-    ``piece`` holds the edges from ``first`` on, which begin with those of ``node``. Returns the node to continue with.
-    A node draws from ``degrees`` (N,) edges, or from its own edges if ``degrees`` is empty.
+    Parameters
+    ----------
+    offsets : the first edge of each destination
+    piece : sources of consecutive edges
+    first : number of the piece's first edge
+    node : the destination of that edge
+    fanout : the hop's fan-out; -1 takes all edges
+    degrees : (N,) number of edges that each destination draws from; empty means its edges in this relation
+    absent : (N,) each destination's absence probability before the hop
+    log_absent : each source's logarithm of the absence probability; changed
+
+    Returns
+    -------
+    int
+        The destination at which the next piece begins.
     """
     last = first + piece.shape[0]
     while node < offsets.low.shape[0] - 1:
@@ -302,13 +324,13 @@ def _reach(
     return node
 
 
-_MAP_BYTES: Final = 4  # a node's entry in the slot map
-_SCALE_BYTES: Final = 4  # an int8 row's factor
-_STEP_MARGIN: Final = 1.2  # batches may be larger than the trial step's batch
-# Share of the free memory without a trial step. It is a guess that leaves the other half to the model.
+_MAP_BYTES: Final = 4  # bytes of a node's int32 entry in the slot map
+_SCALE_BYTES: Final = 4  # bytes of the float32 factor of an int8 row
+_STEP_MARGIN: Final = 1.2  # factor on the trial step's bytes, because later batches may be larger
+# The cache's share of the free memory without a trial step. It is a guess that leaves the other half to the model.
 _UNTRIED_SHARE: Final = 0.5
-_SLACK_BYTES: Final = 512 << 20  # library workspaces, fragmentation
-# With several ranks, NCCL takes 0.5 to 1.6 GB, partly only at the first transfer.
+_SLACK_BYTES: Final = 512 << 20  # bytes left free for library workspaces and fragmentation
+# The slack with several ranks, in bytes: NCCL takes 0.5 to 1.6 GB, partly only at the first transfer.
 _SLACK_OF_RANKS_BYTES: Final = 2 << 30
 
 
@@ -344,12 +366,14 @@ class DeviceCachePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeviceShare:
-    """A batch's rows that the device serves itself, for the stages that gather the other rows."""
+    """The rows that the device serves without the host. The host's stages gather only the other rows."""
 
-    # True if the device reads its missing rows from host memory itself, so that nothing is gathered for it.
+    # True if the device reads its missing rows from host memory itself, so that the host gathers no rows.
     reaches_all: bool = False
-    held: NDArray[np.bool_] | None = None  # (N,) mask of held rows; None without rows, or with ``holds_all``
-    holds_all: bool = False
+    held: NDArray[np.bool_] | None = (
+        None  # (N,) mask of held rows; None if the device holds no rows or all rows
+    )
+    holds_all: bool = False  # True if the device holds every row
 
     def num_held(self, nodes: IdArray) -> int:
         """Return the number of ``nodes`` (U,) whose rows the device holds."""
@@ -365,7 +389,9 @@ class DeviceShare:
 def rows_that_fit(
     num_bytes: int, *, num_nodes: int, row_bytes: int, has_scale: bool = False, has_all_scales: bool = False
 ) -> int:
-    """Return the rows in a device cache of ``num_bytes``: all N, or as many as fit next to the slot map. Pure.
+    """Return the number of rows in a device cache of ``num_bytes``. Pure.
+
+    The result is N, or as many rows as fit next to the slot map.
 
     Parameters
     ----------
@@ -375,11 +401,11 @@ def rows_that_fit(
     has_scale : rows are int8, each with a float32 factor
     has_all_scales : the device holds all N rows' factors, for rows that the host gathers in stored form
     """
-    each = row_bytes + (_SCALE_BYTES if has_scale else 0)
-    if each * num_nodes <= num_bytes:
+    each_row = row_bytes + (_SCALE_BYTES if has_scale else 0)
+    if each_row * num_nodes <= num_bytes:
         return num_nodes  # no map: a row's slot is its id
     per_node = (_MAP_BYTES + (_SCALE_BYTES if has_all_scales else 0)) * num_nodes
-    return min(max(num_bytes - per_node, 0) // each, num_nodes)
+    return min(max(num_bytes - per_node, 0) // each_row, num_nodes)
 
 
 def cache_bytes(
@@ -441,8 +467,8 @@ def plan_device_cache(
     ----------
     scores : (N,) accesses counted in presampled batches, inclusion probabilities or out-degrees
     num_rows : rows to hold; N or more means all rows
-    tail : (N,) ranks for nodes without a score, which fill the rest. None leaves these nodes out.
-    accesses : (N,) counts for the expected hit rate. None if unknown.
+    tail : (N,) scores for nodes whose score is 0, which fill the remaining slots. None leaves these nodes out.
+    accesses : (N,) access counts, from which the expected hit rate follows. None leaves the hit rate unknown.
     """
     num_nodes = len(scores)
     if num_rows >= num_nodes:
@@ -485,28 +511,29 @@ def parse_hotness(name: str) -> DeviceHotness:
     raise ConfigError(f"device_hotness={name!r} is not one of 'presampled', 'vip', 'degree'")
 
 
-# Rows with nearly equal scores are counted together: sixteen steps per factor of two, down to 2**-64 of the maximum.
+# A level is a group of rows with nearly equal scores, counted together. There are sixteen levels per factor of two,
+# down to 2**-64 of the largest score.
 _STEPS: Final = 16
 _OCTAVES: Final = 64
-# A row without a counted access has this share of the least counted row's value.
+# A row below all levels has this share of the lowest level's score.
 _UNSEEN: Final = 1e-6
-_BISECTIONS: Final = 100
+_BISECTIONS: Final = 100  # halvings of the price range, more than a float's precision needs
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DeviceShelf:
-    """A table's measures for the device's division."""
+    """One node type's feature table, with the numbers that `divide_device_bytes` compares."""
 
-    # (N,) accesses or chances, in the same unit for all tables
+    # (N,) accesses or inclusion probabilities, in the same unit for all tables
     scores: NDArray[np.integer] | NDArray[np.floating]
     row_bytes: int  # R, as stored
     saved_bytes: int  # bytes saved over the link, for each access to a cached row
     has_scale: bool = False  # rows are int8, each with a float32 factor
     has_all_scales: bool = False  # the device holds all N rows' factors
-    levels: _Levels = field(init=False)
+    levels: _Levels = field(init=False)  # row counts by score, made from ``scores``
 
     def __post_init__(self) -> None:
-        """Count the rows with each score."""
+        """Count the rows of each level."""
         object.__setattr__(self, "levels", _Levels.of(self.scores))
 
     def num_bytes(self, num_rows: int) -> int:
@@ -532,10 +559,10 @@ class DeviceShelf:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Levels:
-    """Row counts by score, hottest first. Rows without a score come last."""
+    """Row counts by level, hottest first. The last level holds the rows without a score."""
 
-    scores: NDArray[np.float64]  # (V,) score per row, descending
-    counts: NDArray[np.int64]  # (V,) rows with that score
+    scores: NDArray[np.float64]  # (V,) mean score of a level's rows, descending
+    counts: NDArray[np.int64]  # (V,) rows in the level
 
     @classmethod
     def of(cls, scores: NDArray[np.integer] | NDArray[np.floating]) -> _Levels:
@@ -547,17 +574,18 @@ class _Levels:
         # `np.histogram` counts in pieces, so a table has no second array with all its rows.
         counts, _ = np.histogram(scores, bins=edges)
         sums, _ = np.histogram(scores, bins=edges, weights=scores)
-        found = np.flatnonzero(counts)[::-1]
-        means = sums[found] / counts[found]
+        filled = np.flatnonzero(counts)[::-1]
+        means = sums[filled] / counts[filled]
         unseen = len(scores) - int(counts.sum())
-        return cls(scores=np.append(means, _UNSEEN * means[-1]), counts=np.append(counts[found], unseen))
+        return cls(scores=np.append(means, _UNSEEN * means[-1]), counts=np.append(counts[filled], unseen))
 
 
 def divide_device_bytes(num_bytes: int, shelves: Sequence[DeviceShelf]) -> tuple[int, ...]:
-    """Divide a device's bytes over the tables. `rows_that_fit` turns the result into rows. Pure.
+    """Return each table's share of a device's bytes. `rows_that_fit` turns a share into rows. Pure.
 
-    A byte has the same price for all tables, and each table caches the rows that save more than they cost. The price is
-    the lowest at which all chosen rows fit. A partly cached table also pays for its slot map, or caches nothing.
+    A device byte has one price for all tables, in link bytes saved. Each table caches the rows that save more than they
+    cost. Bisection finds the lowest price at which all chosen rows fit. A table that is cached in part also pays for
+    its slot map; a table whose savings do not cover the map caches nothing.
 
     Parameters
     ----------
@@ -583,12 +611,15 @@ def divide_device_bytes(num_bytes: int, shelves: Sequence[DeviceShelf]) -> tuple
 
 
 def _spend(left: int, held: list[int], tables: Sequence[_TableSavings]) -> None:
-    """Spend the bytes that no price reaches on the largest savings, a level or map per turn. Changes ``held``."""
+    """Spend the last ``left`` bytes, which no single price divides, on the largest savings. Changes ``held``.
+
+    Each turn gives one table as many of these bytes as it can use.
+    """
     for _ in range(2 * len(tables)):
-        options = [table.most_within(mine + left) for table, mine in zip(tables, held, strict=True)]
+        options = [table.most_within(num_bytes + left) for table, num_bytes in zip(tables, held, strict=True)]
         gains = [
-            table.saved(option) - table.saved(mine)
-            for table, option, mine in zip(tables, options, held, strict=True)
+            table.saved(option) - table.saved(num_bytes)
+            for table, option, num_bytes in zip(tables, options, held, strict=True)
         ]
         best = int(np.argmax(gains))
         if gains[best] <= 0:
@@ -598,34 +629,35 @@ def _spend(left: int, held: list[int], tables: Sequence[_TableSavings]) -> None:
 
 
 class _TableSavings:
-    """Bytes saved by caching a table's rows, depending on the device bytes spent."""
+    """The link bytes that a table saves, depending on the device bytes that it gets."""
 
     def __init__(self, shelf: DeviceShelf) -> None:
         self._shelf = shelf
         levels = shelf.levels
+        # (V + 1,) rows, and link bytes saved, if the hottest 0, 1, ... V levels are cached.
         self._rows = np.concatenate([[0], np.cumsum(levels.counts)])
         per_row = levels.scores * shelf.saved_bytes
         self._saved = np.concatenate([[0.0], np.cumsum(per_row * levels.counts)])
-        self._gains = per_row / max(shelf.row_cost, 1)  # savings per byte, descending
+        self._gains = per_row / max(shelf.row_cost, 1)  # (V,) link bytes saved per device byte, descending
         self.most_gain = float(self._gains[0])
         self.whole_bytes = shelf.num_bytes(len(shelf.scores))
 
     def at_price(self, price: float) -> int:
-        """Return the most profitable bytes at ``price`` per byte."""
+        """Return the device bytes for which savings less cost is largest, at ``price`` per device byte."""
         paying = int(np.searchsorted(-self._gains, -price, side="left"))
         some = self._shelf.num_bytes(int(self._rows[paying]))
         options = (self.whole_bytes, some, 0)
         return max(options, key=lambda num_bytes: (self.saved(num_bytes) - price * num_bytes, -num_bytes))
 
     def most_within(self, num_bytes: int) -> int:
-        """Return the most bytes for complete rows within ``num_bytes``."""
+        """Return the device bytes of the rows that fit in ``num_bytes``."""
         if num_bytes >= self.whole_bytes:
             return self.whole_bytes
         rows = max(num_bytes - self._shelf.map_cost, 0) // max(self._shelf.row_cost, 1)
         return self._shelf.num_bytes(rows)
 
     def saved(self, num_bytes: int) -> float:
-        """Return the reading bytes that `most_within` ``num_bytes`` saves."""
+        """Return the link bytes that ``num_bytes`` device bytes save."""
         if num_bytes >= self.whole_bytes:
             return float(self._saved[-1])
         rows = max(num_bytes - self._shelf.map_cost, 0) // max(self._shelf.row_cost, 1)

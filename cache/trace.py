@@ -1,7 +1,8 @@
-"""A superbatch's trace in about one byte per access, and the batches of any trace.
+"""A superbatch's trace in about one byte per access, and a reader for the batches of any trace.
 
-Node ids (M,) ascend within a batch. The gaps between them take one or two bytes each. A few wider gaps follow
-separately.
+A trace is the unique node ids of each batch of a superbatch, in batch order. An access is one id in one batch. The ids
+of a batch ascend, and its code stores the gaps between them, in one or two bytes each. A gap is the number of skipped
+ids. A gap that needs more bytes is wide: its rest, the part above the largest narrow gap, follows separately.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ if TYPE_CHECKING:
     Code = NDArray[np.uint8]
 
 
-# A batch's code is its width, and then for each id the number of skipped ids before it, in one or two bytes. The
-# largest value means that the rest follows, seven bits per byte and the lowest first (LEB128). The batch has a single
-# width, because a decoder that tests each byte for its meaning waits for the result: four times slower at gaps of
-# about 128.
-_WIDE_ONE: Final = 255
-_WIDE_TWO: Final = 65535
-_FEW: Final = 8  # one wide gap in eight costs less, in time and space, than a second byte for every gap
-_MORE: Final = 128  # set in every byte of a rest except the last
-_TOP_SHIFT: Final = 56  # shift of the ninth byte; ids have 63 bits
+# A batch's code is its width (1 or 2), and then for each id the gap before it, in that many bytes. The largest value
+# means that a rest follows, seven bits per byte and the lowest first (LEB128). The batch has a single width, because a
+# decoder that tests each byte for its meaning waits for the result: four times slower at gaps of about 128.
+_WIDE_ONE: Final = 255  # the largest value in one byte
+_WIDE_TWO: Final = 65535  # the largest value in two bytes
+# With at most one wide gap in eight, width 1 takes less time and space than width 2.
+_FEW: Final = 8
+_MORE: Final = 128  # the bit that is set in every byte of a rest except the last
+_TOP_SHIFT: Final = 56  # bits before a rest's ninth byte, its last one; ids have 63 bits
 
 
 def encode_ids(sorted_ids: NDArray[np.integer]) -> Code:
@@ -130,6 +131,7 @@ def _measure(ids: NDArray[np.integer]) -> tuple[int, int, int]:
 
 @njit(cache=True, nogil=True)
 def _encode(ids: NDArray[np.integer], width: int, code: Code) -> None:
+    """Write the code of ``ids``; ``code`` has the size that `_measure` returned."""
     code[0] = width
     widest = _WIDE_ONE if width == 1 else _WIDE_TWO
     at = 1
@@ -171,7 +173,7 @@ def _decode(code: Code, out: IdArray) -> int:
 
 @njit(cache=True, nogil=True, inline="always")
 def _decode_ones(code: Code, out: IdArray) -> int:
-    # Places are unsigned here and below, because signed ones are compared with zero at every access.
+    # Indices are unsigned here and below, because numba compares a signed index with zero at every access.
     at, one, size = np.uint64(1), np.uint64(1), np.uint64(code.shape[0])
     last = np.int64(-1)
     for position in range(np.uint64(out.shape[0])):
@@ -226,7 +228,7 @@ def _decode_rest(code: Code, start: int) -> tuple[int, int]:
 
 
 NO_ROWS: Final = np.empty(0, dtype=np.int64)
-_BYTES_PER_BATCH: Final = 16  # a reference to the code and the length
+_BYTES_PER_BATCH: Final = 16  # bytes of a batch's entries in two lists: its code and its length
 
 
 class Trace(Sequence[NDArray[np.int64]]):
@@ -303,9 +305,9 @@ class Trace(Sequence[NDArray[np.int64]]):
 
 
 class BatchReader:
-    """Contiguous ids for one batch after another. Not thread-safe.
+    """Reads one batch's ids after another, from arrays or from a `Trace`. Not thread-safe.
 
-    The result of `read` on a `Trace` is one buffer, valid until the next call.
+    With a `Trace`, `read` decodes into a buffer, which is valid until the next call.
 
     Parameters
     ----------
@@ -348,7 +350,7 @@ class BatchReader:
 def kept(
     batches: Sequence[NDArray[np.integer]], name: str = "accesses"
 ) -> Trace | tuple[NDArray[np.integer], ...]:
-    """Return an unchanging copy of ``batches`` that shares codes and, if possible, arrays. Pure.
+    """Return a copy of the list of ``batches``, with checked arrays. Codes and, if possible, arrays are shared. Pure.
 
     Raises
     ------

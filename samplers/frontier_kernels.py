@@ -1,7 +1,14 @@
 """Kernels over the positions that a frontier's nodes take: count the positions, mark their pages, list them in order.
 
-A hop's edges are drawn by the same kernels, so the positions are identical; here they are sorted node by node. A node
-that takes all its edges is a range and never expanded in memory: a hub's range may have millions of positions.
+A frontier is the nodes, ascending, that take edges in one hop of one batch. A position is an edge's index in the graph.
+These kernels draw as the sampler draws, so the positions are identical, but here each node's positions are sorted and
+distinct. A node that takes all its edges is a range, which is never expanded in memory: a hub's range may have millions
+of positions.
+
+One pass over the edge file serves many owners. An owner is one batch in one hop; it has a frontier, and a row of memory
+for positions. The owner receives its positions in portions, as many as fit the row. A cursor stores its progress: the
+next node, and how many of the node's positions were written. Some edges are excluded: a place is an index in the list
+of nodes with excluded edges.
 """
 
 from __future__ import annotations
@@ -23,18 +30,17 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, LocalArray
 
 _AHEAD = 32  # nodes between the prefetch and the read of an offset, see `pick_kernels`
-# With this size a block's draws stay in the fastest cache.
+# Draws and nodes per block. With these sizes a block's draws stay in the fastest cache.
 _BLOCK_DRAWS, _MOST_BLOCK_NODES = 2048, 256
-# Columns in the frontiers' table, and in the cursors' table.
-ADDRESS, LENGTH, FANOUT = range(3)
-NODE, DONE = range(2)
+ADDRESS, LENGTH, FANOUT = range(3)  # columns in the frontiers' table
+NODE, DONE = range(2)  # columns in the cursors' table: the next node, and its positions written so far
 
 
 class Picks(NamedTuple):
     """The rule by which nodes pick, and scratch for one thread. Numba accepts only a named tuple here.
 
-    The kernels work on blocks of up to B nodes. A call with all these arrays for each node would take longer than the
-    node's draws.
+    The kernels draw for blocks of up to B consecutive nodes, because a call with all these arrays for each node would
+    take longer than the node's draws.
     """
 
     offsets: Offsets
@@ -43,15 +49,15 @@ class Picks(NamedTuple):
     nodes: IdArray  # (B,) the block's nodes
     starts: IdArray  # (B,) each node's first in-edge
     degrees: IdArray  # (B,) in-edges to draw from; 0 if the node draws nothing
-    sizes: IdArray  # (B,) in-edges of a node that takes all of them; -1 if it draws
-    indptr: LocalArray  # (B + 1,) the beginning of each node's draws
+    sizes: IdArray  # (B,) in-edges of a node that takes all of them; -1 for a node that draws
+    indptr: LocalArray  # (B + 1,) the index in ``drawn`` at which each node's draws begin
     drawn: IdArray  # the block's draws, followed by `SLACK` spare entries
     ordered: IdArray  # one node's draws
-    ranks: IdArray  # (`SLACK`,) scratch
-    bits: NDArray[np.uint64]  # see `pick_kernels.pick_uniform`
-    excluded: Excluded  # untaken edges, frontier after frontier
+    ranks: IdArray  # (`SLACK`,) scratch of `order_distinct`
+    bits: NDArray[np.uint64]  # scratch of `pick_kernels.pick_uniform`
+    excluded: Excluded  # the excluded edges, frontier after frontier
     spans: IdArray  # (O, 2) each frontier's first place and end in ``excluded``
-    places: IdArray  # (B,) each block node's place in ``excluded``; -1 if none
+    places: IdArray  # (B,) the place of each node of the block in ``excluded``; -1 without excluded edges
 
 
 def new_picks(
@@ -68,8 +74,8 @@ def new_picks(
     ----------
     offsets, num_edges : the graph's offsets and number of edges
     replace : draw with replacement
-    largest_fanout : the hops' largest fan-out
-    excluded : each frontier's excluded edges, from `join_excluded`
+    largest_fanout : the largest fan-out of all hops
+    excluded : the excluded edges of all frontiers, and their spans, from `join_excluded`
     """
     fanout = max(largest_fanout, 1)
     block = min(max(_BLOCK_DRAWS // fanout, 1), _MOST_BLOCK_NODES)
@@ -96,7 +102,8 @@ def new_picks(
 def count_positions(picks: Picks, nodes: NDArray[Any], fanout: int, key: np.uint64) -> int:
     """Return the number of distinct positions that ``nodes`` take, or -1 - i if node i has edges outside the graph.
 
-    ``nodes`` is the only frontier of ``picks``.
+    ``nodes`` is the only frontier of ``picks``. The count follows from the degree and the fan-out, except for draws
+    with replacement, which are drawn and counted. The loop advances ``at``, a place in ``excluded``, with the nodes.
     """
     offsets, num_edges, replace = picks.offsets, picks.num_edges, picks.replace
     of_nodes, begins = picks.excluded.nodes, picks.excluded.begins
@@ -136,6 +143,8 @@ def mark_positions(
     shift: int,
 ) -> int:
     """Set the bit of each page from which ``nodes`` take a position.
+
+    A list within one page, or taken entirely, needs no draws. The other nodes are collected into blocks and drawn.
 
     Parameters
     ----------
@@ -237,7 +246,12 @@ def _fill(
     row: IdArray,
     end: int,
 ) -> int:
-    """Write positions from column ``end`` on while they fit; return the new end, or -1 at a damaged node."""
+    """Write an owner's next positions into its ``row`` from column ``end`` on, while they fit.
+
+    Each turn collects and draws a block of nodes, and writes their positions. If the last node's positions do not fit,
+    the cursor stays at this node and counts the written ones. Returns the new end, or -1 if a node has edges outside
+    the graph.
+    """
     starts, sizes, indptr, drawn = picks.starts, picks.sizes, picks.indptr, picks.drawn
     replace, ranks, ordered = picks.replace, picks.ranks, picks.ordered
     excluded, places = picks.excluded, picks.places
@@ -258,7 +272,7 @@ def _fill(
                 count = order_distinct(drawn, indptr[i], fanout, replace, ranks, row, end)
                 all_of_node = count
             else:
-                # Draws repeat for each portion: keeping them would take the memory of a fan-out for every owner.
+                # Each portion repeats the node's draws. Keeping them would take memory for a fan-out in every owner.
                 all_of_node = order_distinct(drawn, indptr[i], fanout, replace, ranks, ordered, 0)
                 count = min(all_of_node - done, room)
                 for j in range(count):
@@ -276,7 +290,7 @@ def _fill(
 
 @njit(cache=True, nogil=True)
 def _gather(picks: Picks, nodes: NDArray[Any], fanout: int, span: IdArray, cursor: IdArray, room: int) -> int:
-    """Make a block of the next nodes whose positions fit; of the last node only a part may fit.
+    """Collect a block of the next nodes, until their positions fill ``room``; the last node may fit only in part.
 
     Returns
     -------
@@ -287,7 +301,7 @@ def _gather(picks: Picks, nodes: NDArray[Any], fanout: int, span: IdArray, curso
     block, starts, degrees, indptr = picks.nodes, picks.starts, picks.degrees, picks.indptr
     of_nodes, begins = picks.excluded.nodes, picks.excluded.begins
     at, end, places = span[0], span[1], picks.places
-    first, size, wanted = cursor[NODE], 0, -cursor[DONE]
+    first, size, num_positions = cursor[NODE], 0, -cursor[DONE]
     if at < end:
         at += np.searchsorted(of_nodes[at:end], nodes[first])
     most = min(picks.nodes.shape[0], nodes.shape[0] - first)
@@ -306,15 +320,15 @@ def _gather(picks: Picks, nodes: NDArray[Any], fanout: int, span: IdArray, curso
             if at < end and of_nodes[at] == node:
                 degree, place = degree - (begins[at + 1] - begins[at]), at
         if takes_all(degree, fanout, replace):
-            wanted += degree
+            num_positions += degree
             sizes[size], degrees[size], count = degree, 0, 0
         else:
-            wanted += fanout
+            num_positions += fanout
             sizes[size], degrees[size], count = -1, degree, fanout
         block[size], starts[size], places[size] = node, start, place
         indptr[size + 1] = indptr[size] + count
         size += 1
-        if wanted > room:
+        if num_positions > room:
             break
     return size
 

@@ -1,4 +1,10 @@
-"""Graphs: one topology in compressed sparse column form for each relation between node types."""
+"""Graphs: one topology in compressed sparse column form for each relation between node types.
+
+A relation is an edge type, with a source type and a destination type. Each destination node has a list: its in-edges,
+one after another. A position is an edge's index in the array of all edges of the relation, which also orders its
+values (source, weight, time). A place is an index in a smaller array that a call returned. Topology and values are
+in memory (`CscGraph`, `HeldValues`) or on the SSD; both kinds have the same interfaces (`Topology`, `EdgeValues`).
+"""
 
 from __future__ import annotations
 
@@ -27,23 +33,25 @@ CHUNK: Final = 1 << 22  # entries per kernel call, so that an interrupt is notic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeLists:
-    """In-edges of some nodes in a batch, in a form for kernels.
+    """The lists of some nodes in a batch, with one value per edge, for kernels.
 
-    Node i has the values ``values[starts[i] : starts[i] + degrees[i]]``.
+    The list of the batch's node i is ``values[starts[i] : starts[i] + degrees[i]]``.
     """
 
     values: NDArray[Any]
-    starts: IdArray  # each batch node's place in ``values``; undefined for nodes that were not requested
-    origins: IdArray | None = None  # each node's first position in the graph; None if places are positions
+    starts: IdArray  # the place in ``values`` at which each node's list begins; undefined for nodes outside the request
+    origins: IdArray | None = (
+        None  # the position at which each node's list begins; None if places are positions
+    )
 
     def to_positions(self, places: IdArray, indptr: IdArray | LocalArray, first: int = 0) -> None:
-        """Turn places in ``values`` into positions in the graph.
+        """Replace places in ``values`` by positions in the graph.
 
         Parameters
         ----------
         places : (M,) places in the lists, node after node; overwritten
-        indptr : (D + 1,) the beginning of each node's places
-        first : the first of the D nodes
+        indptr : (D + 1,) the index in ``places`` at which each node begins
+        first : index in the batch of the first of the D nodes
         """
         if self.origins is not None:
             nodes = slice(first, first + len(indptr) - 1)
@@ -58,9 +66,9 @@ class ListScan(Protocol):
 
         Lists requested in file order take one pass over the file. The result may be a read-only view of the graph.
 
-        starts, counts : (M,) int64, each list's first position and length
+        Parameters
         ----------
-        starts, counts : (M,) int64
+        starts, counts : (M,) int64, each list's first position and length
         """
         ...
 
@@ -73,25 +81,25 @@ class EdgeValues(Protocol):
     """
 
     def at(self, positions: IdArray) -> tuple[NDArray[Any], IdArray]:
-        """Return an array, and the places in it of the values at ``positions`` (M,) int64."""
+        """Return an array, and for each of ``positions`` (M,) int64 the place of its value in the array."""
         ...
 
     def lists(self, starts: IdArray, degrees: IdArray, first: int, last: int) -> EdgeLists:
-        """Return the in-edges of a batch's nodes ``first:last``.
+        """Return the lists of a batch's nodes ``first:last``.
 
         Parameters
         ----------
         starts, degrees : (>= last,) each node's first position in the graph and its number of in-edges
-        first, last : the range of nodes
+        first, last : the range of nodes, as indices in the batch
         """
         ...
 
     def scan(self) -> ListScan:
-        """Return a scan, for readers that need nearly all lists."""
+        """Return a scan, for callers that need nearly all lists."""
         ...
 
     def pieces(self) -> Iterator[NDArray[Any]]:
-        """Yield all edges' values in order; a piece is valid until the next one."""
+        """Yield the values of all edges in order, cut into arrays; an array is valid until the next one."""
         ...
 
     def fetch_bytes(self, num_edges: int) -> int:
@@ -108,7 +116,7 @@ class Topology(Protocol):
 
     @property
     def offsets(self) -> Offsets:
-        """Position of each node's first in-edge, in memory; node v's list ends at the beginning of node v + 1."""
+        """Position of each node's first in-edge, in memory; node v's list ends where the list of node v + 1 begins."""
         ...
 
     @property
@@ -118,7 +126,7 @@ class Topology(Protocol):
 
     @property
     def num_sources(self) -> int:
-        """Number of source nodes: N, or in a relation between two types the source type's nodes."""
+        """Number of source nodes: N, or the source type's number of nodes in a relation between two types."""
         ...
 
     @property
@@ -165,7 +173,7 @@ class CscGraph(ByShapes):
     edge_weight : (E,) float32 or float64, finite and not negative, optional
     edge_time : (E,) int64 seconds, ascending in each node's list, optional
     num_sources : number of source nodes, if they have another type; -1 means the N nodes themselves
-    validate : check every entry; pass False only for checked arrays
+    validate : check every entry; pass False only for arrays that were checked before
 
     Raises
     ------
@@ -184,7 +192,7 @@ class CscGraph(ByShapes):
         """Check the arrays and keep read-only views of them."""
         _store(self, "indptr", _plain("indptr", self.indptr, (np.int64,)))
         _store(self, "indices", _plain("indices", self.indices, (np.int32, np.int64)))
-        # These checks run even without ``validate``: they cost nothing, and kernels rely on the lengths.
+        # This check always runs: it costs almost nothing, and kernels rely on the lengths.
         _check_ends(self.indptr, self.num_edges)
         if self.num_sources < 0:
             _store(self, "num_sources", self.num_nodes)
@@ -272,7 +280,7 @@ def _in_degrees(offsets: Offsets, nodes: IdArray, counts: NDArray[Any]) -> NDArr
     ids, num_nodes = np.asarray(nodes), len(offsets.low) - 1
     if ids.dtype.kind not in "iu":
         raise GraphError(f"node ids have dtype {ids.dtype}; in_degrees takes integers")
-    # With one dtype and layout, the kernel compiles once for each kind of ``counts``.
+    # All ids get one dtype and layout, so the kernel compiles only once for each dtype of ``counts``.
     if count_in_edges(offsets, np.ascontiguousarray(ids, dtype=np.int64), counts) >= 0:
         bad = ids[(ids < 0) | (ids >= num_nodes)][:5].tolist()
         raise GraphError(f"node ids {bad} are not in 0..{num_nodes - 1}")
@@ -286,7 +294,7 @@ class HeldValues:
     array: NDArray[Any]
 
     def at(self, positions: IdArray) -> tuple[NDArray[Any], IdArray]:
-        """Return the array itself, and ``positions`` unchanged."""
+        """Return the array itself; its places are the ``positions``."""
         return self.array, positions
 
     def lists(self, starts: IdArray, degrees: IdArray, first: int, last: int) -> EdgeLists:  # noqa: ARG002
@@ -313,7 +321,7 @@ class HeldValues:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldScan:
-    """Lists of values in memory: a `ListScan`. Thread-safe."""
+    """A `ListScan` of values in memory. Thread-safe."""
 
     array: NDArray[Any]
 
@@ -328,10 +336,10 @@ class HeldScan:
             first = int(starts[0]) if len(starts) else 0
             return self.array[first : first + int(counts.sum())]
         before = np.cumsum(counts) - counts
-        found: NDArray[Any] = self.array[
+        values: NDArray[Any] = self.array[
             np.repeat(starts - before, counts) + np.arange(counts.sum(), dtype=np.int64)
         ]
-        return found
+        return values
 
 
 def _store(graph: CscGraph, field: str, value: object) -> None:
@@ -379,29 +387,29 @@ def _refuse_float_times(edge_time: object) -> None:
     dtype = getattr(edge_time, "dtype", None)
     if isinstance(dtype, np.dtype) and dtype.kind == "f":
         raise GraphError(
-            f"edge_time has dtype {dtype}; times are int64 seconds, as floats round them (float32 those of our days to "
-            "128 s): take them from where they are integers"
+            f"edge_time has dtype {dtype}; times are int64 seconds, as floats round them (float32 rounds today's times "
+            "to 128 s): pass the original integers"
         )
 
 
 def _check_indptr(indptr: IdArray) -> None:
     for start in range(0, indptr.shape[0], CHUNK):
-        # Consecutive pieces overlap by one entry.
-        at = start + first_descent(indptr[start : start + CHUNK + 1], indptr[start])
-        if at >= start:
+        # Consecutive chunks overlap by one entry.
+        node = start + first_descent(indptr[start : start + CHUNK + 1], indptr[start])
+        if node >= start:
             raise GraphError(
-                f"indptr is not monotone: indptr[{at}] = {indptr[at]} "
-                f"is smaller than indptr[{at - 1}] = {indptr[at - 1]}"
+                f"indptr is not monotone: indptr[{node}] = {indptr[node]} "
+                f"is smaller than indptr[{node - 1}] = {indptr[node - 1]}"
             )
 
 
 def _check_indices(indices: NDArray[Any], num_nodes: int, num_sources: int) -> None:
     for start in range(0, indices.shape[0], CHUNK):
-        at = start + first_outside(indices[start : start + CHUNK], 0, num_sources - 1)
-        if at >= start:
+        position = start + first_outside(indices[start : start + CHUNK], 0, num_sources - 1)
+        if position >= start:
             why = f"indptr describes {num_nodes}" if num_nodes == num_sources else f"there are {num_sources}"
             raise GraphError(
-                f"indices[{at}] = {indices[at]} is not a node: ids must be in 0..{num_sources - 1}, "
+                f"indices[{position}] = {indices[position]} is not a node: ids must be in 0..{num_sources - 1}, "
                 f"as {why} nodes"
             )
 
@@ -410,17 +418,17 @@ def _check_weights(edge_weight: NDArray[Any] | None) -> None:
     if edge_weight is None:
         return
     for start in range(0, edge_weight.shape[0], CHUNK):
-        at = start + first_bad_weight(edge_weight[start : start + CHUNK])
-        if at >= start:
+        position = start + first_bad_weight(edge_weight[start : start + CHUNK])
+        if position >= start:
             raise GraphError(
-                f"edge_weight[{at}] = {edge_weight[at]}; weights must be finite and not negative"
+                f"edge_weight[{position}] = {edge_weight[position]}; weights must be finite and not negative"
             )
 
 
 def describe_unsorted_time(indptr: IdArray, times: NDArray[np.int64]) -> str | None:
-    """Return a message about the first time below its predecessor in a list, or None. Pure.
+    """Return a message about the first edge time that is less than the time before it in the list. Pure.
 
-    Edges with equal times may be in any order.
+    The result is None if all lists are sorted. Edges with equal times may be in any order.
 
     Parameters
     ----------
@@ -429,12 +437,12 @@ def describe_unsorted_time(indptr: IdArray, times: NDArray[np.int64]) -> str | N
     """
     num_nodes = indptr.shape[0] - 1
     for first in range(0, num_nodes, CHUNK):
-        at = first_descent_in_lists(indptr, times, first, min(first + CHUNK, num_nodes))
-        if at >= 0:
-            node = int(np.searchsorted(indptr, at, side="right")) - 1
+        position = first_descent_in_lists(indptr, times, first, min(first + CHUNK, num_nodes))
+        if position >= 0:
+            node = int(np.searchsorted(indptr, position, side="right")) - 1
             return (
-                f"edge_time[{at}] = {times[at]} is less than {times[at - 1]} before it, among the in-edges of node "
-                f"{node}: the list of each node must be sorted by time"
+                f"edge_time[{position}] = {times[position]} is less than {times[position - 1]} before it, among the "
+                f"in-edges of node {node}: the list of each node must be sorted by time"
             )
     return None
 
@@ -464,7 +472,7 @@ class HeteroGraph(ByShapes):
     def __post_init__(self) -> None:
         """Check that types and relations match."""
         if not self.num_nodes:
-            raise GraphError("a graph needs a node type, and there is none")
+            raise GraphError("num_nodes is empty; a graph needs at least one node type")
         for relation, topology in self.relations.items():
             source, _, destination = relation
             for node_type, count, end in (
@@ -519,7 +527,9 @@ class HeteroGraph(ByShapes):
 def unreachable_relations(
     relations: Sequence[Relation], seed_types: Iterable[str], num_hops: int
 ) -> tuple[Relation, ...]:
-    """Return the relations whose destinations no hop can find, whatever the edges, in order. Pure.
+    """Return the relations from which no hop can take an edge, in order. Pure.
+
+    Only types count: no hop's destinations have the relation's destination type, whatever the edges are.
 
     Parameters
     ----------
@@ -527,9 +537,9 @@ def unreachable_relations(
     seed_types : the seeds' types
     num_hops : L
     """
-    found = set(seed_types)
+    found_types = set(seed_types)
     reached: set[Relation] = set()
     for _ in range(num_hops):
-        reached |= {relation for relation in relations if relation[2] in found}
-        found |= {source for source, _, _ in reached}
+        reached |= {relation for relation in relations if relation[2] in found_types}
+        found_types |= {source for source, _, _ in reached}
     return tuple(relation for relation in relations if relation not in reached)

@@ -1,4 +1,15 @@
-"""The hop frame: in each hop, nodes pick edges relation by relation, and the edges' sources join the batch."""
+"""The hop frame: in each hop, nodes pick edges relation by relation, and the edges' sources join the batch.
+
+A hop's destinations are the nodes that take edges in this hop. A relation's pick (`RelationPick`) chooses their edges;
+each sampler has its own kind of pick. In layered hops every node found so far is a destination, as in DGL. In merged
+hops only the nodes found in the previous hop are destinations, as in PyG.
+
+An edge pass reads a graph's edges once, in file order, and saves what each hop of many batches takes. The saved values
+are the hop's draws. A pick's `replay` makes the hop from the draws, without the graph.
+
+If seeds have times, each seed grows its own tree of nodes. The frame then works on entries: an entry is a number for
+one node in one tree, see `ranges`.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +50,7 @@ if TYPE_CHECKING:
     from gloader.samplers.workspace import EdgeRanges, RelationSpace
     from gloader.types import AnySeeds, IdArray, Links, LocalArray
 
-HopDraws: TypeAlias = "Sequence[NDArray[Any]]"  # one hop's draws from edge passes, by relation
+HopDraws: TypeAlias = "Sequence[NDArray[Any]]"  # one hop's draws from edge passes: an array for each relation
 
 _NO_SOURCES = np.empty(0, dtype=np.int32)
 _NO_EDGES = np.empty(0, dtype=np.int64)
@@ -56,7 +67,7 @@ class RelationPick(Protocol):
 
     @property
     def fanouts(self) -> tuple[int, ...]:
-        """The relation's fan-outs, hop next to the seeds first; a hop with fan-out 0 takes no edge."""
+        """The relation's fan-outs, with the hop next to the seeds first; 0 takes no edge."""
         ...
 
     @property
@@ -66,7 +77,7 @@ class RelationPick(Protocol):
 
     @property
     def unable_to_exclude(self) -> str | None:
-        """The sampler's name in messages, if it cannot exclude edges; None if it can."""
+        """The sampler's name for error messages if the sampler cannot exclude edges, else None."""
         ...
 
     def hop_key(self, batch_id: BatchId, hop: int, /) -> np.uint64:
@@ -81,9 +92,9 @@ class RelationPick(Protocol):
         Parameters
         ----------
         space : the batch so far, with the destinations' edge ranges
-        batch_id, hop : the draws' address
-        destinations : positions in ``space.nodes``
-        key : the draws' random key
+        batch_id, hop : the batch and the hop, for error messages and chances
+        destinations : indices in ``space.nodes``
+        key : the hop's random key, with the relation's number mixed in
 
         Raises
         ------
@@ -104,11 +115,14 @@ class RelationPick(Protocol):
         drawn: NDArray[Any],
         /,
     ) -> Picked:
-        """Return the edges of `pick`, from ``drawn`` (see `HopDraws`) without the graph; raises ShapeError too."""
+        """Return the edges of `pick`, from the relation's array in `HopDraws` instead of the graph.
+
+        Raises the errors of `pick`, and ShapeError if ``drawn`` does not match the hop.
+        """
         ...
 
     def rule_of(self, layout: Layout, *, relation: int = 0) -> UniformPickRule | ListRule:
-        """Return the sweep rule for a ``layout``; raises ConfigError if the picks cannot be swept."""
+        """Return the rule by which edge passes save the draws; raises ConfigError if the pick cannot be swept."""
         ...
 
 
@@ -118,10 +132,14 @@ class SampledHops(NamedTuple):
     id: BatchId
     graph: HeteroGraph
     nodes: list[IdArray]  # by type, (U_t,) ids in first-seen order, seeds first
-    counts: list[list[int]]  # by type, (L + 2,): 0, the number of seeds, then the nodes after each hop
-    hops: list[list[Block]]  # L, next to the seeds first: a block for each relation
+    counts: list[
+        list[int]
+    ]  # by type, (L + 2,): 0, the number of seeds, then the number of nodes after each hop
+    hops: list[list[Block]]  # L lists, the hop next to the seeds first; each has a block for every relation
     links: Links | None  # see `BatchSeeds`
-    trees: list[LocalArray] | None  # by type, (U_t,) each node's seed; None if seeds share nodes
+    trees: (
+        list[LocalArray] | None
+    )  # by type, (U_t,) the seed in whose tree a node is; None if seeds have no times
     in_degrees: NDArray[np.float32] | None  # see `SampledBatch`; None with several types
 
     def one_type(self) -> SampledBatch:
@@ -188,9 +206,9 @@ class SampledHops(NamedTuple):
 class _Roots(NamedTuple):
     """A batch's checked seeds."""
 
-    nodes: Sequence[IdArray]  # by type, (B_t,) ids; with seed times they are entries, see `ranges`
-    ranges: Sequence[EdgeRanges]  # by relation
-    links: Links | None
+    nodes: Sequence[IdArray]  # by type, (B_t,) node ids, or entries if seeds have times
+    ranges: Sequence[EdgeRanges]  # by relation: the edges that the batch may take
+    links: Links | None  # see `BatchSeeds`
 
 
 class HopFrame:
@@ -207,8 +225,8 @@ class HopFrame:
     picks : one for each relation, with L hops each; they differ only in graph and fan-outs
     num_hops : L
     has_candidates : True if the picks need `Candidates`
-    collective : draws over all relations into a type together, replacing the picks; None means separate draws
-    rule : time rule for seeds with times; None allows edges at all times
+    collective : draws over all relations into a type together, instead of the picks; None draws in each relation
+    rule : the rule by which edge times limit the edges; None means that seeds have no times
     """
 
     def __init__(
@@ -229,7 +247,8 @@ class HopFrame:
         self._is_one_type = graph.is_one_type
         self._sizes = tuple(graph.num_nodes.values())
         self._type_starts = graph.type_starts
-        number = {name: at for at, name in enumerate(graph.node_types)}
+        number = {name: index for index, name in enumerate(graph.node_types)}
+        # Each relation's numbers of source type and destination type.
         self._ends = [(number[source], number[destination]) for source, _, destination in graph.relations]
         self._all_edges = [AllEdges(pick.graph, None) for pick in self.picks]
         # A hop skips relations that cannot have an edge in it.
@@ -239,7 +258,7 @@ class HopFrame:
         ]
         self._drawing = [np.flatnonzero(is_drawn).tolist() for is_drawn in self.is_drawn]
         largest = max(chain.from_iterable(pick.fanouts for pick in self.picks), default=0)
-        # Entry numbers are too large for an array of labels: the workspace makes hash tables.
+        # With an upper bound this large, the workspace maps entries with hash tables instead of arrays.
         limits = None if rule is None else dict.fromkeys(graph.node_types, MAX_ENTRY)
         self._make_workspace = partial(
             Workspace, graph, largest, has_candidates=has_candidates, limits=limits
@@ -272,13 +291,12 @@ class HopFrame:
         Parameters
         ----------
         batch_id : the batch's address, part of the random key
-        seeds : (B,) nodes with any types, in one numbering: ``graph.type_starts`` of the type + id. The seeds of a type
-            keep their order. They are distinct, except seeds with times; B = 0 gives an empty batch. No hop takes an
-            edge in `BatchSeeds.excluded`. A node still takes its full fan-out while it has other edges, all equally
-            likely
-        is_merged : True lets only the nodes found in one hop sample in the next, as in PyG. False lets every node found
-            so far sample again in each hop, as in DGL
-        drawn : each hop's draws from edge passes; None reads the edges
+        seeds : (B,) nodes of any types, in one numbering: a node's number is its id plus its type's entry in
+            ``graph.type_starts``. The seeds of a type keep their order. Seeds without times are distinct. B = 0 gives
+            an empty batch. No hop takes an edge in `BatchSeeds.excluded`; a node draws from its other edges instead,
+            all equally likely
+        is_merged : True for merged hops, False for layered hops
+        drawn : each hop's draws from edge passes; None reads the graph
 
         Raises
         ------
@@ -301,9 +319,9 @@ class HopFrame:
         with np.errstate(over="ignore"), self._pool.lend() as work:  # interpreted hashes wrap around
             self._begin(work, roots)
             counts = [[0, len(nodes)] for nodes in roots.nodes]
-            for hop, of_hop in enumerate(draws):
-                here = [range(count[-2] if is_merged else 0, count[-1]) for count in counts]
-                hops.append(self._sample_hop(work, batch_id, hop, here, of_hop))
+            for hop, hop_draws in enumerate(draws):
+                destinations = [range(count[-2] if is_merged else 0, count[-1]) for count in counts]
+                hops.append(self._sample_hop(work, batch_id, hop, destinations, hop_draws))
                 for count, found in zip(counts, work.found, strict=True):
                     count.append(found.count)
                 if is_merged:
@@ -316,7 +334,8 @@ class HopFrame:
         trees = None
         if self._rule is not None:
             split = [np.divmod(entries, size) for entries, size in zip(nodes, self._sizes, strict=True)]
-            nodes, trees = [of for _, of in split], [tree.astype(np.int32) for tree, _ in split]
+            nodes = [node for _, node in split]
+            trees = [tree.astype(np.int32) for tree, _ in split]
         return SampledHops(
             id=batch_id,
             graph=self.graph,
@@ -337,9 +356,9 @@ class HopFrame:
     def _checked_drawn(self, drawn: Sequence[HopDraws]) -> list[HopDraws]:
         if len(drawn) != self.num_hops:
             raise ShapeError(
-                f"drawn arrays of {len(drawn)} hops for a batch of {self.num_hops}; pass those of each hop"
+                f"drawn arrays of {len(drawn)} hops for a batch of {self.num_hops}; pass the arrays of every hop"
             )
-        return [checked_drawn(of_hop, len(self.picks), noun="relations") for of_hop in drawn]
+        return [checked_drawn(hop_draws, len(self.picks), noun="relations") for hop_draws in drawn]
 
     def _roots(self, seeds: AnySeeds) -> _Roots:
         """Check ``seeds``; return their nodes by type and each relation's edge ranges."""
@@ -361,11 +380,11 @@ class HopFrame:
         excluded = excluded_of_relations(given.excluded, self.graph, unable, nodes)
         pairs = zip_longest((pick.graph for pick in self.picks), excluded)  # () if no edge is excluded
         if rule is None or times is None:
-            ranges: list[EdgeRanges] = [AllEdges(graph, some) for graph, some in pairs]
+            ranges: list[EdgeRanges] = [AllEdges(graph, edges) for graph, edges in pairs]
             return _Roots(nodes, ranges, given.links)
         ranges = [
-            EdgesBefore(graph=graph, rule=rule, asked=times, excluded=(some or NOTHING_EXCLUDED).positions)
-            for graph, some in pairs
+            EdgesBefore(graph=graph, rule=rule, asked=times, excluded=(edges or NOTHING_EXCLUDED).positions)
+            for graph, edges in pairs
         ]
         return _Roots(self._entries(given.nodes, nodes), ranges, given.links)
 
@@ -374,15 +393,15 @@ class HopFrame:
         require_entries(len(seeds), max(self._sizes, default=0))
         types = np.searchsorted(self._type_starts[1:], seeds, side="right")
         return [
-            np.flatnonzero(types == number) * size + of_type
-            for number, (size, of_type) in enumerate(zip(self._sizes, nodes, strict=True))
+            np.flatnonzero(types == number) * size + ids
+            for number, (size, ids) in enumerate(zip(self._sizes, nodes, strict=True))
         ]
 
     def _begin(self, work: Workspace, roots: _Roots) -> None:
-        """Make the seeds a batch's first nodes."""
+        """Make the seeds the batch's first nodes; raise SeedError if a seed repeats."""
         for space, ranges in zip(work.relations, roots.ranges, strict=True):
             space.begin(ranges)
-        # The map counts repeats. A sort, needed only for the error message, finds them.
+        # The map only counts repeats. `require_distinct` sorts the seeds to name the repeats in the error message.
         for name, found, nodes in zip(self.graph.num_nodes, work.found, roots.nodes, strict=True):
             if found.begin(nodes):
                 require_distinct(nodes, noun=seed_noun(self.graph, name))
@@ -395,41 +414,41 @@ class HopFrame:
         destinations: Sequence[range],
         drawn: HopDraws | None,
     ) -> list[Block]:
-        """Return a block for each relation; ``destinations`` are positions among each type's nodes."""
+        """Return a block for each relation; ``destinations`` are index ranges among each type's nodes."""
         if not self.picks:
             return []
         hop_key = self.picks[0].hop_key(batch_id, hop)
-        dealt = None
+        collective_picks = None
         if self.collective is not None:
-            dealt = self.collective.deal(work, batch_id, hop, destinations, hop_key)
+            collective_picks = self.collective.deal(work, batch_id, hop, destinations, hop_key)
         blocks: list[Block | None] = [None] * len(self.picks)
         for number in self._drawing[hop]:
-            pick, space, here = (
-                self.picks[number],
-                work.relations[number],
-                destinations[self._ends[number][1]],
-            )
-            if not here:
+            pick, space = self.picks[number], work.relations[number]
+            of_type = destinations[self._ends[number][1]]
+            if not of_type:
                 continue
-            if dealt is not None:
-                picked = dealt[number]
+            if collective_picks is not None:
+                picked = collective_picks[number]
             else:
-                space.fetch(here)
+                space.fetch(of_type)
                 key = relation_key(hop_key, number)
                 if drawn is None:
-                    picked = pick.pick(space, batch_id, hop, here, key)
+                    picked = pick.pick(space, batch_id, hop, of_type, key)
                 else:
-                    picked = pick.replay(space, batch_id, hop, here, key, drawn[number])
-            blocks[number] = _block(pick.graph, space, here, picked)
+                    picked = pick.replay(space, batch_id, hop, of_type, key, drawn[number])
+            blocks[number] = _block(pick.graph, space, of_type, picked)
         return self._finished(work, blocks, destinations)
 
     def _finished(
         self, work: Workspace, blocks: Sequence[Block | None], destinations: Sequence[range]
     ) -> list[Block]:
-        """Return a hop's blocks, once all its nodes are found; None stands for a block without edges."""
+        """Return a hop's blocks, after all its relations found their nodes. None stands for a block without edges.
+
+        Every block gets the source type's final number of nodes.
+        """
         if len(blocks) == 1 and blocks[0] is not None:
             return [blocks[0]]
-        # All relations without edges in the hop share one array.
+        # All blocks without edges share one array of zeros.
         has_empty = any(block is None for block in blocks)
         no_edges = np.zeros(max(map(len, destinations)) + 1, dtype=np.int32) if has_empty else _NO_SOURCES
         finished = []
@@ -458,7 +477,7 @@ def _empty_block(indptr: LocalArray, num_src: int, edge_weight: NDArray[np.float
 
 
 def _block(graph: Topology, space: RelationSpace, destinations: range, picked: Picked) -> Block:
-    """Return the block of the picked edges; their sources join the batch's nodes.
+    """Return the block of the picked edges, and add their sources to the batch's nodes.
 
     Raises
     ------
@@ -469,8 +488,8 @@ def _block(graph: Topology, space: RelationSpace, destinations: range, picked: P
     indices = np.empty(len(places), dtype=np.int32)
     num_src = space.sources.append(values, places, indices)
     if num_src < 0:
-        at, nodes = -1 - num_src, space.ranges.nodes(space, destinations)
-        raise picked.bad_source(graph, nodes, at, int(values[places[at]]))
+        edge, nodes = -1 - num_src, space.ranges.nodes(space, destinations)
+        raise picked.bad_source(graph, nodes, edge, int(values[places[edge]]))
     return Block(
         indptr=picked.indptr,
         indices=indices,
@@ -487,18 +506,18 @@ def checked_drawn(drawn: Sequence[NDArray[Any]], count: int, *, noun: str = "hop
     Raises
     ------
     ShapeError
-        Their number is wrong, or an array is not contiguous int32 or int64.
+        The number of arrays is wrong, or an array is not contiguous int32 or int64.
     """
     if len(drawn) != count:
         raise ShapeError(
             f"{len(drawn)} drawn arrays for a batch of {count} {noun}; pass one for each {noun[:-1]}"
         )
     views = []
-    for at, values in enumerate(drawn):
+    for number, values in enumerate(drawn):
         if values.ndim != 1 or values.dtype not in (np.int32, np.int64) or not values.flags.c_contiguous:
             raise ShapeError(
-                f"the drawn array of {noun[:-1]} {at} has shape {values.shape} and dtype {values.dtype}; it must be "
-                "contiguous, of one dimension, and int32 or int64"
+                f"the drawn array of {noun[:-1]} {number} has shape {values.shape} and dtype {values.dtype}; it must "
+                "be contiguous, of one dimension, and int32 or int64"
             )
         # The views are read-only, like a graph's edges in memory, so that kernels compile for one kind of array.
         view = values.view()
@@ -509,7 +528,7 @@ def checked_drawn(drawn: Sequence[NDArray[Any]], count: int, *, noun: str = "hop
 
 def hops_of_one_type(drawn: Sequence[NDArray[Any]], num_hops: int) -> list[HopDraws]:
     """Return a one-type graph's drawn arrays as `HopDraws`; raises as `checked_drawn`. Pure."""
-    return [(of_hop,) for of_hop in checked_drawn(drawn, num_hops)]
+    return [(hop_draws,) for hop_draws in checked_drawn(drawn, num_hops)]
 
 
 def taken_of_scratch(
@@ -519,7 +538,7 @@ def taken_of_scratch(
 
     Parameters
     ----------
-    space : the batch so far; its scratch holds the edges as places in ``lists``
+    space : the batch so far; its scratch holds the edges as indices in the values of ``lists``
     lists : the sources of the destinations' in-edges
     num_dst : D, destinations in the hop
     indptr : (D + 1,) int32, the beginning of each destination's edges
@@ -535,5 +554,5 @@ def taken_of_scratch(
 
 
 def seed_noun(graph: HeteroGraph, node_type: str) -> str:
-    """Return the name in messages for seeds of ``node_type``; a one-type graph's name omits the type. Pure."""
+    """Return the noun for seeds of ``node_type`` in messages; a one-type graph's noun omits the type. Pure."""
     return "seeds" if graph.is_one_type else f"seeds of type {node_type!r}"

@@ -1,8 +1,10 @@
 """LABOR (Balin, Catalyurek: "Layer-neighbor sampling: defusing neighborhood explosion in GNNs", NeurIPS'23).
 
-Destination s takes source t with chance min(1, scale_s * chance_t). The scale gives s the variance of ``fanout``
-neighbours drawn from its d in-edges: the sum of 1 / min(1, scale_s * chance_t) over them is d * d / fanout (section 3
-of the paper). LABOR-0 has chance_t = 1; each iteration moves chance to sources that destinations share.
+Each source t has a chance, and each destination s has a scale. Destination s takes source t with chance
+min(1, scale_s * chance_t). The scale gives s the variance of ``fanout`` neighbours drawn from its d in-edges: the sum
+of 1 / min(1, scale_s * chance_t) over the in-edges is d * d / fanout (section 3 of the paper). LABOR-0 has
+chance_t = 1; each iteration moves chance to sources that several destinations share. A candidate is a source of an
+in-edge in the hop.
 """
 
 from __future__ import annotations
@@ -31,13 +33,13 @@ if TYPE_CHECKING:
     from gloader.types import AnySeeds, BatchId, IdArray, LocalArray, SampledBatch
 
 _ENOUGH = 1e-4  # relative gain in expected nodes below which the iteration has converged
-_MOST_ITERATIONS = 100  # a bound for graphs whose gains stay higher; gains shrink fast
+_MOST_ITERATIONS = 100  # iterations at most, for a graph whose gains stay above `_ENOUGH`; gains shrink fast
 
 
 class LaborPick:
     """Picks edges by their sources' random numbers: the `RelationPick` of `LaborSampler`, with its parameters.
 
-    Only the layered layout is possible: all nodes so far are a hop's destinations.
+    Only the layered layout is possible, in which a hop's destinations are all nodes found so far.
     """
 
     def __init__(
@@ -88,8 +90,8 @@ class LaborPick:
         """
         if self.iterations != 0:
             raise ConfigError(
-                f"LABOR with iterations={self.iterations} weighs all in-edges of a hop before it takes one, and edges "
-                "that are swept go by once; use iterations=0, or topology='direct' or 'ram'"
+                f"LABOR with iterations={self.iterations} weighs all in-edges of a hop before it takes one, and a "
+                "sweep reads each edge only once; use iterations=0, or topology='direct' or 'ram'"
             )
         return ListRule(
             graph=self.graph,
@@ -124,7 +126,10 @@ class LaborPick:
         key: np.uint64,  # noqa: ARG002 - as in `RelationPick`
         drawn: NDArray[Any],
     ) -> Picked:
-        """Return the edges of `pick` from the records of `ListRule`; GraphError for records from another batch."""
+        """Return the edges of `pick` from a sweep's records, see `ListRule`.
+
+        Raises GraphError if the records belong to another batch. For parameters see `RelationPick`.
+        """
         picked = picked_of_records(self.rule_of("layered"), space, batch_id, hop, destinations, drawn)
         if self.normalize and picked.edge_weight is not None:
             poisson_kernels.scale_to_degree(
@@ -142,15 +147,16 @@ class LaborPick:
         key: np.uint64,
         indptr: LocalArray,
     ) -> None:
+        """Pick for LABOR-0, in which each edge's chance follows from its destination's degree only."""
         fanout = self.fanouts[hop]
         expected = pick_kernels.count_uniform(space.degrees, 0, num_dst, fanout, False, MAX_LOCAL, indptr)
         room = checked_total(expected, hop, batch_id, self.fanouts)
         # The number of edges is random, with mean ``expected``. An eighth more is nearly always enough. If not, a
         # second pass repeats the same draws.
         space.scratch.reserve_edges(min(room + room // 8 + 4096, MAX_LOCAL))
-        rows = (lists.values, lists.starts, space.degrees, num_dst, fanout, key, indptr)
+        common = (lists.values, lists.starts, space.degrees, num_dst, fanout, key, indptr)
         while (
-            poisson_kernels.pick_by_fanout(*rows, space.scratch.edges, space.scratch.weights)
+            poisson_kernels.pick_by_fanout(*common, space.scratch.edges, space.scratch.weights)
             == poisson_kernels.OVERFLOW
         ):
             checked_total(len(space.scratch.edges) + 1, hop, batch_id, self.fanouts)
@@ -166,22 +172,23 @@ class LaborPick:
         key: np.uint64,
         indptr: LocalArray,
     ) -> None:
-        rows = (candidates.offsets, num_dst, candidates.of_edge)
+        """Pick with iterations: improve the candidates' chances, solve for the scales, then take the edges."""
+        in_edges = (candidates.offsets, num_dst, candidates.of_edge)
         # Equal chances are LABOR-0; each iteration raises the chances of shared sources.
         chances = candidates.chances[: candidates.count]
         chances.fill(1.0)
         before = np.inf
         for _ in range(_MOST_ITERATIONS if self.iterations < 0 else self.iterations):
-            expected = _improve_chances(*rows, fanout, chances, candidates.tops)
+            expected = _improve_chances(*in_edges, fanout, chances, candidates.tops)
             # The expected number of nodes never rises. The iteration has converged when the number stays.
             if self.iterations < 0 and expected > before * (1 - _ENOUGH):
                 break
             before = expected
-        _solve_scales(*rows, fanout, chances, candidates.scales)
+        _solve_scales(*in_edges, fanout, chances, candidates.scales)
         poisson_kernels.numbers_of(candidates.nodes, candidates.count, key, candidates.numbers)
         poisson_kernels.pick_candidates(
             lists.starts,
-            *rows,
+            *in_edges,
             chances,
             candidates.scales,
             candidates.numbers,
@@ -192,12 +199,12 @@ class LaborPick:
 
 
 class LaborSampler:
-    """Samples about ``fanouts[l]`` in-neighbours of each node in hop l, but far fewer distinct nodes in total.
+    """Samples about ``fanouts[l]`` in-neighbours of each node in hop l, with far fewer distinct nodes in total.
 
     Every node has one random number per hop. An edge is taken if its source's number is below the edge's chance, so
     destinations share sources. An estimated mean has the same variance as with ``fanouts[l]`` independent neighbours. A
-    node with at most ``fanouts[l]`` in-edges takes all. Blocks carry importance weights, 1 / chance, for unbiased
-    weighted sums.
+    node with at most ``fanouts[l]`` in-edges takes all of them. Blocks carry importance weights, 1 / chance, for
+    unbiased weighted sums.
 
     Every draw is a hash of (seed, epoch, batch index, hop, node). Pure and thread-safe. The sampler reads every
     destination's in-edges. Each concurrent call holds 4 bytes per node, with ``iterations`` 8, and 12 bytes for each
@@ -209,7 +216,7 @@ class LaborSampler:
     fanouts : neighbours per node, hop next to the seeds first; 0 takes none, -1 takes all
     seed : any integer; taken modulo 2**64
     iterations : steps that move chances to shared sources: 0 is LABOR-0, i is LABOR-i, -1 iterates until the expected
-        number of nodes stays (``LABOR-*``)
+        number of nodes no longer falls (``LABOR-*``)
     share_layers : use one random number per node for all hops. Later hops find the same nodes again, and the estimates
         in different hops are correlated
     normalize : scale each destination's weights to its in-degree: less variance, and a bias of order 1 / fan-out
@@ -291,10 +298,11 @@ class LaborSampler:
 def scale_for(
     chances: NDArray[np.float64], candidate: LocalArray, first: int, last: int, fanout: int
 ) -> float:
-    """Return the scale for the destination with in-edges ``first:last``; infinity if it takes all. Pure.
+    """Return the scale of the destination with in-edges ``first:last``; infinity if it takes all of them. Pure.
 
-    For a given set of sources with chance 1 the equation is linear. This set is empty at scale 0 and only grows from
-    one solution to the next. So the loop ends, in practice after a few passes.
+    A source is certain if its chance in this destination is 1. For a given set of certain sources the equation for the
+    scale is linear. The set is empty at scale 0 and only grows from one solution to the next. So the loop ends, in
+    practice after a few passes. ``candidate`` has the candidate of each in-edge.
     """
     degree = last - first
     if fanout < 0 or degree <= fanout:
@@ -304,8 +312,8 @@ def scale_for(
     scale, certain_before = 0.0, -1
     while True:
         rest, certain = 0.0, 0
-        for at in range(first, last):
-            chance = chances[candidate[at]]
+        for edge in range(first, last):
+            chance = chances[candidate[edge]]
             if scale * chance >= 1.0:
                 certain += 1
             else:
@@ -339,15 +347,16 @@ def _improve_chances(
     chances: NDArray[np.float64],
     tops: NDArray[np.float64],
 ) -> float:
-    """Multiply every chance by the largest scale that a destination requests; return the expected number of nodes.
+    """Multiply every chance by the largest scale of its destinations; return the expected number of nodes.
 
-    A step never raises the expected number: with the new chances every scale is at most 1.
+    A step never raises the expected number: with the new chances every scale is at most 1. ``tops`` is scratch for each
+    candidate's largest scale.
     """
     tops[: chances.shape[0]] = 0.0
     for i in range(num_dst):
         scale = scale_for(chances, candidate, offsets[i], offsets[i + 1], fanout)
-        for at in range(offsets[i], offsets[i + 1]):
-            tops[candidate[at]] = max(tops[candidate[at]], scale)
+        for edge in range(offsets[i], offsets[i + 1]):
+            tops[candidate[edge]] = max(tops[candidate[edge]], scale)
     expected = 0.0
     for t in range(chances.shape[0]):
         chances[t] = min(chances[t] * tops[t], 1.0)

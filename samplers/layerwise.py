@@ -3,9 +3,10 @@
 LADIES: Zou et al., "Layer-dependent importance sampling for training deep and large graph convolutional networks",
 NeurIPS'19. FastGCN: Chen, Ma, Xiao, ICLR'18.
 
-The adjacency has destinations as rows and sources as columns. An edge's squared entry is 1 / d_dst**2 for a mean and
-1 / ((d_dst + 1) (d_src + 1)) for GCN. Kernels add up entries without the source's factor, which is constant along a
-column and applied once per column.
+A layer is a hop. The adjacency matrix has destinations as rows and sources as columns. A source's norm is the sum of
+the squared entries in its column; its chance to be taken grows with the norm. An edge's squared entry is 1 / d_dst**2
+for a mean and 1 / ((d_dst + 1) (d_src + 1)) for GCN, with the in-degrees d. Kernels add up the entries without the
+source's factor, which is constant along a column and applied once per column.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ Adjacency = Literal["mean", "gcn"]
 
 
 class _Turn:
-    """Lets one thread read all edges while others wait. It is global, since samplers are copied and pickled."""
+    """A lock with which one thread reads all edges while others wait. It is global, as samplers are pickled."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        # A forked child would inherit a taken lock.
+        # A child process may be forked while the lock is taken. It gets a new lock.
         os.register_at_fork(after_in_child=self._renew)
 
     def _renew(self) -> None:
@@ -58,7 +59,8 @@ _TURN = _Turn()
 class LayerPick:
     """Picks a layer's nodes: the `RelationPick` of `LayerSampler`, with its parameters and errors.
 
-    ``fanouts`` are the layer sizes. Only the layered layout is possible: all nodes so far are a hop's destinations.
+    ``fanouts`` are the layer sizes. Only the layered layout is possible, in which a hop's destinations are all nodes
+    found so far.
     """
 
     def __init__(
@@ -122,8 +124,8 @@ class LayerPick:
 
     def _unswept(self) -> ConfigError:
         return ConfigError(
-            f"the sampler {self.method!r} weighs the in-edges of all nodes of a hop before it takes one, and edges "
-            "that are swept go by once; use topology='direct' or 'ram', or the sampler 'neighbor'"
+            f"the sampler {self.method!r} weighs the in-edges of all nodes of a hop before it takes one, and a sweep "
+            "reads each edge only once; use topology='direct' or 'ram', or the sampler 'neighbor'"
         )
 
     def _pick_from_neighborhood(
@@ -136,20 +138,22 @@ class LayerPick:
         key: np.uint64,
         indptr: LocalArray,
     ) -> None:
+        """Pick for "ladies": choose ``size`` candidates by norm, and write their edges to ``indptr`` and scratch."""
         count = candidates.count
         if size < 0 or count <= size:
             candidates.chances[:count] = 1.0
         else:
             # ``tops`` is LABOR's scratch memory, with room for every candidate. Here it holds norms.
             norms = candidates.tops[:count]
-            rows = (space.degrees, candidates.offsets, num_dst, candidates.of_edge)
-            _neighborhood_norms(*rows, self.adjacency == "gcn", norms)
+            in_edges = (space.degrees, candidates.offsets, num_dst, candidates.of_edge)
+            _neighborhood_norms(*in_edges, self.adjacency == "gcn", norms)
             if self.adjacency == "gcn":
                 _divide_by_degree(self.graph.offsets, candidates.nodes, norms)
             poisson_kernels.numbers_of(candidates.nodes, count, key, candidates.numbers)
             _choose(norms, candidates.numbers[:count], size, candidates.chances[:count])
         candidates.scales[:num_dst] = 1.0
-        candidates.numbers[:count] = 0  # each node with a chance is taken
+        # With scale 1 and number 0 the kernel takes each node with a chance above 0, with the weight 1 / chance.
+        candidates.numbers[:count] = 0
         poisson_kernels.pick_candidates(
             lists.starts,
             candidates.offsets,
@@ -173,12 +177,13 @@ class LayerPick:
         key: np.uint64,
         indptr: LocalArray,
     ) -> None:
+        """Pick for "fastgcn": each node by its own number, and write the edges to ``indptr`` and scratch."""
         scale = self._graph_scales[hop]
-        rows = (lists.values, lists.starts, space.degrees, num_dst, self._graph_norms, scale, key, indptr)
-        # The room doubles until the edges fit; each attempt repeats the same draws.
+        common = (lists.values, lists.starts, space.degrees, num_dst, self._graph_norms, scale, key, indptr)
+        # The scratch doubles until the edges fit; each attempt repeats the same draws.
         space.scratch.reserve_edges(4096)
         while (
-            outcome := poisson_kernels.pick_by_node(*rows, space.scratch.edges, space.scratch.weights)
+            outcome := poisson_kernels.pick_by_node(*common, space.scratch.edges, space.scratch.weights)
         ) < 0:
             if outcome <= poisson_kernels.DAMAGED:
                 raise graph_errors.bad_edge(self.graph, poisson_kernels.DAMAGED - outcome)
@@ -187,7 +192,7 @@ class LayerPick:
 
     @property
     def _graph_norms(self) -> NDArray[np.float32]:
-        """(N,) each column's norm, over all rows."""
+        """(N,) each column's norm over all rows; None until the first batch."""
         norms = self._norms
         if norms is None:
             # At the first batch one thread reads all edges, while the other threads wait.
@@ -210,7 +215,7 @@ class LayerPick:
 
     @cached_property
     def _graph_scales(self) -> tuple[float, ...]:
-        """A scale for each layer: a node's chance is scale times norm, at most 1."""
+        """A scale for each layer: a node's chance is scale * norm, at most 1."""
         norms = self._graph_norms[self._graph_norms > 0].astype(np.float64)
         return tuple(_poisson_scale(norms, size) for size in self.fanouts)
 
@@ -219,11 +224,11 @@ class LayerSampler:
     """Samples nodes in proportion to their column's squared norm in the normalised adjacency.
 
     "ladies" takes ``layer_sizes[l]`` in-neighbours of hop l's destinations, or all if there are fewer. The norms are
-    over these destinations' rows. It takes the smallest values of number / norm, with the importance weight
-    1 / min(1, norm * threshold) (priority sampling; Duffield, Lund, Thorup, JACM 2007). This is exactly unbiased for a
-    fixed number of distinct nodes. "fastgcn" takes every graph node independently, with norms over all rows and
-    ``layer_sizes[l]`` expected nodes; nodes without an edge to a destination drop out. A taken node keeps all its edges
-    to the destinations, each with the node's importance weight.
+    over these destinations' rows. Each in-neighbour has a random number; those with the smallest number / norm are
+    taken, with the importance weight 1 / min(1, norm * threshold) (priority sampling; Duffield, Lund, Thorup, JACM
+    2007). The estimate is exactly unbiased for a fixed number of distinct nodes. "fastgcn" takes every graph node
+    independently, with norms over all rows and ``layer_sizes[l]`` expected nodes; nodes without an edge to a
+    destination drop out. A taken node keeps all its edges to the destinations, each with the node's importance weight.
 
     Every draw is a hash of (seed, epoch, batch index, hop, node). Pure and thread-safe. The sampler reads every
     destination's in-edges. Each concurrent call holds 4 bytes per node, with "ladies" 8, and 12 bytes for each in-edge
@@ -286,8 +291,8 @@ def _choose(
     norms: NDArray[np.float64], numbers: NDArray[np.uint64], size: int, chances: NDArray[np.float64]
 ) -> None:
     """Write the chances for the ``size`` smallest values of number / norm, and 0 for all others."""
-    # Numbers are in (0, 1]: a rank of zero would be taken with any norm. The smallest untaken rank is the threshold
-    # for priority sampling.
+    # The numbers are scaled to (0, 1]: a rank of zero would be taken with any norm. The smallest untaken rank is the
+    # threshold of priority sampling.
     ranks = (numbers + 1.0) * 2.0**-53 / norms
     threshold = np.partition(ranks, size)[size]
     np.minimum(norms * threshold, 1.0, out=chances)
@@ -309,6 +314,7 @@ def _poisson_scale(norms: NDArray[np.float64], size: int) -> float:
 
 @njit(cache=True, nogil=True, inline="always")
 def _squared_entry(degree: int, is_gcn: bool) -> float:
+    """Return a row's squared entry without the source's factor, for a destination with ``degree`` in-edges."""
     return 1.0 / (degree + 1.0) if is_gcn else 1.0 / (float(degree) * degree)
 
 
@@ -326,8 +332,8 @@ def _neighborhood_norms(
     for i in range(num_dst):
         if degrees[i]:
             entry = _squared_entry(degrees[i], is_gcn)
-            for at in range(offsets[i], offsets[i + 1]):
-                norms[candidate[at]] += entry
+            for edge in range(offsets[i], offsets[i + 1]):
+                norms[candidate[edge]] += entry
 
 
 @njit(cache=True, nogil=True)
@@ -354,10 +360,11 @@ def _add_graph_norms(
     is_gcn: bool,
     norms: NDArray[np.float64],
 ) -> tuple[int, int]:
-    """Add the entries of the edges from ``first`` on, with these ``sources``, to all columns' norms (N,).
+    """Add the entries of consecutive edges, the first at position ``first``, to the columns' norms (N,).
 
-    ``node`` is the destination of edge ``first``, or an earlier node. Returns the next edge's destination, and -1 or a
-    damaged edge. A damaged edge is out of range, or its source is not a node.
+    ``sources`` are the edges' sources. ``node`` is the destination of edge ``first``, or an earlier node. Returns the
+    destination of the edge after them, and -1 or the position of a damaged edge. A damaged edge is out of range, or its
+    source is not a node.
     """
     end_of_nodes = np.uint64(norms.shape[0])
     last = first + sources.shape[0]

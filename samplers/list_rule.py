@@ -1,8 +1,10 @@
 """The sweep rule for picks that need entire lists, and the draws while lists stream by.
 
-Picks by weight, and LABOR-0's picks, have no known positions before an edge is read. So a pass reads the lists of all
-nodes in a frontier, and a node chooses while its list streams by: see `list_kernels`. The pass keeps only a list's
-taken edges, for any length of the list.
+A pass reads all edges once, in file order. A node's list is its in-edges. A frontier is the nodes that take edges in
+one hop of one batch; each frontier in a pass has an owner, which gathers its taken edges. Picks by weight, and the
+picks of LABOR-0, do not know their positions before the edges are read. So the pass reads the lists of all nodes in a
+frontier, and each node chooses while its list streams by, see `list_kernels`. The pass keeps only the taken edges, as
+records of two or three words, so a list may have any length. `picked_of_records` later makes a hop from the records.
 """
 
 from __future__ import annotations
@@ -35,25 +37,25 @@ if TYPE_CHECKING:
 
     TakeWords = Callable[[int, NDArray[Any]], None]  # arguments: an owner, and its words
 
-KEPT_EDGE_BYTES: Final = 40  # per edge that weighted sampling holds and may still drop
-_PORTION_NODES: Final = 128  # an owner's nodes per copy: 1 KB
+KEPT_EDGE_BYTES: Final = 40  # bytes per edge that weighted sampling holds and may still drop
+_PORTION_NODES: Final = 128  # nodes that an owner copies together (1 KB)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ListRule:
-    """A `HopRule` whose draws are records of W words; see `list_kernels`. Pure and thread-safe.
+    """A `HopRule` whose draws are records; see `list_kernels`. Pure and thread-safe.
 
     Picks are weighted without replacement, as in `NeighborSampler`, or have chance fan-out / degree, as in
     `LaborSampler`.
     """
 
     graph: Topology
-    fanouts: tuple[int, ...]
+    fanouts: tuple[int, ...]  # the hop next to the seeds first
     seed: int
     is_weighted: bool  # False means LABOR-0
     has_importance: bool = False  # True if records hold importance weights
-    is_merged: bool = False
-    share_layers: bool = False
+    is_merged: bool = False  # True if a node draws only in the hop after its discovery
+    share_layers: bool = False  # True if LABOR's random numbers are the same in all hops
     relation: int = 0  # the relation's number in the graph, see `relation_key`
 
     @property
@@ -134,21 +136,21 @@ class ListRule:
         longest, taken = list_kernels.mark_lists(offsets, frontier.nodes, fanout, per_page, pages)
         if longest > list_kernels.MOST_EDGES:
             raise ConfigError(
-                f"a node in hop {frontier.hop} of {frontier.batch_id} has {longest} in-edges, and sweeps that look at "
-                f"whole lists know up to {list_kernels.MOST_EDGES}; use topology='direct'"
+                f"a node in hop {frontier.hop} of {frontier.batch_id} has {longest} in-edges, and sweeps that read "
+                f"whole lists support at most {list_kernels.MOST_EDGES} per list; use topology='direct'"
             )
         return int(taken)
 
 
 class ListDraws:
-    """The draws for a pass's owners while all edges stream by in order. For one thread.
+    """Draws for the owners of a pass, while all edges stream by in order. For one thread.
 
-    Holds `list_draws_bytes`.
+    Holds `list_draws_bytes` bytes.
 
     Parameters
     ----------
     rule : the owners' rule
-    frontiers : a frontier for each of the O owners
+    frontiers : the frontiers of the O owners
     capacity : words that an owner gathers before it hands them out
     """
 
@@ -182,17 +184,17 @@ class ListDraws:
 
         Parameters
         ----------
-        begin : position of the first edge; calls go forward
+        begin : position of the first edge; it grows from call to call
         sources : (M,) the edges' sources
         weights : (M,) the edges' weights; any array for a rule without weights
-        take : receives the words of owners whose memory is full
+        take : called with the words of an owner whose memory is full
 
         Raises
         ------
         GraphError
             A weight is negative, infinite or not a number, or the calls left out an owner's edges.
         """
-        # Node ids of any stored dtype fit in this dtype, so the kernel compiles for one kind.
+        # Node ids fit in this dtype whatever their stored dtype, so the kernel compiles for one dtype only.
         sources = sources.astype(self._rule.word_dtype, copy=False)
         lists, waiting = self._lists, np.arange(len(self._frontiers))
         while len(waiting):
@@ -224,7 +226,7 @@ class ListDraws:
         GraphError
             The calls left out an owner's edges.
         """
-        # After the last edge no owner may still wait for a list. Without an offer no list was requested.
+        # After the last edge no owner may still wait for an edge. UNKNOWN is allowed: such an owner saw no edge.
         edges = self._lists.table[list_kernels.EDGE]
         waiting = np.flatnonzero((edges != list_kernels.FAR) & (edges != list_kernels.UNKNOWN))
         if len(waiting):
@@ -254,6 +256,7 @@ class ListDraws:
         lists.table[list_kernels.FILL, owner] = fill - count
 
     def _raise_for(self, status: int, owner: int, begin: int) -> None:
+        """Raise GraphError for an owner with status BAD_WEIGHT or PASSED."""
         table = self._lists.table
         node = int(self._lists.nodes[owner, table[list_kernels.AT, owner]])
         if status == list_kernels.BAD_WEIGHT:
@@ -281,7 +284,7 @@ def list_draws_bytes(rule: ListRule, num_owners: int, *, capacity: int) -> int:
 
 def _kept_edges(rule: ListRule) -> int:
     """Return the maximum number of edges that an owner holds for one list."""
-    # A node that chooses has more edges than it takes.
+    # The fan-out is a bound, and so is the graph: a node that chooses has more edges than its fan-out.
     return min(max(0, *rule.fanouts), rule.graph.num_edges) if rule.is_weighted else 0
 
 
@@ -293,14 +296,14 @@ def picked_of_records(
     destinations: range,
     drawn: NDArray[Any],
 ) -> Picked:
-    """Return a hop's picked edges from a sweep's records, as the sampler picks them; weights are not normalized.
+    """Return a hop's edges from a sweep's records, as the sampler picks them. Weights are not normalized.
 
     Parameters
     ----------
     rule : the sampler's rule
     space : the batch so far, with its nodes' degrees
     batch_id, hop : the draws' address
-    destinations : positions among the batch's nodes so far, up to their end
+    destinations : index range among the batch's nodes so far, up to their end
     drawn : the hop's records, flat
 
     Raises
@@ -310,55 +313,63 @@ def picked_of_records(
     ConfigError
         There are 2**31 or more edges.
     """
-    here = slice(destinations.start, destinations.stop)
+    part = slice(destinations.start, destinations.stop)
     records = drawn.reshape(-1, rule.record_words)
     places = records[:, 0].copy()
-    begins, counts = _find_records(rule, space, batch_id, hop, here, places)
+    begins, counts = _find_records(rule, space, batch_id, hop, part, places)
     num_edges = checked_total(int(counts.sum()), hop, batch_id, rule.fanouts)
     indptr = np.zeros(len(counts) + 1, dtype=np.int32)
     np.cumsum(counts, out=indptr[1:])
     taken = np.empty(num_edges, dtype=np.int64)
     edge_ids = np.empty(num_edges, dtype=np.int64)
-    list_kernels.place_records(places, begins, space.starts[here], indptr, taken, edge_ids)
+    list_kernels.place_records(places, begins, space.starts[part], indptr, taken, edge_ids)
     sources = records[:, 1].copy()
-    sources.flags.writeable = False  # like a graph's sources, so that relabelling compiles for one kind
-    edge_weight = _edge_weight(rule, rule.fanouts[hop], space.degrees[here], indptr, records[taken, -1])
+    sources.flags.writeable = (
+        False  # like a graph's sources, so that the kernel compiles for one kind of array
+    )
+    edge_weight = _edge_weight(rule, rule.fanouts[hop], space.degrees[part], indptr, records[taken, -1])
     return Picked(indptr, edge_ids, sources=(sources, taken), edge_weight=edge_weight)
 
 
 def _find_records(
-    rule: ListRule, space: RelationSpace, batch_id: BatchId, hop: int, here: slice, places: NDArray[Any]
+    rule: ListRule, space: RelationSpace, batch_id: BatchId, hop: int, part: slice, places: NDArray[Any]
 ) -> tuple[IdArray, IdArray]:
-    """Return the beginning of each destination's records, and its number of taken edges."""
-    num_dst = here.stop - here.start
+    """Return for each destination in ``part`` the index of its first record, and its number of taken edges.
+
+    ``places`` (M,) has every record's first word.
+    """
+    num_dst = part.stop - part.start
     begins, counts = np.zeros(num_dst, dtype=np.int64), np.zeros(num_dst, dtype=np.int64)
     if rule.fanouts[hop] == 0:
         return begins, counts
     # Records are in the nodes' ascending order; a batch has its nodes in the order of discovery.
-    order = np.argsort(space.nodes[here])
-    found = np.empty((2, num_dst), dtype=np.int64)
-    if not list_kernels.find_records(places, space.degrees[here][order], found[0], found[1]):
+    order = np.argsort(space.nodes[part])
+    ascending = np.empty((2, num_dst), dtype=np.int64)
+    if not list_kernels.find_records(places, space.degrees[part][order], ascending[0], ascending[1]):
         raise GraphError(
-            f"hop {hop} of {batch_id}: {len(places)} records are not those of its {num_dst} nodes: they belong to "
+            f"hop {hop} of {batch_id}: {len(places)} records do not match its {num_dst} nodes: the records belong to "
             "another batch, or to a sampler with another seed or other fan-outs"
         )
-    begins[order], counts[order] = found
+    begins[order], counts[order] = ascending
     return begins, counts
 
 
 def _edge_weight(
     rule: ListRule, fanout: int, degrees: IdArray, indptr: LocalArray, last_words: NDArray[Any]
 ) -> NDArray[np.float32] | None:
-    """Return each edge's importance weight in a hop; ``last_words`` are the last words of the edges' records."""
+    """Return each edge's weight in a hop, or None if the rule has no weights.
+
+    ``last_words`` are the last words of the edges' records: the importance, if the rule has it.
+    """
     counts = np.diff(indptr)
     takes_all = np.full(len(degrees), True) if fanout < 0 else degrees <= fanout
     if not rule.is_weighted:
-        # A hop with fan-out 0 takes no edge; the chance would be 0.
+        # A hop with fan-out 0 takes no edge; 1 instead of 0 avoids a division by zero.
         chances = np.where(takes_all, 1.0, max(fanout, 1) / np.maximum(degrees, 1))
         return np.repeat((1.0 / chances).astype(np.float32), counts)
     if not rule.has_importance:
         return None
-    # Nodes that take all edges with positive weight have chance 1; the number of these edges is known only now.
+    # A node that takes all its edges with positive weight: these stand for all its edges, also those with weight 0.
     certain = np.repeat((degrees / np.maximum(counts, 1)).astype(np.float32), counts)
     chosen = last_words.view(np.float32 if last_words.itemsize == 4 else np.float64).astype(np.float32)
     return np.where(np.repeat(takes_all, counts), certain, chosen)

@@ -1,4 +1,9 @@
-"""The table of samplers: it makes a sampler from a name with options, and estimates the sampler's memory."""
+"""The table of samplers: it makes a sampler from a name with options, and estimates the sampler's memory.
+
+A spec is a sampler's name with options, as in "labor:iterations=1". A pick chooses one relation's edges in each hop
+(`RelationPick`); a sampler runs one pick for each relation. A sweep reads the whole edge file in order and lets each
+sampler take its edges as they pass; not every sampler can work in this way.
+"""
 
 from __future__ import annotations
 
@@ -32,35 +37,37 @@ if TYPE_CHECKING:
     from gloader.samplers.hops import RelationPick
     from gloader.types import AnyBatch, Block, HeteroSampler, IdArray, Sampler
 
-_MAP_BYTES = 4  # a node's local id
-_MAP_AND_CHANCE_BYTES = 8  # a node's local id and sampling chance
-# Bytes per edge that a kernel writes before the number of edges is known: place and weight.
+_MAP_BYTES = 4  # bytes per graph node: its int32 local id
+_MAP_AND_CHANCE_BYTES = 8  # bytes per graph node: its local id and float32 sampling chance
+# Bytes per edge that a kernel writes before the number of edges is known: the edge's index and weight.
 _TAKEN_EDGE_BYTES = 12
-_DRAW_BYTES = 8  # per edge drawn over all relations together
-# Bytes per edge, in addition to its block: the source's entry, and the edge's place among the entries.
+_DRAW_BYTES = 8  # bytes per edge drawn over all relations together: its int64 position
+# Bytes per edge of a sampler by time, in addition to its block: the source's entry (see `ranges`) and its index.
 _EDGE_BYTES = 16
-# Bytes per node with a time range: tree, id, requested time, and with a window both ends.
+# Bytes per node of a sampler by time: its tree, id, requested time, and the searched ends of its time range.
 _NODE_BYTES = 88
 
 # The refusal of sweeps for seeds with times, in the form of `sweep_refusal`.
 TIMED_SWEEP_REFUSAL = (
-    "a node that is asked for at a time looks its edges up in the times of its list before it takes one",
+    "a node with a time searches the times of all its in-edges before it takes one",
     "time_strategy='none'",
 )
 _CHOOSES_TOGETHER = (
-    "which chooses for all nodes of a layer together, so that none can keep what it drew before"
+    "which chooses for all nodes of a layer together, so that a node cannot keep its earlier draws"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SamplerKind:
-    """A line in the table of samplers."""
+    """One sampler in the table of samplers."""
 
     make: Callable[..., Sampler]  # takes the graph, the fan-outs, ``seed`` and the options
     options: dict[str, type]  # user options, in the order of messages
     node_bytes: int  # per graph node and sampling thread
-    kernels: ModuleType  # the sampler's kernels; if none is compiled, the sampler has never run here
-    lists: Literal["sources", "weights"] | None = None  # the values that it reads for a hop's in-edges
+    kernels: ModuleType  # the sampler's kernels; if no kernel is compiled, the sampler has never run here
+    lists: Literal["sources", "weights"] | None = (
+        None  # the values that the sampler reads for all in-edges of a hop
+    )
     # Maps the options to True if the sampler chooses for all destinations together, see `Candidates`.
     has_candidates: Callable[[dict[str, Any]], bool] = lambda _: False
     # Maps the options to the words (each as large as a node id) that a sweep returns per taken edge; 0 means no sweeps.
@@ -77,14 +84,17 @@ class _SamplerKind:
 
 
 def _weighted_words(options: dict[str, Any]) -> int:
-    """Return the words for the sampler "weighted": place, source, importance. 0 with replacement, which needs sums."""
+    """Return the words per edge that a sweep returns for "weighted": index, source and, optionally, importance.
+
+    The result is 0 with replacement, which needs sums of weights and cannot be swept.
+    """
     if options.get("replace", False):
         return 0
     return 3 if options.get("importance", True) else 2
 
 
 def _weighted_pick(topology: Topology, *arguments: Any, **options: Any) -> NeighborPick:
-    """Return picks by weight, or uniform picks for a relation without weights."""
+    """Return a pick by weight, or a uniform pick for a relation without weights."""
     return NeighborPick(topology, *arguments, weighted=topology.weights is not None, **options)
 
 
@@ -157,10 +167,10 @@ def node_map_bytes(spec: str, *, num_nodes: int, found: int) -> int:
     ----------
     spec : a sampler name, with options
     num_nodes : N
-    found : nodes and edges in a large batch; each may be an entry of a hash table
+    found : nodes plus edges in a large batch, an upper bound on the hash table's entries
     """
     node_bytes = _SAMPLERS[parse_spec(spec)[0]].node_bytes
-    # Samplers with more than a local id per node are counted as if every node had an entry.
+    # A sampler that also stores a chance per node is counted as if every node had an entry.
     if num_nodes <= DENSE_LIMIT or node_bytes != _MAP_BYTES:
         return node_bytes * num_nodes
     return hash_map_bytes(min(found, num_nodes))
@@ -176,8 +186,8 @@ def call_bytes(
 ) -> int:
     """Return the bytes that a sampler call holds for ``batch``, without the batch itself and the node map. Pure.
 
-    The bytes are copies of edges from the SSD, and the candidate edges of the largest relation. Relations are sampled
-    one after another.
+    They are the copies of edges from the SSD, and the candidate edges. Relations are sampled one after another, so the
+    largest relation counts. A sampler with `Candidates` keeps all relations' candidates together, so their sum counts.
 
     Parameters
     ----------
@@ -194,7 +204,7 @@ def call_bytes(
         for topology, nodes, block in hops
         if block.num_edges
     ]
-    # Collective draws wait until they are dealt out; the `Candidates` of all source types exist together.
+    # Draws over all relations are kept until the last relation has its share.
     drawn = sum(_DRAW_BYTES * block.num_edges for _, _, block in hops) if is_collective else 0
     return drawn + (sum(held) if has_candidates(spec) else max(held, default=0))
 
@@ -216,14 +226,17 @@ def temporal_call_bytes(graph: Topology | HeteroGraph, batch: AnyBatch, spec: st
         taken = hop_bytes(spec, topology, num_edges=block.num_edges, in_edges=in_edges)
         searched = 0
         if topology.times is not None:  # a window has two ends to search
-            asked = _in_edges(topology, nodes, num_ranges)
-            searched = search_bytes(topology.times, num_lists=2 * num_ranges, num_edges=2 * asked)
+            num_searched = _in_edges(topology, nodes, num_ranges)
+            searched = search_bytes(topology.times, num_lists=2 * num_ranges, num_edges=2 * num_searched)
         # The larger amount counts: a hop frees the search before it takes edges.
         held.append(max(_EDGE_BYTES * block.num_edges + taken, _NODE_BYTES * num_ranges + searched))
     return max(held)
 
 
-hetero_call_bytes, hetero_temporal_call_bytes = call_bytes, temporal_call_bytes  # former names
+hetero_call_bytes, hetero_temporal_call_bytes = (
+    call_bytes,
+    temporal_call_bytes,
+)  # former names, kept for importers
 
 
 def _last_hop(graph: Topology | HeteroGraph, batch: AnyBatch) -> list[tuple[Topology, IdArray, Block]]:
@@ -241,17 +254,19 @@ def _last_hop(graph: Topology | HeteroGraph, batch: AnyBatch) -> list[tuple[Topo
 
 
 def _in_edges(graph: Topology, nodes: IdArray, count: int) -> int:
+    """Return the number of in-edges of the first ``count`` nodes."""
     return int(graph.in_degrees(nodes[:count]).sum())
 
 
 def hop_bytes(spec: str, graph: Topology, *, num_edges: int, in_edges: int) -> int:
-    """Return the bytes that the sampler ``spec`` holds in a hop, without its block and the node map. Pure.
+    """Return the bytes that the sampler ``spec`` holds in one relation's hop, without block and node map. Pure.
 
     Parameters
     ----------
     spec : a sampler name, with options
     graph : the topology
-    num_edges, in_edges : edges taken by the hop, and all its destinations' in-edges
+    num_edges : edges that the hop takes
+    in_edges : in-edges of the hop's destinations
     """
     name, options = parse_spec(spec)
     kind = _SAMPLERS[name]
@@ -275,13 +290,19 @@ def has_candidates(spec: str) -> bool:
 
 
 def swept_words(spec: str) -> int:
-    """Return the words per taken edge that a sweep returns for the sampler ``spec``; 0 without sweeps. Pure."""
+    """Return the words per taken edge that a sweep returns for the sampler ``spec``. Pure.
+
+    A word is as large as a node id. The result is 0 if the sampler cannot be swept.
+    """
     name, options = parse_spec(spec)
     return _SAMPLERS[name].swept_words(options)
 
 
 def sweep_refusal(spec: str) -> tuple[str, str] | None:
-    """Return why the sampler ``spec`` cannot be swept, and a sampler that can; None if it can be swept. Pure."""
+    """Return the reason against sweeps with the sampler ``spec``, and a sampler that can be swept. Pure.
+
+    The result is None if ``spec`` can be swept.
+    """
     if swept_words(spec):
         return None
     kind = _SAMPLERS[parse_spec(spec)[0]]
@@ -367,8 +388,8 @@ def parse_spec(spec: str) -> tuple[str, dict[str, Any]]:
     """
     if not isinstance(spec, str):
         raise ConfigError(
-            f"sampler={type(spec).__name__}: here it is the name of how neighbours are drawn ('neighbor', ...). "
-            "torch's samplers of seeds are taken by gloader.adapters.pyg.NeighborLoader"
+            f"sampler is a {type(spec).__name__}; pass the name of a neighbour sampler, such as 'neighbor'. "
+            "For a torch sampler of seeds use gloader.adapters.pyg.NeighborLoader"
         )
     name, _, tail = spec.partition(":")
     if name not in SAMPLER_NAMES:
@@ -391,12 +412,13 @@ def _check_options(name: str, options: dict[str, Any]) -> None:
             f"sampler {name!r} has no option {', '.join(map(repr, unknown))}; allowed: {', '.join(known)}"
         )
     for key, value in options.items():
-        # The sampler checks the ranges of numbers and words. A switch would accept any value as true.
+        # Each sampler checks its numbers and words later. Only booleans need this check: every value has a truth value.
         if known[key] is bool and not isinstance(value, bool):
             raise ConfigError(f"sampler option {key} is {value!r}; allowed: true, false")
 
 
 def _value(text: str) -> bool | int | str:
+    """Return an option's text as a boolean or an integer, if it is one."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     return int(text) if text.removeprefix("-").isdecimal() else text
@@ -424,8 +446,9 @@ def make_hetero_sampler(
     Raises
     ------
     ConfigError
-        The name, an option or the layout is unknown, or a value is not allowed. The sampler is for one-type graphs. It
-        needs weights, and no relation has weights. The fan-outs name an unknown relation, or lack a relation.
+        The name, an option or the layout is unknown, or a value is not allowed. The sampler supports only graphs with
+        one type. The sampler needs weights, and no relation has weights. The fan-outs name an unknown relation, or
+        leave out a relation.
     """
     name, options = parse_spec(spec)
     require_layout(spec, layout)
@@ -447,19 +470,21 @@ def _collective(
 ) -> CollectiveDraws:
     if name != "neighbor":
         raise ConfigError(
-            f"sampler {name!r} with fanouts={str(fanouts)!r}: fan-outs of all relations together are drawn alike; use "
-            "the sampler 'neighbor', or fan-outs of each relation"
+            f"sampler {name!r} with fanouts={str(fanouts)!r}: fan-outs over all relations together are drawn "
+            "uniformly; use the sampler 'neighbor', or a fan-out for each relation"
         )
     return CollectiveDraws(graph, fanouts.fanouts, replace=options.get("replace", False))
 
 
 def hetero_sweep_refusal(spec: str, fanouts: FanoutsLike) -> tuple[str, str] | None:
-    """Return why a sampler cannot be swept, and a choice that can; None if it can be swept. Pure.
+    """Return the reason against sweeps with a sampler and its fan-outs, and a choice that can be swept. Pure.
+
+    The result is None if the sampler can be swept.
 
     Parameters
     ----------
     spec : a sampler name, with options
-    fanouts : fan-outs for every relation, for each relation, or collective fan-outs
+    fanouts : the same fan-outs for every relation, fan-outs by relation, or collective fan-outs
     """
     if isinstance(checked_fanouts(fanouts), CollectiveFanouts):
         return (
@@ -476,7 +501,7 @@ def hetero_map_bytes(spec: str, graph: HeteroGraph, found: Mapping[str, int]) ->
     ----------
     spec : a sampler name, with options
     graph : the topology
-    found : by type, nodes and edges in a large batch; each may be a hash table's entry. An absent type has no entries
+    found : by type, nodes plus edges in a large batch, see `node_map_bytes`; a type without a key has none
     """
     return sum(
         node_map_bytes(spec, num_nodes=num_nodes, found=found.get(name, 0))
@@ -487,7 +512,7 @@ def hetero_map_bytes(spec: str, graph: HeteroGraph, found: Mapping[str, int]) ->
 def _picks(
     spec: str, graph: HeteroGraph, fanouts: Sequence[Sequence[int]], seed: int, **options: Any
 ) -> list[RelationPick]:
-    """Return the picks of the sampler ``spec`` for each relation; ``options`` extend those in ``spec``."""
+    """Return the pick of the sampler ``spec`` for each relation. ``options`` extend the options in ``spec``."""
     name, given = parse_spec(spec)
     make = _SAMPLERS[name].pick
     if make is None:
@@ -500,8 +525,8 @@ def _picks(
     between = [":".join(relation) for relation in graph.relations if relation[0] != relation[2]]
     if given.get("adjacency") == "gcn" and between:
         raise ConfigError(
-            f"sampler {spec!r} divides by the in-degrees of sources, and those of {between[0]!r} are of another type "
-            "than its destinations; use adjacency=mean"
+            f"sampler {spec!r} divides by the in-degrees of sources, and the sources of {between[0]!r} have another "
+            "type than its destinations; use adjacency=mean"
         )
     return [
         make(topology, hops, seed=seed, **given, **options)
@@ -584,13 +609,13 @@ def _rule(spec: str, strategy: TimeStrategy, bound: TimeBound, window: int | Non
     name, options = parse_spec(spec)
     if not _SAMPLERS[name].has_times:
         raise ConfigError(
-            f"sampler {name!r} takes edges of all times; time_strategy goes with the sampler {' or '.join(_WITH_TIMES)}"
+            f"sampler {name!r} takes edges of all times; use time_strategy with the sampler {' or '.join(_WITH_TIMES)}"
         )
     if strategy == "none":
         raise ConfigError("time_strategy='none' samples edges of all times, which make_sampler does")
     if strategy == "last" and reads_weights(spec):
         raise ConfigError(
-            f"time_strategy='last' takes the latest edges and looks at no weights; use time_strategy='uniform' with "
+            f"time_strategy='last' takes the latest edges and ignores weights; use time_strategy='uniform' with "
             f"the sampler {name!r}, or the sampler 'neighbor'"
         )
     return TimeRule(strategy=strategy, bound=bound, window=window, replace=options.get("replace", False))

@@ -1,4 +1,9 @@
-"""Neighbour sampling (Hamilton, Ying, Leskovec: "Inductive representation learning on large graphs", NIPS'17)."""
+"""Neighbour sampling (Hamilton, Ying, Leskovec: "Inductive representation learning on large graphs", NIPS'17).
+
+`NeighborPick` chooses one relation's edges in a hop; the hop frame calls it (see `hops`). `NeighborSampler` is the
+sampler for a one-type graph. A position is an edge's index in the graph. A replay makes a batch from the values that
+edge passes read for it, without the graph.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +40,7 @@ class NeighborPick:
     ----------
     graph : the relation's edges
     fanouts, seed, replace, weighted, importance : as in `NeighborSampler`
-    takes_last : take a range's last edges, in order, without draws
+    takes_last : take the last edges of each node's allowed range, in order, without draws
 
     Raises
     ------
@@ -70,7 +75,7 @@ class NeighborPick:
 
     @property
     def unable_to_exclude(self) -> str | None:
-        """The weighted sampler's name in messages, because it cannot exclude edges; None for other samplers."""
+        """The weighted sampler's name for error messages, because it cannot exclude edges; None if unweighted."""
         return "the sampler 'weighted'" if self.weighted else None
 
     @property
@@ -123,7 +128,11 @@ class NeighborPick:
         key: np.uint64,
         drawn: NDArray[Any],
     ) -> Picked:
-        """Return the edges of `pick`, from the sources at the hop's distinct positions; with weights from records."""
+        """Return the edges of `pick` from ``drawn``, without the graph.
+
+        ``drawn`` holds the sources at the hop's distinct positions, ascending by position. With weights it holds the
+        records of `ListRule`. For other parameters and errors see `RelationPick`.
+        """
         if self.weighted:
             return picked_of_records(self._list_rule(), space, batch_id, hop, destinations, drawn)
         indptr, picked, _ = self._pick(space, batch_id, hop, destinations, key)
@@ -138,21 +147,24 @@ class NeighborPick:
         if num_places != len(drawn):
             raise ShapeError(
                 f"hop {hop} of {batch_id} takes {num_places} distinct edges, and {len(drawn)} values were drawn "
-                "for it: they belong to another batch, or to a sampler with another seed or other fan-outs"
+                "for it: the values belong to another batch, or to a sampler with another seed or other fan-outs"
             )
         return Picked(indptr, picked[: len(picked) - pick_kernels.SLACK], sources=(drawn, places))
 
     def _pick(
         self, space: RelationSpace, batch_id: BatchId, hop: int, destinations: range, key: np.uint64
     ) -> tuple[LocalArray, IdArray, NDArray[np.float32] | None]:
-        """Return the beginning of each destination's edges, the edges with `SLACK` after them, and their weights."""
+        """Return a hop's edges: ``indptr`` (D + 1,), positions followed by `SLACK` spare entries, and weights.
+
+        The number of edges is counted first, so that the arrays have the right size; then the edges are drawn.
+        """
         fanout = self.fanouts[hop]
         indptr = np.empty(len(destinations) + 1, dtype=np.int32)
         lists = self._weights(space, fanout, destinations)
         num_edges = self._count(space, lists, fanout, destinations, indptr)
         is_too_many = min(space.sources.count + num_edges, space.sources.num_nodes) > MAX_LOCAL
         checked_total(-1 if is_too_many else num_edges, hop, batch_id, self.fanouts)
-        # The batch gets new arrays, because another call reuses ``space``.
+        # These arrays go into the batch. They cannot be scratch, which another call reuses.
         picked = np.empty(num_edges + pick_kernels.SLACK, dtype=np.int64)
         edge_weight = np.empty(num_edges, dtype=np.float32) if self.weighted else None
         self._draw(space, lists, fanout, destinations, key, indptr, picked, edge_weight)
@@ -166,8 +178,9 @@ class NeighborPick:
     def _list_rule(self, layout: Layout = "layered", *, relation: int = 0) -> ListRule:
         if self.replace:
             raise ConfigError(
-                "weighted sampling with replacement needs the sum of a node's weights before its first draw, and edges "
-                "that are swept go by once; use topology='direct' or 'ram', or the sampler 'weighted:replace=false'"
+                "weighted sampling with replacement needs the sum of a node's weights before its first draw, and a "
+                "sweep reads each edge only once; use topology='direct' or 'ram', or the sampler "
+                "'weighted:replace=false'"
             )
         return ListRule(
             graph=self.graph,
@@ -180,7 +193,7 @@ class NeighborPick:
         )
 
     def _weights(self, space: RelationSpace, fanout: int, destinations: range) -> EdgeLists | None:
-        """Return the edge weights of ``destinations``; None if all edges count the same, or no edge is taken."""
+        """Return the edge weights of ``destinations``; None for unweighted draws and for fan-out 0."""
         weights = self.graph.weights
         if weights is None or not self.weighted or fanout == 0:
             return None
@@ -195,10 +208,18 @@ class NeighborPick:
         indptr: LocalArray,
     ) -> int:
         """Write the hop's local ``indptr`` (D + 1,); return the number of edges, or -1 if int32 cannot hold it."""
-        rows = (space.degrees, destinations.start, destinations.stop, fanout, self.replace, MAX_LOCAL, indptr)
+        common = (
+            space.degrees,
+            destinations.start,
+            destinations.stop,
+            fanout,
+            self.replace,
+            MAX_LOCAL,
+            indptr,
+        )
         if lists is None:
-            return int(pick_kernels.count_uniform(*rows))
-        return int(weighted_kernels.count_weighted(lists.values, lists.starts, *rows))
+            return int(pick_kernels.count_uniform(*common))
+        return int(weighted_kernels.count_weighted(lists.values, lists.starts, *common))
 
     def _draw(
         self,
@@ -213,22 +234,22 @@ class NeighborPick:
     ) -> None:
         """Write the taken edges to ``out``, and their importance weights to ``importance``.
 
-        An edge is a place in ``lists``; without lists it is a position in the graph.
+        With ``lists``, an edge is its place in the values of the lists; otherwise it is its position in the graph.
         """
         if fanout == 0:
             return
         starts = space.starts if lists is None else lists.starts
-        rows = (space.nodes, starts, space.degrees, destinations.start, destinations.stop)
+        common = (space.nodes, starts, space.degrees, destinations.start, destinations.stop)
         if lists is None:
             if self.takes_last:
-                time_kernels.pick_last(*rows[1:], indptr, out)
+                time_kernels.pick_last(*common[1:], indptr, out)
             elif self.replace:
-                pick_kernels.pick_with_replacement(*rows, fanout < 0, key, indptr, out)
+                pick_kernels.pick_with_replacement(*common, fanout < 0, key, indptr, out)
             else:
-                pick_kernels.pick_uniform(*rows, key, indptr, out, space.scratch.bits)
+                pick_kernels.pick_uniform(*common, key, indptr, out, space.scratch.bits)
             return
         if self.replace:
-            # Inversion needs the running sum of a node's weights, one number per in-edge.
+            # Each draw inverts the running sum of a node's weights, which takes one number per in-edge.
             pick = weighted_kernels.pick_weighted_with_replacement
             space.scratch.reserve_numbers(
                 int(space.degrees[destinations.start : destinations.stop].max(initial=0))
@@ -236,7 +257,7 @@ class NeighborPick:
         else:
             pick = weighted_kernels.pick_weighted
             space.scratch.reserve_numbers(max(fanout, 0))
-        bad = pick(lists.values, *rows, fanout, key, indptr, out, space.scratch.numbers, importance)
+        bad = pick(lists.values, *common, fanout, key, indptr, out, space.scratch.numbers, importance)
         if bad >= 0:
             node = int(space.ranges.nodes(space, range(bad, bad + 1))[0])
             raise graph_errors.bad_weights(self.graph, node)
@@ -249,8 +270,8 @@ class NeighborSampler:
     of threads and any order of calls. Pure and thread-safe. Each concurrent call holds 4 bytes per node (a hash table
     for large graphs), released with the sampler.
 
-    A hop takes k distinct in-edges of a node; each k-subset is equally likely. A node with at most k in-edges gives
-    all its in-edges, in order. Each parallel edge counts; self loops are ordinary edges.
+    With fan-out k a hop takes k distinct in-edges of a node, and each k-subset is equally likely. From a node with at
+    most k in-edges the hop takes all of them, in order. Each parallel edge counts; self loops are ordinary edges.
 
     Parameters
     ----------
@@ -330,7 +351,7 @@ class NeighborSampler:
         batch_id : the batch's address
         seeds : as in `sample`
         drawn : L arrays, the hop next to the seeds first. Each holds the sources at the hop's distinct positions,
-            ascending by position; with weights it holds the records of `ListRule`
+            ascending by position. With weights each holds the records of `ListRule`
 
         Raises
         ------
@@ -349,7 +370,7 @@ class NeighborSampler:
 
 
 class MergedBlockSampler:
-    """Samples as `NeighborSampler.sample_merged` and delivers blocks, see `MergedBatch.to_blocks`.
+    """Samples as `NeighborSampler.sample_merged` does, and returns blocks, see `MergedBatch.to_blocks`.
 
     Pure and thread-safe, as the sampler is.
     """
@@ -407,7 +428,7 @@ def _find_places(
     ranks, ordered = np.empty(pick_kernels.SLACK, dtype=np.int64), np.empty(max(fanout, 0), dtype=np.int64)
     if replace:
         distinct_kernels.count_picks(edge_ids, indptr, degrees, fanout, ranks, ordered, counts)
-    # Ascending nodes have ascending lists.
+    # Positions ascend with nodes. So a destination's first rank is the number of distinct edges of all smaller nodes.
     order = np.argsort(nodes)
     ends = np.cumsum(counts[order])
     begins = np.empty_like(counts)

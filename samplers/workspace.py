@@ -1,4 +1,10 @@
-"""The scratch memory for sampling calls, reused from batch to batch."""
+"""The scratch memory for sampling calls, reused from batch to batch.
+
+A batch's nodes get local ids 0, 1, ... in the order in which they are found. A destination is a node that takes edges
+in a hop. Its range is the part of its in-edges that it may take, see `EdgeRanges`. A position is an edge's index in the
+graph; a place is an index in an array that was read for the hop. A candidate is a node that a hop may find, for
+samplers that choose for all destinations of a hop together.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +34,7 @@ _NO_NODES: IdArray = np.empty(0, dtype=np.int64)
 
 
 class FoundNodes:
-    """A type's found nodes in a batch, and their local ids; the buffer grows.
+    """The nodes of one type that a batch has found, and their local ids. The buffer grows.
 
     Parameters
     ----------
@@ -45,7 +51,7 @@ class FoundNodes:
         self.count = 0
 
     def begin(self, seeds: IdArray) -> int:
-        """Start a batch with ``seeds``, which are in range; return the number of repeats among them."""
+        """Start a batch with ``seeds``, which must be in range; return how many of them are repeats."""
         self.count = 0
         self._reserve(len(seeds))
         repeats = self.map.begin(seeds, self.nodes)
@@ -53,7 +59,7 @@ class FoundNodes:
         return repeats
 
     def append(self, values: NDArray[Any], places: IdArray, out: LocalArray) -> int:
-        """Write the local ids of edge sources, append new nodes; return the number of nodes.
+        """Write the local ids of edge sources, and append the new nodes among them.
 
         Parameters
         ----------
@@ -64,8 +70,8 @@ class FoundNodes:
         Returns
         -------
         int
-            The number of nodes, or -1 - i if edge i's source is not a node; the object must not be used again
-            then.
+            The number of nodes, or -1 - i if the source of edge i is not a node. In this case the object must not be
+            used again.
         """
         self._reserve(min(self.count + len(places), self.num_nodes))
         self.count = self.map.relabel(values, places, self.nodes, self.count, out)
@@ -80,11 +86,14 @@ class FoundNodes:
 
 
 class Scratch:
-    """Buffers for one hop in a call; they grow to the largest hop.
+    """Buffers for one hop in a call. They grow to the largest hop.
+
+    ``bits`` is scratch of `pick_kernels.pick_uniform`. ``edges`` and ``weights`` have an entry per edge of the hop.
+    ``numbers`` is scratch of the weighted kernels.
 
     Parameters
     ----------
-    largest_fanout : sizes the bit set of `pick_kernels.pick_uniform`
+    largest_fanout : the largest fan-out, from which the size of ``bits`` follows
     """
 
     __slots__ = ("bits", "edges", "numbers", "weights")
@@ -111,11 +120,13 @@ class Scratch:
 class Picked(NamedTuple):
     """The edges that a hop's D destinations take from one relation."""
 
-    indptr: LocalArray  # (D + 1,) the beginning of each destination's edges
-    edge_ids: IdArray  # (M,) positions in the graph; with ``lists``, places in its values
-    sources: tuple[NDArray[Any], IdArray] | None = None  # an array, and (M,) places in it
-    lists: EdgeLists | None = None  # the sources of the destinations' lists
-    edge_weight: NDArray[np.float32] | None = None  # (M,) the block's weights
+    indptr: LocalArray  # (D + 1,) the index in ``edge_ids`` at which each destination begins
+    edge_ids: IdArray  # (M,) positions in the graph; with ``lists``, places in the values of the lists
+    sources: tuple[NDArray[Any], IdArray] | None = (
+        None  # sources from a replay: an array, and (M,) places in it
+    )
+    lists: EdgeLists | None = None  # the sources of all in-edges of the destinations, if they were read
+    edge_weight: NDArray[np.float32] | None = None  # (M,) the block's weights; None without weights
 
     def sources_of(self, graph: Topology) -> tuple[NDArray[Any], IdArray]:
         """Return each edge's source: an array, and (M,) places in it."""
@@ -124,7 +135,7 @@ class Picked(NamedTuple):
         return self.sources or graph.sources.at(self.edge_ids)
 
     def positions(self) -> IdArray:
-        """Return the edge positions (M,) in the graph; they overwrite places in lists."""
+        """Return the edge positions (M,) in the graph. With ``lists`` they overwrite the places in ``edge_ids``."""
         if self.lists is not None:
             self.lists.to_positions(self.edge_ids, self.indptr)
         return self.edge_ids
@@ -135,10 +146,14 @@ class Picked(NamedTuple):
 
 
 class EdgeRanges(Protocol):
-    """One relation's allowed edges for the destinations in one batch. For one thread."""
+    """The edges of one relation that the destinations of one batch may take. For one thread.
+
+    A destination's allowed edges are numbered as a range, from which its picks are drawn. `pass_over` turns the picked
+    numbers into positions. There are two kinds: `AllEdges`, and `EdgesBefore` for seeds with times.
+    """
 
     def fetch(self, space: RelationSpace, first: int, last: int, /) -> None:
-        """Write the ranges of destinations ``first:last`` to ``space``.
+        """Write the ranges of destinations ``first:last`` to ``space.starts`` and ``space.degrees``.
 
         Raises
         ------
@@ -150,14 +165,14 @@ class EdgeRanges(Protocol):
     def pass_over(
         self, space: RelationSpace, destinations: range, indptr: LocalArray, edge_ids: IdArray, /
     ) -> None:
-        """Turn picks among the remaining edges into positions.
+        """Turn picked numbers into positions: skip the excluded edges.
 
         Parameters
         ----------
         space : the batch so far
-        destinations : positions in ``space.nodes``
-        indptr : (D + 1,) the beginning of each destination's edges
-        edge_ids : (M,) overwritten
+        destinations : index range in ``space.nodes``
+        indptr : (D + 1,) the index in ``edge_ids`` at which each destination begins
+        edge_ids : (M,) picks as if no edge of the range were excluded; overwritten by positions
         """
         ...
 
@@ -168,7 +183,7 @@ class EdgeRanges(Protocol):
     def sources(
         self, space: RelationSpace, destinations: range, picked: Picked, /
     ) -> tuple[NDArray[Any], IdArray]:
-        """Return the sources of ``picked`` as nodes or entries: an array, and (M,) places in it.
+        """Return the sources of ``picked``: an array of nodes (or entries, see `ranges`), and (M,) places in it.
 
         Parameters
         ----------
@@ -192,10 +207,10 @@ class RelationSpace:
 
     Parameters
     ----------
-    found : nodes with the destination type
-    sources : nodes with the source type; the same object in a relation within a type
+    found : the batch's nodes of the destination type
+    sources : the batch's nodes of the source type; the same object as ``found`` in a relation within one type
     scratch : the call's buffers
-    candidates : for samplers that choose for all destinations in a hop together, else None
+    candidates : the source type's candidates; None if the sampler needs none
     """
 
     __slots__ = (
@@ -227,7 +242,7 @@ class RelationSpace:
         self.ranges = ranges
 
     def fetch(self, destinations: range) -> None:
-        """Write ``starts`` and ``degrees`` for new ``destinations``; raises as `EdgeRanges`."""
+        """Write ``starts`` and ``degrees`` for those of ``destinations`` that lack them; raises as `EdgeRanges`."""
         first, last = max(self._fetched, destinations.start), destinations.stop
         if first < last:
             self._reserve_degrees(last)
@@ -240,7 +255,7 @@ class RelationSpace:
         return self._found.nodes
 
     def places_of(self, nodes: IdArray, out: IdArray) -> None:
-        """Replace each -1 in ``out`` (n,) by the local id of its entry in ``nodes`` (n,), if the batch has the node."""
+        """Replace each -1 in ``out`` (n,) by the local id of the node in ``nodes`` (n,), if the batch has the node."""
         self._found.map.find(nodes, out)
 
     def _reserve_degrees(self, num_nodes: int) -> None:
@@ -268,8 +283,8 @@ class Candidates:
         self.nodes: IdArray = np.empty(1, dtype=np.int64)  # each candidate's node
         self.of_edge: LocalArray = np.empty(0, dtype=np.int32)  # each in-edge's candidate
         self.offsets: IdArray = np.empty(0, dtype=np.int64)  # each destination's beginning in ``of_edge``
-        self.scales: NDArray[np.float64] = np.empty(0)  # one per destination
-        # The last three have one entry per candidate.
+        self.scales: NDArray[np.float64] = np.empty(0)  # each destination's factor on the chances
+        # The last three have one entry per candidate: its chance, scratch of the sampler, and its random number.
         self.chances: NDArray[np.float64] = np.empty(0)
         self.tops: NDArray[np.float64] = np.empty(0)
         self.numbers: NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
@@ -319,10 +334,10 @@ class Workspace:
     Parameters
     ----------
     graph : the types and relations
-    largest_fanout : maximum over all hops and relations
-    dense_limit : largest number of nodes for local ids in an array; larger types have a hash table
+    largest_fanout : the largest fan-out over all hops and relations
+    dense_limit : largest number of nodes of a type whose local ids are kept in an array; larger types have a hash table
     has_candidates : True if hops choose for all destinations together
-    limits : each type's upper bound on node ids; None means the number of nodes
+    limits : by type, the number above all ids (or entries, see `ranges`); None means the number of nodes
     """
 
     __slots__ = ("found", "relations")
@@ -339,7 +354,7 @@ class Workspace:
         limits = graph.num_nodes if limits is None else limits
         maps = {name: DenseMap if count <= dense_limit else HashMap for name, count in limits.items()}
         found = {name: FoundNodes(maps[name](count), count) for name, count in limits.items()}
-        # Each source type has one object, which the next hop overwrites.
+        # Each source type has one `Candidates`, which the next hop overwrites.
         candidates: dict[str, Candidates] = {}
         if has_candidates:
             sources = dict.fromkeys(source for source, _, _ in graph.relations)
@@ -371,7 +386,7 @@ class WorkspacePool:
             workspace = self._free.pop()  # a deque's pop and append are atomic: no lock
         except IndexError:
             workspace = self._make()
-        # This is not in a `finally`: after an interrupt or a damaged graph the maps must not be used again.
+        # This line is not in a `finally`: after an interrupt or a damaged graph the maps must not be used again.
         yield workspace
         self._free.append(workspace)
 
@@ -388,6 +403,7 @@ def _grown(array: NDArray[Any], size: int) -> NDArray[Any]:
 
 @njit(cache=True, nogil=True)
 def _list_edges(starts: IdArray, degrees: IdArray, num_dst: int, offsets: IdArray, edge_ids: IdArray) -> None:
+    """Write the places of all in-edges, and ``offsets`` (D + 1,), the index at which each destination begins."""
     out = 0
     offsets[0] = 0
     for i in range(num_dst):

@@ -133,7 +133,7 @@ def test_edges_that_are_left_out_and_records_of_others_are_noticed() -> None:
     records = draw_all(rule, graph, [frontier], size=8, capacity=64)[0]
     assert len(sampler.replay(batch_id, seeds, [records, records]).nodes) == 1
     for wrong in (records[:0], np.tile(records, 2), np.abs(records)):
-        with pytest.raises(GraphError, match=r"hop 1 of .*: \d records are not those of its 1 nodes"):
+        with pytest.raises(GraphError, match=r"hop 1 of .*: \d records do not match its 1 nodes"):
             sampler.replay(batch_id, seeds, [records, wrong])
     with pytest.raises(ShapeError, match="1 drawn arrays for a batch of 2 hops"):
         sampler.replay(batch_id, seeds, [records])
@@ -146,7 +146,7 @@ def test_a_list_too_long_for_a_record_is_refused(monkeypatch: pytest.MonkeyPatch
     rule = make_sampler("labor", graph, [2]).rule  # type: ignore[attr-defined]
     monkeypatch.setattr(list_rules.list_kernels, "MOST_EDGES", 7)
     frontier = rule.begin(BatchId(epoch=0, index=0), np.array([0]))
-    with pytest.raises(ConfigError, match=r"has 8 in-edges, .* know up to 7; use topology='direct'"):
+    with pytest.raises(ConfigError, match=r"has 8 in-edges, .* at most 7 per list; use topology='direct'"):
         rule.mark(frontier, np.zeros(1, np.uint64), per_page=1024)
 
 
@@ -158,7 +158,7 @@ def test_samplers_that_look_at_lists_twice_have_no_rule(
     name: str, options: dict[str, Any], instead: str
 ) -> None:
     sampler: Any = make_sampler(name, list_graph([1.0]), [2], **options)
-    with pytest.raises(ConfigError, match=f"go by once; use .*{instead}"):
+    with pytest.raises(ConfigError, match=f"reads each edge only once; use .*{instead}"):
         sampler.rule  # noqa: B018 - a property that raises
 
 

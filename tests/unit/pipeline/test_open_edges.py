@@ -132,14 +132,14 @@ def test_edges_of_seeds_that_ask_at_a_time_are_not_swept(dataset: gloader.Datase
     with pytest.raises(ConfigError) as caught:
         choose_edge_home(dataset, settings, None, budget_bytes=10**6)
     assert str(caught.value) == (
-        "topology='sweep' is not possible, as a node that is asked for at a time looks its edges up in the times of "
-        "its list before it takes one; use time_strategy='none', or topology='direct', or 'ram' if the memory "
-        "budget has room for 19.2 KB of edges"
+        "topology='sweep' is not possible, as a node with a time searches the times of all its in-edges before it "
+        "takes one; use time_strategy='none', or topology='direct', or 'ram' if the memory budget has room for "
+        "19.2 KB of edges"
     )
     found = choose_edge_home(dataset, settings.changed(topology="auto"), None, budget_bytes=10**4)
     assert found.home == "direct"
     assert found.reason.startswith(
-        "they do not fit in half of the memory budget, and a node that is asked for at a time"
+        "they do not fit in half of the memory budget, and a node with a time searches the times"
     )
     with ExitStack() as stack:
         assert open_spill_folder(dataset, settings, stack, budget_bytes=10**4) is None

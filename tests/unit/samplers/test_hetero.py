@@ -326,7 +326,7 @@ def test_an_edge_from_no_node_of_its_type_is_named() -> None:
             "ladies:adjacency=gcn",
             [2],
             {},
-            "divides by the in-degrees of sources, and those of 'author:writes:paper' are of another type",
+            "divides by the in-degrees of sources, and the sources of 'author:writes:paper' have another type",
         ),
         ("weighted", [2], {}, "no relation of this graph has any; use the sampler 'neighbor'"),
         ("labor", [2], {"layout": "merged"}, "layout='merged' with sampler 'labor'"),

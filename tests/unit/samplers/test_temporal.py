@@ -412,7 +412,7 @@ def test_seeds_that_are_no_nodes_are_refused(nodes: list[int]) -> None:
         ({"window": 1.5}, "whole number"),
         ({"window": True}, "whole number"),
         ({"spec": "weighted"}, "needs a weight for each edge"),
-        ({"spec": "weighted", "strategy": "last"}, "takes the latest edges and looks at no weights"),
+        ({"spec": "weighted", "strategy": "last"}, "takes the latest edges and ignores weights"),
         ({"spec": "labor"}, "'labor' takes edges of all times; .* the sampler 'neighbor' or 'weighted'"),
         ({"spec": "ladies"}, "'ladies' takes edges of all times"),
         ({"spec": "neighbor:replace=true", "strategy": "last"}, "nothing to replace"),
