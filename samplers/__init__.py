@@ -1,4 +1,4 @@
-"""Samplers: they take a graph and return the topology of mini-batches. Imported as ``gloader.samplers``."""
+"""Samplers: they take a graph and seeds, and return the topology of mini-batches. Import ``gloader.samplers``."""
 
 if __name__ != "gloader.samplers":
     raise ImportError(

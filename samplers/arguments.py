@@ -28,7 +28,7 @@ __all__ = [
     "split_seeds",
 ]
 
-MAX_LOCAL = 2**31 - 2  # local ids and offsets are int32
+MAX_LOCAL = 2**31 - 2  # largest number of nodes or edges, because local ids and offsets are int32
 
 
 def resolve_fanouts(fanouts: FanoutsLike, relations: Sequence[Relation]) -> tuple[tuple[int, ...], ...]:

@@ -1,7 +1,8 @@
 """Collective fan-outs: a node draws among its in-edges in all relations, as if they were one list.
 
-OGB's scripts join all types into one graph for this. Here the lists stay separate: a draw is a position among the
-node's in-edges, relation after relation. The draws are then dealt out to the relations.
+OGB's scripts join all types into one graph for this. Here each relation keeps its lists. A node's in-edges in all
+relations are numbered, relation after relation, and a draw is such a number. Afterwards the draws are dealt out: each
+goes to the relation with this edge.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class CollectiveDraws:
         ----------
         work : the batch so far
         batch_id, hop : the draws' address
-        destinations : by type, positions among the type's nodes
+        destinations : by type, an index range among the type's nodes
         key : the hop's random key
 
         Raises
@@ -75,10 +76,11 @@ class CollectiveDraws:
         dealt: dict[int, Picked] = {}
         if self._fanouts[hop] == 0:
             return dealt
-        for here, numbers in zip(destinations, self._into, strict=True):
+        for of_type, numbers in zip(destinations, self._into, strict=True):
             with_edges = [number for number in numbers if self._topologies[number].num_edges]
-            if here and with_edges:
-                self._deal_type(work, batch_id, hop, here, with_edges, relation_key(key, numbers[0]), dealt)
+            if of_type and with_edges:
+                type_key = relation_key(key, numbers[0])
+                self._deal_type(work, batch_id, hop, of_type, with_edges, type_key, dealt)
         return dealt
 
     def _deal_type(
@@ -86,29 +88,30 @@ class CollectiveDraws:
         work: Workspace,
         batch_id: BatchId,
         hop: int,
-        here: range,
+        destinations: range,
         numbers: Sequence[int],
         key: np.uint64,
         dealt: dict[int, Picked],
     ) -> None:
+        """Draw for the ``destinations`` of one type, and add the picked edges of its relations to ``dealt``."""
         spaces = [work.relations[number] for number in numbers]
         for space in spaces:
-            space.fetch(here)
-        part = slice(here.start, here.stop)
+            space.fetch(destinations)
+        part = slice(destinations.start, destinations.stop)
         totals = spaces[0].degrees[part].copy()
         for space in spaces[1:]:
             totals += space.degrees[part]
         indptr, picked = self._pick(spaces[0].nodes[part], totals, batch_id, hop, key, spaces[0].scratch.bits)
         # For each node, the number of its in-edges in earlier relations.
-        before = np.zeros(len(here), dtype=np.int64)
+        before = np.zeros(len(destinations), dtype=np.int64)
         for number, space in zip(numbers, spaces, strict=True):
             space.scratch.reserve_edges(int(indptr[-1]) + 1)  # one spare entry
-            own_indptr = np.empty(len(here) + 1, dtype=np.int32)
+            relation_indptr = np.empty(len(destinations) + 1, dtype=np.int32)
             edges = space.scratch.edges
             num_edges = _deal(
-                picked, indptr, before, space.starts[part], space.degrees[part], own_indptr, edges
+                picked, indptr, before, space.starts[part], space.degrees[part], relation_indptr, edges
             )
-            dealt[number] = Picked(own_indptr, edges[:num_edges].copy())
+            dealt[number] = Picked(relation_indptr, edges[:num_edges].copy())
 
     def _pick(
         self,
@@ -119,17 +122,17 @@ class CollectiveDraws:
         key: np.uint64,
         bits: np.ndarray[tuple[int], np.dtype[np.uint64]],
     ) -> tuple[LocalArray, IdArray]:
-        """Return the beginning of each node's draws, and the draws: positions among its in-edges."""
+        """Return ``indptr`` (D + 1,) and the draws: for each node, numbers among its in-edges in all relations."""
         fanout, num_dst = self._fanouts[hop], len(nodes)
         indptr = np.empty(num_dst + 1, dtype=np.int32)
         total = pick_kernels.count_uniform(degrees, 0, num_dst, fanout, self._replace, MAX_LOCAL, indptr)
         checked_total(total, hop, batch_id, self._fanouts)
         picked = np.empty(total + pick_kernels.SLACK, dtype=np.int64)
-        rows = (nodes, np.zeros(num_dst, dtype=np.int64), degrees, 0, num_dst)
+        common = (nodes, np.zeros(num_dst, dtype=np.int64), degrees, 0, num_dst)
         if self._replace:
-            pick_kernels.pick_with_replacement(*rows, fanout < 0, key, indptr, picked)
+            pick_kernels.pick_with_replacement(*common, fanout < 0, key, indptr, picked)
         else:
-            pick_kernels.pick_uniform(*rows, key, indptr, picked, bits)
+            pick_kernels.pick_uniform(*common, key, indptr, picked, bits)
         return indptr, picked
 
 
@@ -140,20 +143,21 @@ def _deal(
     before: IdArray,
     starts: IdArray,
     degrees: IdArray,
-    own_indptr: LocalArray,
+    relation_indptr: LocalArray,
     edge_ids: IdArray,
 ) -> int:
-    """Write the draws that fall into one relation; return their number. Adds ``degrees`` to ``before``.
+    """Write one relation's edges among the draws as positions; return their number. Adds ``degrees`` to ``before``.
 
-    ``edge_ids`` has one entry more than there are draws.
+    A node's draw d is in the relation if ``0 <= d - before < degree``. ``edge_ids`` has one entry more than there are
+    draws, because an edge is written before it is known to count.
     """
     out = 0
-    own_indptr[0] = 0
+    relation_indptr[0] = 0
     for i in range(before.shape[0]):
         for j in range(indptr[i], indptr[i + 1]):
-            at = picked[j] - before[i]
-            edge_ids[out] = starts[i] + at
-            out += 0 <= at < degrees[i]  # no branch, because a branch would be unpredictable
-        own_indptr[i + 1] = out
+            rank = picked[j] - before[i]
+            edge_ids[out] = starts[i] + rank
+            out += 0 <= rank < degrees[i]  # no branch, because a branch would be unpredictable
+        relation_indptr[i + 1] = out
         before[i] += degrees[i]
     return out

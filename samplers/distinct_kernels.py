@@ -1,4 +1,10 @@
-"""Kernels over drawn positions: sort the distinct positions, and rank each position among them."""
+"""Kernels over drawn positions: sort the distinct positions, and rank each position among them.
+
+A position is an edge's index in the graph. An edge pass returns one value for each distinct position of a hop, in
+ascending order. So an edge's value is found by the edge's rank among the hop's distinct positions. Up to sixteen
+positions are ranked in vectors (see `simd`), more are sorted. ``SLACK`` entries must follow an array that vectors read
+or write.
+"""
 
 from __future__ import annotations
 
@@ -56,6 +62,9 @@ def _rank_few(
 ) -> int:
     """Write ``base`` + each position's rank among the distinct ones to ``out[at:]``; parameters as in `order_distinct`.
 
+    The vectors count the smaller positions, so equal positions have one rank, and ranks after them are skipped. A bit
+    for each used rank then closes the gaps.
+
     Returns
     -------
     int
@@ -65,7 +74,6 @@ def _rank_few(
         return -1
     if not may_repeat:
         return count
-    # Equal positions share a rank, and the ranks after it are skipped.
     used = np.int64(0)
     for j in range(at, at + count):
         used |= np.int64(1) << (out[j] - base)
@@ -85,14 +93,14 @@ def _count_ones(bits: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _sort(values: IdArray, first: int, count: int) -> None:
-    """Sort ``values[first : first + count]``: Shell's sort, or insertion sort for few values."""
+    """Sort ``values[first : first + count]`` with Shell's sort, which is insertion sort for few values."""
     for gap in _GAPS:
         for j in range(first + gap, first + count):
-            this, at = values[j], j
-            while at - gap >= first and values[at - gap] > this:
-                values[at] = values[at - gap]
-                at -= gap
-            values[at] = this
+            value, hole = values[j], j
+            while hole - gap >= first and values[hole - gap] > value:
+                values[hole] = values[hole - gap]
+                hole -= gap
+            values[hole] = value
 
 
 @njit(cache=True, nogil=True)
@@ -113,7 +121,7 @@ def count_picks(
     degrees : (D,) each destination's in-degree
     fanout : the hop's fan-out
     ranks, ordered : (`SLACK`,) and (>= fanout,), scratch
-    counts : (D,) written
+    counts : (D,) output
     """
     for i in range(counts.shape[0]):
         first = np.int64(indptr[i])
@@ -142,9 +150,9 @@ def place_picks(
     edge_ids, indptr : the hop's edges, followed by `SLACK` spare entries, and each destination's first edge
     degrees : (D,) each destination's in-degree
     fanout, replace : the hop's fan-out, and True if it draws with replacement
-    begins : (D,) each destination's first distinct edge
+    begins : (D,) rank of each destination's first distinct edge
     ranks, ordered : (`SLACK`,) and (>= fanout,), scratch
-    places : (K,) output, followed by `SLACK` spare entries
+    places : (K,) output, the edges' ranks, followed by `SLACK` spare entries
     """
     for i in range(begins.shape[0]):
         first, last, begin = np.int64(indptr[i]), np.int64(indptr[i + 1]), begins[i]
@@ -168,7 +176,8 @@ def merge_into(seen: NDArray[Any], drawn: NDArray[Any], union: NDArray[Any]) -> 
     drawn : (K,) ascending, may repeat; on return it starts with the new values, ascending and distinct
     union : (U + K,) output: the values of both, ascending and distinct
     """
-    # The loop has no branches on values: the order of two ids is unpredictable.
+    # First the repeats in ``drawn`` are removed. Then a merge writes the union, and the new values to the front of
+    # ``drawn``. The loops have no branches on values, because the order of two ids is unpredictable.
     distinct = 0
     for j in range(drawn.shape[0]):
         drawn[distinct] = drawn[j]

@@ -1,4 +1,9 @@
-"""Lookup of edges by their ends, in the destinations' lists; and pairs of nodes without an edge."""
+"""Lookup of edges by their ends, in the destinations' lists; and pairs of nodes without an edge.
+
+A node's list is the sources of its in-edges. Lists are read in portions, which bounds the memory if they are on the
+SSD. A query is a pair of a source and a destination; queries are sorted so that each list is read once. A free pair, or
+a free destination, is one without an edge.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +25,19 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-_MOST_EDGES: Final = 1 << 20  # edges per portion, if lists are copied
+_MOST_EDGES: Final = 1 << 20  # edges per portion
 _MOST_NODES: Final = 1 << 20  # nodes per request in a pass over all lists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListPortion:
-    """Consecutive lists of sources, or a part of a long list, in a form for kernels."""
+    """G consecutive lists of sources, for kernels. The first and the last list may be only a part."""
 
     first: int  # number of the portion's first list among the requested lists
-    values: NDArray[Any]
-    starts: IdArray  # (G,) each list's beginning in ``values``
-    degrees: IdArray  # (G,)
-    origins: IdArray  # (G,) each list's beginning in the graph
+    values: NDArray[Any]  # an array with the lists' sources
+    starts: IdArray  # (G,) the index in ``values`` at which each list begins
+    degrees: IdArray  # (G,) each list's length
+    origins: IdArray  # (G,) the position in the graph at which each list begins
 
 
 def list_portions(graph: Topology, nodes: IdArray) -> Iterator[ListPortion]:
@@ -57,11 +62,11 @@ def list_portions(graph: Topology, nodes: IdArray) -> Iterator[ListPortion]:
         skipped = np.maximum(low - begins[first:last], 0)
         part_starts = starts[first:last] + skipped
         part_degrees = np.minimum(ends[first:last], high) - begins[first:last] - skipped
-        found = graph.sources.lists(part_starts, part_degrees, 0, int(last - first))
+        lists = graph.sources.lists(part_starts, part_degrees, 0, int(last - first))
         yield ListPortion(
             first=int(first),
-            values=found.values,
-            starts=found.starts,
+            values=lists.values,
+            starts=lists.starts,
             degrees=part_degrees,
             origins=part_starts,
         )
@@ -76,7 +81,7 @@ def all_portions(graph: Topology) -> Iterator[ListPortion]:
 
 
 def lookup_bytes(graph: Topology) -> int:
-    """Return the peak bytes that lists hold in a lookup; 0 for edges in memory."""
+    """Return the peak bytes that a portion holds in a lookup; 0 for edges in memory."""
     return graph.sources.list_bytes(min(_MOST_EDGES, graph.num_edges))
 
 
@@ -84,10 +89,10 @@ def lookup_bytes(graph: Topology) -> int:
 class _Queries:
     """Pairs grouped by destination, so that each list is read once."""
 
-    order: IdArray  # (M,) the pairs in order of (destination, source)
+    order: IdArray  # (M,) the pairs' indices in order of (destination, source)
     sources: IdArray  # (M,) the pairs' sources in this order
-    destinations: IdArray  # (G,) distinct, ascending
-    bounds: IdArray  # (G + 1,) the beginning of each destination's pairs
+    destinations: IdArray  # (G,) the distinct destinations, ascending
+    bounds: IdArray  # (G + 1,) the index in ``sources`` at which each destination's pairs begin
 
     @classmethod
     def of(cls, sources: IdArray, destinations: IdArray) -> _Queries:
@@ -123,7 +128,7 @@ def are_edges(graph: Topology, sources: IdArray, destinations: IdArray) -> NDArr
         link_kernels.mark_edges(
             portion.values, portion.starts, portion.degrees, bounds, queries.sources, found
         )
-    # The kernel marks only the first of equal pairs.
+    # The kernel marks only the first of equal pairs. The others get its result.
     is_repeat = np.zeros(len(sources), dtype=np.bool_)
     is_repeat[1:] = queries.sources[1:] == queries.sources[:-1]
     is_repeat[queries.bounds[:-1]] = False
@@ -149,11 +154,11 @@ def edges_between(graph: Topology, sources: IdArray, destinations: IdArray) -> I
             part = np.empty(count, dtype=np.int64)
             link_kernels.list_edges(*lists, part)
         parts.append(part[:count])
-    # Destinations ascend, and their lists with them.
+    # The destinations ascend, and so do the positions of their lists.
     return np.concatenate(parts)
 
 
-_MOST_BYTES: Final = 1 << 26  # bytes of marks: one for each source and destination
+_MOST_BYTES: Final = 1 << 26  # bytes of marks per group of sources: one byte for each source and destination
 
 
 def free_destinations(
@@ -169,9 +174,9 @@ def free_destinations(
     sources : distinct, ascending
     without_self : True leaves out the source itself
     """
-    at_a_time = max(_MOST_BYTES // graph.num_nodes, 1)
-    for low in range(0, len(sources), at_a_time):
-        part = sources[low : low + at_a_time]
+    group_size = max(_MOST_BYTES // graph.num_nodes, 1)
+    for low in range(0, len(sources), group_size):
+        part = sources[low : low + group_size]
         taken = np.zeros((len(part), graph.num_nodes), dtype=np.bool_)
         if without_self:
             taken[np.arange(len(part)), part] = True
@@ -185,10 +190,10 @@ def free_destinations(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreePairs:
-    """All pairs of a source and a destination without an edge, by destination, then by source."""
+    """All pairs of a source and a destination without an edge, in order of destination, then of source."""
 
     graph: Topology
-    ends: IdArray  # (N,) cumulative number of such pairs by destination
+    ends: IdArray  # (N,) number of such pairs up to each destination, which is included
 
     @classmethod
     def of(cls, graph: Topology) -> FreePairs:
@@ -215,6 +220,6 @@ class FreePairs:
                 start = portion.starts[0]
                 is_free[portion.values[start : start + portion.degrees[0]]] = False
             free = np.flatnonzero(is_free)
-            here = destinations == node
-            sources[here] = free[ranks[here] - (self.ends[node] - len(free))]
+            of_node = destinations == node
+            sources[of_node] = free[ranks[of_node] - (self.ends[node] - len(free))]
         return sources, destinations

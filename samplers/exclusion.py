@@ -1,4 +1,8 @@
-"""Excluded edges: a batch's hops must not take the edges that it predicts."""
+"""Excluded edges: a batch's hops must not take the edges that it predicts.
+
+The excluded edges of a batch are positions in each relation (`BatchSeeds.excluded`). Samplers need them grouped by
+destination, as `Excluded`.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +65,7 @@ def unexcluded_seeds(seeds: AnySeeds, *, sampler: str, instead: str = "the sampl
     ----------
     seeds : a batch's seeds
     sampler : the sampler's name for the user
-    instead : a sampler that can exclude edges
+    instead : for the message, a sampler that can exclude edges
 
     Raises
     ------
@@ -75,6 +79,7 @@ def unexcluded_seeds(seeds: AnySeeds, *, sampler: str, instead: str = "the sampl
 
 
 def _unable(count: int, sampler: str, instead: str) -> ConfigError:
+    """Return the error for ``count`` excluded edges with a ``sampler`` that cannot exclude edges."""
     return ConfigError(
         f"{count} edges are excluded, and {sampler} cannot leave edges out while it picks; use {instead}, or "
         "exclude='none'"
@@ -111,13 +116,15 @@ def excluded_of_relations(
     unable: Sequence[str | None],
     seeds: Sequence[IdArray] = (),
 ) -> tuple[Excluded | None, ...]:
-    """Return the excluded edges by relation (K,), None for a relation without such edges; () if all are None. Pure.
+    """Return the excluded edges by relation (K,), or () if no edge is excluded. Pure.
+
+    A relation without excluded edges has None.
 
     Parameters
     ----------
     excluded : ascending positions (X,) by relation, or () without excluded edges
     graph : the topology; only its offsets are read
-    unable : by relation, the name of a sampler that cannot exclude edges; None if it can
+    unable : by relation, the sampler's name if the sampler cannot exclude edges, else None
     seeds : seeds by type, see `excluded_edges`; () if unknown
 
     Raises
@@ -131,15 +138,15 @@ def excluded_of_relations(
         return ()
     _require_relations(excluded, len(graph.relations))
     seeds_of_type = dict(zip(graph.node_types, seeds, strict=False))
-    found = []
+    by_relation = []
     for positions, (relation, topology), sampler in zip(
         excluded, graph.relations.items(), unable, strict=True
     ):
         if sampler is not None and len(positions):
             raise _unable(len(positions), sampler, "the sampler 'neighbor'")
         text = "" if graph.is_one_type else f" of relation {':'.join(relation)!r}"
-        found.append(_of_relation(positions, topology, seeds_of_type.get(relation[2], _NO_NODES), text))
-    return tuple(found) if any(of_relation is not None for of_relation in found) else ()
+        by_relation.append(_of_relation(positions, topology, seeds_of_type.get(relation[2], _NO_NODES), text))
+    return tuple(by_relation) if any(edges is not None for edges in by_relation) else ()
 
 
 def degrees_without(excluded: Excluded | None, graph: Topology, nodes: IdArray) -> NDArray[np.float32] | None:
@@ -170,7 +177,7 @@ def join_excluded(parts: Sequence[Excluded | None]) -> tuple[Excluded, IdArray]:
     Returns
     -------
     tuple
-        All excluded edges, and (len(parts), 2) each batch's first place and end in them.
+        All excluded edges, and (len(parts), 2) each batch's first index and end in their nodes.
     """
     counts = [0 if part is None else len(part.nodes) for part in parts]
     ends = np.cumsum(counts, dtype=np.int64)
@@ -199,6 +206,7 @@ def _require_relations(excluded: tuple[IdArray, ...], num_relations: int) -> Non
 def _of_relation(
     positions: IdArray, graph: Topology, likely: IdArray, of_relation: str = ""
 ) -> Excluded | None:
+    """Return one relation's excluded edges; ``of_relation`` names the relation in messages."""
     ids = as_ids(positions, noun=f"excluded edges{of_relation}", error=SeedError)
     if len(ids) == 0:
         return None

@@ -1,7 +1,8 @@
 """Kernels for excluded edges: find their destinations, and map ranks to the positions around them.
 
-A node with d in-edges, of which x are excluded, draws among d - x ranks. Rank r stands for the r-th remaining edge: its
-position is r plus the number of excluded edges before it. A search in the node's excluded edges finds that number.
+A position is an edge's index in the graph. A node with d in-edges, of which x are excluded, draws among d - x ranks.
+Rank r stands for the r-th remaining edge: its index in the node's list is r plus the number of excluded edges before
+it. To pass over the excluded edges is to add this number, which a search in the node's excluded edges finds.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, LocalArray
 
 _AHEAD = 32  # nodes between the prefetch and the read of an offset, see `pick_kernels`
-_NEAR = 8  # places to compare one by one, before a search among the others
-_FEW = 8  # up to this many excluded edges, a node passes over them one by one
-_LOW_IDS = 1 << 16  # bytes in a table of low id bits; it fits in the second-level cache
+_NEAR = 8  # positions to compare one by one, before a binary search among the others
+_FEW = 8  # excluded edges of a node up to which they are passed over one by one, without a search
+_LOW_IDS = (
+    1 << 16
+)  # bytes in a table with an entry for each value of the id's low 16 bits; it fits the L2 cache
 
 
 class Excluded(NamedTuple):
@@ -32,8 +35,8 @@ class Excluded(NamedTuple):
     """
 
     nodes: IdArray  # (n,) ascending: nodes with excluded in-edges
-    begins: IdArray  # (n + 1,) the beginning of each node's edges in ``positions``
-    positions: IdArray  # (X,) ascending
+    begins: IdArray  # (n + 1,) the index in ``positions`` at which each node's edges begin
+    positions: IdArray  # (X,) the excluded edges' positions, ascending
 
 
 @njit(cache=True, nogil=True)
@@ -47,6 +50,9 @@ def group_by_node(
     begins: IdArray,
 ) -> int:
     """Group edges by destination: write the distinct destinations, and each destination's first edge.
+
+    The destinations of the positions are found first in the lists of the likely nodes, then by binary search in the
+    offsets. The last loop checks each result, because the offsets may be damaged.
 
     Parameters
     ----------
@@ -88,12 +94,15 @@ def group_by_node(
 
 @njit(cache=True, nogil=True)
 def _look_in_lists(offsets: Offsets, positions: IdArray, likely: IdArray, ends: IdArray) -> None:
-    """Write the destination of each position to ``ends``, if it is in ``likely``."""
+    """Write the destination of each position to ``ends``, if the destination is in ``likely``.
+
+    ``at`` is the index of the first position that is not before the current node's list.
+    """
     at, count, last = 0, positions.shape[0], likely.shape[0] - 1
     for i in range(likely.shape[0]):
         prefetch_offset(offsets, likely[min(i + _AHEAD, last)])
         start, stop = offset_at(offsets, likely[i]), offset_at(offsets, likely[i] + 1)
-        # Nodes ascend, so that the next node's positions are near.
+        # Nodes mostly ascend, so that the next node's positions are near.
         near = min(at + _NEAR, count)
         if at and positions[at - 1] >= start:
             at = _lower_bound(positions, 0, at, start)
@@ -121,7 +130,7 @@ def _lower_bound(positions: IdArray, first: int, last: int, position: int) -> in
 
 @njit(cache=True, nogil=True)
 def _search(offsets: Offsets, num_nodes: int, positions: IdArray, ends: IdArray) -> None:
-    """Search for the destinations of positions that have no entry in ``ends`` yet."""
+    """Search for the destinations of those positions that have no entry in ``ends`` yet."""
     left = np.flatnonzero(ends < 0)
     for i in left:
         ends[i] = 0
@@ -147,10 +156,10 @@ def lower_degrees(excluded: Excluded, local: IdArray, first: int, last: int, deg
     degrees : (>= last,) updated
     """
     later = 0
-    for at in range(local.shape[0]):
-        if first <= local[at] < last:
-            degrees[local[at]] -= excluded.begins[at + 1] - excluded.begins[at]
-        later += local[at] < 0 or local[at] >= last
+    for k in range(local.shape[0]):
+        if first <= local[k] < last:
+            degrees[local[k]] -= excluded.begins[k + 1] - excluded.begins[k]
+        later += local[k] < 0 or local[k] >= last
     return later
 
 
@@ -166,10 +175,10 @@ def pass_over(
     indptr : (last - first + 1,) first edge of each destination
     edge_ids : updated; on entry the destination's first position + a rank
     """
-    for at in range(local.shape[0]):
-        if first <= local[at] < last:
-            row = local[at] - first
-            pass_over_node(excluded, at, edge_ids, to_int(indptr[row]), to_int(indptr[row + 1]))
+    for k in range(local.shape[0]):
+        if first <= local[k] < last:
+            row = local[k] - first
+            pass_over_node(excluded, k, edge_ids, to_int(indptr[row]), to_int(indptr[row + 1]))
 
 
 @njit(cache=True, nogil=True)
@@ -184,7 +193,8 @@ def pass_over_node(excluded: Excluded, at: int, edge_ids: IdArray, first: int, l
                 edge_ids[j] += to_int(edge_ids[j] >= position)
         return
     for j in range(first, last):
-        # Find the first excluded edge whose own rank lies after this rank: its index counts the edges before it.
+        # Find the number of excluded edges before this rank's edge. An excluded edge is before it if the number of
+        # remaining edges before the excluded edge is at most the rank.
         low, high = begin, end
         while low < high:
             middle = (low + high) // 2
@@ -205,8 +215,11 @@ def advance(nodes: IdArray, at: int, last: int, node: int) -> int:
 
 @njit(cache=True, nogil=True)
 def lower_counts(nodes: IdArray, owners: IdArray, begins: IdArray, degrees: NDArray[np.float32]) -> None:
-    """Subtract the excluded edges of ``owners`` (V,), ascending, from ``degrees`` (U,) of ``nodes`` (U,)."""
-    # Few nodes share an owner's low bits: a search for each node would take longer than sampling the batch.
+    """Subtract the excluded edges of ``owners`` (V,), ascending, from ``degrees`` (U,) of ``nodes`` (U,).
+
+    An owner is a node with excluded in-edges.
+    """
+    # A table of the owners' low bits rules out most nodes: a search for each node would take longer than sampling.
     may_own = np.zeros(_LOW_IDS, dtype=np.bool_)
     for owner in owners:
         may_own[owner & (_LOW_IDS - 1)] = True

@@ -1,6 +1,7 @@
 """Errors for impossible entries in a graph that a kernel finds while it samples. Pure.
 
-Datasets are checked earlier. These errors concern a `CscGraph` with ``validate=False``.
+A position is an edge's index in the graph. Datasets are checked earlier, so most of these errors concern a `CscGraph`
+with ``validate=False``.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ def bad_neighbor(
     ----------
     graph : the topology
     nodes : (D,) the hop's destinations
-    indptr : (>= D + 1,) the beginning of each destination's edges in ``edge_ids``
+    indptr : (>= D + 1,) the index in ``edge_ids`` at which each destination's edges begin
     edge_ids : (>= at + 1,) positions in the graph
-    at : position in ``edge_ids``
+    at : the edge's index in ``edge_ids``
     source : the edge's source; None reads it from the graph
     """
     position = int(edge_ids[at])
@@ -86,11 +87,12 @@ def bad_weights(graph: Topology, node: int) -> GraphError:
 def bad_time(position: int, time: int) -> GraphError:
     """Return the error for the edge at ``position``, whose ``time`` is out of order in its list."""
     return GraphError(
-        f"edge_time[{position}] = {time} is less than one before it among the in-edges of its node, or more than one "
-        f"behind it, and lists must be sorted by time; {_ADVICE}"
+        f"edge_time[{position}] = {time} is less than a time before it in the list of its node, or more than a time "
+        f"behind it; lists must be sorted by time; {_ADVICE}"
     )
 
 
 def _source(graph: Topology, position: int) -> int:
+    """Return the source of the edge at ``position``."""
     values, places = graph.sources.at(np.array([position]))
     return int(values[places[0]])

@@ -1,4 +1,9 @@
-"""Samplers for graphs with several types, and their sweep rule."""
+"""Samplers for graphs with several types, and their sweep rule.
+
+A relation is an edge type, with a source type and a destination type. In each hop every relation extends the batch from
+the nodes found before the hop. `HopFrame` does the sampling; these classes give its results their public form. A
+sweep rule tells the edge passes which edges a hop needs; `replay` makes a batch from what the passes return.
+"""
 
 from __future__ import annotations
 
@@ -101,9 +106,8 @@ class RelationwiseSampler:
         frame = self._frame
         if frame.collective is not None:
             raise ConfigError(
-                "fan-outs of all relations together are drawn before it is known in which relation an edge lies, and "
-                "edges that are swept go by relation after relation; use topology='ram' or 'direct', or fan-outs of "
-                "each relation"
+                "fan-outs over all relations together draw among the edges of several relations, and a sweep reads one "
+                "relation after another; use topology='ram' or 'direct', or a fan-out for each relation"
             )
         return HeteroRule(
             self.graph,
@@ -138,7 +142,7 @@ class RelationwiseSampler:
 
 
 class MergedHeteroBlockSampler:
-    """Samples as `RelationwiseSampler.sample_merged` and delivers blocks, see `MergedHeteroBatch.to_blocks`.
+    """Samples as `RelationwiseSampler.sample_merged` does, and returns blocks, see `MergedHeteroBatch.to_blocks`.
 
     Pure and thread-safe, as the sampler is.
     """
@@ -168,7 +172,7 @@ class HeteroRule:
     """The sweep rule for a sampler with several relations. Pure and thread-safe.
 
     A frontier's draws are a tuple with an array for each relation, see `HopRule`. The array is empty for a relation
-    that `parts` leaves out.
+    whose entry in `parts` is None.
 
     Parameters
     ----------
@@ -191,7 +195,7 @@ class HeteroRule:
         self._type_starts = graph.type_starts
         self._is_drawn = is_drawn
         self._is_merged = is_merged
-        number = {name: at for at, name in enumerate(graph.node_types)}
+        number = {name: index for index, name in enumerate(graph.node_types)}
         self._sources = [number[source] for source, _, _ in graph.relations]
         self._destinations = [number[destination] for _, _, destination in graph.relations]
 
@@ -201,7 +205,7 @@ class HeteroRule:
         return len(self._is_drawn)
 
     def begin(self, batch_id: BatchId, seeds: AnySeeds) -> HeteroFrontier:
-        """Return hop 0's frontier: the seeds (B,), in one numbering; raises as `RelationwiseSampler.sample`."""
+        """Return hop 0's frontier from the seeds (B,), in one numbering; raises as `RelationwiseSampler.sample`."""
         given = seeds_of(seeds)
         unable = [rule.unable_to_exclude for rule in self.rules]
         seeds_of_types = split_seeds(given.nodes, self._type_starts)
@@ -216,7 +220,7 @@ class HeteroRule:
         )
 
     def parts(self, frontier: HeteroFrontier) -> list[Frontier | None]:
-        """Return the drawing nodes by relation; None for a relation without drawing nodes or without edges.
+        """Return by relation the frontier of its destination type; None if no node draws or the hop has no edges.
 
         Parameters
         ----------
@@ -243,16 +247,16 @@ class HeteroRule:
         GraphError
             A source is not a node of its type.
         """
-        found: list[list[NDArray[Any]]] = [[seen[:0]] for seen in frontier.seen]
+        sources_by_type: list[list[NDArray[Any]]] = [[seen[:0]] for seen in frontier.seen]
         for rule, part, values, source in zip(
             self.rules, self.parts(frontier), drawn, self._sources, strict=True
         ):
             if part is not None:
-                found[source].append(rule.sources(part, values))
+                sources_by_type[source].append(rule.sources(part, values))
         return _joined(
             [
                 next_frontier(frontier.of(number), np.concatenate(sources), is_merged=self._is_merged)
-                for number, sources in enumerate(found)
+                for number, sources in enumerate(sources_by_type)
             ],
             frontier.excluded,
         )

@@ -1,5 +1,9 @@
 """A link batch's pairs: its edges and their negatives.
 
+A link batch predicts whether pairs of nodes are edges. A pair has two ends, a source and a destination. A positive is
+an edge from the link table. A negative is a drawn pair that belongs to one positive; a strict negative is no edge of
+the graph. `NegativeDraws` makes a batch's pairs, and `EndNumbers` makes seeds from their ends.
+
 Every draw is a hash of (seed, epoch, batch index, row, number of the negative, attempt).
 """
 
@@ -24,13 +28,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairEnds:
-    """A batch's pairs: each pair is a place in ``sources`` and a place in ``destinations``. Positives come first."""
+    """A batch's pairs. A pair is an index in ``sources`` and an index in ``destinations``. Positives come first."""
 
     sources: IdArray  # (S,) ids within the source type, repeats allowed
     destinations: IdArray  # (D,) ids within the destination type, repeats allowed
-    source_places: IdArray  # (P,)
-    destination_places: IdArray  # (P,)
-    owners: IdArray  # (P,) each pair's positive, which also gives the pair's time
+    source_places: IdArray  # (P,) each pair's index in ``sources``
+    destination_places: IdArray  # (P,) each pair's index in ``destinations``
+    owners: IdArray  # (P,) the index of each pair's positive, which also gives the pair's time
 
     @classmethod
     def of(cls, found: LinkRows) -> PairEnds:
@@ -79,21 +83,24 @@ class PairEnds:
         if times is not None:
             _, firsts = np.unique(np.stack([self.sources, times], axis=1), axis=0, return_index=True)
             firsts.sort()
-        owners, wrong = np.nonzero(~is_positive[source_ranks[firsts]])
-        beside, others = firsts[owners], destination_firsts[wrong]
+        rows, columns = np.nonzero(~is_positive[source_ranks[firsts]])
+        owners, others = firsts[rows], destination_firsts[columns]
         if times is not None:  # each negative has its owner's time
-            return self.with_destinations(self.destinations[others], beside)
+            return self.with_destinations(self.destinations[others], owners)
         return PairEnds(
             sources=self.sources,
             destinations=self.destinations,
-            source_places=np.concatenate([self.source_places, beside]),
+            source_places=np.concatenate([self.source_places, owners]),
             destination_places=np.concatenate([self.destination_places, others]),
-            owners=np.concatenate([self.owners, beside]),
+            owners=np.concatenate([self.owners, owners]),
         )
 
 
 def _first_seen(values: IdArray) -> tuple[IdArray, IdArray]:
-    """Return the first place of each distinct value, ascending, and every value's rank (n,). Pure."""
+    """Return the index at which each distinct value occurs first, ascending, and every value's rank (n,). Pure.
+
+    A rank is an index in the first array.
+    """
     _, firsts, inverse = np.unique(values, return_index=True, return_inverse=True)
     order = np.argsort(firsts)
     ranks = np.empty_like(order)
@@ -103,10 +110,10 @@ def _first_seen(values: IdArray) -> tuple[IdArray, IdArray]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndNumbers:
-    """Makes seeds from the ends of pairs, in the numbering of all nodes."""
+    """Makes seeds from the ends of pairs, in one numbering of all nodes, see `HeteroGraph.type_starts`."""
 
     source_start: int  # number of the source type's first node
-    destination_start: int
+    destination_start: int  # number of the destination type's first node
     num_nodes: int  # nodes in all types
 
     @classmethod
@@ -120,7 +127,7 @@ class EndNumbers:
         )
 
     def distinct_seeds(self, ends: PairEnds) -> tuple[IdArray, LocalArray]:
-        """Return the distinct ends, ascending by number, and the pairs (P, 2) as positions within their types."""
+        """Return the distinct ends, ascending, and the pairs (P, 2) as indices among the seeds of their types."""
         numbers = np.concatenate(
             [ends.sources + self.source_start, ends.destinations + self.destination_start]
         )
@@ -128,12 +135,14 @@ class EndNumbers:
         places = (ends.source_places, len(ends.sources) + ends.destination_places)
         pairs = np.empty((len(ends.owners), 2), dtype=np.int32)
         for end, (place, start) in enumerate(zip(places, self._starts, strict=True)):
-            # Seeds with earlier types come first.
+            # The seeds of earlier types come first. Their number is subtracted.
             pairs[:, end] = ranks[place] - np.searchsorted(nodes, start)
         return nodes, pairs
 
     def own_seeds(self, ends: PairEnds, times: IdArray) -> tuple[IdArray, LocalArray, IdArray]:
-        """Return all ends as seeds, sources first, the pairs (P, 2) as positions among them, and each seed's time.
+        """Return every end as a seed of its own, the pairs (P, 2), and each seed's time.
+
+        The sources come first. A pair's ends are indices among the seeds of their types.
 
         Parameters
         ----------
@@ -174,16 +183,16 @@ def distinct(ids: IdArray, limit: int) -> tuple[IdArray, IdArray]:
     return nodes[:count].copy(), ranks
 
 
-MAX_ATTEMPTS: Final = 64  # for a strict negative; afterwards all allowed ends are listed
+MAX_ATTEMPTS: Final = 64  # draws for a strict negative; afterwards all allowed ends are listed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _NegativeSlots:
-    """The places and draws for a batch's negatives; each negative belongs to one positive."""
+    """The addresses of a batch's Q negatives, from which their draws are hashed."""
 
     key: np.uint64  # random key for the batch's negatives
-    rows: IdArray  # (B,) rows in the link table
-    owners: IdArray  # (Q,) each negative's positive
+    rows: IdArray  # (B,) the positives' rows in the link table
+    owners: IdArray  # (Q,) the index of each negative's positive
     numbers: IdArray  # (Q,) each negative's number among its positive's negatives
 
     def draw(self, number: int, bound: int, places: IdArray, out: IdArray) -> None:
@@ -204,10 +213,12 @@ class NegativeDraws:
     graph: Topology  # the table's relation
     relation: Relation
     has_times: bool = False  # True if a source at another time is another seed
-    given: LinkReader | None = None  # the link table named by `Table`; None means the positives' table
+    given: LinkReader | None = (
+        None  # the table of negatives for `Table`; None means a column in the positives' table
+    )
 
     def most_pairs(self, num_positives: int) -> int:
-        """Return the maximum number of pairs for ``num_positives``, without negatives from the positives' table."""
+        """Return the largest number of pairs for ``num_positives``, without negatives from the positives' table."""
         match self.negatives:
             case Uniform(k):
                 return num_positives * (1 + k)
@@ -221,7 +232,7 @@ class NegativeDraws:
 
     @property
     def lookup_bytes(self) -> int:
-        """Peak bytes for a lookup among true edges."""
+        """Peak bytes that a lookup of strict negatives among the edges holds."""
         is_strict = isinstance(self.negatives, Uniform | Binary) and self.negatives.strict
         return lookup_bytes(self.graph) if is_strict else 0
 
@@ -248,15 +259,15 @@ class NegativeDraws:
             case Uniform(k, strict):
                 self._require_room(count, count * k)
                 owners, numbers = np.repeat(np.arange(count), k), np.tile(np.arange(k), count)
-                beside = _NegativeSlots(key=key, rows=rows, owners=owners, numbers=numbers)
-                _, wrong = self._drawn(beside, found.sources[owners], strict=strict)
-                return positives.with_destinations(wrong, owners)
+                slots = _NegativeSlots(key=key, rows=rows, owners=owners, numbers=numbers)
+                _, destinations = self._drawn(slots, found.sources[owners], strict=strict)
+                return positives.with_destinations(destinations, owners)
             case Binary(_, strict):
                 num_pairs = self.negatives.num_pairs(count)
                 self._require_room(count, num_pairs)
                 numbers, owners = np.divmod(np.arange(num_pairs), max(count, 1))
-                beside = _NegativeSlots(key=key, rows=rows, owners=owners, numbers=numbers)
-                return positives.with_pairs(*self._drawn(beside, None, strict=strict), owners)
+                slots = _NegativeSlots(key=key, rows=rows, owners=owners, numbers=numbers)
+                return positives.with_pairs(*self._drawn(slots, None, strict=strict), owners)
             case InBatch():
                 self._require_room(count, count * (count - 1))
                 return positives.crossed(found.times if self.has_times else None)
@@ -264,66 +275,69 @@ class NegativeDraws:
                 return self._from_table(key, rows, found, positives)
 
     def _drawn(
-        self, beside: _NegativeSlots, sources: IdArray | None, *, strict: bool
+        self, slots: _NegativeSlots, sources: IdArray | None, *, strict: bool
     ) -> tuple[IdArray, IdArray]:
-        """Return the negatives' sources (Q,), drawn unless given, and their drawn destinations (Q,)."""
-        count, graph = len(beside.owners), self.graph
+        """Return the negatives' sources (Q,), which are ``sources`` or drawn, and their drawn destinations (Q,).
+
+        A strict negative that is an edge is drawn again, up to `MAX_ATTEMPTS` times.
+        """
+        count, graph = len(slots.owners), self.graph
         ends = (
             (np.empty(count, dtype=np.int64) if sources is None else sources),
             np.empty(count, dtype=np.int64),
         )
         # A given source may be drawn as its own destination.
         without_self = sources is not None and self.relation[0] == self.relation[2]
-        places = np.arange(count)
+        places = np.arange(count)  # the negatives that still need a draw
         for attempt in range(MAX_ATTEMPTS if strict else 1):
-            beside.draw(2 * attempt, graph.num_nodes, places, ends[1])
+            slots.draw(2 * attempt, graph.num_nodes, places, ends[1])
             if sources is None:
-                beside.draw(2 * attempt + 1, graph.num_sources, places, ends[0])
+                slots.draw(2 * attempt + 1, graph.num_sources, places, ends[0])
             if not strict:
                 return ends
-            here = ends[0][places], ends[1][places]
-            is_wrong = are_edges(graph, *here)
+            new_sources, new_destinations = ends[0][places], ends[1][places]
+            is_wrong = are_edges(graph, new_sources, new_destinations)
             if without_self:
-                is_wrong |= here[0] == here[1]
+                is_wrong |= new_sources == new_destinations
             places = places[is_wrong]
             if len(places) == 0:
                 return ends
-        # Few ends are allowed: list all allowed ends, and draw among them. The result is uniform, too.
+        # Few ends are allowed for the remaining negatives: list them all, and draw among them. This is uniform, too.
         if sources is None:
-            self._draw_free_pairs(beside, places, *ends)
+            self._draw_free_pairs(slots, places, *ends)
         else:
-            self._draw_free(beside, places, *ends, without_self=without_self)
+            self._draw_free(slots, places, *ends, without_self=without_self)
         return ends
 
     def _draw_free(
         self,
-        beside: _NegativeSlots,
+        slots: _NegativeSlots,
         places: IdArray,
         sources: IdArray,
         destinations: IdArray,
         *,
         without_self: bool,
     ) -> None:
-        """Draw destinations at ``places`` among all allowed destinations."""
-        wanted = np.unique(sources[places])
-        for source, free in free_destinations(self.graph, wanted, without_self=without_self):
+        """Draw the destinations of the negatives at ``places`` among all allowed destinations of their sources."""
+        distinct_sources = np.unique(sources[places])
+        for source, free in free_destinations(self.graph, distinct_sources, without_self=without_self):
             if len(free) == 0:
                 self._refuse_source(source, without_self=without_self)
-            here = places[sources[places] == source]
-            beside.draw(2 * MAX_ATTEMPTS, len(free), here, destinations)
-            destinations[here] = free[destinations[here]]
+            of_source = places[sources[places] == source]
+            slots.draw(2 * MAX_ATTEMPTS, len(free), of_source, destinations)
+            destinations[of_source] = free[destinations[of_source]]
 
     def _draw_free_pairs(
-        self, beside: _NegativeSlots, places: IdArray, sources: IdArray, destinations: IdArray
+        self, slots: _NegativeSlots, places: IdArray, sources: IdArray, destinations: IdArray
     ) -> None:
-        """Draw pairs at ``places`` among all allowed pairs."""
+        """Draw the negatives at ``places`` among all pairs without an edge."""
         free = FreePairs.of(self.graph)
         if len(free) == 0:
             raise ConfigError(
                 f"every pair of nodes is an edge of {':'.join(self.relation)}, so that no negative can be strict: "
                 "pass strict=False"
             )
-        beside.draw(2 * MAX_ATTEMPTS, len(free), places, destinations)
+        slots.draw(2 * MAX_ATTEMPTS, len(free), places, destinations)
         sources[places], destinations[places] = free.at(destinations[places])
 
     def _refuse_source(self, source: int, *, without_self: bool) -> None:
@@ -339,16 +353,17 @@ class NegativeDraws:
             if found.negatives is None:
                 raise ConfigError(without_negatives(self.relation))
             self._require_room(len(rows), found.negatives.size)
-            wrong = found.negatives.astype(np.int64, copy=False).reshape(-1)
-            return positives.with_destinations(wrong, np.repeat(positives.owners, found.negatives.shape[1]))
+            destinations = found.negatives.astype(np.int64, copy=False).reshape(-1)
+            owners = np.repeat(positives.owners, found.negatives.shape[1])
+            return positives.with_destinations(destinations, owners)
         owners, drawn = positives.owners, np.empty(len(rows), dtype=np.int64)
-        beside = _NegativeSlots(key=key, rows=rows, owners=owners, numbers=np.zeros_like(owners))
-        beside.draw(0, self.given.num_rows, owners, drawn)
+        slots = _NegativeSlots(key=key, rows=rows, owners=owners, numbers=np.zeros_like(owners))
+        slots.draw(0, self.given.num_rows, owners, drawn)
         given = self.given.read(drawn)
         return positives.with_pairs(given.sources, given.destinations, owners)
 
     def _require_room(self, num_positives: int, num_negatives: int) -> None:
-        # A pair's two ends may be separate seeds.
+        """Raise ConfigError if the batch would have too many seeds: a pair's two ends may be separate seeds."""
         if 2 * (num_positives + num_negatives) > MAX_LOCAL:
             raise ConfigError(
                 f"a batch of {num_positives:,} edges with {self.negatives} has {num_negatives:,} negatives, and may "

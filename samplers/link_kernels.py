@@ -1,4 +1,9 @@
-"""Kernels for link batches: draw ends, find distinct seeds, and find the edges between given ends."""
+"""Kernels for link batches: draw ends, find distinct seeds, and find the edges between given ends.
+
+A node's list is the sources of its in-edges. The kernels take G lists as ``values``, ``starts`` and ``degrees``: list g
+is ``values[starts[g] : starts[g] + degrees[g]]``. The sources to look up in list g are
+``wanted[bounds[g] : bounds[g + 1]]``.
+"""
 
 from __future__ import annotations
 
@@ -35,15 +40,16 @@ def draw_ends(
     ----------
     key : random key for the batch's negatives
     rows : (B,) rows of the link table
-    owners, numbers : (P,) index in ``rows`` of each negative's positive, and the negative's number there
-    places : (M,) the negatives to draw
+    owners : (P,) index in ``rows`` of each negative's positive
+    numbers : (P,) each negative's number among the negatives of its positive
+    places : (M,) indices of the negatives to draw
     draw : the draw's number, as in `bounded`
     bound : at least 1
     out : (P,) written at ``places``
     """
     for place in places:
-        own_key = node_key(node_key(key, rows[owners[place]]), numbers[place])
-        out[place] = bounded(own_key, draw, bound)
+        negative_key = node_key(node_key(key, rows[owners[place]]), numbers[place])
+        out[place] = bounded(negative_key, draw, bound)
 
 
 @njit(cache=True, nogil=True)
@@ -52,8 +58,8 @@ def rank_packed(packed: IdArray, width: int, distinct: IdArray, ranks: IdArray) 
 
     Parameters
     ----------
-    packed : (n,) ascending; an id each, with its original position in the lowest ``width`` bits
-    width : number of bits
+    packed : (n,) ascending; each entry is an id, with its original index in the lowest ``width`` bits
+    width : number of bits for the index
     distinct : (n,) output, ascending
     ranks : (n,) output
     """
@@ -92,10 +98,10 @@ def mark_edges(
 
     Parameters
     ----------
-    values, starts, degrees : G lists of sources: list g is ``values[starts[g] : starts[g] + degrees[g]]``
-    bounds : (G + 1,) list g is searched for ``wanted[bounds[g] : bounds[g + 1]]``
-    wanted : (M,) sources, ascending within a list
-    found : (M,) set to True; only the first of equal sources is marked
+    values, starts, degrees : G lists of sources
+    bounds : (G + 1,) index in ``wanted`` at which the sources for each list begin
+    wanted : (M,) sources to look up, ascending for each list
+    found : (M,) set to True for sources in the list; only the first of equal sources is marked
     """
     last_list = degrees.shape[0] - 1
     for g in range(degrees.shape[0]):
@@ -155,14 +161,14 @@ def mark_destinations(
     sources: IdArray,
     taken: NDArray[np.bool_],
 ) -> None:
-    """Mark the destinations that the given sources' edges have.
+    """Mark the destinations to which the given sources have edges.
 
     Parameters
     ----------
     values, starts, degrees : G lists of sources, for the destinations from ``first`` on
     first : first destination
     sources : (S,) ascending and distinct
-    taken : (S, N) set to True
+    taken : (S, N) set to True for each pair of a source and a destination with an edge
     """
     for g in range(degrees.shape[0]):
         for i in range(degrees[g]):
@@ -181,7 +187,7 @@ def count_sources(
     seen: IdArray,
     counts: IdArray,
 ) -> None:
-    """Count the distinct sources of some destinations.
+    """Count the distinct sources of each destination.
 
     Parameters
     ----------

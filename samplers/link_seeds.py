@@ -1,4 +1,9 @@
-"""A link batch's seeds: the ends of pairs, with labels and excluded edges."""
+"""A link batch's seeds: the ends of pairs, with labels and excluded edges.
+
+A link table holds the edges to predict, one per row. A batch takes some rows, its positives, and adds negatives (see
+`link_draws`). The ends of these pairs are the seeds. A hop must not take the edges that the batch predicts, which
+`LinkExclusion` finds. A duplicate is another edge with the same ends.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +37,10 @@ if TYPE_CHECKING:
 class LinkExclusion:
     """Finds a link batch's excluded edges. Pure and thread-safe. Made by `of_table`."""
 
-    topologies: Sequence[Topology]  # K, by relation
-    own: int | None  # number of the table's relation; None excludes nothing
+    topologies: Sequence[Topology]  # K topologies, by relation
+    own: int | None  # number of the table's relation; None if no edge is excluded
     reverse: int | None  # number of the reverse relation; None if its edges are not excluded
-    duplicates: bool  # True excludes all edges with the same ends
+    duplicates: bool  # True excludes all edges with the same ends as a positive
 
     @classmethod
     def of_table(
@@ -64,7 +69,7 @@ class LinkExclusion:
         require_choice("exclude", exclude, get_args(Exclude))
         if duplicates and exclude == "none":
             raise ConfigError(
-                "duplicates of edges are excluded with those that are: pass exclude='self' or 'reverse' beside it"
+                "duplicates are excluded together with the edges themselves: pass exclude='self' or 'reverse' as well"
             )
         own, reverse = numbers
         if exclude == "reverse" and reverse is None:
@@ -81,7 +86,7 @@ class LinkExclusion:
 
     @property
     def lookup_bytes(self) -> int:
-        """Peak bytes for a lookup of duplicates."""
+        """Peak bytes that a lookup of duplicates holds."""
         if not self.duplicates:
             return 0
         numbers = [number for number in (self.own, self.reverse) if number is not None]
@@ -111,16 +116,16 @@ class LinkExclusion:
                 parts[number].append(positions[positions >= 0])
                 if self.duplicates:
                     parts[number].append(edges_between(self.topologies[number], *pairs))
-        if not any(map(len, (array for of_one in parts for array in of_one))):
+        if not any(map(len, (array for of_relation in parts for array in of_relation))):
             return ()
         none = np.empty(0, dtype=np.int64)
-        return tuple(np.unique(np.concatenate([none, *of_one])) for of_one in parts)
+        return tuple(np.unique(np.concatenate([none, *of_relation])) for of_relation in parts)
 
 
-# This number replaces the hop number in a draw's key. No hop has this number.
+# This number stands in place of the hop's number in the key of a batch's negatives. No hop has this number.
 NEGATIVES_LAYER: Final = int.from_bytes(b"negative", "big")
 
-_PAIR_BYTES: Final = 256  # per pair: ends, places, ranks and sorted keys; at most 160 were measured
+_PAIR_BYTES: Final = 256  # bytes per pair: ends, indices, ranks and sorted keys; at most 160 were measured
 
 
 class LinkSeeds:
@@ -134,7 +139,7 @@ class LinkSeeds:
     ----------
     graph : the graph to sample from, with one node type or several
     table : the edges to predict
-    negatives : drawn negatives; None draws none, and labels come from the table
+    negatives : the kind of negatives; None draws no negatives, and labels come from the table
     exclude : edges that no hop may take: "none"; "self", the positives in the graph; "reverse", also their reverse
         edges
     duplicates : exclude also all edges with the same ends, even for positives that are not in the graph
@@ -147,8 +152,8 @@ class LinkSeeds:
     ConfigError
         The graph lacks the relation or its reverse. Negatives come from a type without nodes or a table without rows.
         The table lacks the required negatives, labels or times.
-        A row in ``table`` cannot be read.
-        A row of ``table`` cannot be read.
+    StoreError
+        The first row of ``table`` cannot be read.
     """
 
     def __init__(
@@ -169,7 +174,7 @@ class LinkSeeds:
         self._table, self._seed = table, checked_seed(seed)
         self._has_negatives, self._has_times = negatives is not None, has_times
         if exclude == "reverse" and table.reverse_relation is not None:
-            reverse = _number_of(typed, table.reverse_relation, "edges of the link table are led back by")
+            reverse = _number_of(typed, table.reverse_relation, "the reverse relation of the link table is")
         self._exclusion = LinkExclusion.of_table(
             topologies, (own, reverse), relation=relation, exclude=exclude, duplicates=duplicates
         )
@@ -253,7 +258,7 @@ class LinkSeeds:
             )
         if self._has_times and found.times is None:
             raise ConfigError(
-                f"the link table of {name} has no times, which batches that ask at a time take from it: prepare it "
+                f"the link table of {name} has no times, and sampling by time needs a time for each pair: prepare it "
                 "with --edge-time"
             )
         draws = self._draws
@@ -261,11 +266,11 @@ class LinkSeeds:
             raise ConfigError(without_negatives(self._table.relation))
 
 
-def _number_of(graph: HeteroGraph, relation: Relation, what: str) -> int:
-    """Return the relation's number in the graph."""
+def _number_of(graph: HeteroGraph, relation: Relation, subject: str) -> int:
+    """Return the relation's number in the graph; ``subject`` begins the error message if there is none."""
     if relation not in graph.relations:
         allowed = ", ".join(map(":".join, graph.relations))
-        raise ConfigError(f"{what} {':'.join(relation)}, which the graph does not have; it has {allowed}")
+        raise ConfigError(f"{subject} {':'.join(relation)}, which the graph does not have; it has {allowed}")
     return list(graph.relations).index(relation)
 
 

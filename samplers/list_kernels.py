@@ -1,11 +1,15 @@
 """Kernels that choose in-edges while a graph's edges stream by in the order of their positions.
 
-The choice depends on a list's values (weights, sources), so no position is known before the list is read. Every owner
-(a batch in one hop) has its nodes, ascending. It reads the passing part of its current node's list; a list may be
-longer than the part in memory. An owner's taken edges become records with two or three words (32 bits, or 64 if the ids
-need them):
+A position is an edge's index in the graph. A node's list is its in-edges; a place is an edge's index in its list. The
+choice depends on a list's values (weights, sources), so no position is known before the list is read. An owner is one
+batch in one hop, with its nodes ascending. Edges arrive in parts, and an owner reads from a part what belongs to its
+current node's list; a list may be longer than a part.
 
-- the edge's place in its node's list. A node's first record holds -1 minus the place, or `NONE` if no edge is taken;
+Weighted draws give each edge an arrival, a random number divided by the weight; the node takes the fan-out's smallest
+arrivals. An edge among the smallest so far is kept; another one may still displace it. The taken edges become records
+of two or three words (32 bits, or 64 if the ids need them):
+
+- the edge's place. A node's first record holds -1 minus the place, or `NONE` if no edge is taken;
 - the source;
 - with importance, the number of edges that the edge stands for, a float. It is 0 if the node takes every allowed edge.
 
@@ -32,21 +36,25 @@ if TYPE_CHECKING:
 
 NONE: Final = -(2**31)  # marks the only record of a node that takes no edge
 MOST_EDGES: Final = 2**31 - 1  # maximum in a list: places have 31 bits
-# The statuses that an owner can have.
+# The statuses of an owner after a part: it has finished with the part, it needs more nodes, its memory for words is
+# full, a weight is damaged, or it missed an edge.
 FINISHED, NODES_WANTED, WORDS_FULL, BAD_WEIGHT, PASSED = range(5)
-# Rows in the owners' table.
+# Rows in the owners' table. AT, END: the current node's index in the owner's portion of nodes, and the portion's
+# length. HAS_MORE: nodes follow the portion. EDGE, STOP: the next edge's position, and the end of the current list.
+# KEPT: kept edges. POSITIVE: edges with positive weight so far. IS_READ: the whole list was read. WRITTEN: the current
+# node's records. FILL: words in memory.
 AT, END, HAS_MORE, EDGE, STOP, KEPT, POSITIVE, IS_READ, WRITTEN, FILL, FANOUT, STATUS = range(12)
 NUM_ROWS: Final = 12
 ARRIVAL, WEIGHT = range(2)  # rows in `Lists.numbers`
 SLOT, PLACE, SOURCE = range(3)  # rows in `Lists.edges`
-FAR: Final = 2**62  # the next edge of an owner without further lists
-UNKNOWN: Final = -1  # the next edge of an owner that has not looked up its current node's list
+FAR: Final = 2**62  # in row EDGE: the owner has no further list
+UNKNOWN: Final = -1  # in row EDGE: the owner has not looked up its current node's list
 
 
 class Lists(NamedTuple):
-    """The edges that O owners have taken, and the edges they wait for. Numba accepts only a named tuple here."""
+    """The state of O owners, with their taken edges. Numba accepts only a named tuple here."""
 
-    table: IdArray  # (12, O) the rows above
+    table: IdArray  # (12, O) one number per owner in each of the rows AT to STATUS
     nodes: IdArray  # (O, W) a portion of each owner's nodes
     keys: NDArray[np.uint64]  # (O,) each hop's random key
     beyond: NDArray[np.float64]  # (O,) the current node's smallest arrival that is not taken
@@ -54,19 +62,19 @@ class Lists(NamedTuple):
     # By slot: the weight, the place and the source.
     numbers: NDArray[np.float64]  # (O, 2, K)
     edges: IdArray  # (O, 3, K)
-    words: NDArray[Any]  # (O, C + a record) int32 or int64, the records
+    words: NDArray[Any]  # (O, C + words of a record) int32 or int64, the records
     floats: NDArray[Any]  # the same memory as float32 or float64
-    capacity: int  # C, words at which an owner must move its records away
-    has_importance: bool
+    capacity: int  # C, number of words at which the caller must move an owner's records away
+    has_importance: bool  # True if a record has a third word
 
 
 @njit(cache=True, nogil=True)
 def mark_lists(
     offsets: Offsets, nodes: NDArray[Any], fanout: int, per_page: int, pages: NDArray[np.uint64]
 ) -> tuple[int, int]:
-    """Set the bit for each page with in-edges of ``nodes``.
+    """Set the bit for each page with in-edges of ``nodes``; a page is ``per_page`` positions.
 
-    Returns the largest in-degree, and an estimate of the edges that all nodes take.
+    Returns the largest in-degree, and an estimate of the number of edges that all nodes take.
     """
     longest, taken = 0, 0
     for i in range(nodes.shape[0]):
@@ -91,9 +99,9 @@ def offer(
 ) -> int:
     """Let ``owners`` choose among the edges from position ``begin`` on; return the number of stopped owners.
 
-    Stopped owners move to the front of ``owners``, and their STATUS is the reason. `NODES_WANTED`: supply more nodes
-    and call again. `WORDS_FULL`: move the words away and call again. PASSED: the owner waits for an edge before
-    ``begin``.
+    Stopped owners move to the front of ``owners``, and their STATUS is the reason. At `NODES_WANTED` supply more nodes,
+    at `WORDS_FULL` move the words away; then call again with the stopped owners. At `PASSED` the owner waits for an
+    edge before ``begin``, and at `BAD_WEIGHT` it met a damaged weight: both are errors.
     """
     count = 0
     for i in range(owners.shape[0]):
@@ -116,6 +124,7 @@ def _offer_to(
     is_weighted: bool,
     o: int,
 ) -> int:
+    """Let owner ``o`` choose among the edges from position ``begin`` on; return its status."""
     table = lists.table
     end = begin + sources.shape[0]
     while table[EDGE, o] < end:
@@ -160,7 +169,11 @@ def _read_list(
     is_weighted: bool,
     o: int,
 ) -> int:
-    """Let the owner's current node choose among the present part of its list."""
+    """Let the owner's current node choose among the present part of its list; return the owner's status.
+
+    Weighted draws keep the edges with the smallest arrivals, and write them as records after the end of the list.
+    Other choices are final at each edge and are written at once. A node that takes no edge gets the record `NONE`.
+    """
     table = lists.table
     node = lists.nodes[o, table[AT, o]]
     first, stop, fanout = offset_at(offsets, node), table[STOP, o], table[FANOUT, o]
@@ -175,10 +188,11 @@ def _read_list(
             return status
         if table[EDGE, o] < stop:
             return FINISHED
-        # All edges of the list were read. Records remain to be written, perhaps in another call with this piece.
+        # All edges of the list were read. The records follow, perhaps in another call with the same part. EDGE stays
+        # at the last edge meanwhile, so that the owner is not yet finished with the part.
         table[IS_READ, o] = 1
         table[EDGE, o] = stop - 1
-        # If no kept edge was displaced, the edges are in the graph's order.
+        # A node that takes all its edges with positive weight takes them in the graph's order, not by arrival.
         if table[POSITIVE, o] <= fanout:
             for i in range(table[KEPT, o]):
                 lists.edges[o, SLOT, i] = i
@@ -209,7 +223,11 @@ def _take_passing(
     first: int,
     o: int,
 ) -> int:
-    """Take passing edges with positive weight, or by their sources as in `poisson_kernels.pick_by_fanout`."""
+    """Write records for edges that are taken as they pass, up to the end of the part or of the list.
+
+    With weights these are the edges with positive weight. Without weights, an edge is taken by its source's random
+    number, as in `poisson_kernels.pick_by_fanout`.
+    """
     table, words = lists.table, lists.words[o]
     end = min(begin + sources.shape[0], table[STOP, o])
     key, limit = lists.keys[o], limit_of(chance)
@@ -227,7 +245,7 @@ def _take_passing(
         if at >= lists.capacity:
             status = WORDS_FULL
             break
-        # The words are always written, and kept only if the edge is taken: a hash is unpredictable.
+        # The words are always written, and count only if the edge is taken: a branch on a hash is unpredictable.
         words[at] = edge - first if written else -1 - (edge - first)
         words[at + 1] = sources[edge - begin]
         at += size * is_taken
@@ -247,7 +265,10 @@ def _keep_earliest(
     first: int,
     o: int,
 ) -> int:
-    """Keep the edges with the smallest arrivals, in exactly the steps of `weighted_kernels.pick_weighted`."""
+    """Keep the edges with the smallest arrivals, in exactly the steps of `weighted_kernels.pick_weighted`.
+
+    ``arrivals`` and ``slots`` are sorted by arrival. ``beyond`` is the smallest arrival that is not kept.
+    """
     table, arrivals, slots = lists.table, lists.numbers[o, ARRIVAL], lists.edges[o, SLOT]
     end, fanout = min(begin + sources.shape[0], table[STOP, o]), table[FANOUT, o]
     kept, positive, beyond = table[KEPT, o], table[POSITIVE, o], lists.beyond[o]
@@ -293,7 +314,8 @@ def _write(lists: Lists, o: int, place: int, source: int, importance: float) -> 
 def find_records(places: NDArray[Any], degrees: IdArray, begins: IdArray, counts: IdArray) -> bool:
     """Find each node's first record, and the number of edges that it takes; return True if all records fit.
 
-    ``places`` (M,) has every record's first word; ``degrees`` (D,) follow the D nodes in ascending order.
+    ``places`` (M,) has every record's first word, which is negative at each node's first record. ``degrees`` (D,) are
+    the in-degrees of the D nodes in ascending order.
     """
     at = 0
     for i in range(degrees.shape[0]):
@@ -321,9 +343,10 @@ def place_records(
     records: IdArray,
     edge_ids: IdArray,
 ) -> None:
-    """Write the records of D nodes, and their edges' positions.
+    """Write the indices of the records of D nodes into ``records``, and their edges' positions into ``edge_ids``.
 
-    ``begins`` (D,) is each node's first record, ``starts`` (D,) its first in-edge; ``indptr`` is (D + 1,).
+    ``begins`` (D,) is each node's first record, ``starts`` (D,) its first in-edge; ``indptr`` (D + 1,) is the output
+    index at which each node begins.
     """
     for i in range(begins.shape[0]):
         for out in range(indptr[i], indptr[i + 1]):

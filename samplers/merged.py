@@ -1,4 +1,8 @@
-"""The merged layout, as in PyG: every node in a batch draws once, in the hop after its discovery."""
+"""The merged layout, as in PyG: every node in a batch draws once, in the hop after its discovery.
+
+In the layered layout, as in DGL, each hop is a block in which every node found so far draws again. In the merged layout
+all hops form one CSC graph. Its first rows are the first hops, so blocks for layered models are views of its prefixes.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedHops:
-    """A relation's edges from all hops in a batch, as one CSC graph; see `MergedBatch`."""
+    """A relation's edges from all hops in a batch, as one CSC graph. The fields are as in `MergedBatch`."""
 
-    indptr: LocalArray  # (D + 1,) for the nodes that sampled
-    indices: LocalArray  # (num_edges,)
-    edge_ids: IdArray  # (num_edges,)
+    indptr: LocalArray  # (D + 1,) for the D nodes of the destination type that sampled
+    indices: LocalArray  # (num_edges,) the edges' sources as local ids
+    edge_ids: IdArray  # (num_edges,) positions in the relation's ``indices``
     num_sampled_edges: tuple[int, ...]  # (L,) edges in each hop
-    edge_weight: NDArray[np.float32] | None  # (num_edges,)
+    edge_weight: NDArray[np.float32] | None  # (num_edges,) see `MergedBatch`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +61,9 @@ class MergedBatch:
     def to_blocks(self) -> SampledBatch:
         """Return the batch as blocks for layered models; the blocks' arrays are views of this batch's arrays.
 
-        A node draws its edges in one hop; a block holds all edges that its destinations drew. In later layers the
-        destinations draw nothing new, and are computed again from the same neighbours. So ``blocks[0]`` holds all
-        edges. A layered forward pass equals a model over ``edge_index``, with or without PyG's `trim_to_layer`.
+        A node draws its edges in one hop, and a block holds all edges that its destinations drew. A node that is a
+        destination in several blocks has the same edges in each. So ``blocks[0]`` holds all edges. A layered forward
+        pass equals a model over ``edge_index``, with or without PyG's `trim_to_layer`.
         """
         num_nodes = tuple(accumulate(self.num_sampled_nodes))
         blocks = _first_hops(self, num_nodes, num_nodes[1:])
@@ -85,7 +89,7 @@ class MergedHeteroBatch:
     id: BatchId
     nodes: Mapping[str, IdArray]  # (U_t,) ids within the type, unique, in first-seen order; seeds first
     num_seeds: Mapping[str, int]  # by type
-    edges: Mapping[Relation, JoinedHops]
+    edges: Mapping[Relation, JoinedHops]  # the edges of all hops by relation
     num_sampled_nodes: Mapping[str, tuple[int, ...]]  # (L + 1,) the seeds, then each hop's new nodes
     links: Links | None = None  # see `SampledBatch`
     trees: Mapping[str, LocalArray] | None = None  # by type, see `SampledBatch`
@@ -110,7 +114,10 @@ class MergedHeteroBatch:
             relation: _first_hops(edges, known[relation[2]], known[relation[0]][1:])
             for relation, edges in self.edges.items()
         }
-        blocks = [{relation: of[hop] for relation, of in prefixes.items()} for hop in range(num_hops)]
+        blocks = [
+            {relation: of_relation[hop] for relation, of_relation in prefixes.items()}
+            for hop in range(num_hops)
+        ]
         return HeteroBatch(
             id=self.id,
             nodes=self.nodes,
@@ -162,7 +169,10 @@ def _edge_index(edges: MergedBatch | JoinedHops) -> LocalArray:
 def _first_hops(
     edges: MergedBatch | JoinedHops, num_dst: Sequence[int], num_src: Sequence[int]
 ) -> list[Block]:
-    """Return a block for each depth, as views of ``edges``; ``num_dst`` and ``num_src`` (>= L,) give its nodes."""
+    """Return a block for each number of hops 1..L, as views of ``edges``.
+
+    ``num_dst`` and ``num_src`` (>= L,) are the blocks' numbers of destinations and sources.
+    """
     totals = accumulate(edges.num_sampled_edges)
     return [
         Block(

@@ -1,4 +1,8 @@
-"""Maps from nodes in a batch to local ids: an array of N labels, or a hash table for large N."""
+"""Maps from nodes in a batch to local ids: an array of N labels, or a hash table for large N.
+
+A label is the batch's base plus a node's local id. A new batch raises the base above every earlier label, which makes
+the earlier labels void without clearing the map.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +18,15 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, LocalArray
 
 LABEL_END = 2**31  # labels are int32
-_SLOT_BYTES = 12
-_MIN_SLOTS = 1 << 10  # 12 KB; the table doubles from there
+_SLOT_BYTES = 12  # an int64 key and an int32 label
+_MIN_SLOTS = 1 << 10  # slots of a new hash table (12 KB), which doubles as needed
 
 
 class DenseMap:
-    """An array of N labels, 4 bytes per node, filled with zeros once and then reused without clearing.
+    """An array of N labels, 4 bytes per node, filled with zeros once and then reused without clearing. For one thread.
 
-    It numbers the nodes of one batch after another, in one thread at a time. After an interrupt or a damaged graph the
-    map is not used again (`WorkspacePool` drops it).
+    The map serves one batch after another. After an interrupt or a damaged graph it must not be used again
+    (`WorkspacePool` drops it).
     """
 
     __slots__ = ("_base", "_labels", "_used")
@@ -61,7 +65,8 @@ class DenseMap:
         Returns
         -------
         int
-            The number of nodes, or -1 - i if edge i's source is not a node; the map must not be used again then.
+            The number of nodes, or -1 - i if the source of edge i is not a node. In this case the map must not be
+            used again.
         """
         total: int = relabel_kernels.relabel_dense(
             graph_indices, edge_ids, nodes, num_nodes, self._base, self._labels, out
@@ -75,7 +80,10 @@ class DenseMap:
 
 
 class HashMap:
-    """An open-addressing table with 12 bytes per slot, at most half full, that grows with the largest batch."""
+    """An open-addressing hash table, 12 bytes per slot and at most half full. It grows to the largest batch.
+
+    The methods work as in `DenseMap`.
+    """
 
     __slots__ = ("_base", "_keys", "_labels", "_num_nodes", "_shift", "_used")
 
@@ -132,7 +140,7 @@ class HashMap:
 
     def _reserve(self, entered: IdArray, num_nodes: int) -> None:
         """Make room for ``num_nodes`` nodes; ``entered`` are the nodes already in the table."""
-        # The table is at most half full, so that a search ends after a slot or two.
+        # The table stays at most half full, so that a search ends after one or two slots.
         if 2 * num_nodes <= self._keys.shape[0] and self._base + num_nodes <= LABEL_END:
             return
         self._allocate(max(self._keys.shape[0], _slots_for(num_nodes)))
@@ -154,4 +162,5 @@ def hash_map_bytes(num_nodes: int) -> int:
 
 
 def _slots_for(num_nodes: int) -> int:
+    """Return the smallest power of two that is at least twice ``num_nodes``."""
     return 1 << (2 * num_nodes - 1).bit_length()

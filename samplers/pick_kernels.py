@@ -1,5 +1,8 @@
 """Kernels for uniform sampling: choose the in-edges that a hop takes.
 
+A destination's in-edges have consecutive positions, from ``starts[i]`` on. Its taken edges go to
+``edge_ids[indptr[i] : indptr[i + 1]]``. A node that takes all its in-edges needs no draws.
+
 Sampling without replacement is Floyd's algorithm (Bentley and Floyd, "A sample of brilliance", CACM 1987). For k of d
 edges, draw j is uniform over 0..d-k+j. A draw that is already taken is replaced by d-k+j. Every k-subset is equally
 likely.
@@ -22,14 +25,14 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, LocalArray
 
 _ZERO = np.uint64(0)
-_SIX, _SIXTY_THREE = np.uint64(6), np.uint64(63)
+_SIX, _SIXTY_THREE = np.uint64(6), np.uint64(63)  # shift and mask for a bit in a 64-bit word
 # Nodes between the prefetch and the read of an offset. Offsets lie at random addresses: without the prefetch each read
 # would wait for the previous one.
 _AHEAD = 32
-_DEGREE_END = 2**31  # positions in the vector path have 32 bits
-SLACK = LANES  # spare entries, because a vector store writes all lanes, also unneeded ones
-# The bit set for Floyd's algorithm has 512 bytes to 1 MB. Positions are folded into it. With a 64-bit word per draw,
-# collisions are rare. A collision costs a search in the list.
+_DEGREE_END = 2**31  # in-degrees from here on do not fit the vectors, whose positions have 32 bits
+SLACK = LANES  # spare entries of an output array, because a vector store always writes all lanes
+# Words in the bit set for Floyd's algorithm: 512 bytes to 1 MB. Positions are taken modulo the set's size ("folded").
+# With a 64-bit word per draw, collisions are rare. A collision costs a search among the node's draws.
 _MIN_BIT_WORDS, _MAX_BIT_WORDS = 64, 1 << 17
 
 
@@ -131,7 +134,7 @@ def pick_uniform(
                 edge_ids[out + j] = start + j
             continue
         this = node_key(key, nodes[i])
-        # Sixteen draws in vectors take a third of the scalar loop's time. Both read the same random words, so that the
+        # Sixteen draws in vectors take a third of the scalar loop's time. Both use the same random words, so the
         # batches are identical.
         outcome = REJECTED
         if count <= LANES and degree < _DEGREE_END:
@@ -150,18 +153,18 @@ def pick_uniform(
 
 @njit(cache=True, nogil=True, inline="always")
 def _settle_64(start: int, degree: int, out: int, count: int, edge_ids: IdArray) -> None:
-    """Apply Floyd's rule to the draws in ``edge_ids`` with a 64-bit set; branch-free."""
+    """Replace repeats among the draws in ``edge_ids`` by Floyd's rule, with a 64-bit set; branch-free."""
     taken = _ZERO
     for j in range(count):
-        at = edge_ids[out + j] - start
-        at = degree - count + j if (taken >> np.uint64(at)) & ONE else at
-        taken |= ONE << np.uint64(at)
-        edge_ids[out + j] = start + at
+        rank = edge_ids[out + j] - start
+        rank = degree - count + j if (taken >> np.uint64(rank)) & ONE else rank
+        taken |= ONE << np.uint64(rank)
+        edge_ids[out + j] = start + rank
 
 
 @njit(cache=True, nogil=True, inline="always")
 def _settle_few(start: int, degree: int, out: int, count: int, edge_ids: IdArray) -> None:
-    """Apply Floyd's rule to at most sixteen draws in ``edge_ids``."""
+    """Replace repeats among at most sixteen draws in ``edge_ids`` by Floyd's rule."""
     for j in range(1, count):
         if _has(edge_ids, out, out + j, edge_ids[out + j]):
             edge_ids[out + j] = start + degree - count + j
@@ -169,32 +172,36 @@ def _settle_few(start: int, degree: int, out: int, count: int, edge_ids: IdArray
 
 @njit(cache=True, nogil=True, inline="always")
 def _floyd_64(key: np.uint64, start: int, degree: int, out: int, count: int, edge_ids: IdArray) -> None:
+    """Run Floyd's algorithm for at most 64 in-edges, with a bit for each."""
     taken = _ZERO
     for j in range(count):
         top = degree - count + j
-        at = bounded(key, j, top + 1)
-        if (taken >> np.uint64(at)) & ONE:
-            at = top
-        taken |= ONE << np.uint64(at)
-        edge_ids[out + j] = start + at
+        rank = bounded(key, j, top + 1)
+        if (taken >> np.uint64(rank)) & ONE:
+            rank = top
+        taken |= ONE << np.uint64(rank)
+        edge_ids[out + j] = start + rank
 
 
 @njit(cache=True, nogil=True, inline="always")
 def _floyd(
     key: np.uint64, start: int, degree: int, out: int, count: int, edge_ids: IdArray, bits: NDArray[np.uint64]
 ) -> None:
-    """Run Floyd's algorithm with a bit set of folded positions. If a bit is set, search the list for a repeat."""
+    """Run Floyd's algorithm with a bit set of folded ranks. If a bit is set, search the draws for a repeat.
+
+    The bit is exact if the set has a bit for each in-edge; the search is then not needed.
+    """
     fold = np.uint64(bits.shape[0] - 1)
     is_exact = degree <= 64 * bits.shape[0]
     for j in range(count):
         top = degree - count + j
-        at = bounded(key, j, top + 1)
-        if (bits[(np.uint64(at) >> _SIX) & fold] >> (np.uint64(at) & _SIXTY_THREE)) & ONE and (
-            is_exact or _has(edge_ids, out, out + j, start + at)
+        rank = bounded(key, j, top + 1)
+        if (bits[(np.uint64(rank) >> _SIX) & fold] >> (np.uint64(rank) & _SIXTY_THREE)) & ONE and (
+            is_exact or _has(edge_ids, out, out + j, start + rank)
         ):
-            at = top
-        bits[(np.uint64(at) >> _SIX) & fold] |= ONE << (np.uint64(at) & _SIXTY_THREE)
-        edge_ids[out + j] = start + at
+            rank = top
+        bits[(np.uint64(rank) >> _SIX) & fold] |= ONE << (np.uint64(rank) & _SIXTY_THREE)
+        edge_ids[out + j] = start + rank
     # Clear only the used words: the set has the size for the largest fan-out.
     for j in range(count):
         bits[(np.uint64(edge_ids[out + j] - start) >> _SIX) & fold] = _ZERO
@@ -226,5 +233,5 @@ def pick_with_replacement(
         count = indptr[i - first + 1] - out
         this = node_key(key, nodes[i])
         for j in range(count):
-            at = j if is_all else bounded(this, j, degrees[i])
-            edge_ids[out + j] = starts[i] + at
+            rank = j if is_all else bounded(this, j, degrees[i])
+            edge_ids[out + j] = starts[i] + rank

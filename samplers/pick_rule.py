@@ -1,4 +1,10 @@
-"""The sweep rule for uniform picks: positions follow from degrees and hashes, before an edge is read."""
+"""The sweep rule for uniform picks: positions follow from degrees and hashes, before an edge is read.
+
+A frontier is the nodes, ascending, that take edges in one hop of one batch. A position is an edge's index in the graph.
+The rule tells an edge pass how many positions a frontier has, on which pages of the edge file they are, and the
+positions themselves, in portions. The pass returns the sources at the distinct positions, from which the next
+frontier follows.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +70,7 @@ class UniformPickRule:
 
     @property
     def unable_to_exclude(self) -> None:
-        """None: this rule can exclude edges."""
+        """None, because this rule can exclude edges."""
         return None
 
     def begin(self, batch_id: BatchId, seeds: AnySeeds) -> Frontier:
@@ -91,7 +97,7 @@ class UniformPickRule:
 
     def sources(self, frontier: Frontier, drawn: NDArray[Any]) -> NDArray[Any]:
         """Return the taken edges' sources (K,), which are ``drawn`` itself; for errors see `extend`."""
-        # An empty array has another type than an array from a file, so the kernel would compile again.
+        # The kernel is not called for an empty array, whose kind may differ: it would be compiled again.
         bad = first_outside(drawn, 0, self._graph.num_sources - 1) if len(drawn) else -1
         if bad >= 0:
             raise self._bad_source(frontier, bad, int(drawn[bad]))
@@ -128,7 +134,7 @@ class UniformPickRule:
         if 64 * per_page * len(pages) < self._graph.num_edges:
             raise ShapeError(
                 f"{64 * len(pages)} bits for the pages of {self._graph.num_edges} edges, {per_page} in a page; "
-                "pass one for each page"
+                "pass a bit for each page"
             )
         shift = per_page.bit_length() - 1 if per_page & (per_page - 1) == 0 else -1
         with np.errstate(over="ignore"):  # interpreted hashes wrap around
@@ -165,15 +171,16 @@ class UniformPickRule:
         return count
 
     def _key(self, frontier: Frontier) -> np.uint64:
+        """Return the random key of the frontier's hop in this relation."""
         batch_id = frontier.batch_id
         key = layer_key(self._seed, batch_id.epoch, batch_id.index, frontier.hop)
         return relation_key(key, self._relation)
 
     def _picks(self, frontiers: Sequence[Frontier]) -> Picks:
-        """Return the pick arguments for the nodes in ``frontiers``, with new scratch memory."""
+        """Return the kernels' arguments for ``frontiers``, with new scratch memory."""
         largest = max((self._fanouts[frontier.hop] for frontier in frontiers), default=0)
         if not self._replace:
-            # A node that draws has more edges than draws.
+            # Without replacement a node that draws has more edges than draws, so the scratch may be smaller.
             largest = min(largest, self._graph.num_edges)
         return frontier_kernels.new_picks(
             self._graph.offsets,
@@ -184,7 +191,10 @@ class UniformPickRule:
         )
 
     def _bad_source(self, frontier: Frontier, rank: int, source: int) -> Exception:
-        """Return the error for the drawn value at ``rank``, which is not a node."""
+        """Return the error for the drawn value at ``rank``, which is not a node.
+
+        The positions are listed again up to ``rank``. A binary search then finds the node that has this position.
+        """
         portions = self.portions([frontier])
         ids = np.empty((1, 1024), dtype=np.int64)
         taken, ends, has_more = np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.bool_)
@@ -219,7 +229,7 @@ class _Portions:
     ) -> None:
         self._graph = graph
         self._picks = picks
-        # The arrays are contiguous and share a dtype: the kernel reads them at their addresses.
+        # The kernel reads the frontiers' nodes at their addresses, so they are contiguous and have one dtype.
         self._like = np.empty(0, dtype=frontiers[0].nodes.dtype if frontiers else np.int32)
         self._nodes = [np.ascontiguousarray(frontier.nodes, self._like.dtype) for frontier in frontiers]
         self._frontiers = np.array(
@@ -235,12 +245,14 @@ class _Portions:
     def fill(self, ids: IdArray, taken: IdArray, ends: IdArray, has_more: NDArray[np.bool_]) -> None:
         """Move the rest of every owner's portion to the front of its row, and append its next positions.
 
+        Owner o has row o of ``ids`` for the positions of frontier o.
+
         Parameters
         ----------
-        ids : (O, W) int64; owner o still has ``ids[o, taken[o] : ends[o]]``; overwritten
+        ids : (O, W) int64; the unused positions of owner o are ``ids[o, taken[o] : ends[o]]``; overwritten
         taken : (O,) int64, number of used columns; set to 0
         ends : (O,) int64, number of filled columns; updated
-        has_more : (O,) bool, True if further positions found no room; updated
+        has_more : (O,) bool, True if further positions did not fit; written
 
         Raises
         ------

@@ -1,7 +1,8 @@
 """Kernels for Poisson sampling: an edge is taken if its source's number in this layer is below the edge's chance.
 
-A source has the same number for all its edges, so destinations tend to take the same sources. A taken edge stands for
-1 / chance graph edges. Numbers have 53 bits.
+A layer is a hop. A number is a random hash with 53 bits, and stands for number / 2**53. A source has the same number
+for all its edges, so destinations tend to take the same sources. A taken edge stands for 1 / chance graph edges, which
+is its weight. A candidate is a source of an in-edge in the hop, see `workspace.Candidates`.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, LocalArray
 
 # float64 holds every 53-bit number exactly, so a chance times 2**53 is compared without rounding.
-_S11 = np.uint64(11)
+_S11 = np.uint64(11)  # shift from 64 to 53 bits
 _SCALE = 2.0**53
-_STRIP = 1024  # edges between two checks of the remaining room
+_STRIP = 1024  # edges between two checks that the output has room
 # Results in place of a number of edges: OVERFLOW if the output is too short, DAMAGED - e if edge e's source is no node.
 OVERFLOW = -1
 DAMAGED = -2
@@ -51,7 +52,7 @@ def pick_by_fanout(
     edge_ids: IdArray,
     weights: NDArray[np.float32],
 ) -> int:
-    """Take each destination's in-edge with chance fan-out / degree; return the number of edges, or OVERFLOW.
+    """Take each in-edge of a destination with chance fan-out / degree; return the number of edges, or OVERFLOW.
 
     OVERFLOW means that ``edge_ids`` is too short; its content is then void.
     """
@@ -67,7 +68,7 @@ def pick_by_fanout(
             end = min(begin + _STRIP, stop)
             if out + end - begin > edge_ids.shape[0]:
                 return OVERFLOW
-            # Edges are in order. Their sources are not read here; relabelling checks the ids.
+            # If all edges are taken, their sources are not read here. Relabelling checks the ids.
             if takes_all:
                 for edge in range(begin, end):
                     edge_ids[out + edge - begin] = edge
@@ -76,8 +77,8 @@ def pick_by_fanout(
                 for edge in range(begin, end):  # branch-free: no predictor knows a hash
                     edge_ids[out] = edge
                     out += to_int(number_of(key, graph_indices[edge]) < limit)
-        for at in range(first, out):
-            weights[at] = 1.0 / chance
+        for j in range(first, out):
+            weights[j] = 1.0 / chance
         indptr[i + 1] = out
     return out
 
@@ -137,16 +138,17 @@ def pick_candidates(
 ) -> int:
     """Take each in-edge with chance ``scales[destination] * chances[candidate]``, at most 1.
 
-    Every in-edge fits into ``edge_ids``. Returns the number of edges.
+    The in-edges of destination i have the indices ``offsets[i] : offsets[i + 1]`` in ``candidate``. Every in-edge fits
+    into ``edge_ids``. Returns the number of edges.
     """
     out = 0
     indptr[0] = 0
     for i in range(num_dst):
-        for at in range(offsets[i], offsets[i + 1]):
-            source = candidate[at]
+        for edge in range(offsets[i], offsets[i + 1]):
+            source = candidate[edge]
             chance = min(scales[i] * chances[source], 1.0)
             if numbers[source] < limit_of(chance):
-                edge_ids[out] = starts[i] + at - offsets[i]
+                edge_ids[out] = starts[i] + edge - offsets[i]
                 weights[out] = 1.0 / chance
                 out += 1
         indptr[i + 1] = out
@@ -162,10 +164,10 @@ def numbers_of(nodes: IdArray, count: int, key: np.uint64, out: NDArray[np.uint6
 
 @njit(cache=True, nogil=True)
 def scale_to_degree(degrees: IdArray, num_dst: int, indptr: LocalArray, weights: NDArray[np.float32]) -> None:
-    """Scale each destination's weights to its in-degree."""
+    """Scale each destination's weights so that their sum is its in-degree."""
     for i in range(num_dst):
         total = 0.0
-        for at in range(indptr[i], indptr[i + 1]):
-            total += weights[at]
-        for at in range(indptr[i], indptr[i + 1]):
-            weights[at] *= degrees[i] / total
+        for j in range(indptr[i], indptr[i + 1]):
+            total += weights[j]
+        for j in range(indptr[i], indptr[i + 1]):
+            weights[j] *= degrees[i] / total

@@ -1,7 +1,10 @@
 """The allowed in-edges of nodes in a batch: entire lists, or each list's part before a time.
 
-With timed seeds a node is an *entry*: in a type with N nodes, node v in seed t's tree is the entry t * N + v. Lists are
-sorted by time, so an entry's allowed edges are one range in a list. Picks in a range work as in a list.
+A node's list is its in-edges. If seeds have times, each seed grows its own tree, so a node may be in several trees with
+different times. The batch then has *entries* in place of nodes: in a type with N nodes, node v in the tree of seed t is
+the entry t * N + v. Lists are sorted by time, so an entry's allowed edges are one range in a list, and samplers draw
+from a range as from a list. Excluded edges are left out of both: draws are ranks among the remaining edges, and
+`pass_over` turns the ranks into positions.
 """
 
 from __future__ import annotations
@@ -32,22 +35,22 @@ if TYPE_CHECKING:
 
 
 MAX_ENTRY = 2**63 - 1  # entries are int64
-# Two pages of times. A list up to this length is read entirely: halving would read a page for each page that it saves,
-# and the reads would wait for each other. In a longer list each step reads a page and saves half of the rest.
+# Times in two pages. A list up to this length is read entirely: a binary search would read a page for each page that it
+# saves, and its reads would wait for each other. In a longer list each step reads a page and saves half of the rest.
 _READ_WHOLE: Final = 1024
-# Times per read, from many lists. The number bounds the memory, and gives the disk enough requests.
+# Times per read, over many lists. The number bounds the memory, and gives the disk enough requests.
 _AT_A_TIME: Final = 1 << 18
-# Bytes per searched list, in addition to its times: ends, bound, neighbouring times and rank, each twice for lists that
-# are halved together.
+# Bytes per searched list, in addition to its times: ends, bound, neighbouring times and rank, and copies of them for
+# the lists in one step of the search.
 _LIST_BYTES: Final = 160
-_EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+_EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max  # the range of int64 times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeRule:
-    """The rule for a node's edges, if the node is requested at time t.
+    """The rule for a node's edges, if the node is in the tree of a seed with time t.
 
-    Edges before t are allowed, and with the bound "<=" also edges at time t. A window of w seconds leaves only
+    Edges before t are allowed, and with the bound "<=" also edges at time t. A window of w seconds allows only
     t - w <= time < t, or t - w < time <= t. Times are int64 and never rounded.
 
     Raises
@@ -56,8 +59,10 @@ class TimeRule:
         A value is not allowed.
     """
 
-    strategy: Literal["uniform", "last"] = "uniform"  # draw, or take the latest edges in order
-    bound: TimeBound = "<"
+    strategy: Literal["uniform", "last"] = (
+        "uniform"  # draw among the allowed edges, or take the latest ones in order
+    )
+    bound: TimeBound = "<"  # "<" or "<=": how an allowed edge's time compares with t
     window: int | None = None  # w, at least 1; None allows any earlier time
     replace: bool = False  # draw with replacement; only for "uniform"
 
@@ -70,7 +75,7 @@ class TimeRule:
         require_window(self.window)
         if self.replace and self.strategy == "last":
             raise ConfigError(
-                "time_strategy='last' takes the latest edges and draws none, so that there is nothing to replace; use "
+                "time_strategy='last' takes the latest edges without draws, so replace=True has no meaning; use "
                 "replace=False, or time_strategy='uniform'"
             )
 
@@ -80,7 +85,7 @@ class TimeRule:
         Parameters
         ----------
         times : edge times
-        asked : (D,) each list's requested time
+        asked : (D,) for each list, the time t of the seed
         starts, degrees : (D,) each list's first position and length; overwritten
 
         Raises
@@ -92,10 +97,10 @@ class TimeRule:
         if self.window is None:
             degrees[:] = rank_bounds(times, starts, degrees, asked, is_inclusive=is_inclusive)
             return
-        # Both ends of a range are adjacent queries, so that a shared page is read once.
+        # The two ends of a range are adjacent queries, so that a page which they share is read once.
         bounds, counts = np.repeat(asked, 2), np.repeat(degrees, 2)
         bounds[::2] -= self.window
-        # If the window begins before all times, the bound has wrapped around.
+        # If t - w is below int64, the bound has wrapped around. An empty list then gives rank 0.
         counts[::2] *= asked >= _EARLIEST + self.window
         ranks = rank_bounds(times, np.repeat(starts, 2), counts, bounds, is_inclusive=is_inclusive)
         starts += ranks[::2]
@@ -107,14 +112,14 @@ def rank_bounds(
 ) -> IdArray:
     """Return how many times in each list are below its bound, (M,) int64. Thread-safe.
 
-    In memory the function searches by halving. On the SSD it reads a list of up to 1,024 times entirely, and halves a
-    longer list first: at most log2(d / 1024) + 3 pages for d edges.
+    In memory this is a binary search. On the SSD a list of up to 1,024 times is read entirely, and a longer list is
+    halved until it is that short: at most log2(d / 1024) + 3 pages for d edges.
 
     Parameters
     ----------
     times : all edges' times, ascending in each list
     starts, counts : (M,) int64, each list's first position and length
-    bounds : (M,) int64
+    bounds : (M,) int64 times
     is_inclusive : True if a time equal to the bound counts
 
     Raises
@@ -138,23 +143,26 @@ def search_bytes(times: EdgeValues, *, num_lists: int, num_edges: int) -> int:
     ranks = 8 * num_lists
     if isinstance(times, HeldValues):
         return ranks
-    in_hand = max(times.list_bytes(min(num_edges, _AT_A_TIME)), times.fetch_bytes(num_lists))
-    return ranks + _LIST_BYTES * num_lists + in_hand
+    read_bytes = max(times.list_bytes(min(num_edges, _AT_A_TIME)), times.fetch_bytes(num_lists))
+    return ranks + _LIST_BYTES * num_lists + read_bytes
 
 
 class _Search:
-    """A binary search through many lists on the SSD together."""
+    """A binary search in many lists on the SSD. Each step reads one time of every long list together.
+
+    The rank of a list's bound stays in ``left..right``, two positions in the graph.
+    """
 
     def __init__(
         self, times: EdgeValues, starts: IdArray, counts: IdArray, bounds: IdArray, *, is_inclusive: bool
     ) -> None:
         self._times = times
-        self._left = starts.copy()  # the bound lies in left..right
+        self._left = starts.copy()
         self._right = starts + counts
         self._bounds = bounds
         self._is_inclusive = is_inclusive
-        # The times before ``left`` and at ``right``. Every read time is compared with them, which detects an
-        # unsorted list.
+        # The times before ``left`` and at ``right``. Every time that is read must lie between them, otherwise the list
+        # is unsorted.
         self._floors = np.full(len(starts), _EARLIEST)
         self._ceilings = np.full(len(starts), _LATEST)
 
@@ -163,38 +171,39 @@ class _Search:
         while len(wide := np.flatnonzero(self._right - self._left > _READ_WHOLE)):
             middle = (self._left[wide] + self._right[wide]) >> 1
             values, places = self._times.at(middle)
-            found, bounds = values[places], self._bounds[wide]
-            wrong = (found < self._floors[wide]) | (found > self._ceilings[wide])
+            middle_times, bounds = values[places], self._bounds[wide]
+            wrong = (middle_times < self._floors[wide]) | (middle_times > self._ceilings[wide])
             if wrong.any():
-                at = int(np.argmax(wrong))
-                raise bad_time(int(middle[at]), int(found[at]))
-            is_before = found <= bounds if self._is_inclusive else found < bounds
+                first = int(np.argmax(wrong))
+                raise bad_time(int(middle[first]), int(middle_times[first]))
+            is_before = middle_times <= bounds if self._is_inclusive else middle_times < bounds
             before, behind = wide[is_before], wide[~is_before]
-            self._left[before], self._floors[before] = middle[is_before] + 1, found[is_before]
-            self._right[behind], self._ceilings[behind] = middle[~is_before], found[~is_before]
+            self._left[before], self._floors[before] = middle[is_before] + 1, middle_times[is_before]
+            self._right[behind], self._ceilings[behind] = middle[~is_before], middle_times[~is_before]
 
     def finish(self, starts: IdArray) -> IdArray:
-        """Read the remaining parts of the lists; return the ranks from ``starts`` on."""
+        """Read the remaining parts of the lists; return each bound's rank in its list, which begins at ``starts``."""
         counts = self._right - self._left
         ends = np.cumsum(counts)
         ranks = np.empty(len(counts), dtype=np.int64)
         first = 0
         while first < len(counts):
             done = int(ends[first - 1]) if first else 0
-            # The slice has at least one list: no list is longer than a read.
+            # The slice has at least one list, because no remaining part is longer than a read.
             last = int(np.searchsorted(ends, done + _AT_A_TIME, side="right"))
             self._finish(slice(first, last), counts, ranks)
             first = last
         return ranks + self._left - starts
 
-    def _finish(self, some: slice, counts: IdArray, ranks: IdArray) -> None:
-        lists = self._times.lists(self._left[some], counts[some], 0, some.stop - some.start)
-        found = lists.values, lists.starts, counts[some]
-        bad, rank = time_kernels.first_unsorted(*found, self._floors[some], self._ceilings[some])
+    def _finish(self, group: slice, counts: IdArray, ranks: IdArray) -> None:
+        """Read the remaining parts of a group of lists, check their order, and write the bounds' ranks in them."""
+        lists = self._times.lists(self._left[group], counts[group], 0, group.stop - group.start)
+        parts = lists.values, lists.starts, counts[group]
+        bad, rank = time_kernels.first_unsorted(*parts, self._floors[group], self._ceilings[group])
         if bad >= 0:
             value = int(lists.values[lists.starts[bad] + rank])
-            raise bad_time(int(self._left[some][bad]) + rank, value)
-        time_kernels.rank_bounds(*found, self._bounds[some], self._is_inclusive, ranks[some])
+            raise bad_time(int(self._left[group][bad]) + rank, value)
+        time_kernels.rank_bounds(*parts, self._bounds[group], self._is_inclusive, ranks[group])
 
 
 def timed_seeds(seeds: AnySeeds) -> tuple[BatchSeeds, IdArray]:
@@ -212,19 +221,17 @@ def timed_seeds(seeds: AnySeeds) -> tuple[BatchSeeds, IdArray]:
     kind = np.asarray(seeds.times).dtype
     if kind.kind == "f" and len(seeds.times):
         raise SeedError(
-            f"times of seeds have dtype {kind}; they are int64 seconds, as floats round them (float32 those of our "
-            "days to 128 s)"
+            f"times of seeds have dtype {kind}; they are int64 seconds, as floats round them (float32 rounds today's "
+            "times to 128 s): pass the original integers"
         )
     times = as_ids(seeds.times, noun="times of seeds", error=SeedError)
     if len(times) != len(seeds.nodes):
-        raise SeedError(
-            f"{len(times)} times for {len(seeds.nodes)} seeds; each seed asks at a time of its own"
-        )
+        raise SeedError(f"{len(times)} times for {len(seeds.nodes)} seeds; pass one time for each seed")
     return seeds, times
 
 
 def require_entries(num_trees: int, num_nodes: int) -> None:
-    """Raise ConfigError if ``num_trees`` trees with ``num_nodes`` nodes have more entries than int64 can hold. Pure."""
+    """Raise ConfigError if ``num_trees`` trees of up to ``num_nodes`` nodes need entries above int64. Pure."""
     if num_trees * num_nodes > MAX_ENTRY:
         raise ConfigError(
             f"{num_trees} seeds of a graph of {num_nodes:,} nodes have more pairs of a seed and a node than int64 can "
@@ -245,9 +252,11 @@ class AllEdges:
 
     def __init__(self, graph: Topology, excluded: Excluded | None) -> None:
         self._graph = graph
-        self._offsets: Offsets | None = None  # kept here, since a graph may build offsets for each access
+        self._offsets: Offsets | None = (
+            None  # kept here, because a graph may build its offsets at each access
+        )
         self._excluded = excluded
-        # Local ids of the nodes with excluded edges; -1 until the batch finds them.
+        # ``places`` has the local ids of the nodes with excluded edges, -1 for those that the batch has not found yet.
         self._num_to_come = 0 if excluded is None else len(excluded.nodes)
         self._places: IdArray = np.full(self._num_to_come, -1, dtype=np.int64)
 
@@ -278,9 +287,9 @@ class AllEdges:
 
         Parameters
         ----------
-        destinations : positions among the batch's nodes
-        indptr : (D + 1,) the beginning of each destination's edges
-        edge_ids : (M,) overwritten
+        destinations : index range among the batch's nodes
+        indptr : (D + 1,) the index in ``edge_ids`` at which each destination begins
+        edge_ids : (M,) picks as if no edge were excluded; overwritten by positions
         """
         if self._excluded is not None:
             first, last = destinations.start, destinations.stop
@@ -307,7 +316,7 @@ class EdgesBefore:
 
     graph: Topology  # if it has no times, all its edges are allowed
     rule: TimeRule
-    asked: IdArray  # (B,) each tree's time
+    asked: IdArray  # (B,) the time of each tree's seed
     excluded: IdArray  # (X,) ascending positions that no entry takes
 
     def fetch(self, space: RelationSpace, first: int, last: int) -> None:
@@ -346,7 +355,7 @@ class EdgesBefore:
     def sources(
         self, space: RelationSpace, destinations: range, picked: Picked
     ) -> tuple[NDArray[Any], IdArray]:
-        """Return each source's entry, in the destination's tree: an array, and (M,) places in it.
+        """Return each source's entry in its destination's tree: an array, and (M,) places in it.
 
         Raises
         ------
@@ -355,13 +364,13 @@ class EdgesBefore:
         """
         graph, (values, places) = self.graph, picked.sources_of(self.graph)
         entries = np.empty(len(places), dtype=np.int64)
-        rows = (picked.indptr, space.nodes, destinations.start, graph.num_nodes, graph.num_sources)
-        bad = time_kernels.enter_trees(values, places, *rows, entries)
+        trees = (picked.indptr, space.nodes, destinations.start, graph.num_nodes, graph.num_sources)
+        bad = time_kernels.enter_trees(values, places, *trees, entries)
         if bad >= 0:
             raise picked.bad_source(graph, self.nodes(space, destinations), bad, int(values[places[bad]]))
         return entries, np.arange(len(places), dtype=np.int64)
 
     def in_degrees(self, space: RelationSpace, nodes: IdArray) -> NDArray[np.float32]:
-        """Return the size of each entry's range, even if the entry draws nothing: a model may use all entries."""
+        """Return the size of each entry's range. Entries that draw nothing are included: a model may use them."""
         space.fetch(range(len(nodes)))
         return space.degrees[: len(nodes)].astype(np.float32)

@@ -1,10 +1,11 @@
 """Kernels that give a batch's nodes their local ids, in first-seen order.
 
-Both maps are stamped: an entry below ``base`` is left over from an earlier batch and means "not seen". A batch clears
-nothing: it moves ``base`` past every earlier label.
+A map stores a label for each node in the batch: ``base`` plus the node's local id. A label below ``base`` is left over
+from an earlier batch and means "not seen". So a new batch clears nothing: it moves ``base`` above every earlier label.
+The dense map has a label for each graph node, the hashed map is an open-addressing hash table.
 
-Every id is checked when it is read from the graph, at no measurable cost. A `CscGraph` may be unchecked, and a wild id
-would be a wild write.
+Every id is checked when it is read from the graph, at no measurable cost. A `CscGraph` may be unchecked, and a damaged
+id would write outside the map.
 """
 
 from __future__ import annotations
@@ -37,22 +38,28 @@ def relabel_dense(
     labels: LocalArray,
     indices: LocalArray,
 ) -> int:
-    """Write the local id of each edge's source into ``indices``, append new nodes.
+    """Write the local id of each edge's source into ``indices``, and append new nodes to ``nodes``.
 
-    ``labels`` (N,) maps a node to ``base`` plus its local id; N is below 2**31, so that ``indices`` can hold the
-    global ids in the meantime. ``nodes`` needs room for all nodes
-    that the edges may add, and for one more.
+    Parameters
+    ----------
+    graph_indices : sources of edges
+    edge_ids : (M,) each edge's index in ``graph_indices``
+    nodes : the batch's nodes, with room for all nodes that the edges may add, and for one more
+    num_nodes : number of nodes so far
+    base : the batch's base
+    labels : (N,) the map. N is below 2**31, so that ``indices`` can hold global ids before they are relabelled
+    indices : (M,) output
 
     Returns
     -------
     int
-        The number of nodes, or -1 - i if edge i's source is not in 0..N-1. The graph is then damaged, and the
-        map must not be used again.
+        The number of nodes, or -1 - i if the source of edge i is not in 0..N-1. The graph is then damaged, and the map
+        must not be used again.
     """
     num_edges = edge_ids.shape[0]
     end = np.uint64(labels.shape[0])
-    # Three loops fill, run and drain a pipeline: an id is prefetched 160 edges ahead; 80 edges ahead it is read and
-    # checked, and its line of the map is prefetched; then it is labelled. In the meantime it is kept in ``indices``.
+    # Three loops fill, run and drain a pipeline. A source is prefetched 160 edges ahead. At 80 edges ahead it is read,
+    # checked and stored in ``indices``, and its cache line of the map is prefetched. Then it is labelled.
     steady = max(num_edges - _AHEAD_ROW, 0)
     for i in range(min(_AHEAD_MAP, steady)):
         coming = to_int(graph_indices[edge_ids[i]])
@@ -79,8 +86,8 @@ def relabel_dense(
 def _label(
     node: int, nodes: IdArray, num_nodes: int, base: int, labels: LocalArray, indices: LocalArray, i: int
 ) -> int:
-    """Label one node; branch-free, because about half of a hop's nodes are new, unpredictably."""
-    # The node is always stored at the list's end; it stays there only if the length grows.
+    """Label one node; return the number of nodes. Branch-free: about half of a hop's nodes are new, unpredictably."""
+    # The node is always stored after the last one, and belongs to the batch only if the number grows.
     label = to_int(labels[node]) - base
     is_new = label < 0
     nodes[num_nodes] = node
@@ -103,7 +110,7 @@ def enter_dense(entering: IdArray, nodes: IdArray, base: int, labels: LocalArray
 
 @njit(cache=True, nogil=True)
 def find_dense(wanted: IdArray, base: int, labels: LocalArray, out: IdArray) -> None:
-    """Fill in the negative entries of ``out``: the local id of each graph node in ``wanted``, or -1."""
+    """Write the local id of each graph node in ``wanted``, or -1, to those entries of ``out`` that are negative."""
     for i in range(wanted.shape[0]):
         if out[i] < 0:
             out[i] = max(to_int(labels[wanted[i]]) - base, -1)
@@ -111,6 +118,7 @@ def find_dense(wanted: IdArray, base: int, labels: LocalArray, out: IdArray) -> 
 
 @njit(cache=True, nogil=True, inline="always")
 def _slot(node: int, shift: np.uint64) -> int:
+    """Return the slot at which the search for ``node`` begins."""
     # The product's upper bits depend on every bit of the id, its lower bits only on lower bits.
     return to_int((np.uint64(node) * GOLDEN) >> shift)
 

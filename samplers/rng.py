@@ -1,4 +1,9 @@
-"""Addressed randomness: every draw is a hash of (seed, epoch, batch, layer, node, draw), without a random stream."""
+"""Addressed randomness: every draw is a hash of (seed, epoch, batch, layer, node, draw), without a random stream.
+
+A key is a hash of the first fields of this address. Keys are made from the outside in: a layer's key, a relation's key
+in the layer, a node's key in the relation. A word is 64 random bits from a node's key and a number. A draw is one
+random number for a node, made from half a word or a whole word.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +15,18 @@ from gloader.core.hashing import GOLDEN, mix64, mix_int
 from gloader.core.kernels import njit
 
 _S11, _S32 = np.uint64(11), np.uint64(32)
-LOW_32 = np.uint64(0xFFFFFFFF)
+LOW_32 = np.uint64(0xFFFFFFFF)  # mask for the lower 32 bits
 ONE = np.uint64(1)
-_RETRY = np.uint64(1 << 40)  # step from one word to the next when a draw is repeated
+_RETRY = np.uint64(
+    1 << 40
+)  # step between word numbers when a draw is repeated, above all numbers of first draws
 _UNIT = 2.0**-53
 to_int: Any = np.int64  # in kernels a plain int() keeps an unsigned integer unsigned
 _MASK = 2**64 - 1
 
 
 def layer_key(seed: int, epoch: int, index: int, layer: int) -> np.uint64:
-    """Return a layer's key in a batch; each field is absorbed modulo 2**64. Pure.
+    """Return a layer's key in a batch. Each field counts modulo 2**64. Pure.
 
     Parameters
     ----------
@@ -68,14 +75,14 @@ def bounded_64(bits: np.uint64, bound: np.uint64) -> np.uint64:
 
 @njit(cache=True, nogil=True)
 def redraw(key: np.uint64, draw: int, bound: np.uint64) -> np.uint64:
-    """Return a uniform integer below ``bound`` for a draw whose 32 bits were rejected or too few. Pure.
+    """Return a uniform integer below ``bound``, for a draw whose 32 bits were rejected or too few. Pure.
 
     A bound of 2**32 or more uses all 64 bits of a word. Its bias is at most bound / 2**64.
     """
     index = np.uint64(draw) + _RETRY
     if bound > LOW_32:
         return bounded_64(word(key, index), bound)
-    # 2**32 modulo the bound: this many of the 2**32 values are surplus and would make some results likelier.
+    # 2**32 modulo the bound: this many of the 2**32 values are left over and would make some results more likely.
     threshold = (LOW_32 + ONE - bound) % bound
     while True:
         product = (word(key, index) >> _S32) * bound
@@ -99,6 +106,7 @@ def settle(key: np.uint64, draw: int, bits: np.uint64, bound: np.uint64) -> np.u
 
 @njit(cache=True, nogil=True)
 def _settle_edge(key: np.uint64, draw: int, product: np.uint64, bound: np.uint64) -> np.uint64:
+    """Finish `settle` in the rare case that needs a division: accept the bits, or draw again."""
     if bound <= LOW_32 and product & LOW_32 >= (LOW_32 + ONE - bound) % bound:
         return product >> _S32
     return redraw(key, draw, bound)

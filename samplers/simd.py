@@ -1,9 +1,11 @@
 """Sixteen draws for one node at once, and their ranks, in LLVM vectors.
 
-Every target accepts such vectors (one AVX-512 register, or eight NEON registers).
+A lane is one of a vector's entries. LLVM accepts vectors of any size for every target, and maps a vector of sixteen
+32-bit lanes to one AVX-512 register or four NEON registers. The compiler does not find this form by itself. Hashing,
+bounding and the search for repeats take about 20 ns for up to sixteen draws, a third of the scalar loop's time.
 
-The compiler does not find this form by itself. Hashing, bounding and the search for repeats take about 20 ns for up to
-sixteen draws, a third of the scalar loop's time.
+The functions with a ``builder`` run while numba compiles a kernel. Each emits LLVM instructions and returns the LLVM
+value with the result. `draw_sixteen` and `rank_sixteen` are the functions for kernels.
 """
 
 # ruff: noqa: ARG001  numba declares the arguments of an intrinsic by the names of its parameters
@@ -18,8 +20,8 @@ from numba.extending import intrinsic
 
 from gloader.core.hashing import GOLDEN, MUL_1, MUL_2
 
-LANES = 16
-DISTINCT, REPEATED, REJECTED = 0, 1, 2  # results of `draw_sixteen`; REJECTED may come with REPEATED added
+LANES = 16  # draws in a vector
+DISTINCT, REPEATED, REJECTED = 0, 1, 2  # results of `draw_sixteen`; REPEATED may be added to REJECTED
 
 # Two vectors of eight 64-bit words make the sixteen draws: draw 2i is the lower half of word i, 2i + 1 the upper half.
 _I64 = ir.IntType(64)
@@ -30,20 +32,24 @@ _EVEN, _ODD = range(0, LANES, 2), range(1, LANES, 2)
 
 
 def _constant(vector: Any, values: Any) -> Any:
+    """Return a constant of type ``vector`` with ``values`` in its lanes, modulo the lanes' width."""
     return ir.Constant(vector, [int(value) % 2**vector.element.width for value in values])
 
 
 def _same(value: int) -> Any:
+    """Return a constant vector of words with ``value`` in every lane."""
     return _constant(_WORDS, [value] * _WORDS.count)
 
 
 def _splat(builder: Any, scalar: Any) -> Any:
+    """Emit a vector of words with ``scalar`` in every lane."""
     undefined = ir.Constant(_WORDS, ir.Undefined)
     first = builder.insert_element(undefined, scalar, ir.Constant(ir.IntType(32), 0))
     return builder.shuffle_vector(first, undefined, _constant(_HALVES, [0] * _WORDS.count))
 
 
 def _xor_shift(builder: Any, x: Any, shift: int) -> Any:
+    """Emit ``x ^ (x >> shift)``, a step of the hash."""
     return builder.xor(x, builder.lshr(x, _same(shift)))
 
 
@@ -57,7 +63,11 @@ def _words(builder: Any, key: Any) -> Any:
 
 
 def _floyd_draws(builder: Any, bits: Any, top: Any, count: Any, lanes: range) -> tuple[Any, Any, Any]:
-    """Emit draws ``lanes`` from 32 ``bits`` each: the positions, the used lanes, and the rejected lanes among them."""
+    """Emit the draws with the numbers ``lanes``, from 32 random ``bits`` each.
+
+    Draw j is the upper half of bits * (top + j + 1), as in `rng.settle`; ``top`` is degree - count. Returns the draws,
+    a mask of used lanes (below ``count``), and a mask of the used lanes whose bits may be biased.
+    """
     low_32 = _same(2**32 - 1)
     bound = builder.and_(builder.add(top, _constant(_WORDS, [lane + 1 for lane in lanes])), low_32)
     product = builder.mul(bits, bound)
@@ -67,23 +77,24 @@ def _floyd_draws(builder: Any, bits: Any, top: Any, count: Any, lanes: range) ->
 
 
 def _distinct_when_unused(builder: Any, draws: Any, used: Any, lanes: range) -> Any:
-    """Emit the draws in 32 bits; every unused lane gets its own negative value, unlike any position."""
+    """Emit the draws in 32 bits. Each unused lane gets another negative value, which equals no draw."""
     filler = _constant(_WORDS, [-1 - lane for lane in lanes])
     return builder.trunc(builder.select(used, draws, filler), _HALVES)
 
 
 def _any_equal_pair(builder: Any, draws: Any) -> Any:
-    """Emit a flag that tells if two lanes are equal; eight rotations compare every pair."""
-    found = None
+    """Emit a flag that is true if two lanes are equal. Eight rotations compare every pair."""
+    has_equal = None
     for turn in range(1, LANES // 2 + 1):
         order = _constant(_DRAWS, [(lane + turn) % LANES for lane in range(LANES)])
         turned = builder.shuffle_vector(draws, ir.Constant(_DRAWS, ir.Undefined), order)
         equal = builder.icmp_unsigned("==", draws, turned)
-        found = equal if found is None else builder.or_(found, equal)
-    return _any(builder, found)
+        has_equal = equal if has_equal is None else builder.or_(has_equal, equal)
+    return _any(builder, has_equal)
 
 
 def _any(builder: Any, flags: Any) -> Any:
+    """Emit a flag that is true if one of the ``flags`` is true."""
     mask = ir.IntType(flags.type.count)
     return builder.icmp_unsigned("!=", builder.bitcast(flags, mask), ir.Constant(mask, 0))
 
@@ -98,11 +109,11 @@ def _draw_sixteen(
     out: Any,
     offset: Any,
 ) -> Any:
-    """Write ``start`` + the draws 0..count-1 of Floyd's algorithm, before repeats are settled, to ``out[offset:]``.
+    """Write ``start`` + the draws 0..count-1 of Floyd's algorithm to ``out[offset:]``, repeats included.
 
     ``count`` is at most 16, ``degree`` below 2**31, and ``out`` (int64) has 16 entries from ``offset`` on; all are
-    overwritten. Returns DISTINCT if the draws are final, REPEATED if Floyd's rule must be applied to repeats, and
-    REJECTED if a draw needs more random bits.
+    overwritten. Returns DISTINCT if the draws are final, REPEATED if Floyd's rule must replace repeats, and REJECTED if
+    a draw needs more random bits.
     """
     if not isinstance(out, types.Array) or out.dtype != types.int64:
         return None
@@ -121,7 +132,7 @@ def _draw_sixteen(
             _constant(_DRAWS, range(LANES)),
         )
         data = context.make_array(signature.args[4])(context, builder, out).data
-        # Even and odd draws lie in two vectors; they are stored in the order of the draws.
+        # The even and the odd draws are in two vectors. They are stored in the order of their numbers.
         for half, lanes in enumerate(([0, 8, 1, 9, 2, 10, 3, 11], [4, 12, 5, 13, 6, 14, 7, 15])):
             in_order = builder.shuffle_vector(even, odd, _constant(_HALVES, lanes))
             address = builder.gep(data, [builder.add(offset, ir.Constant(_I64, half * len(lanes)))])
@@ -152,7 +163,7 @@ def _rank_sixteen(
         values, first, count, base, out, offset = args
         source = context.make_array(signature.args[0])(context, builder, values).data
         target = context.make_array(signature.args[4])(context, builder, out).data
-        # Values have half the width, relative to the first value; unused lanes are larger than all used lanes.
+        # The values become 32-bit distances from the first value. Unused lanes are larger than all used lanes.
         origin = _splat(builder, builder.load(builder.gep(source, [first])))
         used_end, halves, is_far = _splat(builder, count), [], None
         for half in range(2):
@@ -171,14 +182,14 @@ def _rank_sixteen(
         for turn in range(1, LANES):
             order = _constant(_DRAWS, [(lane + turn) % LANES for lane in range(LANES)])
             turned = builder.shuffle_vector(draws, ir.Constant(_DRAWS, ir.Undefined), order)
-            # A true comparison is the number minus one.
+            # A true comparison is the number -1, so to subtract it is to count it.
             ranks = builder.sub(ranks, builder.sext(builder.icmp_signed(">", draws, turned), _DRAWS))
         for half in range(2):
             lanes = range(half * _WORDS.count, (half + 1) * _WORDS.count)
             part = builder.shuffle_vector(ranks, ir.Constant(_DRAWS, ir.Undefined), _constant(_HALVES, lanes))
-            places = builder.add(_splat(builder, base), builder.zext(part, _WORDS))
+            results = builder.add(_splat(builder, base), builder.zext(part, _WORDS))
             address = builder.gep(target, [builder.add(offset, ir.Constant(_I64, lanes[0]))])
-            builder.store(places, builder.bitcast(address, _WORDS.as_pointer()), align=8)
+            builder.store(results, builder.bitcast(address, _WORDS.as_pointer()), align=8)
         return builder.not_(_any(builder, is_far))
 
     i64 = types.int64
@@ -189,10 +200,11 @@ def _rank_nothing(values: Any, first: Any, count: Any, base: Any, out: Any, offs
     return False
 
 
-def _leave_it_to_the_scalar_loop(key: int, start: int, degree: int, count: int, out: Any, offset: int) -> int:
+def _draw_nothing(key: int, start: int, degree: int, count: int, out: Any, offset: int) -> int:
     return REJECTED
 
 
-# An intrinsic has no body for the interpreter. The scalar loops draw and order the same edges, only more slowly.
-draw_sixteen = _leave_it_to_the_scalar_loop if config.DISABLE_JIT else _draw_sixteen
+# An intrinsic cannot run without the compiler. These stand-ins make the callers use their scalar loops, which draw and
+# order the same edges, only more slowly.
+draw_sixteen = _draw_nothing if config.DISABLE_JIT else _draw_sixteen
 rank_sixteen = _rank_nothing if config.DISABLE_JIT else _rank_sixteen

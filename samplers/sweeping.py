@@ -1,6 +1,9 @@
 """Sweep rules: they determine a hop's drawing nodes and their edges or lists, before an edge is read.
 
-So one pass over the edges, in file order, can serve the hops of many batches: see docs/adr/0027.
+An edge pass (a sweep) reads all edges once, in file order, and serves the hops of many batches: see docs/adr/0027. A
+frontier is the nodes that draw in one hop of one batch. The pass returns for each frontier what the hop needs, its
+drawn array. The rule makes the next frontier from this array, and so on to the last hop. In the end the sampler's
+`replay` makes the batch from all drawn arrays.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ class Frontier:
     nodes: NDArray[Any]  # (D,) ascending: the drawing nodes
     # (U,) ascending: all nodes so far; the same array as ``nodes`` in layered batches
     seen: NDArray[Any]
-    excluded: Excluded | None = None  # forbidden edges; None without forbidden edges
+    excluded: Excluded | None = None  # edges that no hop takes; None if all edges are allowed
 
     @property
     def seen_arrays(self) -> tuple[NDArray[Any], ...]:
@@ -45,10 +48,10 @@ class HeteroFrontier:
     """The drawing nodes in one hop by type, each as in `Frontier`; ids are within the type."""
 
     batch_id: BatchId
-    hop: int
-    nodes: tuple[NDArray[Any], ...]
-    seen: tuple[NDArray[Any], ...]
-    excluded: tuple[Excluded | None, ...] = ()  # by relation, see `Frontier`; () without forbidden edges
+    hop: int  # as in `Frontier`
+    nodes: tuple[NDArray[Any], ...]  # by type
+    seen: tuple[NDArray[Any], ...]  # by type
+    excluded: tuple[Excluded | None, ...] = ()  # by relation, see `Frontier`; () if all edges are allowed
 
     @property
     def seen_arrays(self) -> tuple[NDArray[Any], ...]:
@@ -165,13 +168,13 @@ def next_frontier(frontier: Frontier, sources: NDArray[Any], *, is_merged: bool)
     is_merged : True if nodes seen before do not draw again
     """
     seen = frontier.seen
-    found = sources.astype(seen.dtype)  # always a copy
-    found.sort()
-    union = np.empty(len(seen) + len(found), dtype=seen.dtype)
-    num_new = distinct_kernels.merge_into(seen, found, union)
+    drawn = sources.astype(seen.dtype)  # always a copy
+    drawn.sort()
+    union = np.empty(len(seen) + len(drawn), dtype=seen.dtype)
+    num_new = distinct_kernels.merge_into(seen, drawn, union)
     # A frontier lives until its batch is done, so spare memory is returned.
     union.resize(len(seen) + num_new, refcheck=False)
-    nodes = found[:num_new].copy() if is_merged else union
+    nodes = drawn[:num_new].copy() if is_merged else union
     return Frontier(
         batch_id=frontier.batch_id,
         hop=frontier.hop + 1,

@@ -1,4 +1,8 @@
-"""Samplers for seeds with times. A seed's neighbourhood has only edges before the seed's time."""
+"""Samplers for seeds with times. A seed's neighbourhood has only edges before the seed's time.
+
+Each seed grows its own tree of nodes, because seeds have different times. A batch has entries in place of nodes: an
+entry is one node in one tree, see `ranges`.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +73,8 @@ class TemporalSampler:
             )
         if graph.num_sources != graph.num_nodes:
             raise ConfigError(
-                "this graph is a relation between two types, and one of a single type is sampled here"
+                "this graph is a relation between two node types, and TemporalSampler needs a graph of one type; use "
+                "HeteroTemporalSampler"
             )
         self.graph = graph
         self.fanouts = checked_hops(fanouts)
@@ -108,8 +113,7 @@ class HeteroTemporalSampler:
 
     A tree may have nodes with all types, each node once. In a relation without times all edges are allowed. A draw's
     hash includes the relation's number, as in `RelationwiseSampler`. A graph with one relation gives the same batches
-    as its topology in a `TemporalSampler`.
-    Pure and thread-safe.
+    as its topology in a `TemporalSampler`. Pure and thread-safe.
 
     Parameters
     ----------
@@ -140,8 +144,8 @@ class HeteroTemporalSampler:
         checked = checked_fanouts(fanouts)
         if isinstance(checked, CollectiveFanouts):
             raise ConfigError(
-                f"time_strategy={rule.strategy!r} draws relation by relation; use fan-outs of each relation in "
-                f"place of {str(checked)!r}"
+                f"time_strategy={rule.strategy!r} draws relation by relation; use a fan-out for each relation instead "
+                f"of {str(checked)!r}"
             )
         if weighted:
             require_weights(graph)

@@ -1,6 +1,8 @@
 """Kernels for edge lists sorted by time: find the range in a list that a node may take, and pick its edges.
 
-Times are int64; kernels compare times and never subtract them, so that no difference can wrap.
+List i of an array of times is ``times[places[i] : places[i] + counts[i]]``, ascending. A bound is a time with which the
+times of a list are compared. The range of a node is the part of its list between two bounds. Times are int64; kernels
+compare times and never subtract them, so that no difference can wrap.
 """
 
 from __future__ import annotations
@@ -31,9 +33,9 @@ def rank_bounds(
     is_inclusive: bool,
     ranks: IdArray,
 ) -> None:
-    """Count each list's times before its bound, or up to it if ``is_inclusive``.
+    """Write the number of times in each list that are less than its bound, or equal if ``is_inclusive``, to ``ranks``.
 
-    List i is ``times[places[i] : places[i] + counts[i]]``, ascending.
+    Each list is searched by halving; the bound's index stays in ``low..high``.
     """
     last = places.shape[0] - 1
     for i in range(places.shape[0]):
@@ -54,17 +56,17 @@ def rank_bounds(
 def first_unsorted(
     times: NDArray[Any], places: IdArray, counts: IdArray, floors: IdArray, ceilings: IdArray
 ) -> tuple[int, int]:
-    """Return the list and rank of the first time out of order, or (-1, -1).
+    """Return the list and the index in it of the first time out of order, or (-1, -1).
 
-    ``floors`` and ``ceilings`` bound the times before and after each list.
+    ``floors`` and ``ceilings`` are the times before and after each list.
     """
     for i in range(places.shape[0]):
         before = floors[i]
         for j in range(counts[i]):
-            this = times[places[i] + j]
-            if this < before or this > ceilings[i]:
+            time = times[places[i] + j]
+            if time < before or time > ceilings[i]:
                 return i, j
-            before = this
+            before = time
     return -1, -1
 
 
@@ -85,7 +87,10 @@ def first_descent_in_lists(indptr: IdArray, times: NDArray[Any], first: int, las
 def pick_last(
     starts: IdArray, degrees: IdArray, first: int, last: int, indptr: LocalArray, edge_ids: IdArray
 ) -> None:
-    """Write the last edges of destinations ``first:last``, in order; ``indptr`` holds their numbers."""
+    """Write the last edges of destinations ``first:last``, in order.
+
+    Destination i takes as many edges as ``indptr`` has room for.
+    """
     for i in range(first, last):
         out = to_int(indptr[i - first])
         count = to_int(indptr[i - first + 1]) - out
@@ -105,7 +110,9 @@ def enter_trees(
     num_sources: int,
     found: IdArray,
 ) -> int:
-    """Write the entry for each edge's source: the source in the tree that has the edge's destination.
+    """Write the entry of each edge's source: the source in the tree of the edge's destination.
+
+    The entry of node v in tree t is t * N + v, with the number of nodes N of the node's type.
 
     Parameters
     ----------
@@ -114,8 +121,8 @@ def enter_trees(
     indptr : (D + 1,) each destination's first edge
     entries : the batch's entries; destinations are the entries from ``first`` on
     first : the first destination
-    num_nodes, num_sources : nodes of the destinations' and of the sources' type; an entry is tree * nodes + node
-    found : (M,) output
+    num_nodes, num_sources : number of nodes of the destinations' type, and of the sources' type
+    found : (M,) output, the sources' entries
 
     Returns
     -------
@@ -159,7 +166,7 @@ def pass_over(
     for i in range(first, last):
         begin = np.searchsorted(excluded, starts[i])
         for j in range(indptr[i - first], indptr[i - first + 1]):
-            # Find the first excluded edge whose own rank in the range lies after this rank.
+            # Find the number of excluded edges of the range before this rank's edge, as in `exclusion_kernels`.
             low, high = begin, excluded.shape[0]
             while low < high:
                 middle = (low + high) >> 1

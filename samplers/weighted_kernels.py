@@ -1,12 +1,13 @@
 """Kernels for weighted sampling; an edge with weight zero is never taken.
 
-Without replacement, a node takes the k smallest E_i / w_i with E_i exponential. This equals drawing edges one after
-another, with chances proportional to the remaining weights (Efraimidis and Spirakis, "Weighted random sampling with a
-reservoir", IPL 2006). With replacement, the running sum of the node's weights is inverted.
+Without replacement, edge i has the arrival E_i / w_i, with E_i exponential, and a node takes the k smallest arrivals.
+This equals drawing edges one after another, with chances proportional to the remaining weights (Efraimidis and
+Spirakis, "Weighted random sampling with a reservoir", IPL 2006). With replacement, each draw inverts the running sum of
+the node's weights.
 
-Every taken edge gets the number of positive-weight in-edges that it stands for, so that weighted sums are unbiased
-estimates. Without replacement this is 1 / P(E_i / w_i < the smallest such number not taken) (rank conditioning; Cohen
-and Kaplan, "Tighter estimation using bottom-k sketches", VLDB'08). With replacement it is total / (k w_i) (Hansen and
+Every taken edge gets its importance, the number of in-edges that it stands for, so that weighted sums are unbiased
+estimates. Without replacement this is 1 / P(arrival < the smallest arrival not taken) (rank conditioning; Cohen and
+Kaplan, "Tighter estimation using bottom-k sketches", VLDB'08). With replacement it is total / (k w_i) (Hansen and
 Hurwitz 1943). Edges with weight zero are spread over the others, so that a mean stays a mean.
 
 The kernels that pick return -1, or the first damaged destination. One of its weights is negative, infinite or not a
@@ -41,7 +42,11 @@ def count_weighted(
     limit: int,
     indptr: LocalArray,
 ) -> int:
-    """Write a hop's local ``indptr``; return its number of edges, or -1 if there are more than ``limit``."""
+    """Write a hop's local ``indptr``; return the number of edges that it takes, or -1 if it exceeds ``limit``.
+
+    The list of destination i is ``edge_weight[starts[i] : starts[i] + degrees[i]]``. Its reading ends as soon as the
+    number of its taken edges is known.
+    """
     total = 0
     indptr[0] = 0
     for i in range(first, last):
@@ -76,31 +81,32 @@ def pick_weighted(
 ) -> int:
     """Write the edges that destinations ``first:last`` take without replacement, in the order drawn.
 
-    ``importance`` (edges,) receives the number of edges that each taken edge stands for. ``arrivals`` (fan-out,) is
-    scratch.
-    A node with no more positive edges than the fan-out takes them in order.
+    The node's edges are read once. ``arrivals`` (fan-out,) is scratch: the smallest arrivals so far, ascending, whose
+    edges are in ``edge_ids``. ``beyond`` is the smallest arrival that was not kept. A node with no more positive edges
+    than the fan-out takes all of them, in the graph's order. ``importance`` (edges,) receives the number of edges that
+    each taken edge stands for.
     """
     for i in range(first, last):
         out = indptr[i - first]
         count = indptr[i - first + 1] - out
         kept, positive, beyond = 0, 0, math.inf
         this = node_key(key, nodes[i])
-        for at in range(degrees[i] if count else 0):
-            weight = np.float64(edge_weight[starts[i] + at])
+        for rank in range(degrees[i] if count else 0):
+            edge = starts[i] + rank
+            weight = np.float64(edge_weight[edge])
             if not 0 <= weight < math.inf:
                 return i
             if weight == 0:
                 continue
-            edge_ids_at = starts[i] + at
             positive += 1
             if fanout < 0:
                 if kept == count:
                     return i
-                edge_ids[out + kept] = edge_ids_at
+                edge_ids[out + kept] = edge
                 kept += 1
                 continue
-            # The number depends on the place among the in-edges, not on a counter: a skipped edge shifts nothing.
-            number = unit(this, at)
+            # The number depends on the edge's rank in the list, not on a counter, so a skipped edge changes no other.
+            number = unit(this, rank)
             if 1.0 - number >= beyond * weight:  # no more than -log(number), which costs ten times as much
                 continue
             arrival = -math.log(number) / weight
@@ -108,17 +114,17 @@ def pick_weighted(
                 beyond = min(beyond, max(arrival, arrivals[kept - 1]))
                 if arrival >= arrivals[kept - 1]:
                     continue
-            kept = insert_arrival(arrivals, edge_ids, out, kept, count, arrival, edge_ids_at)
-        # Fewer edges than counted: the weights have changed since, as a mapped file's weights can.
+            kept = insert_arrival(arrivals, edge_ids, out, kept, count, arrival, edge)
+        # Fewer edges than counted: the weights have changed since then, as those of a mapped file can.
         if kept != count:
             return i
         # With no more edges than the fan-out, the order is the graph's, not the arrivals'.
         if positive <= fanout and not _all_positive(edge_weight, starts[i], degrees[i], out, count, edge_ids):
             return i
-        # The smallest untaken number is the sample's threshold. If all were taken, it is infinite, and the chance 1.
-        for at in range(out, out + count):
-            chance = -math.expm1(-np.float64(edge_weight[edge_ids[at]]) * beyond)
-            importance[at] = degrees[i] / (positive * chance)
+        # The smallest arrival not taken is the sample's threshold. If all were taken, it is infinite, and the chance 1.
+        for j in range(out, out + count):
+            chance = -math.expm1(-np.float64(edge_weight[edge_ids[j]]) * beyond)
+            importance[j] = degrees[i] / (positive * chance)
     return -1
 
 
@@ -132,7 +138,10 @@ def insert_arrival(
     arrival: float,
     edge: int,
 ) -> int:
-    """Insert into the sorted list of at most ``count``; the earlier edge wins a tie. Returns the new length."""
+    """Insert an edge into the list of at most ``count`` edges, sorted by arrival; return the new length.
+
+    A full list loses its last edge. The earlier edge wins a tie.
+    """
     j = kept if kept < count else count - 1
     while j > 0 and arrivals[j - 1] > arrival:
         arrivals[j] = arrivals[j - 1]
@@ -184,34 +193,34 @@ def pick_weighted_with_replacement(
         if fanout < 0:
             if not _all_positive(edge_weight, starts[i], degrees[i], out, count, edge_ids):
                 return i
-            for at in range(out, out + count):
-                importance[at] = degrees[i] / count
+            for j in range(out, out + count):
+                importance[j] = degrees[i] / count
             continue
         if count == 0:
             continue
         total, positive, last_positive = 0.0, 0, 0
-        for at in range(degrees[i]):
-            weight = np.float64(edge_weight[starts[i] + at])
+        for rank in range(degrees[i]):
+            weight = np.float64(edge_weight[starts[i] + rank])
             if not 0 <= weight < math.inf:
                 return i
-            # The search below ends here: the edges after it have weight zero and are never taken.
+            # The search below ends at the last positive edge: later edges have weight zero and are never taken.
             if weight > 0:
-                last_positive = at
+                last_positive = rank
                 positive += 1
             total += weight
-            sums[at] = total
+            sums[rank] = total
         this = node_key(key, nodes[i])
         for j in range(count):
-            at = _first_reaching(sums, last_positive, unit(this, j) * total)
-            edge_ids[out + j] = starts[i] + at
-            share = total / (count * np.float64(edge_weight[starts[i] + at]))
+            rank = _first_reaching(sums, last_positive, unit(this, j) * total)
+            edge_ids[out + j] = starts[i] + rank
+            share = total / (count * np.float64(edge_weight[starts[i] + rank]))
             importance[out + j] = share * degrees[i] / positive
     return -1
 
 
 @njit(cache=True, nogil=True)
 def _first_reaching(sums: NDArray[np.float64], last: int, goal: float) -> int:
-    """Return the first position up to ``last`` whose running sum is at least ``goal`` > 0."""
+    """Return the first index up to ``last`` whose running sum is at least ``goal`` > 0."""
     low, high = 0, last
     while low < high:
         middle = (low + high) >> 1

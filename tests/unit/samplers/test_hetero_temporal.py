@@ -195,7 +195,7 @@ def test_what_a_call_takes_beside_its_batch_is_counted() -> None:
 
 def test_what_cannot_be_sampled_is_refused(graph: HeteroGraph) -> None:
     with pytest.raises(
-        ConfigError, match="relation by relation; use fan-outs of each relation in place of 'coll"
+        ConfigError, match="relation by relation; use a fan-out for each relation instead of 'coll"
     ):
         make_hetero_temporal_sampler(graph, gloader.collective([2, 2]))
     timeless = HeteroGraph(num_nodes=NUM_NODES, relations={OF: graph.relations[OF]})

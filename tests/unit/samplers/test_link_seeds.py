@@ -492,7 +492,7 @@ def typed(relation: Relation, **columns: Any) -> HeldLinks:
             typed(WRITES),
             {"negatives": Uniform(1), "has_times": True},
             (
-                "the link table of author:writes:paper has no times, which batches that ask at a time take from it: "
+                "the link table of author:writes:paper has no times, and sampling by time needs a time for each pair: "
                 "prepare it with --edge-time"
             ),
         ),
@@ -529,7 +529,7 @@ def typed(relation: Relation, **columns: Any) -> HeldLinks:
             HeldLinks(relation=WRITES, reverse_relation=WRITTEN, pairs=np.zeros((1, 4), dtype=np.int64)),
             {"negatives": Uniform(1), "exclude": "reverse"},
             (
-                "edges of the link table are led back by paper:by:author, which the graph does not have; it has "
+                "the reverse relation of the link table is paper:by:author, which the graph does not have; it has "
                 "paper:cites:paper, author:writes:paper, nobody:reads:paper, paper:for:nobody"
             ),
         ),
@@ -541,7 +541,7 @@ def typed(relation: Relation, **columns: Any) -> HeldLinks:
         (
             typed(WRITES),
             {"negatives": Uniform(1), "duplicates": True},
-            "duplicates of edges are excluded with those that are: pass exclude='self' or 'reverse' beside it",
+            "duplicates are excluded together with the edges themselves: pass exclude='self' or 'reverse' as well",
         ),
         (typed(WRITES), {"negatives": Uniform(1), "seed": 1.5}, "seed is 1.5; it must be an integer"),
     ],
