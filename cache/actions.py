@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 Actions = NDArray[np.int32]
 
-# An action is a slot s >= 0 (a hit in slot s), BYPASS (a miss that is not kept), ADMIT - s (a miss that enters
-# slot s) or ON_DEVICE (a row on the device, ignored by the host cache).
+# An action's code is a slot s >= 0 (a hit in slot s), BYPASS (a miss that is not kept), ADMIT - s (a miss that enters
+# slot s), or ON_DEVICE (a row on the device, which the host cache ignores).
 BYPASS: Final = -1
 ADMIT: Final = -2
 ON_DEVICE: Final = -(2**31)

@@ -119,12 +119,12 @@ class SlotCache:
         """Empty every slot."""
         self._tags[:] = -1
 
-    def copy_held(self, wanted: IdArray, out: NDArray[np.uint8], /) -> NDArray[np.bool_]:
-        """Copy the cached rows among ``wanted`` in stored form. Return the mask of copied rows (M,). Thread-safe.
+    def copy_held(self, requests: IdArray, out: NDArray[np.uint8], /) -> NDArray[np.bool_]:
+        """Copy the cached rows among ``requests`` in stored form. Return the mask of copied rows (M,). Thread-safe.
 
         Parameters
         ----------
-        wanted : (M,) row ids, ascending
+        requests : (M,) ids of the rows to copy, ascending
         out : (M, R) uint8, receives the rows' bytes. The entries of rows that are not cached stay unchanged.
 
         Raises
@@ -133,16 +133,16 @@ class SlotCache:
             ``out`` has another shape.
         """
         row_bytes = self._form.row_bytes
-        if out.shape != (len(wanted), row_bytes) or out.dtype != np.uint8 or not out.flags.c_contiguous:
+        if out.shape != (len(requests), row_bytes) or out.dtype != np.uint8 or not out.flags.c_contiguous:
             raise ShapeError(
                 f"out is {out.dtype} of shape {out.shape}; it must be C-contiguous uint8 of shape "
-                f"({len(wanted)}, {row_bytes})"
+                f"({len(requests)}, {row_bytes})"
             )
-        is_held = np.zeros(len(wanted), np.bool_)
-        if not len(wanted):
+        is_held = np.zeros(len(requests), np.bool_)
+        if not len(requests):
             return is_held
         # Another thread may change slots during this search. So the kernel checks the tags again under the lock.
-        slots = np.flatnonzero((self._tags >= wanted[0]) & (self._tags <= wanted[-1]))
+        slots = np.flatnonzero((self._tags >= requests[0]) & (self._tags <= requests[-1]))
         rows = self._tags[slots]
         order = np.argsort(rows)
         with self._changing:
@@ -152,7 +152,7 @@ class SlotCache:
                 self._tags,
                 rows[order],
                 slots[order],
-                wanted,
+                requests,
                 out.reshape(-1),
                 is_held,
             )

@@ -72,18 +72,18 @@ def copy_held(
     tags: IdArray,
     rows: IdArray,
     slots: IdArray,
-    wanted: NDArray[np.integer],
+    requests: NDArray[np.integer],
     out: NDArray[np.uint8],
     is_held: NDArray[np.bool_],
 ) -> int:
-    """Copy the rows among ``wanted`` that are still in their slots, and return their number.
+    """Copy the rows among ``requests`` that are still in their slots, and return their number.
 
-    ``rows`` and ``wanted`` are ascending, and are merged. ``slots`` has the slot of each of ``rows`` as it was when
+    ``rows`` and ``requests`` are ascending, and are merged. ``slots`` has the slot of each of ``rows`` as it was when
     the caller listed them; the tags show whether the row is still there. ``octets`` are the cached rows' bytes.
     """
     count, at = 0, 0
-    for i in range(wanted.shape[0]):
-        row = wanted[i]
+    for i in range(requests.shape[0]):
+        row = requests[i]
         while at < rows.shape[0] and rows[at] < row:
             at += 1
         is_held[i] = at < rows.shape[0] and rows[at] == row and tags[slots[at]] == row

@@ -370,9 +370,8 @@ class DeviceShare:
 
     # True if the device reads its missing rows from host memory itself, so that the host gathers no rows.
     reaches_all: bool = False
-    held: NDArray[np.bool_] | None = (
-        None  # (N,) mask of held rows; None if the device holds no rows or all rows
-    )
+    # (N,) mask of held rows; None if the device holds no rows or all rows.
+    held: NDArray[np.bool_] | None = None
     holds_all: bool = False  # True if the device holds every row
 
     def num_held(self, nodes: IdArray) -> int:
@@ -566,6 +565,7 @@ class _Levels:
 
     @classmethod
     def of(cls, scores: NDArray[np.integer] | NDArray[np.floating]) -> _Levels:
+        """Group rows by their ``scores`` (N,)."""
         most = float(scores.max()) if len(scores) else 0.0
         if most <= 0:
             return cls(scores=np.zeros(1), counts=np.array([len(scores)]))

@@ -173,6 +173,7 @@ def _decode(code: Code, out: IdArray) -> int:
 
 @njit(cache=True, nogil=True, inline="always")
 def _decode_ones(code: Code, out: IdArray) -> int:
+    """Fill ``out`` from a code of width 1; the result is as in `_decode`."""
     # Indices are unsigned here and below, because numba compares a signed index with zero at every access.
     at, one, size = np.uint64(1), np.uint64(1), np.uint64(code.shape[0])
     last = np.int64(-1)
@@ -194,6 +195,7 @@ def _decode_ones(code: Code, out: IdArray) -> int:
 
 @njit(cache=True, nogil=True, inline="always")
 def _decode_twos(code: Code, out: IdArray) -> int:
+    """Fill ``out`` from a code of width 2; the result is as in `_decode`."""
     at, one, two, size = np.uint64(1), np.uint64(1), np.uint64(2), np.uint64(code.shape[0])
     last = np.int64(-1)
     for position in range(np.uint64(out.shape[0])):
@@ -227,7 +229,7 @@ def _decode_rest(code: Code, start: int) -> tuple[int, int]:
     return 0, 0
 
 
-NO_ROWS: Final = np.empty(0, dtype=np.int64)
+NO_ROWS: Final = np.empty(0, dtype=np.int64)  # an empty array of row ids
 _BYTES_PER_BATCH: Final = 16  # bytes of a batch's entries in two lists: its code and its length
 
 

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 _AHEAD = 32  # nodes between the prefetch and the read of an offset, see `pick_kernels`
 _NEAR = 8  # positions to compare one by one, before a binary search among the others
 _FEW = 8  # excluded edges of a node up to which they are passed over one by one, without a search
-_LOW_IDS = (
-    1 << 16
-)  # bytes in a table with an entry for each value of the id's low 16 bits; it fits the L2 cache
+# Bytes in a table with an entry for each value of the id's low 16 bits; it fits the L2 cache.
+_LOW_IDS = 1 << 16
 
 
 class Excluded(NamedTuple):

@@ -40,9 +40,8 @@ class EdgeLists:
 
     values: NDArray[Any]
     starts: IdArray  # the place in ``values`` at which each node's list begins; undefined for nodes outside the request
-    origins: IdArray | None = (
-        None  # the position at which each node's list begins; None if places are positions
-    )
+    # The position at which each node's list begins; None if places are positions.
+    origins: IdArray | None = None
 
     def to_positions(self, places: IdArray, indptr: IdArray | LocalArray, first: int = 0) -> None:
         """Replace places in ``values`` by positions in the graph.

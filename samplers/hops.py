@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 HopDraws: TypeAlias = "Sequence[NDArray[Any]]"  # one hop's draws from edge passes: an array for each relation
 
+# The arrays of a block without edges.
 _NO_SOURCES = np.empty(0, dtype=np.int32)
 _NO_EDGES = np.empty(0, dtype=np.int64)
 _NO_WEIGHTS = np.empty(0, dtype=np.float32)
@@ -137,9 +138,8 @@ class SampledHops(NamedTuple):
     ]  # by type, (L + 2,): 0, the number of seeds, then the number of nodes after each hop
     hops: list[list[Block]]  # L lists, the hop next to the seeds first; each has a block for every relation
     links: Links | None  # see `BatchSeeds`
-    trees: (
-        list[LocalArray] | None
-    )  # by type, (U_t,) the seed in whose tree a node is; None if seeds have no times
+    # By type, (U_t,) the seed in whose tree a node is; None if seeds have no times.
+    trees: list[LocalArray] | None
     in_degrees: NDArray[np.float32] | None  # see `SampledBatch`; None with several types
 
     def one_type(self) -> SampledBatch:
@@ -383,7 +383,9 @@ class HopFrame:
             ranges: list[EdgeRanges] = [AllEdges(graph, edges) for graph, edges in pairs]
             return _Roots(nodes, ranges, given.links)
         ranges = [
-            EdgesBefore(graph=graph, rule=rule, asked=times, excluded=(edges or NOTHING_EXCLUDED).positions)
+            EdgesBefore(
+                graph=graph, rule=rule, seed_times=times, excluded=(edges or NOTHING_EXCLUDED).positions
+            )
             for graph, edges in pairs
         ]
         return _Roots(self._entries(given.nodes, nodes), ranges, given.links)

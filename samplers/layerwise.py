@@ -201,6 +201,7 @@ class LayerPick:
         return norms
 
     def _add_up_norms(self) -> NDArray[np.float32]:
+        """Return each column's norm over all rows (N,), from one pass over all edges."""
         graph, is_gcn = self.graph, self.adjacency == "gcn"
         norms = np.zeros(graph.num_nodes)
         node = first = 0

@@ -213,9 +213,8 @@ class NegativeDraws:
     graph: Topology  # the table's relation
     relation: Relation
     has_times: bool = False  # True if a source at another time is another seed
-    given: LinkReader | None = (
-        None  # the table of negatives for `Table`; None means a column in the positives' table
-    )
+    # The table of negatives for `Table`; None means a column in the positives' table.
+    given: LinkReader | None = None
 
     def most_pairs(self, num_positives: int) -> int:
         """Return the largest number of pairs for ``num_positives``, without negatives from the positives' table."""

@@ -2,7 +2,7 @@
 
 A node's list is the sources of its in-edges. The kernels take G lists as ``values``, ``starts`` and ``degrees``: list g
 is ``values[starts[g] : starts[g] + degrees[g]]``. The sources to look up in list g are
-``wanted[bounds[g] : bounds[g + 1]]``.
+``queries[bounds[g] : bounds[g + 1]]``.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ def rank_packed(packed: IdArray, width: int, distinct: IdArray, ranks: IdArray) 
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _first_at_least(wanted: IdArray, low: int, high: int, value: int) -> int:
-    """Return the first index in ascending ``wanted[low:high]`` whose value is at least ``value``, or ``high``."""
+def _first_at_least(queries: IdArray, low: int, high: int, value: int) -> int:
+    """Return the first index in ascending ``queries[low:high]`` whose value is at least ``value``, or ``high``."""
     while low < high:
         middle = (low + high) >> 1
-        if wanted[middle] < value:
+        if queries[middle] < value:
             low = middle + 1
         else:
             high = middle
@@ -91,16 +91,16 @@ def mark_edges(
     starts: IdArray,
     degrees: IdArray,
     bounds: IdArray,
-    wanted: IdArray,
+    queries: IdArray,
     found: NDArray[np.bool_],
 ) -> None:
-    """Mark the wanted sources that are in their destination's list.
+    """Mark the queried sources that are in their destination's list.
 
     Parameters
     ----------
     values, starts, degrees : G lists of sources
-    bounds : (G + 1,) index in ``wanted`` at which the sources for each list begin
-    wanted : (M,) sources to look up, ascending for each list
+    bounds : (G + 1,) index in ``queries`` at which the sources for each list begin
+    queries : (M,) sources to look up, ascending for each list
     found : (M,) set to True for sources in the list; only the first of equal sources is marked
     """
     last_list = degrees.shape[0] - 1
@@ -110,14 +110,14 @@ def mark_edges(
         begin, end = starts[g], starts[g] + degrees[g]
         if high - low == 1:  # nearly always true
             for place in range(begin, end):
-                if values[place] == wanted[low]:
+                if values[place] == queries[low]:
                     found[low] = True
                     break
             continue
         for place in range(begin, end):
             value = np.int64(values[place])
-            at = _first_at_least(wanted, low, high, value)
-            if at < high and wanted[at] == value:
+            at = _first_at_least(queries, low, high, value)
+            if at < high and queries[at] == value:
                 found[at] = True
 
 
@@ -128,14 +128,14 @@ def list_edges(
     degrees: IdArray,
     origins: IdArray,
     bounds: IdArray,
-    wanted: IdArray,
+    queries: IdArray,
     out: IdArray,
 ) -> int:
-    """Write the positions of all edges with a wanted source, list after list; return their number.
+    """Write the positions of all edges with a queried source, list after list; return their number.
 
     Parameters
     ----------
-    values, starts, degrees, bounds, wanted : as in `mark_edges`
+    values, starts, degrees, bounds, queries : as in `mark_edges`
     origins : (G,) first position of each list in the graph
     out : (n,) output; positions that do not fit are only counted
     """
@@ -144,8 +144,8 @@ def list_edges(
         low, high = bounds[g], bounds[g + 1]
         for i in range(degrees[g]):
             value = np.int64(values[starts[g] + i])
-            at = _first_at_least(wanted, low, high, value)
-            if at < high and wanted[at] == value:
+            at = _first_at_least(queries, low, high, value)
+            if at < high and queries[at] == value:
                 if count < out.shape[0]:
                     out[count] = origins[g] + i
                 count += 1

@@ -324,9 +324,8 @@ def picked_of_records(
     edge_ids = np.empty(num_edges, dtype=np.int64)
     list_kernels.place_records(places, begins, space.starts[part], indptr, taken, edge_ids)
     sources = records[:, 1].copy()
-    sources.flags.writeable = (
-        False  # like a graph's sources, so that the kernel compiles for one kind of array
-    )
+    # Like a graph's sources, so that the kernel compiles for one kind of array.
+    sources.flags.writeable = False
     edge_weight = _edge_weight(rule, rule.fanouts[hop], space.degrees[part], indptr, records[taken, -1])
     return Picked(indptr, edge_ids, sources=(sources, taken), edge_weight=edge_weight)
 

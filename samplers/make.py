@@ -52,6 +52,7 @@ TIMED_SWEEP_REFUSAL = (
     "a node with a time searches the times of all its in-edges before it takes one",
     "time_strategy='none'",
 )
+# Why a sampler has layered hops only, in the form of `_SamplerKind.why_layered`.
 _CHOOSES_TOGETHER = (
     "which chooses for all nodes of a layer together, so that a node cannot keep its earlier draws"
 )
@@ -65,9 +66,8 @@ class _SamplerKind:
     options: dict[str, type]  # user options, in the order of messages
     node_bytes: int  # per graph node and sampling thread
     kernels: ModuleType  # the sampler's kernels; if no kernel is compiled, the sampler has never run here
-    lists: Literal["sources", "weights"] | None = (
-        None  # the values that the sampler reads for all in-edges of a hop
-    )
+    # The values that the sampler reads for all in-edges of a hop.
+    lists: Literal["sources", "weights"] | None = None
     # Maps the options to True if the sampler chooses for all destinations together, see `Candidates`.
     has_candidates: Callable[[dict[str, Any]], bool] = lambda _: False
     # Maps the options to the words (each as large as a node id) that a sweep returns per taken edge; 0 means no sweeps.
@@ -233,10 +233,8 @@ def temporal_call_bytes(graph: Topology | HeteroGraph, batch: AnyBatch, spec: st
     return max(held)
 
 
-hetero_call_bytes, hetero_temporal_call_bytes = (
-    call_bytes,
-    temporal_call_bytes,
-)  # former names, kept for importers
+# Former names, kept for importers.
+hetero_call_bytes, hetero_temporal_call_bytes = call_bytes, temporal_call_bytes
 
 
 def _last_hop(graph: Topology | HeteroGraph, batch: AnyBatch) -> list[tuple[Topology, IdArray, Block]]:
@@ -405,6 +403,7 @@ def parse_spec(spec: str) -> tuple[str, dict[str, Any]]:
 
 
 def _check_options(name: str, options: dict[str, Any]) -> None:
+    """Raise ConfigError if the sampler ``name`` lacks one of ``options``, or a switch is not true or false."""
     known = _SAMPLERS[name].options
     unknown = sorted(set(options) - set(known))
     if unknown:
@@ -488,7 +487,7 @@ def hetero_sweep_refusal(spec: str, fanouts: FanoutsLike) -> tuple[str, str] | N
     """
     if isinstance(checked_fanouts(fanouts), CollectiveFanouts):
         return (
-            "fan-outs of all relations together draw over the edges of several files at once",
+            "fan-outs of all relations together draw over the edges of several files together",
             "fan-outs of each relation",
         )
     return sweep_refusal(spec)
@@ -606,6 +605,7 @@ def temporal_map_bytes(found: int) -> int:
 
 
 def _rule(spec: str, strategy: TimeStrategy, bound: TimeBound, window: int | None) -> TimeRule:
+    """Return the time rule of the sampler ``spec``, or raise ConfigError if they do not go together."""
     name, options = parse_spec(spec)
     if not _SAMPLERS[name].has_times:
         raise ConfigError(

@@ -176,6 +176,7 @@ class NeighborPick:
         return indptr, picked, edge_weight
 
     def _list_rule(self, layout: Layout = "layered", *, relation: int = 0) -> ListRule:
+        """Return the sweep rule of weighted draws; raises ConfigError with replacement."""
         if self.replace:
             raise ConfigError(
                 "weighted sampling with replacement needs the sum of a node's weights before its first draw, and a "

@@ -74,9 +74,9 @@ class DenseMap:
         self._used = total
         return total
 
-    def find(self, wanted: IdArray, out: IdArray) -> None:
-        """Replace each -1 in ``out`` (n,) by the local id of its entry in ``wanted`` (n,); unseen nodes keep -1."""
-        relabel_kernels.find_dense(wanted, self._base, self._labels, out)
+    def find(self, nodes: IdArray, out: IdArray) -> None:
+        """Replace each -1 in ``out`` (n,) by the local id of the node in ``nodes`` (n,); unseen nodes keep -1."""
+        relabel_kernels.find_dense(nodes, self._base, self._labels, out)
 
 
 class HashMap:
@@ -134,9 +134,9 @@ class HashMap:
         self._used = total
         return total
 
-    def find(self, wanted: IdArray, out: IdArray) -> None:
-        """Replace each -1 in ``out`` (n,) by the local id of its entry in ``wanted`` (n,); unseen nodes keep -1."""
-        relabel_kernels.find_hashed(wanted, self._base, self._keys, self._labels, self._shift, out)
+    def find(self, nodes: IdArray, out: IdArray) -> None:
+        """Replace each -1 in ``out`` (n,) by the local id of the node in ``nodes`` (n,); unseen nodes keep -1."""
+        relabel_kernels.find_hashed(nodes, self._base, self._keys, self._labels, self._shift, out)
 
     def _reserve(self, entered: IdArray, num_nodes: int) -> None:
         """Make room for ``num_nodes`` nodes; ``entered`` are the nodes already in the table."""

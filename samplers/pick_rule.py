@@ -157,6 +157,7 @@ class UniformPickRule:
         return _Portions(self._graph, self._picks(frontiers), frontiers, keys, fanouts)
 
     def _count(self, frontier: Frontier) -> int:
+        """Return the number of a frontier's distinct positions; for errors see `counts`."""
         with np.errstate(over="ignore"):  # interpreted hashes wrap around
             count: int = frontier_kernels.count_positions(
                 self._picks([frontier]), frontier.nodes, self._fanouts[frontier.hop], self._key(frontier)

@@ -59,9 +59,8 @@ class TimeRule:
         A value is not allowed.
     """
 
-    strategy: Literal["uniform", "last"] = (
-        "uniform"  # draw among the allowed edges, or take the latest ones in order
-    )
+    # Draw among the allowed edges, or take the latest ones in order.
+    strategy: Literal["uniform", "last"] = "uniform"
     bound: TimeBound = "<"  # "<" or "<=": how an allowed edge's time compares with t
     window: int | None = None  # w, at least 1; None allows any earlier time
     replace: bool = False  # draw with replacement; only for "uniform"
@@ -79,13 +78,13 @@ class TimeRule:
                 "replace=False, or time_strategy='uniform'"
             )
 
-    def narrow(self, times: EdgeValues, asked: IdArray, starts: IdArray, degrees: IdArray) -> None:
+    def narrow(self, times: EdgeValues, seed_times: IdArray, starts: IdArray, degrees: IdArray) -> None:
         """Narrow lists to their allowed ranges.
 
         Parameters
         ----------
         times : edge times
-        asked : (D,) for each list, the time t of the seed
+        seed_times : (D,) for each list, the time t of the seed
         starts, degrees : (D,) each list's first position and length; overwritten
 
         Raises
@@ -95,13 +94,13 @@ class TimeRule:
         """
         is_inclusive = self.bound == "<="
         if self.window is None:
-            degrees[:] = rank_bounds(times, starts, degrees, asked, is_inclusive=is_inclusive)
+            degrees[:] = rank_bounds(times, starts, degrees, seed_times, is_inclusive=is_inclusive)
             return
         # The two ends of a range are adjacent queries, so that a page which they share is read once.
-        bounds, counts = np.repeat(asked, 2), np.repeat(degrees, 2)
+        bounds, counts = np.repeat(seed_times, 2), np.repeat(degrees, 2)
         bounds[::2] -= self.window
         # If t - w is below int64, the bound has wrapped around. An empty list then gives rank 0.
-        counts[::2] *= asked >= _EARLIEST + self.window
+        counts[::2] *= seed_times >= _EARLIEST + self.window
         ranks = rank_bounds(times, np.repeat(starts, 2), counts, bounds, is_inclusive=is_inclusive)
         starts += ranks[::2]
         degrees[:] = ranks[1::2] - ranks[::2]
@@ -252,9 +251,8 @@ class AllEdges:
 
     def __init__(self, graph: Topology, excluded: Excluded | None) -> None:
         self._graph = graph
-        self._offsets: Offsets | None = (
-            None  # kept here, because a graph may build its offsets at each access
-        )
+        # Kept here, because a graph may build its offsets at each access.
+        self._offsets: Offsets | None = None
         self._excluded = excluded
         # ``places`` has the local ids of the nodes with excluded edges, -1 for those that the batch has not found yet.
         self._num_to_come = 0 if excluded is None else len(excluded.nodes)
@@ -316,7 +314,7 @@ class EdgesBefore:
 
     graph: Topology  # if it has no times, all its edges are allowed
     rule: TimeRule
-    asked: IdArray  # (B,) the time of each tree's seed
+    seed_times: IdArray  # (B,) the time of each tree's seed
     excluded: IdArray  # (X,) ascending positions that no entry takes
 
     def fetch(self, space: RelationSpace, first: int, last: int) -> None:
@@ -336,7 +334,7 @@ class EdgesBefore:
         if bad >= 0:
             raise graph_errors.bad_degree(graph, int(nodes[bad]))
         if graph.times is not None:
-            self.rule.narrow(graph.times, self.asked[trees], starts, degrees)
+            self.rule.narrow(graph.times, self.seed_times[trees], starts, degrees)
         if len(self.excluded):
             time_kernels.lower_degrees(self.excluded, starts, degrees)
 

@@ -109,11 +109,11 @@ def enter_dense(entering: IdArray, nodes: IdArray, base: int, labels: LocalArray
 
 
 @njit(cache=True, nogil=True)
-def find_dense(wanted: IdArray, base: int, labels: LocalArray, out: IdArray) -> None:
-    """Write the local id of each graph node in ``wanted``, or -1, to those entries of ``out`` that are negative."""
-    for i in range(wanted.shape[0]):
+def find_dense(queries: IdArray, base: int, labels: LocalArray, out: IdArray) -> None:
+    """Write the local id of each graph node in ``queries``, or -1, to those entries of ``out`` that are negative."""
+    for i in range(queries.shape[0]):
         if out[i] < 0:
-            out[i] = max(to_int(labels[wanted[i]]) - base, -1)
+            out[i] = max(to_int(labels[queries[i]]) - base, -1)
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -184,14 +184,14 @@ def enter_hashed(
 
 @njit(cache=True, nogil=True)
 def find_hashed(
-    wanted: IdArray, base: int, keys: IdArray, labels: LocalArray, shift: np.uint64, out: IdArray
+    queries: IdArray, base: int, keys: IdArray, labels: LocalArray, shift: np.uint64, out: IdArray
 ) -> None:
     """Work as `find_dense`, with a hash table."""
     wrap = keys.shape[0] - 1
-    for i in range(wanted.shape[0]):
+    for i in range(queries.shape[0]):
         if out[i] >= 0:
             continue
-        slot = _slot(wanted[i], shift)
-        while labels[slot] >= base and keys[slot] != wanted[i]:
+        slot = _slot(queries[i], shift)
+        while labels[slot] >= base and keys[slot] != queries[i]:
             slot = (slot + 1) & wrap
         out[i] = max(to_int(labels[slot]) - base, -1)

@@ -14,15 +14,14 @@ import numpy as np
 from gloader.core.hashing import GOLDEN, mix64, mix_int
 from gloader.core.kernels import njit
 
-_S11, _S32 = np.uint64(11), np.uint64(32)
+_S11, _S32 = np.uint64(11), np.uint64(32)  # shifts
 LOW_32 = np.uint64(0xFFFFFFFF)  # mask for the lower 32 bits
 ONE = np.uint64(1)
-_RETRY = np.uint64(
-    1 << 40
-)  # step between word numbers when a draw is repeated, above all numbers of first draws
-_UNIT = 2.0**-53
+# Step between word numbers when a draw is repeated. It is above all numbers of first draws.
+_RETRY = np.uint64(1 << 40)
+_UNIT = 2.0**-53  # distance between the values of `unit`
 to_int: Any = np.int64  # in kernels a plain int() keeps an unsigned integer unsigned
-_MASK = 2**64 - 1
+_MASK = 2**64 - 1  # keeps Python integers within 64 bits
 
 
 def layer_key(seed: int, epoch: int, index: int, layer: int) -> np.uint64:

@@ -24,11 +24,15 @@ LANES = 16  # draws in a vector
 DISTINCT, REPEATED, REJECTED = 0, 1, 2  # results of `draw_sixteen`; REPEATED may be added to REJECTED
 
 # Two vectors of eight 64-bit words make the sixteen draws: draw 2i is the lower half of word i, 2i + 1 the upper half.
+# Four LLVM types: a word, eight words, eight 32-bit lanes, and sixteen 32-bit lanes.
 _I64 = ir.IntType(64)
 _WORDS = ir.VectorType(_I64, LANES // 2)
 _HALVES = ir.VectorType(ir.IntType(32), LANES // 2)
 _DRAWS = ir.VectorType(ir.IntType(32), LANES)
-_EVEN, _ODD = range(0, LANES, 2), range(1, LANES, 2)
+_EVEN, _ODD = (
+    range(0, LANES, 2),
+    range(1, LANES, 2),
+)  # the numbers of the draws from lower and from upper halves
 
 
 def _constant(vector: Any, values: Any) -> Any:

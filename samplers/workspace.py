@@ -122,9 +122,8 @@ class Picked(NamedTuple):
 
     indptr: LocalArray  # (D + 1,) the index in ``edge_ids`` at which each destination begins
     edge_ids: IdArray  # (M,) positions in the graph; with ``lists``, places in the values of the lists
-    sources: tuple[NDArray[Any], IdArray] | None = (
-        None  # sources from a replay: an array, and (M,) places in it
-    )
+    # Sources from a replay: an array, and (M,) places in it.
+    sources: tuple[NDArray[Any], IdArray] | None = None
     lists: EdgeLists | None = None  # the sources of all in-edges of the destinations, if they were read
     edge_weight: NDArray[np.float32] | None = None  # (M,) the block's weights; None without weights
 
