@@ -281,24 +281,24 @@ def _stack_distances(
     for position in range(nodes.shape[0]):
         if position < fetch_end:
             prefetch(last, np.int64(nodes[position + _AHEAD]))
-        at = last[nodes[position]]
-        if at >= 0:
-            word = at >> _WORD_BITS
-            older = before[at >> _BLOCK_BITS]
-            for whole in range(at >> _BLOCK_BITS << 2, word):
+        access = last[nodes[position]]
+        if access >= 0:
+            word = access >> _WORD_BITS
+            older = before[access >> _BLOCK_BITS]
+            for whole in range(access >> _BLOCK_BITS << 2, word):
                 older += _popcount(newest[whole])
-            older += _popcount(newest[word] & (_ALL_BITS >> np.uint64(63 - (at & 63))))
+            older += _popcount(newest[word] & (_ALL_BITS >> np.uint64(63 - (access & 63))))
             distances[total - older] += 1
     for position in range(nodes.shape[0]):
         if position < fetch_end:
             prefetch(last, np.int64(nodes[position + _AHEAD]))
         node = nodes[position]
-        at = last[node]
-        if at >= 0:
-            newest[at >> _WORD_BITS] &= ~(_ONE << np.uint64(at & 63))
-        at = start + position
-        last[node] = at
-        newest[at >> _WORD_BITS] |= _ONE << np.uint64(at & 63)
+        access = last[node]
+        if access >= 0:
+            newest[access >> _WORD_BITS] &= ~(_ONE << np.uint64(access & 63))
+        access = start + position
+        last[node] = access
+        newest[access >> _WORD_BITS] |= _ONE << np.uint64(access & 63)
 
 
 # Largest reuse distance in a profile, in batches. It covers Belady's look-ahead of a superbatch and a half with 512

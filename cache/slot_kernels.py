@@ -81,14 +81,14 @@ def copy_held(
     ``rows`` and ``requests`` are ascending, and are merged. ``slots`` has the slot of each of ``rows`` as it was when
     the caller listed them; the tags show whether the row is still there. ``octets`` are the cached rows' bytes.
     """
-    count, at = 0, 0
+    count, held = 0, 0
     for i in range(requests.shape[0]):
         row = requests[i]
-        while at < rows.shape[0] and rows[at] < row:
-            at += 1
-        is_held[i] = at < rows.shape[0] and rows[at] == row and tags[slots[at]] == row
+        while held < rows.shape[0] and rows[held] < row:
+            held += 1
+        is_held[i] = held < rows.shape[0] and rows[held] == row and tags[slots[held]] == row
         if is_held[i]:
-            copy_block(out, i * row_bytes, octets, slots[at] * row_bytes, row_bytes)
+            copy_block(out, i * row_bytes, octets, slots[held] * row_bytes, row_bytes)
             count += 1
     return count
 

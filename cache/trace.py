@@ -134,30 +134,31 @@ def _encode(ids: NDArray[np.integer], width: int, code: Code) -> None:
     """Write the code of ``ids``; ``code`` has the size that `_measure` returned."""
     code[0] = width
     widest = _WIDE_ONE if width == 1 else _WIDE_TWO
-    at = 1
+    byte_index = 1
     last = -1
     for position in range(ids.shape[0]):
         node = to_int(ids[position])
         gap = node - (last + 1)
         narrow = min(gap, widest)
-        code[at] = narrow & 255
-        at += 1
+        code[byte_index] = narrow & 255
+        byte_index += 1
         if width == 2:
-            code[at] = narrow >> 8
-            at += 1
+            code[byte_index] = narrow >> 8
+            byte_index += 1
         if narrow == widest:
-            at = _encode_rest(gap - widest, code, at)
+            byte_index = _encode_rest(gap - widest, code, byte_index)
         last = node
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _encode_rest(rest: int, code: Code, at: int) -> int:
+def _encode_rest(rest: int, code: Code, byte_index: int) -> int:
+    """Write a wide gap's rest from ``byte_index`` on; return the index after it."""
     while rest >= _MORE:
-        code[at] = (rest & 127) | _MORE
+        code[byte_index] = (rest & 127) | _MORE
         rest >>= 7
-        at += 1
-    code[at] = rest
-    return at + 1
+        byte_index += 1
+    code[byte_index] = rest
+    return byte_index + 1
 
 
 @njit(cache=True, nogil=True)
@@ -175,57 +176,57 @@ def _decode(code: Code, out: IdArray) -> int:
 def _decode_ones(code: Code, out: IdArray) -> int:
     """Fill ``out`` from a code of width 1; the result is as in `_decode`."""
     # Indices are unsigned here and below, because numba compares a signed index with zero at every access.
-    at, one, size = np.uint64(1), np.uint64(1), np.uint64(code.shape[0])
+    byte_index, one, size = np.uint64(1), np.uint64(1), np.uint64(code.shape[0])
     last = np.int64(-1)
     for position in range(np.uint64(out.shape[0])):
-        if at >= size:
+        if byte_index >= size:
             return -1
-        gap = to_int(code[at])
-        at += one
+        gap = to_int(code[byte_index])
+        byte_index += one
         if gap == _WIDE_ONE:
-            rest, used = _decode_rest(code, at)
+            rest, used = _decode_rest(code, byte_index)
             if used == 0:
                 return -1
             gap += rest
-            at += np.uint64(used)
+            byte_index += np.uint64(used)
         last = (last + 1) + gap  # the order matters, because ids have 63 bits
         out[position] = last
-    return to_int(at)
+    return to_int(byte_index)
 
 
 @njit(cache=True, nogil=True, inline="always")
 def _decode_twos(code: Code, out: IdArray) -> int:
     """Fill ``out`` from a code of width 2; the result is as in `_decode`."""
-    at, one, two, size = np.uint64(1), np.uint64(1), np.uint64(2), np.uint64(code.shape[0])
+    byte_index, one, two, size = np.uint64(1), np.uint64(1), np.uint64(2), np.uint64(code.shape[0])
     last = np.int64(-1)
     for position in range(np.uint64(out.shape[0])):
-        if at + one >= size:
+        if byte_index + one >= size:
             return -1
-        gap = to_int(code[at]) | (to_int(code[at + one]) << 8)
-        at += two
+        gap = to_int(code[byte_index]) | (to_int(code[byte_index + one]) << 8)
+        byte_index += two
         if gap == _WIDE_TWO:
-            rest, used = _decode_rest(code, at)
+            rest, used = _decode_rest(code, byte_index)
             if used == 0:
                 return -1
             gap += rest
-            at += np.uint64(used)
+            byte_index += np.uint64(used)
         last = (last + 1) + gap  # the order matters, because ids have 63 bits
         out[position] = last
-    return to_int(at)
+    return to_int(byte_index)
 
 
 @njit(cache=True, nogil=True)
 def _decode_rest(code: Code, start: int) -> tuple[int, int]:
     """Return a wide gap's rest and its length in bytes. The length is 0 if the bytes are no valid rest."""
-    at = to_int(start)
+    byte_index = to_int(start)
     rest, shift = 0, 0
-    while at < code.shape[0] and shift <= _TOP_SHIFT:
-        byte = to_int(code[at])
-        at += 1
+    while byte_index < code.shape[0] and shift <= _TOP_SHIFT:
+        byte = to_int(code[byte_index])
+        byte_index += 1
         rest |= (byte & 127) << shift
         shift += 7
         if byte < _MORE:
-            return rest, at - to_int(start)
+            return rest, byte_index - to_int(start)
     return 0, 0
 
 

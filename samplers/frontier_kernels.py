@@ -103,11 +103,12 @@ def count_positions(picks: Picks, nodes: NDArray[Any], fanout: int, key: np.uint
     """Return the number of distinct positions that ``nodes`` take, or -1 - i if node i has edges outside the graph.
 
     ``nodes`` is the only frontier of ``picks``. The count follows from the degree and the fan-out, except for draws
-    with replacement, which are drawn and counted. The loop advances ``at``, a place in ``excluded``, with the nodes.
+    with replacement, which are drawn and counted. The loop advances ``next_place``, a place in ``excluded``, together
+    with the nodes.
     """
     offsets, num_edges, replace = picks.offsets, picks.num_edges, picks.replace
     of_nodes, begins = picks.excluded.nodes, picks.excluded.begins
-    at, end = picks.spans[0, 0], picks.spans[0, 1]
+    next_place, end = picks.spans[0, 0], picks.spans[0, 1]
     total, size, last = 0, 0, nodes.shape[0] - 1
     for i in range(nodes.shape[0]):
         prefetch_offset(offsets, nodes[min(i + _AHEAD, last)])
@@ -115,10 +116,10 @@ def count_positions(picks: Picks, nodes: NDArray[Any], fanout: int, key: np.uint
         if start < 0 or stop < start or stop > num_edges:
             return -1 - i
         degree, place = stop - start, -1
-        if at < end:  # false if no edge is excluded
-            at = advance(of_nodes, at, end, nodes[i])
-            if at < end and of_nodes[at] == nodes[i]:
-                degree, place = degree - (begins[at + 1] - begins[at]), at
+        if next_place < end:  # false if no edge is excluded
+            next_place = advance(of_nodes, next_place, end, nodes[i])
+            if next_place < end and of_nodes[next_place] == nodes[i]:
+                degree, place = degree - (begins[next_place + 1] - begins[next_place]), next_place
         if takes_all(degree, fanout, replace):
             total += degree
         elif not replace:
@@ -160,7 +161,7 @@ def mark_positions(
     """
     offsets, num_edges, replace = picks.offsets, picks.num_edges, picks.replace
     of_nodes, begins = picks.excluded.nodes, picks.excluded.begins
-    at, end = picks.spans[0, 0], picks.spans[0, 1]
+    next_place, end = picks.spans[0, 0], picks.spans[0, 1]
     size, last = 0, nodes.shape[0] - 1
     for i in range(nodes.shape[0]):
         prefetch_offset(offsets, nodes[min(i + _AHEAD, last)])
@@ -168,10 +169,10 @@ def mark_positions(
         if start < 0 or stop < start or stop > num_edges:
             return i
         degree, place = stop - start, -1
-        if at < end:  # false if no edge is excluded
-            at = advance(of_nodes, at, end, nodes[i])
-            if at < end and of_nodes[at] == nodes[i]:
-                degree, place = degree - (begins[at + 1] - begins[at]), at
+        if next_place < end:  # false if no edge is excluded
+            next_place = advance(of_nodes, next_place, end, nodes[i])
+            if next_place < end and of_nodes[next_place] == nodes[i]:
+                degree, place = degree - (begins[next_place + 1] - begins[next_place]), next_place
         if degree == 0 or fanout == 0:
             continue
         first_page, last_page = _page_of(start, per_page, shift), _page_of(stop - 1, per_page, shift)
@@ -261,6 +262,7 @@ def _fill(
             return -1
         _draw(picks, size, key)
         for i in range(size):
+            # ``done`` of the node's ``all_of_node`` positions were written, and ``room`` columns are free.
             done, room, all_of_node = cursor[DONE], row.shape[0] - end, sizes[i]
             if all_of_node >= 0:
                 count = min(all_of_node - done, room)
@@ -300,10 +302,10 @@ def _gather(picks: Picks, nodes: NDArray[Any], fanout: int, span: IdArray, curso
     offsets, num_edges, replace, sizes = picks.offsets, picks.num_edges, picks.replace, picks.sizes
     block, starts, degrees, indptr = picks.nodes, picks.starts, picks.degrees, picks.indptr
     of_nodes, begins = picks.excluded.nodes, picks.excluded.begins
-    at, end, places = span[0], span[1], picks.places
+    next_place, end, places = span[0], span[1], picks.places
     first, size, num_positions = cursor[NODE], 0, -cursor[DONE]
-    if at < end:
-        at += np.searchsorted(of_nodes[at:end], nodes[first])
+    if next_place < end:
+        next_place += np.searchsorted(of_nodes[next_place:end], nodes[first])
     most = min(picks.nodes.shape[0], nodes.shape[0] - first)
     # This prefetch covers the entire block: lines from the previous portion have left the cache.
     for ahead in range(first, first + min(most, room // max(fanout, 1) + 1)):
@@ -315,10 +317,10 @@ def _gather(picks: Picks, nodes: NDArray[Any], fanout: int, span: IdArray, curso
             cursor[NODE] += size
             return -1
         degree, place = stop - start, -1
-        if at < end:  # false if no edge is excluded
-            at = advance(of_nodes, at, end, node)
-            if at < end and of_nodes[at] == node:
-                degree, place = degree - (begins[at + 1] - begins[at]), at
+        if next_place < end:  # false if no edge is excluded
+            next_place = advance(of_nodes, next_place, end, node)
+            if next_place < end and of_nodes[next_place] == node:
+                degree, place = degree - (begins[next_place + 1] - begins[next_place]), next_place
         if takes_all(degree, fanout, replace):
             num_positions += degree
             sizes[size], degrees[size], count = degree, 0, 0
@@ -334,14 +336,14 @@ def _gather(picks: Picks, nodes: NDArray[Any], fanout: int, span: IdArray, curso
 
 
 @njit(cache=True, nogil=True)
-def _enter(picks: Picks, at: int, node: int, start: int, degree: int, count: int, place: int) -> int:
-    """Add a node with ``count`` draws to the block at index ``at``; return ``at`` + 1."""
-    picks.nodes[at] = node
-    picks.starts[at] = start
-    picks.degrees[at] = degree
-    picks.places[at] = place
-    picks.indptr[at + 1] = picks.indptr[at] + count
-    return at + 1
+def _enter(picks: Picks, index: int, node: int, start: int, degree: int, count: int, place: int) -> int:
+    """Add a node with ``count`` draws to the block at ``index``; return ``index`` + 1."""
+    picks.nodes[index] = node
+    picks.starts[index] = start
+    picks.degrees[index] = degree
+    picks.places[index] = place
+    picks.indptr[index + 1] = picks.indptr[index] + count
+    return index + 1
 
 
 @njit(cache=True, nogil=True)
@@ -409,10 +411,12 @@ def _mark_block(
 
 @njit(cache=True, nogil=True)
 def _page_of(position: int, per_page: int, shift: int) -> int:
+    """Return the page of ``position``; for parameters see `mark_positions`."""
     # A 64-bit division takes as long as a draw.
     return position >> shift if shift >= 0 else position // per_page
 
 
 @njit(cache=True, nogil=True)
-def _set_bit(bits: NDArray[np.uint64], at: int) -> None:
-    bits[at >> 6] |= np.uint64(1) << np.uint64(at & 63)
+def _set_bit(bits: NDArray[np.uint64], index: int) -> None:
+    """Set bit ``index`` in ``bits``."""
+    bits[index >> 6] |= np.uint64(1) << np.uint64(index & 63)

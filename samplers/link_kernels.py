@@ -116,9 +116,9 @@ def mark_edges(
             continue
         for place in range(begin, end):
             value = np.int64(values[place])
-            at = _first_at_least(queries, low, high, value)
-            if at < high and queries[at] == value:
-                found[at] = True
+            query = _first_at_least(queries, low, high, value)
+            if query < high and queries[query] == value:
+                found[query] = True
 
 
 @njit(cache=True, nogil=True)
@@ -144,8 +144,8 @@ def list_edges(
         low, high = bounds[g], bounds[g + 1]
         for i in range(degrees[g]):
             value = np.int64(values[starts[g] + i])
-            at = _first_at_least(queries, low, high, value)
-            if at < high and queries[at] == value:
+            query = _first_at_least(queries, low, high, value)
+            if query < high and queries[query] == value:
                 if count < out.shape[0]:
                     out[count] = origins[g] + i
                 count += 1
@@ -173,9 +173,9 @@ def mark_destinations(
     for g in range(degrees.shape[0]):
         for i in range(degrees[g]):
             value = np.int64(values[starts[g] + i])
-            at = _first_at_least(sources, 0, sources.shape[0], value)
-            if at < sources.shape[0] and sources[at] == value:
-                taken[at, first + g] = True
+            row = _first_at_least(sources, 0, sources.shape[0], value)
+            if row < sources.shape[0] and sources[row] == value:
+                taken[row, first + g] = True
 
 
 @njit(cache=True, nogil=True)
