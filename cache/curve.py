@@ -309,7 +309,7 @@ _MOST: Final = 1.0 - 1e-6  # largest probability in the model
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ReuseProfile:
-    """How soon a batch's rows are used again. A reuse distance is the number of batches until the next use."""
+    """The next uses of a batch's rows. A reuse distance is the number of batches until the next use."""
 
     rows: float  # U, mean number of rows per batch
     num_nodes: int  # N

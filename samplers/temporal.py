@@ -73,7 +73,7 @@ class TemporalSampler:
             )
         if graph.num_sources != graph.num_nodes:
             raise ConfigError(
-                "this graph is a relation between two node types, and TemporalSampler needs a graph of one type; use "
+                "this graph is a relation between two types, and TemporalSampler needs a graph of one type; use "
                 "HeteroTemporalSampler"
             )
         self.graph = graph

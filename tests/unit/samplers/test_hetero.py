@@ -334,7 +334,7 @@ def test_an_edge_from_no_node_of_its_type_is_named() -> None:
             "labor",
             "collective:3",
             {},
-            "fanouts='collective:3': .* use the sampler 'neighbor', or fan-outs of each",
+            "fanouts='collective:3': .* use the sampler 'neighbor', or a fan-out for each",
         ),
         (
             "neighbor",

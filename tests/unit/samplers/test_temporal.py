@@ -415,7 +415,7 @@ def test_seeds_that_are_no_nodes_are_refused(nodes: list[int]) -> None:
         ({"spec": "weighted", "strategy": "last"}, "takes the latest edges and ignores weights"),
         ({"spec": "labor"}, "'labor' takes edges of all times; .* the sampler 'neighbor' or 'weighted'"),
         ({"spec": "ladies"}, "'ladies' takes edges of all times"),
-        ({"spec": "neighbor:replace=true", "strategy": "last"}, "nothing to replace"),
+        ({"spec": "neighbor:replace=true", "strategy": "last"}, "replace=True has no meaning"),
         ({"layout": "flat"}, "layout='flat'"),
     ],
 )
