@@ -1,10 +1,17 @@
 """Sources for a superbatch's missing rows: direct reads, rows staged in memory, packs on the SSD.
 
-`MissSource` is the seam. `DirectMisses` reads each batch's rows from the store. `InRamMisses` holds rows that one sweep
-read in file order. `PackedMisses` reads a pack back, one region for each batch, and checks every byte.
+A superbatch is S consecutive batches that are planned together. Its missing rows ("misses") are the feature rows that
+no cache holds. The cost model chooses a strategy, and the stage verb then makes one `MissSource` for the superbatch:
 
-`Packer` writes packs. A random read of a small row costs as much as a sequential read of kilobytes. So one sweep over
-the store's file writes each batch's rows into the batch's region, and the batch reads its region sequentially.
+- `DirectMisses` reads each batch's rows from the store.
+- `InRamMisses` holds the rows in memory. `load_misses` reads them with one sweep.
+- `PackedMisses` reads a pack back. `Packer` writes packs with one sweep each.
+
+A sweep is one pass over the store's file, in file order. A pack holds one region of a temporary file for each batch,
+with only this batch's rows. A random read of a small row costs as much as a sequential read of kilobytes. So the sweep
+copies each row into the regions of all batches that need it, and each batch reads its region sequentially.
+
+Rows may also arrive from other machines, in another order than the file's; the order of arrival is an `ArrivalOrder`.
 """
 
 from __future__ import annotations
@@ -45,11 +52,11 @@ _NO_SWEEP: Final = SweepCost(read=ReadStats(rows=0, requests=0, bytes_read=0), w
 
 
 class MissSource(Protocol):
-    """The source of rows that miss every cache, for one superbatch."""
+    """The source of the rows that no cache holds, for one superbatch."""
 
     @property
     def strategy(self) -> str:
-        """The strategy, a member of `STRATEGIES`."""
+        """The strategy: "direct", "staged" or "packed"."""
         ...
 
     @property
@@ -73,7 +80,7 @@ class MissSource(Protocol):
         ...
 
     def release(self, batch: int) -> None:
-        """Release the disk or memory of a finished batch. Idempotent."""
+        """Release the disk space or memory of a finished batch. Idempotent."""
         ...
 
     def close(self) -> None:
@@ -87,7 +94,7 @@ class DirectMisses:
     Parameters
     ----------
     store : the store; its owner closes it
-    gap_bytes : longest hole that a read bridges; defaults to the store's value
+    gap_bytes : longest hole between two rows that one read bridges; defaults to the store's value
     """
 
     strategy = "direct"
@@ -145,7 +152,7 @@ def check_misses(
     """
     if not 0 <= batch < num_batches:
         raise ShapeError(f"batch {batch} is not one of the superbatch's {num_batches}")
-    # The rows come from a plan. The caller passes ``out`` and ``at``, and kernels write at ``at`` without a check.
+    # The kernels write to the rows ``at`` without a check.
     request = check_request(rows, out, num_rows=num_rows, dim=dim, at=at)
     if not request.is_sorted:
         raise ShapeError(f"batch {batch}: missing rows must ascend; sort them and `at` with them")
@@ -153,22 +160,21 @@ def check_misses(
 
 
 def other_rows(strategy: str, superbatch: str, batch: int) -> PlanError:
-    """Return the error for rows other than the batch's prepared rows. Pure.
+    """Return the error for a request that differs from the rows prepared for the batch. Pure.
 
     Parameters
     ----------
-    strategy : strategy of the preparation, a member of `STRATEGIES`
+    strategy : the strategy that prepared the rows: "staged" or "packed"
     superbatch : start of the message, such as "superbatch 3, "; may be empty
     batch : the batch's number within the superbatch
     """
     return PlanError(
-        f"{superbatch}batch {batch} asks for other rows than those that were {strategy} for it; pass the missing "
-        "rows of the plan that it was made from, unchanged"
+        f"{superbatch}batch {batch} asks for other rows than those that were {strategy} for it; pass exactly the rows "
+        "that this batch misses in the superbatch's cache plan"
     )
 
 
-BUFFER_BYTES: Final = 4 * 2**20  # the sweep's buffer
-_PAGE_BYTES: Final = 4096
+BUFFER_BYTES: Final = 4 * 2**20  # bytes of the buffer for the sweep of `load_misses`
 
 
 def load_misses(
@@ -180,7 +186,8 @@ def load_misses(
 ) -> InRamMisses:
     """Read the rows that any batch in a superbatch misses, each once, into memory, in stored form.
 
-    The caller ensures that the rows fit: `in_ram_bytes` returns their size, and the read needs 4 MiB more for buffers.
+    Stored form means the bytes as they are on disk, for instance int8. The caller ensures that the rows fit:
+    `in_ram_bytes` returns their size, and the read needs 4 MiB more for buffers.
 
     Parameters
     ----------
@@ -235,14 +242,16 @@ def load_misses(
 
 
 def in_ram_bytes(num_rows: int, row_bytes: int) -> int:
-    """Return the memory bytes for ``num_rows`` distinct rows in RAM. Pure."""
+    """Return the memory bytes for ``num_rows`` distinct rows in RAM, each with an int32 id. Pure."""
     return num_rows * (row_bytes + 4)
 
 
 class InRamMisses:
     """A superbatch's missing rows in memory: a `MissSource`. Thread-safe; made by `load_misses`.
 
-    stored : the store's rows
+    Parameters
+    ----------
+    stored : the description of the store's rows
     ids : (K,) the rows' ids, ascending
     rows : (>= K * R,) the rows' bytes, in stored form, in the ids' order or in ``order``
     num_batches : S
@@ -264,7 +273,7 @@ class InRamMisses:
     ) -> None:
         self.cost = cost
         self._stored = stored
-        self._runs = None if order is None else _RowStretches.of(ids, order)
+        self._arrivals = None if order is None else _ArrivalRuns.of(ids, order)
         self._num_batches = num_batches
         self._rows: tuple[NDArray[Any], NDArray[np.uint8]] | None = (ids, rows)
 
@@ -293,7 +302,7 @@ class InRamMisses:
         StoreError
             The rows were released.
         """
-        # The rows are taken once: if another thread closes this source meanwhile, the copy still has them.
+        # This local reference keeps the rows alive if another thread closes the source during the copy.
         stored, held = self._stored, self._rows
         request = check_misses(
             batch, rows, out, at, num_batches=self._num_batches, num_rows=stored.num_rows, dim=stored.dim
@@ -301,17 +310,20 @@ class InRamMisses:
         if held is None:
             raise StoreError(f"{stored.path}: the staged rows were given back")
         ids, held_rows = held
-        rank = np.empty(request.rows.shape[0], np.int64)
-        if not _find(ids, request.rows, rank):
+        # A row's rank is its position among the ascending ids; its place is its position in the memory.
+        place = np.empty(request.rows.shape[0], np.int64)
+        if not _find_ranks(ids, request.rows, place):
             raise other_rows("staged", "", batch)
         form = stored.form_of(ids)
-        if self._runs is not None:
-            _move(rank, self._runs.begins, self._runs.shift)
+        if self._arrivals is not None:
+            _ranks_to_places(place, self._arrivals.begins, self._arrivals.shift)
             if form.scale is not None:
-                form = replace(form, scale=self._runs.in_order(form.scale))
-        target = make_target(rank, request.position, out, form)
-        copy_extent(*target, 0, rank.shape[0], 0, held_rows.shape[0], 0, held_rows, held_rows.view(np.uint16))
-        return ReadStats(rows=rank.shape[0], requests=0, bytes_read=0)
+                form = replace(form, scale=self._arrivals.in_memory_order(form.scale))
+        target = make_target(place, request.position, out, form)
+        copy_extent(
+            *target, 0, place.shape[0], 0, held_rows.shape[0], 0, held_rows, held_rows.view(np.uint16)
+        )
+        return ReadStats(rows=place.shape[0], requests=0, bytes_read=0)
 
     def release(self, batch: int) -> None:
         """Do nothing, because other batches may need the same rows."""
@@ -322,40 +334,40 @@ class InRamMisses:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _RowStretches:
-    """Stretches of ascending rows that are stored in another order."""
+class _ArrivalRuns:
+    """Q runs of rows that arrived from other machines. A run's rows ascend; the runs lie in the order of arrival."""
 
-    begins: IdArray  # (Q + 1,) each stretch's first rank
-    shift: IdArray  # (Q,) difference between a row's place and its rank
-    in_turn: IdArray  # (Q,) stretches in storage order
+    begins: IdArray  # (Q + 1,) rank of each run's first row
+    shift: IdArray  # (Q,) a row's place in memory minus its rank, the same for all rows in a run
+    run_order: IdArray  # (Q,) run numbers in the order of arrival
 
     @classmethod
-    def of(cls, ids: NDArray[Any], order: ArrivalOrder) -> _RowStretches:
+    def of(cls, ids: NDArray[Any], order: ArrivalOrder) -> _ArrivalRuns:
         begins = order.begins(ids)
-        counts = np.diff(begins)[order.in_turn]
+        counts = np.diff(begins)[order.run_order]
         place = np.empty_like(counts)
-        place[order.in_turn] = np.cumsum(counts) - counts
-        return cls(begins=begins, shift=place - begins[:-1], in_turn=order.in_turn)
+        place[order.run_order] = np.cumsum(counts) - counts
+        return cls(begins=begins, shift=place - begins[:-1], run_order=order.run_order)
 
-    def in_order(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the ascending rows' ``values`` (K,) in storage order."""
-        parts = [values[self.begins[run] : self.begins[run + 1]] for run in self.in_turn.tolist()]
+    def in_memory_order(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the ``values`` (K,) of ascending rows in the order of the rows in memory."""
+        parts = [values[self.begins[run] : self.begins[run + 1]] for run in self.run_order.tolist()]
         return np.concatenate([values[:0], *parts])
 
 
 @njit(cache=True, nogil=True)
-def _move(rank: IdArray, begins: IdArray, shift: IdArray) -> None:
-    """Turn ascending ranks into places."""
+def _ranks_to_places(ranks: IdArray, begins: IdArray, shift: IdArray) -> None:
+    """Replace ascending ranks (M,) by places; ``begins`` and ``shift`` as in `_ArrivalRuns`."""
     run = 0
-    for i in range(rank.shape[0]):
-        while rank[i] >= begins[run + 1]:
+    for i in range(ranks.shape[0]):
+        while ranks[i] >= begins[run + 1]:
             run += 1
-        rank[i] += shift[run]
+        ranks[i] += shift[run]
 
 
 @njit(cache=True, nogil=True)
-def _find(ids: NDArray[Any], rows: IdArray, rank: IdArray) -> bool:
-    """Write each row's rank in ``ids``; both arrays ascend. Return True if ``ids`` contains all ``rows``."""
+def _find_ranks(ids: NDArray[Any], rows: IdArray, rank: IdArray) -> bool:
+    """Write the rank of each of ``rows`` (M,) in ``ids`` (K,); both arrays ascend. Return True if all were found."""
     low = np.int64(0)
     count = ids.shape[0]
     for i in range(rows.shape[0]):
@@ -374,8 +386,8 @@ class PackedMisses:
     Parameters
     ----------
     stored : the packed rows' description
-    regions : the rows' regions
-    wanted : the rows' ids; only their counts and digests are kept
+    regions : the batches' regions on disk
+    wanted : the packed rows' ids by batch; only the counts and digests are kept
     superbatch : the superbatch's number, for messages
     order : order of the rows in each batch's region; None means ascending
     """
@@ -446,7 +458,8 @@ class PackedMisses:
             batch, rows, out, at, num_batches=self.num_batches, num_rows=stored.num_rows, dim=stored.dim
         )
         num = request.rows.shape[0]
-        # A row's place in the region is its rank among the packed rows, so only exactly the packed rows are valid.
+        # The pack stores no ids: a row's place in the region is its rank among the packed rows. So a request must name
+        # exactly the packed rows.
         if num != self._counts[batch] or rows_digest(request.rows) != self._digests[batch]:
             raise other_rows("packed", f"superbatch {self.superbatch}, ", batch)
         if num == 0:
@@ -477,10 +490,12 @@ class PackedMisses:
         self._regions.close()
 
 
-DEFAULT_MEMORY_BYTES: Final = 16 * 2**20
+DEFAULT_MEMORY_BYTES: Final = 16 * 2**20  # bytes of a packer's buffers
 MIN_MEMORY_BYTES: Final = 2 * 2**20
-_MAX_LANE_BYTES: Final = 8 * 2**20 + 64 * PAGE_BYTES  # 64 chunks, whose distance is not a power of two
-_SHARE_OF_ROOM: Final = 16
+# Bytes of memory to read packs back: 64 chunks of 128 KiB. The extra page per chunk makes the distance between two
+# chunks no power of two, so that they do not compete for the same cache lines.
+_MAX_LANE_BYTES: Final = 8 * 2**20 + 64 * PAGE_BYTES
+_SHARE_OF_ROOM: Final = 16  # the buffers take at most a sixteenth of the available memory
 
 
 class Packer:
@@ -493,12 +508,12 @@ class Packer:
     ----------
     store : the rows' store; it may be read, and closed, independently
     folder : folder for the packs, within its budget
-    memory_bytes : bytes for all buffers; 16 MiB by default. With pieces of 16 KiB or more, S batches need about 6 MiB
-        and 20 KiB per batch, see `packer_memory_bytes`
+    memory_bytes : bytes for all buffers; 16 MiB by default. A superbatch of many batches packs faster with more memory,
+        see `packer_memory_bytes`
     max_gap_bytes : longest hole between two needed pages that a sweep bridges; defaults to the value in the device's
         remembered profile
-    buffers : buffers from `pack_buffers` in place of ``memory_bytes``. Packers for several stores use them in turn, and
-        their owner closes them
+    buffers : buffers from `pack_buffers`, in place of ``memory_bytes``. Packers for several stores may share them, one
+        sweep at a time. Their owner closes them
 
     Raises
     ------
@@ -573,7 +588,7 @@ class Packer:
         stored = self._stored
         with self._regions.turn:
             self._regions.require_open()
-            # This call is here for its error: too many batches must fail before a row is collected.
+            # The result is not used. Too many batches for the buffers must fail here, before rows are collected.
             plan_buffers(len(misses), self._regions.sweep_bytes)
             layout = None if arriving is None else arriving.layout
             wanted = collect_rows(
@@ -627,7 +642,7 @@ def pack_buffers(memory_bytes: int | None = None) -> SharedBuffers:
             f"packing needs {MIN_MEMORY_BYTES} bytes of buffers and {memory_bytes} are allowed; raise "
             "memory_budget, or use another io_strategy"
         )
-    # The lane has its own memory and ring, so that a batch is read back while the next pack is written.
+    # The lane, which reads packs back, has separate memory, so that a batch is read while the next pack is written.
     lane_bytes = min(_MAX_LANE_BYTES, memory_bytes // 4 // PAGE_BYTES * PAGE_BYTES)
     sweep_bytes = (memory_bytes - lane_bytes) // PAGE_BYTES * PAGE_BYTES
     return SharedBuffers(sweep_bytes=sweep_bytes, lane_bytes=lane_bytes, name="the packer")
@@ -636,13 +651,15 @@ def pack_buffers(memory_bytes: int | None = None) -> SharedBuffers:
 def packer_memory_bytes(num_batches: int, *, room: int | None = None) -> int:
     """Return the bytes of buffers that pack superbatches with ``num_batches`` at full speed. Pure.
 
+    A piece is the buffer for one write. The result has room for pieces of 16 KiB at least and 64 KiB at most.
+
     Parameters
     ----------
     num_batches : S
-    room : bytes of available memory, of which larger pieces than 16 KiB use at most a sixteenth; None means no limit
+    room : bytes of available memory; pieces above 16 KiB may use a sixteenth of them. None means no limit
     """
-    per_piece = num_batches + num_batches // 4
-    least = max(DEFAULT_MEMORY_BYTES, _MAX_LANE_BYTES + 3 * 2**20 + per_piece * 4 * PAGE_BYTES)
-    most = max(least, _MAX_LANE_BYTES + 2 * MAX_RING_BYTES + per_piece * MAX_PIECE_BYTES)
+    pieces = num_batches + num_batches // 4
+    least = max(DEFAULT_MEMORY_BYTES, _MAX_LANE_BYTES + 3 * 2**20 + pieces * 4 * PAGE_BYTES)
+    most = max(least, _MAX_LANE_BYTES + 2 * MAX_RING_BYTES + pieces * MAX_PIECE_BYTES)
     chosen = most if room is None else min(most, max(least, room // _SHARE_OF_ROOM))
     return chosen // 2**20 * 2**20

@@ -4,6 +4,10 @@
 removes a file. A function that does I/O takes ``os_io: OsIO = REAL_OS``; `gloader.testing.faults` and
 `gloader.testing.crash` wrap it. `Descriptor` owns a file that is open for reading. `write_errors` and `spill_errors`
 turn an `OSError` into a gloader error that has the path and the needed bytes.
+
+An extent is one aligned read. A sweep is one pass over a file, in file order, that reads only the needed pages of
+4 KiB. A wrapper such as `MirrorIO` may present a file of which this disk holds only a part. `SweepSource` then brings
+the missing bytes to a sweep. A kill point is a named line at which a crash test ends the process.
 """
 
 from __future__ import annotations
@@ -42,11 +46,11 @@ if TYPE_CHECKING:
 
 StrPath: TypeAlias = str | os.PathLike[str]
 
-_AT_FDCWD = -100
-_RENAME_NOREPLACE = 1
+_AT_FDCWD = -100  # renameat2: paths are relative to the working folder
+_RENAME_NOREPLACE = 1  # flags for renameat2
 _RENAME_EXCHANGE = 2
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # flags for fallocate
-KILL_AT_VARIABLE = "GLOADER_KILL_AT"
+KILL_AT_VARIABLE = "GLOADER_KILL_AT"  # environment variable: the kill point at which the process ends
 MAX_RETRIES = 100  # failures by EINTR or EAGAIN in a row; other errors are raised at once
 _RETRY_PAUSE_S = 0.001  # pause after EAGAIN; a device that refuses for 0.1 s in total counts as failed
 
@@ -200,14 +204,16 @@ class OsIO:
         return 0
 
     def portions(self, _fd: int, offsets: IdArray, _lengths: IdArray, /) -> Iterator[tuple[int, int]]:
-        """Yield runs of extents, ``first`` to ``past - 1``, that stay on this disk until the next run is requested.
+        """Fetch the missing bytes for a read, and yield ranges of extents whose bytes are on this disk.
 
-        Together the runs are all extents, in order. Kernels need this call; `pread_into` fetches missing bytes itself.
+        A range is ``(first, past)``: extents ``first`` to ``past - 1``. Their bytes stay on this disk until the next
+        range is requested. Together the ranges are all extents, in order. Only kernels need this call, because
+        `pread_into` fetches missing bytes itself.
 
         Parameters
         ----------
         fd : the open file
-        offsets, lengths : (X,) the extents, in file order
+        offsets, lengths : (X,) int64, each extent's offset in the file and its length, in bytes, in file order
         """
         if len(offsets):
             yield 0, len(offsets)
@@ -530,10 +536,10 @@ def _renameat2(source: StrPath, target: StrPath, flags: int) -> None:
 
 
 class SweepSource(Protocol):
-    """The source of a file's needed pages in file order, for one sweep."""
+    """The source of a file's needed pages, in file order, for one sweep. Used if this disk lacks some of the pages."""
 
     def read(self, buffer: memoryview, offset: int, /, *, cancellation: Cancellation) -> None:
-        """Fill ``buffer`` with the bytes from ``offset`` on, and wait for them. Successive calls' offsets ascend.
+        """Wait for the bytes from ``offset`` on, and fill ``buffer`` with them. The offsets of successive calls ascend.
 
         The buffer begins and ends with a needed page. Unneeded pages in between, less than 1 MiB in a row, may stay
         unchanged, because they are not used. All calls come from one thread.
@@ -560,9 +566,9 @@ class SweepSource(Protocol):
 class Descriptor:
     """The descriptor for an existing regular file. Owns it until `close`; a context manager.
 
-    A signal may come between the line that opens and the block that closes, or between the end of the block and the
-    close. Python's own file object, in C, then closes a file without references. A ``__del__`` here would swallow a
-    Ctrl-C that arrives inside it, and files are opened very often.
+    A signal may arrive between the line that opens the file and the block that closes it, or just after the block.
+    The file is then closed by Python's own file object, which closes itself when its last reference ends. A ``__del__``
+    here would swallow a Ctrl-C that arrives inside it, and files are opened very often.
 
     Parameters
     ----------

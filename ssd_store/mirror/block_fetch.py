@@ -1,6 +1,8 @@
 """Fetches of object blocks, many in flight at the same time: the oldest first, repeated after a failure.
 
-The request window grows by one for every round without trouble, and is halved after a failure.
+A block is a range of an object's bytes, such as 8 MiB. `Fetcher` fetches blocks for a mirror, in threads. `Window`
+limits the number of requests in flight: the window grows by one for every round of requests without a failure, and is
+halved after a failure. `MirrorStats` and `FetchCounts` are the counts that a run reports.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     from gloader.ssd_store.mirror.object_store import Limits, ObjectStore
 
+    # Returns a context that excludes other fetches of a block; see `Fetcher.ask`.
     Alone = Callable[[Callable[[], bool]], AbstractContextManager[Buffer | None]]
 
 
@@ -50,9 +53,9 @@ class MirrorStats:
     retries: int  # repeated requests
     bytes: int  # received bytes
     waited_s: float  # time that requests were delayed, by the limits or before a retry
-    blocks_here: int
+    blocks_here: int  # blocks that are stored on this disk
     blocks: int  # blocks in all files
-    evicted: int
+    evicted: int  # blocks removed from this disk to make room
     starved_s: float  # time in which at least one reader waited for a block
     not_kept: int  # fetched blocks that were not kept: no room, or a disk error
 
@@ -88,11 +91,13 @@ class WaitClock:
                 self._seconds += monotonic() - self._since
 
 
-FIRST_WIDTH: Final = 16
+FIRST_WIDTH: Final = 16  # requests in flight at the beginning
 
 
 class Window:
-    """Additive increase, multiplicative decrease, as in TCP. Not thread-safe.
+    """The allowed number of requests in flight: additive increase, multiplicative decrease, as in TCP.
+
+    Not thread-safe.
 
     Parameters
     ----------
@@ -114,7 +119,7 @@ class Window:
 
     @property
     def age(self) -> int:
-        """The number of halvings, which a request records for `halve`."""
+        """The number of halvings. A request records it, for `halve`."""
         return self._age
 
     def limit(self, most: int) -> int:
@@ -124,7 +129,7 @@ class Window:
         return self._most
 
     def widen(self) -> None:
-        """Count a successful request. A round, as many requests as are in flight, makes room for one more."""
+        """Count a successful request. A round, which is as many requests as the width, adds one to the width."""
         self._width = min(self._most, self._width + 1 / self._width)
 
     def halve(self, age: int) -> bool:
@@ -143,21 +148,23 @@ class Window:
 
 # Attempts for one block. With the pauses between them, a store may fail to answer for about 20 seconds.
 MAX_ATTEMPTS: Final = 10
-_FIRST_PAUSE_S: Final = 0.1
+_FIRST_PAUSE_S: Final = 0.1  # pause before the second attempt; doubled before each further attempt
 _LONGEST_PAUSE_S: Final = 5.0
-SLOWER: Final = frozenset({errno.EBUSY, errno.ETIMEDOUT})  # errors of an overloaded store
-_REPEATED: Final = SLOWER | {errno.ECONNRESET, errno.EIO}
+SLOWER: Final = frozenset(
+    {errno.EBUSY, errno.ETIMEDOUT}
+)  # errors of an overloaded store, which halve the window
+_REPEATED: Final = SLOWER | {errno.ECONNRESET, errno.EIO}  # errors after which a block is requested again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockRequest:
-    """A part of an object."""
+    """A block to fetch: a part of an object."""
 
-    name: str
+    name: str  # the object's name
     number: int  # the block's number within the object
-    start: int  # the first byte in the object
-    length: int
-    etag: str
+    start: int  # the block's first byte in the object
+    length: int  # bytes
+    etag: str  # the expected content of the object
 
     @property
     def text(self) -> str:
@@ -170,17 +177,17 @@ class BlockFetch:
     """A requested block. Only ``request`` and ``error`` are public; the fetcher owns the other fields."""
 
     request: BlockRequest
-    take: Callable[[Buffer], None]
+    take: Callable[[Buffer], None]  # `take`, `keep` and `alone` as in `Fetcher.ask`
     keep: Callable[[], None]
     alone: Alone
     rank: int  # order of the requests
-    asked_by: HelpAccount = field(default_factory=own_account)  # account of the requesting thread
-    not_before: float = 0.0
-    attempt: int = 0
+    asked_by: HelpAccount = field(default_factory=own_account)  # the requesting thread's account of core time
+    not_before: float = 0.0  # clock time before which the block is not requested again
+    attempt: int = 0  # requests made so far
     age: int = 0  # the window's age when the request was made
     began: float | None = None  # start of the request; None while it waits for its turn or the limits
-    is_done: bool = False
-    error: StoreError | None = None
+    is_done: bool = False  # the block was taken, or the fetch has failed
+    error: StoreError | None = None  # the final error
 
 
 def may_repeat(error: StoreError, attempt: int) -> bool:
@@ -199,39 +206,51 @@ def final_error(error: StoreError, request: BlockRequest, attempt: int, url: str
 
 
 def pause_s(request: BlockRequest, attempt: int) -> float:
-    """Return the seconds before a block is requested again: doubled each time, spread by its address. Pure."""
-    address = zlib.crc32(f"{request.name} {request.number} {attempt}".encode())
-    return min(_FIRST_PAUSE_S * 2 ** (attempt - 1), _LONGEST_PAUSE_S) * (0.5 + address / 2**32)
+    """Return the seconds before a block is requested again, after ``attempt`` failed requests. Pure.
+
+    The pause doubles each time. A factor from 0.5 to 1.5, a hash of the block's address, spreads blocks that failed
+    together.
+    """
+    spread = zlib.crc32(f"{request.name} {request.number} {attempt}".encode())
+    return min(_FIRST_PAUSE_S * 2 ** (attempt - 1), _LONGEST_PAUSE_S) * (0.5 + spread / 2**32)
 
 
-_KEEPING: Final = 4  # threads that write received blocks, in addition to threads that request more
+_KEEPING: Final = (
+    4  # threads that may write received blocks to the disk, in addition to the requesting threads
+)
 _KEEPING_S: Final = 10.0  # longest wait for these threads at the end, because a disk may hang
 _IDLE_S: Final = 1.0  # lifetime of a thread without work
-_LOOK_S: Final = 0.05  # pause between two looks for a cancellation
-# Multiple of a request's time-out after which it is given up here, even if the store's client does not.
+_LOOK_S: Final = 0.05  # pause between two checks for a cancellation
+# Multiple of the time-out after which a request counts as failed, even if the store's client still waits for it.
 _LATE: Final = 1.5
 
 
 @dataclass(slots=True, kw_only=True)
 class _State:
-    waiting: dict[int, BlockFetch] = field(default_factory=dict)  # fetches by rank, so in order
-    running: set[BlockFetch] = field(default_factory=set)
+    """The fetcher's state, protected by its lock."""
+
+    waiting: dict[int, BlockFetch] = field(
+        default_factory=dict
+    )  # fetches without a request, by rank, in order
+    running: set[BlockFetch] = field(default_factory=set)  # fetches whose request is in flight
     threads: int = 0
-    num_keeping: int = 0  # threads without a request
+    num_keeping: int = 0  # threads that write a received block instead of making a request
     is_closed: bool = False
 
 
 class Fetcher:
     """Fetches object blocks with as many requests in flight as the store sustains. Thread-safe.
 
-    Threads start when there is work. They end after a while without work, or at `close`.
+    `ask` puts a block into ``waiting``. A thread claims the oldest waiting block, requests it, passes the bytes to
+    ``take``, which verifies them, and then calls ``keep``, which writes them to the disk. A failed block returns to its
+    place in ``waiting``. Threads start when there is work. They end after a while without work, or at `close`.
 
     Parameters
     ----------
     objects : the store, with one request per call
     limits : the user's limits
     most_requests : maximum number of requests in flight, from 1; each holds a block in memory
-    timeout_s : time-out for one request; after one and a half times as long it is given up and repeated
+    timeout_s : time-out for one request; a request that takes half as long again counts as failed, and is repeated
     """
 
     def __init__(
@@ -281,11 +300,11 @@ class Fetcher:
         request : the block to fetch
         take : called with the block's bytes, on one of the fetcher's threads. After a `ChecksumError` the block is
             requested once more; another `StoreError` ends the fetch.
-        keep : called next, on the same thread, after the waiting thread was woken and another request was made. While
-            several calls run, fewer requests are made.
-        alone : returns a context around the request and `keep` that excludes other fetches of the same block, also by
-            other processes. It waits for them, until the function passed to it returns True. Its value is the bytes if
-            another process fetched them meanwhile, else None.
+        keep : called next, on the same thread, after the waiting thread was woken. While several calls run, fewer
+            requests are made.
+        alone : returns a context around the request and `keep`. The context first waits until no other process fetches
+            the block, or until the function passed to it returns True. Its value is the bytes if another process has
+            fetched them meanwhile, else None.
 
         Raises
         ------
@@ -323,7 +342,7 @@ class Fetcher:
             raise fetch.error
 
     def forget(self, fetch: BlockFetch) -> bool:
-        """Drop a block that is no longer needed. Return False, without effect, if its request was already made."""
+        """Cancel a block that is no longer needed. Return False, without effect, if its request was already made."""
         with self._changed.lock:
             if self._state.waiting.pop(fetch.rank, None) is None:
                 return False
@@ -345,7 +364,7 @@ class Fetcher:
             self._changed.notify_all()
         self._changed.when(lambda: not self._state.num_keeping, lambda: None, _KEEPING_S)
 
-    # --- under the lock ---
+    # --- the caller holds the lock ---
 
     def _closed_error(self) -> StoreError:
         return StoreError(f"{self._objects.url}: it is closed; open the dataset again")
@@ -443,14 +462,15 @@ class Fetcher:
         with self._changed.lock:
             self._counts.bytes += num_bytes
         if num_bytes != request.length:
-            text = (
-                f"{request.text} came with {num_bytes} bytes: the answer was cut, or is not of what was asked"
-            )
+            text = f"{request.text} arrived with {num_bytes} bytes: the answer was cut, or belongs to another request"
             raise StoreReadError(errno.ECONNRESET, text, self._url(request))
         return data
 
     def _settle(self, fetch: BlockFetch, attempt: int, error: StoreError | None) -> bool:
-        """Record the end of a request, and repeat it if this may help. Return False if the end came too late."""
+        """Record the end of a request, and repeat it if this may help.
+
+        Return False if the request already counts as failed, because it took too long. Its thread no longer counts.
+        """
         with self._changed.lock:
             if fetch not in self._state.running or fetch.attempt != attempt:
                 return False
@@ -461,7 +481,7 @@ class Fetcher:
             if error is not None:
                 self._repeat_or_end(fetch, attempt, error)
                 return True
-            if was_full:  # an underused window would only grow
+            if was_full:  # a window that was not full shows nothing about the store's limit
                 self._window.widen()
             self._end(fetch, None)
             self._state.num_keeping += 1
@@ -481,20 +501,20 @@ class Fetcher:
         pause = pause_s(fetch.request, attempt)
         self._counts.paused_s += pause
         fetch.not_before, fetch.began = monotonic() + pause, None
-        # The block returns to its old place: a reader in file order waits for it first.
+        # The block returns to its old place, because a reader in file order waits for the oldest block.
         self._state.waiting[fetch.rank] = fetch
         self._state.waiting = dict(sorted(self._state.waiting.items()))
         self._changed.notify_all()
 
     def _give_up_late(self) -> None:
-        """Repeat requests that the store's client should have ended long ago."""
+        """Fail, and so repeat, the requests whose time-out passed long ago; the store's client did not end them."""
         limit = monotonic() - _LATE * self._timeout_s
         with self._changed.lock:
             late = [each for each in self._state.running if each.began is not None and each.began < limit]
             for fetch in late:
                 # The request's thread hangs and is no longer counted. A late result is dropped.
                 self._state.threads -= 1
-                text = f"{fetch.request.text} did not come within {self._timeout_s:g} s"
+                text = f"{fetch.request.text} did not arrive within {self._timeout_s:g} s"
                 error = StoreReadError(errno.ETIMEDOUT, text, self._url(fetch.request))
                 self._settle(fetch, fetch.attempt, error)
                 self._add_thread()

@@ -1,6 +1,8 @@
 """A mirror's stored blocks: all blocks, or as many as a budget allows.
 
-The least used blocks make room for others. A block is never evicted while it is read.
+`Keeper` writes each verified block to the disk, if the budget has room. Otherwise it evicts less used blocks, which
+means that it removes them from the disk. A pin protects a block from eviction while it is read. Each pass over a file
+counts one use for each needed block, and earlier uses lose a quarter of their weight.
 """
 
 from __future__ import annotations
@@ -30,9 +32,9 @@ if TYPE_CHECKING:
     from gloader.ssd_store.os_io import OsIO
 
 
-_FADE: Final = np.float32(0.75)  # decay of all uses with each pass over the file
-# A new block must be used this much more than the block that it replaces. Otherwise equally used blocks would take
-# turns. In a sweep over more than the budget, each would be evicted just before its next use.
+_FADE: Final = np.float32(0.75)  # factor on all earlier uses with each pass over the file
+# Factor by which a new block must be used more than the block that it replaces. Without it, equally used blocks would
+# replace each other: in a sweep over more than the budget, each would be evicted just before its next use.
 _MARGIN: Final = np.float32(1.25)
 
 
@@ -66,7 +68,7 @@ def choose_victims(
 
 
 _LOG = logging.getLogger(__name__)
-_ATTEMPTS: Final = 100
+_ATTEMPTS: Final = 100  # attempts to get the folder's eviction lock
 _PAUSE_S: Final = 0.01  # pause between attempts; another process evicts a few blocks meanwhile
 
 
@@ -74,8 +76,8 @@ class Keeper:
     """Keeps blocks within a budget. Thread-safe; several processes may keep blocks in one folder.
 
     Without a budget, a shared lock on each open file keeps other processes from evicting its blocks. With a budget,
-    blocks are pinned while they are read. In this process a count pins them, and for other processes a lock on the
-    blocks' marks.
+    blocks are pinned while they are read. A pin is a count for this process's threads, and a lock on the block's mark
+    for other processes.
 
     Parameters
     ----------
@@ -93,12 +95,16 @@ class Keeper:
         self._files: list[MirroredFile] = []
         self._evictable: set[str] = set()
         self._lock = threading.RLock()  # protects the pins
-        self._admission = threading.Lock()
-        self._coming: list[tuple[MirroredFile, int]] = []  # admitted blocks, marked or not yet
+        self._admission = (
+            threading.Lock()
+        )  # admits one block after another, so that two do not take the same room
+        self._admitted: list[
+            tuple[MirroredFile, int]
+        ] = []  # blocks with room in the budget that are being written
         self._has_warned = False
 
     def add(self, file: MirroredFile, *, is_evictable: bool) -> None:
-        """Add a file."""
+        """Add a file whose blocks to keep. ``is_evictable`` is False if its blocks must always be stored."""
         if self.budget_bytes is None:
             file.share(0, file.num_blocks)
         with self._lock:
@@ -112,7 +118,7 @@ class Keeper:
         for file in self._files:
             # One read of the marks: with two, a block that is marked in between would count twice, or not at all.
             is_used = file.marks != MISSING
-            is_used[[block for other, block in self._coming if other is file]] = True
+            is_used[[block for other, block in self._admitted if other is file]] = True
             used += int(_lengths(file)[is_used].sum())
         return used
 
@@ -191,13 +197,13 @@ class Keeper:
                 if not self._make_room(file, block, must=must):
                     self.num_not_kept += 1
                     return False
-                self._coming.append((file, block))
+                self._admitted.append((file, block))
         try:
             return self._write(file, block, data, mark, is_held=must)
         finally:
             if self.budget_bytes is not None:
                 with self._admission:
-                    self._coming.remove((file, block))
+                    self._admitted.remove((file, block))
 
     def warn(self, error: OSError) -> None:
         """Log once that blocks cannot be kept."""
@@ -238,7 +244,7 @@ class Keeper:
     def _make_room(self, file: MirroredFile, block: int, *, must: bool) -> bool:
         """Evict less used blocks to make room for a new block. Return False if the new block must not be stored.
 
-        A block that must stay may exceed the budget.
+        A new block with ``must`` is stored even if it exceeds the budget.
         """
         needed = self._needed_bytes(file.length_of(block))
         if needed <= 0:
@@ -249,18 +255,21 @@ class Keeper:
         with self._alone() as is_alone:
             if not is_alone:
                 return must
-            for each in self._files:
-                each.reload()
+            # Other processes may have stored or evicted blocks meanwhile, so the victims are chosen again.
+            for kept_file in self._files:
+                kept_file.reload()
             needed = self._needed_bytes(file.length_of(block))
             victims = self._victims(needed, newcomer)
-            for other, number in victims or ():
-                self._evict(other, number)
+            for victim_file, number in victims or ():
+                self._evict(victim_file, number)
             return must or (victims is not None and self._needed_bytes(file.length_of(block)) <= 0)
 
     def _needed_bytes(self, length: int) -> int:
+        """Return the bytes to free before a block with ``length`` bytes fits; 0 or less if it fits now."""
         return self.used_bytes() + length - (self.budget_bytes or 0)
 
     def _victims(self, needed: int, newcomer: float | None) -> list[tuple[MirroredFile, int]] | None:
+        """Return the blocks to evict, as (file, block); arguments and None as in `choose_victims`."""
         blocks: list[tuple[MirroredFile, int]] = []
         uses, lengths = [np.empty(0, np.float32)], [np.empty(0, np.int64)]
         for file in self._files:
@@ -272,9 +281,10 @@ class Keeper:
         chosen = choose_victims(
             np.concatenate(uses), np.concatenate(lengths), needed_bytes=needed, newcomer=newcomer
         )
-        return None if chosen is None else [blocks[each] for each in chosen]
+        return None if chosen is None else [blocks[position] for position in chosen]
 
     def _evict(self, file: MirroredFile, block: int) -> None:
+        """Remove a block from the disk, unless a thread or another process reads it."""
         with self._lock:
             if file.pins[block] != 0:
                 return
@@ -282,7 +292,7 @@ class Keeper:
         try:
             if file.own(block):
                 try:
-                    # The mark is removed first, on the device: with a mark, the hole's zeros would pass for data.
+                    # The mark is removed first, durably: with a mark, the hole's zeros would pass for data.
                     file.mark(block, MISSING, is_durable=True)
                     self._os_io.kill_point("mirror.before_punch")
                     file.punch(block)
@@ -324,6 +334,7 @@ def _runs(blocks: NDArray[np.intp]) -> list[tuple[int, int]]:
 
 
 def _lengths(file: MirroredFile) -> NDArray[np.int64]:
+    """Return the bytes in each of a file's blocks. Pure."""
     lengths = np.full(file.num_blocks, file.block_bytes, np.int64)
     lengths[-1] = file.length_of(file.num_blocks - 1)
     return lengths

@@ -1,4 +1,11 @@
-"""A mirror: a dataset's files on this disk. Blocks are fetched from an object store on demand."""
+"""A mirror: a dataset's files on this disk, whose blocks are fetched from an object store on demand.
+
+`Mirror` brings the parts of this room together. The `Fetcher` requests blocks, `FileCheck` verifies them, and the
+`Keeper` stores and evicts them within a budget. `MirrorIO` calls the mirror for each read.
+
+An `Arrival` is one requested block. Its users are the readers that wait for it. It is settled once it is decided if the
+block stays on the disk. A mark tells a block's state on the disk: MISSING, WRITTEN (not verified yet), or HERE.
+"""
 
 from __future__ import annotations
 
@@ -38,10 +45,12 @@ if TYPE_CHECKING:
     from gloader.ssd_store.mirror.mirrored_file import FileCheck, MirrorRecord
     from gloader.ssd_store.os_io import OsIO
 
-_AHEAD: Final = 2  # requested blocks in addition to the blocks in flight
-_LOOK_S: Final = 0.05  # pause between two attempts to claim a block
-_WRITING_S: Final = 1.0  # a sweep's longest wait for the writing of fetched blocks
-_ANSWERS: Final = 3  # reports of one damaged block that lead to another read
+_AHEAD: Final = 2  # blocks that a reader requests in addition to the blocks in flight
+_LOOK_S: Final = (
+    0.05  # pause between two attempts to claim a block, and between two checks for a cancellation
+)
+_WRITING_S: Final = 1.0  # longest wait of a sweep until fetched blocks are written
+_MOST_REPORTS: Final = 3  # reports of one damaged block that lead to another read; further reports are errors
 
 
 @dataclass(slots=True, eq=False)
@@ -50,10 +59,10 @@ class Arrival:
 
     file: MirroredFile
     block: int
-    must_keep: bool = False
+    must_keep: bool = False  # a user reads the block from the disk, so it must be stored
     num_users: int = 0
     buffer: NDArray[np.uint8] | None = None  # the mirror's memory under ``data``
-    data: NDArray[np.uint8] | None = None
+    data: NDArray[np.uint8] | None = None  # the verified bytes
     fetch: BlockFetch | None = None  # None if the block was already stored
     is_found: bool = False  # another process has stored it on this disk meanwhile
     is_settled: bool = False  # True once it is decided if the block is kept
@@ -100,10 +109,14 @@ class Mirror:
         self._checks = checks
         self._fetcher = fetcher
         self._changed = SignalSafeCondition()
-        self._arriving: dict[tuple[str, int], Arrival] = {}
+        self._arriving: dict[
+            tuple[str, int], Arrival
+        ] = {}  # arrivals that are not settled, by file name and block
         # Memory of earlier blocks, for reuse: getting new memory from the system takes longer than fetching a block.
         self._spare: list[NDArray[np.uint8]] = []
-        self._answered: dict[tuple[str, int], int] = {}  # reports of a damaged block, by file name and number
+        self._num_reports: dict[
+            tuple[str, int], int
+        ] = {}  # reports of a damaged block, by file name and block
         self._whole_locks = {
             name: threading.Lock() for name, check in checks.items() if check.pages_name is None
         }
@@ -117,7 +130,7 @@ class Mirror:
     # --- blocks ---
 
     def ask(self, file: MirroredFile, block: int, *, must_keep: bool = False) -> Arrival:
-        """Request a block and return at once. A file's first block waits for the file's checksums.
+        """Request a block, without waiting for it. The first request for a file waits for the file's page checksums.
 
         The caller calls `drop` when it no longer needs the block.
 
@@ -198,10 +211,10 @@ class Mirror:
     ) -> None:
         """Fetch ``blocks`` (ascending) to the disk; raises as `wait`, and `StoreWriteError` if the disk fails."""
         arrivals: list[Arrival] = []
-        coming = iter(blocks)
+        remaining = iter(blocks)
         try:
             while True:
-                while len(arrivals) < self.width and (block := next(coming, None)) is not None:
+                while len(arrivals) < self.width and (block := next(remaining, None)) is not None:
                     arrivals.append(self.ask(file, block, must_keep=True))
                 if not arrivals:
                     return
@@ -212,11 +225,11 @@ class Mirror:
                 self.drop(arrival)
 
     def wait_written(self, file: MirroredFile, blocks: Iterable[int]) -> None:
-        """Wait at most one second until each fetched block among ``blocks`` is written, or will not be kept."""
+        """Wait at most one second until each block in memory among ``blocks`` is written, or will not be kept."""
         with self._changed.lock:
             arrivals = [self._arriving.get((file.name, block)) for block in blocks]
-        written = [each for each in arrivals if each is not None and each.data is not None]
-        self._changed.when(lambda: all(each.is_settled for each in written), lambda: None, _WRITING_S)
+        in_memory = [arrival for arrival in arrivals if arrival is not None and arrival.data is not None]
+        self._changed.when(lambda: all(arrival.is_settled for arrival in in_memory), lambda: None, _WRITING_S)
 
     @contextmanager
     def held(self, file: MirroredFile, blocks: NDArray[np.intp]) -> Iterator[None]:
@@ -238,7 +251,7 @@ class Mirror:
             return
         check = self._checks[file.name]
         with self._whole_locks[file.name]:
-            for _ in range(2):
+            for _ in range(2):  # damaged blocks are fetched once more
                 if file.name in self._verified:
                     return
                 file.reload()
@@ -260,10 +273,10 @@ class Mirror:
         block = offset // file.block_bytes
         key = file.name, block
         with self._changed.lock:
-            number = self._answered[key] = self._answered.get(key, 0) + 1
-            # A later report may concern the old bytes: another reader may have read them before the block was fetched
-            # again.
-            if number > _ANSWERS:
+            number = self._num_reports[key] = self._num_reports.get(key, 0) + 1
+            # Only the first report fetches the block. A later report may concern the old bytes, which another reader
+            # had read before; then a second read suffices.
+            if number > _MOST_REPORTS:
                 return False
             if number == 1:
                 file.mark(block, MISSING)
@@ -302,9 +315,9 @@ class Mirror:
     def _alone(self, arrival: Arrival, is_over: Callable[[], bool]) -> Iterator[Buffer | None]:
         """Exclude fetches of a block by other processes. Yield its bytes if another process has just stored it."""
         file, block = arrival.file, arrival.block
-        patience = time.monotonic() + REQUEST_TIMEOUT_S  # the other process may hang
+        deadline = time.monotonic() + REQUEST_TIMEOUT_S  # the other process may hang
         with self._disk_errors(file):
-            while not file.claim(block) and not is_over() and time.monotonic() < patience:
+            while not file.claim(block) and not is_over() and time.monotonic() < deadline:
                 time.sleep(_LOOK_S)
             file.reload(block, block + 1)
         try:
@@ -378,7 +391,10 @@ class Mirror:
             self.keeper.unpin(arrival.file, arrival.block, arrival.block + 1)
 
     def _wait_kept(self, arrivals: list[Arrival], number: int, cancellation: Cancellation) -> None:
-        """Wait until arrival ``number`` is on the disk. It stays there until `drop`."""
+        """Wait until the block of ``arrivals[number]`` is on the disk. It stays there until `drop`.
+
+        The arrival may be replaced in the list, because a block that was not stored is requested again.
+        """
         while (arrival := arrivals[number]).fetch is not None:
             self.wait(arrival, cancellation=cancellation)
             self._wait_settled(arrival, cancellation)

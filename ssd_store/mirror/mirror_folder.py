@@ -1,6 +1,12 @@
 """A mirror's folder: created once and repaired, its files opened on first use and closed together.
 
-A new folder has every file sparse and with its full size, without a marked block. The owner record is written last.
+A mirror is a local copy of a dataset in an object store, filled block by block. Its folder holds:
+
+- ``files/``: the dataset's files, each sparse and with its full size from the start;
+- ``blocks/``: for each file a file of marks, one byte per block, that tells if the block is stored;
+- ``mirror.json``: the owner record, with the URL and each object's size and ETag. It is written last.
+
+`make_mirror` prepares a new folder as a draft, and renames the draft when it is complete.
 """
 
 from __future__ import annotations
@@ -62,7 +68,9 @@ if TYPE_CHECKING:
     from gloader.ssd_store.os_io import OsIO
 
 
-WINDOW_BLOCKS: Final = 16  # room in a budget, in addition to the blocks that are always stored
+WINDOW_BLOCKS: Final = (
+    16  # least number of blocks for which a budget needs room, above the always stored blocks
+)
 
 
 class MirrorFiles:
@@ -73,13 +81,14 @@ class MirrorFiles:
     folder : the mirror's folder
     record : the mirror's owner record
     checks : each file's check, by name
-    keeper : keeps each file's blocks
+    keeper : stores and evicts the files' blocks
     os_io : the system calls
 
     Raises
     ------
     BudgetError
-        The keeper's budget has no room for the blocks that must always be stored.
+        The keeper's budget has no room for the blocks that must always be stored: the page checksums, and files
+        without page checksums.
     StoreOpenError
         A file cannot be opened.
     """
@@ -192,12 +201,14 @@ def disk_errors(kind: type[StoreReadError | StoreOpenError], text: str, path: Pa
 
 
 _LOG = logging.getLogger(__name__)
-_PRIVATE: Final = 0o700
+_PRIVATE: Final = 0o700  # mode of new folders: no access for other users
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-_HEADS: Final = 16  # objects requested at the same time
+_HEADS: Final = 16  # requests for facts about objects at the same time
 _WAIT_S: Final = 300.0  # longest wait for another process that creates the same mirror
 _LOOK_S: Final = 0.1  # pause between two attempts
-_REFUSED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_REFUSED: Final = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EROFS}
+)  # errors of a folder that is not writable
 
 
 def headers_of(manifest: Manifest) -> dict[str, tuple[bytes, int]]:
@@ -228,7 +239,7 @@ def facts_of(objects: ObjectStore, sizes: Mapping[str, int]) -> dict[str, Object
     """
     tasks = [partial(objects.head, name) for name in sizes]
     answers = run_together(tasks, threads=_HEADS, name="gloader-head")
-    found: dict[str, ObjectFacts] = {}
+    facts_by_name: dict[str, ObjectFacts] = {}
     for (name, size), facts in zip(sizes.items(), answers, strict=True):
         url = f"{objects.url}/{name}"
         if facts is None:
@@ -237,8 +248,8 @@ def facts_of(objects: ObjectStore, sizes: Mapping[str, int]) -> dict[str, Object
         if facts.size != size:
             kind = TruncatedStoreError if facts.size < size else FormatError
             raise kind(f"{url}: the object has {facts.size} bytes, expected {size}; upload the dataset again")
-        found[name] = facts
-    return found
+        facts_by_name[name] = facts
+    return facts_by_name
 
 
 def make_mirror(
@@ -288,10 +299,10 @@ def make_mirror(
 def mend_mirror(
     folder: Path, record: MirrorRecord, commit: bytes, headers: Mapping[str, bytes], *, os_io: OsIO
 ) -> None:
-    """Repair the damaged metadata of the mirror ``folder``. A file with a wrong size is fetched again.
+    """Repair the metadata of the mirror ``folder``. A file with a wrong size or header is fetched again.
 
-    Sizes, headers, marks and the commit record are certain, so their damage can be repaired. Another process may use
-    the mirror meanwhile: it verifies its reads, and a lost mark only costs a request.
+    The records tell every file's size, header and number of marks, so these can be checked and written again. Another
+    process may use the mirror meanwhile: it verifies its reads, and a lost mark only costs a request.
 
     Parameters
     ----------
@@ -306,29 +317,30 @@ def mend_mirror(
         for name, facts in record.files.items():
             path, marks_path = folder / FILES / name, folder / MARKS / name
             marks = _no_marks(facts.size, record.block_bytes)
-            if not (_is(path, facts.size, headers[name], os_io) and _is(marks_path, len(marks), b"", os_io)):
-                # The marks are written first: a mark over a hole would turn zeros into data.
+            is_sound = _begins_with(path, headers[name], facts.size, os_io)
+            if not (is_sound and _begins_with(marks_path, b"", len(marks), os_io)):
+                # The marks are written first: with a mark, the zeros of a hole would pass for data.
                 _rewrite(marks_path, marks, len(marks), os_io)
                 _rewrite(path, headers[name], facts.size, os_io)
         path = folder / FILES / DATASET_MANIFEST
-        if not _is(path, len(commit), commit, os_io):
+        if not _begins_with(path, commit, len(commit), os_io):
             _rewrite(path, commit, len(commit), os_io)
 
 
-def _is(path: Path, size: int, head: bytes, os_io: OsIO) -> bool:
-    """Return True if a file has ``size`` bytes and begins with ``head``."""
+def _begins_with(path: Path, head: bytes, size: int, os_io: OsIO) -> bool:
+    """Return True if a file begins with ``head`` and has ``size`` bytes."""
     try:
         with Descriptor(path, os.O_RDONLY | os.O_NOFOLLOW, os_io=os_io) as fd:
-            found = bytearray(len(head))
-            read_full(fd, memoryview(found), 0, os_io=os_io)
-            return os_io.fstat(fd).st_size == size and found == head
+            content = bytearray(len(head))
+            read_full(fd, memoryview(content), 0, os_io=os_io)
+            return os_io.fstat(fd).st_size == size and content == head
     except FileNotFoundError:
         return False
 
 
 def _rewrite(path: Path, head: bytes, size: int, os_io: OsIO) -> None:
-    """Write ``head`` and the length ``size`` of a mirror's file to the device; create it if it is missing."""
-    _LOG.warning("%s was damaged: it is written again, and what it held is fetched again", path)
+    """Write ``head`` to the start of a mirror's file, and set its size; create the file if it is missing."""
+    _LOG.warning("%s was damaged: it is written again, and its content is fetched again", path)
     for parent in reversed(path.parents):
         if not is_folder(parent, os_io):
             with suppress(FileExistsError):
@@ -349,7 +361,7 @@ def _no_marks(size: int, block_bytes: int) -> bytes:
 
 
 def remove_dead_draft(folder: Path, *, os_io: OsIO) -> None:
-    """Remove the draft of a process that was killed just after it had created the mirror ``folder``."""
+    """Remove the draft that a killed process left next to the mirror ``folder``."""
     path = _draft_of(folder)
     if is_folder(path, os_io):
         draft = LockedFolder(path, os_io=os_io)
@@ -362,7 +374,7 @@ def remove_dead_draft(folder: Path, *, os_io: OsIO) -> None:
 
 @contextmanager
 def _refusals(mirror_dir: Path) -> Iterator[None]:
-    """Name --mirror-dir in the error if ``mirror_dir`` is not writable: it may be a default."""
+    """Advise --mirror-dir in the error if ``mirror_dir`` is not writable, because the user may not have chosen it."""
     try:
         yield
     except StoreWriteError as error:
@@ -402,7 +414,7 @@ def read_record(folder: Path, *, os_io: OsIO) -> MirrorRecord:
 def _require_own(folder: Path, os_io: OsIO) -> None:
     status = os_io.lstat(folder)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-        text = "it is not a folder of yours, so that nothing in it is believed; give another --mirror-dir"
+        text = "the folder belongs to another user, so its content is not trusted; give another --mirror-dir"
         raise StoreOpenError(errno.EPERM, text, str(folder))
 
 
@@ -413,7 +425,7 @@ def is_folder(path: Path, os_io: OsIO) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except PermissionError as error:
-        text = f"the mirror cannot be looked for: {error.strerror}; give another --mirror-dir"
+        text = f"cannot check for a mirror here: {error.strerror}; give another --mirror-dir"
         raise StoreOpenError(error.errno, text, str(path)) from error
 
 

@@ -1,7 +1,15 @@
 """The system calls on a mirror: a file's read gets its bytes from the SSD or the object store.
 
-`ReadAhead` requests blocks early for a file read from its start. `MirrorSource` serves a sweep: it requests missing
-blocks in file order.
+A mirror is a local copy of a dataset in an object store, filled block by block (8 MiB each). `MirrorIO` is the `OsIO`
+of such a dataset: readers use it like the plain system calls. It serves three kinds of reads:
+
+- `MirrorIO.pread_into` fetches a missing block before the read. `ReadAhead` requests the next blocks early.
+- `MirrorIO.portions` serves kernels, which read many extents (aligned reads). It fetches the missing blocks for a run
+  of consecutive extents, and then lets the kernel read the run.
+- `MirrorIO.source` serves a sweep, a pass over the needed pages in file order. `MirrorSource` requests the sweep's
+  missing blocks ahead of it.
+
+A pin protects a stored block from eviction while it is read.
 """
 
 from __future__ import annotations
@@ -34,19 +42,19 @@ if TYPE_CHECKING:
 
 
 class ReadAhead:
-    """Blocks of one file, requested early for a reader in file order. Not thread-safe."""
+    """Early requests for one file's blocks, for a reader in file order. Not thread-safe."""
 
     __slots__ = ("_arrivals", "_file", "_last", "_mirror", "_steps")
 
     def __init__(self, mirror: Mirror, file: MirroredFile) -> None:
         self._mirror = mirror
         self._file = file
-        self._arrivals: dict[int, Arrival] = {}
-        self._last = -2
+        self._arrivals: dict[int, Arrival] = {}  # requested blocks, by number
+        self._last = -2  # the block of the last read; -2 follows no block
         self._steps = 0  # consecutive blocks read
 
     def move(self, block: int) -> Arrival:
-        """Return ``block``, and request blocks after it; their number grows while the file is read in order."""
+        """Request ``block`` and return its arrival. Request blocks after it too, more the longer reads are in order."""
         if block != self._last:
             self._steps = self._steps + 1 if block == self._last + 1 else 0
         num_ahead = min(2 ** min(self._steps, 16) - 2, self._mirror.width) if self._steps else 0
@@ -67,7 +75,7 @@ class ReadAhead:
             self._mirror.drop(arrival)
 
 
-_MOST_PINNED: Final = 4096  # maximum number of pinned blocks ahead of the sweep
+_MOST_PINNED: Final = 4096  # most blocks that a sweep pins ahead
 
 
 def wanted_blocks(pages: NDArray[np.uint64], data_offset: int, file: MirroredFile) -> NDArray[np.intp]:
@@ -114,37 +122,38 @@ class MirrorSource:
 
     def read(self, buffer: memoryview, offset: int, /, *, cancellation: Cancellation) -> None:
         """Read as `SweepSource.read` does. Bytes from the store are verified."""
-        at = offset + DATA_OFFSET
+        position = offset + DATA_OFFSET  # in the file, in bytes
         while buffer:
-            block = at // self._file.block_bytes
-            self._leave_behind(block)
+            block = position // self._file.block_bytes
+            self._drop_before(block)
             self._look_ahead(block)
-            count = min(len(buffer), self._file.start_of(block) + self._file.length_of(block) - at)
+            count = min(len(buffer), self._file.start_of(block) + self._file.length_of(block) - position)
             if count <= 0:
                 raise PlanError(
-                    f"{self._file.path}: a sweep reads behind its end, at byte {at}; this is a bug of gloader"
+                    f"{self._file.path}: a sweep reads behind its end, at byte {position}; this is a bug of gloader"
                 )
-            self._read_block(block, buffer[:count], at, cancellation)
-            buffer, at = buffer[count:], at + count
+            self._read_block(block, buffer[:count], position, cancellation)
+            buffer, position = buffer[count:], position + count
 
     def close(self) -> None:
         """Close, as `SweepSource.close`."""
         if not self._is_closed:
             self._is_closed = True
-            self._leave_behind(self._file.num_blocks)
+            self._drop_before(self._file.num_blocks)
             self._local.close()
 
-    def _read_block(self, block: int, part: memoryview, at: int, cancellation: Cancellation) -> None:
+    def _read_block(self, block: int, part: memoryview, position: int, cancellation: Cancellation) -> None:
+        """Fill ``part`` with ``block``'s bytes from the file position ``position`` on."""
         cancellation.raise_if_set(f"a sweep over {self._file.path}")
         if block in self._pinned:
-            self._local.read_fully(part, at)
+            self._local.read_fully(part, position)
             return
         data = self._mirror.wait(self._arrivals[block], cancellation=cancellation)
-        start = at - self._file.start_of(block)
+        start = position - self._file.start_of(block)
         np.copyto(np.frombuffer(part, np.uint8), data[start : start + len(part)])
 
     def _look_ahead(self, block: int) -> None:
-        """Pin or request ``block``, and needed blocks after it."""
+        """Pin or request ``block``, and as many needed blocks after it as the limits allow."""
         if block not in self._pinned and block not in self._arrivals:
             while self._next < len(self._wanted) and self._wanted[self._next] <= block:
                 self._next += 1
@@ -164,7 +173,8 @@ class MirrorSource:
         else:
             self._arrivals[block] = self._mirror.ask(self._file, block)
 
-    def _leave_behind(self, block: int) -> None:
+    def _drop_before(self, block: int) -> None:
+        """Drop and unpin all blocks before ``block``, which the sweep has passed."""
         for passed in [each for each in self._arrivals if each < block]:
             self._mirror.drop(self._arrivals.pop(passed))
         for passed in [each for each in self._pinned if each < block]:
@@ -172,23 +182,24 @@ class MirrorSource:
             self._mirror.keeper.unpin(self._file, passed, passed + 1)
 
 
-_RUN_BLOCKS: Final = 4  # minimum number of blocks pinned for one run of extents, with a budget
+# With a budget, one run of extents pins at most a quarter of the budget's blocks, and at least 4 blocks.
+_RUN_BLOCKS: Final = 4
 _RUN_SHARE: Final = 4
-_WAITING_BLOCKS: Final = 6
-_FEWEST_REQUESTS: Final = 2
+_WAITING_BLOCKS: Final = 6  # fetched blocks in memory that wait to be read or written
+_FEWEST_REQUESTS: Final = 2  # requests in flight that no memory limit forbids
 
 
 class MirrorIO(OsIO):
     """The real system calls, which fetch missing bytes of mirrored files before a read. Thread-safe.
 
-    The open file under a descriptor tells if it is a mirror's file. Calls that read go through ``os_io``; all others
-    are the system's own. Owns the mirror until `close`.
+    A descriptor's device and inode tell if its file belongs to the mirror. Calls that open, read or close go through
+    ``os_io``; all others are the system's. Owns the mirror until `close_mirror`.
 
     Parameters
     ----------
     mirror : the mirror, which fetches and keeps blocks
     fetcher : the mirror's fetcher, which has the counts
-    num_requests : earlier requests to the store
+    num_requests : number of requests to the store before the mirror was open, for `stats`
     os_io : the system calls
     """
 
@@ -200,8 +211,8 @@ class MirrorIO(OsIO):
         self._num_requests = num_requests
         self._os_io = os_io
         self._lock = threading.Lock()
-        self._ahead: dict[str, ReadAhead] = {}
-        # Pins for sweeps without a source, by descriptor.
+        self._ahead: dict[str, ReadAhead] = {}  # by file name
+        # Blocks pinned for sweeps that read only stored blocks, by descriptor.
         self._held: dict[int, tuple[MirroredFile, NDArray[np.intp]]] = {}
 
     @property
@@ -301,20 +312,21 @@ class MirrorIO(OsIO):
             self.mirror.require_whole(file)
             yield 0, len(offsets)
             return
+        # Each extent's first block, and its last block plus one. Extents are in file order, so both arrays ascend.
         firsts = offsets // file.block_bytes
         ends = np.maximum.accumulate(offsets + lengths)
         pasts = -(-np.minimum(ends, file.size) // file.block_bytes)
         count_uses(file.uses, _touched(firsts, pasts, file))
-        at = 0
-        while at < len(offsets):
+        begin = 0
+        while begin < len(offsets):
             if self.mirror.keeper.budget_bytes is None:
-                past = self._bring_run(file, firsts, pasts, at)
-                yield at, past
+                past = self._bring_run(file, firsts, pasts, begin)
+                yield begin, past
             else:
-                past = self._count_run(file, firsts, pasts, at)
-                with self.mirror.held(file, _touched(firsts[at:past], pasts[at:past], file)):
-                    yield at, past
-            at = past
+                past = self._count_run(file, firsts, pasts, begin)
+                with self.mirror.held(file, _touched(firsts[begin:past], pasts[begin:past], file)):
+                    yield begin, past
+            begin = past
 
     def source(self, fd: int, pages: NDArray[np.uint64], data_offset: int, /) -> MirrorSource | None:
         """Return the source, as `OsIO.source`."""
@@ -378,33 +390,45 @@ class MirrorIO(OsIO):
                 ahead.leave(block)
         return len(part)
 
-    def _bring_run(self, file: MirroredFile, firsts: IdArray, pasts: IdArray, at: int) -> int:
-        """Fetch the blocks for some extents from ``at`` on, without a budget. Return the first extent after them."""
-        file.reload()
-        missing = np.concatenate([[0], np.cumsum(file.marks != HERE)])
-        is_short = missing[pasts[at:]] > missing[firsts[at:]]
-        count = int(is_short.argmax()) if is_short.any() else len(is_short)
-        if count:
-            return at + count
-        # The run has as many blocks as are fetched at the same time, and the extents that they complete.
-        wanted = _touched(firsts[at:], pasts[at:], file)
-        wanted = wanted[file.marks[wanted] != HERE][: self.mirror.width]
-        past = at + int(np.searchsorted(pasts[at:], wanted[-1] + 1, "right"))
-        last = max(past, at + 1)
-        wanted = _touched(firsts[at:last], pasts[at:last], file)
-        self.mirror.bring(file, wanted[file.marks[wanted] != HERE].tolist())
-        return last
+    def _bring_run(self, file: MirroredFile, firsts: IdArray, pasts: IdArray, begin: int) -> int:
+        """Bring the blocks for a run of extents from ``begin`` on to this disk, without a budget; return its end.
 
-    def _count_run(self, file: MirroredFile, firsts: IdArray, pasts: IdArray, at: int) -> int:
-        """Return the end of the extents whose blocks are held together, limited because others need room too."""
+        If extent ``begin`` is complete, the run ends before the first extent with a missing block, and nothing is
+        fetched. Otherwise as many missing blocks are fetched as may be in flight, and the run has the extents that
+        these blocks complete, at least one.
+
+        Parameters
+        ----------
+        file : the file
+        firsts, pasts : (X,) first block, and last block plus one, of all extents
+        begin : the run's first extent
+        """
+        file.reload()
+        missing_before = np.concatenate(
+            [[0], np.cumsum(file.marks != HERE)]
+        )  # missing blocks before each block
+        is_incomplete = missing_before[pasts[begin:]] > missing_before[firsts[begin:]]
+        count = int(is_incomplete.argmax()) if is_incomplete.any() else len(is_incomplete)
+        if count:
+            return begin + count
+        wanted = _touched(firsts[begin:], pasts[begin:], file)
+        wanted = wanted[file.marks[wanted] != HERE][: self.mirror.width]
+        past = begin + int(np.searchsorted(pasts[begin:], wanted[-1] + 1, "right"))
+        past = max(past, begin + 1)
+        wanted = _touched(firsts[begin:past], pasts[begin:past], file)
+        self.mirror.bring(file, wanted[file.marks[wanted] != HERE].tolist())
+        return past
+
+    def _count_run(self, file: MirroredFile, firsts: IdArray, pasts: IdArray, begin: int) -> int:
+        """Return the end of a run whose blocks are pinned together. The run is short, because others need room too."""
         budget_blocks = (self.mirror.keeper.budget_bytes or 0) // file.block_bytes
         most = max(min(self.mirror.width, budget_blocks // _RUN_SHARE), _RUN_BLOCKS)
-        return max(at + int(np.searchsorted(pasts[at:], firsts[at] + most, "right")), at + 1)
+        return max(begin + int(np.searchsorted(pasts[begin:], firsts[begin] + most, "right")), begin + 1)
 
     # --- pins of sweeps ---
 
     def _hold(self, fd: int, file: MirroredFile, wanted: NDArray[np.intp]) -> bool:
-        """Pin the blocks that a sweep will read itself, until its descriptor is closed or swept again."""
+        """Pin a sweep's blocks until its descriptor is closed or swept again. Return False if not all are stored."""
         keeper = self.mirror.keeper
         if not keeper.pin_all(file, wanted):
             return False
@@ -421,8 +445,15 @@ class MirrorIO(OsIO):
 
 
 def _touched(firsts: IdArray, pasts: IdArray, file: MirroredFile) -> NDArray[np.intp]:
-    """Return the blocks that extents touch, ascending. Pure."""
-    steps = np.zeros(file.num_blocks + 1, np.int64)
-    np.add.at(steps, firsts, 1)
-    np.add.at(steps, pasts, -1)
-    return np.flatnonzero(np.cumsum(steps[:-1]) > 0)
+    """Return the blocks that extents touch, ascending. Pure.
+
+    Parameters
+    ----------
+    firsts, pasts : (X,) each extent's first block, and its last block plus one
+    file : the extents' file
+    """
+    # The running sum of +1 at each first and -1 at each past is the number of extents on a block.
+    changes = np.zeros(file.num_blocks + 1, np.int64)
+    np.add.at(changes, firsts, 1)
+    np.add.at(changes, pasts, -1)
+    return np.flatnonzero(np.cumsum(changes[:-1]) > 0)

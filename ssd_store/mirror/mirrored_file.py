@@ -1,5 +1,10 @@
 """One file in a mirror: it has its full size from the start, and is filled block by block, with a mark for each block.
 
+A mirror is a local copy of a dataset in an object store. `MirroredFile` reads, writes and marks one file's blocks; the
+`Keeper` decides which blocks to store. Several processes may share a mirror. They share blocks by locks on bytes of the
+file of marks: a shared lock protects a block from eviction, an exclusive lock evicts it, and another exclusive lock
+claims it for fetching.
+
 `MirrorRecord` identifies a mirror's folder and each object's version. `FileCheck` checks a file by its page checksums,
 or by the digest of the entire file.
 """
@@ -43,15 +48,15 @@ if TYPE_CHECKING:
 MIRROR_RECORD: Final = "mirror.json"
 FILES: Final = "files"  # the folder that is opened as a dataset
 MARKS: Final = "blocks"  # the folder with a file of marks for each dataset file
-BLOCK_BYTES: Final = 8 * 2**20
-MAX_RECORD_BYTES: Final = 16 * 2**20
-_FORMAT: Final = "gloader-mirror"
+BLOCK_BYTES: Final = 8 * 2**20  # bytes in a block, the unit of requests and of eviction
+MAX_RECORD_BYTES: Final = 16 * 2**20  # longest owner record that is read
+_FORMAT: Final = "gloader-mirror"  # `format` and `version` in the owner record
 _VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorRecord:
-    """A mirror's owner record. In a folder without this record, no file is used or removed."""
+    """A mirror's owner record, ``mirror.json``. In a folder without this record, no file is used or removed."""
 
     url: str  # without credentials
     files: Mapping[str, ObjectFacts]  # facts about all array files, by name
@@ -105,12 +110,13 @@ def _check(record: MirrorRecord) -> None:
         raise ValueError("a text is missing")
     sizes = [record.block_bytes, *(facts.size for facts in record.files.values())]
     if not all(type(size) is int and size > 0 and size % PAGE_BYTES == 0 for size in sizes):
-        raise ValueError("a size is not one of whole pages")
+        raise ValueError("a size is not a multiple of 4096 bytes")
 
 
-# The marks. If only a digest of the entire file can check it, a block is WRITTEN before it is HERE.
+# The marks of a block. MISSING: not stored. HERE: stored and verified. WRITTEN: stored, but not verified, in a file
+# that only a digest of the entire file can check.
 MISSING, HERE, WRITTEN = range(3)
-EVICTED: Final = -1  # replaces the number of pins
+EVICTED: Final = -1  # replaces a block's number of pins while the block is evicted
 _LOCK_ATTEMPTS: Final = 200
 _LOCK_PAUSE_S: Final = 0.01  # pause while another process evicts a block
 _LOG = logging.getLogger(__name__)
@@ -171,9 +177,11 @@ class MirroredFile:
         except BaseException:
             self.close()
             raise
-        # How often each block was used; recent uses count more.
+        # (num_blocks,) how often each block was used; recent uses count more.
         self.uses = np.zeros(self.num_blocks, np.float32)
-        self.pins = np.zeros(self.num_blocks, np.int32)  # the keeper's pins; EVICTED during a removal
+        self.pins = np.zeros(
+            self.num_blocks, np.int32
+        )  # number of pins per block; EVICTED during an eviction
 
     def start_of(self, block: int) -> int:
         """Return ``block``'s offset in bytes. Pure."""
@@ -193,20 +201,20 @@ class MirroredFile:
     def reload(self, first: int = 0, past: int | None = None) -> None:
         """Read marks again, because another process may have set some; raises `OSError`."""
         past = self.num_blocks if past is None else past
-        found = bytearray(past - first)
+        content = bytearray(past - first)
         # The lock excludes `mark`: marks read before an eviction must not be recorded after it.
         with self._lock:
-            read_full(self._marks.fileno(), memoryview(found), first, os_io=self._os_io)
-            marks = np.frombuffer(found, np.uint8)
+            read_full(self._marks.fileno(), memoryview(content), first, os_io=self._os_io)
+            marks = np.frombuffer(content, np.uint8)
             self.marks[first:past] = np.where(marks <= WRITTEN, marks, MISSING)  # any other value is damage
 
     def write(self, block: int, data: NDArray[np.uint8]) -> None:
         """Write a block. On return it is on the device. Raises `OSError`."""
-        fd, offset, left = self._open_writer(), self.start_of(block), data.data
+        fd, offset, unwritten = self._open_writer(), self.start_of(block), data.data
         refusals = 0
-        while left:
+        while unwritten:
             try:
-                count = self._os_io.pwrite(fd, left, offset)
+                count = self._os_io.pwrite(fd, unwritten, offset)
             except OSError as error:
                 refusals += 1
                 if is_worth_repeating(error, refusals):
@@ -216,8 +224,8 @@ class MirroredFile:
                     raise
                 self._leave_direct(fd)
                 continue
-            left, offset, refusals = left[count:], offset + count, 0
-            if left:  # the rest after a short write may begin at an offset that O_DIRECT refuses
+            unwritten, offset, refusals = unwritten[count:], offset + count, 0
+            if unwritten:  # the rest after a short write may begin at an offset that O_DIRECT refuses
                 self._leave_direct(fd)
         self._os_io.kill_point("mirror.after_block_write")
         # The sync precedes the block's mark, which promises that the bytes are on the device.
@@ -238,7 +246,7 @@ class MirroredFile:
         self._os_io.kill_point("mirror.after_mark")
 
     def punch(self, block: int) -> None:
-        """Free the space of a block whose mark is already removed on the device; raises `OSError`."""
+        """Free the disk space of a block. Its mark must already be MISSING on the device. Raises `OSError`."""
         start, length = self.start_of(block), self.length_of(block)
         # The header stays, because it is never fetched.
         skipped = DATA_OFFSET if start == 0 else 0
@@ -261,7 +269,10 @@ class MirroredFile:
                 return
 
     def own(self, block: int) -> bool:
-        """Lock a block for eviction. Return False if another process uses it. This process must not share it."""
+        """Lock a block for eviction. Return False if another process uses it.
+
+        This process must not have it locked with `share`.
+        """
         try:
             self._os_io.lock_range(self._marks.fileno(), fcntl.LOCK_EX, block, 1)
         except BlockingIOError:
@@ -273,12 +284,12 @@ class MirroredFile:
     def claim(self, block: int) -> bool:
         """Lock a block for fetching. Return False if another process fetches it now."""
         with self._lock:
-            # These locks lie beyond the marks, in a range that no share or eviction locks.
+            # This lock's range lies beyond the marks, so it is independent of `share` and of evictions.
             return self.own(self.num_blocks + block)
 
     def unclaim(self, block: int) -> None:
         """Release the lock from `claim`; closing the file releases all such locks."""
-        # If this fails, other processes wait in vain, but only as long as for a request.
+        # If the release fails, other processes wait for this block, but not longer than for a request.
         with self._lock, suppress(OSError):
             if not self._marks.closed:
                 self.release(self.num_blocks + block, self.num_blocks + block + 1)
@@ -328,9 +339,9 @@ def _opened(path: Path, os_io: OsIO) -> FileIO:
 class FileCheck:
     """The check for one dataset file."""
 
-    array: ArrayRecord
-    header: bytes
-    is_sums: bool  # the file holds page checksums, not elements
+    array: ArrayRecord  # the entry in the commit record for the file's array
+    header: bytes  # the file's first page
+    is_sums: bool  # the file holds the array's page checksums, not its elements
 
     @property
     def pages_name(self) -> str | None:
@@ -342,13 +353,20 @@ class FileCheck:
         if data[:DATA_OFFSET].tobytes() != self.header:
             raise ChecksumError(
                 f"{url}: block 0: the header is not that of {self.array.dtype} of shape {self.array.shape}, as the "
-                "dataset's record says; the object is damaged or another one: upload the dataset again"
+                "dataset's record says; the object is damaged or was replaced: upload the dataset again"
             )
 
     def require_pages(
         self, file: MirroredFile, block: int, data: NDArray[np.uint8], sums: MirroredFile, url: str
     ) -> None:
-        """Check a block's pages against the checksums in the file ``sums``, which is completely stored.
+        """Check a fetched block's pages against the checksums in the file ``sums``, which is completely stored.
+
+        Parameters
+        ----------
+        file, block : the block's file and number
+        data : the block's bytes, page-aligned
+        sums : the file of page checksums
+        url : the object's URL, for messages
 
         Raises
         ------
@@ -374,7 +392,7 @@ class FileCheck:
 
     def is_sound(self, file: MirroredFile) -> bool:
         """Return True if the entire file equals the written file; raises `OSError`."""
-        digest, left = Digest(self.array.version), self.array.num_pages
+        digest, pages_left = Digest(self.array.version), self.array.num_pages
         buffer = aligned_bytes(min(file.block_bytes, file.size - DATA_OFFSET))
         sums = np.empty(buffer.size // PAGE_BYTES, np.uint64)
         for start in range(DATA_OFFSET, file.size, max(buffer.size, 1)):
@@ -382,7 +400,7 @@ class FileCheck:
             file.read(part.data, start)
             if self.is_sums:
                 words = part.view(np.uint64)
-                count = min(left, words.size)
+                count = min(pages_left, words.size)
                 digest.update(words[:count])
                 if words[count:].any():  # the padding must be zero, and no digest covers it
                     return False
@@ -390,7 +408,7 @@ class FileCheck:
                 count = part.size // PAGE_BYTES
                 checksum_pages(part, digest.num_pages, sums[:count], self.array.version)
                 digest.update(sums[:count])
-            left -= count
+            pages_left -= count
         return digest.hexdigest() == self.array.digest
 
 

@@ -1,8 +1,12 @@
-"""Object stores: the seam, the limits on requests, and the client that uses obstore.
+"""Object stores: their interface, the limits on requests, and the client that uses the library obstore.
 
-`Limits` are the bytes and requests per second that a user allows, shared by all threads. A web server's redirects are
-followed within its host and refused to another host. Errors have gloader's texts, because obstore's texts may hold
-signed queries, headers and key ids.
+An object store, such as S3 or a web server, holds files as objects below a URL. A mirror fetches a dataset's objects
+block by block. `ObjectStore` is its interface, and `ObstoreClient` the implementation. An ETag is the store's text that
+identifies an object's content: it changes when the object is replaced.
+
+`Limits` are the bytes and requests per second that a user allows, shared by all threads. `RedirectGuard` follows a web
+server's redirects within its host, and refuses redirects to another host. Errors have gloader's texts, because
+obstore's texts may hold signed queries, headers and key ids.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
-REQUEST_TIMEOUT_S: Final = 60.0  # per request, until its last byte
+REQUEST_TIMEOUT_S: Final = 60.0  # longest time for one request, until its last byte
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +79,7 @@ class ObjectStore(Protocol):
         ...
 
     def list(self, prefix: str = "", /) -> list[str]:
-        """Return the names in the folders ``prefix``, sorted. EINVAL if the store has no listing."""
+        """Return the names that begin with the folders ``prefix``, sorted. EINVAL if the store cannot list names."""
         ...
 
     def delete(self, name: str, /) -> None:
@@ -83,9 +87,9 @@ class ObjectStore(Protocol):
         ...
 
 
-# A store's expected rate for one machine: 6 to 20 Gb/s were measured on S3.
+# The expected rate of a store for one machine, in bytes per second. On S3, 6 to 20 Gb/s were measured.
 _LIKELY_BYTES_PER_S: Final = 1e9
-_BURST_S: Final = 0.25  # how much idle time a burst may use up
+_BURST_S: Final = 0.25  # seconds of idle time whose unused amount a burst may use
 _REQUESTS: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*req/s", re.IGNORECASE)
 _ALLOWED: Final = "bytes and requests a second, as in 500MB/s,3000req/s, or one of them"
 
@@ -93,9 +97,11 @@ _ALLOWED: Final = "bytes and requests a second, as in 500MB/s,3000req/s, or one 
 class TokenBucket:
     """A rate limit with short bursts. Thread-safe; serves requests in their order.
 
+    Each amount taken moves `_free_at` into the future by the time in which the rate refills the amount.
+
     Parameters
     ----------
-    per_s : rate per second, above 0
+    per_s : the rate: bytes or requests per second, above 0
     """
 
     def __init__(self, per_s: float) -> None:
@@ -182,7 +188,7 @@ def _bytes_of(part: str, text: str | None) -> float:
 
 
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
-_MOST_HOPS: Final = 10  # like obstore
+_MOST_REDIRECTS: Final = 10  # redirects to follow for one object, as many as obstore follows
 
 
 class RedirectGuard:
@@ -229,26 +235,26 @@ class RedirectGuard:
 
     def _other_host(self, url: str) -> str | None:
         """Return the URL at another host to which ``url`` leads, or None."""
-        for _ in range(_MOST_HOPS):
+        for _ in range(_MOST_REDIRECTS):
             request = Request(url, headers=self._headers, method="HEAD")  # noqa: S310 - http and https alone
             response = self._opener.open(request, timeout=self._timeout_s)
             with response:
-                place = response.headers.get("Location")
-            found = urljoin(url, place or url)
+                location = response.headers.get("Location")
+            target = urljoin(url, location or url)
             # No client follows a redirect to another scheme.
-            if response.status not in _REDIRECTS or urlsplit(found).scheme not in {"http", "https"}:
+            if response.status not in _REDIRECTS or urlsplit(target).scheme not in {"http", "https"}:
                 return None
-            if not _is_same_host(url, found):
-                return found
-            url = found
+            if not _is_same_host(url, target):
+                return target
+            url = target
         return None
 
 
 def _is_same_host(first: str, second: str) -> bool:
     """Return True if two URLs belong to one server; https may replace http. Pure."""
-    one, other = urlsplit(first), urlsplit(second)
-    is_upgrade = (one.scheme, other.scheme) == ("http", "https")
-    return one.hostname == other.hostname and (is_upgrade or _port(first) == _port(second))
+    before, after = urlsplit(first), urlsplit(second)
+    is_upgrade = (before.scheme, after.scheme) == ("http", "https")
+    return before.hostname == after.hostname and (is_upgrade or _port(first) == _port(second))
 
 
 def _port(url: str) -> int:
@@ -273,12 +279,13 @@ _ADVICE: Final = {
     errno.EBUSY: "the store asks to slow down; allow fewer requests with --object-requests or --object-limit",
     errno.ETIMEDOUT: "it took too long; check the network, or allow fewer requests with --object-requests",
     errno.ECONNRESET: "the connection failed; check the network and the endpoint",
-    errno.EIO: "the store has an error of its own; try again later",
+    errno.EIO: "the store reports an internal error; try again later",
     errno.ENOENT: "there is no such object; check the URL",
     errno.EACCES: "permission denied; check the credentials that the environment names, and what they may read",
-    errno.ESTALE: "it was replaced since it was first seen; open the dataset again",
+    errno.ESTALE: "the object was replaced after the dataset was opened; open the dataset again",
     errno.EINVAL: "the store refuses the request; check the URL and the settings in the environment",
 }
+# errno and reason for an exception of obstore, by the exception's class name.
 _BY_NAME: Final = {
     "FileNotFoundError": (errno.ENOENT, "not found"),
     "PermissionError": (errno.EACCES, "permission denied"),
@@ -286,8 +293,9 @@ _BY_NAME: Final = {
     "PermissionDeniedError": (errno.EACCES, "permission denied"),
     "UnauthenticatedError": (errno.EACCES, "not authenticated"),
     "NotSupportedError": (errno.EINVAL, "not supported, such as ranges of bytes by a web server"),
-    "InvalidPathError": (errno.EINVAL, "no name of an object"),
+    "InvalidPathError": (errno.EINVAL, "invalid object name"),
 }
+# errno and reason for an exception of obstore, by words in its text.
 _BY_WORDS: Final = {
     "UnexpectedRange": (errno.ESTALE, "the object is shorter than it was"),
     "StartTooLarge": (errno.ESTALE, "the object is shorter than it was"),
@@ -356,9 +364,9 @@ def _errno_of_status(status: int) -> int:
 
 T = TypeVar("T")
 
-_PART_BYTES: Final = 16 * 2**20  # per part in an upload: S3 takes 10,000 parts, so up to 160 GB
-_STALL_S: Final = 20.0  # longest wait without any byte
-_CONNECT_S: Final = 5.0
+_PART_BYTES: Final = 16 * 2**20  # bytes per part in an upload: S3 takes 10,000 parts, so objects up to 160 GB
+_STALL_S: Final = 20.0  # longest wait for the next byte
+_CONNECT_S: Final = 5.0  # longest wait for a connection
 
 
 def open_objects(url: str, *, timeout_s: float = REQUEST_TIMEOUT_S, redirects: bool = False) -> ObjectStore:
@@ -450,9 +458,7 @@ class ObstoreClient:
     def head(self, name: str, /) -> ObjectFacts | None:
         """Return the facts, as `ObjectStore.head`."""
         try:
-            return _facts(
-                self._asked(StoreReadError, name, "asking for it", lambda: self._patient.head(name))
-            )
+            return _facts(self._call(StoreReadError, name, "asking for it", lambda: self._patient.head(name)))
         except StoreReadError as error:
             if error.errno == errno.ENOENT:
                 return None
@@ -461,13 +467,13 @@ class ObstoreClient:
     def read(self, name: str, /, *, max_bytes: int) -> tuple[bytes, ObjectFacts]:
         """Read, as `ObjectStore.read`."""
 
-        def act() -> tuple[bytes, ObjectFacts]:
+        def request() -> tuple[bytes, ObjectFacts]:
             result = self._patient.get(name)
             facts = _facts(result.meta)
             # The size is known before the bytes are requested.
             return b"" if facts.size > max_bytes else bytes(result.bytes()), facts
 
-        data, facts = self._asked(StoreReadError, name, "reading it", act)
+        data, facts = self._call(StoreReadError, name, "reading it", request)
         if facts.size > max_bytes:
             text = (
                 f"the object has {facts.size} bytes, at most {max_bytes} are expected: it is something else"
@@ -479,16 +485,16 @@ class ObstoreClient:
         """Return the bytes, as `ObjectStore.get`."""
         doing = f"reading bytes {start} to {start + length - 1}"
         options: dict[str, Any] = {"range": (start, start + length)}
-        # By RFC 9110 a weak tag never matches. The answer's own tag is always compared.
+        # By RFC 9110 a weak tag, which begins with W/, never matches. So the answer's tag is compared below as well.
         if etag.startswith('"'):
             options["if_match"] = etag
 
-        def act() -> tuple[Buffer, ObjectFacts]:
+        def request() -> tuple[Buffer, ObjectFacts]:
             result = self._once.get(name, options=options)
             facts = _facts(result.meta)
             return b"" if facts.etag != etag else result.bytes(), facts
 
-        data, facts = self._asked(StoreReadError, name, doing, act)
+        data, facts = self._call(StoreReadError, name, doing, request)
         if facts.etag != etag:
             raise refusal(StoreReadError, errno.ESTALE, self._url_of(name), f"{doing} failed (another ETag)")
         return data
@@ -499,7 +505,7 @@ class ObstoreClient:
         has_parts = not self.url.startswith("http")
         options: dict[str, Any] = {} if has_parts else {"use_multipart": False}
         content = source if has_parts or isinstance(source, Path | bytes) else b"".join(source)
-        self._asked(
+        self._call(
             StoreWriteError,
             name,
             "writing it",
@@ -509,15 +515,15 @@ class ObstoreClient:
     def list(self, prefix: str = "", /) -> list[str]:
         """Return the names, as `ObjectStore.list`."""
 
-        def act() -> list[str]:
+        def request() -> list[str]:
             return sorted(entry["path"] for entry in self._patient.list(prefix or None).collect())
 
-        return self._asked(StoreReadError, prefix, "listing it", act)
+        return self._call(StoreReadError, prefix, "listing it", request)
 
     def delete(self, name: str, /) -> None:
         """Delete, as `ObjectStore.delete`."""
         try:
-            self._asked(StoreWriteError, name, "removing it", lambda: self._patient.delete(name))
+            self._call(StoreWriteError, name, "removing it", lambda: self._patient.delete(name))
         except StoreWriteError as error:
             if error.errno != errno.ENOENT:
                 raise
@@ -528,17 +534,18 @@ class ObstoreClient:
     def _url_of(self, name: str) -> str:
         return f"{self.url}/{name}" if name else self.url
 
-    def _asked(
+    def _call(
         self,
         kind: type[StoreReadError | StoreWriteError],
         name: str,
         doing: str,
-        act: Callable[[], T],
+        request: Callable[[], T],
     ) -> T:
+        """Return the result of ``request``, a call to obstore about the object ``name``; raise errors of ``kind``."""
         if self._guard is not None:
             self._guard.require_direct(name)
         try:
-            return act()
+            return request()
         except Exception as error:  # noqa: BLE001 - any error's text may hold a signed query
             failure = store_error(kind, self._url_of(name), doing, error)
         # The error is raised outside the block, so that the library's text is not shown as its context.

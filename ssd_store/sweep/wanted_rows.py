@@ -1,4 +1,13 @@
-"""The rows that a sweep brings to each batch, four bytes each, and the file's pages that hold these rows."""
+"""The rows that a sweep brings to each batch, and the file's pages that hold these rows.
+
+This is the step before a sweep: `collect_rows` lists each batch's missing rows in a `WantedRows`, and marks the pages
+of 4 KiB that the sweep must read. Ids take four bytes each if the store allows.
+
+Rows may come from other machines instead of the file. `ArrivalLayout` describes such rows as a virtual file:
+
+- A run is a stretch of ascending rows that one machine sends in one round.
+- A slot is a place with the bytes of one row. Slots are numbered in the order of arrival, and replace row ids.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +36,12 @@ if TYPE_CHECKING:
 class WantedRows:
     """The missing rows of S batches, one list after another, and the pages that hold them."""
 
-    ids: NDArray[Any]  # (K,) int32, or int64 if the store has too many rows for int32
+    # (K,) row ids, or slots of arriving rows; int32, or int64 if there are too many for int32
+    ids: NDArray[Any]
     bounds: IdArray  # (S + 1,) each batch's start in `ids`
-    pages: NDArray[np.uint64]  # one bit for each page in the store's file
+    pages: NDArray[np.uint64]  # one bit for each page in the (virtual) file, set for needed pages
     num_pages: int  # P
-    digests: NDArray[np.uint64]  # (S,) digest over each batch's rows, see `rows_digest`
+    digests: NDArray[np.uint64]  # (S,) digest over each batch's row ids, see `rows_digest`
 
     @property
     def counts(self) -> IdArray:
@@ -41,34 +51,37 @@ class WantedRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ArrivalOrder:
-    """The order in which stretches of rows arrive: the part of a layout that reading back needs."""
+    """The order in which runs of rows arrive. Reading a pack back needs only this part of an `ArrivalLayout`."""
 
-    first_row: IdArray  # (Q,) first rows of the non-empty runs, ascending
-    in_turn: IdArray  # (Q,) the runs' numbers, in the order of arrival
+    first_row: IdArray  # (Q,) first row of each run that is not empty, ascending
+    run_order: IdArray  # (Q,) positions in `first_row`, in the order of arrival
 
     def begins(self, rows: NDArray[Any]) -> IdArray:
         """Return (Q + 1,) each run's start in ``rows``, which ascend and all arrive. Pure."""
         return np.append(np.searchsorted(rows, self.first_row), len(rows))
 
     def positions(self, rows: IdArray) -> IdArray:
-        """Return (M,) positions in ``rows`` (M,) by order of arrival; ``rows`` ascend and all arrive. Pure."""
+        """Return the positions (M,) that put ``rows`` (M,) into the order of arrival. Pure.
+
+        The rows ascend, and all of them arrive.
+        """
         positions = np.empty(len(rows), np.int64)
-        _list_positions(self.begins(rows), self.in_turn, positions)
+        _list_positions(self.begins(rows), self.run_order, positions)
         return positions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ArrivalLayout:
-    """The layout of arriving rows. A slot is a place with R bytes; slots count in the order of arrival.
+    """The layout of arriving rows in runs and slots, as in the module's text.
 
-    A run is one owner's rows in one round: a stretch of ``rows``. It begins on a page, so slots between two runs may be
+    A run holds the rows of one owner, a machine, in one round. It begins on a page, so slots between two runs may be
     empty.
     """
 
     rows: NDArray[Any]  # (K,) int32 or int64, ascending, without repeats: all arriving rows
     bounds: IdArray  # (Q + 1,) ascending: run q is rows[bounds[q]:bounds[q + 1]], and may be empty
-    first_slot: IdArray  # (Q,) each run's first slot; not ascending, because owners take turns
-    num_slots: int
+    first_slot: IdArray  # (Q,) each run's first slot; not ascending, because each owner sends in every round
+    num_slots: int  # slots in all runs, with the empty slots between them
     row_bytes: int  # R
 
     @property
@@ -77,7 +90,7 @@ class ArrivalLayout:
         has_rows = np.diff(self.bounds) > 0
         return ArrivalOrder(
             first_row=self.rows[self.bounds[:-1][has_rows]].astype(np.int64),
-            in_turn=np.argsort(self.first_slot[has_rows], kind="stable"),
+            run_order=np.argsort(self.first_slot[has_rows], kind="stable"),
         )
 
     def slots(self, rows: IdArray) -> NDArray[Any]:
@@ -100,12 +113,12 @@ class ArrivalLayout:
         begins, slots = order.begins(rows), np.empty(len(rows), id_dtype(self.num_slots))
         has_rows = np.diff(self.bounds) > 0
         missing = 0 if len(rows) else -1
-        if len(order.in_turn):
+        if len(order.run_order):
             begins[0] = 0  # rows before the first arriving row are searched in the first run, and not found
             missing = _list_slots(
                 rows,
                 begins,
-                order.in_turn,
+                order.run_order,
                 self.rows,
                 self.bounds[:-1][has_rows],
                 self.bounds[1:][has_rows],
@@ -128,7 +141,7 @@ def collect_rows(
     cancellation: Cancellation,
     layout: ArrivalLayout | None = None,
 ) -> WantedRows:
-    """Collect each batch's rows, once, and mark their pages.
+    """List each batch's rows, batch after batch, and mark the pages that hold them.
 
     Parameters
     ----------
@@ -145,18 +158,18 @@ def collect_rows(
     ChannelClosedError
         The work was cancelled.
     """
-    num_places = num_rows if layout is None else layout.num_slots
-    num_pages = -(-num_places * row_bytes // ALIGNMENT)
-    ids = np.empty(0, id_dtype(num_places))
+    num_ids = num_rows if layout is None else layout.num_slots
+    num_pages = -(-num_ids * row_bytes // ALIGNMENT)
+    ids = np.empty(0, id_dtype(num_ids))
     bounds = np.zeros(len(misses) + 1, np.int64)
     pages = empty_bits(num_pages)
     digests = np.empty(len(misses), np.uint64)
     for batch in range(len(misses)):
         cancellation.raise_if_set(f"collecting the missing rows of batch {batch}")
-        # The plan is read once: each access decodes the list, and four bytes per row are kept.
+        # Each access to ``misses`` decodes the batch's list anew, so there is one access.
         rows = checked_rows(misses[batch], batch, num_rows)
         start, end = int(bounds[batch]), int(bounds[batch]) + rows.shape[0]
-        # The system's page tables grow the array in place, without a copy. The first size assumes equal batches.
+        # The system grows a large array in place, without a copy. The first size assumes batches of equal length.
         if end > ids.shape[0]:
             ids.resize(max(end, len(misses) * rows.shape[0] * (batch == 0)), refcheck=False)
         ids[start:end] = rows if layout is None else layout.slots(rows)
@@ -233,10 +246,13 @@ def rows_digest(rows: IdArray) -> np.uint64:
 
 @njit(cache=True, nogil=True)
 def first_at_least(ids: NDArray[Any], begin: int, end: int, row: int) -> int:
-    """Return the first position from ``begin`` on whose id is ``row`` or more, or ``end``; ids ascend."""
+    """Return the first position from ``begin`` on whose id is ``row`` or more, or ``end``; ids ascend.
+
+    A galloping search: steps double until they pass the row, then a binary search ends it. Callers search ascending
+    rows, so the next row is near.
+    """
     step = np.int64(1)
     low, high = np.int64(begin), np.int64(begin)
-    # Steps double, then halve: rows are searched in order, so the next row is near.
     while high < end and ids[high] < row:
         low = high + 1
         high += step
@@ -253,12 +269,12 @@ def first_at_least(ids: NDArray[Any], begin: int, end: int, row: int) -> int:
 
 @njit(cache=True, nogil=True)
 def first_wrong(rows: IdArray, num_rows: int) -> int:
-    """Return the first position at which rows stop ascending within 0..num_rows - 1, or -1."""
-    last = np.int64(-1)
+    """Return the first position at which a row does not ascend or lies outside 0..num_rows - 1, or -1."""
+    previous = np.int64(-1)
     for i in range(rows.shape[0]):
-        if rows[i] <= last or rows[i] >= num_rows:
+        if rows[i] <= previous or rows[i] >= num_rows:
             return i
-        last = rows[i]
+        previous = rows[i]
     return -1
 
 
@@ -288,9 +304,9 @@ def count_bits(bits: NDArray[np.uint64]) -> int:
     """Return the number of set bits."""
     count = 0
     for word in bits:
-        left = word
-        while left != np.uint64(0):
-            left &= left - np.uint64(1)
+        remaining = word
+        while remaining != np.uint64(0):
+            remaining &= remaining - np.uint64(1)  # clears the lowest set bit
             count += 1
     return count
 
@@ -313,24 +329,25 @@ def list_bits(bits: NDArray[np.uint64], out: NDArray[Any]) -> None:
 @njit(cache=True, nogil=True)
 def next_bit(bits: NDArray[np.uint64], start: int, limit: int) -> int:
     """Return the first set bit in ``start`` to ``limit - 1``, or ``limit``."""
-    at = np.int64(start)
-    while at < limit:
-        word = bits[at >> 6] >> np.uint64(at & 63)
-        # With few misses holes are long, so a step skips 64 pages.
+    bit = np.int64(start)
+    while bit < limit:
+        word = bits[bit >> 6] >> np.uint64(bit & 63)
+        # With few misses holes are long, so a step skips the rest of a word.
         if word == np.uint64(0):
-            at = (at | 63) + 1
+            bit = (bit | 63) + 1
             continue
         while not word & np.uint64(1):
             word >>= np.uint64(1)
-            at += 1
+            bit += 1
         break
-    return to_int(min(at, limit))
+    return to_int(min(bit, limit))
 
 
 @njit(cache=True, nogil=True)
-def _list_positions(begins: IdArray, in_turn: IdArray, positions: IdArray) -> None:
+def _list_positions(begins: IdArray, run_order: IdArray, positions: IdArray) -> None:
+    """Write the positions of all rows, run after run, in the order of arrival."""
     count = 0
-    for run in in_turn:
+    for run in run_order:
         for i in range(begins[run], begins[run + 1]):
             positions[count] = i
             count += 1
@@ -340,7 +357,7 @@ def _list_positions(begins: IdArray, in_turn: IdArray, positions: IdArray) -> No
 def _list_slots(
     rows: IdArray,
     begins: IdArray,
-    in_turn: IdArray,
+    run_order: IdArray,
     arriving: NDArray[Any],
     first: IdArray,
     past: IdArray,
@@ -353,14 +370,14 @@ def _list_slots(
     ----------
     rows : (M,) ascending
     begins : (Q + 1,) start of each run's rows in ``rows``
-    in_turn : (Q,) runs in the order of arrival
+    run_order : (Q,) run numbers in the order of arrival
     arriving : (K,) all arriving rows, ascending
     first, past : (Q,) each run's begin and end in ``arriving``
     first_slot : (Q,) each run's first slot
     slots : (M,) written
     """
     count = 0
-    for run in in_turn:
+    for run in run_order:
         low, end = first[run], past[run]
         shift = first_slot[run] - first[run]
         for i in range(begins[run], begins[run + 1]):

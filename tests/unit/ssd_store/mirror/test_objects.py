@@ -143,7 +143,7 @@ def require_no_secrets(error):
         ("whole", errno.EINVAL, "ranges of bytes"),
         ("short", errno.ESTALE, "shorter"),
         ("other-range", errno.ESTALE, "it was replaced"),
-        ("range-of-nothing", errno.EIO, "an error of its own"),
+        ("range-of-nothing", errno.EIO, "reports an internal error"),
         ("nameless", errno.ESTALE, "another ETag"),
         ("loop", errno.ECONNRESET, "check the network and the endpoint"),
         ("file", errno.EINVAL, "HTTP 302"),
