@@ -1,7 +1,12 @@
 """A store of feature rows (N, F): written to the SSD, read from it with every byte verified, or held in memory.
 
 `FeatureWriter` writes a new store, `FeatureStore` reads its rows, and `RamFeatures` has the same interface over an
-array.
+array. The terms of a read:
+
+- A page is 4 KiB of the file, with a checksum. An extent is one aligned read, which may cover several rows and the
+  holes between them.
+- The bounce memory receives the bytes of an extent. They are verified there, and then copied to the caller's array.
+- A lane is the bounce memory with its threads or its io_uring ring.
 """
 
 from __future__ import annotations
@@ -46,8 +51,8 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-FEATURES: Final = "features"
-FEATURE_STORE: Final = "feature_store"
+FEATURES: Final = "features"  # name of the array in a stand-alone store
+FEATURE_STORE: Final = "feature_store"  # kind of the store in its commit record
 
 
 class FeatureWriter:
@@ -88,7 +93,7 @@ class FeatureWriter:
         self._column: FeatureColumnWriter | None = None
 
     def __enter__(self) -> Self:
-        """Store the path and check the space.
+        """Create the directory under a temporary name, and check the free space.
 
         Raises
         ------
@@ -206,9 +211,11 @@ class RamFeatures:
         """Do nothing, because the array belongs to its creator."""
 
 
-MAX_EXTENT_BYTES = 256 * 1024  # the default bounce memory holds 31 such reads in flight
+MAX_EXTENT_BYTES = (
+    256 * 1024
+)  # longest extent, if a row is shorter; the default bounce memory holds 31 of them
 _WHEN_CLOSED = "the store is closed; open it again"
-_LOAD_BYTES = 4 * 2**20  # bytes per read when all rows are read
+_LOAD_BYTES = 4 * 2**20  # bytes of rows per call when many rows are loaded or verified
 
 
 @near_attributes
@@ -335,8 +342,8 @@ class FeatureStore:
             "read" checks each page against its checksum at each read, "open" all pages once, now. "off" never checks:
             damage on the device then goes unnoticed.
         direct : {"auto", "require", "off"}
-            "auto" bypasses the page cache if the file system can; "require" fails if it cannot; "off" does not bypass
-            it.
+            "auto" bypasses the page cache if the file system can. "require" raises an error if it cannot. "off" reads
+            through the page cache.
         queue_depth : int, optional
             Requests in flight. The default with io_uring is the remembered profile's depth, or 256 without a profile;
             with threads it is 16.
@@ -344,8 +351,8 @@ class FeatureStore:
             Longest hole between two needed pages that a read bridges instead of another request. The default is the
             remembered profile's value. Without a profile it is 8 KiB, and 0 for rows of a page or more.
         ring_bytes : int
-            Bounce memory, which the read bytes pass on their way to the caller's array. 8 MiB by default; at least a
-            row and the pages in which it begins and ends.
+            Bytes of bounce memory; 8 MiB by default. It grows if a row, with the pages in which it begins and ends,
+            does not fit.
 
         Raises
         ------
@@ -370,7 +377,7 @@ class FeatureStore:
             except BaseException:
                 file.close()
                 raise
-        if settings.verify == "open":  # closes the store if it fails
+        if settings.verify == "open":
             store._verify_all()
         return store
 
@@ -381,7 +388,7 @@ class FeatureStore:
 
     @property
     def held(self) -> tuple[int, int]:
-        """The first local row, and the last plus one. A part of a dataset has only some rows."""
+        """The first row on this machine, and the last plus one. One part of a divided dataset has only some rows."""
         held = self._rows.held
         return (0, self.num_rows) if held is None else (held.first, held.past)
 
@@ -551,8 +558,7 @@ class FeatureStore:
         if self._rows.held is not None and ids.shape[0]:  # this check precedes the first read
             self.require_here(int(ids.min()), int(ids.max()) + 1)
         num_bytes = ids.shape[0] * self.row_bytes
-        # The memory begins on a page. Rows whose size is a power of two then touch no more cache lines, or lines of the
-        # link, than they fill.
+        # The memory begins on a page. Rows whose size is a power of two then touch no more cache lines than they fill.
         memory = aligned_bytes(num_bytes) if into is None else into[:num_bytes]
         array = memory.view(self.dtype).reshape(ids.shape[0], self.dim)
         step = max(1, _LOAD_BYTES // self.row_bytes)
@@ -563,7 +569,7 @@ class FeatureStore:
 
     def close(self) -> None:
         """Wait for the read in progress and release everything. Idempotent."""
-        # The close takes a turn in the lane, because the current read uses the file. Only one of two closers closes it.
+        # The lane closes the file, because only the lane knows when the read in progress has ended.
         self._lane.close(self._file)
 
     def __enter__(self) -> Self:
@@ -575,7 +581,7 @@ class FeatureStore:
         self.close()
 
     def _verify_all(self) -> None:
-        """Read and verify every row once; later reads then need no verification."""
+        """Read and verify every row once; later reads then need no verification. Closes the store on an error."""
         step = max(1, _LOAD_BYTES // self.row_bytes)
         scratch = np.empty((min(step, self.num_rows), self.dim), self.dtype)
         try:

@@ -1,6 +1,11 @@
 """Probes of a device: timed reads and writes for one to three seconds, on an existing or a new file.
 
-A load repeats reads or writes until its rate is steady. Two parallel loads show how reads and writes share the device.
+A probe measures the rates for a `DeviceProfile`, from which the cost model predicts the time of each I/O strategy.
+
+- A load repeats one kind of request: `ReadLoad` reads, `WriteLoad` writes.
+- A step is a part of a load between two readings of the clock.
+- A phase is a number of steps that last a given time. Phases are repeated until two in a row have about the same rate.
+- A sweep is a load of large reads in file order. Two parallel loads show how they share the device.
 """
 
 from __future__ import annotations
@@ -40,13 +45,13 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-_MAX_THREADS: Final = 32
+_MAX_THREADS: Final = 32  # threads of a load without io_uring
 # A device, or its host, may be faster for a moment than in the long run. So a measurement is repeated in phases until
 # two consecutive phases agree, or a limit is reached. Later runs correct the rates for slower changes.
-_MOST_PHASES: Final = 5
+_MOST_PHASES: Final = 5  # phases in one measurement
 _STEADY: Final = 0.85  # two phases agree if the slower one reaches this share of the faster one
-_MOST_S: Final = 6.0  # longest measurement, in phases; ends the probe of a device that stalls
-_SETTLED: Final = 1 / 8  # shortest step, relative to a phase; keeps the effect of its start and end small
+_MOST_S: Final = 6.0  # longest measurement, as a multiple of a phase's seconds; for a device that stalls
+_SETTLED: Final = 1 / 8  # shortest step, as a share of a phase; keeps the effect of its start and end small
 # Most reads in the first step. A device with hundreds of reads per second would take seconds for more.
 _FEW: Final = 32
 # Bounds for the combined rate of two loads: 2 means that neither slows the other down. A result outside the bounds is
@@ -60,10 +65,10 @@ class ReadLoad:
     Parameters
     ----------
     fd : the open file
-    extents : the reads, made in this order and repeated from the beginning
+    extents : the reads, all of one length, made in this order and repeated from the beginning
     memory : (>= depth * length,) uint8, page-aligned; overwritten
     depth : reads in flight
-    most : reads per step
+    most : most reads per step
 
     Raises
     ------
@@ -88,7 +93,7 @@ class ReadLoad:
             raise
 
     def settled(self, seconds: float) -> Self:
-        """Lengthen the steps until they suit phases of ``seconds``; return this load."""
+        """Double the reads per step until a step takes an eighth of a phase of ``seconds``; return this load."""
         while self.step_seconds() < seconds * _SETTLED and self._batch < self._most:
             self._batch *= 2
         return self
@@ -185,30 +190,33 @@ def steady_rate(step: Callable[[], int], *, seconds: float) -> float:
 
     Parameters
     ----------
-    step : does a part of the load and returns its amount
+    step : does one step of the load and returns its amount, such as reads or bytes
     seconds : shortest duration of a phase
     """
-    before, start = math.inf, perf_counter()
+    previous, start = math.inf, perf_counter()  # the previous phase's rate
     for _ in range(_MOST_PHASES):
         done, began = 0, perf_counter()
         while (passed := perf_counter() - began) < seconds:
             done += step()
         rate = done / passed
-        if min(rate, before) >= _STEADY * max(rate, before):
-            return (before + rate) / 2
-        before = rate
+        if min(rate, previous) >= _STEADY * max(rate, previous):
+            return (previous + rate) / 2
+        previous = rate
         if perf_counter() - start > _MOST_S * seconds:
             break
     # No two phases agreed. The last one is the best prediction.
-    return before
+    return previous
 
 
 def shares_together(one: Callable[[], int], other: Callable[[], int], *, seconds: float) -> float:
-    """Return the combined rate of two parallel loads, relative to running them in turn; 1 means no gain.
+    """Return the combined rate of two parallel loads, relative to running them one after the other.
+
+    The result is the sum of both loads' rates in parallel, each as a share of its rate alone. 1 means no gain, and 2
+    that neither load slows the other down.
 
     Parameters
     ----------
-    one, other : do a part of a load, each in its own thread, and return its amount
+    one, other : do one step of a load, each in a separate thread, and return its amount
     seconds : time for each load alone, and for both together
     """
 
@@ -221,8 +229,8 @@ def shares_together(one: Callable[[], int], other: Callable[[], int], *, seconds
     alone = [rate(one), rate(other)]
     tasks = [partial(rate, one), partial(rate, other)]
     together = run_together(tasks, threads=2, name="gloader-probe")
-    gained = sum(both / apart for both, apart in zip(together, alone, strict=True))
-    return min(max(gained, _LEAST_TOGETHER), _MOST_TOGETHER)
+    combined = sum(parallel / single for parallel, single in zip(together, alone, strict=True))
+    return min(max(combined, _LEAST_TOGETHER), _MOST_TOGETHER)
 
 
 def read_job(extents: Extents, memory: Any, first: int, past: int) -> ReadJob:
@@ -246,16 +254,16 @@ def read_job(extents: Extents, memory: Any, first: int, past: int) -> ReadJob:
 
 
 CHUNK_BYTES: Final = 4 * 2**20  # bytes of a write
-# Queue depths to try for 4 KiB reads, in ascending order. The probe takes the first depth that the next one hardly
-# exceeds. The other depths keep as many bytes in flight as the reads of batches and sweeps.
+# Queue depths (reads in flight) to try for 4 KiB reads, in ascending order. The probe takes the first depth that the
+# next one hardly exceeds.
 DEPTHS: Final = (64, 256, 1024)
-WIDE_DEPTH: Final = 64
-_SEQUENTIAL_DEPTH: Final = 16
+WIDE_DEPTH: Final = 64  # random reads of 64 KiB in flight, as when batches are read
+_SEQUENTIAL_DEPTH: Final = 16  # reads in file order in flight, as in a sweep
 _MIXED_DEPTH: Final = 256  # random reads in flight during a sweep
-_RANDOM_BATCH, _SEQUENTIAL_BATCH = 8192, 256  # most reads between two clock readings
-_RANDOM_PLACES: Final = 2**17  # more reads than a phase makes
+_RANDOM_BATCH, _SEQUENTIAL_BATCH = 8192, 256  # most reads in a step
+_RANDOM_PLACES: Final = 2**17  # offsets drawn for a random load; more reads than a phase makes
 _WORTH: Final = 1.05  # least gain of a deeper queue, so that noise does not decide between equal depths
-_LONE_READS: Final = 32
+_LONE_READS: Final = 32  # reads whose median is the latency
 _LONGEST_WAIT_S: Final = 0.01  # a thread's longest wait for a core
 
 
@@ -316,7 +324,7 @@ class ProbedFile:
     """A part of an open file for timed reads, and the memory for their bytes. Every method may raise `OSError`."""
 
     fd: int
-    num_bytes: int
+    num_bytes: int  # size of the part
     memory: Any  # uint8, page-aligned, with room for all reads in flight; overwritten
     start: int = 0  # first byte in the file, a multiple of 4096
 
@@ -333,7 +341,12 @@ class ProbedFile:
             return steady_rate(load.settled(seconds).step, seconds=seconds)
 
     def best_depth(self, *, seconds: float) -> tuple[float, int]:
-        """Return the sustained 4 KiB reads per second, and the queue depth for them; ``seconds`` per phase."""
+        """Return the sustained 4 KiB reads per second, and the queue depth that reaches them.
+
+        Parameters
+        ----------
+        seconds : time per phase
+        """
         best_rate, best_depth = 0.0, DEPTHS[0]
         for depth in DEPTHS:
             rate = self.random_reads(depth=depth, seconds=seconds)
@@ -350,7 +363,7 @@ class ProbedFile:
             return median(load.step_seconds() for _ in range(_LONE_READS))
 
     def sequential_reads(self, *, seconds: float) -> float:
-        """Return the sustained bytes per second for large reads in file order; ``seconds`` per phase."""
+        """Return the sustained bytes per second for large reads in file order; a phase takes ``seconds``."""
         with self.sweep_load(self.memory) as load:
             return steady_rate(load.settled(seconds).step, seconds=seconds) * SEQUENTIAL_BYTES
 
@@ -370,9 +383,14 @@ class ProbedFile:
     def random_load(
         self, memory: Any, *, read_bytes: int = ALIGNMENT, depth: int, most: int = _RANDOM_BATCH
     ) -> ReadLoad:
-        """Return a load of random reads in this part; parameters as in `ReadLoad`.
+        """Return a load of random reads in this part.
 
-        The places differ in each call, because the device's cache may hold those of earlier calls.
+        Each call draws new offsets, because the device's cache may hold the bytes of earlier calls.
+
+        Parameters
+        ----------
+        memory, depth, most : as in `ReadLoad`
+        read_bytes : bytes per read, a multiple of 4096
         """
         places = self.num_bytes // read_bytes
         chosen = np.random.default_rng().integers(0, places, min(_RANDOM_PLACES, places))
@@ -395,7 +413,7 @@ def bare_extents(offset: IdArray, length: int) -> Extents:
 
 
 def noise(memory: Any) -> Any:
-    """Fill a chunk of ``memory`` with random bytes and return it: some devices compress data or drop zeros."""
+    """Fill a chunk of ``memory`` with random bytes and return it, because some devices compress data or drop zeros."""
     chunk = memory[:CHUNK_BYTES]
     chunk[:] = np.random.default_rng(0).integers(0, 256, CHUNK_BYTES, dtype=np.uint8)
     return chunk
@@ -403,10 +421,12 @@ def noise(memory: Any) -> Any:
 
 # A phase of 0.2 s predicts the rate of the next five seconds to 7% (median; 19% in one case in ten), on a virtual disk
 # whose rate varies by a third within half a minute; 0.8 s predicts it to 6%. Later runs correct slower changes.
-PHASE_S: Final = 0.08
-_MIXED_S: Final = 0.06
+PHASE_S: Final = 0.08  # seconds of a phase: a compromise with the duration of the probe
+_MIXED_S: Final = 0.06  # seconds of each measurement in `shares_together`
 _FILE_BYTES: Final = 256 * 2**20  # largest size of a new file
-_BESIDE_BYTES: Final = 64 * 2**20  # largest size of a second file, overwritten during a sweep over the first
+_SECOND_FILE_BYTES: Final = (
+    64 * 2**20
+)  # largest size of a second file, overwritten during a sweep over the first
 
 
 def probe_file(path: Path, start: int, num_bytes: int, os_io: OsIO) -> DeviceProfile:
@@ -441,17 +461,17 @@ def probe_folder(folder: Path, os_io: OsIO) -> DeviceProfile:
     fd, is_direct = open_scratch(folder, os_io)
     try:
         size, write_rate = _fill(fd, memory, os_io)
-        found = _measured(fd, size, start=0, is_direct=is_direct)
-        beside, _ = open_scratch(folder, os_io)
+        profile = _measured(fd, size, start=0, is_direct=is_direct)
+        second_fd, _ = open_scratch(folder, os_io)
         try:
-            writes = WriteLoad(beside, noise(memory), os_io=os_io)
-            filled, _ = writes.fill(seconds=PHASE_S, max_bytes=min(_BESIDE_BYTES, _FILE_BYTES))
-            mixed = _mixed_writes(fd, (0, size), beside, filled, memory, os_io)
+            writes = WriteLoad(second_fd, noise(memory), os_io=os_io)
+            filled, _ = writes.fill(seconds=PHASE_S, max_bytes=min(_SECOND_FILE_BYTES, _FILE_BYTES))
+            mixed = _mixed_writes(fd, (0, size), second_fd, filled, memory, os_io)
         finally:
-            close_quietly(beside, os_io=os_io)
+            close_quietly(second_fd, os_io=os_io)
     finally:
         close_quietly(fd, os_io=os_io)
-    return replace(found, write_bytes_per_s=write_rate, mixed_writes=mixed, is_scratch=True)
+    return replace(profile, write_bytes_per_s=write_rate, mixed_writes=mixed, is_scratch=True)
 
 
 def probe_writes(
@@ -485,26 +505,36 @@ def probe_writes(
 
 
 def _fill(fd: int, memory: Any, os_io: OsIO) -> tuple[int, float]:
+    """Fill a new file; return its bytes and the bytes per second."""
     writes = WriteLoad(fd, noise(memory), os_io=os_io)
     return writes.fill(seconds=2 * PHASE_S, max_bytes=_FILE_BYTES)
 
 
-def _mixed_writes(fd: int, span: tuple[int, int], beside: int, size: int, memory: Any, os_io: OsIO) -> float:
-    """Return the combined rate of a sweep over one file's ``span`` and writes to another, relative to taking turns."""
-    writes = WriteLoad(beside, noise(memory), size=size, os_io=os_io)
+def _mixed_writes(
+    fd: int, span: tuple[int, int], write_fd: int, size: int, memory: Any, os_io: OsIO
+) -> float:
+    """Return the combined rate of a sweep over one file and writes to another, relative to taking turns.
+
+    Parameters
+    ----------
+    fd, span : the file to sweep, and the range: its first byte, and its last plus one
+    write_fd, size : the file to overwrite, and its size
+    memory : (>= 8 MiB,) page-aligned, for the writes and the reads
+    """
+    writes = WriteLoad(write_fd, noise(memory), size=size, os_io=os_io)
     start, past = span
     swept = ProbedFile(fd=fd, num_bytes=past - start, memory=memory[CHUNK_BYTES:], start=start)
     return swept.mixed_writes(writes, seconds=_MIXED_S)
 
 
 def _measured(fd: int, num_bytes: int, *, start: int, is_direct: bool) -> DeviceProfile:
-    """Measure reads of ``num_bytes`` from an open file, from ``start`` on."""
+    """Return a profile without write rates, from reads of ``num_bytes`` of an open file, from ``start`` on."""
     deep, wide = max(DEPTHS) * ALIGNMENT, WIDE_DEPTH * WIDE_BYTES
     memory = mapped_bytes(max(deep, DEFAULT_DEPTH * MEDIUM_BYTES, wide, 2 * CHUNK_BYTES))
     file = ProbedFile(fd=fd, num_bytes=num_bytes, memory=memory, start=start)
     rate, depth = file.best_depth(seconds=PHASE_S)
     random = partial(file.random_reads, seconds=PHASE_S)
-    found = DeviceProfile(
+    profile = DeviceProfile(
         random_reads_per_s=rate,
         medium_reads_per_s=random(depth=DEFAULT_DEPTH, read_bytes=MEDIUM_BYTES),
         wide_reads_per_s=random(depth=WIDE_DEPTH, read_bytes=WIDE_BYTES),
@@ -516,6 +546,6 @@ def _measured(fd: int, num_bytes: int, *, start: int, is_direct: bool) -> Device
         mixed_reads=file.mixed_reads(seconds=_MIXED_S),
         measured_at=time.time(),
     )
-    # Measured again, because a burst lasts a second or two and is over by now.
+    # Both rates are measured again. A device that is faster for the first second or two has slowed down by now.
     later, in_order = random(depth=depth), file.sequential_reads(seconds=PHASE_S)
-    return found.slowed(random_reads_per_s=later, read_bytes_per_s=in_order)
+    return profile.slowed(random_reads_per_s=later, read_bytes_per_s=in_order)

@@ -1,8 +1,15 @@
 """A storage device's profile: its probe's rates, and the lessons of later runs. Pure.
 
-The table keeps a median per run for each kind of access, the newest runs first. A loader uses their weighted median. A
-newer run counts for more, and the probe for as much as two superbatches. A run on a busy machine changes the median
-little, and a few runs are enough to follow a changed device.
+A probe measures a device for a few seconds; the result is a `DeviceProfile`. Later runs compare the time that their
+superbatches took with the time that the probe's rates predict:
+
+- An `Observation` is one superbatch: predicted seconds for each kind of access, and the measured seconds.
+- A `Lesson` is one run: for each kind of access the median ratio of measured to predicted seconds (a `Known`).
+- `LearntRates` are the lessons of the last runs, the newest first.
+
+A loader corrects the probe's rates by the weighted median of the lessons. A newer run counts for more, and the probe
+for as much as two superbatches. A run on a busy machine changes the median little, and a few runs are enough to follow
+a changed device.
 """
 
 from __future__ import annotations
@@ -26,17 +33,20 @@ if TYPE_CHECKING:
 # rows from a sweep to its batches.
 Access: TypeAlias = Literal["small", "medium", "wide", "in_order", "write", "pack_read", "dealt"]
 ACCESSES: Final[tuple[Access, ...]] = get_args(Access)
+# The accesses to the device that holds the features, and to the device that holds the packs.
 OF_READS: Final[frozenset[Access]] = frozenset({"small", "medium", "wide", "in_order", "dealt"})
 OF_SPILL: Final[frozenset[Access]] = frozenset({"write", "pack_read"})
 
-# Larger than any probe's error: a probe on a busy machine found a twelfth of the disk's later rate.
+# Largest ratio of a lesson. No probe errs by more: a probe on a busy machine found a twelfth of the disk's later rate.
 RATIO_LIMIT: Final = 16.0
-MOST_RUNS: Final = 16  # how many runs the table keeps
-_OLDEST_S: Final = 30 * 86_400.0  # older lessons may describe a changed or fuller device
+MOST_RUNS: Final = 16  # lessons to keep
+_OLDEST_S: Final = (
+    30 * 86_400.0
+)  # age of the oldest lesson; an older one may describe a changed or fuller device
 _PROBE_COUNT: Final = 2.0  # the probe's weight, in superbatches
-_MOST_COUNTED: Final = 8.0  # superbatches that count in a run; more add no precision
+_MOST_COUNTED: Final = 8.0  # most superbatches that count in a run; more add no precision
 _FADING: Final = 0.8  # a run's weight relative to the next newer run
-_MOST_COUNT: Final = 1e9
+_MOST_COUNT: Final = 1e9  # most superbatches in a lesson that is read from a file
 _LEAST_SHARE: Final = 1e-6  # an access with a smaller share of the predicted seconds has no visible effect
 
 
@@ -45,11 +55,11 @@ class Observation:
     """One superbatch's disk use: predicted seconds by kind of access, and measured seconds."""
 
     predicted: Mapping[Access, float]  # seconds at the probe's rates
-    measured_s: float  # seconds in which the device was used
+    measured_s: float  # seconds in which the superbatch used the device
 
     @property
     def ratio(self) -> float:
-        """Measured over predicted seconds, within the limits; 0 if unknown."""
+        """Measured over predicted seconds, limited by `RATIO_LIMIT`; 0 if unknown."""
         predicted = sum(self.predicted.values())
         if not (0 < predicted < math.inf and 0 < self.measured_s < math.inf):
             return 0.0
@@ -60,7 +70,9 @@ class Known(NamedTuple):
     """One run's result for one kind of access."""
 
     ratio: float  # median of measured over predicted seconds
-    share: float  # the access's share of the predicted seconds; if small, other accesses may be the slow ones
+    share: (
+        float  # mean share of the predicted seconds; with a small share, other accesses may be the slow ones
+    )
     times: float  # number of superbatches
 
     @property
@@ -85,21 +97,21 @@ class LearntRates:
 
     def after(self, lesson: Lesson) -> LearntRates:
         """Return the table with one more run's lesson. Pure."""
-        newest_first = sorted((lesson, *self.lessons), key=lambda one: -one.when)
+        newest_first = sorted((lesson, *self.lessons), key=lambda each: -each.when)
         return LearntRates(lessons=tuple(newest_first[:MOST_RUNS]))
 
     def at(self, now: float) -> LearntRates:
         """Return the table without outdated lessons. Pure."""
-        return LearntRates(lessons=tuple(one for one in self.lessons if now - one.when <= _OLDEST_S))
+        return LearntRates(lessons=tuple(each for each in self.lessons if now - each.when <= _OLDEST_S))
 
     def ratio(self, access: Access) -> float:
         """Return the factor by which ``access`` takes longer than the probe predicts. Pure."""
         known = [lesson.known[access] for lesson in self.lessons if access in lesson.known]
         if not known:
             return 1.0
-        found = [(one.ratio, one.weight * _FADING**age) for age, one in enumerate(known)]
-        probe = _PROBE_COUNT * sum(one.share for one in known) / len(known)
-        return weighted_median([(1.0, probe), *found])
+        weighted = [(run.ratio, run.weight * _FADING**age) for age, run in enumerate(known)]
+        probe_weight = _PROBE_COUNT * sum(run.share for run in known) / len(known)
+        return weighted_median([(1.0, probe_weight), *weighted])
 
     def correct(self, rates: IoRates) -> IoRates:
         """Return a probe's ``rates`` corrected by the lessons. Pure."""
@@ -129,21 +141,21 @@ class LearntRates:
         ]
         learnt = frozenset(access for lesson in self.lessons for access in lesson.known)
         corrected = {access: bytes_per_s / self.ratio(access) for access, bytes_per_s in sizes}
-        found = _in_step(corrected, learnt) if learnt & corrected.keys() else corrected
+        rates = _consistent(corrected, learnt) if learnt & corrected.keys() else corrected
         return ReadTimes(
-            small_per_s=found["small"] / SMALL_BYTES,
-            medium_per_s=found["medium"] / MEDIUM_BYTES,
-            wide_per_s=found["wide"] / WIDE_BYTES,
-            bytes_per_s=found["in_order"],
+            small_per_s=rates["small"] / SMALL_BYTES,
+            medium_per_s=rates["medium"] / MEDIUM_BYTES,
+            wide_per_s=rates["wide"] / WIDE_BYTES,
+            bytes_per_s=rates["in_order"],
         )
 
     def only(self, accesses: Iterable[Access]) -> LearntRates:
-        """Return the table's part about ``accesses``. Pure."""
+        """Return the lessons about ``accesses`` only. Pure."""
         kept = frozenset(accesses)
         return LearntRates(lessons=tuple(_some(lesson, kept) for lesson in self.lessons))
 
     def rebased(self, faster: Mapping[Access, float]) -> LearntRates:
-        """Return the table for another probe, whose rates are ``faster`` by these factors. Pure."""
+        """Return the lessons relative to another probe, whose rates are ``faster`` by these factors. Pure."""
         return LearntRates(lessons=tuple(rebased(lesson, faster) for lesson in self.lessons))
 
 
@@ -152,13 +164,13 @@ def lesson_of(observations: Sequence[Observation], *, when: float) -> Lesson:
 
     An observation with several kinds of access counts for each kind by its share of the predicted seconds.
     """
-    found: dict[Access, list[tuple[float, float]]] = defaultdict(list)
-    for one in observations:
-        ratio, total = one.ratio, sum(one.predicted.values())
+    weighted: dict[Access, list[tuple[float, float]]] = defaultdict(list)  # ratios and shares
+    for observation in observations:
+        ratio, total = observation.ratio, sum(observation.predicted.values())
         if ratio > 0:
-            for access, seconds in one.predicted.items():
+            for access, seconds in observation.predicted.items():
                 if seconds > _LEAST_SHARE * total:
-                    found[access].append((ratio, seconds / total))
+                    weighted[access].append((ratio, seconds / total))
     return Lesson(
         when=when,
         known={
@@ -167,38 +179,43 @@ def lesson_of(observations: Sequence[Observation], *, when: float) -> Lesson:
                 share=sum(share for _, share in ratios) / len(ratios),
                 times=len(ratios),
             )
-            for access, ratios in found.items()
+            for access, ratios in weighted.items()
         },
     )
 
 
 def rebased(lesson: Lesson, faster: Mapping[Access, float]) -> Lesson:
-    """Return ``lesson`` for another probe, whose rates are ``faster`` by these factors. Pure."""
+    """Return ``lesson`` relative to another probe, whose rates are ``faster`` by these factors. Pure."""
     known = {
-        access: one._replace(ratio=clamped(one.ratio * faster.get(access, 1.0)))
-        for access, one in lesson.known.items()
+        access: run._replace(ratio=clamped(run.ratio * faster.get(access, 1.0)))
+        for access, run in lesson.known.items()
     }
     return Lesson(when=lesson.when, known=known)
 
 
-def _in_step(bytes_per_s: Mapping[Access, float], learnt: Collection[Access]) -> dict[Access, float]:
-    """Return bytes per second by read size, the shortest first; unlearnt rates are moved between the learnt rates.
+def _consistent(bytes_per_s: Mapping[Access, float], learnt: Collection[Access]) -> dict[Access, float]:
+    """Return the rates with longer reads at least as fast as shorter reads; rates without a lesson are adjusted. Pure.
 
-    Unmeasured rates are 0 and stay 0.
+    Parameters
+    ----------
+    bytes_per_s : rates by read size, the shortest first; unmeasured rates are 0 and stay 0
+    learnt : accesses with a lesson
     """
-    found = dict(bytes_per_s)
-    measured = [access for access in found if found[access] > 0]
+    rates = dict(bytes_per_s)
+    measured = [access for access in rates if rates[access] > 0]
     for shorter, longer in reversed(list(pairwise(measured))):
         if shorter not in learnt:
-            found[shorter] = min(found[shorter], found[longer])
+            rates[shorter] = min(rates[shorter], rates[longer])
     for shorter, longer in pairwise(measured):
         if longer not in learnt:
-            found[longer] = max(found[longer], found[shorter])
-    return found
+            rates[longer] = max(rates[longer], rates[shorter])
+    return rates
 
 
 def weighted_median(values: Sequence[tuple[float, float]]) -> float:
-    """Return the weighted median, with half of the weight on either side, or the geometric mean of two values. Pure.
+    """Return the weighted median, the value with half of the weight on either side. Pure.
+
+    If half of the weight ends exactly between two values, the result is their geometric mean.
 
     Parameters
     ----------
@@ -206,23 +223,23 @@ def weighted_median(values: Sequence[tuple[float, float]]) -> float:
     """
     ordered = sorted(values)
     half = sum(weight for _, weight in ordered) / 2
-    before = 0.0
+    weight_so_far = 0.0
     for position, (value, weight) in enumerate(ordered):
-        before += weight
-        if math.isclose(before, half, rel_tol=1e-9) and position + 1 < len(ordered):
+        weight_so_far += weight
+        if math.isclose(weight_so_far, half, rel_tol=1e-9) and position + 1 < len(ordered):
             return math.sqrt(value * ordered[position + 1][0])
-        if before > half:
+        if weight_so_far > half:
             return value
     return ordered[-1][0]
 
 
 def clamped(ratio: float) -> float:
-    """Return ``ratio`` within a probe's possible error. Pure."""
+    """Return ``ratio`` limited to 1/16..16, a probe's possible error. Pure."""
     return min(max(ratio, 1 / RATIO_LIMIT), RATIO_LIMIT)
 
 
 def to_json(learnt: LearntRates) -> list[dict[str, Any]]:
-    """Return the table as plain values. Pure."""
+    """Return the lessons as plain values. Pure."""
     return [
         {
             "when": round(lesson.when),
@@ -235,50 +252,52 @@ def to_json(learnt: LearntRates) -> list[dict[str, Any]]:
 
 
 def from_json(lessons: Any) -> LearntRates:
-    """Return the table from the result of `to_json`.
+    """Return the lessons from the result of `to_json`.
 
     Raises
     ------
     ValueError, TypeError, KeyError
         ``lessons`` is no result of `to_json`.
     """
-    found = [_lesson_from(lesson) for lesson in lessons[:MOST_RUNS]]
-    return LearntRates(lessons=tuple(sorted(found, key=lambda one: -one.when)))
+    parsed = [_lesson_from(lesson) for lesson in lessons[:MOST_RUNS]]
+    return LearntRates(lessons=tuple(sorted(parsed, key=lambda lesson: -lesson.when)))
 
 
 def _lesson_from(lesson: Any) -> Lesson:
     known: dict[Access, Known] = {}
     for access in ACCESSES:
         if access in lesson:
-            one = Known(*(float(number) for number in lesson[access]))
-            if not (one.ratio == clamped(one.ratio) and 0 < one.share <= 1 and 1 <= one.times <= _MOST_COUNT):
-                raise ValueError(f"{access}: {one} cannot have been learnt")
-            known[access] = one
+            run = Known(*(float(number) for number in lesson[access]))
+            if not (run.ratio == clamped(run.ratio) and 0 < run.share <= 1 and 1 <= run.times <= _MOST_COUNT):
+                raise ValueError(f"{access}: {run} is out of range for a lesson")
+            known[access] = run
     when = float(lesson["when"])
     if not math.isfinite(when):
-        raise ValueError(f"a lesson of the time {when}")
+        raise ValueError(f"the lesson's time is {when}, which is not finite")
     return Lesson(when=when, known=known)
 
 
 def _some(lesson: Lesson, kept: frozenset[Access]) -> Lesson:
-    known = {access: one for access, one in lesson.known.items() if access in kept}
+    """Return ``lesson`` with only the accesses in ``kept``."""
+    known = {access: run for access, run in lesson.known.items() if access in kept}
     return Lesson(when=lesson.when, known=known)
 
 
 PROFILE_VERSION: Final = 3  # version 1 held burst rates; version 2 lacked latency and lessons
-# A wrong probe must not turn every page into a separate request, or bridge every hole.
+# Limits of the longest hole that a sweep bridges: a wrong probe must not make every page a separate request, or bridge
+# every hole.
 MIN_GAP_BYTES, MAX_GAP_BYTES = 4096, 65536
-DISAGREEMENT: Final = 1 / 3  # a rate this far off makes a remembered profile invalid
-# Bytes read in file order during one random byte, in reads of 4 KiB: 4 to 20 for SSDs, 61 for a cloud's volumes.
+DISAGREEMENT: Final = 1 / 3  # error of a rate that makes a remembered profile invalid
+# Most bytes per second in file order, relative to random reads of 4 KiB: 4 to 20 for SSDs, 61 for a cloud's volumes.
 # Beyond this limit the device is a hard disk, or an SSD that was busy during the measurement.
 _MOST_SEQUENTIAL: Final = 100.0
-_MAX_RATE: Final = 1e15  # bytes or requests a second
+_MAX_RATE: Final = 1e15  # bytes or requests per second
 _AS_FAST: Final = 0.85  # relative to an earlier rate; a lower rate is more than noise
-_MIXED: Final = (1 / 16, 16.0)
-# A queue holds the device's work while the thread waits for a core. With less work the device would become idle; with
-# more work all other users' reads would wait behind it.
+_MIXED: Final = (1 / 16, 16.0)  # limits of `mixed_writes` and `mixed_reads` that are read from a file
+# Seconds that a thread waits for a core; the queue must hold work for the device until then. With less work the device
+# would become idle; with more work all other users' reads would wait behind it.
 _CORE_WAIT_S: Final = 0.004
-_SHALLOWEST, _DEEPEST = 64, 1024
+_SHALLOWEST, _DEEPEST = 64, 1024  # limits of `ring_depth`
 
 # The rate in a profile for each kind of access.
 _FIELD_OF: Final[Mapping[Access, str]] = {
@@ -303,9 +322,9 @@ class DeviceProfile:
     medium_reads_per_s: float = 0.0  # random reads of `MEDIUM_BYTES`; 0 if not measured
     wide_reads_per_s: float = 0.0  # random reads of `WIDE_BYTES`; 0 if not measured
     latency_s: float = 0.0  # one read of 4 KiB without other load; 0 if not measured
-    # Combined rate of a sweep and parallel writes, relative to taking turns.
+    # Combined rate of a sweep and parallel writes, relative to running them one after the other; 1 means no gain.
     mixed_writes: float = 1.0
-    mixed_reads: float = 1.0  # combined rate of a sweep and parallel random reads, in the same way
+    mixed_reads: float = 1.0  # the same for a sweep and parallel random reads
     is_confirmed: bool = False  # two measurements of the reads agreed
     is_scratch: bool = False  # measured on a small new file, which the device's cache may have held
     measured_at: float = 0.0  # seconds since 1970
@@ -392,12 +411,12 @@ class DeviceProfile:
 
     def faster_in(self, probe: DeviceProfile) -> dict[Access, float]:
         """Return the factors by which ``probe`` is faster, for each kind of access that both have measured. Pure."""
-        found: dict[Access, float] = {}
+        factors: dict[Access, float] = {}
         for access, name in _FIELD_OF.items():
             before, after = float(getattr(self, name)), float(getattr(probe, name))
             if before > 0 and after > 0:
-                found[access] = after / before
-        return found
+                factors[access] = after / before
+        return factors
 
     def taught(self, lesson: Lesson) -> DeviceProfile:
         """Return the profile with one more run's lesson. Pure."""
@@ -424,9 +443,9 @@ def parse_profile(body: dict[str, Any]) -> DeviceProfile:
     if body["version"] != PROFILE_VERSION:
         raise ValueError(f"version {body['version']}")
     numbers = {
-        one.name: float(body.get(one.name, 0.0) if one.name in _OPTIONAL else body[one.name])
-        for one in fields(DeviceProfile)
-        if one.name.endswith("_per_s")
+        rate.name: float(body.get(rate.name, 0.0) if rate.name in _OPTIONAL else body[rate.name])
+        for rate in fields(DeviceProfile)
+        if rate.name.endswith("_per_s")
     }
     depth = int(body["queue_depth"])
     # The limits include every existing device. A rate of 1e-300 would give times beyond float64.

@@ -1,7 +1,9 @@
 """Rates for the devices that hold the features and the spill folder: found for the cost model, corrected in a run.
 
-`RateLearner` learns from the superbatches that a run reads. `DeviceClock` divides the device's time among simultaneous
-users.
+`find_rates` gets a device's profile: remembered from an earlier run, or measured now by a probe. The profile also has
+lessons, which are the ratios of measured to predicted times in earlier runs. At the end of a run `RateLearner` adds the
+run's lesson to the remembered profile. `DeviceClock` measures the time that a superbatch uses a device: it divides the
+device's time among simultaneous users.
 """
 
 from __future__ import annotations
@@ -47,8 +49,8 @@ _LOG = logging.getLogger(__name__)
 
 SMALLEST_PROBED_BYTES: Final = 64 * 2**20  # reading a smaller file is too short to measure its device
 _BLOCK_BYTES: Final = 512  # unit of st_blocks on every file system
-_WHOLE: Final = 0.9  # share of a file's bytes; with a lower share the file has holes or is compressed
-# Rate before any lesson: sweeps copied rows at 0.6 to 1.6 GB/s on an underused disk.
+_WHOLE: Final = 0.9  # share of a file's bytes on disk below which the file has holes, or is compressed
+# Bytes per second at which a sweep copies rows to its batches, before any lesson. 0.6 to 1.6 GB/s were measured.
 _DEALT_BYTES_PER_S: Final = 1e9
 
 # A modest SSD, for files too small to measure and devices that cannot be measured.
@@ -67,12 +69,12 @@ DEFAULT_PROFILE: Final = DeviceProfile(
 class FoundRates:
     """A loader's device rates, as probed, and as corrected by all lessons."""
 
-    probed: IoRates
-    rates: IoRates
+    probed: IoRates  # as probed
+    rates: IoRates  # corrected by all lessons
     features_folder: Path
-    reads: DeviceProfile
+    reads: DeviceProfile  # profile of the device that holds the features
     spill_folder: Path | None  # None without packs, or if they are on the features' device
-    spill: DeviceProfile
+    spill: DeviceProfile  # profile of the device that holds the packs
 
     @property
     def is_assumed(self) -> bool:
@@ -88,10 +90,7 @@ def rates_of(
     os_io: OsIO = REAL_OS,
     refresh: bool = False,
 ) -> IoRates:
-    """Return the rates for reading ``features``, and for packs in ``spill_folder``.
-
-    The function is `find_rates` for callers that learn no rates.
-    """
+    """Return the corrected rates of `find_rates`, for callers that learn no rates; parameters as there."""
     return find_rates(features, spill_folder, span=span, os_io=os_io, refresh=refresh).rates
 
 
@@ -105,13 +104,15 @@ def find_rates(
 ) -> FoundRates:
     """Find the rates for reading ``features``, and for packs in ``spill_folder``.
 
-    The rates come from the remembered profiles, corrected by the last runs' lessons. A profile with rates that no idle
-    SSD has is doubted. So is a small new file's profile, once there is a large file. A doubted device is probed again
-    at each call, until two measurements in a row agree. A device without a profile is probed and remembered in the
-    user's cache folder. Reads from ``features`` itself take 1.3 s, and up to 3 s until the rate is steady. Writes to a
-    nameless new file in the spill folder take 0.6 s. Nothing is written next to the features, with one exception. A
-    file with holes, such as a mirror's, says nothing about its device, so a nameless file next to it is probed. If a
-    probe fails, or the file is too small for a probe, the rates are a modest SSD's.
+    The rates come from the remembered profiles, corrected by the last runs' lessons. A device is probed if it has no
+    profile, and its profile is remembered in the user's cache folder. A device is probed again if its profile is
+    doubtful: the rates are impossible for an idle SSD, until two measurements in a row agree, or they were measured on
+    a small new file, and there is a large file now.
+
+    Probing the reads takes 1.3 s, and up to 3 s until the rate is steady. The probe reads ``features`` itself. Only if
+    the file has holes, as in a mirror, it writes and reads an unnamed file next to it. Probing the writes takes 0.6 s,
+    on an unnamed file in the spill folder. If a probe fails, or the file is too small for a probe, the rates are a
+    modest SSD's.
 
     Parameters
     ----------
@@ -130,7 +131,7 @@ def find_rates(
     path = Path(features)
     reads = _read_profile(path, span, os_io, refresh=refresh)
     spill, is_one_device = reads, True
-    # Measured rates are compared only with measured rates. If the reads are assumed, the writes are too.
+    # The model compares reads with writes, so both are measured or both assumed.
     if spill_folder is not None and reads is not DEFAULT_PROFILE:
         try:
             spill, is_one_device = _spill_profile(
@@ -191,9 +192,9 @@ def _read_profile(
     except OSError as error:
         _LOG.info("reads of %s cannot be measured: %s", features, error)
         return usable or DEFAULT_PROFILE
-    found = _measured_again(known, measured, keeps_writes=not refresh)
-    remember_profile(features.parent, found)
-    return found
+    profile = _measured_again(known, measured, keeps_writes=not refresh)
+    remember_profile(features.parent, profile)
+    return profile
 
 
 def _spill_profile(
@@ -221,9 +222,9 @@ def _spill_profile(
 
 
 def _is_sparse(status: os.stat_result) -> bool:
-    """Return True if a part of the file is holes, as in a mirror: holes are read as fast as memory. Pure."""
-    held = _BLOCK_BYTES * status.st_blocks
-    return 0 < held < _WHOLE * status.st_size  # some network file systems report 0 blocks
+    """Return True if the file has holes, as in a mirror. Holes are read without the device. Pure."""
+    bytes_on_disk = _BLOCK_BYTES * status.st_blocks
+    return 0 < bytes_on_disk < _WHOLE * status.st_size  # some network file systems report 0 blocks
 
 
 def _swept(features: Path, span: tuple[int, int] | None, os_io: OsIO) -> tuple[Path, tuple[int, int]] | None:
@@ -238,7 +239,14 @@ def _swept(features: Path, span: tuple[int, int] | None, os_io: OsIO) -> tuple[P
 def _measured_again(
     known: DeviceProfile | None, measured: DeviceProfile, *, keeps_writes: bool
 ) -> DeviceProfile:
-    """Return ``measured`` with the earlier profile's remaining parts: lessons, and write rates. Pure."""
+    """Return the profile ``measured`` with the earlier profile's lessons, and, if it lacks them, its write rates. Pure.
+
+    Parameters
+    ----------
+    known : the remembered profile; None without one
+    measured : the new profile
+    keeps_writes : True takes the remembered write rates if no writes were measured
+    """
     if known is None:
         return measured
     # Impossible rates may come from a busy SSD, and then its write rates are wrong too.
@@ -259,7 +267,7 @@ _MOST_OBSERVED: Final = 4096  # observations in a run; a longer run drops its ol
 class RateLearner:
     """Observes a run's superbatches, and adds their lesson to the remembered profiles. Thread-safe.
 
-    `close` adds the lesson to the profile on the disk at this time. If two processes close at the same time, one lesson
+    `close` reads the remembered profile again and adds the lesson. If two processes close at the same time, one lesson
     may be lost, but the profile stays valid. A forked child of the creating process adds nothing.
 
     Parameters
@@ -294,9 +302,9 @@ class RateLearner:
         strategy : the strategy that read the rows
         staged_s, read_s : seconds on the disk before the first batch, and for the batches
         """
-        found = observed(counts, strategy, self._found.probed, staged_s=staged_s, read_s=read_s)
+        observations = observed(counts, strategy, self._found.probed, staged_s=staged_s, read_s=read_s)
         with self._lock:
-            self._observations += found
+            self._observations += observations
             del self._observations[:-_MOST_OBSERVED]
 
     def close(self) -> None:
@@ -304,10 +312,10 @@ class RateLearner:
         if os.getpid() != self._pid:
             return
         with self._lock:
-            seen, self._observations = self._observations, []
-        if not seen or self._found.is_assumed:
+            observations, self._observations = self._observations, []
+        if not observations or self._found.is_assumed:
             return
-        lesson, found = lesson_of(seen, when=self._now()), self._found
+        lesson, found = lesson_of(observations, when=self._now()), self._found
         if found.spill_folder is None:
             self._remember(found.features_folder, found.reads, lesson, ACCESSES)
             return
@@ -315,17 +323,21 @@ class RateLearner:
         self._remember(found.spill_folder, found.spill, lesson, OF_SPILL)
 
     def _remember(
-        self, folder: Path, begun_with: DeviceProfile, lesson: Lesson, accesses: Collection[Access]
+        self, folder: Path, first_profile: DeviceProfile, lesson: Lesson, accesses: Collection[Access]
     ) -> None:
-        """Add the lesson's part about ``accesses`` to the remembered profile for the folder's device."""
+        """Add the lesson's part about ``accesses`` to the remembered profile for the folder's device.
+
+        ``first_profile`` is the device's profile at the run's start, to which the lesson's ratios refer.
+        """
         known = remembered_profile(folder)
-        of_device = LearntRates(lessons=(lesson,)).only(accesses).lessons[0]
-        # A device without a profile at the start of a run has none at its end.
-        if known is None or not of_device.known:
+        device_lesson = LearntRates(lessons=(lesson,)).only(accesses).lessons[0]
+        if (
+            known is None or not device_lesson.known
+        ):  # the profile was removed during the run, or cannot be read
             return
         # Another process may have measured the device again since this run began.
-        of_device = rebased(of_device, begun_with.faster_in(known))
-        remember_profile(folder, known.taught(of_device), os_io=self._os_io)
+        device_lesson = rebased(device_lesson, first_profile.faster_in(known))
+        remember_profile(folder, known.taught(device_lesson), os_io=self._os_io)
 
 
 def observed(
@@ -356,42 +368,44 @@ def observed(
 
 
 def _direct(counts: MissCounts, rates: IoRates) -> dict[Access, float]:
+    """Return the predicted seconds for reads batch by batch, by kind of access."""
     seconds = rates.read_seconds(counts.direct_requests, counts.direct_bytes, calls=counts.num_batches)
     return _by_size(rates, counts.direct_requests, counts.direct_bytes, seconds)
 
 
 def _swept_observation(counts: MissCounts, rates: IoRates) -> dict[Access, float]:
+    """Return the predicted seconds for the reads of a sweep, by kind of access."""
     seconds = rates.read_seconds(counts.sweep_requests, counts.sweep_bytes)
     return _by_size(rates, counts.sweep_requests, counts.sweep_bytes, seconds)
 
 
 def _packing(counts: MissCounts, rates: IoRates) -> dict[Access, float]:
-    """Return the seconds for a sweep that writes packs, by kind of access."""
+    """Return the predicted seconds for a sweep that writes packs, by kind of access."""
     read, write = _swept_observation(counts, rates), counts.pack_bytes / rates.write_bytes_per_s
     read_s = sum(read.values())
-    found: dict[Access, float] = {**read, "write": write}
+    separate: dict[Access, float] = {**read, "write": write}  # seconds of each load run separately
     if not rates.is_one_device:  # the faster load has no effect on the time
-        found = read if read_s > write else {"write": write}
-    faster = rates.packing_seconds(read_s, write) / max(sum(found.values()), 1e-300)
-    parts = {access: seconds * faster for access, seconds in found.items()}
+        separate = read if read_s > write else {"write": write}
+    scale = rates.packing_seconds(read_s, write) / max(sum(separate.values()), 1e-300)
+    parts = {access: seconds * scale for access, seconds in separate.items()}
     return {**parts, "dealt": rates.dealing_seconds(counts.pack_bytes)}
 
 
 def _by_size(rates: IoRates, requests: int, num_bytes: int, seconds: float) -> dict[Access, float]:
-    """Divide the ``seconds`` for reads among the rates that determine them."""
-    found: dict[Access, float] = {}
+    """Divide the ``seconds`` for reads of equal size among the rates that determine them."""
+    divided: dict[Access, float] = {}
     for access, share in rates.times.shares(num_bytes / max(requests, 1)).items():
-        found[access] = share * seconds
-    return found
+        divided[access] = share * seconds
+    return divided
 
 
-# Share of a wait for a core in which the device is idle. The device keeps working while it has requests. In 186
-# superbatches on two busy cores, the reads took longer than with idle cores by 0.7 to 0.8 of the waits.
+# Share of a thread's wait for a core in which the device is idle. Until then it works on the queued requests. In 186
+# superbatches on two busy cores, reads took longer than with idle cores by 0.7 to 0.8 of the waits.
 _LOST: Final = 0.75
 
 
 class DeviceUse:
-    """One use's seconds on the device: a fair share of the time shared with other users."""
+    """One use of a device, with its seconds: a fair share of the time shared with other users."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -408,8 +422,8 @@ class DeviceClock:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._num_users = 0
-        self._last = 0.0
-        self._share = 0.0  # the share of a user that had used the device all the time
+        self._last = 0.0  # clock time at which the number of users last changed
+        self._share = 0.0  # running sum of the seconds that each user gets
 
     @contextmanager
     def using(self) -> Iterator[DeviceUse]:

@@ -1,6 +1,14 @@
 """The cost model for an exchange: each machine reads its missing rows separately, or one sweep serves all. Pure.
 
-Each machine describes itself by the numbers in an `OwnPart`. All machines hold all parts, and so make the same choice.
+The machines of a run each train on different batches, so each misses other rows of a table in a superbatch. There are
+two ways to bring the rows:
+
+- Own: each machine sweeps over its file for its rows only.
+- Shared, an exchange: each machine sweeps over a range of the table for the rows of all machines. The machines then
+  send each other the rows in rounds, each a collective call over the network.
+
+Each machine describes its missing rows, its disk and its network by the numbers in an `OwnPart`. All machines receive
+all parts, and so make the same choice. A machine may store only a range of the rows; it then needs the exchange.
 """
 
 from __future__ import annotations
@@ -21,15 +29,15 @@ if TYPE_CHECKING:
     from gloader.ssd_store.cost.strategy import MissCounts
 
 
-ReceivedAs = Literal["staged", "packed"]
+ReceivedAs = Literal["staged", "packed"]  # received rows stay in memory, or are written into packs
 
-# A machine that reads separately waits for no other machine, so a common sweep must be this much faster.
+# Factor by which an exchange must be faster, because a machine that reads separately waits for no other machine.
 SHARED_GAIN: Final = 1.05
 # Collectives that plan an exchange: agreement to start, each machine's number of requested rows, the number of rounds,
-# and their bounds. Facts from earlier agreements are gathered with either choice.
+# and their bounds.
 _PLAN_COLLECTIVES: Final = 4
-_STEPS_AHEAD: Final = 2  # steps by which ids precede their rows
-_ID_BYTES: Final = 8
+_STEPS_AHEAD: Final = 2  # collectives by which the ids of a round precede its rows
+_ID_BYTES: Final = 8  # bytes of a row id on the network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +45,7 @@ class NetworkRates:
     """The network's rates between the machines while all of them send and receive."""
 
     bytes_per_s: float  # per machine, in each direction
-    latency_s: float  # one collective without data
+    latency_s: float  # seconds for one collective without data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +55,9 @@ class OwnPart:
     Every field is a number that float64 can hold.
     """
 
-    unique_rows: float
+    unique_rows: float  # number of distinct missing rows
     sweep_requests: float  # reads in a sweep for these rows, over the entire file
-    sweep_bytes: float
+    sweep_bytes: float  # bytes in these reads
     gap_bytes: float  # longest hole that its sweeps bridge
     own_s: float  # best time to read the rows on this machine; inf if it lacks some rows
     # Seconds to write received rows into packs; 0 if they stay in memory, inf if there is no room.
@@ -76,7 +84,8 @@ class OwnPart:
     ) -> Self:
         """Return this machine's part. Pure.
 
-        The part contains the measured rates. The lessons from common sweeps are the factor in `choose_exchange`.
+        The part contains the device's rates without corrections from earlier exchanges, which are the factor in
+        `choose_exchange`.
 
         Parameters
         ----------
@@ -89,7 +98,7 @@ class OwnPart:
         """
         times = rates.times
         write = counts.pack_bytes / rates.write_bytes_per_s
-        # Received rows are distributed like rows from an own sweep.
+        # Received rows are dealt out to the batches like the rows of an own sweep.
         after = rates.dealing_seconds(counts.unique_rows * counts.row_bytes)
         if received_as == "packed":
             after = rates.dealing_seconds(counts.pack_bytes) + counts.pack_bytes / rates.pack_read_bytes_per_s
@@ -138,31 +147,31 @@ class OwnPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Union:
-    """All machines' missing rows combined, under the assumption that machines miss rows independently."""
+    """One sweep for all machines' missing rows, under the assumption that machines miss rows independently."""
 
-    rows: float
+    rows: float  # number of distinct rows
     sweep_requests: float
     sweep_bytes: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeCost:
-    """One machine's seconds for a common sweep."""
+    """One machine's seconds for an exchange."""
 
-    sweep_s: float  # the machine's range, read for all machines
-    network_s: float
-    write_s: float
-    read_back_s: float
-    total_s: float  # network and disk work at the same time
+    sweep_s: float  # to read the machine's range for all machines
+    network_s: float  # to send and receive rows and ids
+    write_s: float  # to write received rows into packs
+    read_back_s: float  # to read these packs back, and deal rows out
+    total_s: float  # less than the sum, because network and disk work at the same time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeChoice:
-    """The choice between one sweep for all machines and separate reads, with its reason."""
+    """The choice between an exchange and separate reads, with its reason."""
 
-    is_shared: bool
-    own_s: float  # the slowest machine's seconds
-    shared_s: float  # the slowest machine's seconds
+    is_shared: bool  # True for an exchange
+    own_s: float  # the slowest machine's seconds with separate reads
+    shared_s: float  # the slowest machine's seconds with an exchange
     reason: str
 
 
@@ -187,8 +196,8 @@ def expected_union(parts: Sequence[OwnPart], *, num_rows: int, row_bytes: int) -
     """Return the reads of one sweep for all machines over the entire file. Pure.
 
     Machines draw their batches independently, so the probability that all machines skip a row, or a byte in the file,
-    is a product. A read of the union begins where one machine's read starts, unless another machine's read covers this
-    place or ended less than a hole before it.
+    is a product. A read of the union begins where one machine's read begins, unless another machine's read covers this
+    byte, or ends so close before it that the sweep bridges the hole.
 
     Parameters
     ----------
@@ -196,36 +205,36 @@ def expected_union(parts: Sequence[OwnPart], *, num_rows: int, row_bytes: int) -
     num_rows, row_bytes : the table's N and R
     """
     file_bytes = max(num_rows * row_bytes, 1)
-    left_rows = math.prod(1 - min(part.unique_rows / max(num_rows, 1), 1.0) for part in parts)
-    # Each read counts with the hole behind it: if two of these meet, the sweep reads on.
+    skipped_rows = math.prod(1 - min(part.unique_rows / max(num_rows, 1), 1.0) for part in parts)
+    # Each read counts with the longest hole after it: if the next read begins there, the sweep bridges the hole.
     gap = max((part.gap_bytes for part in parts), default=0.0)
-    left = [_left(part, file_bytes, gap) for part in parts]
+    uncovered = [_uncovered_share(part, file_bytes, gap) for part in parts]
     # Two reads that begin on the same page count once, so each read covers half a page more.
-    free = [_left(part, file_bytes, gap + ALIGNMENT / 2) for part in parts]
+    free = [_uncovered_share(part, file_bytes, gap + ALIGNMENT / 2) for part in parts]
     requests = sum(
         part.sweep_requests * math.prod(free[:number] + free[number + 1 :])
         for number, part in enumerate(parts)
     )
-    swept = file_bytes * (1 - math.prod(left)) - gap * requests
+    swept = file_bytes * (1 - math.prod(uncovered)) - gap * requests
     longest = max((part.sweep_bytes for part in parts), default=0.0)
     return Union(
-        rows=num_rows * (1 - left_rows),
+        rows=num_rows * (1 - skipped_rows),
         sweep_requests=max(requests, 1.0) if longest else 0.0,
         sweep_bytes=max(swept, longest),
     )
 
 
-def _left(part: OwnPart, file_bytes: int, hole_bytes: float) -> float:
-    """Return the file's share that a machine's reads, each with the hole after it, do not cover. Pure."""
+def _uncovered_share(part: OwnPart, file_bytes: int, hole_bytes: float) -> float:
+    """Return the file's share that a machine's reads, each with ``hole_bytes`` after it, do not cover. Pure."""
     return max(1 - (part.sweep_bytes + hole_bytes * part.sweep_requests) / file_bytes, 0.0)
 
 
 def predict_exchange(
     parts: Sequence[OwnPart], *, num_rows: int, row_bytes: int, shares: Sequence[float], round_bytes: int
 ) -> tuple[ExchangeCost, ...]:
-    """Return a common sweep's cost on each machine. Pure.
+    """Return an exchange's cost on each machine. Pure.
 
-    Rows in the owners' host caches are not counted; they make the sweep cheaper than predicted.
+    Rows in the machines' host caches need no read, and make the sweep cheaper than predicted.
 
     Parameters
     ----------
@@ -236,7 +245,9 @@ def predict_exchange(
     """
     union = expected_union(parts, num_rows=num_rows, row_bytes=row_bytes)
     wanted = sum(part.unique_rows for part in parts)
-    width = row_bytes + _ID_BYTES  # ids go the other way, before the rows
+    width = row_bytes + _ID_BYTES  # an id requests each row
+    # A machine receives its rows from the other ranges, and sends the rows of its range that others miss. The larger
+    # amount determines the time.
     moved = [
         width * max((1 - share) * part.unique_rows, share * (wanted - part.unique_rows))
         for part, share in zip(parts, shares, strict=True)
@@ -251,16 +262,17 @@ def predict_exchange(
 
 
 def count_collectives(num_rounds: int) -> int:
-    """Return the number of collectives in an exchange; 0 rounds need only the planning ones. Pure."""
+    """Return the number of collectives in an exchange. Without a round there are only those for planning. Pure."""
     return _PLAN_COLLECTIVES + (num_rounds + _STEPS_AHEAD if num_rounds else 0)
 
 
 def _cost_of(
     part: OwnPart, union: Union, *, share: float, moved_bytes: float, rounds: int, collectives: int
 ) -> ExchangeCost:
+    """Return one machine's cost, for its ``share`` of the common sweep. Pure."""
     sweep = part.read_seconds(share * union.sweep_requests, share * union.sweep_bytes)
     network = moved_bytes / part.network_bytes_per_s + collectives * part.latency_s
-    # As in `predict_seconds`: one device reads and writes in turns.
+    # One device reads and writes in turns; two devices work at the same time.
     disk = sweep + part.write_s if part.is_one_device else max(sweep, part.write_s)
     # A transfer overlaps the next round's read. Only the first read and the last transfer do not overlap.
     total = max(disk, network) + min(disk, network) / max(rounds, 1) + part.read_back_s
@@ -282,15 +294,15 @@ def choose_exchange(
     round_bytes: int,
     factor: float = 1.0,
 ) -> ExchangeChoice:
-    """Choose a common sweep or separate reads, for all machines together. The slowest machine counts. Pure.
+    """Choose an exchange or separate reads, for all machines together. The slowest machine counts. Pure.
 
-    The same parts give the same choice on every machine. A common sweep must be 5% faster, because a machine that reads
+    The same parts give the same choice on every machine. An exchange must be 5% faster, because a machine that reads
     separately waits for no other machine.
 
     Parameters
     ----------
     parts, num_rows, row_bytes, shares, round_bytes : as in `predict_exchange`
-    factor : the slowest machine's measured over predicted time, from common sweeps so far
+    factor : the slowest machine's measured over predicted time, from the exchanges so far
 
     Raises
     ------
@@ -314,6 +326,7 @@ def choose_exchange(
 
 
 def _refuse(parts: Sequence[OwnPart], row_bytes: int) -> None:
+    """Raise `BudgetError` about the first machine that has no room for received rows."""
     number = next(number for number, part in enumerate(parts) if math.isinf(part.write_s))
     num_bytes = int(parts[number].unique_rows * row_bytes)
     raise BudgetError(

@@ -1,4 +1,11 @@
-"""The cost model's device rates: seconds per read by size, with corrections learnt in the run. Pure."""
+"""The cost model's device rates: seconds per read by size, with corrections learnt in the run. Pure.
+
+`IoRates` are a device's rates for one loader, from its profile. `ReadTimes` turn them into the seconds of a read of any
+size. `Calibration` corrects the predictions during a run: after each superbatch it compares the measured seconds with
+the predicted seconds. The strategies are the three ways to read a superbatch's missing rows: "direct" (batch by batch),
+"staged" (one sweep into memory) and "packed" (one sweep into packs on disk). Rows that come from other machines are
+"exchanged".
+"""
 
 from __future__ import annotations
 
@@ -52,27 +59,28 @@ class ReadTimes:
         The keys are "small", "medium", "wide" and "in_order"; the shares add up to 1.
         """
         points = _points(self)
-        for (low, before), (high, after) in pairwise(points):
+        for (low, low_s), (high, high_s) in pairwise(points):
             if size <= high:
-                above = max(size - low, 0) / (high - low)
-                far = above * after / (before * (1 - above) + after * above)
-                found = {_RATE_OF[low]: 1 - far, _RATE_OF[high]: far}
-                return {name: share for name, share in found.items() if share > 0}
+                above = max(size - low, 0) / (high - low)  # position between the two measured sizes, 0 to 1
+                high_share = above * high_s / (low_s * (1 - above) + high_s * above)
+                shares = {_RATE_OF[low]: 1 - high_share, _RATE_OF[high]: high_share}
+                return {name: share for name, share in shares.items() if share > 0}
         return {"in_order": 1.0}
 
     def gap_bytes(self, read_bytes: float, *, most: int) -> int:
         """Return the longest hole between two reads with ``read_bytes`` that takes less time than another request.
 
-        The hole has entire pages. It is 0 if the device is bound by bytes: each wide row is then a separate read.
+        The hole has entire pages. It is 0 if every hole takes longer than a request, as on a device that is bound by
+        bytes.
 
         Parameters
         ----------
         read_bytes : bytes per read, with its pages
         most : largest allowed hole
         """
-        apart, best = 2 * self.seconds(read_bytes), 0
+        separate_s, best = 2 * self.seconds(read_bytes), 0
         for gap in range(SMALL_BYTES, most + 1, SMALL_BYTES):
-            if self.seconds(2 * read_bytes + gap) <= apart:
+            if self.seconds(2 * read_bytes + gap) <= separate_s:
                 best = gap
         return best
 
@@ -89,9 +97,12 @@ class ReadTimes:
 
 @lru_cache(maxsize=64)  # the memory planner calls it very often
 def _points(times: ReadTimes) -> tuple[tuple[int, float], ...]:
-    """Return sizes and their seconds. A larger read takes at least as long, and no longer per byte."""
-    last, before = SMALL_BYTES, 1 / times.small_per_s
-    found = [(last, before)]
+    """Return the measured sizes in bytes, each with the seconds of a read, ascending.
+
+    A larger read takes at least as long, and no longer per byte; measurements that contradict this are corrected.
+    """
+    last_size, last_s = SMALL_BYTES, 1 / times.small_per_s
+    points = [(last_size, last_s)]
     for size, rate in (
         (MEDIUM_BYTES, times.medium_per_s),
         (WIDE_BYTES, times.wide_per_s),
@@ -99,12 +110,12 @@ def _points(times: ReadTimes) -> tuple[tuple[int, float], ...]:
     ):
         if size == WIDE_BYTES and not rate:
             continue
-        both = before + (size - last) / times.bytes_per_s
-        measured = 1 / rate if rate else both
-        seconds = size / times.bytes_per_s if size == SEQUENTIAL_BYTES else measured
-        before, last = min(max(seconds, before), before * size / last), size
-        found.append((last, before))
-    return tuple(found)
+        assumed_s = last_s + (size - last_size) / times.bytes_per_s  # the request plus the additional bytes
+        measured_s = 1 / rate if rate else assumed_s
+        seconds = size / times.bytes_per_s if size == SEQUENTIAL_BYTES else measured_s
+        last_s, last_size = min(max(seconds, last_s), last_s * size / last_size), size
+        points.append((last_size, last_s))
+    return tuple(points)
 
 
 def _between(points: tuple[tuple[int, float], ...], number: int, size: float) -> float:
@@ -127,7 +138,7 @@ def _between(points: tuple[tuple[int, float], ...], number: int, size: float) ->
 Strategy: TypeAlias = Literal["direct", "staged", "packed"]
 STRATEGIES: Final[tuple[Strategy, ...]] = ("direct", "staged", "packed")
 
-# A larger error is an event, such as a stall of one second, not a wrong rate.
+# Largest factor. A larger error is an event, such as a stall of one second, not a wrong rate.
 _FACTOR_LIMIT: Final = 3.0
 # These constants apply to logarithms of errors and factors.
 _DAMPING: Final = 0.5  # the corrected part of an error
@@ -139,7 +150,7 @@ _FORGETTING: Final = 0.95  # the part that remains after a superbatch without an
 class Calibration:
     """Measured over predicted seconds for each strategy, learnt from the run's superbatches so far."""
 
-    direct: float = 1.0
+    direct: float = 1.0  # factor on the model's seconds, as `staged` and `packed`
     staged: float = 1.0
     packed: float = 1.0
     exchanged: float = 1.0  # factor for rows from several machines, in any form
@@ -163,7 +174,7 @@ class Calibration:
         ----------
         strategy : the superbatch's strategy
         predicted_s, measured_s : the superbatch's seconds
-        factor : the `Choice`'s factor, if the prediction used an earlier calibration; defaults to this calibration's
+        factor : the factor that the prediction contains; defaults to this calibration's factor
         """
         if not (_is_positive(predicted_s) and _is_positive(measured_s)):
             return self
@@ -182,8 +193,8 @@ class Calibration:
     def after_exchange(self, predicted_s: float, measured_s: float, *, factor: float) -> Calibration:
         """Return the calibration after one more exchanged superbatch. Pure.
 
-        Untried own sweeps are assumed to be half as wrong, because the disk is the same. Otherwise only the exchange
-        would pay for a slow disk, and would lose against the own sweeps.
+        Strategies without observations are assumed to be half as wrong, because the disk is the same. Otherwise a slow
+        disk would only count against exchanges, and never against separate reads.
 
         Parameters
         ----------
@@ -218,9 +229,9 @@ def learn_factor(
     """
     if not (_is_positive(predicted_s) and _is_positive(measured_s)):
         return factor
-    right = (factor if made_with is None else made_with) * _clamped(measured_s / predicted_s)
+    correct = (factor if made_with is None else made_with) * _clamped(measured_s / predicted_s)
     # The mean of logarithms treats twice as fast and twice as slow alike.
-    return _clamped(factor ** (1 - _DAMPING) * right**_DAMPING)
+    return _clamped(factor ** (1 - _DAMPING) * correct**_DAMPING)
 
 
 def _is_positive(seconds: float) -> bool:
@@ -262,13 +273,13 @@ class IoRates:
 
     def corrected(self, calibration: Calibration) -> IoRates:
         """Return the rates corrected by the run's reads so far. Pure."""
-        alone, swept = calibration.factor("direct"), calibration.factor("staged")
+        random, in_order = calibration.factor("direct"), calibration.factor("staged")
         return replace(
             self,
-            random_reads_per_s=self.random_reads_per_s / alone,
-            medium_reads_per_s=self.medium_reads_per_s / alone,
-            wide_reads_per_s=self.wide_reads_per_s / alone,
-            read_bytes_per_s=self.read_bytes_per_s / swept,
+            random_reads_per_s=self.random_reads_per_s / random,
+            medium_reads_per_s=self.medium_reads_per_s / random,
+            wide_reads_per_s=self.wide_reads_per_s / random,
+            read_bytes_per_s=self.read_bytes_per_s / in_order,
         )
 
     def read_seconds(self, requests: float, num_bytes: float, *, calls: float = 1.0) -> float:
@@ -290,7 +301,7 @@ class IoRates:
     def packing_seconds(self, read_s: float, write_s: float) -> float:
         """Return the seconds for a sweep that also writes, from the seconds of each load run separately. Pure."""
         both_s = (read_s + write_s) / self.mixed_writes if self.is_one_device else 0.0
-        # Each load takes at least its own time, even on a device that does both well in parallel.
+        # Neither load takes less time than run separately, even on a device that does both well in parallel.
         return max(read_s, write_s, both_s)
 
     def dealing_seconds(self, num_bytes: float) -> float:

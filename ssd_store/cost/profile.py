@@ -1,4 +1,9 @@
-"""Profiles for storage devices: measured in one to three seconds, and remembered with the runs' lessons."""
+"""Profiles for storage devices: measured in one to three seconds, and remembered with the runs' lessons.
+
+A `DeviceProfile` has a device's rates from a probe, and lessons: the ratios of measured to predicted times in later
+runs. Each device's profile is a JSON file in the user's cache folder. Readers take their defaults from it: the longest
+hole between needed bytes that a read bridges, and the number of reads in flight.
+"""
 
 from __future__ import annotations
 
@@ -27,20 +32,19 @@ from gloader.ssd_store.write.atomic_file import write_atomically
 
 _LOG = logging.getLogger(__name__)
 
-DEFAULT_GAP_BYTES: Final = (
-    8192  # for small rows: two pages cost less than another request on every measured SSD
-)
-_MAX_PROFILE_BYTES: Final = 16_384
+# Longest hole that a read bridges, without a profile: on every measured SSD two pages cost less than another request.
+DEFAULT_GAP_BYTES: Final = 8192
+_MAX_PROFILE_BYTES: Final = 16_384  # longest profile file that is read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IoCapabilities:
-    """The I/O that the operating system allows. An allowed kind has an empty reason."""
+    """The kinds of I/O that the operating system allows."""
 
-    has_direct: bool
-    direct_reason: str
-    has_uring: bool
-    uring_reason: str
+    has_direct: bool  # O_DIRECT, reads without the page cache
+    direct_reason: str  # the reason why not; empty if allowed
+    has_uring: bool  # io_uring
+    uring_reason: str  # the reason why not; empty if allowed
 
 
 def io_capabilities(folder: StrPath, *, os_io: OsIO = REAL_OS) -> IoCapabilities:
@@ -94,18 +98,18 @@ def remembered_profile(folder: StrPath) -> DeviceProfile | None:
         with Descriptor(_profile_path(Path(folder))) as fd:  # never waits for a pipe at this path
             content = bytearray(_MAX_PROFILE_BYTES)
             count = read_full(fd, memoryview(content), 0)
-        found = parse_profile(json.loads(content[:count]))
+        profile = parse_profile(json.loads(content[:count]))
     except FileNotFoundError:
         return None
     # A malformed file must not stop every loader on the machine.
     except (OSError, *MALFORMED) as error:
         _LOG.info("the remembered device profile is unusable and will be measured again: %r", error)
         return None
-    return found.at(time.time())
+    return profile.at(time.time())
 
 
 def default_sweep_gap_bytes(folder: Path) -> int:
-    """Return the longest hole that a sweep bridges on ``folder``'s device, if its profile is known."""
+    """Return the longest hole between two needed pages that a sweep bridges on ``folder``'s device."""
     profile = remembered_profile(folder)
     return profile.sweep_gap_bytes if profile else DEFAULT_GAP_BYTES
 
@@ -119,7 +123,7 @@ def default_row_gap_bytes(folder: Path, row_bytes: int) -> int:
 
 
 def ring_depth(folder: Path) -> int:
-    """Return the reads to keep in flight on ``folder``'s device, if its profile is known."""
+    """Return the number of reads to keep in flight on ``folder``'s device."""
     profile = remembered_profile(folder)
     return DEFAULT_DEPTH if profile is None else profile.ring_depth
 

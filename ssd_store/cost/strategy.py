@@ -1,9 +1,15 @@
 """The cost model for I/O strategies: the fastest way to read a superbatch's missing rows. Pure.
 
-A superbatch's missing rows can be read batch by batch ("direct") or once in file order into memory ("staged"). They can
-also be read once in file order into each batch's region on disk, which the batch reads back ("packed"). `count_misses`
-counts each strategy's requests and bytes exactly. `superbatch_sizes` returns the sizes to try, and `ramp` leads up to
-the chosen size.
+A superbatch is S consecutive batches that are planned together. Its missing rows are the feature rows that no cache
+holds. There are three strategies to read them:
+
+- "direct": batch by batch, with random reads;
+- "staged": once, by a sweep in file order, into memory;
+- "packed": once, by a sweep in file order, into a region on disk for each batch, which the batch reads back.
+
+`count_misses` counts each strategy's requests and bytes exactly, `predict_seconds` turns them into seconds, and
+`choose_strategy` takes the fastest strategy that fits its budget. `superbatch_sizes` returns the sizes S to try, and
+`ramp` leads up to the chosen size.
 """
 
 from __future__ import annotations
@@ -28,7 +34,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-SMALLEST, LARGEST = 2, 512
+SMALLEST, LARGEST = 2, 512  # superbatch sizes to try, in batches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +59,14 @@ def superbatch_sizes(num_batches_total: int | None = None) -> tuple[int, ...]:
 
 
 def ramp(size: int, first: int = 1) -> Iterator[int]:
-    """Yield the sizes of successive superbatches without end: 1, 2, 4, ..., S, S, S, ..., or ``first`` and its doubles.
+    """Yield the sizes of successive superbatches without end: 1, 2, 4, ..., S, S, S, ...
 
     Small sizes come first, so that the first batch need not wait until a large superbatch is sampled and planned.
+
+    Parameters
+    ----------
+    size : S
+    first : the first size, which is doubled up to S
 
     Raises
     ------
@@ -63,7 +74,7 @@ def ramp(size: int, first: int = 1) -> Iterator[int]:
         ``size`` is not positive.
     """
     if size < 1:
-        raise ConfigError(f"a superbatch of {size} batches cannot be; use at least 1")
+        raise ConfigError(f"a superbatch cannot have {size} batches; use at least 1")
     return _ramp(size, first)
 
 
@@ -74,10 +85,11 @@ def _ramp(size: int, first: int) -> Iterator[int]:
         current = min(2 * current, size)
 
 
-_REQUESTS, _BYTES = 0, 1
+_REQUESTS, _BYTES = 0, 1  # positions in the kernels' totals
 _ID_BYTES = 4
 _WORD_BITS = 64
-# The 64 powers of two leave 64 different remainders, so the set bit is found without a loop.
+# A power of two modulo 67 identifies its exponent: the 64 powers leave 64 different remainders. So `_BIT_OF` gives the
+# position of a word's only set bit without a loop.
 _POWER_HASH = np.uint64(67)
 _BIT_OF = np.array([next((b for b in range(64) if (1 << b) % 67 == hash_), 0) for hash_ in range(67)])
 
@@ -88,11 +100,11 @@ class MissCounts:
 
     num_batches: int  # S
     rows: int  # number of missing rows, summed over the batches
-    unique_rows: int
+    unique_rows: int  # number of distinct missing rows
     row_bytes: int  # R, as stored
     direct_requests: int  # reads if each batch is read separately
     direct_bytes: int
-    sweep_requests: int  # reads in one pass over the union, in file order
+    sweep_requests: int  # reads in one sweep over the batches' distinct rows
     sweep_bytes: int
     pack_bytes: int  # the batches' regions on disk, with alignment
 
@@ -128,7 +140,8 @@ def count_misses(
 ) -> MissCounts:
     """Count the reads that `plan_extents` would plan for each batch and for their union, without planning them.
 
-    The function takes each batch once, in order, and keeps no batch: the union is a bitmap with ``num_rows`` bits.
+    The union is the set of rows that any batch misses. The function takes each batch once, in order, and keeps no
+    batch: the union is a bitmap with ``num_rows`` bits.
 
     Parameters
     ----------
@@ -196,6 +209,7 @@ def _require_sizes(
 
 
 def _checked(missing: IdArray, batch: int) -> IdArray:
+    """Return a batch's missing rows in the form for kernels, or raise `ShapeError`."""
     if missing.ndim != 1 or missing.dtype != np.int64:
         raise ShapeError(
             f"the missing rows of batch {batch} must be a one-dimensional int64 array, got {missing.dtype} of "
@@ -216,7 +230,18 @@ def _count_batch(
     bitmap: NDArray[np.uint64],
     totals: IdArray,
 ) -> int:
-    """Add a batch's reads to ``totals`` and its rows to ``bitmap``; return the position of a bad row, or -1."""
+    """Add a batch's reads to ``totals`` and its rows to ``bitmap``; return the position of a bad row, or -1.
+
+    ``start`` and ``stop`` are the begin and end of the current read. A row's pages join it, or begin the next read.
+
+    Parameters
+    ----------
+    rows : (M,) row ids, ascending
+    num_rows, row_bytes, data_offset : N, R and row 0's offset in the file
+    max_gap, max_length : longest hole that a read bridges, and longest read, in bytes
+    bitmap : one bit per row of the store, set for rows that a batch misses
+    totals : (2,) requests and bytes, incremented
+    """
     requests, num_bytes = 0, np.int64(0)
     start, stop = NOWHERE, NOWHERE
     previous = np.int64(-1)
@@ -271,12 +296,12 @@ def _count_union(
     return unique
 
 
-# A pack writes to the disk and wears it, so it must be this much faster than the other strategies.
+# Factor by which a pack must be faster than the other strategies, because it writes to the disk and wears it.
 PACK_GAIN: Final = 1.15
-# Share of the computation within which reads count as hidden. The first superbatch corrects an error in the prediction.
-# With half of the computation, half of the strategies that do not delay the loop would be excluded.
+# Reads count as hidden if they take at most this share of the loop's computing time. The rest is a reserve for errors
+# of the prediction, which later superbatches correct.
 HIDDEN_SHARE: Final = 0.9
-MOVED_GAIN: Final = 1.25  # a slower strategy must move fewer bytes by this factor
+MOVED_GAIN: Final = 1.25  # factor by which a slower, hidden strategy must move fewer bytes than the fastest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,7 +311,9 @@ class Choice:
     strategy: Strategy
     predicted: Mapping[Strategy, float]  # seconds to retrieve the entire superbatch, by strategy
     reason: str
-    factor: float = 1.0  # the calibration's factor in the prediction for ``strategy``
+    factor: float = (
+        1.0  # the calibration's factor (measured over predicted) in the prediction for ``strategy``
+    )
     # Predicted disk reads for the entire superbatch, including packs that are read back.
     read_bytes: int = 0
     is_exchanged: bool = False  # each machine reads a range of the rows for all machines
@@ -339,9 +366,9 @@ def choose_strategy(
 ) -> Choice:
     """Choose the strategy for a superbatch's missing rows: the fastest strategy within its budgets. Pure.
 
-    Packs write to the disk, and are only chosen if they gain 15% over the better of the other strategies. If two
-    strategies take less time than the loop's computation, they cost the loop the same. Then the strategy that moves the
-    fewest bytes is chosen.
+    Packs write to the disk, and are only chosen if they gain 15% over the better of the other strategies. Strategies
+    that take less time than the loop's computation do not delay the loop. Among these, the one that moves the fewest
+    bytes is chosen, if it moves clearly fewer than the fastest.
 
     Parameters
     ----------
@@ -352,12 +379,12 @@ def choose_strategy(
     memory_bytes, spill_bytes : int
         Memory and disk for this superbatch's rows.
     forced : str, optional
-        A strategy to take at any cost; None or "auto" choose.
+        The strategy to take, whatever its time; None or "auto" choose.
     calibration : Calibration, optional
         The calibration from earlier superbatches.
     is_whole : bool
-        True if the entire file is on the disk. Otherwise missing parts arrive in blocks of megabytes. With "direct"
-        each batch would fetch nearly all blocks for its own rows; a sweep fetches them once.
+        True if the entire file is on the disk. Otherwise a mirror fetches missing parts in blocks of megabytes. With
+        "direct" each batch would fetch nearly all blocks for its rows, so "direct" is only taken if nothing else fits.
 
     Raises
     ------
@@ -369,7 +396,7 @@ def choose_strategy(
     known = calibration or Calibration()
     predicted = predict_seconds(counts, rates, known)
     room: dict[Strategy, int] = {"direct": 0, "staged": memory_bytes, "packed": spill_bytes}
-    # A requested strategy is used or fails: another strategy would spoil the user's comparison.
+    # A requested strategy is used, or the call fails: another strategy would spoil the user's comparison.
     if forced is not None and forced != "auto":
         strategy = _parse_strategy(forced)
         _require_room(strategy, counts, room[strategy])
@@ -412,6 +439,7 @@ def _chosen(
     known: Calibration,
     reason: str,
 ) -> Choice:
+    """Return the choice of ``strategy``, with the bytes that it reads."""
     written_bytes = counts.pack_bytes if strategy == "packed" else 0
     return Choice(
         strategy=strategy,

@@ -1,11 +1,17 @@
 """The commit record for a directory with arrays: names, headers, row ranges, and a parser for untrusted bytes.
 
-A dataset (`dataset.json`) and a stand-alone feature store (`store.json`) differ only in the manifest's name.
+The commit record, or manifest, is the JSON file that lists a directory's arrays. It is written last, so a directory
+with a record is complete. `Manifest` is the record, `ArrayRecord` its entry for one array, and `parse_manifest` reads
+the bytes. A dataset (`dataset.json`) and a stand-alone feature store (`store.json`) differ only in the manifest's name.
 docs/storage.md describes the bytes.
 
 Array names become file names, in the folder of a node type, a relation or a link table. Every array file begins with a
-``.npy`` header padded to 4096 bytes. For a partly stored matrix the record lists the stored rows. Offsets, page
-checksums and the digest are the full matrix's, and the file has a hole in place of each missing page.
+``.npy`` header padded to 4096 bytes. A page is 4 KiB of the data after it, and has a checksum in the ``.pages`` file.
+The digest is a hash of an array's page checksums.
+
+Several machines may divide a dataset: each stores a part, a range of the rows of each feature matrix. The record then
+lists the ranges. Offsets, page checksums and the digest are the full matrix's, and the file has a hole in place of each
+missing page.
 """
 
 from __future__ import annotations
@@ -35,11 +41,11 @@ if TYPE_CHECKING:
 NODES: Final = "nodes"
 RELATIONS: Final = "relations"
 LINKS: Final = "links"  # links/NAME/ for a link table, also in a dataset with one type
-SEPARATOR: Final = "__"
-# File systems allow 255 bytes. The difference leaves room for copies of a dataset under longer names.
+SEPARATOR: Final = "__"  # between source type, relation and destination type
+# Longest folder name. File systems allow 255 bytes; the difference leaves room for copies under longer names.
 MAX_FOLDER_LENGTH: Final = 240
 
-ALLOWED: Final = "1 to 100 of the characters A-Z a-z 0-9 _ . -"
+ALLOWED: Final = "1 to 100 of the characters A-Z a-z 0-9 _ . -"  # a valid name, for messages
 # A name becomes a file name: no folder, no hidden file, no dot or dash at the end.
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,98}[A-Za-z0-9_])?")
 _FOLDER = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,238}[A-Za-z0-9_])")
@@ -58,7 +64,7 @@ def is_type_name(name: object) -> bool:
 def is_array_name(name: object) -> bool:
     """Return True if ``name`` is a plain name, or a name in a type's, a relation's or a link table's folder. Pure.
 
-    The parts are checked one by one, so a name cannot lead to any other folder, at any depth or outside.
+    Each part between slashes is checked, so a name cannot lead to any other folder, within the directory or outside.
     """
     if not isinstance(name, str):
         return False
@@ -86,12 +92,12 @@ def is_of_links(name: str) -> bool:
     return name.startswith(f"{LINKS}/")
 
 
-DATA_OFFSET: Final = 4096
-MAX_NDIM: Final = 4
-MAX_DATA_BYTES: Final = 2**62
+DATA_OFFSET: Final = 4096  # byte at which an array's elements begin in its file
+MAX_NDIM: Final = 4  # most dimensions of an array
+MAX_DATA_BYTES: Final = 2**62  # most bytes in an array, so that offsets fit int64
 
-_MAGIC = b"\x93NUMPY\x01\x00"
-_PREFIX_BYTES = len(_MAGIC) + 2
+_MAGIC = b"\x93NUMPY\x01\x00"  # the first bytes of a ``.npy`` file of version 1
+_PREFIX_BYTES = len(_MAGIC) + 2  # with the header's length
 
 
 def stored_dtype(logical: str) -> np.dtype[np.generic]:
@@ -154,12 +160,13 @@ def npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
     return _MAGIC + len(padded).to_bytes(2, "little") + padded.encode("ascii")
 
 
+# A required feature is a name in the record for something that a build must support to read the directory.
 RANGES_FEATURE: Final = "row-ranges"  # an older build would mistake the holes for damage
 _KEYS: Final = frozenset({"part", "of", "bounds"})
 
 
 def ranges_to_json(ranges: RowRanges) -> dict[str, Any]:
-    """Return the ranges in the form for a commit record. Pure."""
+    """Return the row ranges of the machines' parts in the form for a commit record. Pure."""
     return {
         "part": ranges.part,
         "of": ranges.of,
@@ -168,11 +175,11 @@ def ranges_to_json(ranges: RowRanges) -> dict[str, Any]:
 
 
 def parse_ranges(body: object, num_rows: Mapping[str, int], path: Path | str) -> RowRanges:
-    """Return the ranges in a commit record. Pure.
+    """Return the row ranges in a commit record. Pure.
 
     Parameters
     ----------
-    body : the record's entry, of any type
+    body : the record's entry "ranges", unchecked
     num_rows : N for each array that may be partly stored: a matrix with page checksums
     path : the record's path, for messages
 
@@ -192,30 +199,36 @@ def parse_ranges(body: object, num_rows: Mapping[str, int], path: Path | str) ->
     bounds = body["bounds"]
     if not isinstance(bounds, dict) or not bounds:
         raise FormatError(f"{where}: 'bounds' must be an object with an entry for each matrix of features")
-    tables = {name: _bounds(name, found, of, num_rows, where) for name, found in bounds.items()}
+    tables = {name: _checked_bounds(name, rows, of, num_rows, where) for name, rows in bounds.items()}
     return RowRanges(part=part, of=of, tables=tables)
 
 
-def _bounds(name: str, found: Any, of: int, num_rows: Mapping[str, int], where: str) -> tuple[int, ...]:
+def _checked_bounds(
+    name: str, bounds: Any, of: int, num_rows: Mapping[str, int], where: str
+) -> tuple[int, ...]:
+    """Return a matrix's ``bounds``: part i of ``of`` has the rows ``bounds[i]`` to ``bounds[i + 1] - 1``."""
     if name not in num_rows:
         raise FormatError(f"{where}: {name[:100]!r} is no matrix with page checksums of this record")
     count = num_rows[name]
-    is_list = isinstance(found, list) and all(type(row) is int for row in found)
-    if not is_list or len(found) != of + 1 or found != sorted(found) or (found[0], found[-1]) != (0, count):
+    is_list = isinstance(bounds, list) and all(type(row) is int for row in bounds)
+    if (
+        not is_list
+        or len(bounds) != of + 1
+        or bounds != sorted(bounds)
+        or (bounds[0], bounds[-1]) != (0, count)
+    ):
         raise FormatError(
-            f"{where}: the bounds of {name!r} are {shown(found)}; they must be {of + 1} rows that ascend from 0 to "
+            f"{where}: the bounds of {name!r} are {shown(bounds)}; they must be {of + 1} rows that ascend from 0 to "
             f"{count}"
         )
-    return tuple(found)
+    return tuple(bounds)
 
 
 JsonValue: TypeAlias = bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"] | None
 
 FORMAT_NAME: Final = "gloader"
-READABLE_VERSIONS: Final = (
-    1,
-    FORMAT_VERSION,
-)  # version 1: another checksum, and most arrays without page checksums
+# Version 1 has another checksum, and most of its arrays have no page checksums.
+READABLE_VERSIONS: Final = (1, FORMAT_VERSION)
 BYTE_ORDER: Final = "little"
 DATASET_MANIFEST: Final = "dataset.json"
 STORE_MANIFEST: Final = "store.json"
@@ -470,7 +483,8 @@ def _parse_record(name: str, body: object, path: Path | str, version: int) -> Ar
         raise FormatError(f"{where}: a stored array has at least one dimension")
     if fields.count("num_bytes") != num_bytes:
         raise FormatError(
-            f"{where}: {dtype} of shape {shape} needs {num_bytes} bytes, not num_bytes of the record"
+            f"{where}: {dtype} of shape {shape} needs {num_bytes} bytes, but the record's 'num_bytes' is "
+            f"{fields.count('num_bytes')}"
         )
     digest = fields.text("digest")
     if not _DIGEST.fullmatch(digest):
@@ -496,6 +510,7 @@ def _parse_record(name: str, body: object, path: Path | str, version: int) -> Ar
 
 
 def _trailer(head: bytes) -> bytes:
+    """Return the last member of a manifest, the SHA-256 over ``head``, the bytes before it. Pure."""
     return b',\n  "checksum": "' + hashlib.sha256(head).hexdigest().encode("ascii") + b'"\n}\n'
 
 
@@ -505,7 +520,7 @@ def _load_json(data: bytes, path: Path | str) -> dict[str, Any]:
     except MALFORMED as error:
         raise FormatError(f"{path}: the manifest is not JSON: {error}") from error
     if not isinstance(body, dict) or body.get("format") != FORMAT_NAME:
-        raise FormatError(f"{path}: not a manifest of ours: its format is not {FORMAT_NAME!r}")
+        raise FormatError(f"{path}: not a gloader manifest: its 'format' is not {FORMAT_NAME!r}")
     return body
 
 

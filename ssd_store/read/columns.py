@@ -1,8 +1,9 @@
 """Stored columns of rows: requests for rows, each row's place and dtype, and arrays read row by row.
 
-`RowRequest` has one read's checked, sorted row ids (M,). `RowFile` describes the rows in a store's file, with their
-scales and page checksums. `ArrayFile` reads rows or pages from any array. Requests for rows that another machine stores
-are refused before any read.
+A column is a stored array whose rows belong to nodes or edges. `RowRequest` has one read's checked row ids (M,).
+`RowFile` describes the rows in a store's file, with their scales and page checksums. `ArrayFile` reads rows or pages
+from any array. A page is 4 KiB of the file, with a checksum. A lane is the memory and the threads or the ring through
+which files are read. Requests for rows that another machine stores are refused before any read.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-NO_POSITIONS: IdArray = np.empty(0, np.int64)
+NO_POSITIONS: IdArray = np.empty(0, np.int64)  # output positions if row i goes to row i
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +113,7 @@ def check_request(
 
 
 def _as_ids(name: str, ids: IdArray) -> IdArray:
+    """Return ``ids`` (M,) as contiguous int64; ``name`` is the argument's name in messages."""
     # This check is stricter than `as_ids`, as the test suite for feature sources demands. It also refuses empty floats,
     # and uint64, whose large values would silently become negative ids.
     ids = np.asarray(ids)
@@ -293,6 +295,7 @@ def _opened(
     settings: ReadSettings,
     os_io: OsIO,
 ) -> tuple[DeviceFile, RowFile]:
+    """Open an array's file and load its page checksums; ``form`` is the rows' form, ``held`` the stored rows."""
     path, gap = root / record.file, settings.gap_bytes
     checksums = np.empty(0, np.uint64)
     if settings.verify != "off":
@@ -351,14 +354,14 @@ def require_wanted_here(stored: RowFile, wanted: WantedRows) -> None:
     if stored.held is None:
         return
     begins, ends = wanted.bounds[:-1], wanted.bounds[1:]
-    some = begins < ends
-    if some.any():
-        # Each batch's rows ascend.
-        first, last = int(wanted.ids[begins[some]].min()), int(wanted.ids[ends[some] - 1].max())
+    has_rows = begins < ends
+    if has_rows.any():
+        # Each batch's rows ascend, so its first and its last row are its limits.
+        first, last = int(wanted.ids[begins[has_rows]].min()), int(wanted.ids[ends[has_rows] - 1].max())
         require_here(stored.path, stored.held, first, last)
 
 
-MAX_EXTENT_BYTES: Final = 128 * 1024
+MAX_EXTENT_BYTES: Final = 128 * 1024  # longest read of an `ArrayFile`, if a row is shorter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -401,7 +404,7 @@ class ArrayFile:
         check_array_file(self.path, record.dtype, record.shape, os_io=os_io)
         self.record = record
         self.dtype: np.dtype[Any] = stored_dtype(record.dtype)
-        self.per_page = PAGE_BYTES // self.dtype.itemsize
+        self.per_page = PAGE_BYTES // self.dtype.itemsize  # elements per page
         self._rule = rule
         self._gap_bytes = default_row_gap_bytes(self.path.parent, record.row_bytes)
         self._checksums = writable(load_page_checksums(root, record, os_io=os_io))
@@ -465,9 +468,9 @@ class ArrayFile:
             raise damaged_pages(self.path, self.record, np.array([page]))
         if self._rule is not None:
             elements = content.view(self.dtype)
-            at = self._rule.first_wrong(elements.reshape(-1))
-            if at >= 0:
-                row, column = divmod(at, self.per_page)
+            wrong = self._rule.first_wrong(elements.reshape(-1))
+            if wrong >= 0:
+                row, column = divmod(wrong, self.per_page)
                 raise self._rule.error(int(pages[row]) * self.per_page + column, elements[row, column])
         return cost
 
@@ -478,7 +481,16 @@ class ArrayFile:
     def _read(
         self, lane: ReadLane, rows: IdArray, position: IdArray, out: NDArray[np.uint8], gap_bytes: int
     ) -> tuple[ReadStats, int]:
-        """Read the rows, or pages, into ``out`` (>= M, bytes); return the cost and the first bad page, or -1."""
+        """Read rows, or pages as rows of 4096 bytes, into ``out``; return the cost and the first bad page, or -1.
+
+        Parameters
+        ----------
+        lane : the lane to read through
+        rows : (M,) row or page numbers, ascending
+        position : (M,) output rows, or empty
+        out : (>= M, bytes per row)
+        gap_bytes : longest hole that a read bridges
+        """
         row_bytes = out.shape[1]
         longest = max(MAX_EXTENT_BYTES, min_extent_bytes(row_bytes))
         extents = plan_extents(

@@ -1,4 +1,10 @@
-"""A process's claim to a private folder of temporary files, and the removal of dead processes' folders."""
+"""A process's claim to a private folder of temporary files, and the removal of dead processes' folders.
+
+A spill folder, ``gloader-KIND-BOOT-XXXX``, belongs to one process. KIND is its use, such as "spill", and BOOT the first
+characters of the kernel's boot id. Two things show that its process lives: a lock on the folder, and the owner file
+``owner.json``, which names the process. A process that was killed leaves its folder behind. The next run removes the
+folder once the lock is free and the owner file's process has ended.
+"""
 
 from __future__ import annotations
 
@@ -29,20 +35,22 @@ if TYPE_CHECKING:
 
 _PROC: Final = Path("/proc")
 _BOOT_ID: Final = _PROC / "sys" / "kernel" / "random" / "boot_id"
-_MAX_BYTES: Final = 4096  # an owner file, or a file of /proc
-_START_FIELD: Final = 19  # place in /proc/PID/stat, counted from the state, the first field after the name
-_DEAD_STATES: Final = frozenset("ZXx")  # a zombie holds no lock and makes no more writes
+_MAX_BYTES: Final = 4096  # longest part that is read of an owner file, or of a file in /proc
+# Index of the start time in /proc/PID/stat, counted from the state, which is the first field after the name.
+_START_FIELD: Final = 19
+_DEAD_STATES: Final = frozenset("ZXx")  # states of ended processes: a zombie holds no lock and writes no more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpillOwner:
     """A process, identified so that no later process is mistaken for it."""
 
-    pid: int
-    # Clock ticks since boot: a process number may return, but not with the same start. 0 without /proc.
+    pid: int  # process number
+    # Start of the process, in clock ticks since boot: a process number may return, but not with the same start. 0
+    # without /proc.
     start_ticks: int
     boot_id: str  # the kernel's boot id; empty if unknown
-    host: str
+    host: str  # the machine's name
 
     @classmethod
     def this_process(cls, *, os_io: OsIO = REAL_OS) -> Self:
@@ -92,8 +100,8 @@ class SpillOwner:
     def is_gone(self, *, os_io: OsIO = REAL_OS) -> bool:
         """Return True if the process has certainly ended, for a folder with a free lock.
 
-        Another boot of the same host has ended all its processes. For another kernel on another host the answer is
-        unknown, because locks on a shared file system may be local to each host.
+        The host has ended all processes of its earlier boots. For another kernel on another host the answer is unknown,
+        and so False, because locks on a shared file system may be local to each host.
         """
         # Process numbers and start times are meaningful only within one boot of one kernel.
         boot_id, is_same_host = _boot_id(os_io), self.host == os.uname().nodename
@@ -111,6 +119,7 @@ class SpillOwner:
 
 
 def _is_running(pid: int) -> bool:
+    """Return True if a process with this number exists."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
@@ -142,13 +151,14 @@ def _read_text(path: Path, os_io: OsIO, flags: int = 0) -> str:
 _LOG = logging.getLogger(__name__)
 
 SPILL_PREFIX: Final = "gloader-spill-"
-# Such a folder is removed if an owner file identifies the owner.
+# A folder with such a name is removed only if its owner file identifies the owner.
 _CLAIMED: Final = re.compile(r"gloader-[a-z]+-.+")
-# No other program gives a folder this name. Such a folder is removed without an owner file, if it is otherwise empty.
+# No other program gives a folder such a name, so an empty folder is removed even without an owner file.
 _GENERATED: Final = re.compile(r"gloader-[a-z]+-(?:([0-9a-f]{8})-)?[0-9a-f]{8}")
-SPILL_DIR_VARIABLE: Final = "GLOADER_SPILL_DIR"
+SPILL_DIR_VARIABLE: Final = "GLOADER_SPILL_DIR"  # environment variable: the parent folder of spill folders
 OWNER_NAME: Final = "owner.json"
-# A folder without an owner may be new: its process may run under another kernel, whose locks are invisible here.
+# Age at which an empty folder without an owner file is removed. A younger folder may be new: its process may run under
+# another kernel, whose locks are invisible here.
 UNCLAIMED_GRACE_S: Final = 600.0
 KILL_POINTS: Final = (
     "spill.after_mkdtemp",
@@ -160,8 +170,10 @@ KILL_POINTS: Final = (
     "spill.after_files_removed",
     "spill.after_owner_removed",
 )
-_ATTEMPTS: Final = 100
-_UNKNOWN_BOOT: Final = "0" * 8
+_ATTEMPTS: Final = (
+    100  # names tried for a new folder, and attempts to remove a folder while threads write to it
+)
+_UNKNOWN_BOOT: Final = "0" * 8  # the boot id's part in the name if the id is unknown
 _OWNER_TEMPORARY: Final = OWNER_NAME + ".tmp"
 
 
@@ -196,7 +208,7 @@ class SpillClaim:
         doing = f"creating a spill folder in {parent} (set {SPILL_DIR_VARIABLE} to another)"
         try:
             with spill_errors(parent / prefix, doing, needed_bytes=1, os_io=os_io), uninterrupted():
-                # A run that removes dead folders between the two calls would remove this folder.
+                # Between the two calls, another run may take this folder for a dead one and remove it.
                 while not (self._make(parent) and self._lock()):
                     self._owner_pid = 0
                 self._sign()
@@ -266,6 +278,7 @@ class SpillClaim:
         return is_there
 
     def _sign(self) -> None:
+        """Write the owner file."""
         # The lock precedes the owner file. So if a folder has an owner file, its lock shows if the owner lives.
         self._os_io.kill_point("spill.after_lock")
         owner = SpillOwner.this_process(os_io=self._os_io)
@@ -279,6 +292,7 @@ class SpillClaim:
         )
 
     def _give_up(self, error: BaseException | None) -> None:
+        """Remove the folder after ``error``, which gets a note if the removal fails; then release the lock."""
         try:
             _remove_folder(self.path, self._os_io)
         except OSError as failure:
@@ -356,6 +370,7 @@ def remove_dead_spills(parent: StrPath | None = None, *, os_io: OsIO = REAL_OS) 
 
 
 def _remove_if_dead(path: Path, os_io: OsIO) -> bool:
+    """Remove a spill folder whose owner is gone. Return True if it was removed."""
     # The parent is often /tmp, where any user can create a link with this name, so links are never followed.
     try:
         fd = os_io.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -418,6 +433,7 @@ def _remove_under_writers(path: Path, os_io: OsIO) -> None:
 
 
 def _remove_once(path: Path, os_io: OsIO) -> None:
+    """Remove the files in a spill folder, the owner file last, and then the folder."""
     names = os_io.listdir(path)
     # The owner file is removed last, so that the next run can finish an interrupted removal.
     for name in sorted(names, key=lambda name: name == OWNER_NAME):

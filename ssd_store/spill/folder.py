@@ -1,7 +1,11 @@
 """The spill folder: temporary files on the SSD, within a budget, removed with their process.
 
-Finished files stay for the next use. On a file system that discards freed blocks, removing a file of 100 MB took 0.15
-to 0.3 s, half as long as writing it.
+Packs, sorts and activations spill to such files when memory is too small. `SpillFolder` owns the folder and shares out
+its budget. `SpillFile` is one file that is open for writing. `SpillFiles` are the files of one writer, such as a pack.
+
+A file is in use from `SpillFolder.reserve_file` until `SpillFolder.keep_file`, which makes it idle. An idle file stays
+on the disk until the next writer reuses it, or its space is needed. On a file system that discards freed blocks,
+removing a file of 100 MB took 0.15 to 0.3 s, half as long as writing it.
 """
 
 from __future__ import annotations
@@ -44,7 +48,7 @@ _LOG = logging.getLogger(__name__)
 class SpillFile:
     """A file with ``num_bytes``, reserved on the device before the first write. Owns its descriptor until `close`.
 
-    Raises the system's `OSError`; its creator removes the file.
+    Every method raises the system's `OSError`. The creator removes the file.
 
     Parameters
     ----------
@@ -104,9 +108,9 @@ class SpillFile:
             fd, self.fd = self.fd, -1
             close_quietly(fd, os_io=self._os_io)
 
-    def _open(self, how: int) -> int:
+    def _open(self, flags: int) -> int:
         direct = os.O_DIRECT if self.is_direct else 0
-        fd = self._os_io.open(self.path, os.O_WRONLY | os.O_CREAT | how | direct, 0o600)
+        fd = self._os_io.open(self.path, os.O_WRONLY | os.O_CREAT | flags | direct, 0o600)
         try:
             self._os_io.set_blocking(fd)  # io_uring would answer EAGAIN instead of waiting for the device
         except BaseException:
@@ -205,10 +209,10 @@ class SpillFolder:
 
     @property
     def room_bytes(self) -> int:
-        """Bytes that may be written now: the remaining budget or disk space, whichever is less."""
-        left = max(self.budget_bytes - self._used_bytes, 0)
+        """Bytes that may be written now: the unused budget or the disk space, whichever is less."""
+        unused = max(self.budget_bytes - self._used_bytes, 0)
         with spill_errors(self.path, "checking the free disk space", os_io=self._os_io):
-            return min(left, free_bytes(self.path, os_io=self._os_io) + self._idle_bytes)
+            return min(unused, free_bytes(self.path, os_io=self._os_io) + self._idle_bytes)
 
     def split_off(self, num_bytes: int) -> SpillFolder:
         """Return another folder with the same parent and ``num_bytes`` from this budget. The caller owns it.
@@ -222,18 +226,23 @@ class SpillFolder:
         """
         with self._lock:
             self._require_usable()
-            left = self.budget_bytes - self._used_bytes
-            if num_bytes > left:
+            unused = self.budget_bytes - self._used_bytes
+            if num_bytes > unused:
                 raise BudgetError(
-                    f"another spill folder of {num_bytes} bytes ({format_bytes(num_bytes)}) was asked for, and {left} "
-                    f"of the spill budget of {self.budget_bytes} bytes are left; raise spill_budget"
+                    f"another spill folder needs {num_bytes} bytes ({format_bytes(num_bytes)}), and {unused} of the "
+                    f"spill budget of {self.budget_bytes} bytes are unused; raise spill_budget"
                 )
             other = SpillFolder(self.path.parent, budget_bytes=num_bytes, os_io=self._os_io)
             self.budget_bytes -= num_bytes
         return other
 
     def require_room(self, num_bytes: int, what: str = "a spill") -> None:
-        """Require that ``num_bytes`` more fit into the budget and onto the disk, in place of idle files.
+        """Require that ``num_bytes`` more fit into the budget and onto the disk. Idle files count as free space.
+
+        Parameters
+        ----------
+        num_bytes : bytes to write
+        what : the content, as a message begins
 
         Raises
         ------
@@ -271,16 +280,16 @@ class SpillFolder:
         """
         with self._lock:
             self._require_usable()
-            # The smallest file that is large enough is best; else the largest, which has to grow least.
+            # The best file is the smallest that is large enough. If none is, the largest file has to grow least.
             path = min(self._idle, key=lambda idle: _misfit(self._idle[idle], num_bytes), default=None)
             size = 0 if path is None else max(self._idle[path], num_bytes)
             if path is None or self._used_bytes + size > self.budget_bytes:
                 return None
-            held = self._idle.pop(path)
+            idle_size = self._idle.pop(path)
             try:
                 self._remove_idle(self.budget_bytes - self._used_bytes - size)
             except BaseException:
-                self._idle[path] = held  # the caller never receives it
+                self._idle[path] = idle_size  # the caller does not receive the file
                 raise
             self._files[path] = size
             self._used_bytes += size
@@ -294,7 +303,7 @@ class SpillFolder:
                 self._used_bytes -= self._idle[path]
 
     def reserve_file(self, num_bytes: int, what: str) -> Path:
-        """Take ``num_bytes`` from the budget for a new file, and return its path. Idle files make room.
+        """Take ``num_bytes`` from the budget for a new file, and return its path. Idle files are removed first.
 
         Raises
         ------
@@ -369,9 +378,10 @@ class SpillFolder:
             except OSError:  # one retry, because a leftover only costs space
                 self._os_io.unlink(path)
         except FileNotFoundError:  # the file was never created, or is gone with the folder
-            _LOG.debug("%s is not there to be removed", path)
+            _LOG.debug("%s does not exist, so it is not removed", path)
 
     def _return(self, path: Path) -> None:
+        """Return a removed file's bytes to the budget."""
         with self._lock:
             self._used_bytes -= self._files.pop(path, 0)
 
@@ -398,8 +408,8 @@ class SpillFiles:
     Parameters
     ----------
     folder : folder for the files, within its budget
-    label : the files' content in messages
-    is_direct : True if files bypass the page cache, until a file refuses
+    label : the files' content in messages, such as "the pack of superbatch 3"
+    is_direct : True if files bypass the page cache; becomes False once the file system refuses
     """
 
     def __init__(self, folder: SpillFolder, label: str, *, is_direct: bool = True) -> None:
@@ -469,7 +479,12 @@ class SpillFiles:
 
     @contextmanager
     def reading(self, path: Path, what: str) -> Iterator[DeviceFile]:
-        """Lend a file, which stays during the block. Messages call its content ``what``.
+        """Yield a file that is open for reading, and is not removed during the block.
+
+        Parameters
+        ----------
+        path : a complete file
+        what : the content to read, for messages
 
         Raises
         ------

@@ -1,7 +1,9 @@
 """Pieces of data that several owners collect at the same time in the spill folder, and read back owner by owner.
 
-An owner's size is not known before its last piece, so owners have no fixed regions: each full piece is appended to the
-file. Owners that finish at about the same time share files; the last such owner returns the file.
+An owner is a frontier of sampled nodes, whose drawn neighbours are the data. A piece is a part of the data that is
+written together. An owner's size is not known before its last piece, so owners have no fixed regions: each full piece
+is appended to a file, in whole pages of 4 KiB with checksums in memory. Owners that finish at about the same time form
+a group and share files; a file's last owner returns it.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ if TYPE_CHECKING:
     from gloader.ssd_store.spill.folder import SpillFile, SpillFolder
     from gloader.types import IdArray
 
-_EXTENT_BYTES: Final = 128 * 1024
-_IN_ORDER: IdArray = np.empty(0, dtype=np.int64)
+_EXTENT_BYTES: Final = 128 * 1024  # longest read
+_IN_ORDER: IdArray = np.empty(0, dtype=np.int64)  # output positions if page i goes to row i
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,8 +87,10 @@ class SpilledPieces:
         self._is_live = [True] * len(groups)
         self._files = SpillFiles(folder, label)
         self._writing: dict[int, tuple[SpillFile, _File]] = {}  # each group's last file
-        self._bounce = aligned_bytes(num_pages_of(piece_bytes) * PAGE_BYTES)
-        self.writes = 0
+        self._bounce = aligned_bytes(
+            num_pages_of(piece_bytes) * PAGE_BYTES
+        )  # an aligned copy of the written piece
+        self.writes = 0  # write requests so far
         self.bytes_written = 0
 
     @property
@@ -108,7 +112,7 @@ class SpilledPieces:
         bounce[len(data) :] = 0
         gathered = self._owners[owner]
         gathered.num_bytes += len(data)
-        # The remaining pages go to the next file. All files except the last are full.
+        # Pages that do not fit into the group's last file go to a new file.
         while len(bounce):
             target, file = self._with_room(self._groups[owner])
             first = file.num_pages
@@ -166,14 +170,15 @@ class SpilledPieces:
             gathered = self._owners[owner]
             content = aligned_bytes(sum(pages for _, _, pages in gathered.pieces) * PAGE_BYTES)
             rows = content.reshape(-1, PAGE_BYTES)
-            begin = at = 0
-            while at < len(gathered.pieces):
-                file = gathered.pieces[at][0]
+            begin = number = 0  # the next row to fill, and the next piece
+            while number < len(gathered.pieces):
+                # Consecutive pieces in the same file are read together.
+                file = gathered.pieces[number][0]
                 pages = []
-                while at < len(gathered.pieces) and gathered.pieces[at][0] is file:
-                    _, first, count = gathered.pieces[at]
+                while number < len(gathered.pieces) and gathered.pieces[number][0] is file:
+                    _, first, count = gathered.pieces[number]
                     pages.append(np.arange(first, first + count))
-                    at += 1
+                    number += 1
                 wanted = np.concatenate(pages)
                 self._read_pages(owner, file, lane, wanted, rows[begin : begin + len(wanted)])
                 begin += len(wanted)
@@ -218,6 +223,7 @@ class SpilledPieces:
     def _read_pages(
         self, owner: int, file: _File, lane: ReadLane, pages: IdArray, rows: NDArray[np.uint8]
     ) -> None:
+        """Read ``pages`` (P,), ascending, of one file into ``rows`` (P, 4096), and check every byte."""
         extents = plan_extents(
             pages, row_bytes=PAGE_BYTES, data_offset=0, max_gap_bytes=0, max_extent_bytes=_EXTENT_BYTES
         )

@@ -1,7 +1,10 @@
 """Regions in the spill folder, one for each batch or frontier: written by a sweep, read back with every byte checked.
 
-A region has whole pages, and several regions share a file. `SharedBuffers` serve region stores for several files in
-turn.
+A region is a range of a temporary file, in whole pages, with the rows of one member: a batch's feature rows, or the
+edges of a frontier of sampled nodes. Several regions share a file. A pack is the regions of one superbatch.
+
+`plan_regions` lays regions out, `RegionStore` writes them with one sweep, and `Regions` reads them back through a lane.
+`SharedBuffers` are the memory for both; several region stores may share it, one sweep at a time.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-MAX_FILES: Final = 16  # per group of batches; a file is returned when its last batch is done
+MAX_FILES: Final = 16  # most files per group of batches; a file is returned when its last batch is done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,8 +53,8 @@ class RegionLayout:
 
     file: IdArray  # (S,) number of the file that holds each region
     start: IdArray  # (S,) each region's offset in its file, a multiple of 4096
-    first_page: IdArray  # (S + 1,) each region's first page in the pack's checksums
-    file_bytes: IdArray  # (G,) each file's bytes
+    first_page: IdArray  # (S + 1,) index of each region's first page in the pack's checksums
+    file_bytes: IdArray  # (files,) each file's bytes
 
     @property
     def num_bytes(self) -> int:
@@ -94,7 +97,7 @@ def plan_regions(counts: IdArray, row_bytes: int, groups: Sequence[int] = ()) ->
 
 
 def _files(num_batches: int, groups: Sequence[int]) -> IdArray:
-    """Return each batch's file number."""
+    """Return each batch's file number (S,): at most `MAX_FILES` files per run of batches with the same group."""
     # Neighbours share a file: batches end in order, so files and disk space become free in order.
     ends = np.flatnonzero(np.diff(np.asarray(groups, np.int64))) + 1
     sizes = np.diff(np.concatenate([[0], ends, [num_batches]]))
@@ -156,8 +159,8 @@ class SharedBuffers:
                 self._lane.close()
 
 
-CHUNK_BYTES: Final = 128 * 1024  # one read-back request
-_IN_ORDER: IdArray = np.empty(0, dtype=np.int64)
+CHUNK_BYTES: Final = 128 * 1024  # bytes of one request when a region is read back
+_IN_ORDER: IdArray = np.empty(0, dtype=np.int64)  # output positions if row i goes to row i
 
 
 class RegionStore:
@@ -198,7 +201,7 @@ class RegionStore:
         self._owned = buffers if owns_buffers else None
         self._is_closed = False
         self._is_direct = True  # until a spilled file refuses O_DIRECT
-        self._made: list[SpillFiles] = []  # files that were not returned yet
+        self._written: list[SpillFiles] = []  # the files of all regions that were not returned yet
         self._sweeper = Sweeper(stored, buffers.memory, gap_bytes=gap_bytes, is_real=folder.os_io.is_real)
         try:
             self._lane = buffers.lane(
@@ -280,7 +283,7 @@ class RegionStore:
                 files.give_up(error)
                 raise
             # The files are recorded once they are complete; before, `give_up` removes them. Removed files are dropped.
-            self._made = [*(others for others in self._made if not others.is_gone), files]
+            self._written = [*(others for others in self._written if not others.is_gone), files]
             paths = {number: target.path for number, target in targets.items()}
             return Regions(files, paths, layout, sums, label=f"{label}, {member}", lane=self._lane, cost=cost)
 
@@ -289,10 +292,10 @@ class RegionStore:
         # The check covers all files and precedes any reservation, so the message has the size of the entire pack.
         self._folder.require_room(layout.num_bytes, f"the pack of {label}")
         sizes = {number: size for number, size in enumerate(layout.file_bytes.tolist()) if size}
-        places = {number: files.reserve(size) for number, size in sizes.items()}
+        reserved = {number: files.reserve(size) for number, size in sizes.items()}
         targets = {
             number: files.create(path, sizes[number], is_new=is_new, needed_bytes=layout.num_bytes)
-            for number, (path, is_new) in places.items()
+            for number, (path, is_new) in reserved.items()
         }
         self._folder.os_io.kill_point("pack.in_sweep")
         return targets
@@ -306,7 +309,7 @@ class RegionStore:
             A file cannot be removed; the other files are removed.
         """
         with self.turn, ExitStack() as stack:
-            for files in self._made:
+            for files in self._written:
                 stack.callback(files.close)
             # The lane closes before the files: a region must not be read while its file is removed.
             self._is_closed = True

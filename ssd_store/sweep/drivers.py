@@ -1,8 +1,13 @@
 """A sweep's drivers, between its kernels and the device: calls one by one or in threads, and io_uring.
 
-`UringDriver` keeps reads and writes in flight at the same time, in slices of a few milliseconds. If a `SweepSource`
-brings the bytes, a driver reads nothing. Its step then ends at each extent, the caller fills the extent, and the driver
-writes as usual.
+A sweep reads a file's needed pages once, in file order, and deals the rows out: it copies each row to the pieces of the
+batches that need it. An extent is one read, a piece is one write. The kernels in `sweep_kernels` plan the extents and
+fill the pieces; a driver makes the reads and the writes. `Sweeper` calls a driver's ``step`` until the sweep ends:
+between two steps, after a few milliseconds, Python can check for signals and cancellation.
+
+`CallDriver` uses plain calls, one by one or in threads. `UringDriver` keeps reads and writes in flight in an io_uring
+ring. If a `SweepSource` brings the bytes, a driver reads nothing. Its step then ends at each extent, the caller fills
+the extent, and the driver writes as usual.
 """
 
 from __future__ import annotations
@@ -90,12 +95,12 @@ if TYPE_CHECKING:
 # it with care. DAMAGED: a page differs from its checksum. INTERRUPTED: a signal came. BROKEN: the ring is unusable. The
 # kernels' ``STARVED`` and ``ASTRAY`` are results too.
 RUNNING, FINISHED, READ_CARE, WRITE_CARE, DAMAGED, INTERRUPTED, BROKEN = range(7)
-_THREADS: Final = 8
+_THREADS: Final = 8  # threads of a `CallDriver`, for reads and writes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepFiles:
-    """A sweep's files: a file to read from, if any, and each batch's place for its region."""
+    """A sweep's files: a file to read from, if any, and each batch's region in a file to write."""
 
     label: str  # prefix for a number in messages: "superbatch 3, batch"
     file: DeviceFile | None  # None if another source brings the bytes
@@ -113,10 +118,11 @@ class SweepFiles:
 class CallDriver:
     """Drives sweeps with calls to `OsIO`, from threads or one by one. Owns the threads until `close`.
 
-    One by one, every request is left to the caller's careful reads and writes. Faults are injected on this path.
+    One by one, every request is left to the caller, which reads and writes with care. Tests inject faults on this path.
 
     Parameters
     ----------
+    os_io : the system calls
     threaded : True uses threads
     """
 
@@ -124,8 +130,10 @@ class CallDriver:
         self.name = "threads" if threaded else "plain"
         self._os_io = os_io
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="gloader-sweep") if threaded else None
-        self._reads: dict[int, Future[int]] = {}  # reads by slot
-        self._writes: dict[Future[int], int] = {}  # each write's piece
+        self._reads: dict[
+            int, Future[int]
+        ] = {}  # reads in flight, by the extent's slot (column of the table)
+        self._writes: dict[Future[int], int] = {}  # writes in flight, with the number of the piece
 
     def step(self, sweep: Sweep, files: SweepFiles, budget_bytes: int, /) -> int:
         """Work on the sweep until ``budget_bytes`` are dealt out or a problem needs care; return the result.
@@ -186,12 +194,12 @@ class CallDriver:
             if self._pool is None or fd < 0:
                 extents[kernels.FLAG, slot] = kernels.FAILED_READ
                 continue
-            start, length, at, _, _ = extents[:, slot].tolist()
+            start, length, ring_offset, _, _ = extents[:, slot].tolist()
             with thread_errors():
                 self._reads[slot] = self._pool.submit(
                     helping(self._os_io.pread_into),
                     fd,
-                    sweep.ring[at : at + length].data,
+                    sweep.ring[ring_offset : ring_offset + length].data,
                     DATA_OFFSET + start,
                 )
 
@@ -209,7 +217,7 @@ class CallDriver:
             self._writes[write] = piece
 
     def _has_ended(self, sweep: Sweep) -> bool:
-        """Continue after everything is dealt out. Return True if everything is written as well."""
+        """Continue after all extents are dealt out: write the last pieces. Return True if everything is written."""
         if not sweep.state[kernels.FLUSHED]:
             with np.errstate(over="ignore"):
                 kernels.flush(sweep)
@@ -241,7 +249,7 @@ class CallDriver:
 
 
 def piece_of(piece: int, sweep: Sweep, files: SweepFiles) -> tuple[int, memoryview, int]:
-    """Return a full piece's batch, its bytes, and its offset in the batch's file.
+    """Return a full piece's batch, its bytes, and the piece's offset in the batch's file.
 
     Parameters
     ----------
@@ -250,8 +258,8 @@ def piece_of(piece: int, sweep: Sweep, files: SweepFiles) -> tuple[int, memoryvi
     files : the sweep's files
     """
     batch, size, offset = sweep.owners[:, piece].tolist()
-    at = piece * sweep.piece_bytes
-    return batch, sweep.pieces[at : at + size].data, int(files.starts[batch]) + offset
+    begin = piece * sweep.piece_bytes
+    return batch, sweep.pieces[begin : begin + size].data, int(files.starts[batch]) + offset
 
 
 def give_back(piece: int, sweep: Sweep) -> None:
@@ -261,20 +269,21 @@ def give_back(piece: int, sweep: Sweep) -> None:
 
 
 def _fail(piece: int, sweep: Sweep) -> None:
+    """Leave a piece's write to the caller, because it failed."""
     sweep.failed[sweep.state[kernels.NUM_FAILED]] = piece
     sweep.state[kernels.NUM_FAILED] += 1
 
 
-READ_DEPTH: Final = 256
-MAX_WRITES: Final = 256  # writes in flight; with the reads they fill the ring
+READ_DEPTH: Final = 256  # extents in the table, so also the most reads in flight
+MAX_WRITES: Final = 256  # writes in flight; with the reads they fill the io_uring ring
 _SMALL_BYTES: Final = 32 * 1024  # for shorter reads, several completions are awaited together
-_UNSUBMITTED: Final = 16  # requests that may wait in this side of the ring while extents are dealt out
+_UNSUBMITTED: Final = 16  # requests that may wait for submission while extents are dealt out
 _DRAIN: Final = -1  # budget for a step that begins no requests and waits for all in flight
-_NOWHERE: Final = np.empty(0, np.int64)
+_NOWHERE: Final = np.empty(0, np.int64)  # no files to write
 
 
 class UringDriver:
-    """A ring for sweeps' reads and writes. Owns it until `close`.
+    """Drives sweeps through an io_uring ring for their reads and writes. Owns the ring until `close`.
 
     Parameters
     ----------
@@ -334,7 +343,17 @@ class UringDriver:
 
 @njit(cache=True, nogil=True, inline="always")
 def _submit_all(ring: IdArray, sweep: Sweep, source_fd: int, fds: IdArray, starts: IdArray) -> int:
-    """Plan reads, and put reads and ready pieces into the ring; return its tail."""
+    """Plan reads, and put reads and ready pieces into the io_uring ring; return the ring's new tail.
+
+    A request's tag is the extent's slot, or the number of slots plus the piece's number.
+
+    Parameters
+    ----------
+    ring : addresses of the io_uring ring, see `Uring.table`
+    sweep : the sweep's state
+    source_fd : descriptor to read from; -1 if the caller fills the extents
+    fds, starts : as in `SweepFiles`
+    """
     extents, owners, state = sweep.extents, sweep.owners, sweep.state
     depth = extents.shape[1]
     read_code = OP_READ_FIXED if ring[FIXED] else OP_READ
@@ -436,7 +455,11 @@ def _leave(ring: IdArray, sweep: Sweep, tail: int, source_fd: int) -> int:
 def _step(
     ring: IdArray, sweep: Sweep, source_fd: int, fds: IdArray, starts: IdArray, budget_bytes: int
 ) -> int:
-    """Read ahead, deal out, write behind. Return a result as `UringDriver.step`."""
+    """Read ahead, deal out, write behind. Return a result as `UringDriver.step`.
+
+    Each round of the loop submits new reads and writes, deals out the extent at the head if its bytes have arrived,
+    and collects completions. It waits only if the extent's bytes are missing, or no piece is free.
+    """
     extents, state = sweep.extents, sweep.state
     depth = extents.shape[1]
     dealt = np.int64(0)
@@ -480,6 +503,7 @@ def _step(
 def _step_or_drain(
     ring: IdArray, sweep: Sweep, source_fd: int, fds: IdArray, starts: IdArray, budget_bytes: int
 ) -> int:
+    """Make one step, or, with the budget ``_DRAIN``, only wait for all requests in flight."""
     if budget_bytes != _DRAIN:
         return _step(ring, sweep, source_fd, fds, starts, budget_bytes)
     tail = load_acquire32(ring[SQ_TAIL])

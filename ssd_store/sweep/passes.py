@@ -1,6 +1,8 @@
 """Plans for a pass over a file: the fastest of three ways to read the needed pages, and the buffers. Pure.
 
-The ways read only the needed pages ("direct"), also the holes between them ("merged"), or the entire file ("full").
+A pass is one sweep over a long array, such as the edges, that brings several owners the positions that each needs. An
+owner is a frontier of sampled nodes. A way reads only the needed pages ("direct"), also short holes between them
+("merged"), or the entire file ("full").
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ if TYPE_CHECKING:
 
 
 PassWay: TypeAlias = Literal["direct", "merged", "full"]
-# Among equally fast ways the first is taken. If every page is needed, all three read the same. If no two pages are near
-# each other, two ways read the same.
+# Among equally fast ways the first is taken. All three read the same if every page is needed, and "direct" and "merged"
+# read the same if no two needed pages are near each other.
 _WAYS: Final[tuple[PassWay, ...]] = ("full", "direct", "merged")
 
 
@@ -47,8 +49,8 @@ class PassPlan:
     way: PassWay
     gap_bytes: int  # longest hole to bridge, for `WantedPositions`
     seconds: float  # predicted time for reading, and for writing the read rows
-    pages_wanted: int
-    ways: dict[PassWay, WayReads]
+    pages_wanted: int  # number of needed pages
+    ways: dict[PassWay, WayReads]  # the reads of all three ways
 
 
 def plan_pass(
@@ -69,7 +71,7 @@ def plan_pass(
     rates : rates for the devices that hold the file and the spill folder
     gap_bytes : longest hole that "merged" bridges
     written_bytes : bytes that the pass writes in every way
-    forced : a way to take at any cost
+    forced : the way to take, whatever its time; None takes the fastest
     """
     times, gaps = rates.times, {"direct": 0, "merged": gap_bytes, "full": WHOLE_FILE}
     ways: dict[PassWay, WayReads] = {}
@@ -120,19 +122,21 @@ def count_extents(
         page = stop // ALIGNMENT
 
 
-MIN_PASS_BYTES: Final = 4 * 2**20
-_LANE_BYTES: Final = 8 * 2**20 + 64 * PAGE_BYTES  # 64 chunks, whose distance is not a power of two
-_PORTION_BYTES: Final = 6 * 2**20  # for all owners; a few milliseconds fill it
-_PIECE_BYTES: Final = 4 * PAGE_BYTES  # one write for an owner
+MIN_PASS_BYTES: Final = 4 * 2**20  # least bytes for all buffers
+# Bytes for reading back: 64 chunks of 128 KiB. The extra page per chunk makes the distance between two chunks no power
+# of two, so that they do not compete for the same cache lines.
+_LANE_BYTES: Final = 8 * 2**20 + 64 * PAGE_BYTES
+_PORTION_BYTES: Final = 6 * 2**20  # bytes for all owners' portions of positions, filled in a few milliseconds
+_PIECE_BYTES: Final = 4 * PAGE_BYTES  # bytes of one write for an owner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassBuffers:
-    """A pass's buffers."""
+    """The sizes of a pass's buffers."""
 
-    sweep_bytes: int  # extents that were read, and pieces to write
-    lane_bytes: int  # reading back
-    portion_bytes: int  # positions
+    sweep_bytes: int  # for extents that were read, and pieces to write
+    lane_bytes: int  # for reading the written pieces back
+    portion_bytes: int  # for the owners' positions
 
 
 def plan_pass_buffers(memory_bytes: int) -> PassBuffers:

@@ -1,11 +1,15 @@
-"""A sweep's input: positions in portions, a file's pages, and rows from other machines.
+"""A sweep's input: the needed rows or positions, and the pages that hold them.
 
-`WantedPositions` supplies positions portion by portion, for arrays too long for memory. `SweepContent` has the open
-file's pages, or the pages that a `SweepSource` brings.
+A sweep reads a file's needed pages once, in file order, and deals the rows out to their owners. An owner is a batch of
+a superbatch (rows of features), or a frontier of sampled nodes (positions in a long array such as the edges).
+
+`WantedRows` lists all owners' rows in memory. `WantedPositions` supplies positions portion by portion, for lists too
+long for memory. `Supply` gives either to the kernels, and checks the numbers. `SweepContent` has the open file's pages,
+or the pages that a `SweepSource` brings.
 
 `ArrivingRows` are rows from other machines, in ascending runs. They form a virtual file: for rows of R bytes, page p
-begins at byte 4096 p, and slot s at byte R s. A sweep deals rows out in the order of slots. No id travels with a row:
-runs are stretches of all rows, so a batch's rows are put into the order of arrival run by run.
+begins at byte 4096 p, and slot s at byte R s. A sweep deals rows out in the order of slots. No id travels with a row,
+because all machines know the layout of the slots.
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, IdPortions
 
 
-_MOST_COLUMNS: Final = 16384  # limit for few owners; more ids are not filled faster
+_MOST_COLUMNS: Final = 16384  # most ids per owner in a portion; a longer portion is not filled faster
 _ID_BYTES: Final = 8
 
 
@@ -55,15 +59,14 @@ class WantedPositions:
 
 
 class Supply:
-    """Supplies rows to a sweep on request, and checks them against the announced numbers.
+    """Supplies row ids or positions to a sweep on request, and checks them against the announced numbers.
 
     Parameters
     ----------
-    starts : (S,) start of each batch's rows in ``ids``
+    starts, ends : (O,) each owner's range in ``ids``
     ids : the ids available at the beginning
-    ends : (S,) end of each batch's rows in ``ids``
-    counts : (S,) number of rows in each batch
-    portions : source of further ids
+    counts : (O,) number of ids that each owner has announced
+    portions : source of further ids; None means that ``ids`` has all
     """
 
     def __init__(
@@ -93,14 +96,14 @@ class Supply:
         """
         if self._portions is None:
             return
-        width = self.ids.shape[0] // self.ends.shape[0]
-        taken = sweep.batches[kernels.ROW] - self.starts
-        filled = self.ends - self.starts
-        before = filled - taken
+        width = self.ids.shape[0] // self.ends.shape[0]  # room for each owner's ids
+        taken = sweep.batches[kernels.ROW] - self.starts  # ids that the sweep has used
+        filled = self.ends - self.starts  # ids in each owner's room, before and after the call to `fill`
+        unused = filled - taken
         is_waiting = sweep.batches[kernels.NEXT_BYTE] == kernels.UNKNOWN
         self._portions.fill(self.ids.reshape(-1, width), taken, filled, self.has_more)
-        self._left -= filled - before
-        is_wrong = (self._left < 0) | (filled < before) | (filled > width)
+        self._left -= filled - unused
+        is_wrong = (self._left < 0) | (filled < unused) | (filled > width)
         is_wrong |= is_waiting & (filled == 0) & self.has_more
         if is_wrong.any():
             self._raise(int(is_wrong.argmax()))
@@ -122,12 +125,12 @@ class Supply:
     def _raise(self, owner: int) -> None:
         raise PlanError(
             f"the positions of owner {owner} of a sweep are not those that were announced: {int(self._left[owner])} "
-            "of them are missing, or none of a page that was marked; this is a bug of gloader, please report it"
+            "of them are missing, or one lies on no marked page; this is a bug of gloader, please report it"
         )
 
 
 def supply_of(wanted: WantedRows | WantedPositions) -> Supply:
-    """Return the supply for a sweep over ``wanted``. It owns the portions' memory."""
+    """Return the supply for a sweep over ``wanted``. It owns the memory for portions."""
     if isinstance(wanted, WantedRows):
         return Supply(wanted.bounds[:-1], wanted.ids, wanted.bounds[1:], counts=wanted.counts)
     num_owners = wanted.counts.shape[0]
@@ -139,7 +142,10 @@ def supply_of(wanted: WantedRows | WantedPositions) -> Supply:
 
 
 def is_wanted_for_certain(wanted: WantedRows | WantedPositions, sweep: Sweep) -> bool:
-    """Return True if the damaged page at which ``sweep`` stopped is needed; if not, the sweep can continue."""
+    """Return True if the damaged page at which ``sweep`` stopped is really needed; if not, the sweep can continue.
+
+    The page bits of `WantedPositions` may contain unneeded pages. The exact bits are computed now, and replace them.
+    """
     if isinstance(wanted, WantedPositions) and wanted.exact_pages is not None:
         np.copyto(sweep.pages, wanted.exact_pages())
         page = int(sweep.state[kernels.BAD_PAGE])
@@ -150,10 +156,10 @@ def is_wanted_for_certain(wanted: WantedRows | WantedPositions, sweep: Sweep) ->
 def raise_astray(sweep: Sweep, label: str) -> NoReturn:
     """Raise `PlanError` for a needed row on an unmarked page."""
     owner = int(sweep.state[kernels.TURN])
-    at = int(sweep.batches[kernels.NEXT_BYTE, owner])
+    byte = int(sweep.batches[kernels.NEXT_BYTE, owner])
     raise PlanError(
-        f"{label} {owner} wants row {at // sweep.row_bytes} of page {at // ALIGNMENT}, which was not marked; this is a "
-        "bug of gloader, please report it"
+        f"{label} {owner} wants row {byte // sweep.row_bytes} of page {byte // ALIGNMENT}, which was not marked; this "
+        "is a bug of gloader, please report it"
     )
 
 
@@ -167,7 +173,7 @@ class SweepContent:
 
 
 def bring(source: SweepSource, sweep: Sweep, cancellation: Cancellation) -> None:
-    """Fill the extent at the sweep's head; raises as `SweepSource.read`.
+    """Fill the oldest extent that is not dealt out with bytes from ``source``; raises as `SweepSource.read`.
 
     Parameters
     ----------
@@ -175,13 +181,13 @@ def bring(source: SweepSource, sweep: Sweep, cancellation: Cancellation) -> None
     sweep : the running sweep
     """
     slot = int(sweep.state[kernels.HEAD]) % sweep.extents.shape[1]
-    start, length, at, _, _ = sweep.extents[:, slot].tolist()
-    source.read(sweep.ring[at : at + length].data, start, cancellation=cancellation)
+    start, length, ring_offset, _, _ = sweep.extents[:, slot].tolist()
+    source.read(sweep.ring[ring_offset : ring_offset + length].data, start, cancellation=cancellation)
     sweep.extents[kernels.FLAG, slot] = kernels.DONE
 
 
 class Repairs:
-    """Extents with a damaged page that are read once more, if the file's bytes were fetched again.
+    """Reads extents with a damaged page once more, if a mirror has fetched the file's bytes again.
 
     Parameters
     ----------
@@ -190,19 +196,20 @@ class Repairs:
 
     def __init__(self, file: DeviceFile) -> None:
         self._file = file
-        self._has_brought = False
-        self._last = -1  # number of the extent that was read once more
+        self._has_refetched = False  # the file's bytes were fetched again in this sweep
+        self._last = -1  # number of the last extent that was read once more
 
     def repair(self, sweep: Sweep) -> bool:
-        """Read the extent at the head again. Return True if it may be intact now. No request may be in flight."""
+        """Read the damaged extent again. Return True if it may be intact now. No request may be in flight."""
         head, page = int(sweep.state[kernels.HEAD]), int(sweep.state[kernels.BAD_PAGE])
-        # A block that was fetched again may have been damaged in several extents, all read before the fetch.
-        is_new = self._file.refetch(DATA_OFFSET + page * ALIGNMENT)
-        if not is_new and (self._last == head or not self._has_brought):
+        # The bytes that were fetched again may belong to several extents, all read before the fetch. So an extent is
+        # read once more even if this call fetches nothing.
+        is_refetched = self._file.refetch(DATA_OFFSET + page * ALIGNMENT)
+        if not is_refetched and (self._last == head or not self._has_refetched):
             return False
-        self._has_brought, self._last = True, head
-        start, length, at, _, _ = sweep.extents[:, head % sweep.extents.shape[1]].tolist()
-        self._file.read_fully(sweep.ring[at : at + length].data, DATA_OFFSET + start)
+        self._has_refetched, self._last = True, head
+        start, length, ring_offset, _, _ = sweep.extents[:, head % sweep.extents.shape[1]].tolist()
+        self._file.read_fully(sweep.ring[ring_offset : ring_offset + length].data, DATA_OFFSET + start)
         return True
 
 
@@ -213,10 +220,10 @@ def raise_mismatch(content: SweepContent, sweep: Sweep) -> NoReturn:
     if isinstance(wanted, WantedRows):
         first = page * ALIGNMENT // stored.row_bytes
         last = ((page + 1) * ALIGNMENT - 1) // stored.row_bytes
-        # Batches lie one after another, so a page's rows may be anywhere in the list. The slow search is only needed
-        # for errors.
-        is_asked = (wanted.ids >= first) & (wanted.ids <= last)
-        rows = np.unique(wanted.ids[is_asked]).astype(np.int64)
+        # The list has batch after batch, so a page's rows may be anywhere in it. The slow search is only needed for
+        # errors.
+        is_on_page = (wanted.ids >= first) & (wanted.ids <= last)
+        rows = np.unique(wanted.ids[is_on_page]).astype(np.int64)
     raise mismatch(stored.path, page, rows, row_bytes=stored.row_bytes)
 
 

@@ -1,6 +1,17 @@
 """A sweep's kernels, on memory alone: choose extents, verify their pages, deal their rows out to the batches.
 
-Kernels do no input or output: tables hold the extents to read and the pieces to write, for the sweep's driver.
+A sweep reads a file's needed pages once, in file order. The kernels do no input or output. Tables hold the extents to
+read and the pieces to write, and the sweep's driver executes them:
+
+1. `plan_reads` plans extents (reads) while the table and the ring, the read buffer, have room.
+2. The driver reads the extents. The head is the oldest extent that is not dealt out.
+3. `is_damaged` compares the needed pages of the head with their checksums.
+4. `deal_out` copies each batch's rows from the head to the batch's piece, the buffer of one write. `seal` marks a full
+   piece as ready, and the driver writes it.
+5. After the last extent, `flush` marks the batches' last pieces as ready.
+
+A batch's rows ascend, so each batch needs only one position: the byte of its next row. A batch's ids may be too many
+for the memory. They then arrive in portions, and a batch without ids ends a step as ``STARVED``.
 """
 
 from __future__ import annotations
@@ -20,16 +31,23 @@ if TYPE_CHECKING:
 
     from gloader.types import IdArray
 
-# Rows in the table of extents; column ``i % depth`` describes extent i while it is in memory.
+# Rows in the table of extents; column ``i % depth``, the slot, describes extent i while it is in memory: its first byte
+# and its bytes in the matrix, its place in the ring, the ring's tail after it, and its state, one of the next line.
 START, LENGTH, AT, RING_END, FLAG = range(5)
 PENDING, DONE, FAILED_READ = range(3)
-# Rows in the table of batches.
+# Rows in the table of batches: byte of the next row in the matrix, position of its id in ``ids``, bytes of it that are
+# dealt out already, number of the batch's piece or -1, bytes in this piece, and bytes in earlier pieces.
 NEXT_BYTE, ROW, SKIP, PIECE, FILL, WRITTEN = range(6)
-# Rows in the table of pieces.
+# Rows in the table of pieces: a full piece's batch, its bytes, and its offset in the batch's region.
 BATCH, SIZE, OFFSET = range(3)
-# Positions in the state.
+# Positions in the state. Extents are numbered from 0; the first three count dealt out, submitted and planned extents.
+# PAGE: next page to plan. RING_HEAD, RING_TAIL: begin and end of the ring's occupied bytes, counted without wrapping.
 HEAD, SUBMITTED, PLANNED, PAGE, RING_HEAD, RING_TAIL = range(6)
+# TURN: first batch without its rows from the head. VERIFIED: number of verified extents. FLUSHED: 1 after `flush`. Then
+# the heights of the three stacks of pieces.
 TURN, VERIFIED, FLUSHED, NUM_FREE, NUM_READY, NUM_FAILED = range(6, 12)
+# READS, WRITES: requests in flight. ERROR: errno of a broken ring. NUM_* and *_BYTES: totals of the sweep. REFUSALS:
+# refused system calls in a row.
 READS, WRITES, BAD_PAGE, ERROR, NUM_READS, READ_BYTES, NUM_WRITES, WRITE_BYTES, REFUSALS = range(12, 21)
 NUM_STATES = 21
 # Values of a batch's next byte: NEVER if it needs no more rows, UNKNOWN if its next row is in a missing portion.
@@ -47,10 +65,10 @@ class Sweep(NamedTuple):
     Numba accepts a named tuple here, and no dataclass.
     """
 
-    # Rows or a portion of them, batch after batch, in one of the two arrays: one compiled kernel is then enough.
+    # All row ids, or a portion, batch after batch. One of the two arrays is empty: a kernel then compiles once.
     ids: NDArray[np.int32]
     long_ids: IdArray
-    ends: IdArray  # (S,) end of each batch's ids, which start at the batch's ``ROW``
+    ends: IdArray  # (S,) end of each batch's ids; the next id is at the batch's ``ROW``
     has_more: NDArray[np.bool_]  # (S,) another portion follows
     pages: NDArray[np.uint64]  # one bit per page, set for needed pages
     num_pages: int
@@ -61,12 +79,12 @@ class Sweep(NamedTuple):
     gap_bytes: int  # longest hole that a read bridges, or ``WHOLE_FILE``
     ring: NDArray[np.uint8]  # read buffer, a ring of bytes
     ring_words: NDArray[np.uint64]  # the same memory
-    extents: IdArray  # (5, depth)
-    batches: IdArray  # (6, S)
-    pieces: NDArray[np.uint8]  # pieces to write
+    extents: IdArray  # (5, depth) the table of extents
+    batches: IdArray  # (6, S) the table of batches
+    pieces: NDArray[np.uint8]  # the pieces' memory
     piece_words: NDArray[np.uint64]  # the same memory
     piece_bytes: int
-    owners: IdArray  # (3, pieces): a full piece's batch, its bytes and its place in the batch's region
+    owners: IdArray  # (3, pieces) the table of pieces
     free: IdArray  # (pieces,) a stack of free pieces
     ready: IdArray  # (pieces,) a stack of full pieces whose write has not started
     failed: IdArray  # (pieces,) a stack of pieces whose write failed
@@ -103,6 +121,7 @@ def continue_with(sweep: Sweep, starts: IdArray) -> None:
 
 @njit(cache=True, nogil=True)
 def _next_byte(b: int, row: int, sweep: Sweep) -> int:
+    """Return the matrix byte at which batch ``b``'s row with the id at position ``row`` begins."""
     if row < sweep.ends[b]:
         is_long = sweep.long_ids.shape[0] > 0
         return to_int(sweep.long_ids[row] if is_long else sweep.ids[row]) * sweep.row_bytes
@@ -133,10 +152,10 @@ def next_extent(
     start, stop = first * ALIGNMENT, (first + 1) * ALIGNMENT
     following = next_bit(pages, first + 1, limit)
     while following < limit:
-        at = following * ALIGNMENT
-        if not joins_read(start, stop, at, at + ALIGNMENT, gap_bytes, max_bytes):
+        begin = following * ALIGNMENT
+        if not joins_read(start, stop, begin, begin + ALIGNMENT, gap_bytes, max_bytes):
             break
-        stop = at + ALIGNMENT
+        stop = begin + ALIGNMENT
         following = next_bit(pages, following + 1, limit)
     return start, stop
 
@@ -157,15 +176,15 @@ def plan_reads(sweep: Sweep) -> None:
         if length == 0:
             return
         # An extent must be contiguous, so a remainder at the ring's end that is too short is skipped.
-        at = state[RING_TAIL] % ring_bytes
-        skipped = ring_bytes - at if at + length > ring_bytes else np.int64(0)
+        tail = state[RING_TAIL] % ring_bytes
+        skipped = ring_bytes - tail if tail + length > ring_bytes else np.int64(0)
         if state[RING_TAIL] + skipped + length - state[RING_HEAD] > ring_bytes:
             return
         state[RING_TAIL] += skipped + length
         slot = state[PLANNED] % depth
         extents[START, slot] = start
         extents[LENGTH, slot] = length
-        extents[AT, slot] = (at + skipped) % ring_bytes
+        extents[AT, slot] = (tail + skipped) % ring_bytes
         extents[RING_END, slot] = state[RING_TAIL]
         extents[FLAG, slot] = PENDING
         state[PLANNED] += 1
@@ -183,11 +202,11 @@ def is_damaged(slot: int, sweep: Sweep) -> bool:
     pages, checksums, words, state = sweep.pages, sweep.checksums, sweep.ring_words, sweep.state
     if checksums.shape[0] == 0 or state[VERIFIED] > state[HEAD]:
         return False
-    first, at = sweep.extents[START, slot] // ALIGNMENT, sweep.extents[AT, slot]
+    first, ring_offset = sweep.extents[START, slot] // ALIGNMENT, sweep.extents[AT, slot]
     for i in range(sweep.extents[LENGTH, slot] // ALIGNMENT):
         page = first + i
         is_wanted = (pages[page >> 6] >> np.uint64(page & 63)) & np.uint64(1)
-        word = (at + i * ALIGNMENT) // 8
+        word = (ring_offset + i * ALIGNMENT) // 8
         if is_wanted and page_checksum_at(words, word, page, sweep.format_version) != checksums[page]:
             state[BAD_PAGE] = page
             return True
@@ -223,14 +242,14 @@ def deal_out(slot: int, sweep: Sweep) -> int:
     Returns
     -------
     int
-        ``DEALT``, or the missing resource: call again when it is available. Every other batch holds at most one
-        unfilled piece. So one piece is free or being written, if there are at least as many pieces as batches.
+        ``DEALT``, or the missing resource: call again when it is available. A piece always becomes available, because
+        there are at least as many pieces as batches, and every other batch holds at most one unfilled piece.
     """
     extents, batches, state = sweep.extents, sweep.batches, sweep.state
     start = extents[START, slot]
     stop = start + extents[LENGTH, slot]
     shift = extents[AT, slot] - start
-    # One function call per batch would take longer than dealing out the few numbers of an extent.
+    # Numbers have a separate kernel: one function call per batch would take longer than dealing out its few numbers.
     is_numbers = sweep.long_ids.shape[0] > 0 and (sweep.row_bytes == 4 or sweep.row_bytes == 8)  # noqa: PLR1714
     status = DEALT
     if is_numbers:
@@ -252,7 +271,14 @@ def deal_out(slot: int, sweep: Sweep) -> int:
 
 @njit(cache=True, nogil=True, inline="always")
 def _deal_numbers(start: int, stop: int, shift: int, sweep: Sweep) -> int:
-    """Append numbers of 4 or 8 bytes, which never cross extents, as `_deal_to`, for all batches from ``TURN`` on."""
+    """Append numbers of 4 or 8 bytes, which never cross extents, as `_deal_to`, for all batches from ``TURN`` on.
+
+    Parameters
+    ----------
+    start, stop : begin and end of the extent, in the matrix's bytes
+    shift : difference between a byte's place in the ring and in the matrix
+    sweep : the sweep's state
+    """
     ids, ends, ring, pieces = sweep.long_ids, sweep.ends, sweep.ring, sweep.pieces
     batches, state, row_bytes, piece_bytes = sweep.batches, sweep.state, sweep.row_bytes, sweep.piece_bytes
     for b in range(state[TURN], batches.shape[1]):
@@ -298,7 +324,13 @@ def _deal_numbers(start: int, stop: int, shift: int, sweep: Sweep) -> int:
 
 @njit(cache=True, nogil=True, inline="always")
 def _deal_to(b: int, start: int, stop: int, shift: int, sweep: Sweep) -> int:
-    """Append a batch's rows in bytes ``start`` to ``stop``. Return the missing resource, or ``DEALT``."""
+    """Append the bytes of batch ``b``'s rows that lie in the extent to its piece. Return as `deal_out`.
+
+    Parameters
+    ----------
+    b : the batch
+    start, stop, shift, sweep : as in `_deal_numbers`
+    """
     ring, pieces, batches, state = sweep.ring, sweep.pieces, sweep.batches, sweep.state
     row_bytes, piece_bytes = sweep.row_bytes, sweep.piece_bytes
     # Locals stay in registers until the batch has all its rows from this extent.
@@ -307,8 +339,8 @@ def _deal_to(b: int, start: int, stop: int, shift: int, sweep: Sweep) -> int:
     status = DEALT
     # A row across two extents ends here with ``skip`` bytes dealt out. The remaining bytes come with the next extent.
     while first + skip < stop:
-        at = first + skip
-        if at < start:
+        begin = first + skip
+        if begin < start:
             status = STARVED if first == UNKNOWN else ASTRAY
             break
         if piece < 0:
@@ -318,8 +350,8 @@ def _deal_to(b: int, start: int, stop: int, shift: int, sweep: Sweep) -> int:
             state[NUM_FREE] -= 1
             piece = sweep.free[state[NUM_FREE]]
             fill = np.int64(0)
-        count = min(min(first + row_bytes, stop) - at, piece_bytes - fill)
-        copy_block(pieces, piece * piece_bytes + fill, ring, shift + at, count)
+        count = min(min(first + row_bytes, stop) - begin, piece_bytes - fill)
+        copy_block(pieces, piece * piece_bytes + fill, ring, shift + begin, count)
         skip += count
         fill += count
         if skip == row_bytes:
@@ -343,8 +375,8 @@ def flush(sweep: Sweep) -> None:
             piece, fill = batches[PIECE, b], batches[FILL, b]
             if piece >= 0:
                 length = (fill + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
-                at = piece * sweep.piece_bytes
-                sweep.pieces[at + fill : at + length] = 0
+                begin = piece * sweep.piece_bytes
+                sweep.pieces[begin + fill : begin + length] = 0
                 seal(piece, b, length, sweep)
                 batches[PIECE, b] = -1
     sweep.state[FLUSHED] = 1

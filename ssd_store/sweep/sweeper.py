@@ -1,8 +1,12 @@
 """A sweep reads a store's needed pages once, in file order, and copies each row to every batch that needs it.
 
-An extent is one read: needed pages and the small holes between them. Many extents are in flight. A piece is one write:
-the next rows of one batch. The rows of a batch go to the batch's region of a file, or to memory. If this machine's file
-lacks needed pages, a `SweepSource` brings all needed pages in the same order.
+- An extent is one read: needed pages and the small holes between them. Many extents are in flight.
+- The ring is the read buffer: extents follow one another in it, and the oldest is dealt out first.
+- A piece is one write, the next rows of one batch. A batch's rows go to its region, a range of a file, or to memory.
+- A source brings the pages instead of the file, if they are on other machines or in an object store.
+
+`Sweeper` prepares a sweep and runs it. The kernels (`sweep_kernels`) choose extents and deal out, a driver (`drivers`)
+reads and writes, and `supply` has the rows that are needed.
 """
 
 from __future__ import annotations
@@ -67,12 +71,12 @@ if TYPE_CHECKING:
 
 EXTENT_BYTES: Final = 128 * 1024  # longest extent from a file; fits in a core's cache for checksum and copies
 _BROUGHT_BYTES: Final = 2**20  # longest extent from a source; longer, because each extent costs a Python call
-MAX_RING_BYTES: Final = 4 * 2**20
+MAX_RING_BYTES: Final = 4 * 2**20  # bytes of the ring of extents, with much memory
 MIN_RING_BYTES: Final = 2**20
 MAX_PIECE_BYTES: Final = 64 * 1024  # larger pieces gain nothing
-_STEP_BYTES: Final = 4 * 2**20  # bytes dealt out between two looks for a cancellation: a few milliseconds
+_STEP_BYTES: Final = 4 * 2**20  # bytes dealt out between two checks for a cancellation: a few milliseconds
 _SPARE_SHARE: Final = 4  # one spare piece for 4 batches; spare pieces are for writes in flight
-_MIN_SPARE: Final = 8
+_MIN_SPARE: Final = 8  # least number of spare pieces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +103,7 @@ def plan_buffers(num_batches: int, memory_bytes: int) -> SweepBuffers:
     ring = min(MAX_RING_BYTES, max(MIN_RING_BYTES, memory_bytes // 4))
     wanted = num_pieces(num_batches)
     piece = (memory_bytes - ring) // wanted // ALIGNMENT * ALIGNMENT
-    if piece < 4 * ALIGNMENT:  # with many batches, the ring shrinks before the pieces do
+    if piece < 4 * ALIGNMENT:  # with many batches, the ring becomes smaller before the pieces do
         ring = MIN_RING_BYTES
         piece = (memory_bytes - ring) // wanted // ALIGNMENT * ALIGNMENT
     if piece < ALIGNMENT:
@@ -122,8 +126,8 @@ def num_pieces(num_batches: int) -> int:
 class SweepCost:
     """The bytes and requests of a sweep."""
 
-    read: ReadStats  # ``rows`` counts the rows dealt out
-    writes: int  # requests
+    read: ReadStats  # reads of this machine's file; ``rows`` counts the rows dealt out
+    writes: int  # write requests
     bytes_written: int
     bytes_brought: int = 0  # bytes from a source; they do not count as reads
 
@@ -209,8 +213,9 @@ class Sweeper:
         ----------
         wanted : the rows of one batch
         out : uint8, page-aligned and longer than the rows, because the sweep would try to write a full buffer
-        source : brings the file's pages, or is `ArrivingRows`, whose slots are then in ``wanted``. The caller closes
-            the source. If None, the sweep reads the file, or uses `OsIO.source` if the file lacks pages
+        source : brings the pages instead of the file, and is closed by the caller. For `ArrivingRows`, ``wanted`` has
+            the rows' slots instead of ids. If None, the sweep reads the file, or uses `OsIO.source` if the file lacks
+            pages
 
         Raises
         ------
@@ -221,7 +226,7 @@ class Sweeper:
         GloaderError
             The source failed.
         """
-        # ``out`` is the only piece. It never becomes full, so nothing is written.
+        # ``out`` is the only piece. It never becomes full, so nothing is written to a file.
         buffers = SweepBuffers(ring_bytes=self._memory.nbytes, piece_bytes=out.nbytes, num_pieces=1)
         nowhere = np.zeros(1, np.int64)
         with self._content(wanted, source) as content:
@@ -302,11 +307,11 @@ class Sweeper:
             yield SweepContent(wanted=wanted, stored=arrived, source=source.source)
         elif source is not None:
             yield SweepContent(wanted=wanted, stored=stored, source=source)
-        elif (own := stored.os_io.source(self._file.fd, wanted.pages, DATA_OFFSET)) is None:
+        elif (mirror := stored.os_io.source(self._file.fd, wanted.pages, DATA_OFFSET)) is None:
             yield SweepContent(wanted=wanted, stored=stored)
         else:
-            with closing(own):
-                yield SweepContent(wanted=wanted, stored=stored, source=own)
+            with closing(mirror):
+                yield SweepContent(wanted=wanted, stored=stored, source=mirror)
 
     def _prepare(
         self,
@@ -317,6 +322,7 @@ class Sweeper:
         sums: NDArray[np.uint64],
         first_page: IdArray,
     ) -> Sweep:
+        """Return the state of a new sweep in the form for kernels."""
         ring, wanted = self._memory[: buffers.ring_bytes], content.wanted
         num_batches = supply.ends.shape[0]
         is_long = supply.ids.dtype == np.int64
@@ -362,6 +368,7 @@ class Sweeper:
         files: SweepFiles,
         cancellation: Cancellation,
     ) -> SweepCost:
+        """Call the driver's step until the sweep is finished, and handle each problem that ends a step early."""
         driver, source, wanted = self._driver, content.source, content.wanted
         if driver is None:
             raise StoreError(f"{self._stored.path}: the lane of this sweep is closed")
@@ -398,10 +405,10 @@ class Sweeper:
 def _read_carefully(sweep: Sweep, files: SweepFiles, _os_io: OsIO) -> None:
     """Read the extent at the ring's head again, in as many requests as needed."""
     slot = int(sweep.state[kernels.HEAD]) % sweep.extents.shape[1]
-    start, length, at, _, _ = sweep.extents[:, slot].tolist()
+    start, length, ring_offset, _, _ = sweep.extents[:, slot].tolist()
     if files.file is None:
         raise StoreReadError(errno.EBADF, "a sweep without a file has nothing to read again")
-    files.file.read_fully(sweep.ring[at : at + length].data, DATA_OFFSET + start)
+    files.file.read_fully(sweep.ring[ring_offset : ring_offset + length].data, DATA_OFFSET + start)
     sweep.extents[kernels.FLAG, slot] = kernels.DONE
 
 
@@ -422,6 +429,7 @@ def _write_carefully(sweep: Sweep, files: SweepFiles, os_io: OsIO) -> None:
 
 
 def _cost(sweep: Sweep, num_rows: int, *, is_brought: bool) -> SweepCost:
+    """Return the cost of a finished sweep; ``is_brought`` if a source brought the pages."""
     state = sweep.state
     requests, num_bytes = int(state[kernels.NUM_READS]), int(state[kernels.READ_BYTES])
     return SweepCost(

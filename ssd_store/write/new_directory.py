@@ -1,7 +1,9 @@
 """A directory of arrays during its creation: either the complete directory gets its final name, or no directory does.
 
-`NewDirectory` writes into ``.<name>.staging`` next to the target, for one process at a time. A commit is one atomic
-rename, forced to the device; an overwritten directory can be restored until then.
+The target is the directory's final path. `NewDirectory` writes into ``.<name>.staging`` next to it, for one process at
+a time. The commit record, ``dataset.json`` or ``store.json``, is written last. The commit is one atomic rename to the
+target (`publish_new`), or an exchange with an overwritten directory (`publish_over`), forced to the device. Until then
+an overwritten directory can be restored.
 """
 
 from __future__ import annotations
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
 
 
 _LOG = logging.getLogger(__name__)
+# errors of a rename whose target exists
 _TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR})
 
 
@@ -145,7 +148,7 @@ def restore_replaced(target: Path, *, os_io: OsIO = REAL_OS) -> None:
     # The rename must not replace: if both exist, the target is newer.
     try:
         os_io.rename_noreplace(replaced, target)
-        _LOG.warning("restored %s, whose replacement was cut by a crash", target)
+        _LOG.warning("restored %s, because a crash interrupted its replacement", target)
     except OSError as error:
         if error.errno not in _TAKEN:
             raise
@@ -159,6 +162,7 @@ def replaced_path(target: Path) -> Path:
 
 
 def _publish_in_two_steps(new: Path, target: Path, os_io: OsIO) -> Path:
+    """Rename ``target`` away, then ``new`` to ``target``; return the replaced folder's path. Undo both on an error."""
     replaced = replaced_path(target)
     os_io.replace(target, replaced)
     try:
@@ -176,6 +180,7 @@ def _publish_in_two_steps(new: Path, target: Path, os_io: OsIO) -> Path:
 
 
 _SUFFIX: Final = ".staging"  # fixed: a later build must find, and remove, an earlier build's folder
+# The points at which crash tests end the process, see `OsIO.kill_point`.
 KILL_POINTS: Final = (
     "new_directory.after_lock",
     "writer.after_create",
@@ -198,7 +203,8 @@ class NewDirectory:
     path : the directory to create
     manifest_name : ``dataset.json`` or ``store.json``
     overwrite : replace a store or dataset at ``path``, atomically, at the commit
-    part : part of every feature matrix's rows, whose pages are written; None, or the only part, writes all pages
+    part : this machine's part of the rows of every feature matrix; only the part's pages are written. None, or the only
+        part, writes all pages
     """
 
     def __init__(
@@ -213,7 +219,7 @@ class NewDirectory:
         self._target = _resolve_target(path)
         self._manifest_name = manifest_name
         self._overwrite = overwrite
-        # A single part is a copy, and is recorded as a copy.
+        # If there is only one part, it has all rows, and is recorded as a full copy.
         self._part = None if part is None or part.of == 1 else part
         self._os_io = os_io
         name = f".{self._target.name}{_SUFFIX}"
@@ -243,8 +249,8 @@ class NewDirectory:
             self._folder.acquire()
         self._os_io.kill_point("new_directory.after_lock")
         try:
-            with write_errors(self._target, "looking at the target", os_io=self._os_io):
-                # This is under the lock, so an interrupted replacement belongs to no other process.
+            with write_errors(self._target, "checking the target", os_io=self._os_io):
+                # This process holds the lock, so an interrupted replacement belongs to no other live process.
                 restore_replaced(self._target, os_io=self._os_io)
                 self._check_target()
         except BaseException as error:
@@ -273,7 +279,7 @@ class NewDirectory:
         name : 1 to 100 of the characters A-Z a-z 0-9 _ . -, perhaps in a type's, relation's or link table's folder
         dtype : a key in `STORED_DTYPES`
         shape : one dimension or more; rows are appended along the first
-        held : written rows; None means all rows
+        held : rows whose pages are written; None means all rows
 
         Raises
         ------
@@ -373,15 +379,15 @@ class NewDirectory:
             The file system refuses; nothing is visible under the target's name.
         """
         self._complete()
-        folders = [FOLDERS_FEATURE] if self._subfolders else []
-        folders += [LINKS_FEATURE] if any(map(is_of_links, self._records)) else []
+        layout_features = [FOLDERS_FEATURE] if self._subfolders else []
+        layout_features += [LINKS_FEATURE] if any(map(is_of_links, self._records)) else []
         ranges = self._ranges()
-        folders += [] if ranges is None else [RANGES_FEATURE]
+        layout_features += [] if ranges is None else [RANGES_FEATURE]
         manifest = Manifest(
             kind=kind,
             arrays=dict(self._records),
             metadata=metadata,
-            required_features=tuple(dict.fromkeys(self._required_features + folders)),
+            required_features=tuple(dict.fromkeys(self._required_features + layout_features)),
             ranges=ranges,
             created_by=f"gloader {__version__}",
         )
@@ -410,7 +416,8 @@ class NewDirectory:
             writer.close()
         missing = self._writers.keys() - self._records.keys()
         if missing:
-            raise StoreWriteError(errno.EIO, f"arrays {sorted(missing)} were given up; nothing was written")
+            text = f"the writers of the arrays {sorted(missing)} failed; nothing was written"
+            raise StoreWriteError(errno.EIO, text)
         if self._scratch is not None:
             with write_errors(self._scratch, "removing the scratch folder", os_io=self._os_io):
                 remove_tree(self._scratch, os_io=self._os_io)
@@ -480,6 +487,7 @@ class NewDirectory:
         return RowRanges(part=self._part.part, of=self._part.of, tables=tables)
 
     def _check_target(self) -> None:
+        """Check that the target is free, or may be overwritten; raises `StoreExistsError`."""
         if not _is_there(self._target, self._os_io):
             return
         if not self._overwrite:
@@ -509,5 +517,7 @@ def _resolve_target(path: StrPath) -> Path:
     """Follow links, so that the folder behind a link is created next to itself and the link survives."""
     target = Path(os.path.realpath(path))
     if not target.name:
-        raise StoreWriteError(errno.EINVAL, "a store needs a folder of its own", str(path))
+        raise StoreWriteError(
+            errno.EINVAL, "the root folder cannot be a store; give a folder in it", str(path)
+        )
     return target

@@ -186,7 +186,7 @@ def test_a_hostile_array_name_is_refused(name):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": "other"}, "not a manifest of ours"),
+        ({"format": "other"}, "not a gloader manifest"),
         ({"arrays": []}, "must be an object"),
         ({"kind": 3}, "must be text"),
         ({"metadata": None}, "must be an object"),

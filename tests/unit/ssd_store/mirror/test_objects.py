@@ -142,7 +142,7 @@ def require_no_secrets(error):
         ("stall", errno.ETIMEDOUT, "timed out"),
         ("whole", errno.EINVAL, "ranges of bytes"),
         ("short", errno.ESTALE, "shorter"),
-        ("other-range", errno.ESTALE, "it was replaced"),
+        ("other-range", errno.ESTALE, "the object was replaced"),
         ("range-of-nothing", errno.EIO, "reports an internal error"),
         ("nameless", errno.ESTALE, "another ETag"),
         ("loop", errno.ECONNRESET, "check the network and the endpoint"),
@@ -258,7 +258,7 @@ def test_objects_are_written_listed_read_and_removed(tmp_path, kind):
     objects.delete("d")
     assert objects.head("d") is None
     objects.put("a/b", b"54321")
-    with pytest.raises(StoreReadError, match="it was replaced") as caught:
+    with pytest.raises(StoreReadError, match="the object was replaced") as caught:
         objects.get("a/c", 0, 10, objects.head("a/b").etag)
     assert caught.value.errno == errno.ESTALE
 

@@ -97,7 +97,7 @@ def test_a_part_of_the_budget_is_another_folder_s_and_not_taken_twice(tmp_path: 
         assert (whole.room_bytes, part.room_bytes) == (40, 60)
         assert whole.path != part.path
         with pytest.raises(
-            BudgetError, match=r"another spill folder of 41 bytes .* and 40 of the spill budget of 40"
+            BudgetError, match=r"another spill folder needs 41 bytes .* and 40 of the spill budget of 40"
         ):
             whole.split_off(41)
         assert whole.room_bytes == 40
