@@ -1,7 +1,8 @@
 """Machine operations that numba lacks: atomics, raw memory, calls through an address.
 
-Every operand is an int64, also addresses, so that kernels have one signature and stay cacheable (a ctypes function as a
-global would prevent that).
+The kernels for io_uring and for reading threads use them. Each is a numba intrinsic: ``generate`` emits the LLVM
+instructions for a call inside a kernel. Every operand is an int64, also addresses, so that kernels have one signature
+and numba can cache them; a ctypes function as a global would prevent that.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-# These operations acquire and release, but numba has only plain loads and stores. An io_uring is shared with the
-# operating system, which fills it on another core. A plain load may be moved before the load on which it depends.
+# An io_uring is shared with the operating system, which fills it on another core. Only loads that acquire and stores
+# that release keep their order relative to other accesses; numba has only plain ones.
 _I32 = ir.IntType(32)
 _I64 = ir.IntType(64)
 

@@ -1,6 +1,9 @@
 """Readers for stored arrays: an entire array into memory, an array piece by piece, or single elements.
 
-Each page is verified when it is read. Reading single elements takes memory for the elements and one buffer.
+A page is 4 KiB of an array's data, with a checksum in the array's ``.pages`` file. The digest in the commit record is a
+hash over all page checksums. Each page is verified when it is read. An array in format version 1 may have no ``.pages``
+file: only a read of the entire file, compared with the digest, can verify it. Reading single elements takes memory for
+the elements and one buffer.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-_STEP_BYTES: Final = 4 * 2**20  # enough for a disk's full speed, and small in any budget
+_STEP_BYTES: Final = 4 * 2**20  # bytes per read: enough for a disk's full speed, and small in any budget
 
 
 def load_array(root: Path | str, record: ArrayRecord, *, os_io: OsIO = REAL_OS) -> NDArray[np.generic]:
@@ -73,11 +76,11 @@ def array_pieces(root: Path | str, record: ArrayRecord, *, os_io: OsIO = REAL_OS
     """
     path, dtype = Path(root) / record.file, stored_dtype(record.dtype)
     checksums = load_page_checksums(root, record, os_io=os_io)
-    left = record.shape[0]
+    remaining = record.shape[0]
     with open_array(path, os_io=os_io) as fd:
         for step in read_pages(fd, path, record, checksums=checksums, os_io=os_io):
-            elements = step.view(dtype)[:left]
-            left -= len(elements)
+            elements = step.view(dtype)[:remaining]
+            remaining -= len(elements)
             yield elements
 
 
@@ -117,12 +120,12 @@ def load_page_checksums(
     if known is not None:
         return known
     path = Path(root) / record.file
-    learnt = np.empty(record.num_pages, dtype=np.uint64)
+    computed = np.empty(record.num_pages, dtype=np.uint64)
     with open_array(path, os_io=os_io) as fd:
-        for _ in read_pages(fd, path, record, checksums=None, learnt=learnt, os_io=os_io):
+        for _ in read_pages(fd, path, record, checksums=None, learnt=computed, os_io=os_io):
             pass
-    learnt.flags.writeable = False
-    return learnt
+    computed.flags.writeable = False
+    return computed
 
 
 def known_page_checksums(
@@ -209,10 +212,11 @@ def read_pages(
 
     Parameters
     ----------
+    fd, path, record : the open file, its path for messages, and the array's entry in the commit record
     checksums : (P,) page checksums, which verify each piece before it is yielded. None compares the digest over the
         entire file after the last page: no piece is verified before the iterator ends.
     out : (P * 4096,) aligned uint8 to read into; None means one reused buffer
-    learnt : (P,) receives the page checksums
+    learnt : (P,) receives the computed page checksums
 
     Yields
     ------
@@ -238,7 +242,7 @@ def read_pages(
     if running.hexdigest() != record.digest:
         raise ChecksumError(
             f"{path}: the bytes do not match the digest {record.digest} of the commit record; the file is damaged: "
-            "restore it from a copy or prepare it again (it has no page checksums, which tell the pages)"
+            "restore it from a copy or prepare it again (which pages are damaged is unknown: it has no page checksums)"
         )
 
 
@@ -257,6 +261,7 @@ def read_run(
 
     Parameters
     ----------
+    fd, path, record : as in `read_pages`
     data : (n * 4096,) aligned uint8 to read into
     first : the first page's number
     checksums : (P,) all page checksums; None means no comparison
@@ -286,8 +291,8 @@ def read_run(
             raise damaged_pages(path, record, wrong)
 
 
-_RUN_PAGES: Final = 1024  # one read takes at most 4 MiB, which is all the memory needed
-# Reading through this many unneeded pages takes about as long as the next request's latency.
+_RUN_PAGES: Final = 1024  # most pages in one read of `load_elements`: 4 MiB, the size of its buffer
+# Most unneeded pages between two needed pages in one read: they take about as long as another request.
 _GAP_PAGES: Final = 64
 
 
@@ -326,17 +331,18 @@ def load_elements(
     if bool(np.all(wanted[1:] >= wanted[:-1])):
         return read(root, record, wanted, os_io)
     order = np.argsort(wanted)
-    found = read(root, record, wanted[order], os_io)
-    result = np.empty_like(found)
-    result[order] = found
+    in_file_order = read(root, record, wanted[order], os_io)
+    result = np.empty_like(in_file_order)
+    result[order] = in_file_order
     return result
 
 
 def _checked(positions: IdArray, record: ArrayRecord) -> IdArray:
+    """Return ``positions`` as int64 ids, or raise `ShapeError`."""
     noun = f"positions in {record.name!r}"
     if len(record.shape) != 1:
         raise ShapeError(
-            f"{noun} cannot be taken: its shape is {record.shape}, and it must have one dimension"
+            f"{noun} cannot be read: the array's shape is {record.shape}, and it must have one dimension"
         )
     ids = as_ids(positions, noun=noun, error=ShapeError)
     if len(wrong := outside(ids, record.shape[0])):
@@ -347,15 +353,15 @@ def _checked(positions: IdArray, record: ArrayRecord) -> IdArray:
 def _scan(root: Path | str, record: ArrayRecord, wanted: IdArray, os_io: OsIO) -> NDArray[Any]:
     """Return the elements at ``wanted`` (sorted) by reading the entire file."""
     path, dtype = Path(root) / record.file, stored_dtype(record.dtype)
-    found = np.empty(wanted.shape[0], dtype=dtype)
+    values = np.empty(wanted.shape[0], dtype=dtype)
     with open_array(path, os_io=os_io) as fd:
-        first = done = 0
+        first = done = 0  # the piece's first element, and the number of copied elements
         for piece in read_pages(fd, path, record, checksums=None, os_io=os_io):
             elements = piece.view(dtype)
             stop = int(np.searchsorted(wanted, first + elements.shape[0]))
-            found[done:stop] = elements[wanted[done:stop] - first]
+            values[done:stop] = elements[wanted[done:stop] - first]
             first, done = first + elements.shape[0], stop
-    return found
+    return values
 
 
 def _pick(root: Path | str, record: ArrayRecord, wanted: IdArray, os_io: OsIO) -> NDArray[Any]:
@@ -363,13 +369,13 @@ def _pick(root: Path | str, record: ArrayRecord, wanted: IdArray, os_io: OsIO) -
     path, dtype = Path(root) / record.file, stored_dtype(record.dtype)
     per_page = PAGE_BYTES // dtype.itemsize
     checksums = load_page_checksums(root, record, os_io=os_io)
-    found = np.empty(wanted.shape[0], dtype=dtype)
+    values = np.empty(wanted.shape[0], dtype=dtype)
     buffer = aligned_bytes(_RUN_PAGES * PAGE_BYTES)
     with open_array(path, os_io=os_io) as fd:
         for first, last in _runs(wanted // per_page):
             data = buffer[: (last - first) * PAGE_BYTES]
             begin, end = np.searchsorted(wanted, [first * per_page, last * per_page])
-            here = wanted[begin:end]
+            positions = wanted[begin:end]
             read_run(
                 fd,
                 data,
@@ -377,11 +383,11 @@ def _pick(root: Path | str, record: ArrayRecord, wanted: IdArray, os_io: OsIO) -
                 path=path,
                 record=record,
                 checksums=checksums,
-                wanted=here // per_page,
+                wanted=positions // per_page,
                 os_io=os_io,
             )
-            found[begin:end] = data.view(dtype)[here - first * per_page]
-    return found
+            values[begin:end] = data.view(dtype)[positions - first * per_page]
+    return values
 
 
 def _runs(pages: IdArray) -> list[tuple[int, int]]:

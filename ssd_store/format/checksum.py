@@ -1,12 +1,21 @@
 """The 64-bit checksum for a 4 KiB page, and the digest over a file's pages. Pure kernels.
 
-A page is 512 little-endian 64-bit words. Each of eight lanes takes every eighth word by ``m = lane ^ word`` and
-``lane = (m ^ rotl(m, 29) ^ rotl(m, 47)) * PRIME``. For a given word this is a bijection of the lane, and for a given
-lane one of the word, so a change within one word always changes the result. The rotations spread the bits before the
-multiplication, which carries differences upwards only. One flipped bit always reaches the lane's next word as ten or
-more, and two flipped bits of one word as eight or more (for any content), so that two or three flipped bits never
-cancel there. Other changes stay undetected with a probability of 2**-64. The page's number is part of the start value,
-so a page at the wrong place is detected. docs/storage.md gives the full definition for other languages.
+A page is 512 little-endian 64-bit words. A lane is one of eight running 64-bit values; lane i takes the words i, i + 8,
+i + 16, ... one after another. The step for a word is ``m = lane ^ word`` and
+``lane = (m ^ rotl(m, 29) ^ rotl(m, 47)) * PRIME``. At the end the eight lanes are combined into the checksum.
+
+What the checksum detects:
+
+- A change within one word, always: for a given lane the step is a bijection of the word, and for a given word a
+  bijection of the lane.
+- Two or three flipped bits in two consecutive words of a lane, always. One flipped bit changes at least ten bits of the
+  lane's next value, and two flipped bits of one word at least eight, so the next word cannot cancel them. The rotations
+  are needed, because the multiplication carries differences upwards only.
+- A page at the wrong place: the page's number is part of the start value.
+- Other changes, except with a probability of 2**-64.
+
+The digest of a file folds its page checksums by the same step. docs/storage.md gives the full definition for other
+languages.
 
 Format version 1 has another step, which is frozen; new files never use it. Its step moves bit 34 to bit 63, which the
 multiplication does not spread: if it is flipped together with bit 63 of the lane's next word, the change is not
@@ -48,6 +57,7 @@ _PAGE_WORDS = np.uint64(PAGE_WORDS)
 
 @njit(cache=True, nogil=True)
 def _step(lane: np.uint64, word: np.uint64) -> np.uint64:
+    """Return the lane after one more word."""
     mixed = lane ^ word
     first = (mixed << _R29) | (mixed >> _R35)
     second = (mixed << _R47) | (mixed >> _R17)
@@ -91,9 +101,9 @@ def page_checksum_at(words: NDArray[np.uint64], first_word: int, page_index: int
         g = _step(g, words[at + _U6])
         h = _step(h, words[at + _U7])
         at += _LANES
-    # Finished one by one: two lanes that differ alike, as by flipped bits of their last words, must not cancel. In
-    # order and from another start, so that swapped lanes, and so swapped words, change the checksum. Two lanes joined
-    # only by ``^`` could change places.
+    # Each lane is finished before it is combined, so that equal differences of two lanes, such as the same bits flipped
+    # in their last words, do not cancel. The lanes are combined in order by the step, so that swapped lanes, and so
+    # swapped words, change the checksum.
     total = _step(_step(start, finish(a)), finish(b))
     total = _step(total, finish(c))
     total = _step(total, finish(d))
@@ -121,6 +131,7 @@ def extend_digest(state: np.uint64, checksums: NDArray[np.uint64]) -> np.uint64:
 
 @njit(cache=True, nogil=True)
 def _finish_digest(state: np.uint64, num_pages: np.uint64) -> np.uint64:
+    """Return the digest over ``num_pages`` pages from its running ``state``."""
     return finish(_step(np.uint64(state), np.uint64(num_pages)))
 
 
@@ -191,7 +202,8 @@ def num_pages_of(num_bytes: int) -> int:
     return -(-num_bytes // PAGE_BYTES)
 
 
-# The constants are uint64, because an int combined with a uint64 would make numba compute in floats.
+# These constants are uint64 as well. PRIME is the step's odd factor, 2**64 over the golden ratio. The others are the
+# constants of Murmur's finaliser.
 PRIME = np.uint64(0x9E3779B97F4A7C15)
 _MIX_A = np.uint64(0xFF51AFD7ED558CCD)
 _MIX_B = np.uint64(0xC4CEB9FE1A85EC53)
@@ -200,6 +212,7 @@ _R33 = np.uint64(33)
 
 @njit(cache=True, nogil=True)
 def _step_v1(lane: np.uint64, word: np.uint64) -> np.uint64:
+    """Return the lane after one more word, in format version 1."""
     mixed = lane ^ word
     return ((mixed << _R29) | (mixed >> _R35)) * PRIME
 

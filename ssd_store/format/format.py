@@ -1,6 +1,9 @@
 """The entry to the format: its names and constants, and the opening of a committed directory with arrays.
 
-docs/storage.md describes the bytes; the parts are in `manifest` and `checksum`.
+A dataset or store is a directory of arrays with a manifest, also called commit record: ``dataset.json`` or
+``store.json``. The manifest is written last, so a directory without one is incomplete. `read_manifest` reads it, and
+`load_manifest` also checks the arrays' files. docs/storage.md describes the bytes; the parts are in `manifest` and
+`checksum`.
 """
 
 from __future__ import annotations
@@ -78,7 +81,7 @@ _TABLES = (".csv", ".tsv", ".txt", ".parquet")  # edge tables, from which `gload
 # Advice for common errors, because the system's own text names only the failure.
 _ADVICE = {
     errno.ENOENT: "there is nothing here; check the path",
-    errno.ENOTDIR: "a part of the path is a file, and no folder",
+    errno.ENOTDIR: "a part of the path is a file, not a folder",
     errno.ELOOP: "its symbolic links form a loop",
     errno.EACCES: "permission denied; ask the owner for read access",
     errno.EMFILE: "this process has too many open files; raise the limit (ulimit -n) or close other stores",
@@ -199,19 +202,19 @@ def require_same(root: Path | str, manifest: Manifest, *, os_io: OsIO = REAL_OS)
         The folder's record cannot be read, see `read_manifest`.
     """
     try:
-        there = read_manifest(root, find_manifest_name(root, os_io=os_io), os_io=os_io)
+        current = read_manifest(root, find_manifest_name(root, os_io=os_io), os_io=os_io)
     except StoreOpenError as error:
         if error.errno not in {errno.ENOENT, errno.ENOTDIR}:
             raise
         raise replaced_error(root) from error
-    # Parts of one dataset have the same arrays, but different rows.
-    if (there.arrays, there.ranges) != (manifest.arrays, manifest.ranges):
+    # The parts of a divided dataset, on several machines, have the same arrays, but different rows.
+    if (current.arrays, current.ranges) != (manifest.arrays, manifest.ranges):
         raise replaced_error(root)
 
 
 @contextmanager
 def detecting_replacement(root: Path | str, manifest: Manifest, *, os_io: OsIO = REAL_OS) -> Iterator[None]:
-    """Report a replaced folder as replaced, not as damaged, when the block raises for files in ``manifest``.
+    """Report a replaced folder as replaced, not as damaged: check the folder if the block raises a `StoreError`.
 
     Raises
     ------
@@ -316,6 +319,7 @@ def _check_size(path: Path, actual: int, expected: int) -> None:
 
 
 def _read_small(fd: int, path: Path, os_io: OsIO) -> bytes:
+    """Return the bytes of an open manifest file, which must not be too long."""
     try:
         size = os_io.fstat(fd).st_size
     except OSError as error:
@@ -327,12 +331,13 @@ def _read_small(fd: int, path: Path, os_io: OsIO) -> bytes:
     try:
         read_exactly(fd, memoryview(data), 0, path=path, os_io=os_io)
     except TruncatedStoreError as error:
-        # The file had this size a moment ago: another program writes to it, which no gloader commit does.
+        # The file became shorter during the read: another program writes to it, because gloader only replaces it.
         raise ChecksumError(f"{path}: the manifest was cut while it was read") from error
     return bytes(data)
 
 
 def _list_folder(root: Path, os_io: OsIO) -> list[str]:
+    """Return the names in the folder ``root``, or raise a `StoreOpenError` with advice."""
     # A wrong folder is the most common mistake. The system's text, and a chain of three errors, would not explain it.
     try:
         is_folder = stat.S_ISDIR(os_io.stat(root).st_mode)
@@ -352,15 +357,14 @@ def _not_prepared(root: Path, *, is_there: bool) -> StoreOpenError:
         reason = f"there is nothing here; a dataset is made once: gloader prepare SOURCE {root}"
         return StoreOpenError(errno.ENOENT, reason, str(root))
     source = f"edges:{root}" if root.suffix in _TABLES else "SOURCE"
-    reason = (
-        f"this is no folder, which a dataset is; make one once: gloader prepare {source} {root.stem}-data"
-    )
+    reason = f"this is not a folder, but a dataset is one; make one with: gloader prepare {source} {root.stem}-data"
     return StoreOpenError(errno.ENOTDIR, reason, str(root))
 
 
 def _without_manifest(
     root: Path, manifest_name: str, names: list[str]
 ) -> NotAStoreError | IncompleteStoreError:
+    """Return the error for a folder with the files ``names``, but without a manifest. Pure."""
     # The record is renamed into place last, so data without one is an interrupted creation or copy.
     has_files = any(name.endswith((".npy", ".pages", ".json.tmp")) for name in names)
     if has_files or {NODES, RELATIONS} <= set(names):

@@ -1,6 +1,9 @@
 """Verification of an entire store: every byte is read, and every difference from the written bytes is reported.
 
-It takes memory for two buffers, whatever the store's size.
+`gloader verify` runs it. Each page of 4 KiB is compared with its checksum in the array's ``.pages`` file, and the
+checksums with the digest in the commit record. An array without such a file is compared with its digest only. The
+caller may add checks on the elements' meaning, such as ids in range. The verification takes memory for two buffers,
+whatever the store's size.
 """
 
 from __future__ import annotations
@@ -35,9 +38,9 @@ if TYPE_CHECKING:
     from gloader.ssd_store.format.format import Manifest
 
 
-_STEP_BYTES: Final = 4 * 2**20
+_STEP_BYTES: Final = 4 * 2**20  # bytes per read
 _STEP_PAGES: Final = _STEP_BYTES // PAGE_BYTES
-_MAX_PROBLEMS: Final = 1000  # a damaged disk can have millions; the first problems show the place
+_MAX_PROBLEMS: Final = 1000  # problems in a report; a damaged disk can have millions
 
 Progress: TypeAlias = "Callable[[int, int], None]"  # bytes done, bytes in total
 
@@ -58,9 +61,11 @@ class ElementCheck(Protocol):
 class Problem:
     """One place where a store differs from its written bytes."""
 
-    file: str
+    file: str  # name within the directory
     message: str
-    page: int | None = None  # number of the 4 KiB page within the data region
+    page: int | None = (
+        None  # number of the 4 KiB page within the data region; None if no single page is damaged
+    )
     offset: int | None = None  # the page's byte offset in the file
     rows: tuple[int, int] | None = None  # first and last row on the page
 
@@ -132,7 +137,15 @@ def verify_directory(
 
 
 class _Check:
-    """One pass over a directory's arrays."""
+    """One verification of a directory's arrays.
+
+    Parameters
+    ----------
+    root : the directory
+    os_io : the system calls
+    progress : as in `verify_directory`
+    total_bytes : bytes to read
+    """
 
     def __init__(self, root: Path, os_io: OsIO, progress: Progress | None, total_bytes: int) -> None:
         self.problems: list[Problem] = []
@@ -143,6 +156,14 @@ class _Check:
         self._total_bytes = total_bytes
 
     def array(self, record: ArrayRecord, elements: ElementCheck | None, here: tuple[int, int] | None) -> None:
+        """Verify one array's files.
+
+        Parameters
+        ----------
+        record : the array's entry in the commit record
+        elements : the check on the elements' meaning
+        here : first page that this machine stores, and the last plus one; None if it stores all
+        """
         is_checkable = self._is_there(record.file, record.dtype, record.shape)
         pages = record.pages_file
         if pages is not None and not (
@@ -152,12 +173,14 @@ class _Check:
         if not is_checkable:
             return
         try:
-            if here is None or pages is not None:  # else the checksums are unknown, which is reported
+            # Without sound page checksums, which are reported already, stored pages of a part cannot be checked.
+            if here is None or pages is not None:
                 self._data(record, pages, elements, here)
         except (StoreError, OSError) as error:
             self._report(record.file, str(error))
 
     def _is_there(self, file: str, dtype: str, shape: tuple[int, ...]) -> bool:
+        """Report a problem with the file's size or header. Return True without a problem."""
         try:
             check_array_file(self._root / file, dtype, shape, os_io=self._os_io)
         except StoreError as error:
@@ -166,7 +189,7 @@ class _Check:
         return True
 
     def _is_pages_file_sound(self, record: ArrayRecord, pages_file: str) -> bool:
-        # The checksum file comes first, because the data is compared with the checksums.
+        """Verify the file of page checksums, with which the data is then compared. Return True if they are intact."""
         digest, num_words, padding = Digest(record.version), record.num_pages, False
         try:
             for words in self._read(pages_file, num_pages_of(num_words * 8)):
@@ -191,10 +214,16 @@ class _Check:
         elements: ElementCheck | None,
         here: tuple[int, int] | None,
     ) -> None:
-        """Compare the stored pages one by one if the checksums are intact, else the data by its single digest."""
+        """Verify the array's data.
+
+        Parameters
+        ----------
+        record, elements, here : as in `array`
+        pages_file : intact page checksums to compare page by page; None compares the single digest of the data
+        """
         page, past = (0, record.num_pages) if here is None else here
         digest, num_reported = Digest(record.version), len(self.problems)
-        count, meaning = math.prod(record.shape), None
+        count, meaning = math.prod(record.shape), None  # elements left to check, and the first wrong meaning
         actual = np.empty(_STEP_PAGES, dtype=np.uint64)
         expected = None
         if pages_file is not None:
@@ -235,6 +264,7 @@ class _Check:
                 self._report(record.file, f"{meaning}; it was written so")
 
     def _read(self, file: str, num_pages: int, *, first: int = 0) -> Iterator[NDArray[np.uint8]]:
+        """Yield the bytes of ``num_pages`` pages from page ``first`` on, some MB at a time in one reused buffer."""
         path = self._root / file
         buffer = aligned_bytes(min(_STEP_BYTES, max(num_pages, 1) * PAGE_BYTES))
         begin = DATA_OFFSET + first * PAGE_BYTES
@@ -298,6 +328,7 @@ def _pages_here(record: ArrayRecord, manifest: Manifest) -> tuple[int, int] | No
 
 
 def _total_bytes(record: ArrayRecord, here: tuple[int, int] | None) -> int:
+    """Return the bytes to read for an array: its stored pages, and their checksums. Pure."""
     pages = file_bytes(record.num_pages * 8) - DATA_OFFSET if record.pages_file else 0
     data = record.file_bytes - DATA_OFFSET if here is None else (here[1] - here[0]) * PAGE_BYTES
     return data + pages

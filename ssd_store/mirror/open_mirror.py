@@ -1,4 +1,8 @@
-"""Opening a dataset at a URL: the store provides its record, a new or existing mirror on this disk its files."""
+"""Opening a dataset at a URL: the object store provides its commit record, a mirror on this disk its files.
+
+A mirror is a local copy of the dataset, filled block by block as the blocks are read. `open_mirror` fetches the record,
+finds or creates the mirror's folder, checks it, and returns the system calls (`MirrorIO`) that fetch missing blocks.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +43,8 @@ if TYPE_CHECKING:
     from gloader.ssd_store.mirror.object_store import ObjectStore
     from gloader.ssd_store.os_io import OsIO
 
-DEFAULT_REQUESTS: Final = 64
+DEFAULT_REQUESTS: Final = 64  # most requests in flight
+# errors of a store that does not answer, so that a complete mirror may replace it
 _UNREACHABLE: Final = frozenset({errno.ECONNRESET, errno.ETIMEDOUT, errno.EBUSY, errno.EIO})
 _LOG = logging.getLogger(__name__)
 
@@ -102,8 +107,7 @@ def open_mirror(
         if folder is None:
             raise
         _LOG.warning(
-            "%s cannot be reached (%s): opening its mirror %s, which is whole; whether there is a newer version is "
-            "not known",
+            "%s cannot be reached (%s): opening its mirror %s, which is whole; a newer version may exist",
             store.url,
             error.strerror,
             folder,
@@ -133,11 +137,12 @@ def open_mirror(
 
 
 def _read_commit(store: ObjectStore) -> bytes:
+    """Fetch the dataset's commit record."""
     try:
         commit, _ = store.read(DATASET_MANIFEST, max_bytes=MAX_MANIFEST_BYTES)
     except StoreReadError as error:
         if error.errno == errno.ENOENT:
-            text = f"no dataset of ours: it has no {DATASET_MANIFEST}; check the URL, or `gloader prepare` one there"
+            text = f"not a gloader dataset: it has no {DATASET_MANIFEST}; check the URL, or `gloader prepare` one there"
             raise NotAStoreError(errno.ENOENT, text, store.url) from None
         if error.errno == errno.EACCES:
             raise StoreOpenError(error.errno, error.strerror, error.filename) from None
@@ -147,7 +152,7 @@ def _read_commit(store: ObjectStore) -> bytes:
 
 def _whole_mirror(mirror_dir: Path, url: str, os_io: OsIO) -> Path | None:
     """Return ``url``'s newest mirror with every block, or None."""
-    found: list[tuple[int, Path]] = []
+    mirrors: list[tuple[int, Path]] = []  # with the time of their creation
     try:
         names = os_io.listdir(mirror_dir)
     except OSError:
@@ -156,13 +161,14 @@ def _whole_mirror(mirror_dir: Path, url: str, os_io: OsIO) -> Path | None:
         try:
             record = read_record(folder, os_io=os_io)
             if record.url == url and _is_whole(folder, record, os_io):
-                found.append((os_io.stat(folder / MIRROR_RECORD).st_mtime_ns, folder))
-        except (OSError, FormatError):  # another owner's folder, or one being created
+                mirrors.append((os_io.stat(folder / MIRROR_RECORD).st_mtime_ns, folder))
+        except (OSError, FormatError):  # another owner's folder, or a folder that is being created
             continue
-    return max(found)[1] if found else None
+    return max(mirrors)[1] if mirrors else None
 
 
 def _is_whole(folder: Path, record: MirrorRecord, os_io: OsIO) -> bool:
+    """Return True if every block of a mirror's files is stored and verified."""
     if folder.name != folder_name(record.url, _local_commit(folder, os_io)):
         return False
     for name, facts in record.files.items():
@@ -176,6 +182,7 @@ def _is_whole(folder: Path, record: MirrorRecord, os_io: OsIO) -> bool:
 
 
 def _local_commit(folder: Path, os_io: OsIO) -> bytes:
+    """Read the commit record that the mirror has stored."""
     with Descriptor(folder / FILES / DATASET_MANIFEST, os_io=os_io) as fd:
         commit = bytearray(min(os_io.fstat(fd).st_size, MAX_MANIFEST_BYTES + 1))
         read_full(fd, memoryview(commit), 0, os_io=os_io)

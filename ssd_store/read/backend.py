@@ -1,6 +1,8 @@
 """Backends that execute planned reads, by plain calls or threads, and the rule that chooses a backend.
 
-`PreadPool` reads in threads that each block in ``pread`` without the GIL. `uring` has the backend for io_uring.
+A job is a list of extents (aligned reads) with the rows that each covers. A backend reads each extent into a slot of
+the bounce memory, verifies its pages and copies its rows to the caller's array. `PreadPool` reads in threads that each
+block in ``pread`` without the GIL. `PlainBackend` leaves the reads to the caller. `uring` has the backend for io_uring.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ class ReadProgress:
 
 
 class PlainBackend:
-    """Leaves every extent to the caller's careful reads, the path for injected faults."""
+    """Leaves every extent to the caller, which reads with care. Tests inject faults on this path."""
 
     name = "plain"
 
@@ -74,12 +76,11 @@ def choose_executor(
     io : IoMode
         The user's choice; "auto" takes io_uring if the file is open with O_DIRECT.
     is_direct : bool
-        True if the file is open with O_DIRECT. Through the page cache, io_uring would pass most reads to own threads.
+        True if the file is open with O_DIRECT. Through the page cache, io_uring would use threads for most reads.
     is_real : bool
         True if the system calls are the real ones. Kernels cannot make others, so otherwise only "plain" is correct.
     make : callable
-        Creates an executor by its kind, or raises `OSError` if the system forbids it.
-        Creates the executor of a kind, or raises `OSError` if the system forbids it.
+        Creates an executor of a kind, or raises `OSError` if the system forbids it.
 
     Raises
     ------
@@ -103,13 +104,14 @@ def choose_executor(
         return make("plain")
 
 
-CHUNK = 8  # extents that a thread takes together
-WORTH_A_THREAD = 16  # with fewer extents, another thread costs more than it gains
-# Positions in a worker's report.
+CHUNK = 8  # consecutive extents that a thread takes together
+WORTH_A_THREAD = 16  # extents per thread; with fewer, another thread costs more than it gains
+# Positions in a thread's report: the range of extents that it took and did not finish, and a damaged page or -1.
 FIRST, END, BAD_PAGE = range(3)
-# Positions in the workers' shared state, each an int64 that only changes atomically.
+# Positions in the threads' shared state, each an int64 that only changes atomically: the next extent to take, 1 to stop
+# all threads, and the number of threads at work.
 UPCOMING, STOP, ACTIVE = range(3)
-_LOOK_S = 0.0005  # pause between two tests of ``ACTIVE``, which a thread leaves within one read
+_LOOK_S = 0.0005  # pause between two checks that no thread is at work; a stopped thread ends after one read
 
 
 class PreadPool:
@@ -170,8 +172,8 @@ class PreadPool:
             for future in futures:
                 future.result()
         finally:
-            # On Ctrl-C the threads still write to the caller's array, so they are stopped and awaited. A task may have
-            # been submitted without being in the list. It begins later or never, and stops at once.
+            # On Ctrl-C the threads still write to the caller's array, so they are stopped and awaited. A submitted task
+            # may be missing in the list. If it begins later, it stops at once.
             _stop(shared.ctypes.data)
             wait(futures)
             while shared[ACTIVE]:
@@ -180,6 +182,7 @@ class PreadPool:
 
 @njit(cache=True, nogil=True)
 def _stop(state: int) -> None:
+    """Stop all threads; ``state`` is the address of the shared state."""
     store64(state + 8 * STOP, 1)
 
 
@@ -195,14 +198,24 @@ def _work(pread: int, fd: int, job: ReadJob, slot: int, shared: IdArray, report:
 
 @njit(cache=True, nogil=True)
 def _serve(pread: int, fd: int, job: ReadJob, slot: int, state: int, report: IdArray) -> None:
+    """Take chunks of extents, and read, verify and copy each; a failed read or a bad page stops all threads.
+
+    Parameters
+    ----------
+    pread : address of the function ``pread``
+    fd, job : the open file, and the extents
+    slot : number of the thread, and of its slot in the bounce memory
+    state : address of the shared state
+    report : (3,) the thread's report, written
+    """
     (
         offset, length, row_begin, row_end, data_offset, checksums, format_version, bounce, halves, words,
         slot_bytes, target,
     ) = job  # fmt: skip
     rows, position, out_bytes, out_floats, scale, mode, row_bytes, dim = target
     count = offset.shape[0]
-    at = np.int64(slot) * slot_bytes
-    address = np.int64(bounce.ctypes.data) + at
+    slot_offset = np.int64(slot) * slot_bytes
+    address = np.int64(bounce.ctypes.data) + slot_offset
     report[FIRST] = 0
     report[END] = 0
     report[BAD_PAGE] = -1
@@ -220,7 +233,7 @@ def _serve(pread: int, fd: int, job: ReadJob, slot: int, state: int, report: IdA
                 _stop(state)
                 return
             page = verify_and_copy_fields(
-                extent, at, offset, length, row_begin, row_end, data_offset, checksums, format_version,
+                extent, slot_offset, offset, length, row_begin, row_end, data_offset, checksums, format_version,
                 bounce, halves, words, rows, position, out_bytes, out_floats, scale, mode, row_bytes, dim,
             )  # fmt: skip
             if page >= 0:

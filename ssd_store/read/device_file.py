@@ -1,6 +1,8 @@
 """Open data files, read without the page cache if the file system allows it.
 
-`DeviceFile` reads at any offset. `StreamFile` reads a file from start to end, one block ahead of its reader.
+O_DIRECT is the system's flag for files that are read and written without the page cache. Some file systems refuse it
+when the file is opened, others only at the first read; reads are then buffered. `DeviceFile` reads at any offset.
+`StreamFile` reads a file from start to end, one block ahead of its reader.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ class DeviceFile:
         self._require = direct == "require"
         self.is_direct: bool = like.is_direct if like else direct != "off" and hasattr(os, "O_DIRECT")
         self.fd = -1
-        self._tail_fd = -1
+        self._tail_fd = -1  # a buffered descriptor for the rest after a short read
         try:
             with uninterrupted():
                 self.fd = os_io.duplicate(like.fd) if like else self._open(direct=self.is_direct)
@@ -136,7 +138,7 @@ class DeviceFile:
         return requests
 
     def portions(self, offsets: IdArray, lengths: IdArray) -> Iterator[tuple[int, int]]:
-        """Yield runs of extents whose bytes are on this disk, for reads through `fd`: see `OsIO.portions`.
+        """Yield ranges of extents whose bytes are on this disk, for reads through `fd`, as `OsIO.portions`.
 
         Parameters
         ----------
@@ -206,8 +208,8 @@ class DeviceFile:
         return self._tail_fd
 
 
-# Two blocks exist: one is in use while the next is read. A block is large enough for a disk's full rate with one
-# request in flight, and small enough to stay in the processor's cache from the read to the copy.
+# Bytes in a block of `StreamFile`, which has two: one is in use while the next is read. A block is large enough for a
+# disk's full rate with one request in flight, and small enough to stay in the processor's cache until the copy.
 BLOCK_BYTES: Final = 4 * 2**20
 _ALIGNMENT: Final = 4096
 
@@ -215,8 +217,8 @@ _ALIGNMENT: Final = 4096
 class StreamFile(io.RawIOBase):
     """A regular file as a seekable raw stream that leaves none of its pages in the page cache.
 
-    A large file that is read once would evict other programs' pages, and memory for its own pages costs more than the
-    read. If O_DIRECT is refused, reads are buffered and then dropped from the cache.
+    A large file that is read once would evict other programs' pages from the cache. If O_DIRECT is refused, reads are
+    buffered, and the pages are then dropped from the cache.
 
     Owns its descriptor, and from the second block on a thread, until `close`. Not thread-safe.
 
@@ -235,10 +237,10 @@ class StreamFile(io.RawIOBase):
         super().__init__()
         self._os_io = os_io
         self._position = 0
-        self._block_start = 0
+        self._block_start = 0  # range of the current block's bytes in the file
         self._block_end = 0
-        self._spare: NDArray[np.uint8] | None = None
-        self._ahead: tuple[int, Future[int]] | None = None
+        self._spare: NDArray[np.uint8] | None = None  # memory for the next block
+        self._ahead: tuple[int, Future[int]] | None = None  # number of the next block, and its read
         self._pool: ThreadPoolExecutor | None = None
         self._is_direct = False
         self._fd = -1
@@ -279,9 +281,9 @@ class StreamFile(io.RawIOBase):
         target = memoryview(buffer).cast("B")
         if self._position < self._size and not self._block_start <= self._position < self._block_end:
             self._load(self._position // BLOCK_BYTES)
-        at = self._position - self._block_start
+        begin = self._position - self._block_start
         count = max(0, min(len(target), self._block_end - self._position))
-        target[:count] = self._memory[at : at + count].data
+        target[:count] = self._memory[begin : begin + count].data
         self._position += count
         return count
 
@@ -297,7 +299,7 @@ class StreamFile(io.RawIOBase):
         super().close()
 
     def _load(self, number: int) -> None:
-        """Make block ``number`` current, and read the next block ahead."""
+        """Make block ``number`` the current block, and begin to read the next one if the reader moves in order."""
         start = number * BLOCK_BYTES
         is_next = 0 < self._block_end == start
         ahead, self._ahead = self._ahead, None
@@ -334,7 +336,7 @@ class StreamFile(io.RawIOBase):
             except InterruptedError:
                 continue
             except OSError as error:
-                # O_DIRECT refuses only the first read, or a read after a short one, which may end at a wrong offset.
+                # A file with O_DIRECT refuses the first read, or a read after a short one, which may begin unaligned.
                 if error.errno != errno.EINVAL or not self._is_direct:
                     raise
                 self._is_direct = False

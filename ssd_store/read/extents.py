@@ -1,4 +1,8 @@
-"""A pure planner from row ids to a file's aligned extents: the reads, and the rows that each read fetches."""
+"""A pure planner from row ids to a file's aligned extents: the reads, and the rows that each read fetches.
+
+An extent is one read of whole pages of 4 KiB. It covers one or more needed rows, and bridges short holes between them,
+because reading a short hole takes less time than another request. A lane then executes the extents.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +18,8 @@ from gloader.errors import ConfigError, ShapeError
 if TYPE_CHECKING:
     from gloader.types import IdArray
 
-ALIGNMENT = 4096  # one checksum page: pages are verified as a unit, and every device accepts 4 KiB
-NOWHERE = np.int64(-(2**62))  # place of the read before the first read, out of reach for every row
+ALIGNMENT = 4096  # bytes in a page: pages are verified as a unit, and every device accepts reads of 4 KiB
+NOWHERE = np.int64(-(2**62))  # begin and end of the read before the first read, which no row can join
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +60,8 @@ def num_pages(rows: IdArray, *, row_bytes: int) -> int:
     first = rows * row_bytes // ALIGNMENT
     last = (rows * row_bytes + row_bytes - 1) // ALIGNMENT
     # A page that the previous row also touches was counted with the previous row.
-    seen = np.concatenate([[-1], last[:-1]])
-    return int((last - np.maximum(first, seen + 1) + 1).sum())
+    counted = np.concatenate([[-1], last[:-1]])
+    return int((last - np.maximum(first, counted + 1) + 1).sum())
 
 
 def plan_extents(
@@ -118,7 +122,11 @@ def plan_extents(
 def _plan(
     rows: IdArray, row_bytes: int, data_offset: int, max_gap: int, max_length: int, table: IdArray
 ) -> int:
-    """Fill ``table`` (offset, length, row_begin, row_end) and return the number of extents."""
+    """Fill ``table`` (offset, length, row_begin, row_end) and return the number of extents.
+
+    ``start`` and ``stop`` are the begin and end of the current extent. Each row's pages either join it, or complete it
+    and begin the next one. Extents never overlap, so a row may lie in two.
+    """
     count = 0
     start, stop = NOWHERE, NOWHERE
     for i in range(rows.shape[0]):
@@ -130,12 +138,12 @@ def _plan(
             table[1, count - 1] = stop - start
             table[3, count - 1] = i
             if page < stop:
-                # The previous read already contains this row's first page; every repeat of the row takes that part
-                # from it.
-                same = i
-                while same < rows.shape[0] and rows[same] == rows[i]:
-                    same += 1
-                table[3, count - 1] = same
+                # The previous extent already contains this row's first page, so the row, with its repeats, belongs to
+                # both extents.
+                repeats_end = i
+                while repeats_end < rows.shape[0] and rows[repeats_end] == rows[i]:
+                    repeats_end += 1
+                table[3, count - 1] = repeats_end
         start, stop = max(page, stop), page_end
         table[0, count] = start
         table[2, count] = i

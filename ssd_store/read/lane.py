@@ -1,6 +1,12 @@
-"""A lane: bounce memory with its own backend, through which a file's extents are read.
+"""A lane: bounce memory with a backend, through which a file's extents are read.
 
-`ReadSettings` holds the request method, the verification and the memory for reads.
+- An extent is one aligned read; it may cover several rows and the holes between them.
+- The bounce memory receives an extent's bytes. There they are verified, and then copied to the caller's array.
+- A slot is the part of the bounce memory for one extent. As many extents as there are slots may be in flight.
+- A backend makes the requests: an io_uring ring, threads that block in ``pread``, or single calls.
+
+`ReadLane` takes the extents from `plan_extents`, and `ReadSettings` has the request method, the verification and the
+memory.
 """
 
 from __future__ import annotations
@@ -41,7 +47,7 @@ Backend: TypeAlias = Uring | PreadPool | PlainBackend
 
 IO_MODES = ("auto", "uring", "threads", "buffered")
 VERIFY_MODES = ("read", "open", "off")
-DEFAULT_RING_BYTES = 8 * 2**20
+DEFAULT_RING_BYTES = 8 * 2**20  # bytes of bounce memory
 
 
 class ReadKeywords(TypedDict, total=False):
@@ -101,8 +107,8 @@ class ReadLane:
     Owns the bounce memory and a ring or threads until `close`; files stay with their owners. A forked child inherits
     none of these, and creates its own at its first read.
 
-    Rows always pass through the bounce memory, even if the caller's array is aligned. The bounce memory is registered
-    with io_uring. Pinning another array's pages would cost the processor as much as the copy.
+    Rows always pass through the bounce memory, even if the caller's array is aligned: the bounce memory is registered
+    with io_uring once, and pinning another array's pages at each read would cost as much as the copy.
 
     Parameters
     ----------
@@ -110,7 +116,8 @@ class ReadLane:
     io : the request method
     is_direct : True if the files are open with O_DIRECT
     depth : requests in flight; defaults to ``ring_depth`` with io_uring and 16 with threads
-    ring_depth : requests that keep the device busy, as far as known
+    ring_depth : requests in flight that keep the device busy
+    os_io : the system calls
     when_closed : message for a read after `close`, such as "the store is closed; open it again"
 
     Raises
@@ -228,7 +235,7 @@ class ReadLane:
                 file.close()
 
     def leave_to_parent(self) -> None:
-        """Detach a forked child from its parent's reads; called before any other code runs."""
+        """Make the lane of a forked child independent of the parent; called before any other code in the child."""
         # Another thread in the parent may hold the lock, in the middle of a read.
         self._lock = threading.Lock()
         self._is_inherited = True
@@ -247,7 +254,7 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def _run_all(backend: Backend, file: DeviceFile, job: ReadJob) -> tuple[int, int]:
-    """Execute ``job``, each time with the extents that are on this disk; return as `_run`."""
+    """Execute ``job`` part by part, each once its bytes are on this disk; return as `_run`."""
     count, requests = job.offset.shape[0], 0
     for first, past in file.portions(job.offset, job.length):
         part = job
@@ -269,7 +276,11 @@ def _run_all(backend: Backend, file: DeviceFile, job: ReadJob) -> tuple[int, int
 
 
 def _run(backend: Backend, file: DeviceFile, job: ReadJob) -> tuple[int, int]:
-    """Execute ``job``; return the number of requests and the first bad page, or -1."""
+    """Execute ``job``; return the number of requests and the first bad page, or -1.
+
+    The backend makes the reads, and stops early after a failed read. The unfinished extents are then read one by one
+    with care, and the backend continues after them.
+    """
     count = job.offset.shape[0]
     requests, start = count, 0
     while start < count:
@@ -301,8 +312,8 @@ def mismatch(path: Path, page: int, rows: IdArray | None, *, row_bytes: int) -> 
     first, last = page * ALIGNMENT // row_bytes, ((page + 1) * ALIGNMENT - 1) // row_bytes
     listed = ""
     if rows is not None:
-        asked = rows[np.searchsorted(rows, first) : np.searchsorted(rows, last, "right")]
-        listed = f" (asked for: {', '.join(str(row) for row in np.unique(asked)[:5])})"
+        on_page = rows[np.searchsorted(rows, first) : np.searchsorted(rows, last, "right")]
+        listed = f" (requested: {', '.join(str(row) for row in np.unique(on_page)[:5])})"
     return ChecksumError(
         f"{path}: page {page} at byte {DATA_OFFSET + page * ALIGNMENT}, with rows {first} to {last}{listed}, "
         "does not match its checksum: the file was damaged after it was written; "
@@ -311,7 +322,7 @@ def mismatch(path: Path, page: int, rows: IdArray | None, *, row_bytes: int) -> 
 
 
 def slot_distance(extents: Extents, bounce_bytes: int) -> int:
-    """Return the distance between bounce slots, as small as the longest extent allows."""
+    """Return the distance between bounce slots in bytes: the longest extent, perhaps with one more page."""
     longest = int(extents.length.max(initial=ALIGNMENT))
     # Slots at a distance of a large power of two would compete for the same sets of the processor's caches.
     padded = longest + ALIGNMENT if longest >= 4 * ALIGNMENT else longest

@@ -1,6 +1,11 @@
 """Arrays read page by page: any elements, or all pages in file order, verified on every read from the SSD.
 
-`PagedArray` reads any elements, or lists of them. `KeptPages` keeps recently used pages in memory.
+The arrays are long one-dimensional arrays such as the edges. A page is 4 KiB of an array's file. `PagedArray.take`
+reads any elements, and keeps their pages in `KeptPages` for later calls. `PagedScan.lists` reads lists (ranges of
+consecutive elements, such as each node's in-edges) in large reads, and keeps no pages.
+
+`KeptPages` has slots, each a place in memory for one page. It evicts by CLOCK: a hand moves around the slots. It clears
+the mark of a page that was used since its last visit, and evicts the first page without a mark.
 """
 
 from __future__ import annotations
@@ -31,14 +36,14 @@ if TYPE_CHECKING:
 
 # Bytes per slot: a page of 4,096 bytes, its page number, and a mark for a use since the hand's last visit.
 _SLOT_BYTES = PAGE_BYTES + 4 + 1
-_PAGE_ENTRY_BYTES = 4  # each page's slot
-_NOWHERE = -1
+_PAGE_ENTRY_BYTES = 4  # bytes per page of the array, for the number of its slot
+_NOWHERE = -1  # slot of a page that is not kept, and page of an empty slot
 
 
 class KeptPages:
-    """Copies of pages, evicted by CLOCK: a page used since the hand's last visit stays for another round.
+    """Copies of pages in memory, evicted by CLOCK. Thread-safe.
 
-    Thread-safe. Its results are copies, so no page is held while it is used, and any room is enough.
+    Its results are copies, so a page may be evicted at any time, and any amount of memory is enough.
 
     Parameters
     ----------
@@ -50,7 +55,7 @@ class KeptPages:
         room = max_bytes - _PAGE_ENTRY_BYTES * num_pages
         self.num_slots = min(max(room, 0) // _SLOT_BYTES, num_pages)
         self._lock = threading.Lock()
-        self._hand = 0
+        self._hand = 0  # the slot at which the next eviction begins its search
         self._slot_of: LocalArray = np.full(num_pages, _NOWHERE, dtype=np.int32)
         self._page_in: LocalArray = np.full(self.num_slots, _NOWHERE, dtype=np.int32)
         self._was_used = np.zeros(self.num_slots, dtype=np.uint8)
@@ -67,8 +72,8 @@ class KeptPages:
 
         Parameters
         ----------
-        first_page : page of element 0; elements are consecutive from its start
-        positions : (M,) elements of existing pages
+        first_page : page of element 0, which is the page's first element
+        positions : (M,) positions of elements
         out : (M,) with the elements' dtype; elements of kept pages are written
         missing : (M,) receives the missing elements' ranks in ``positions``, ascending
         """
@@ -81,7 +86,7 @@ class KeptPages:
         return count
 
     def keep(self, pages: IdArray, content: NDArray[np.uint8]) -> None:
-        """Keep ``pages`` (P,) with their verified bytes ``content`` (P, 4096), in place of unused pages."""
+        """Keep ``pages`` (P,) with their verified bytes ``content`` (P, 4096); evict pages if all slots are in use."""
         if self.num_slots:
             with self._lock:
                 self._hand = _keep(
@@ -100,6 +105,7 @@ def _copy_kept(
     out: NDArray[Any],
     missing: LocalArray,
 ) -> int:
+    """Copy as `KeptPages.copy`; ``elements`` (slots, elements per page) are the kept pages' elements."""
     per_page = elements.shape[1]
     count = 0
     for i in range(positions.shape[0]):
@@ -124,6 +130,7 @@ def _keep(
     memory: NDArray[np.uint8],
     hand: int,
 ) -> int:
+    """Keep ``pages`` as `KeptPages.keep`; return the hand's new position."""
     for i in range(pages.shape[0]):
         # Another thread may have read the page as well.
         if slot_of[pages[i]] >= 0:
@@ -134,7 +141,9 @@ def _keep(
             hand = (hand + 1) % page_in.shape[0]
         if page_in[hand] >= 0:
             slot_of[page_in[hand]] = -1
-        for byte in range(memory.shape[1]):  # a whole row takes numba seconds to compile, and longer to run
+        for byte in range(
+            memory.shape[1]
+        ):  # an assignment of the row would compile for seconds, and run slower
             memory[hand, byte] = content[i, byte]
         page_in[hand] = pages[i]
         slot_of[pages[i]] = hand
@@ -142,12 +151,12 @@ def _keep(
     return hand
 
 
-# Pages per read, verification and copy: enough requests for a deep queue, little memory next to the kept pages.
+# Pages that are read, verified and copied together: enough requests for a deep queue, and little memory.
 _ROUND_PAGES: Final = 512
-# Bytes per requested element in addition to its value. 28 hold a missing element's rank, its page, both in file order,
-# and the sort (also while another call reads). 24 hold its place in the pages that were read.
+# Peak bytes of `take` per missing element, in addition to its value: 28 for its rank and its page, in both orders, and
+# for the sort, and 24 for its place in the pages that were read.
 _TAKING_BYTES: Final = 52
-_IN_ORDER: IdArray = np.empty(0, dtype=np.int64)
+_IN_ORDER: IdArray = np.empty(0, dtype=np.int64)  # order of lists that are in file order already
 
 
 class PagedArray:
@@ -179,8 +188,8 @@ class PagedArray:
         self._per_page = file.per_page
         self._gap_bytes = default_row_gap_bytes(file.path.parent, PAGE_BYTES)
         self._pid = os.getpid()
-        self._turn = threading.Lock()
-        self._room = _pages(min(_ROUND_PAGES, file.record.num_pages))
+        self._turn = threading.Lock()  # held by the call that uses `_room`
+        self._room = _pages(min(_ROUND_PAGES, file.record.num_pages))  # memory for the pages of one round
 
     @property
     def length(self) -> int:
@@ -231,10 +240,10 @@ class PagedArray:
         return PagedScan(self)
 
     def lists(self, starts: IdArray, counts: IdArray, tail: _Tail) -> NDArray[Any]:
-        """Return lists as `PagedScan.lists` does, which keeps ``tail`` from one call to the next.
+        """Return lists as `PagedScan.lists` does, which keeps ``tail``, the last page, from one call to the next.
 
-        The pages kept in memory are neither used nor extended. A pass that reads every list once would only evict pages
-        that are used again.
+        Kept pages are neither used nor added. A pass that reads every list once would only evict pages that `take` uses
+        again. Each round reads the pages of the next lists, and copies their elements; a list may need several rounds.
         """
         self._require_own_process()
         self._require_inside(starts, starts + counts - 1)
@@ -242,17 +251,21 @@ class PagedArray:
         ends = np.cumsum(counts)
         values = np.empty(int(ends[-1]) if len(ends) else 0, dtype=self._dtype)
         wanted = starts, counts, order
-        at, done, pages = 0, 0, np.empty(len(self._room), dtype=np.int64)
-        while count := next_pages(*wanted, at, done, self._per_page, pages):
-            here = pages[:count]
+        # The next list in file order, and the number of its elements that are copied already.
+        number, done, pages = 0, 0, np.empty(len(self._room), dtype=np.int64)
+        while count := next_pages(*wanted, number, done, self._per_page, pages):
+            round_pages = pages[:count]
             with self._turn:
                 content = self._room[:count]
-                known = int(here[0] == tail.page)
+                known = int(
+                    round_pages[0] == tail.page
+                )  # 1 if the first page is in memory from the previous round
                 content[:known] = tail.content[:known]
                 if known < count:
-                    self._read(here[known:], content[known:])
-                at, done = copy_lists(*wanted, ends, at, done, here, content.view(self._dtype), values)
-                tail.page, tail.content[0] = int(here[-1]), content[-1]
+                    self._read(round_pages[known:], content[known:])
+                elements = content.view(self._dtype)
+                number, done = copy_lists(*wanted, ends, number, done, round_pages, elements, values)
+                tail.page, tail.content[0] = int(round_pages[-1]), content[-1]
         return values
 
     def pieces(self) -> Iterator[NDArray[Any]]:
@@ -292,15 +305,15 @@ class PagedArray:
         pages = in_order[begins].astype(np.int64)
         # The reads are in file order and bounded. Each page is used before another call may evict it.
         for first in range(0, len(pages), _ROUND_PAGES):
-            here = pages[first : first + _ROUND_PAGES]
-            span = slice(begins[first], ends[first + len(here) - 1])
+            round_pages = pages[first : first + _ROUND_PAGES]
+            span = slice(begins[first], ends[first + len(round_pages) - 1])
             ranks = missing[order[span]]
-            rows = np.searchsorted(here, in_order[span])
-            columns = positions[ranks] - here[rows] * self._per_page
+            rows = np.searchsorted(round_pages, in_order[span])
+            columns = positions[ranks] - round_pages[rows] * self._per_page
             with self._turn:
-                content = self._room[: len(here)]
-                values[ranks] = self._read(here, content)[rows, columns]
-                self._kept.keep(here + self._first_page, content)
+                content = self._room[: len(round_pages)]
+                values[ranks] = self._read(round_pages, content)[rows, columns]
+                self._kept.keep(round_pages + self._first_page, content)
 
     def _read(self, pages: IdArray, content: NDArray[np.uint8]) -> NDArray[Any]:
         """Read ``pages`` (P,), ascending, into ``content`` (P, 4096); return their elements (P, per page), verified."""
@@ -332,9 +345,9 @@ class PagedScan:
 
 @dataclass(slots=True, kw_only=True)
 class _Tail:
-    """The last page in a read of lists, with which the next read begins."""
+    """The last page of a round, with which the next round may begin."""
 
-    page: int
+    page: int  # the page's number; -1 before the first round
     content: NDArray[np.uint8]  # (1, 4096)
 
 

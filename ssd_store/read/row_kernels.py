@@ -1,6 +1,8 @@
 """Kernels over the bytes of finished reads: verify pages, copy rows out, copy lists of elements.
 
-`Target` is the caller's array with the rows' conversion; `ReadJob` has one file's extents and their rows.
+A read brings an extent, an aligned range of a file, into a slot of the bounce memory. The kernels here then verify the
+extent's pages (4 KiB each, with a checksum), and copy its rows to the caller's array. `Target` is the caller's array
+with the rows' conversion, such as float16 to float32. `ReadJob` has one file's extents and their rows.
 """
 
 from __future__ import annotations
@@ -23,9 +25,9 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-_AHEAD = 8  # rows whose first cache lines are prefetched early; the hardware prefetches within a row
-_LINE_BYTES = 64
-_FETCHED_BYTES = 8 * _LINE_BYTES
+_AHEAD = 8  # rows between a copied row and a prefetched row
+_LINE_BYTES = 64  # bytes in a cache line
+_FETCHED_BYTES = 8 * _LINE_BYTES  # most bytes of a row to prefetch; the hardware prefetches the rest
 
 
 class Target(NamedTuple):
@@ -107,9 +109,9 @@ def copy_extent(
 ) -> None:
     """Copy the parts of rows ``rows[begin:end]`` that lie in the matrix's bytes ``start`` to ``stop``.
 
-    The first arguments are the fields of `Target`. A tuple would be slower: taking an array out of it counts
-    references, and threads would compete for the counters. Byte b of the matrix is ``source[b + shift]``; ``words`` is
-    ``source`` as 16-bit words. The arguments come from a plan and are not checked.
+    The arguments up to ``dim`` are the fields of `Target`. Byte b of the matrix is ``source[b + shift]``; ``words`` is
+    ``source`` as 16-bit words. The arguments come from a plan and are not checked. They are not a tuple, because taking
+    an array out of a tuple counts references, and threads would compete for the counters.
     """
     fetched = min(row_bytes, _FETCHED_BYTES)
     for i in range(begin, end):
@@ -119,19 +121,19 @@ def copy_extent(
                 prefetch(source, ahead + byte)
         first = rows[i] * row_bytes
         # A row across two reads is copied in two parts: its first ``skip`` bytes came with the previous read.
-        at = max(first, start)
-        count = min(first + row_bytes, stop) - at
-        skip = at - first
-        at += shift
-        where = position[i] if position.shape[0] > 0 else np.int64(i)
+        begin_byte = max(first, start)
+        count = min(first + row_bytes, stop) - begin_byte
+        skip = begin_byte - first
+        at = begin_byte + shift  # in ``source``
+        out_row = position[i] if position.shape[0] > 0 else np.int64(i)
         if mode == RAW:
-            copy_block(out_bytes, where * row_bytes + skip, source, at, count)
+            copy_block(out_bytes, out_row * row_bytes + skip, source, at, count)
         elif mode == HALF:
-            widen_float16(out_floats, where * dim + skip // 2, words, at // 2, count // 2)
+            widen_float16(out_floats, out_row * dim + skip // 2, words, at // 2, count // 2)
         elif mode == BRAIN:
-            widen_bfloat16(out_floats, where * dim + skip // 2, words, at // 2, count // 2)
+            widen_bfloat16(out_floats, out_row * dim + skip // 2, words, at // 2, count // 2)
         else:
-            dequantize_int8(out_floats, where * dim + skip, source, at, count, scale[rows[i]])
+            dequantize_int8(out_floats, out_row * dim + skip, source, at, count, scale[rows[i]])
 
 
 class ReadJob(NamedTuple):
@@ -204,9 +206,8 @@ def verify_and_copy_fields(
 ) -> int:
     """Verify and copy extent ``e``, whose bytes start at ``bounce[base]``.
 
-    The arguments are the fields of `ReadJob` and `Target`, passed separately by loops that call this kernel for each
-    read: taking an array out of a tuple counts references, for which threads would compete. Pages without a requested
-    row are in the read only for speed, and are not verified.
+    The other arguments are the fields of `ReadJob` and `Target`, one by one as in `copy_extent`. Pages without a
+    requested row are in the read only for speed, and are not verified.
 
     Returns
     -------
@@ -241,7 +242,7 @@ def first_bad_page(
     checksums: NDArray[np.uint64],
     format_version: int,
 ) -> int:
-    """Return the first page in bytes ``start`` to ``stop`` under rows ``[begin:end]`` that is damaged, or -1."""
+    """Return the first damaged page in bytes ``start`` to ``stop`` that holds a part of ``rows[begin:end]``, or -1."""
     if checksums.shape[0] == 0:
         return -1
     page = start // ALIGNMENT
@@ -264,9 +265,11 @@ def first_bad_page(
 def next_pages(
     starts: IdArray, counts: IdArray, order: IdArray, at: int, done: int, per_page: int, pages: IdArray
 ) -> int:
-    """Write the lists' next pages, for list ``at`` after its first ``done`` elements; return the number of pages.
+    """Write the next pages to read for lists of elements; return the number of pages.
 
-    The pages ascend. A list that begins on an earlier page, because it is requested twice, waits for the next call.
+    A list is a range of consecutive elements of a long array, such as a node's in-edges. The call continues with list
+    ``at`` after its first ``done`` elements, and ends when ``pages`` is full. The pages ascend. A list that begins on
+    an earlier page, because it is requested twice, waits for the next call.
 
     Parameters
     ----------
@@ -278,14 +281,14 @@ def next_pages(
     """
     count = 0
     for i in range(at, starts.shape[0]):
-        node = order[i] if order.shape[0] else i
-        if done < counts[node]:
-            page = (starts[node] + done) // per_page
+        number = order[i] if order.shape[0] else i
+        if done < counts[number]:
+            page = (starts[number] + done) // per_page
             if count > 0 and page < pages[count - 1]:
                 return count
             if count > 0 and page == pages[count - 1]:
                 page += 1
-            for wanted in range(page, (starts[node] + counts[node] - 1) // per_page + 1):
+            for wanted in range(page, (starts[number] + counts[number] - 1) // per_page + 1):
                 if count == pages.shape[0]:
                     return count
                 pages[count] = wanted
@@ -306,7 +309,7 @@ def copy_lists(
     elements: NDArray[Any],
     values: NDArray[Any],
 ) -> tuple[int, int]:
-    """Copy the lists' elements in ``pages``, written by `next_pages`; return the next ``at`` and ``done``.
+    """Copy the lists' elements that lie on ``pages``, written by `next_pages`; return the next ``at`` and ``done``.
 
     Parameters
     ----------
@@ -314,21 +317,21 @@ def copy_lists(
     ends : (M,) end of each list in ``values``
     pages : (P,) ascending
     elements : (P, per page) the pages' elements
-    values : written
+    values : (sum of counts,) the lists' elements, one list after another; written
     """
     per_page = elements.shape[1]
     row = 0
     while at < starts.shape[0]:
-        node = order[at] if order.shape[0] else at
-        while done < counts[node]:
-            page = (starts[node] + done) // per_page
+        number = order[at] if order.shape[0] else at
+        while done < counts[number]:
+            page = (starts[number] + done) // per_page
             while row < pages.shape[0] and pages[row] < page:
                 row += 1
             if row == pages.shape[0] or pages[row] != page:
                 return at, done
-            column = starts[node] + done - page * per_page
-            out = ends[node] - counts[node] + done
-            length = min(counts[node] - done, per_page - column)
+            column = starts[number] + done - page * per_page
+            out = ends[number] - counts[number] + done
+            length = min(counts[number] - done, per_page - column)
             for i in range(length):
                 values[out + i] = elements[row, column + i]
             done += length

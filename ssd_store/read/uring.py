@@ -1,4 +1,15 @@
-"""Reads through io_uring, driven by one nogil kernel: no C compiler, no liburing, no privileges."""
+"""Reads through io_uring, driven by one nogil kernel: no C compiler, no liburing, no privileges.
+
+An io_uring is a pair of rings in memory that a process shares with the system's kernel. The process writes requests to
+the submission queue (sq) and increases its tail; the system reads them, and increases its head. The system reports each
+finished request, with the request's tag, in the completion queue (cq) in the same way. One system call, ``enter``,
+submits requests and waits for completions. A registered buffer is memory that the system pins once, instead of at each
+request.
+
+In this file "kernel" in a name or comment about system calls is the operating system; the other kernels are numba's.
+`Uring.read` reads a job's extents (aligned reads), verifies their pages and copies their rows. `drivers` in the room
+``sweep`` uses `submit` and `enter` for sweeps.
+"""
 
 from __future__ import annotations
 
@@ -34,29 +45,32 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-# These calls have one number on every architecture, because they are younger than the tables' unification.
+# Numbers of the system calls, the same on every architecture.
 SETUP, ENTER, REGISTER = 425, 426, 427
+# Flags and constants of the system's header ``linux/io_uring.h``.
 COOP_TASKRUN = 1 << 8  # completions wait for the next call instead of interrupting this process (Linux 5.19)
 FEAT_SINGLE_MMAP, FEAT_RW_CUR_POS = 1 << 0, 1 << 3  # FEAT_RW_CUR_POS came with OP_READ (Linux 5.6)
 # Linux 5.11 added this feature. Before 5.9, a fork made the parent write to pages other than its ring's pinned pages.
 FEAT_EXT_ARG = 1 << 8
-GETEVENTS = 1
+GETEVENTS = 1  # ``enter`` waits for completions
 REGISTER_BUFFERS = 0
-OFF_SQES = 0x10000000
-OP_READ_FIXED, OP_WRITE_FIXED, OP_READ, OP_WRITE = 4, 5, 22, 23
-SQE_BYTES, CQE_BYTES = 64, 16
+OFF_SQES = 0x10000000  # offset at which the array of requests is mapped
+OP_READ_FIXED, OP_WRITE_FIXED, OP_READ, OP_WRITE = 4, 5, 22, 23  # FIXED: with a registered buffer
+SQE_BYTES, CQE_BYTES = 64, 16  # bytes of a request and of a completion
 MAX_REFUSALS = 10_000  # EAGAIN or EBUSY in a row, after which the ring counts as broken
-MAX_DEPTH = 4096
-MASK32 = 0xFFFFFFFF
+MAX_DEPTH = 4096  # most requests in flight
+MASK32 = 0xFFFFFFFF  # heads and tails are 32-bit counters that wrap around
 
-# Bytes delivered between two visits to the ring, because no requests are issued during the copies. Delivering all
-# completed reads together, often half of the ring, would halve the rate for packs. For rows of 6.5 KB the rate would
-# fall to three quarters.
+# Bytes delivered (verified and copied) before new requests are submitted. During the copies the device gets no new
+# requests. Delivering all completed reads together, often half of the ring, would halve the rate for packs, and lower
+# the rate for rows of 6.5 KB to three quarters.
 _TURN_BYTES = 64 * 1024
 
-# Positions in the array of addresses that describes a ring to the kernel.
+# Positions in the table that describes a ring to numba's kernels: the descriptor, addresses of the rings' fields, masks
+# for positions in the rings, 1 with a registered buffer, and the addresses of two C functions.
 FD, SQ_HEAD, SQ_TAIL, SQ_MASK, SQES, CQ_HEAD, CQ_TAIL, CQ_MASK, CQES, FIXED, SYSCALL, ERRNO = range(12)
-# Positions in the kernel's report; the unfinished extents follow.
+# Positions in the report of `_drive`: the first extent not started, the number of unfinished extents, a damaged page or
+# -1, an errno or 0. From HEAD on, the report lists the unfinished extents.
 NEXT, UNFINISHED, BAD_PAGE, STATUS, HEAD = range(5)
 
 
@@ -100,7 +114,7 @@ class Uring:
 
     @property
     def table(self) -> IdArray:
-        """The addresses for kernels, see the positions above; empty after `close`."""
+        """The table (12,) that describes the ring to numba's kernels; empty after `close`."""
         return self._table
 
     def read(self, fd: int, job: ReadJob, start: int, /) -> ReadProgress:
@@ -164,6 +178,7 @@ class Uring:
             self.close()
 
     def _map_rings(self, params: NDArray[np.uint32]) -> IdArray:
+        """Map both rings into this process, and return the table that describes them."""
         # `struct io_uring_params`: sizes, then the offsets of both rings' fields in the mapping.
         sq_entries, cq_entries = int(params[0]), int(params[1])
         sq, cq = params[10:20].astype(np.int64), params[20:30].astype(np.int64)
@@ -219,6 +234,7 @@ def _call(number: int, first: int, second: int = 0, third: int = 0, fourth: int 
 def _system_call(
     function: int, location: int, number: int, first: int, second: int, third: int, fourth: int
 ) -> int:
+    """Make a system call; return its result, or the negative errno."""
     result = call_syscall(function, number, first, second, third, fourth, 0, 0)
     return result if result >= 0 else -call_errno(location)
 
@@ -258,7 +274,16 @@ def _create(function: int, location: int, entries: int, params: int, descriptor:
 def submit(
     ring: IdArray, tail: int, opcode: int, fd: int, offset: int, address: int, length: int, tag: int
 ) -> int:
-    """Write one request at ``tail`` and return the next tail; the caller publishes it."""
+    """Write one request at ``tail`` and return the next tail; the caller publishes it.
+
+    Parameters
+    ----------
+    ring : the table of `Uring`
+    tail : the submission queue's tail
+    opcode : one of the ``OP_`` constants
+    fd, offset, address, length : the open file, the offset in it, and the memory
+    tag : a number that the completion repeats
+    """
     entry = ring[SQES] + (tail & ring[SQ_MASK]) * SQE_BYTES
     # Opcode, flags and priority share the first word; the registered buffer's index 0 is in the zeros.
     store32(entry, opcode)
@@ -276,7 +301,7 @@ def submit(
 
 @njit(cache=True, nogil=True)
 def enter(ring: IdArray, tail: int, wait: int) -> int:
-    """Submit the requests up to ``tail`` and wait for completions; return 0 or the errno."""
+    """Submit the requests before ``tail``, wait for ``wait`` completions, and return 0 or the errno."""
     pending = (tail - load_acquire32(ring[SQ_HEAD])) & MASK32
     if call_syscall(ring[SYSCALL], ENTER, ring[FD], pending, wait, GETEVENTS, 0, 0) < 0:
         return call_errno(ring[ERRNO])
@@ -287,7 +312,17 @@ def enter(ring: IdArray, tail: int, wait: int) -> int:
 def _drive(ring: IdArray, fd: int, job: ReadJob, start: int, depth: int, report: IdArray) -> None:
     """Keep ``depth`` reads in flight, deliver each on completion, and return when no read is in flight.
 
-    Stops submitting at a failed read, a bad page or a signal; the caller decides and calls again.
+    Each round of the loop submits reads for the free slots, waits for completions, and delivers the completed extents:
+    it verifies their pages and copies their rows. After a failed read, a bad page or a signal it submits no more, and
+    returns once all reads in flight have completed. The caller then decides, and may call again.
+
+    Parameters
+    ----------
+    ring : the table of `Uring`
+    fd, job : the open file, and the extents with their rows' target
+    start : first extent to read
+    depth : slots in the bounce memory, so also the most reads in flight
+    report : (5 + depth,) positions as above; written
     """
     (
         offset, length, row_begin, row_end, data_offset, checksums, format_version, bounce, halves, words,
@@ -309,8 +344,8 @@ def _drive(ring: IdArray, fd: int, job: ReadJob, start: int, depth: int, report:
             num_free -= 1
             slot = free[num_free]
             owner[slot] = upcoming
-            at = base + slot * slot_bytes
-            tail = submit(ring, tail, opcode, fd, offset[upcoming], at, length[upcoming], slot)
+            address = base + slot * slot_bytes
+            tail = submit(ring, tail, opcode, fd, offset[upcoming], address, length[upcoming], slot)
             upcoming += 1
         # The tail is published last: from now on the kernel may read every entry before it.
         store_release32(ring[SQ_TAIL], tail)

@@ -1,6 +1,9 @@
 """The writer for one array with known shape, row by row, into a file of the format.
 
-`PageFile` writes the header page and then whole 4 KiB pages; `ArrayWriter` fills it with rows.
+An array has two files: ``NAME.npy`` with the elements, and ``NAME.pages`` with a checksum for each page of 4 KiB.
+`PageFile` writes one file: a header page and then whole pages. `ArrayWriter` fills both files from rows, and makes the
+array's entry for the commit record. A machine that stores only a part of the rows writes only these rows' pages; the
+rest of the file is a hole.
 """
 
 from __future__ import annotations
@@ -30,17 +33,18 @@ if TYPE_CHECKING:
     from gloader.core.ids import HeldRows
 
 
-BUFFER_BYTES: Final = 4 * 2**20
+BUFFER_BYTES: Final = 4 * 2**20  # bytes in each of the two buffers
 
 
 class PageFile:
     """Appends bytes to a new file through an aligned buffer. Owns its descriptor and buffers until `finish` or `abort`.
 
-    A thread writes full buffers while a second buffer fills, without the page cache if the file system allows it. The
-    bytes are not needed soon. In the cache they would evict other programs' pages, and memory for them costs more than
-    the write. A file smaller than the buffer stays in the cache.
+    A thread writes full buffers while a second buffer fills, without the page cache if the file system allows it. In
+    the cache, the bytes would evict other programs' pages, although they are not needed soon. A file smaller than the
+    buffer is written through the cache.
 
-    Raises the system's `OSError`, for a write perhaps one call later; a failed file must be aborted.
+    Every method raises the system's `OSError`; a write's error may come one call later. After an error the file must be
+    aborted.
 
     Parameters
     ----------
@@ -80,14 +84,14 @@ class PageFile:
         self._os_io = os_io
         self._on_pages = on_pages
         self._header_bytes = len(header)
-        # Bytes after the header that were passed on for writing.
+        # The range of bytes after the header that is written; None means all.
         self._kept = None if kept is None else (kept[0] * PAGE_BYTES, kept[1] * PAGE_BYTES)
-        self._num_bytes = 0
+        self._num_bytes = 0  # bytes after the header that have left the buffer
         self._buffer = aligned_bytes(buffer_bytes)
-        self._filled = 0
-        self._spare: NDArray[np.uint8] | None = None
-        self._pool: ThreadPoolExecutor | None = None
-        self._written: Future[None] | None = None
+        self._filled = 0  # bytes in the buffer
+        self._spare: NDArray[np.uint8] | None = None  # the second buffer, from the first full buffer on
+        self._pool: ThreadPoolExecutor | None = None  # the writing thread
+        self._written: Future[None] | None = None  # the write in progress
         self._is_direct = False
         self._fd = os_io.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
@@ -101,7 +105,7 @@ class PageFile:
 
     def append(self, data: NDArray[np.uint8]) -> None:
         """Add the bytes ``data`` (n,)."""
-        # Chunks of any size pass through the buffer: the device sees full buffers, and `on_pages` whole pages.
+        # Chunks of any size pass through the buffer, so that the device gets full buffers, and `on_pages` whole pages.
         done = 0
         while done < data.size:
             count = min(data.size - done, self._buffer.size - self._filled)
@@ -142,7 +146,7 @@ class PageFile:
             self._drop_buffers()
 
     def _take_pages(self) -> NDArray[np.uint8]:
-        """Return the buffered pages to write, after recording them."""
+        """Empty the buffer: pass its pages to `on_pages`, and return those to write."""
         pages, self._filled = self._buffer[: self._filled], 0
         if pages.size and self._on_pages is not None:
             self._on_pages(pages)
@@ -184,6 +188,7 @@ class PageFile:
         self._buffer, self._spare = aligned_bytes(0), None
 
     def _write(self, data: memoryview) -> None:
+        """Write ``data`` at the file's position, with O_DIRECT as long as the file system accepts it."""
         if not len(data):  # pages in a hole are not written
             return
         if self._is_direct:
@@ -202,7 +207,7 @@ class PageFile:
         write_full(self._fd, data, os_io=self._os_io)
 
 
-_PAGES_BUFFER_BYTES: Final = 64 * 2**10
+_PAGES_BUFFER_BYTES: Final = 64 * 2**10  # bytes in the buffer of the file with page checksums
 
 
 class ArrayWriter:
@@ -256,7 +261,7 @@ class ArrayWriter:
 
     @property
     def path(self) -> Path:
-        """The file at its place until the commit; complete after the writer's `close`."""
+        """The file's path until the commit, in the directory's temporary folder; complete after `close`."""
         return self._path
 
     @property
@@ -332,14 +337,15 @@ class ArrayWriter:
         row_bytes = data_bytes(self.dtype, self.shape[1:])
         kept = None if self.held is None else self.held.span(row_bytes, PAGE_BYTES)
         self._files.append(
-            PageFile(self._path, header, on_pages=self._see_pages, kept=kept, os_io=self._os_io)
+            PageFile(self._path, header, on_pages=self._record_pages, kept=kept, os_io=self._os_io)
         )
         header = npy_header("uint64", (-(-self._num_bytes // PAGE_BYTES),))
         path = folder / f"{self.name}.pages"
         self._files.append(PageFile(path, header, buffer_bytes=_PAGES_BUFFER_BYTES, os_io=self._os_io))
         self._os_io.kill_point("writer.after_create")
 
-    def _see_pages(self, pages: NDArray[np.uint8]) -> None:
+    def _record_pages(self, pages: NDArray[np.uint8]) -> None:
+        """Append the checksums of the next pages to the second file and to the digest."""
         checksums = self._checksums[: pages.size // PAGE_BYTES]
         checksum_pages(pages, self._digest.num_pages, checksums)
         self._digest.update(checksums)

@@ -1,7 +1,9 @@
 """Files that appear completely or not at all, and folders that one process at a time holds.
 
-A file is written next to its final name, forced to the device, then renamed. `LockedFolder` is one process's private
-folder next to a target; its lock ends with the process.
+A draft is a file before it gets its final name: `write_chunks_atomically` writes it next to the final name, forces it
+to the device, then renames it. A live process holds a lock on its draft, so drafts without a lock are left from
+processes that were killed. `LockedFolder` is one process's private folder next to a target; its lock ends with the
+process.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
-_ATTEMPTS: Final = 100
-_LOCKS: Final = Path("/proc/locks")
+_ATTEMPTS: Final = 100  # attempts to lock a folder that other processes create and rename
+_LOCKS: Final = Path("/proc/locks")  # the system's list of locks
 
 
 class LockedFolder:
@@ -59,7 +61,7 @@ class LockedFolder:
             # A signal between the lock and the line that stores its descriptor would leave it held for good.
             with uninterrupted():
                 self._acquire()
-            # This call allows interrupts, because removing a dead creator's files may take long.
+            # Interrupts are allowed here, because removing a dead process's files may take long.
             empty_folder(self.path, os_io=self._os_io)
         except BaseException:
             self.remove()
@@ -91,7 +93,9 @@ class LockedFolder:
         for _ in range(_ATTEMPTS):
             if self._try_acquire():
                 return
-        raise StoreLockedError(f"{self.path}: other processes create and finish here all the time; try again")
+        raise StoreLockedError(
+            f"{self.path}: other processes keep creating stores at this path; try again later"
+        )
 
     def _try_acquire(self) -> bool:
         """Lock the folder. Return False if it was renamed or removed meanwhile."""
@@ -177,6 +181,7 @@ def remove_tree(path: Path, *, os_io: OsIO = REAL_OS) -> None:
 
 
 def _make_folder(path: Path, os_io: OsIO) -> bool:
+    """Create a folder. Return False if it exists already."""
     try:
         os_io.mkdir(path)
     except FileExistsError:
@@ -186,9 +191,10 @@ def _make_folder(path: Path, os_io: OsIO) -> bool:
 
 _LOG = logging.getLogger(__name__)
 
-_NAMES = 100  # attempts at a draft's name; a taken name is an attack, or has a chance of 1 in 2^64
+_NAMES = 100  # names tried for a draft; a taken name is an attack, or a chance of 1 in 2^64
 # O_EXCL implies O_NOFOLLOW, but some file systems support only one of them.
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+# Names of the kinds of files that are never replaced, for messages.
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFLNK: "a symbolic link",
@@ -331,7 +337,7 @@ def make_output_folder(folder: Path, *, os_io: OsIO = REAL_OS) -> list[Path]:
 
 
 def remove_empty(folders: Sequence[Path], *, os_io: OsIO = REAL_OS) -> None:
-    """Remove empty ``folders`` from `make_folders`, the last folder first."""
+    """Remove the ``folders`` that `make_folders` returned, the last folder first, if they are empty."""
     for folder in reversed(folders):
         with contextlib.suppress(OSError):
             os_io.rmdir(folder)
@@ -348,7 +354,7 @@ def remove_dead_drafts(path: Path, *, os_io: OsIO = REAL_OS) -> None:
         for draft in drafts:
             _remove_if_dead(draft, os_io)
     except OSError as error:
-        _LOG.info("what killed processes left beside %s could not be removed: %s", path, error)
+        _LOG.info("drafts of killed processes next to %s could not be removed: %s", path, error)
 
 
 def _create(path: Path, os_io: OsIO) -> tuple[Path, int]:
@@ -372,7 +378,7 @@ def _open_draft(path: Path, os_io: OsIO) -> tuple[Path, int]:
                 os_io.unlink(draft)
             close_quietly(fd, os_io=os_io)
             raise
-        # Between the two calls another process took the file for a dead draft, and removes it.
+        # Before the lock, another process took the file for a dead draft and removed it, or is removing it.
         close_quietly(fd, os_io=os_io)
     raise FileExistsError(errno.EEXIST, "every name tried for a temporary file is taken", str(path))
 
@@ -389,6 +395,7 @@ def _is_held(fd: int, os_io: OsIO) -> bool:
 
 
 def _remove_if_dead(draft: Path, os_io: OsIO) -> None:
+    """Remove a draft if no process holds its lock."""
     try:
         fd = os_io.open(draft, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:  # a link, another user's file, or a removed file

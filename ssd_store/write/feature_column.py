@@ -1,4 +1,8 @@
-"""Columns of feature rows before the write: float rows are cast to the format's dtypes, then written."""
+"""Columns of feature rows before the write: float rows are cast to the format's dtypes, then written.
+
+The stored dtypes are float32, float16, bfloat16 (as uint16 bits) and int8 with one float32 scale per row. `cast_rows`
+and `quantize_rows` convert rows, and `FeatureColumnWriter` writes them through an `ArrayWriter`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ if TYPE_CHECKING:
     from gloader.ssd_store.write.array_writer import ArrayWriter
 
 
-_INT8_MAX: Final = 127
+_INT8_MAX: Final = 127  # largest magnitude of an int8 value, so that the range is symmetric
 
 
 def check_finite_rows(chunk: NDArray[Any], first_row: int) -> None:
@@ -34,8 +38,8 @@ def check_finite_rows(chunk: NDArray[Any], first_row: int) -> None:
         row = int(is_bad.argmax())
         column = int((~np.isfinite(chunk[row])).argmax())
         raise FeatureValueError(
-            f"row {first_row + row}, column {column} is {chunk[row, column]}; int8, and whoever passes "
-            "check_finite, takes finite values alone: clean the features, or store them in another dtype unchecked"
+            f"row {first_row + row}, column {column} is {chunk[row, column]}; int8, and any dtype with check_finite, "
+            "holds only finite values: clean the features, or store them in another dtype without check_finite"
         )
 
 
@@ -110,6 +114,7 @@ def quantize_rows(chunk: NDArray[Any], first_row: int) -> tuple[NDArray[np.int8]
 
 
 def _require_floats(chunk: NDArray[Any], dtype: str, first_row: int) -> None:
+    """Raise `ShapeError` if ``chunk`` holds no floats."""
     if chunk.dtype not in (np.float16, np.float32, np.float64):
         raise ShapeError(
             f"row {first_row}: features stored as {dtype} must come as float16, float32 or float64, not "
@@ -118,6 +123,7 @@ def _require_floats(chunk: NDArray[Any], dtype: str, first_row: int) -> None:
 
 
 def _require_range(chunk: NDArray[Any], dtype: str, first_row: int) -> None:
+    """Raise `FeatureValueError` if a finite value in ``chunk`` is too large for ``dtype``."""
     largest = STORED_DTYPES[dtype].largest
     # A float16 fits every dtype, and float32 fits itself, so these rows need no check.
     if chunk.dtype.itemsize <= 2 or (dtype == "float32" and chunk.dtype == np.float32):
@@ -134,8 +140,8 @@ def _require_range(chunk: NDArray[Any], dtype: str, first_row: int) -> None:
         )
 
 
-INT8_FEATURE: Final = "int8-row-scale"
-_STEP_BYTES: Final = 1 << 20
+INT8_FEATURE: Final = "int8-row-scale"  # required feature in the commit record of a directory with int8 rows
+_STEP_BYTES: Final = 1 << 20  # bytes of rows that are cast together
 
 
 class FeatureColumnWriter:
@@ -162,12 +168,12 @@ class FeatureColumnWriter:
 
     @property
     def path(self) -> Path:
-        """The rows' file at its place until the commit; complete after the writer's `close`."""
+        """The path of the rows' file until the commit; complete after `close`."""
         return self._rows.path
 
     @property
     def scale_path(self) -> Path | None:
-        """The file with int8 rows' scales, at its place until the commit."""
+        """The path of the file with int8 rows' scales until the commit; None for rows stored as floats."""
         return None if self._scales is None else self._scales.path
 
     def append(self, chunk: NDArray[Any]) -> None:

@@ -358,7 +358,7 @@ def test_a_damaged_store_is_not_packed(io: str, path: Path, tmp_path: Path) -> N
                 lambda: load_misses(store, MISSES, cancellation=NEVER),
             ):
                 with pytest.raises(
-                    ChecksumError, match=r"page 9 at byte 40960, with rows 92 to 102 \(asked for: 9"
+                    ChecksumError, match=r"page 9 at byte 40960, with rows 92 to 102 \(requested: 9"
                 ):
                     attempt()
                 assert (files(spill), spill.used_bytes) == ([], 0)

@@ -296,7 +296,7 @@ def test_paths_that_are_no_store(tmp_path):
     (tmp_path / "loop").symlink_to("loop")
     for name, message in (
         ("missing", "there is nothing here"),
-        ("file", "this is no folder, which a dataset is; make one once"),
+        ("file", "this is not a folder, but a dataset is one; make one with"),
         ("fifo", "this is no folder"),
         ("loop", "form a loop"),
     ):

@@ -193,7 +193,7 @@ def test_an_upload_that_is_not_whole_is_refused_before_anything_is_made(tmp_path
         "short": (TruncatedStoreError, "expected .* upload"),
         "long": (FormatError, "expected .* upload"),
         "record": (ChecksumError, "own checksum"),
-        "nothing": (NotAStoreError, "no dataset of ours"),
+        "nothing": (NotAStoreError, "not a gloader dataset"),
     }[kind]
     if kind == "missing":
         remote.objects.delete(FEATURES)
@@ -237,7 +237,7 @@ def test_an_answer_of_the_store_is_believed_though_a_mirror_is_whole(tmp_path, m
         read_range(os_io, root / name, 0, len(content))
     os_io.close_mirror()
     remote.objects.delete("dataset.json")
-    with pytest.raises(NotAStoreError, match="no dataset of ours"):
+    with pytest.raises(NotAStoreError, match="not a gloader dataset"):
         open_mirrored(remote, mirror_dir)
 
 

@@ -226,7 +226,7 @@ def test_a_flipped_bit_is_found_when_its_page_is_read(io: str, bit: int, tmp_pat
     with FeatureStore.open(tmp_path / "s", io=io) as store:
         assert same_bits(read(store, others), FEATURES[others])
         place = f"page {page} at byte {4096 * (page + 1)}, with rows {rows[0]} to {rows[-1]}"
-        expected = rf"features\.npy: {place} \(asked for: {rows[5]}\)"
+        expected = rf"features\.npy: {place} \(requested: {rows[5]}\)"
         with pytest.raises(ChecksumError, match=expected):
             read(store, [int(rows[5])])
         with pytest.raises(ChecksumError, match=f"page {page} "):

@@ -69,7 +69,7 @@ def test_a_batch_is_read_as_much_at_a_time_as_is_on_this_disk(path: Path, far: F
             assert np.array_equal(out, FEATURES[rows])
             assert stats.requests >= min(len(rows), 2)
         assert (far.num_portions > 20, far.num_here) == (True, 0)
-        with pytest.raises(ChecksumError, match=r"features.npy: page 3 at byte .* \(asked for: 31, 32\)"):
+        with pytest.raises(ChecksumError, match=r"features.npy: page 3 at byte .* \(requested: 31, 32\)"):
             far.damaged = (str(path / "features.npy"), [DATA_OFFSET + 3 * 4096 + 100])
             store.read_into(np.array([0, 11, 31, 32, 500]), np.zeros((5, DIM), np.float32), gap_bytes=0)
         assert far.num_here == 0
