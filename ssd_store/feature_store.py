@@ -211,9 +211,8 @@ class RamFeatures:
         """Do nothing, because the array belongs to its creator."""
 
 
-MAX_EXTENT_BYTES = (
-    256 * 1024
-)  # longest extent, if a row is shorter; the default bounce memory holds 31 of them
+# Longest extent, if a row is shorter; the default bounce memory holds 31 of them.
+MAX_EXTENT_BYTES = 256 * 1024
 _WHEN_CLOSED = "the store is closed; open it again"
 _LOAD_BYTES = 4 * 2**20  # bytes of rows per call when many rows are loaded or verified
 

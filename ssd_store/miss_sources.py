@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
+# the cost of a source that is made without a sweep
 _NO_SWEEP: Final = SweepCost(read=ReadStats(rows=0, requests=0, bytes_read=0), writes=0, bytes_written=0)
 
 

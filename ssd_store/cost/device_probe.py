@@ -424,9 +424,8 @@ def noise(memory: Any) -> Any:
 PHASE_S: Final = 0.08  # seconds of a phase: a compromise with the duration of the probe
 _MIXED_S: Final = 0.06  # seconds of each measurement in `shares_together`
 _FILE_BYTES: Final = 256 * 2**20  # largest size of a new file
-_SECOND_FILE_BYTES: Final = (
-    64 * 2**20
-)  # largest size of a second file, overwritten during a sweep over the first
+# Largest size of a second file, overwritten during a sweep over the first.
+_SECOND_FILE_BYTES: Final = 64 * 2**20
 
 
 def probe_file(path: Path, start: int, num_bytes: int, os_io: OsIO) -> DeviceProfile:

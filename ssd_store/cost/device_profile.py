@@ -40,9 +40,8 @@ OF_SPILL: Final[frozenset[Access]] = frozenset({"write", "pack_read"})
 # Largest ratio of a lesson. No probe errs by more: a probe on a busy machine found a twelfth of the disk's later rate.
 RATIO_LIMIT: Final = 16.0
 MOST_RUNS: Final = 16  # lessons to keep
-_OLDEST_S: Final = (
-    30 * 86_400.0
-)  # age of the oldest lesson; an older one may describe a changed or fuller device
+# Age of the oldest lesson; an older one may describe a changed or fuller device.
+_OLDEST_S: Final = 30 * 86_400.0
 _PROBE_COUNT: Final = 2.0  # the probe's weight, in superbatches
 _MOST_COUNTED: Final = 8.0  # most superbatches that count in a run; more add no precision
 _FADING: Final = 0.8  # a run's weight relative to the next newer run

@@ -311,9 +311,8 @@ class Choice:
     strategy: Strategy
     predicted: Mapping[Strategy, float]  # seconds to retrieve the entire superbatch, by strategy
     reason: str
-    factor: float = (
-        1.0  # the calibration's factor (measured over predicted) in the prediction for ``strategy``
-    )
+    # The calibration's factor (measured over predicted) in the prediction for ``strategy``.
+    factor: float = 1.0
     # Predicted disk reads for the entire superbatch, including packs that are read back.
     read_bytes: int = 0
     is_exchanged: bool = False  # each machine reads a range of the rows for all machines

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-PAGE_BYTES: Final = 4096
-PAGE_WORDS: Final = PAGE_BYTES // 8
+PAGE_BYTES: Final = 4096  # bytes in a page, the unit of verification
+PAGE_WORDS: Final = PAGE_BYTES // 8  # 64-bit words in a page
 FORMAT_VERSION: Final = 2  # version for new files; version 2 changed the checksum
 
 # The constants are uint64, because an int combined with a uint64 would make numba compute in floats.

@@ -230,8 +230,8 @@ FORMAT_NAME: Final = "gloader"
 # Version 1 has another checksum, and most of its arrays have no page checksums.
 READABLE_VERSIONS: Final = (1, FORMAT_VERSION)
 BYTE_ORDER: Final = "little"
-DATASET_MANIFEST: Final = "dataset.json"
-STORE_MANIFEST: Final = "store.json"
+DATASET_MANIFEST: Final = "dataset.json"  # the record's name in a dataset
+STORE_MANIFEST: Final = "store.json"  # the record's name in a stand-alone feature store
 MANIFEST_NAMES: Final = (STORE_MANIFEST, DATASET_MANIFEST)
 # The parser's limits lie far above any dataset, and far below any harm.
 MAX_MANIFEST_BYTES: Final = 16 * 2**20

@@ -63,9 +63,8 @@ class Problem:
 
     file: str  # name within the directory
     message: str
-    page: int | None = (
-        None  # number of the 4 KiB page within the data region; None if no single page is damaged
-    )
+    # Number of the 4 KiB page within the data region; None if no single page is damaged.
+    page: int | None = None
     offset: int | None = None  # the page's byte offset in the file
     rows: tuple[int, int] | None = None  # first and last row on the page
 

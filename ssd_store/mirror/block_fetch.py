@@ -150,9 +150,8 @@ class Window:
 MAX_ATTEMPTS: Final = 10
 _FIRST_PAUSE_S: Final = 0.1  # pause before the second attempt; doubled before each further attempt
 _LONGEST_PAUSE_S: Final = 5.0
-SLOWER: Final = frozenset(
-    {errno.EBUSY, errno.ETIMEDOUT}
-)  # errors of an overloaded store, which halve the window
+# Errors of an overloaded store, which halve the window.
+SLOWER: Final = frozenset({errno.EBUSY, errno.ETIMEDOUT})
 _REPEATED: Final = SLOWER | {errno.ECONNRESET, errno.EIO}  # errors after which a block is requested again
 
 
@@ -215,9 +214,8 @@ def pause_s(request: BlockRequest, attempt: int) -> float:
     return min(_FIRST_PAUSE_S * 2 ** (attempt - 1), _LONGEST_PAUSE_S) * (0.5 + spread / 2**32)
 
 
-_KEEPING: Final = (
-    4  # threads that may write received blocks to the disk, in addition to the requesting threads
-)
+# Threads that may write received blocks to the disk, in addition to the requesting threads.
+_KEEPING: Final = 4
 _KEEPING_S: Final = 10.0  # longest wait for these threads at the end, because a disk may hang
 _IDLE_S: Final = 1.0  # lifetime of a thread without work
 _LOOK_S: Final = 0.05  # pause between two checks for a cancellation
@@ -229,9 +227,8 @@ _LATE: Final = 1.5
 class _State:
     """The fetcher's state, protected by its lock."""
 
-    waiting: dict[int, BlockFetch] = field(
-        default_factory=dict
-    )  # fetches without a request, by rank, in order
+    # Fetches without a request, by rank, in order.
+    waiting: dict[int, BlockFetch] = field(default_factory=dict)
     running: set[BlockFetch] = field(default_factory=set)  # fetches whose request is in flight
     threads: int = 0
     num_keeping: int = 0  # threads that write a received block instead of making a request

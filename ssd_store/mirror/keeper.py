@@ -95,9 +95,8 @@ class Keeper:
         self._files: list[MirroredFile] = []
         self._evictable: set[str] = set()
         self._lock = threading.RLock()  # protects the pins
-        self._admission = (
-            threading.Lock()
-        )  # admits one block after another, so that two do not take the same room
+        # Admits one block after another, so that two do not take the same room.
+        self._admission = threading.Lock()
         self._admitted: list[
             tuple[MirroredFile, int]
         ] = []  # blocks with room in the budget that are being written

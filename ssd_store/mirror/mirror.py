@@ -46,9 +46,8 @@ if TYPE_CHECKING:
     from gloader.ssd_store.os_io import OsIO
 
 _AHEAD: Final = 2  # blocks that a reader requests in addition to the blocks in flight
-_LOOK_S: Final = (
-    0.05  # pause between two attempts to claim a block, and between two checks for a cancellation
-)
+# Pause between two attempts to claim a block, and between two checks for a cancellation.
+_LOOK_S: Final = 0.05
 _WRITING_S: Final = 1.0  # longest wait of a sweep until fetched blocks are written
 _MOST_REPORTS: Final = 3  # reports of one damaged block that lead to another read; further reports are errors
 

@@ -68,9 +68,8 @@ if TYPE_CHECKING:
     from gloader.ssd_store.os_io import OsIO
 
 
-WINDOW_BLOCKS: Final = (
-    16  # least number of blocks for which a budget needs room, above the always stored blocks
-)
+# Least number of blocks for which a budget needs room, above the always stored blocks.
+WINDOW_BLOCKS: Final = 16
 
 
 class MirrorFiles:
@@ -125,15 +124,15 @@ class MirrorFiles:
     @property
     def num_blocks(self) -> tuple[int, int]:
         """Number of stored blocks, and of all blocks."""
-        here = total = 0
+        stored = total = 0
         for name, facts in self._record.files.items():
             marks = bytearray(-(-facts.size // self._record.block_bytes))
             # The marks are opened by name: most files are never opened here, and counts are also read after `close`.
             with self._opening(), Descriptor(self._folder / MARKS / name, os_io=self._os_io) as fd:
                 read_full(fd, memoryview(marks), 0, os_io=self._os_io)
-            here += marks.count(HERE)
+            stored += marks.count(HERE)
             total += len(marks)
-        return here, total
+        return stored, total
 
     def of(self, fd: int) -> MirroredFile | None:
         """Return the mirror's open file under ``fd``, or None; raises `OSError`, `StoreOpenError`."""
@@ -206,9 +205,8 @@ _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 _HEADS: Final = 16  # requests for facts about objects at the same time
 _WAIT_S: Final = 300.0  # longest wait for another process that creates the same mirror
 _LOOK_S: Final = 0.1  # pause between two attempts
-_REFUSED: Final = frozenset(
-    {errno.EACCES, errno.EPERM, errno.EROFS}
-)  # errors of a folder that is not writable
+# Errors of a folder that is not writable.
+_REFUSED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 def headers_of(manifest: Manifest) -> dict[str, tuple[bytes, int]]:

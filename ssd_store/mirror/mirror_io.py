@@ -223,8 +223,8 @@ class MirrorIO(OsIO):
     @property
     def is_whole(self) -> bool:
         """True if every block is on this disk."""
-        here, total = self.mirror.files.num_blocks
-        return here == total
+        stored, total = self.mirror.files.num_blocks
+        return stored == total
 
     @property
     def likely_bytes_per_s(self) -> float:
@@ -245,13 +245,13 @@ class MirrorIO(OsIO):
     def stats(self) -> MirrorStats:
         """Return the counts so far."""
         counts = self._fetcher.counts
-        here, total = self.mirror.files.num_blocks
+        stored, total = self.mirror.files.num_blocks
         return MirrorStats(
             requests=self._num_requests + counts.requests,
             retries=counts.retries,
             bytes=counts.bytes,
             waited_s=counts.limited_s + counts.paused_s,
-            blocks_here=here,
+            blocks_here=stored,
             blocks=total,
             starved_s=self.mirror.waits.seconds,
             evicted=self.mirror.keeper.num_evicted,
@@ -404,9 +404,8 @@ class MirrorIO(OsIO):
         begin : the run's first extent
         """
         file.reload()
-        missing_before = np.concatenate(
-            [[0], np.cumsum(file.marks != HERE)]
-        )  # missing blocks before each block
+        # Missing blocks before each block.
+        missing_before = np.concatenate([[0], np.cumsum(file.marks != HERE)])
         is_incomplete = missing_before[pasts[begin:]] > missing_before[firsts[begin:]]
         count = int(is_incomplete.argmax()) if is_incomplete.any() else len(is_incomplete)
         if count:

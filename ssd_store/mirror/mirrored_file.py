@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from gloader.ssd_store.os_io import OsIO
 
 
-MIRROR_RECORD: Final = "mirror.json"
+MIRROR_RECORD: Final = "mirror.json"  # the owner record
 FILES: Final = "files"  # the folder that is opened as a dataset
 MARKS: Final = "blocks"  # the folder with a file of marks for each dataset file
 BLOCK_BYTES: Final = 8 * 2**20  # bytes in a block, the unit of requests and of eviction
@@ -179,9 +179,8 @@ class MirroredFile:
             raise
         # (num_blocks,) how often each block was used; recent uses count more.
         self.uses = np.zeros(self.num_blocks, np.float32)
-        self.pins = np.zeros(
-            self.num_blocks, np.int32
-        )  # number of pins per block; EVICTED during an eviction
+        # Number of pins per block; EVICTED during an eviction.
+        self.pins = np.zeros(self.num_blocks, np.int32)
 
     def start_of(self, block: int) -> int:
         """Return ``block``'s offset in bytes. Pure."""

@@ -257,9 +257,8 @@ class PagedArray:
             round_pages = pages[:count]
             with self._turn:
                 content = self._room[:count]
-                known = int(
-                    round_pages[0] == tail.page
-                )  # 1 if the first page is in memory from the previous round
+                # 1 if the first page is in memory from the previous round.
+                known = int(round_pages[0] == tail.page)
                 content[:known] = tail.content[:known]
                 if known < count:
                     self._read(round_pages[known:], content[known:])

@@ -170,9 +170,8 @@ KILL_POINTS: Final = (
     "spill.after_files_removed",
     "spill.after_owner_removed",
 )
-_ATTEMPTS: Final = (
-    100  # names tried for a new folder, and attempts to remove a folder while threads write to it
-)
+# Names tried for a new folder, and attempts to remove a folder while threads write to it.
+_ATTEMPTS: Final = 100
 _UNKNOWN_BOOT: Final = "0" * 8  # the boot id's part in the name if the id is unknown
 _OWNER_TEMPORARY: Final = OWNER_NAME + ".tmp"
 

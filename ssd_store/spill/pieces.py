@@ -87,9 +87,8 @@ class SpilledPieces:
         self._is_live = [True] * len(groups)
         self._files = SpillFiles(folder, label)
         self._writing: dict[int, tuple[SpillFile, _File]] = {}  # each group's last file
-        self._bounce = aligned_bytes(
-            num_pages_of(piece_bytes) * PAGE_BYTES
-        )  # an aligned copy of the written piece
+        # An aligned copy of the written piece.
+        self._bounce = aligned_bytes(num_pages_of(piece_bytes) * PAGE_BYTES)
         self.writes = 0  # write requests so far
         self.bytes_written = 0
 
