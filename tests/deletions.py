@@ -66,26 +66,26 @@ DELETIONS: list[tuple[str, str, str, str]] = [
     (
         "gloader/pipeline/send.py",
         "the record of the rows' memory",
-        "memory = (*x, y) if there is None",
-        "memory = (y,) if there is None",
+        "memory = (*x, y) if on_device is None",
+        "memory = (y,) if on_device is None",
     ),
     (
         "gloader/pipeline/send.py",
         "the record of the small arrays' memory",
-        "memory = (*x, y) if there is None",
-        "memory = (*x,) if there is None",
+        "memory = (*x, y) if on_device is None",
+        "memory = (*x,) if on_device is None",
     ),
     (
         "gloader/pipeline/send.py",
         "the record of the memory of what the device sampled",
-        "(*x, y, *there.tensors())",
+        "(*x, y, *on_device.tensors())",
         "(*x, y)",
     ),
     (
         "gloader/pipeline/send.py",
         "the mark's place behind the rows",
-        "                x = [\n                    self._features(tier, gathered, ids_there, num_rows=num_rows)\n                    for tier, num_rows, gathered, ids_there in zip(\n                        self._tiers, rows, batch.x, nodes, strict=True\n                    )\n                ]\n                if there is None:\n                    edge_x = _edge_features(sampled, dict(zip(self._types, x, strict=True)))\n                    blocks = [\n                        _block_from(block, src_degree, small, device.place, edge_x=of_block)\n                        for block, of_block in zip(sampled.all_blocks, edge_x, strict=True)\n                    ]\n                else:\n                    blocks = list(there.blocks)\n            finally:\n                # Also of a batch that fails half-way: the device may be reading its memory.\n                mark = device.mark()\n",
-        "                mark = device.mark()\n                x = [\n                    self._features(tier, gathered, ids_there, num_rows=num_rows)\n                    for tier, num_rows, gathered, ids_there in zip(\n                        self._tiers, rows, batch.x, nodes, strict=True\n                    )\n                ]\n                if there is None:\n                    edge_x = _edge_features(sampled, dict(zip(self._types, x, strict=True)))\n                    blocks = [\n                        _block_from(block, src_degree, small, device.place, edge_x=of_block)\n                        for block, of_block in zip(sampled.all_blocks, edge_x, strict=True)\n                    ]\n                else:\n                    blocks = list(there.blocks)\n            finally:\n",
+        "                x = [\n                    self._features(tier, gathered, device_ids, num_rows=num_rows)\n                    for tier, num_rows, gathered, device_ids in zip(\n                        self._tiers, rows, batch.x, nodes, strict=True\n                    )\n                ]\n                if on_device is None:\n                    edge_x = _edge_features(sampled, dict(zip(self._types, x, strict=True)))\n                    blocks = [\n                        _block_from(block, src_degree, small, device.place, edge_x=block_x)\n                        for block, block_x in zip(sampled.all_blocks, edge_x, strict=True)\n                    ]\n                else:\n                    blocks = list(on_device.blocks)\n            finally:\n                # A batch that fails half-way is held too: the device may be reading its memory.\n                mark = device.mark()\n",
+        "                mark = device.mark()\n                x = [\n                    self._features(tier, gathered, device_ids, num_rows=num_rows)\n                    for tier, num_rows, gathered, device_ids in zip(\n                        self._tiers, rows, batch.x, nodes, strict=True\n                    )\n                ]\n                if on_device is None:\n                    edge_x = _edge_features(sampled, dict(zip(self._types, x, strict=True)))\n                    blocks = [\n                        _block_from(block, src_degree, small, device.place, edge_x=block_x)\n                        for block, block_x in zip(sampled.all_blocks, edge_x, strict=True)\n                    ]\n                else:\n                    blocks = list(on_device.blocks)\n            finally:\n",
     ),
     (
         "gloader/pipeline/send.py",
@@ -157,7 +157,7 @@ DELETIONS: list[tuple[str, str, str, str]] = [
     (
         "gloader/pipeline/consumer.py",
         "the new beginning after an evaluation",
-        "        self._asked = None  # what",
+        "        self._requested = None  # what",
         "        # what",
     ),
     (

@@ -1,4 +1,9 @@
-"""Advice for a running loader: changes that would shorten its epochs. Each is tried on a replay of the last epoch."""
+"""Advice for a running loader: the change of its settings or its hardware that would shorten an epoch most.
+
+A recording is the timeline of the last epoch. A replay simulates the pipeline's threads on the recorded work, and
+returns the epoch's time. The advisor replays the epoch under each candidate change, with a memory plan for this change,
+and compares the times.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +36,7 @@ if TYPE_CHECKING:
 
 # Share of an epoch. A smaller gain is within the noise of a machine, and no reason for a change.
 _LEAST_GAIN: Final = 0.05
+# Candidate sizes of the superbatch and of the cache, as multiples of the current size.
 _FACTORS: Final = (0.25, 0.5, 2.0, 4.0)
 
 
@@ -53,11 +59,11 @@ class Advice:
 class _Candidate:
     """A possible change: other settings or other hardware."""
 
-    settings: LoaderSettings
-    words: str
-    keywords: dict[str, Any]
-    rates: IoRates
-    budget_bytes: int
+    settings: LoaderSettings  # after the change
+    words: str  # the change as text for the user
+    keywords: dict[str, Any]  # the changed keywords of `gloader.Loader`
+    rates: IoRates  # the disk's rates after the change
+    budget_bytes: int  # memory of the loader after the change
 
 
 class Advisor:
@@ -98,59 +104,63 @@ class Advisor:
         nothing = "no setting within this budget would help"
         return nothing if beyond is None else f"{nothing}; {beyond.text}"
 
-    def _best(self, replayed: _ReplayedEpoch, ways: Iterator[_Candidate]) -> Advice | None:
+    def _best(self, replayed: _ReplayedEpoch, candidates: Iterator[_Candidate]) -> Advice | None:
         """Return the candidate with the largest gain; None if no gain is large enough."""
-        found = []
-        for way in ways:
+        advice = []
+        for candidate in candidates:
             try:
                 plan = plan_tiers(
-                    replace(self._load.demand, work=replace(self._load.demand.work, rates=way.rates)),
-                    way.settings,
+                    replace(self._load.demand, work=replace(self._load.demand.work, rates=candidate.rates)),
+                    candidate.settings,
                     self._load.files,
                     self._load.tiers,
-                    budget_bytes=way.budget_bytes,
+                    budget_bytes=candidate.budget_bytes,
                 )
-            except (BudgetError, ConfigError):
+            except (BudgetError, ConfigError):  # the change does not fit
                 continue
-            seconds = replayed.seconds(plan, self._load, way)
+            seconds = replayed.seconds(plan, self._load, candidate)
             gain = 1 - seconds / replayed.measured_s
             if gain >= _LEAST_GAIN:
-                found.append(Advice(settings=way.keywords, words=way.words, seconds=seconds, gain=gain))
-        return max(found, key=lambda advice: advice.gain, default=None)
+                advice.append(
+                    Advice(settings=candidate.keywords, words=candidate.words, seconds=seconds, gain=gain)
+                )
+        return max(advice, key=lambda each: each.gain, default=None)
 
     def _within(self) -> Iterator[_Candidate]:
         """Yield candidates within the same budget."""
         memory, reading = self._settings.memory, self._settings.reading
         size, cached = self._plan.superbatch.num_batches, self._cache_bytes()
         if memory.cache is not None:
-            yield self._way("no cache=", cache=None)
+            yield self._candidate("no cache=", cache=None)
         if memory.superbatch is not None:
-            yield self._way("no superbatch=", superbatch=None)
+            yield self._candidate("no superbatch=", superbatch=None)
         if reading.io_strategy != "auto":
-            yield self._way('io_strategy="auto"', io_strategy="auto")
+            yield self._candidate('io_strategy="auto"', io_strategy="auto")
         if memory.features == "ssd":
-            yield self._way('features="auto"', features="auto")
+            yield self._candidate('features="auto"', features="auto")
         for factor in _FACTORS:
             batches = max(int(size * factor), 1)
             if batches != size and self._plan.features == "ssd":
-                yield self._way(f"superbatch={batches}", superbatch=batches)
+                yield self._candidate(f"superbatch={batches}", superbatch=batches)
             if cached:
                 num_bytes = int(cached * factor)
-                yield self._way(f'cache="{format_bytes(num_bytes).replace(" ", "")}"', cache=num_bytes)
+                yield self._candidate(f'cache="{format_bytes(num_bytes).replace(" ", "")}"', cache=num_bytes)
         threads = self._settings.stages.sampler_threads
         for count in {max(threads - 1, 1), min(threads + 1, len(os.sched_getaffinity(0)))} - {threads}:
-            yield self._way(f"threads={count}", threads=count)
+            yield self._candidate(f"threads={count}", threads=count)
 
     def _beyond(self) -> Iterator[_Candidate]:
         """Yield candidates that need more hardware or memory."""
         rates, budget = self._load.demand.work.rates, self._plan.budget_bytes
         if self._plan.features != "ssd":
             return
-        twice = self._way(f"twice the memory of the loader ({format_bytes(2 * budget)})")
+        twice = self._candidate(f"twice the memory of the loader ({format_bytes(2 * budget)})")
         yield replace(twice, budget_bytes=2 * budget)
-        yield replace(self._way("a disk twice as fast"), rates=changed_rates(rates, parse_changes("disk=2x")))
+        yield replace(
+            self._candidate("a disk twice as fast"), rates=changed_rates(rates, parse_changes("disk=2x"))
+        )
 
-    def _way(self, words: str, **keywords: Any) -> _Candidate:
+    def _candidate(self, words: str, **keywords: Any) -> _Candidate:
         return _Candidate(
             settings=self._settings.changed(**keywords),
             words=words,
@@ -176,7 +186,7 @@ class _ReplayedEpoch:
         if work.passes:
             raise ReplayError("passes over the edges are planned for a whole run")
         self._machine, self._shape = Machine(cores=header.cores), header.shape
-        found = calibrate(
+        calibrated = calibrate(
             work,
             measured,
             self._machine,
@@ -184,23 +194,23 @@ class _ReplayedEpoch:
             threads=header.torch_threads,
             device=header.device,
         )
-        self.doubt = found.doubt
-        self._fit = found.fit
+        self.doubt = calibrated.doubt
+        self._fit = calibrated.fit
         self.measured_s = measured.epoch_s[measured.counted[-1]]
         self._known = [batch for batch in work.batches if batch.epoch in measured.counted]
         self._costs = learn_costs(recording)
         self._sampling = SampleCosts.of(recording)
-        own = _needs_of(plan, load)
-        self._correction = _correction(own, recording, work, measured)
-        self._base_s = self._steady_s(own, self._shape, plan)
+        needs = _needs_of(plan, load)
+        self._correction = _correction(needs, recording, work, measured)
+        self._base_s = self._steady_s(needs, self._shape, plan)
 
-    def seconds(self, plan: MemoryPlan, load: MeasuredLoad, way: _Candidate) -> float:
-        """Return the epoch's seconds under ``plan``."""
+    def seconds(self, plan: MemoryPlan, load: MeasuredLoad, candidate: _Candidate) -> float:
+        """Return the epoch's seconds under ``plan``: the measured seconds times the ratio of the replayed steps."""
         ring = open_ring(
-            load.demand, plan, way.settings, load.files, load.tiers, num_ranks=self._shape.num_ranks
+            load.demand, plan, candidate.settings, load.files, load.tiers, num_ranks=self._shape.num_ranks
         )
-        threads = {name: value for name, value in way.keywords.items() if name == "threads"}
-        changes = Changes(values=threads | {"buffers": ring.num_buffers}, text=way.words)
+        threads = {name: value for name, value in candidate.keywords.items() if name == "threads"}
+        changes = Changes(values=threads | {"buffers": ring.num_buffers}, text=candidate.words)
         shape = replace(changed_shape(self._shape, changes), features=plan.features)
         return self.measured_s * self._steady_s(_needs_of(plan, load), shape, plan) / self._base_s
 
@@ -220,12 +230,16 @@ class _ReplayedEpoch:
 def _correction(
     needs: StepNeeds, recording: Recording, work: RunWork, measured: Measured
 ) -> dict[str, float]:
-    """Return an epoch's ratios of measured to predicted misses, sweep seconds and read seconds."""
+    """Return an epoch's ratios of measured to predicted values, per step.
+
+    "misses" counts missing rows, "ahead" is the seconds of reads for whole superbatches, and "own" is the seconds of
+    reads for single batches.
+    """
     counted = [event for event in recording.events if event.epoch in measured.counted]
     missed = [event.notes["misses"] for event in counted if event.stage == "read"]
     # All superbatches are counted, as only few large superbatches begin in one epoch.
-    batches = sum(one.num_batches for one in work.superbatches if one.inspect.alone_s) or 1
-    swept = sum(one.stage.disk_s for one in work.superbatches) / batches
+    batches = sum(planned.num_batches for planned in work.superbatches if planned.inspect.alone_s) or 1
+    swept = sum(staged.stage.disk_s for staged in work.superbatches) / batches
     known = [batch for batch in work.batches if batch.epoch in measured.counted]
     read = sum(batch.read.disk_s for batch in known) / len(known)
     return {
@@ -236,7 +250,7 @@ def _correction(
 
 
 def _over(measured: float, predicted: float) -> float:
-    """Return ``measured`` over ``predicted``, or 1 if either is unknown. Pure."""
+    """Return ``measured`` over ``predicted``, or 1 if either is 0, which means unknown. Pure."""
     return measured / predicted if measured > 0 and predicted > 0 else 1.0
 
 

@@ -1,4 +1,14 @@
-"""The ring of host buffers for gathered batches: warm, reused, bounded."""
+"""The ring of host buffers for gathered batches.
+
+A gathering thread acquires a buffer for each batch, and fills it with the batch's rows. The buffer returns to the ring
+after the device has copied it, or after the training loop has dropped its arrays.
+
+- A table is the feature rows of a node type or of a relation; a buffer has one (rows, F) matrix for each table.
+- A warm buffer has been written before, so that its memory pages exist. Fresh memory costs a page fault per page.
+- A lease is the array that all views of a buffer hold. When the last view is freed, the lease is freed too, and the
+  buffer returns.
+- A ring lends its buffers if the loop itself receives them, without a copy to a device.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +36,7 @@ if TYPE_CHECKING:
 RowMatrix: TypeAlias = NDArray[Any]  # (rows, F), float32 or in the stored dtype
 
 _FLOAT32: Final[np.dtype[Any]] = np.dtype(np.float32)
-_CANCELLED: Final = "the buffer ring is cancelled"
+_CANCELLED: Final = "the buffer ring is cancelled"  # message of a ChannelClosedError
 ALIGNMENT: Final = 64  # bytes, a cache line: each table's matrix in a buffer begins at a multiple
 _UNBOUNDED: Final = 2**31  # more buffers than any run has
 
@@ -47,23 +57,23 @@ class RowForm:
 class BufferRing:
     """Reusable buffers with a (rows, F) matrix for each table. A buffer returns when its last array is freed.
 
-    A gather in memory is bounded by fresh allocation, not by copying. So buffers stay warm, and grow only when a batch
-    has more rows than any batch before. While the consumer keeps arrays alive, the ring makes further buffers, up to
-    ``max_bytes`` in total. If the consumer holds all buffers and requests another one, no other thread can return a
-    buffer, so `acquire` raises after ``patience_s``. If the memory holds only one buffer, a loop's variable would keep
-    the last batch and block the ring: `take_back` empties that batch. Thread-safe.
+    Fresh memory would take more time than the copy of the rows. So buffers stay warm, and grow only when a batch has
+    more rows than any batch before. While the consumer keeps arrays alive, the ring makes further buffers, up to
+    ``max_bytes`` in total. If the consumer holds all buffers and waits for another batch, no other thread can return a
+    buffer, so that `acquire` raises after ``patience_s``. If the memory holds only one buffer, the loop's variable
+    would keep the last batch and block the ring: `take_back` empties that batch. Thread-safe.
 
     Parameters
     ----------
     forms : the row form of each table
-    rows : each table's initial rows in a new buffer
+    rows : number of rows of each table in a new buffer, until a batch has more
     max_bytes : maximum bytes of all buffers
-    patience_s : maximum wait of a consumer that holds every buffer
+    patience_s : maximum wait, in seconds, of a consumer that holds every buffer
     allocate : returns a buffer with the given number of bytes
 
     Attributes
     ----------
-    num_buffers : buffers that fit in memory while no batch has more rows than a new buffer initially holds
+    num_buffers : number of buffers that fit in ``max_bytes`` at their initial size
     """
 
     def __init__(
@@ -85,12 +95,12 @@ class BufferRing:
         self._total_bytes = 0
         # SimpleQueue.put is safe inside a weakref callback, which may run in any thread at any point.
         self._free: queue.SimpleQueue[NDArray[np.uint8] | None] = queue.SimpleQueue()
-        # By buffer id. References are kept here, because a freed weak reference does not call its callback.
+        # Weak references to the leases, by the buffer's `id`. A weak reference must live to call its callback.
         self._leases: dict[int, weakref.ref[RowMatrix]] = {}
         self._is_cancelled = False
-        self._counting = threading.Lock()
+        self._counting = threading.Lock()  # guards `_on_their_way`
         self._patience_s = patience_s
-        self._consumer_waits_since: float | None = None
+        self._consumer_waits_since: float | None = None  # seconds of the monotonic clock
         self._lent: list[weakref.ref[torch.Tensor]] = []  # the last batch's features
         self._on_their_way: int | None = None  # buffers acquired and not yet lent; None without `lend`
 
@@ -173,8 +183,8 @@ class BufferRing:
         # numpy shortens chains of views: a view of `buffer[:]` would hold `buffer` itself. A memoryview prevents this:
         # every later view holds `lease`, and the buffer returns when `lease` is freed.
         lease = np.frombuffer(buffer.data, dtype=np.uint8)
-        # The callback is C code. `weakref.finalize` would run Python code at the moment the consumer drops its batch. A
-        # Ctrl-C at that moment is printed and lost, with the buffer. `put` ignores its second argument, the reference.
+        # The callback is C code. `weakref.finalize` would run Python code when the consumer drops its batch. A Ctrl-C
+        # in it would be printed and lost, and the buffer too. `put` ignores its second argument, the weak reference.
         self._leases[id(buffer)] = weakref.ref(lease, partial(self._free.put, buffer))
         return tuple(matrices_in(lease, self.forms, rows))
 
@@ -193,6 +203,7 @@ class BufferRing:
         return num_bytes if 2 * num_bytes <= self._max_bytes else self._num_bytes(self._largest)
 
     def _take(self, num_bytes: int) -> NDArray[np.uint8]:
+        """Return a buffer of at least ``num_bytes``: a free buffer, a new one, or the next that returns."""
         while not self._is_cancelled:
             try:
                 buffer = self._free.get_nowait()
@@ -210,6 +221,7 @@ class BufferRing:
         raise ChannelClosedError(_CANCELLED)
 
     def _wait_for_free(self) -> NDArray[np.uint8] | None:
+        """Wait for a buffer to return; None after `cancel`. Raises BudgetError if the consumer holds every buffer."""
         began = time.monotonic()
         while True:
             try:
@@ -236,6 +248,7 @@ class BufferRing:
                     ) from None
 
     def _grow(self) -> NDArray[np.uint8] | None:
+        """Return a new buffer; None if all buffers together would exceed ``max_bytes``."""
         num_bytes = self._buffer_bytes()
         if num_bytes > self._max_bytes:
             rows = " and ".join(
@@ -279,17 +292,17 @@ class InterleavedRings:
     def __init__(self, rings: Sequence[BufferRing]) -> None:
         self._rings = rings
         self._position = 0
-        # The ring that `acquire` waits for. It stays set after a cancelled wait, to explain a stall.
+        # Index of the ring that `acquire` waits for. It stays set after a cancelled wait, to explain a stall.
         self.blocked_on: int | None = None
 
     def acquire(self, rows: Sequence[int]) -> tuple[RowMatrix, ...]:
         """Wait for a free buffer, and return uninitialised (rows, F) arrays; errors as in `BufferRing.acquire`."""
         turn = self._position % len(self._rings)
         self.blocked_on = turn
-        found = self._rings[turn].acquire(rows)
+        matrices = self._rings[turn].acquire(rows)
         self.blocked_on = None
         self._position += 1
-        return found
+        return matrices
 
     def consumer_waits(self) -> AbstractContextManager[None]:
         """Mark the time during which this process's consumer waits for a batch."""

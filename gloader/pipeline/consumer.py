@@ -1,6 +1,11 @@
 """The consumer's end of a run: batches in order on the compute device, epoch by epoch.
 
-`StepTimes` measures the steps of the training loop with the device's clock, as the device works behind the host.
+The pipeline's threads prepare batches; `Consumer` takes them in the thread of the user's training loop. `EpochIterator`
+is the object that ``iter(loader)`` returns: it ends each epoch, and the run if the loop leaves an epoch early.
+
+- An asynchronous device, such as a GPU, executes work later than the host launches it.
+- A mark is a point in a device's queue of work. By marks, `StepTimes` measures the loop's steps on the device's clock.
+- A ring is the reused host buffers. Without an asynchronous device, a ring lends its buffers to the loop.
 """
 
 from __future__ import annotations
@@ -38,24 +43,24 @@ class _LoopStep:
     """One batch and the marks around its computation."""
 
     recorder: StatsRecorder  # the epoch's recorder
-    superbatch: int
+    superbatch: int  # number of the batch's superbatch
     ends_superbatch: bool
-    asked: Mark  # after the previous step
+    requested: Mark  # after the previous step
     begun: Mark  # after the batch's transfer to the device
     ended: Mark | None = None  # after the work that the loop launched for the batch
 
     def marks(self) -> tuple[Mark, ...]:
-        """Return all three marks, or none while the loop has the batch."""
+        """Return all three marks; empty while the loop has the batch."""
         # A loop may continue in another thread, on another stream, so that the last mark may be reached first.
-        return () if self.ended is None else (self.asked, self.begun, self.ended)
+        return () if self.ended is None else (self.requested, self.begun, self.ended)
 
 
 class StepTimes:
-    """Measures device computation and the idle time before it. For the consumer's thread.
+    """Measures each step's computation on the device, and the device's idle time before it.
 
-    The host's clock shows only the launch time. At the sender's pace, a wait for a batch would also look like a wait
-    for the model. So marks are set between the steps, and read after the device has passed them. No thread waits for
-    a mark.
+    The host's clock shows only the launch time. It also counts the time during which the sender waits for the model
+    (`Pace`) as a wait for a batch. So marks are set between the steps, and read after the device has passed them. Only
+    `settle` waits for marks. For the consumer's thread.
 
     Parameters
     ----------
@@ -66,42 +71,42 @@ class StepTimes:
     def __init__(self, device: Device, feedback: RunFeedback) -> None:
         self._device = device
         self._feedback = feedback
-        self._asked: Mark | None = None
+        self._requested: Mark | None = None
         self._steps: deque[_LoopStep] = deque()
 
     def ask(self) -> None:
         """Note that the loop requests a batch."""
-        if self._asked is None:
-            self._asked = self._device.mark_computing()
+        if self._requested is None:
+            self._requested = self._device.mark_computing()
         self._report()
 
     def begin(self, sent: SentBatch, recorder: StatsRecorder) -> Mark:
         """Return the mark before the computation of ``sent``, which begins now; ``recorder`` is for its epoch."""
-        assert self._asked is not None  # noqa: S101 - `ask` has set it
+        assert self._requested is not None  # noqa: S101 - `ask` has set it
         begun = self._device.mark_computing()
         self._steps.append(
             _LoopStep(
                 recorder=recorder,
                 superbatch=sent.superbatch,
                 ends_superbatch=sent.ends_superbatch,
-                asked=self._asked,
+                requested=self._requested,
                 begun=begun,
             )
         )
-        self._asked = None
+        self._requested = None
         return begun
 
     def end(self) -> None:
         """Note that the loop has launched all work for its last batch. Idempotent."""
         if self._steps and self._steps[-1].ended is None:
-            self._asked = self._steps[-1].ended = self._device.mark_computing()
+            self._requested = self._steps[-1].ended = self._device.mark_computing()
 
     def settle(self) -> None:
         """Wait for the device at the end of an epoch, so that the epoch's figures are complete."""
         for mark in self._steps[-1].marks() if self._steps else ():
             mark.wait()
         self._report()
-        self._asked = None  # what comes before the next epoch is no wait for a batch
+        self._requested = None  # what comes before the next epoch is no wait for a batch
 
     def _report(self) -> None:
         while self._steps and (marks := self._steps[0].marks()) and all(mark.is_reached() for mark in marks):
@@ -201,9 +206,9 @@ class Consumer:
         if times is not None:
             times.ask()
         with self._instruments.working("wait", batch_id, is_counted=times is None) as waiting:
-            found = self._take()
+            taken = self._take()
         # Without a sender thread the host is the device: no transfer can overlap with the computation.
-        sent = found if isinstance(found, SentBatch) else self._send.process(found)
+        sent = taken if isinstance(taken, SentBatch) else self._send.process(taken)
         ready = sent.receive()
         if self._ring is not None:
             self._ring.lend(sent.features)
@@ -273,7 +278,7 @@ def require_same_process(pid: int) -> None:
 
 
 class OnEnd(Protocol):
-    """Called once, when an epoch has ended."""
+    """A callback for the end of an epoch, called once."""
 
     def __call__(self, stats: EpochStats, *, is_complete: bool) -> None:
         """Receive the statistics, and whether every batch was handed out."""
@@ -352,7 +357,7 @@ class EpochIterator(Iterator[B], Generic[B]):
             # Another thread closed the epoch: the error names the closed loader instead of the channel.
             if self._open is None and isinstance(error, ChannelClosedError):
                 raise LoaderClosedError(
-                    "the loader, or this epoch, was closed while a batch was waited for"
+                    "the loader, or this epoch, was closed during the wait for a batch"
                 ) from None
             self._finish(is_complete=False, error=error)
             raise

@@ -1,7 +1,17 @@
 """Sweeps: passes over the edges on the SSD, each for hops of many batches.
 
-A wave moves through the batches, one hop per pass. `edge_passes` plans the passes, and `SweepEdges` makes them.
-`SweptBatches` keeps the edges until all hops of a batch are drawn. `EdgeSweeps` joins these parts for one run.
+If the edges do not fit in memory, this step precedes the sample step. It draws every batch's edges; the sample step
+then makes the batches from them (`ReplayBatch` and `ReplayTrace` in `gloader.pipeline.sample`).
+
+- A pass reads the edges once, in file order, and draws one hop for each of its batches.
+- A topology superbatch is up to S_t consecutive batches that go through the passes together. Each pass begins one
+  superbatch, and completes the superbatch that began L - 1 passes before: a batch takes part in L passes, one per hop.
+- A frontier is one hop of one batch: the nodes that draw neighbours. An owner number is a frontier's index in its pass.
+- Swept hops are a pass's results: the drawn edges of each frontier, in the spill folder.
+- A batch is ready after its last hop is drawn, and made after the sampler has built its blocks.
+
+`edge_passes` plans the passes, and `SweepEdges` makes them. `SweptBatches` keeps the swept hops until their batch is
+made. `EdgeSweeps` joins these parts for one run.
 """
 
 from __future__ import annotations
@@ -95,19 +105,21 @@ def batches_swept(size: int, planned: int) -> int:
 
     Parameters
     ----------
-    size : S_t
+    size : S_t, the batches in a topology superbatch
     planned : S, batches whose features are planned together; 1 for features in memory
     """
     return 2 * (size + planned)
 
 
 def _edge_passes(stream: BatchStream, sizes: Iterator[int], num_hops: int, start: int) -> Iterator[EdgePass]:
+    # The wave holds the positions of the last L superbatches, the oldest first. Each pass adds the next superbatch, and
+    # the oldest drops out: it was completed by the previous pass. After the stream's end, empty ranges are added.
     wave = deque([range(start, start)] * num_hops, maxlen=num_hops)
     number = 0
     while True:
         begin = stop = wave[-1].stop
-        most = begin + next(sizes)
-        while stop < most and stream.has(stop):
+        limit = begin + next(sizes)
+        while stop < limit and stream.has(stop):
             stop += 1
         wave.append(range(begin, stop))
         if wave[0].start == stop:  # all ranges are empty: every batch of the stream has all of its hops
@@ -118,7 +130,7 @@ def _edge_passes(stream: BatchStream, sizes: Iterator[int], num_hops: int, start
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweptPass:
-    """A finished pass. Its user owns ``hops``."""
+    """A finished pass and its results. The receiver owns ``hops``."""
 
     edges: EdgePass
     hops: SweptHops
@@ -127,9 +139,9 @@ class SweptPass:
 class SweptBatches:
     """The swept hops of each stream position, until its batch is made. Thread-safe.
 
-    Positions before `num_ready` have all of their hops. No sampler thread waits here for another position: the thread
-    would be missing for batches that the next pass waits for. After a failed pass, the next position counts as ready
-    too, and holds the error. Owns the swept hops until `release_all`.
+    Positions before `num_ready` have all of their hops. No sampler thread waits here for another position: the next
+    pass may wait until this thread makes other batches. After a failed pass, the next position counts as ready too, and
+    reading it raises the error. Owns the swept hops until `release_all`.
 
     Parameters
     ----------
@@ -239,7 +251,7 @@ class PassFeed:
     ----------
     stream : the batches
     swept : counts the batches that are still to be made
-    size : S_t
+    size : S_t, the batches in a topology superbatch
     num_hops : L
     start : the first position to sweep
     """
@@ -334,11 +346,11 @@ class SweepEdges:
 
 
 class _Drawn(NamedTuple):
-    """A frontier, and its place in the last pass's hops."""
+    """A frontier, and the drawn edges that extend it to the next hop."""
 
-    frontier: Any  # in the rule's own type
-    hops: SweptHops
-    owner: int
+    frontier: Any  # of the type that the sampler's `HopRule` uses
+    hops: SweptHops  # results of the frontier's pass
+    owner: int  # the frontier's index in the pass
 
 
 def _label(first: BatchId, edges: EdgePass) -> str:
@@ -405,34 +417,37 @@ class EdgeSweeps:
 
 
 def _first_known(probed: list[AnyBatch], stream: BatchStream, type_starts: IdArray) -> dict[int, AnyBatch]:
-    """Empty ``probed``, and return its batches at the beginning of ``stream``, by position."""
+    """Empty ``probed``, and return its batches at the beginning of ``stream``, by position.
+
+    ``probed`` are the batches that the loader sampled when it opened.
+    """
     known: dict[int, AnyBatch] = {}
-    taken = probed[:]
-    probed.clear()  # one run takes them; they are not kept for a later run
-    for position, batch in enumerate(taken):
+    candidates = probed[:]
+    probed.clear()  # only the loader's first run uses them
+    for position, batch in enumerate(candidates):
         if not stream.has(position) or stream.id_of(position) != batch.id:
             break
         try:
-            own = stream.seeds_at(position)
+            seeds = stream.seeds_at(position)
         except BaseException as error:
             note_where(error, "sample", batch.id)
             raise
-        if not _is_of(batch, own, type_starts):
+        if not _has_seeds(batch, seeds, type_starts):
             break  # the batch is another rank's
         known[position] = batch
     return known
 
 
-def _is_of(batch: AnyBatch, seeds: AnySeeds, type_starts: IdArray) -> bool:
+def _has_seeds(batch: AnyBatch, seeds: AnySeeds, type_starts: IdArray) -> bool:
     """Return whether ``batch`` was sampled for ``seeds``. Pure."""
     links = seeds.links if isinstance(seeds, BatchSeeds) else None
     if links is not None and batch.links is not None:  # other table rows may have the same nodes
         return np.array_equal(links.edge_ids, batch.links.edge_ids)
-    own = split_seeds(seed_nodes(seeds), type_starts)
-    found = zip(batch.node_arrays, batch.seed_counts, strict=True)
+    seeds_by_type = split_seeds(seed_nodes(seeds), type_starts)
+    batch_nodes = zip(batch.node_arrays, batch.seed_counts, strict=True)
     return all(
-        np.array_equal(nodes_of_type, nodes[:count])
-        for nodes_of_type, (nodes, count) in zip(own, found, strict=True)
+        np.array_equal(expected, nodes[:count])
+        for expected, (nodes, count) in zip(seeds_by_type, batch_nodes, strict=True)
     )
 
 

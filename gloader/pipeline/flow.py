@@ -1,7 +1,12 @@
-"""The flow of superbatches through the threads: the waits between threads, and the stage `Inspect`, which makes plans.
+"""The flow of superbatches between the threads: the waits in front of channels, and the stage `Inspect`.
 
-Some threads have a wait in front of their channel; each such class gives the reason in its docstring. `Inspect` plans
-the cache from the trace of a superbatch and the trace of the next one.
+The sample step yields traces, from which `SuperbatchCollector` forms superbatches. `Inspect` plans the cache for each
+superbatch. After the stage step (`StageMisses`), `BatchFeed` splits superbatches into batches, which are read and
+gathered. A class that waits for more than its channel gives the reason in its docstring.
+
+- A trace is the distinct rows of each batch, per table. A table is the feature rows of a node type or of a relation.
+- A superbatch is S consecutive batches that are planned and read together.
+- A look-ahead is the trace of the next superbatch: a plan keeps the rows that are used again soonest.
 """
 
 from __future__ import annotations
@@ -31,7 +36,8 @@ if TYPE_CHECKING:
 # Superbatches with plans, packs and staged rows: the executed superbatch and the next. A third superbatch would hide
 # nothing more, and would need more memory and disk.
 PLANNED_AT_ONCE: Final = 2
-_LATER: Final = 0.1  # share of a download's time in which more batches may be collected
+# Share of a download's time during which superbatch 0 collects more batches. A tenth delays the first batch little.
+_LATER: Final = 0.1
 
 
 class Traces(Protocol):
@@ -47,7 +53,14 @@ class Traces(Protocol):
 
 
 class SuperbatchWindow:
-    """Bounds the number of planned superbatches, and owns their staged rows. Thread-safe."""
+    """Bounds the number of planned superbatches, and owns their staged rows. Thread-safe.
+
+    A superbatch holds a permit from its planning until its last batch is gathered.
+
+    Parameters
+    ----------
+    size : number of permits
+    """
 
     def __init__(self, size: int = PLANNED_AT_ONCE) -> None:
         self._permits: Channel[None] = Channel(size)
@@ -94,10 +107,10 @@ class SuperbatchWindow:
 class SuperbatchCollector:
     """Collects traces into superbatches, each with the trace of the next superbatch as its look-ahead.
 
-    Superbatches grow up to the full size. The first superbatch, of one batch, is planned without look-ahead, as all
-    stages wait for it. If this wait is for a download, the superbatch also gets the batches that are sampled in a tenth
-    of the download's time: otherwise each of them would read the same rows again. Superbatch k + 1 is planned after the
-    trace of k + 2 is there and the plan of k - 1 is no longer needed. For one thread.
+    Superbatches grow up to the full size. Superbatch 0 has one step and is planned without look-ahead, as all stages
+    wait for it. If its rows must be downloaded, superbatch 0 also gets the batches that are sampled in a tenth of the
+    download's time: the same download serves them too. Superbatch k + 1 is planned after the trace of k + 2 is complete
+    and superbatch k - 1 has been gathered. For one thread.
 
     Parameters
     ----------
@@ -106,7 +119,7 @@ class SuperbatchCollector:
     window : bounds the number of plans
     size : maximum S
     num_tables : number of tables
-    unit : batches per step; superbatch sizes are multiples, as other machines count in steps
+    unit : batches per step, one for each rank; superbatch sizes are multiples, as other machines count in steps
     downloaded : tables whose missing rows come from a URL, by a download that could also serve many other batches; ()
         without downloads
     """
@@ -167,6 +180,7 @@ class SuperbatchCollector:
             deadline = time.monotonic() + _LATER * longest_s
             self._take(traces, self._size, until=deadline)
             size = len(traces[0])
+            # The next superbatches grow from the enlarged size.
             self._sizes = enumerate(ramp(self._size, min(2 * size, self._size)), 1)
         first = self._stream.id_of(self._position if self._stream.has(self._position) else 0)
         self._position += size
@@ -192,7 +206,7 @@ class FirstBatchGate:
 
     Parameters
     ----------
-    planned : the superbatches
+    planned : the planned superbatches
     first_read : holds an item after the first batches are read
     """
 
@@ -213,7 +227,7 @@ class BatchFeed:
 
     Parameters
     ----------
-    staged : the superbatches
+    staged : the staged superbatches
     batches : the stream's sampled batches
     first_read : receives an item after the first batches are read
     unit : number of first batches, at most the size of superbatch 0

@@ -1,7 +1,12 @@
-"""Read and gather: all rows of a batch in one host buffer.
+"""Read and gather: the steps that put all rows of a batch into one host buffer. The send step follows.
 
-`ReadMisses` reads missing rows from the SSD into a buffer of the ring. `GatherCached` adds rows from the cache's slots,
-and admits rows to the cache. `GatherWhole` copies rows from features in memory.
+With features on the SSD, `ReadMisses` reads missing rows into a buffer of the ring. `GatherCached` adds rows from the
+cache's slots, and admits rows to the cache. With features in memory, `GatherWhole` copies all rows.
+
+- A table is the feature rows of a node type or of a relation; a buffer has one matrix for each table.
+- A hit is a row in the host cache, which has one slot per cached row. A missing row, or miss, is read from the SSD. To
+  admit a row is to copy it into a slot.
+- A device serves a row if the device holds it, or reads it from host memory itself; such a row needs no gather.
 """
 
 from __future__ import annotations
@@ -54,9 +59,9 @@ class ReadMisses:
         self._instruments = instruments
 
     def process(self, job: BatchJob) -> FilledBatch:
-        """Return the batch of ``job`` and a buffer with its missing rows; the places of hits are still empty."""
+        """Return the batch of ``job`` and a buffer with its missing rows; the rows of hits are not yet written."""
         superbatch, batch = job.superbatch, job.batch
-        # This is not measured: a wait for a buffer is a wait for the consumer, and no stall.
+        # `acquire` is not measured: a wait for a buffer is a wait for the consumer, and no stall.
         brought = self._brought or [False] * len(batch.tables)
         x = self._ring.acquire(
             [
@@ -117,7 +122,7 @@ class GatherWhole:
     ----------
     sources : all rows of each table
     shares : the rows of each table that the device serves
-    types : each table's number, see `table_rows`
+    types : the numbers of the tables: node types first, then relations
     ring : provides each batch's buffer
     instruments : measure the gather
     """
@@ -144,7 +149,7 @@ class GatherWhole:
         batch = whole.sampled
         nodes = [rows_of(batch, number) for number in self._types]
         brings_all = [share.reaches_all or share.holds_all for share in self._shares]
-        # This is not measured: a wait for a buffer is a wait for the consumer, and no stall.
+        # `acquire` is not measured: a wait for a buffer is a wait for the consumer, and no stall.
         x = self._ring.acquire(
             [0 if brought else len(ids) for ids, brought in zip(nodes, brings_all, strict=True)]
         )
@@ -211,7 +216,8 @@ def gather_whole(
     nodes : (U,) int64 row ids
     out : (U, F) float32 or in the stored dtype, changed in place
     source : all N rows
-    positions : (M,) positions of the nodes to copy; the other rows of ``out`` stay unchanged. None means all nodes
+    positions : (M,) indices into ``nodes`` of the rows to copy; the other rows of ``out`` stay unchanged. None means
+        all rows
     """
     if positions is None:
         return source.read_into(nodes, out)

@@ -1,4 +1,10 @@
-"""A link loader's task: a link table, the negatives drawn for its edges, and the edges to exclude."""
+"""A link loader's task: a link table, the negatives drawn for its edges, and the edges to exclude.
+
+- A link table lists the edges that the model predicts; they need not be edges of the graph.
+- A negative is a pair of nodes drawn as a wrong answer. Strict negatives are never edges of the graph.
+- An excluded edge is left out when a batch is sampled, so that the model does not see the edge that it predicts.
+- A held table is in memory. Other tables are read from the disk, row by row.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +29,16 @@ if TYPE_CHECKING:
     from gloader.dataset.link_table import LinkTable
     from gloader.samplers import HeteroGraph, Topology
 
-# Link tables up to this share of the budget are held in memory: a direct read costs one page per row.
+# Largest share of the memory budget for held link tables. A table on the disk costs the read of a page per row.
 _HELD_SHARE = 1 / 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundLinks:
-    """A row order whose rows of a link table become seeds, and the memory for the tables."""
+    """A link table's row order that yields seeds, and the memory of the held tables."""
 
-    order: RowOrder
-    held_bytes: int
+    order: RowOrder  # turns each batch's rows into seeds
+    held_bytes: int  # memory of the held tables
     text: str  # a line that names the prediction task
 
 
@@ -41,9 +47,9 @@ class LinkTask:
     """Predicted edges, and the negatives drawn for them."""
 
     table: LinkTable
-    negatives: Negatives | None
-    negative_table: LinkTable | None  # the table of `Table` negatives
-    exclude: Exclude
+    negatives: Negatives | None  # the kind and number of drawn negatives; None draws none
+    negative_table: LinkTable | None  # the link table from which `Table` negatives are taken
+    exclude: Exclude  # "none", "self" (the predicted edges) or "reverse" (these and their reverses)
     duplicates: bool  # whether edges parallel to an excluded edge are excluded too
 
     @classmethod
@@ -116,12 +122,12 @@ class LinkTask:
         ChecksumError, StoreOpenError, StoreReadError, TruncatedStoreError, FormatError
             A table cannot be read.
         """
-        left = int(_HELD_SHARE * budget_bytes)
+        max_held = int(_HELD_SHARE * budget_bytes)
         io = settings.reading.io
-        table = stack.enter_context(self.table.open(max_bytes=left, io=io))
+        table = stack.enter_context(self.table.open(max_bytes=max_held, io=io))
         held, negative_table = table.held_bytes, None
         if self.negative_table is not None and self.negative_table.name != self.table.name:
-            negative_table = stack.enter_context(self.negative_table.open(max_bytes=left - held, io=io))
+            negative_table = stack.enter_context(self.negative_table.open(max_bytes=max_held - held, io=io))
             held += negative_table.held_bytes
         seeds = LinkSeeds(
             topology,
@@ -134,7 +140,9 @@ class LinkTask:
             negative_table=negative_table,
         )
         size = format_bytes(self.table.num_bytes)
-        where = f"{size} held" if self.table.num_bytes <= left else f"rows of {size} are read by each batch"
+        where = (
+            f"{size} held" if self.table.num_bytes <= max_held else f"rows of {size} are read by each batch"
+        )
         text = (
             f"links: {order.num_items:,} edges of {self.table.name!r} ({relation_text(self.table.relation)}, {where}), "
             f"negatives {self.negatives or 'none'}, left out: {self._excluded}"
@@ -146,8 +154,8 @@ class LinkTask:
     def _excluded(self) -> str:
         if self.exclude == "none":
             return "none, messages pass over predicted edges that are in the graph"
-        what = "these edges" if self.exclude == "self" else "these edges and their reverses"
-        return f"{what}, with parallel edges" if self.duplicates else what
+        edges = "these edges" if self.exclude == "self" else "these edges and their reverses"
+        return f"{edges}, with parallel edges" if self.duplicates else edges
 
 
 def require_labels(table: LinkTable, negatives: Negatives | None, *, instead: str) -> None:

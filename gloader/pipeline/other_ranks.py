@@ -1,7 +1,13 @@
 """Protocols for other ranks: the devices on this machine, and the disks of other machines.
 
-`OtherDevices` stands for the devices of the ranks that this rank serves. `OtherMachines` stands for the machines that
-send missing rows; `gloader.distributed.exchange` implements it.
+A rank is a training process with one device. One rank of each machine loads for all of the machine's ranks; it serves
+them. The pipeline uses these protocols and does not import `gloader.distributed`, which implements them.
+
+- `OtherDevices` stands for the devices of the ranks that this rank serves. All devices hold the same feature rows.
+- `OtherMachines` stands for the machines that send each other missing rows (the exchange). An `ExchangeTier` belongs to
+  a loader, and a `RowExchange` to one of its runs.
+- A table is the feature rows of a node type or of a relation.
+- A collective call is made by all machines together, and waits for all of them.
 """
 
 from __future__ import annotations
@@ -30,10 +36,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedFeatures:
-    """All features in memory, and the device tier, which may read them there."""
+    """One table's features in memory, and the device tier, which may read them there."""
 
     source: RamFeatures
-    tier: DeviceTier
+    tier: DeviceTier  # the rows that the device holds, or reads from host memory itself
 
     @property
     def is_reached(self) -> bool:
@@ -41,14 +47,15 @@ class LoadedFeatures:
         return self.tier.features is not None
 
     def out_of_reach(self) -> LoadedFeatures:
-        """Return the same features, which the device no longer reads in place."""
+        """Return the same features for a device that does not read them in place."""
         return LoadedFeatures(source=self.source, tier=self.tier.out_of_reach())
 
 
 class OtherDevices(Protocol):
-    """The devices of the ranks that this rank serves; all of them hold the same rows; see `gloader.distributed`.
+    """The devices of the ranks that this rank serves; all of them hold the same rows.
 
-    Each method returns a ``with`` block: this rank's device does its part inside, at the same time as the others.
+    Each method returns a context manager. In its ``with`` block this rank's device does the same work as the other
+    devices do at that time.
     """
 
     @property
@@ -57,7 +64,12 @@ class OtherDevices(Protocol):
         ...
 
     def trying_step(self, largest: AnyBatch | None) -> AbstractContextManager[list[int]]:
-        """Return a list of each device's room for rows, in bytes; the block adds the room of this rank's device."""
+        """Return a list of each device's room for rows, in bytes; the block adds the room of this rank's device.
+
+        Parameters
+        ----------
+        largest : the batch with the most nodes, for a trial step of the model; None skips the trial
+        """
         ...
 
     def holding(self, plan: DeviceCachePlan, *, as_stored: bool, table: int) -> AbstractContextManager[None]:
@@ -65,8 +77,8 @@ class OtherDevices(Protocol):
 
         Parameters
         ----------
-        plan : the rows
-        as_stored : whether the host sends the other rows in their storage format, for the devices to widen
+        plan : the rows to hold
+        as_stored : whether the host sends all other rows in their storage format, which the devices widen to float32
         table : number of the table
         """
         ...
@@ -87,7 +99,7 @@ class OtherDevices(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class SharedFeatures:
-    """Memory for features that all devices read in place, or none does."""
+    """Memory for features, which either all devices read in place, or none."""
 
     memory: NDArray[np.uint8] | None = None  # None means that each rank has its own memory
     is_reached: bool = True  # whether this rank's device reads it; after the block, whether all devices do
@@ -192,7 +204,7 @@ class ExchangeTier(Protocol):
     """A loader's part in the exchange between machines, kept across runs."""
 
     def begin(self, position: BatchId, caches: Sequence[SlotCache]) -> RowExchange:
-        """Return this machine's part in a run; connects at the first use.
+        """Return this machine's part in a run; the first call connects to the other machines.
 
         Parameters
         ----------
@@ -202,7 +214,7 @@ class ExchangeTier(Protocol):
         ...
 
     def filling(self, table: int, store: FeatureStore) -> AbstractContextManager[FeatureSource]:
-        """Return the source that fills a table's caches; all machines call this at once.
+        """Return the source that fills a table's caches. Collective.
 
         Parameters
         ----------
@@ -216,7 +228,7 @@ class ExchangeTier(Protocol):
         ...
 
     def explain_run(self) -> str:
-        """Return a line with the results so far and the last choice; "" before the first choice."""
+        """Return a line with the exchanged bytes and the last choice; "" before the first choice."""
         ...
 
 

@@ -1,6 +1,14 @@
 """A running pipeline: it begins at a position of the batch stream and continues across epochs until it is closed.
 
-`run_header` describes a loader in its timeline's header, so that `gloader.replay` can replay the run.
+`PipelineRun` builds one of two pipelines, each step in a thread of its own. With features in memory the steps are
+sample and gather. With features on the SSD they are sample, inspect, stage, read and gather. On an asynchronous device,
+such as a GPU, a send thread follows; otherwise the consumer sends. `run_header` describes a loader in its timeline's
+header, so that `gloader.replay` can replay the run.
+
+- A channel is a bounded queue between two threads.
+- A rank is a training process. One process of a machine may load for all of its ranks, see `MachineRanks`.
+- A ring is a set of reused host buffers for gathered batches.
+- The watchdog ends a run in which a stage makes no progress for too long (a stall).
 """
 
 from __future__ import annotations
@@ -94,7 +102,7 @@ class MachineRanks(Protocol):
         ...
 
     def fail(self, error: BaseException) -> None:
-        """Notify the other ranks that the run ended with ``error``. Idempotent."""
+        """Tell the other ranks that the run ended with ``error``. Idempotent."""
         ...
 
     def explain_stall(self, error: BaseException) -> BaseException:
@@ -142,10 +150,11 @@ class PipelineRun:
         self._pid = os.getpid()
         self._has_ended_well = True
         self._gathered: Channel[HostBatch] = Channel(WAITING)  # batches of all ranks
+        # Batches of this rank.
         self._own: Channel[HostBatch] = self._gathered if ranks is None else Channel(_BOUND_BY_RING)
         self._sent: Channel[SentBatch] = Channel(SENT_AHEAD)
         self._is_sending = tier.device.is_asynchronous
-        # Threads hold their callees. Weak references let a dropped run be freed, and closed, while they are alive.
+        # Threads hold their callbacks. Weak references let a dropped run be freed, and so closed, while threads run.
         self._failures = Failures(weak_method(self._end_with))
         self._watchdog = Watchdog(stall_timeout_s, weak_method(self._on_stall))
         self._instruments = Instruments(timeline=timeline, watchdog=self._watchdog)
@@ -254,6 +263,7 @@ class PipelineRun:
         window = SuperbatchWindow()
         kept = KeptBatches(tier.plan.keep_bytes)
         sample = self._sample()
+        # Two tasks for the sampler threads: a trace far ahead, and later the batch itself.
         trace = (
             SampleTrace(sample, kept, tier.types)
             if self._sweeps is None
@@ -281,6 +291,7 @@ class PipelineRun:
             self._ring,
             feedback=feedback,
             instruments=instruments,
+            # Tables whose rows the device serves need no buffer.
             brought=[device_tier.brings_all for device_tier in tier.device_tiers],
         )
         gather = GatherCached([table.slots for table in ssd], instruments)
@@ -297,7 +308,7 @@ class PipelineRun:
         return self._assemble(threads, cancels, on_joined=window.close)
 
     def _sample(self) -> BatchSource:
-        """Return the source that makes the batch at a position."""
+        """Return the source of the batch at a position: from swept hops if edges are on the SSD, else by sampling."""
         if self._sweeps is not None:
             return ReplayBatch(self._sweeps)
         return SampleBatch(self._tier.sampler, self._stream, self._instruments)
@@ -380,7 +391,7 @@ def run_header(
         # A replay may run in another working folder.
         dataset=str(dataset.root.absolute()) if dataset.mirrored is None else dataset.location,
         fingerprint=dataset.fingerprint,
-        # ``epochs`` is not a flag and therefore added here: the tried superbatch sizes depend on the run's length.
+        # ``epochs`` is no flag, so that `recorded` omits it. It is added: superbatch sizes depend on the run's length.
         settings=settings.recorded() | {"epochs": settings.stages.epochs},
     )
 
@@ -405,7 +416,7 @@ def _tables_of(tier: FeatureTier) -> tuple[RecordedTable, ...]:
 
 
 def _shape_of(tier: FeatureTier, num_ranks: int) -> PipelineShape:
-    """Return the threads of ``tier``'s runs, and the bounds between them; see `PipelineRun`."""
+    """Return the number of threads in a run of ``tier``, and the bounds of the channels between them."""
     return PipelineShape(
         features=tier.plan.features,
         sampler_threads=tier.sampler_threads,

@@ -1,7 +1,16 @@
-"""Sample: the batch at a stream position, for its trace or for execution.
+"""Sample: the pipeline's first step, which draws each batch's nodes and edges.
 
-A table is the feature rows of a node type or a relation. Tables are numbered: node types first, then relations.
-`SamplerPool` runs the sampler threads: they sample traces far ahead, and batches just in time.
+A loader's batches form one stream across epochs; a batch's position is its index in this stream. Features on the SSD
+need each batch twice. Far ahead of its execution, a batch is sampled for its trace, from which `Inspect` plans the
+cache. Just before its execution, the batch is taken from `KeptBatches`, or sampled again. `SamplerPool` runs the
+sampler threads for both.
+
+- A table is the feature rows of a node type or a relation. Tables are numbered: node types first, then relations.
+- A batch's rows are the row ids in a table that the batch reads. A place is an index into these rows.
+- A trace entry is a batch's distinct rows in each table, compressed.
+- Swept hops are drawn edges from passes over the edges on the SSD, see `gloader.pipeline.edge_sweeps`. To replay a
+  batch is to make it from its swept hops.
+- A lane is one of the pool's two sequences: batches, or traces.
 """
 
 from __future__ import annotations
@@ -35,7 +44,7 @@ if TYPE_CHECKING:
     from gloader.types import AnyBatch, AnySampler, IdArray, LocalArray
 
 
-_LOW_BITS = 32
+_LOW_BITS = 32  # bits of a place in a (row, place) sort key; the row has the bits above
 
 
 def is_of_edges(batch: AnyBatch, number: int) -> bool:
@@ -73,7 +82,8 @@ def ordered_rows(batch: AnyBatch, number: int, places: LocalArray | None = None)
 
     Parameters
     ----------
-    batch, number : see `rows_of`
+    batch : the sampled batch
+    number : the table's number
     places : (U,) the place of each ascending row, if the rows were sorted before
     """
     rows = rows_of(batch, number)
@@ -85,9 +95,9 @@ def ordered_rows(batch: AnyBatch, number: int, places: LocalArray | None = None)
         if not is_first.all():
             # The sort is by row and place, so that the first place of equal rows comes first.
             first = order[is_first]
-            owners = np.cumsum(is_first) - 1
-            again = ~is_first
-            repeats = np.stack([order[again], first[owners[again]]])
+            distinct_index = np.cumsum(is_first) - 1
+            is_repeat = ~is_first
+            repeats = np.stack([order[is_repeat], first[distinct_index[is_repeat]]])
             return OrderedRows(rows=rows, ascending=ascending[is_first], order=first, repeats=repeats)
     return OrderedRows(rows=rows, ascending=ascending, order=order)
 
@@ -114,7 +124,7 @@ def _ascending(rows: IdArray) -> tuple[IdArray, IdArray]:
     return rows[order], order
 
 
-_NO_DEGREES: Final = np.empty(0, dtype=np.float32)
+_NO_DEGREES: Final = np.empty(0, dtype=np.float32)  # for batches whose degrees are not looked up here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +181,7 @@ class ReplayBatch:
     def make(self, position: int, work: Work) -> AnyBatch:
         """Return the batch at ``position`` of the stream."""
         sweeps = self._sweeps
+        # The loader sampled the first batches when it opened; these have no swept hops.
         if (known := sweeps.known.pop(position, None)) is not None:
             work.note(known=True)
             return known
@@ -184,12 +195,12 @@ BatchSource: TypeAlias = SampleBatch | ReplayBatch
 
 
 class ReplayTrace:
-    """Derives a batch's nodes from its swept hops; makes blocks only for edge tables. Thread-safe.
+    """Derives a batch's trace entry from its swept hops; makes blocks only for edge tables. Thread-safe.
 
     Parameters
     ----------
     sweeps : hold the swept hops
-    types : each table's number, see `table_rows`
+    types : the numbers of the tables
     """
 
     name: Final = "sample"
@@ -200,7 +211,7 @@ class ReplayTrace:
         self._has_edges = max(types, default=0) >= sweeps.num_types
 
     def process(self, position: int) -> TraceEntry:
-        """Return the nodes of the batch at ``position`` of the stream."""
+        """Return the trace entry of the batch at ``position`` of the stream."""
         sweeps = self._sweeps
         with sweeps.working(position) as work:
             work.note(ahead=True)
@@ -221,7 +232,7 @@ class SampleTrace:
     ----------
     sample : makes the batch of a position
     kept : stores the batch
-    types : each table's number, see `table_rows`
+    types : the numbers of the tables
     """
 
     name: Final = "sample"
@@ -232,7 +243,7 @@ class SampleTrace:
         self._types = types
 
     def process(self, position: int) -> TraceEntry:
-        """Return the nodes of the batch at ``position`` of the stream."""
+        """Return the trace entry of the batch at ``position`` of the stream."""
         with self._sample.working(position) as work:
             work.note(ahead=True)
             batch = self._sample.make(position, work)
@@ -255,8 +266,8 @@ class SampleOrdered:
     ----------
     sample : makes the batch of a position
     kept : batches that were kept after their traces
-    topology : the in-degrees, which batches with several types do not need
-    types : the number of each table with rows on the SSD, see `table_rows`
+    topology : gives the in-degrees, which batches with several types do not need
+    types : the numbers of the tables with rows on the SSD
     """
 
     name: Final = "sample"
@@ -311,7 +322,7 @@ class KeptBatches:
         self._left_bytes = max_bytes
 
     def has_room(self, batch: AnyBatch) -> bool:
-        """Return whether `offer` may keep ``batch``: another thread may take the room before.
+        """Return whether ``batch`` fits now; another thread may take the room before `offer`.
 
         A batch on the device is not kept: the device's memory is too small for so many batches.
         """
@@ -322,7 +333,7 @@ class KeptBatches:
         if not self.has_room(batch):
             return
         places = tuple(None if rows.repeats is not None else rows.order.astype(np.int32) for rows in tables)
-        num_bytes = _num_bytes(batch) + sum(one.nbytes for one in places if one is not None)
+        num_bytes = _num_bytes(batch) + sum(array.nbytes for array in places if array is not None)
         with self._lock:
             # The first batches are kept: every batch is executed once, so that the choice makes no difference.
             if num_bytes <= self._left_bytes:
@@ -346,7 +357,7 @@ class KeptBatches:
 
 
 def trace_entry(batch: AnyBatch, types: Sequence[int]) -> TraceEntry:
-    """Return the rows of ``batch`` in each of these tables. Pure."""
+    """Return the distinct rows of ``batch`` in each of the tables with the numbers ``types``. Pure."""
     return tuple(CodedRows.of(distinct_rows(batch, number)) for number in types)
 
 
@@ -356,8 +367,8 @@ def ordered(batch: AnyBatch, src_degree: NDArray[np.float32], types: Sequence[in
     Parameters
     ----------
     batch : the sampled batch
-    src_degree : see `OrderedBatch`
-    types : each table's number, see `table_rows`
+    src_degree : (U,) in-degrees of the nodes, or (0,) as in `OrderedBatch`
+    types : the numbers of the tables
     """
     tables = tuple(ordered_rows(batch, number) for number in types)
     return OrderedBatch(sampled=batch, src_degree=src_degree, tables=tables)
@@ -401,8 +412,8 @@ class _Failure:
 class SamplerPool(Generic[B]):
     """Threads that sample the stream twice: far ahead for the traces, and again for the batches.
 
-    Batches to be executed go first. Both sequences keep the stream's order; an error takes its batch's place. The
-    threads end after `cancel`.
+    A free thread claims the next position of a lane, and makes the batch or trace. Batches to be executed go first.
+    Both lanes deliver in the stream's order; an error takes its batch's place. The threads end after `cancel`.
 
     Parameters
     ----------
@@ -451,7 +462,7 @@ class SamplerPool(Generic[B]):
         )
 
     def next_trace(self) -> TraceEntry:
-        """Wait for the next batch of the stream, and return its nodes.
+        """Wait for the trace entry of the stream's next batch, and return it.
 
         Raises
         ------
@@ -527,7 +538,10 @@ class SamplerPool(Generic[B]):
 
 
 class _Lane(Generic[T]):
-    """One of the pool's two sequences; the pool's lock guards its numbers."""
+    """One of the pool's two sequences; the pool's lock guards its numbers and items.
+
+    Always ``taken <= started <= taken + ahead``; ``done`` holds finished items that are not yet taken.
+    """
 
     def __init__(self, stage: Stage[int, T], *, ahead: int) -> None:
         self.stage = stage
@@ -539,8 +553,8 @@ class _Lane(Generic[T]):
 
     def may_start(self, stream: BatchStream, num_ready: int) -> bool:
         """Return whether another position, among the first ``num_ready``, may be handed to a thread."""
-        most = min(self.taken + self.ahead, self.end, num_ready)
-        return self.started < most and stream.has(self.started)
+        limit = min(self.taken + self.ahead, self.end, num_ready)
+        return self.started < limit and stream.has(self.started)
 
     def is_next_good(self) -> bool:
         """Return whether the next item is there and is not an error."""

@@ -1,7 +1,14 @@
 """A loader's seeds: their order, their labels, and the stream of batches.
 
-The stream runs from epoch to epoch, and every batch in it has a position. Seeds of several node types share one
-numbering, so that an epoch's order is independent of types. Equal `stream_facts` identify equal streams.
+The seeds come before the pipeline's first step: `gloader.pipeline.sample` takes each batch's seeds from here.
+
+- A seed is a node at which sampling starts. In link prediction, an epoch's items are rows of a link table instead, and
+  `LinkTask` turns each batch's rows into seeds.
+- An order cuts every epoch's items into steps. In a step each rank (training process) gets one batch.
+- The stream is the sequence of one loader's batches across epochs; a position is an index in it.
+- Numbered seeds are ids over all node types: the first number of the seed's type plus its id in the type.
+- A draw is an epoch's random choice of seeds, in which seeds may repeat.
+- Facts are the values that determine the batches. Streams with equal facts and seeds are equal.
 """
 
 from __future__ import annotations
@@ -35,13 +42,14 @@ if TYPE_CHECKING:
     from gloader.types import Fanouts, IdArray
 
 
-DEFAULT_NEGATIVES: Final = Uniform(1)
+DEFAULT_NEGATIVES: Final = Uniform(1)  # one negative for each predicted edge
 
 
 class BatchStream:
     """The batches from ``first`` on, across epochs; position 0 is ``first``. Thread-safe.
 
-    The L ranks' steps are interleaved: position t is step t // L, for the rank with number t % L.
+    The ranks' batches are interleaved: with n ranks, position t is step t // n of the rank with number t % n in
+    ``ranks``.
 
     Parameters
     ----------
@@ -65,12 +73,13 @@ class BatchStream:
         self._end_epoch = end_epoch
         self._per_epoch = order.num_batches
         epochs = None if end_epoch is None else max(end_epoch - first.epoch, 0)
+        # Number of steps in the stream; None if it never ends.
         self._end = (
             0 if self._per_epoch == 0 else None if epochs is None else epochs * self._per_epoch - first.index
         )
 
     def of_ranks(self, ranks: Sequence[int]) -> BatchStream:
-        """Return the stream of the same steps for ``ranks``, interleaved."""
+        """Return the stream of the same steps with the batches of ``ranks``, interleaved."""
         return BatchStream(self._order, self._first, end_epoch=self._end_epoch, ranks=ranks)
 
     def has(self, position: int) -> bool:
@@ -108,7 +117,9 @@ class SeedPlan:
     """Every epoch's seeds, with their labels and their task."""
 
     order: AnyOrder
-    labels: SeedLabels | None  # None if the targets come with the batches
+    labels: (
+        SeedLabels | None
+    )  # None for links, whose labels come with the batches, and for a plan without labels
     types: BatchTypes  # the batches' types
     links: LinkTask | None = None  # the link task, if the order contains a link table's rows
 
@@ -231,7 +242,7 @@ def named_facts(
 
     Parameters
     ----------
-    dataset, order, sampling : see `stream_facts`
+    dataset, order, sampling : as in `stream_facts`
     links : the link task's facts, if the seeds are edges
     """
     digest = hashlib.sha256()
@@ -252,7 +263,7 @@ def stream_fingerprint(
 
     Parameters
     ----------
-    dataset, order, sampling, links : see `named_facts`
+    dataset, order, sampling, links : as in `named_facts`
     """
     digest = hashlib.sha256()
     # The order of the facts is fixed: another order would invalidate saved states.
@@ -274,10 +285,10 @@ def _seed_arrays(order: AnyOrder) -> list[NDArray[Any]]:
 
 
 def checked_seeds(seeds: ArrayLike, num_nodes: int) -> IdArray:
-    """Return ``seeds`` (n,) as an int64 copy, or the True places of a mask (N,); `EpochOrder` checks their values."""
+    """Return an int64 copy of the ids (n,), or the ids of a mask's True values (N,); `EpochOrder` checks the values."""
     if isinstance(seeds, str):
         raise SeedError(
-            f"seeds={seeds!r} are no ids; of a split give dataset.train, dataset.valid or dataset.test"
+            f"seeds={seeds!r} are not ids; for a split, pass dataset.train, dataset.valid or dataset.test"
         )
     return as_ids(seeds, noun="seeds", error=SeedError, masked=num_nodes).copy()
 
@@ -287,13 +298,13 @@ SeedsLike: TypeAlias = "ArrayLike | Mapping[str, ArrayLike]"
 
 
 def number_seeds(dataset: Dataset, seeds: SeedsLike | None) -> IdArray:
-    """Return the seeds (n,) in the numbering over all types: the type's first number plus the id.
+    """Return the numbered seeds (n,): for each seed, its type's first number plus its id.
 
     Parameters
     ----------
     dataset : the dataset with the seeds
-    seeds : (n,) ids of the labelled type, ids by type, or a pair (type, ids). A mask of all nodes of a type may replace
-        the ids. None means the training nodes
+    seeds : (n,) ids of the labelled type, ids by type, or a pair (type, ids). A boolean mask of all nodes of a type may
+        replace the ids. None means the training nodes
 
     Raises
     ------
@@ -308,7 +319,7 @@ def number_seeds(dataset: Dataset, seeds: SeedsLike | None) -> IdArray:
         seeds = {seeds[0]: seeds[1]}
     by_type = seeds if isinstance(seeds, Mapping) else {labelled.name: seeds}
     starts = dataset.type_starts
-    found = []
+    numbered = []
     for name, ids in by_type.items():
         if name not in dataset.node_tables:
             raise SeedError(
@@ -320,8 +331,8 @@ def number_seeds(dataset: Dataset, seeds: SeedsLike | None) -> IdArray:
             raise SeedError(
                 f"{len(bad)} seeds of type {name!r} are not in 0..{table.num_nodes - 1}, among them {bad[:5].tolist()}"
             )
-        found.append(checked + starts[table.number])
-    return np.concatenate([np.empty(0, dtype=np.int64), *found])
+        numbered.append(checked + starts[table.number])
+    return np.concatenate([np.empty(0, dtype=np.int64), *numbered])
 
 
 def _labels_of(dataset: Dataset, order: EpochOrder) -> SeedLabels:
@@ -366,7 +377,9 @@ class NodeSeeds:
         drawn = None
         if isinstance(seeds, DrawnSeeds):
             if self.times is not None:
-                raise ConfigError("times are given: seeds may repeat as they are, and are not drawn")
+                raise ConfigError(
+                    "times= does not go with DrawnSeeds; pass ids as seeds=, which may repeat if they have times"
+                )
             drawn, seeds = seeds, seeds.nodes
         order = order_seeds(
             dataset,
@@ -409,12 +422,12 @@ def _check_times(sampling: SamplingSettings, *, has_times: bool) -> None:
     strategy = sampling.time_strategy
     if has_times and strategy == "none":
         raise ConfigError(
-            "times are given, and time_strategy is 'none'; say which edges before them a node may take: 'uniform' or "
-            "'last'"
+            "times are given, but time_strategy is 'none'; choose how a node samples among the edges before the time: "
+            "time_strategy='uniform' or 'last'"
         )
     if strategy != "none" and not has_times:
         raise ConfigError(
-            f"time_strategy={strategy!r} needs the time at which each seed asks: pass times=, one for each seed"
+            f"time_strategy={strategy!r} needs a query time for each seed: pass times=, in seconds, one for each seed"
         )
 
 
@@ -426,7 +439,8 @@ class EdgeSeeds:
     negatives: Negatives | str | None = DEFAULT_NEGATIVES
     exclude: Exclude = "none"
     exclude_duplicates: bool = False
-    typed: bool | None = None  # whether batches name their types; None means if the dataset has several
+    # Whether batches name their types. None: they do if the dataset has several types.
+    typed: bool | None = None
 
     def plan(self, dataset: Dataset, settings: LoaderSettings, *, rank: int, world_size: int) -> SeedPlan:
         """Return every epoch's edges, as table rows; parameters and errors as in `NodeSeeds.plan`."""
@@ -435,7 +449,7 @@ class EdgeSeeds:
             dataset,
             sampling.fanouts,
             are_named=dataset.kind == "hetero" if self.typed is None else self.typed,
-            instead="leave out typed=False, which is for a dataset of one type",
+            instead="leave out typed=False, which needs a dataset of one type",
         )
         task = LinkTask.of(
             dataset,

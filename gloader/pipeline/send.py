@@ -1,7 +1,13 @@
-"""Send: a gathered batch becomes tensors on the compute device.
+"""Send: the pipeline's last step, which turns a gathered batch into tensors on the compute device.
 
-`Transfer` copies one batch from host memory. On a device that works behind the host, `Pace` bounds the number of
-batches sent ahead of the computation.
+Before it, the gather step filled a host buffer with the batch's rows. After it, the `Consumer` hands the tensors to the
+training loop. `Transfer` copies one batch; `Send` calls it for every batch, and releases host memory that the device
+has read. On an asynchronous device, `Pace` bounds the number of batches sent ahead of the computation.
+
+- An asynchronous device, such as a GPU, executes work later than the host requests it.
+- A mark is a point in a device's queue of work; the host can test or wait until the device has reached it.
+- A table is the feature rows of a node type or a relation. Tables are numbered: node types first, then relations.
+- A tier (`DeviceTier`) is the part of a table's rows that the device holds, or reads from host memory itself.
 """
 
 from __future__ import annotations
@@ -96,6 +102,7 @@ class Pace:
         return mark
 
 
+# Maximum ratio of allocated rows to requested rows in `roomy`; eight sizes per power of two differ by at most 1/8.
 ROOMIER: Final = 1.125
 
 
@@ -125,7 +132,7 @@ class Transfer:
     ----------
     tiers : for each table, the rows that the device holds and reads
     device : the target; None means the device of the tiers
-    types : each table's number, see `table_rows`
+    types : the numbers of the tables
     """
 
     def __init__(
@@ -137,18 +144,21 @@ class Transfer:
         self._sending: deque[tuple[Mark, HostBatch]] = deque()
 
     def send(self, batch: HostBatch, labels: IdArray) -> SentBatch:
-        """Start to copy ``batch`` and its seeds' labels (B,) to the device; on the CPU nothing is copied."""
-        # Small arrays go first: the device looks up its rows by the nodes, which must be there. The mark comes last on
-        # the device's stream.
+        """Start to copy ``batch`` and its seeds' labels (B,) to the device; on the CPU nothing is copied.
+
+        If the sampler ran on the device, the nodes and blocks are there already, and only labels and rows are copied.
+        """
+        # The copies have three steps on the device's stream. Small arrays go first, as the device looks up its rows by
+        # the node ids. Each table's rows follow. The mark comes last, so that it is reached after all copies.
         device, sampled = self.device, batch.sampled
         rows = [count_rows(sampled, number) for number in self._types]
         if sampled.links is not None:
             labels = sampled.links.labels
         with device.sending():
-            there = sampled.on_device
+            on_device = sampled.on_device
             pairs = None
             try:
-                if there is None:
+                if on_device is None:
                     # Each call joins the edges' positions, and is only needed if the device serves their rows.
                     ids = [
                         tier.ids_of(rows_of(sampled, number)) if tier.brings_rows else None
@@ -157,34 +167,34 @@ class Transfer:
                     small = iter(device.upload(tuple(_small_arrays(batch, labels, ids))))
                     y, src_degree = next(small), next(small)
                     pairs = None if sampled.links is None else next(small).long()
-                    nodes = [None if of_table is None else next(small) for of_table in ids]
+                    nodes = [None if table_ids is None else next(small) for table_ids in ids]
                 else:
-                    # The copy waits for the sampled arrays on the device; the host does not wait.
-                    there.made.precede(there.tensors())
+                    # The copy waits, on the device, for the sampled arrays; the host does not wait.
+                    on_device.made.precede(on_device.tensors())
                     (y,) = device.upload((labels,))
-                    nodes = [there.nodes if tier.brings_rows else None for tier in self._tiers]
+                    nodes = [on_device.nodes if tier.brings_rows else None for tier in self._tiers]
                 x = [
-                    self._features(tier, gathered, ids_there, num_rows=num_rows)
-                    for tier, num_rows, gathered, ids_there in zip(
+                    self._features(tier, gathered, device_ids, num_rows=num_rows)
+                    for tier, num_rows, gathered, device_ids in zip(
                         self._tiers, rows, batch.x, nodes, strict=True
                     )
                 ]
-                if there is None:
+                if on_device is None:
                     edge_x = _edge_features(sampled, dict(zip(self._types, x, strict=True)))
                     blocks = [
-                        _block_from(block, src_degree, small, device.place, edge_x=of_block)
-                        for block, of_block in zip(sampled.all_blocks, edge_x, strict=True)
+                        _block_from(block, src_degree, small, device.place, edge_x=block_x)
+                        for block, block_x in zip(sampled.all_blocks, edge_x, strict=True)
                     ]
                 else:
-                    blocks = list(there.blocks)
+                    blocks = list(on_device.blocks)
             finally:
-                # Also of a batch that fails half-way: the device may be reading its memory.
+                # A batch that fails half-way is held too: the device may be reading its memory.
                 mark = device.mark()
                 self._sending.append((mark, batch))
         self.release()
         ready = self._ready(sampled, x, y, blocks)
         delivered: Delivered = ready
-        memory = (*x, y) if there is None else (*x, y, *there.tensors())
+        memory = (*x, y) if on_device is None else (*x, y, *on_device.tensors())
         if sampled.links is not None and pairs is not None:
             delivered, memory = _link_batch(ready, sampled.links, pairs), (*memory, pairs)
         # Edge features are views in the blocks; each view keeps its whole tensor.
@@ -272,7 +282,7 @@ class Transfer:
         ----------
         tier : the device's rows of the table
         gathered : the host's rows, at most (U, F)
-        nodes : (U,) rows of the table on the device, see `DeviceTier.ids_of`
+        nodes : (U,) row ids on the device; None if the host brings all rows
         num_rows : U
         """
         host, cache = rows_as_tensor(gathered, tier.staged), tier.cache
@@ -305,7 +315,7 @@ def roomy(num_rows: int) -> int:
 
 
 def transfer(batch: HostBatch, labels: IdArray, device: torch.device) -> Delivered:
-    """Return a batch on a device that holds no rows, after the copy; on the CPU features are not copied.
+    """Copy a batch to a device that holds no rows, and wait for the copy; on the CPU features are not copied.
 
     Parameters
     ----------
@@ -355,10 +365,12 @@ def _block_arrays(block: Block) -> Iterator[NDArray[Any]]:
 def _edge_features(sampled: AnyBatch, x: Mapping[int, torch.Tensor]) -> list[torch.Tensor | None]:
     """Return each block's edge features, in the order of ``all_blocks``, as views of a relation's features.
 
+    ``all_blocks`` lists hop after hop, and in each hop one block per relation.
+
     Parameters
     ----------
     sampled : the batch
-    x : (U, F) rows of each table, by the table's number; see `rows_of`
+    x : (U, F) rows of each table, by the table's number
     """
     num_types, num_blocks = len(sampled.node_arrays), len(sampled.all_blocks)
     by_relation: dict[int, Iterator[torch.Tensor]] = {
@@ -372,8 +384,8 @@ def _edge_features(sampled: AnyBatch, x: Mapping[int, torch.Tensor]) -> list[tor
         return [None] * num_blocks
     num_relations = num_blocks // max(len(sampled.blocks), 1)
     return [
-        next(by_relation[at % num_relations]) if at % num_relations in by_relation else None
-        for at in range(num_blocks)
+        next(by_relation[block % num_relations]) if block % num_relations in by_relation else None
+        for block in range(num_blocks)
     ]
 
 
@@ -401,7 +413,7 @@ def _block_from(
     return DeviceBlock(
         indptr=next(tensors),
         indices=next(tensors),
-        edge_ids=partial(_brought, block.edge_ids, place),
+        edge_ids=partial(_tensor_at, block.edge_ids, place),
         src_degree=src_degree[: block.num_src],
         num_src=block.num_src,
         num_dst=block.num_dst,
@@ -410,7 +422,7 @@ def _block_from(
     )
 
 
-def _brought(array: IdArray, place: torch.device) -> torch.Tensor:
+def _tensor_at(array: IdArray, place: torch.device) -> torch.Tensor:
     """Return ``array`` at ``place``, ordered after this thread's work there; on the CPU in the same memory."""
     tensor = torch.from_numpy(array)
     if place.type == "cpu":
@@ -422,14 +434,15 @@ def _brought(array: IdArray, place: torch.device) -> torch.Tensor:
 
 logger = logging.getLogger("gloader")
 
-# Copies in flight: while the device reads one batch, the next is packed and requested, so that the link is never idle.
+# Maximum number of copies in flight: while the device reads one batch, the host requests the copy of the next batch, so
+# that the link is never idle.
 _SENDS: Final = 2
 
-_NO_LABELS: Final[IdArray] = np.empty(0, dtype=np.int64)
-_CUDA_ERROR: Final = "CUDA error"
+_NO_LABELS: Final[IdArray] = np.empty(0, dtype=np.int64)  # for batches whose links have the labels
+_CUDA_ERROR: Final = "CUDA error"  # text in each of torch's errors from the CUDA runtime
 _IS_LATE: Final = (
-    "CUDA reports errors late, at a later call of any thread: this one may be of the model's own kernels, such as a "
-    "label beyond the classes; CUDA_LAUNCH_BLOCKING=1 in the environment shows the call that failed"
+    "CUDA reports errors late, at a later call of any thread: this one may come from the model's own kernels, such as "
+    "a label beyond the classes; set CUDA_LAUNCH_BLOCKING=1 in the environment to see the call that failed"
 )
 
 

@@ -1,5 +1,15 @@
 """Stage: the choice of a read method for a superbatch's missing rows, and the reads that are done ahead.
 
+This step follows `Inspect`, which planned the cache for the superbatch. `ReadMisses` follows: it fetches the rows batch
+by batch.
+
+- A missing row is a row that a batch needs and no cache holds.
+- A strategy is a read method. "direct" reads each batch's rows when the batch is executed, and nothing ahead. "staged"
+  reads all rows ahead into memory. "packed" reads all rows ahead, and writes each batch's rows as a pack to the disk.
+- A sweep is a read ahead: it reads the rows once, in file order.
+- A hole is bytes between two needed rows. A read includes a short hole, as a second read would take longer.
+- In an exchange, each machine reads a range of the rows, and the machines send each other the needed rows.
+
 `choose_reads` is pure: the choice depends on the missing rows and the disk's rates. `MissRetrieval` calls it during a
 run, and `gloader.lab.analyze` calls it to plan a recorded run again.
 """
@@ -92,13 +102,13 @@ def choose_reads(
 
     Parameters
     ----------
-    misses : each batch's missing rows, see `count_misses`
+    misses : each batch's missing rows (M,), ascending
     rows : the table's layout
     rates : the devices' rates
     calibration : corrections of the cost model's seconds
-    staging_bytes, spill_bytes : available memory and disk
+    staging_bytes, spill_bytes : memory and disk space available for the rows
     forced : the requested strategy, or "auto"
-    is_whole : whether the full file is on the disk, see `choose_strategy`
+    is_whole : whether the full file is on this machine's disk
 
     Raises
     ------
@@ -162,7 +172,7 @@ class StageMisses:
         exchange: RowExchange | None = None,
     ) -> None:
         self._exchange = exchange
-        self._served = 0
+        self._served = 0  # bytes that the exchange had read at the last `_served_bytes`
         self._retrievals = retrievals
         self._feedback = feedback
         self._instruments = instruments
@@ -183,7 +193,7 @@ class StageMisses:
             for number, plan in enumerate(planned.plans):
                 with self._naming(number):
                     # Tables are staged in order: a table gets the disk space that earlier tables left.
-                    request, choice = self._own(number, plan) if chosen is None else chosen[number]
+                    request, choice = self._request(number, plan) if chosen is None else chosen[number]
                     # The sweep shares the disk with the reads of the superbatch in execution. `using` measures only the
                     # sweep's part, as the cost model predicts only this part.
                     with self._feedback.device.using() as use:
@@ -205,8 +215,8 @@ class StageMisses:
         self._feedback.begin(staged, stage_s=tuple(seconds))
         return staged
 
-    def _own(self, number: int, plan: CachePlan) -> tuple[Request, Choice]:
-        """Return a table's missing rows, and this machine's own read method."""
+    def _request(self, number: int, plan: CachePlan) -> tuple[Request, Choice]:
+        """Return a table's missing rows, and this machine's choice without an exchange."""
         request = self._retrievals[number].request(plan, self._feedback.calibration)
         return request, request.own
 
@@ -217,7 +227,7 @@ class StageMisses:
         requests = []
         for number, plan in enumerate(planned.plans):
             with self._naming(number):
-                requests.append(self._own(number, plan)[0])
+                requests.append(self._request(number, plan)[0])
         offers = [
             retrieval.offer(request) for retrieval, request in zip(self._retrievals, requests, strict=True)
         ]
@@ -227,6 +237,7 @@ class StageMisses:
     def _begin(
         self, number: int, request: Request, choice: Choice, superbatch: int, cancellation: Cancellation
     ) -> StagedTable:
+        """Return a table's plan with a source of its missing rows, after the part that is read ahead."""
         retrieval = self._retrievals[number]
         if self._exchange is None or not choice.is_exchanged:
             return retrieval.begin(request, choice, superbatch=superbatch, cancellation=cancellation)
@@ -241,10 +252,10 @@ class StageMisses:
                     undo.callback(table.misses.close)
                 undo.pop_all()
             except MachineLeftError:
-                # That machine's loop has ended, and so will this one: rows prepared beyond the end are read locally.
+                # The other machine's loop has ended, and this loop will end too. Its last rows are read locally.
                 if self._exchange.is_needed:
                     raise
-                undo.close()  # the rows read here need the room
+                undo.close()  # frees the exchanged rows: the local reads need the room
                 table = retrieval.begin(
                     request, request.own, superbatch=superbatch, cancellation=cancellation
                 )
@@ -288,28 +299,26 @@ class StageMisses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A superbatch's missing rows in one table, counted, and this machine's own read method."""
+    """A superbatch's missing rows in one table, counted, and this machine's choice without an exchange."""
 
     plan: CachePlan
     misses: MissLists
     counts: MissCounts
-    own: Choice
-    gap_bytes: int
-    calibration: Calibration
+    own: Choice  # this machine's choice if it reads all rows itself
+    gap_bytes: int  # longest hole in a batch's reads
+    calibration: Calibration  # corrections of the cost model's seconds
 
 
 class MissRetrieval:
-    """Counts each superbatch's missing rows, chooses the fastest read method, and does its first part.
-
-    For one table. Owns nothing.
+    """Counts one table's missing rows, chooses the fastest read method, and does the reads ahead. Owns nothing.
 
     Parameters
     ----------
     store : all N rows
-    rates : the device's rates
+    rates : the disk's rates
     packer, spill : the writer and the folder of packs, or None
     staging_bytes : idle memory for missing rows
-    forced : a required strategy, or "auto"
+    forced : the requested strategy, or "auto"
     spill_share : the part of ``spill`` for this table's packs
     """
 
@@ -346,7 +355,7 @@ class MissRetrieval:
         )
 
     def request(self, plan: CachePlan, calibration: Calibration) -> Request:
-        """Count the missing rows of ``plan``, and choose this machine's own read method.
+        """Count the missing rows of ``plan``, and choose this machine's read method without an exchange.
 
         Parameters
         ----------
@@ -359,13 +368,13 @@ class MissRetrieval:
             A requested strategy does not fit.
         """
         misses = MissLists(plan)
-        found = self._choose(misses, calibration)
+        reads = self._choose(misses, calibration)
         return Request(
             plan=plan,
             misses=misses,
-            counts=found.counts,
-            own=found.choice,
-            gap_bytes=found.gap_bytes,
+            counts=reads.counts,
+            own=reads.choice,
+            gap_bytes=reads.gap_bytes,
             calibration=calibration,
         )
 
@@ -394,7 +403,10 @@ class MissRetrieval:
         return wanted.ids
 
     def download_s(self, rows: Sequence[IdArray]) -> float:
-        """Return the seconds that reads of ``rows`` wait for a download, which could also serve many other batches."""
+        """Return the seconds that reads of ``rows`` wait for a download; 0.0 if the whole file is on the disk.
+
+        A downloaded part of the file may serve many other batches too.
+        """
         stored = self._store.stored_rows
         if stored.os_io.is_whole:
             return 0.0

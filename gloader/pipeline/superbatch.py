@@ -1,8 +1,17 @@
 """The states of a superbatch: sampled, planned, staged, executed batch by batch, and measured.
 
-A table is the feature rows of a node type or of a relation; a graph of one type without edge features has one table.
-Tuples hold an entry for each table, in the order of the types. `RunFeedback` compares a superbatch's predictions with
-its measurements, and corrects later predictions.
+A superbatch is S consecutive batches that are planned and read together. It passes from step to step as one of these
+types: `SampledSuperbatch` to `Inspect`, `PlannedSuperbatch` to `StageMisses`, `StagedSuperbatch` to `BatchFeed`. Its
+batches then pass as `BatchJob` and `FilledBatch`. `RunFeedback` compares a superbatch's predicted times with its
+measurements, and corrects later predictions.
+
+- A table is the feature rows of a node type or of a relation; a graph of one type without edge features has one table.
+  Tuples hold an entry for each table, in the order of the types.
+- A trace is the distinct rows of each batch. A look-ahead is the trace of the next superbatch.
+- A hit is a row in the host cache, which has one slot per cached row. A missing row, or miss, is read from the SSD. To
+  admit a row is to copy it into a slot.
+- A place is an index into a batch's rows.
+- The calibration and the step factor are ratios of measured to predicted seconds, learned from past superbatches.
 """
 
 from __future__ import annotations
@@ -102,7 +111,7 @@ class StagedTable:
 
     plan: CachePlan  # without its trace
     misses: MissSource  # `misses.cost` counts the staging
-    choice: Choice  # with the predicted seconds
+    choice: Choice  # the read method, with its predicted seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,14 +193,16 @@ class _Sums:
     """One superbatch's sums during its execution."""
 
     staged: StagedSuperbatch
-    predicted_step_s: float | None
-    step_factor: float  # the factor of the prediction
+    predicted_step_s: float | None  # None for the first superbatches, before any measurement
+    step_factor: float  # the correction in ``predicted_step_s``
     stage_s: tuple[float, ...]  # seconds before the first batch, per table
     retrieval_s: list[float]  # seconds in total, per table
     read_bytes: list[int]  # bytes from the disk, per table
-    step_s: float = 0.0
-    compute_s: float = 0.0
-    cpu_since: float = field(default_factory=time.process_time)
+    step_s: float = 0.0  # seconds of waits and computation
+    compute_s: float = 0.0  # seconds of computation
+    cpu_since: float = field(
+        default_factory=time.process_time
+    )  # the process's processor seconds at the start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +210,7 @@ class _Known:
     """Seconds per step in the last superbatch."""
 
     cpu_s: float  # processor time of the process
-    compute_s: float
+    compute_s: float  # computation of the training loop
 
 
 class RunFeedback:
@@ -347,7 +358,7 @@ class RunFeedback:
 
     def _finish_before(self, number: int) -> None:
         """Finish earlier superbatches whose last batch went to another rank."""
-        for earlier in sorted(known for known in self._sums if known < number):
+        for earlier in sorted(other for other in self._sums if other < number):
             self._finish(self._sums.pop(earlier))
 
     def _steps(self, staged: StagedSuperbatch) -> float:

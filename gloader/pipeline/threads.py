@@ -1,7 +1,13 @@
 """The threads of a pipeline, and the bounded channels between them.
 
-One loop runs every stage. A pipeline's threads start together, fail together and are joined together. A wait on a
-channel ends with an item, when the channel closes, or when a thread has failed.
+- A stage is one step of the pipeline, such as "gather": it turns one item into the next. `stage_thread` returns the
+  thread that takes items from a feed, applies the stage and puts the results into a sink.
+- A channel is a queue with a maximum length between two threads; it is the usual feed and sink. A wait on a channel
+  ends with an item, when the channel closes, or when a thread has failed.
+- An error travels through the channels behind all earlier items, so that the consumer first receives the good batches.
+  This is the error's turn. `Failures` ends the run earlier if the turn does not come in time.
+
+A pipeline's threads start together, fail together and are joined together.
 """
 
 from __future__ import annotations
@@ -29,10 +35,9 @@ Out_co = TypeVar("Out_co", covariant=True)
 
 logger = logging.getLogger("gloader")
 
-# A failure far ahead of the consumer waits for its turn, but no longer than this time: the caller must see any failure
-# within 5 s.
+# Seconds that a failure far ahead of the consumer waits for its turn: the caller must see any failure within 5 s.
 _PATIENCE_S = 4.0
-# A thread that is stuck in a system call does not end. All other threads are waiting, and end within this time.
+# Seconds to join all threads after a stall. A thread in a blocked system call does not end; the others end sooner.
 _STUCK_JOIN_S = 0.5
 
 
@@ -127,7 +132,12 @@ def stage_thread(
 
 
 class Failures:
-    """The errors of all stages: the first one is raised, the others become notes. Thread-safe."""
+    """The errors of all stages: the first one is raised, the others become notes. Thread-safe.
+
+    Parameters
+    ----------
+    on_overdue : ends the run with an error whose turn did not come in time
+    """
 
     def __init__(self, on_overdue: Callable[[BaseException], None]) -> None:
         self._lock = threading.Lock()
@@ -247,7 +257,7 @@ class Pipeline:
         self._begun = [thread for thread in self._begun if thread.is_alive()]
         if self._begun:
             left = ", ".join(thread.name for thread in self._begun)
-            logger.error("%s did not come back and stay behind until the process ends", left)
+            logger.error("%s did not end, and are left behind until the process ends", left)
             return False
         self._on_joined()
         return True
@@ -258,9 +268,9 @@ def weak_method(handler: Callable[[BaseException], None]) -> Callable[[BaseExcep
     method = weakref.WeakMethod(handler)
 
     def call(error: BaseException) -> None:
-        found = method()
-        if found is not None:
-            found(error)
+        live_handler = method()
+        if live_handler is not None:
+            live_handler(error)
 
     return call
 

@@ -243,7 +243,7 @@ def test_a_mask_of_all_nodes_stands_for_its_ids(kind, objects):
 @pytest.mark.parametrize(
     ("seeds", "said"),
     [
-        ("test", "seeds='test' are no ids; of a split give dataset.train, dataset.valid or dataset.test"),
+        ("test", "seeds='test' are not ids; for a split, pass dataset.train, dataset.valid or dataset.test"),
         (np.ones(3, bool), "seeds are a mask of shape (3,); its shape must be (500,), or pass ids"),
         ([[1, 2], [3]], "seeds are [[1, 2], [3]]; they must be one list, or array, of ids"),
         (7, "seeds have shape (); they must have one dimension"),

@@ -1,6 +1,11 @@
-"""Rows on the compute device: the memory for them, and the choice of each table's rows.
+"""Rows on the compute device: the memory for these rows, and the choice of each table's rows.
 
-`room_for_rows` tries a step of the model; rows get the memory that the step leaves free.
+`room_for_rows` runs a trial step of the model; rows get the memory that the step leaves free. `RowChoice` divides this
+memory between the tables, and selects the rows that batches need most often.
+
+- A table is the feature rows of a node type or of a relation. Tables are numbered: node types first, then relations.
+- A row's heat is its access frequency: a count of batches, a probability, or a degree.
+- A staged row is copied to the device in its storage format, and widened to float32 there.
 """
 
 from __future__ import annotations
@@ -48,8 +53,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("gloader")
 
-# Budgets are planned for batches larger than the largest sampled batch by this factor: a larger batch comes late in an
-# epoch, when no memory can be given back.
+# Ratio of the batch size in plans to the largest sampled batch. A larger batch may come late in an epoch, when no
+# memory can be given back.
 LARGER_THAN_PROBED: Final = 1.15
 
 DryRun: TypeAlias = "Callable[[Any], object]"  # receives a batch of the loader
@@ -65,7 +70,7 @@ def room_for_rows(
 ) -> int:
     """Return the device bytes for rows: the requested size, or the memory that the model leaves free.
 
-    The result for the CPU is 0 unless a size was requested, as the CPU has its own memory budget.
+    For the CPU the result is 0 unless a size was requested: rows in host memory belong to the loader's memory budget.
 
     Parameters
     ----------
@@ -95,7 +100,7 @@ def room_for_rows(
     )
     if step_bytes is None:
         logger.info(
-            "device_cache='auto' without device_dry_run: rows may take %s of %s, half of what is free",
+            "device_cache='auto' without device_dry_run: rows may take %s of %s, half of its free memory",
             format_bytes(num_bytes),
             device.place,
         )
@@ -103,7 +108,7 @@ def room_for_rows(
 
 
 def _step_bytes(device: Device, dry_run: DryRun, batch: HostBatch, types: Sequence[int]) -> int:
-    """Return one step's device bytes, including its batch; ``types`` are the batch's table numbers."""
+    """Return the peak device bytes of one step, including its batch; ``types`` are the tables' numbers."""
 
     def step() -> None:
         transfer = Transfer([DeviceTier(device=device)] * len(types), device=device, types=types)
@@ -119,6 +124,7 @@ def _step_bytes(device: Device, dry_run: DryRun, batch: HostBatch, types: Sequen
 
 
 def _blank_batch(sampled: AnyBatch, dims: Mapping[int, int]) -> HostBatch:
+    """Return ``sampled`` with zeros as features; ``dims`` is F by table number."""
     return HostBatch(
         sampled=sampled,
         x=tuple(
@@ -146,13 +152,17 @@ def _num_bytes(batch: HostBatch) -> int:
 class DeviceTable:
     """A device's view of a feature table, for a node type or a relation."""
 
-    type_number: int  # the table's number, see `table_rows`
+    type_number: int  # the table's number: node types first, then relations
     num_nodes: int  # N; for a relation, its number of edges
     form: RowFormat  # the storage format
     is_of_edges: bool = False
 
     def num_rows(self, num_bytes: int, *, as_stored: bool) -> int:
-        """Return the number of rows that fit into ``num_bytes``; ``as_stored`` if other rows keep their format."""
+        """Return the number of rows that fit into ``num_bytes``.
+
+        With ``as_stored`` the host sends all other rows in their storage format. The device then needs the scales of
+        all rows, if the format has scales.
+        """
         has_scale = self.form.scale is not None
         return rows_that_fit(
             num_bytes,
@@ -173,7 +183,7 @@ class DeviceTable:
         )
 
     def shelf(self, heat: RowHeat, *, as_stored: bool) -> DeviceShelf:
-        """Return the table's description for the division of the device's memory."""
+        """Return the table's values for `divide_device_bytes`: the rows' scores and sizes."""
         has_scale = self.form.scale is not None
         return DeviceShelf(
             scores=heat.scores,
@@ -189,10 +199,10 @@ class Workload:
     """The device's future work: sampler, batches and model step."""
 
     topology: Topology | HeteroGraph
-    sampler: AnySampler  # the sampler of the topology
+    sampler: AnySampler  # the CPU's sampler
     order: AnyOrder
     fanouts: Fanouts
-    probe: list[Any]  # a few sampled batches
+    probe: list[Any]  # the run's first batches, sampled to measure their size
     probe_s: float  # processor seconds to sample the fastest of these batches
     threads: int  # number of threads that may sample before the first epoch
     dry_run: DryRun | None = None  # one step of the model, to measure its memory
@@ -208,7 +218,7 @@ class RowChoice:
 
     Parameters
     ----------
-    hotness : how access frequency is determined, see `heat_of_tables`
+    hotness : the method for the heat: "presampled", "vip" or "degree", as in `heat_of_tables`
     workload : the device's future work
     tables : the feature tables, node types before relations
     as_stored : whether the host sends the other rows in their storage format
@@ -251,7 +261,7 @@ class RowChoice:
 
     @cached_property
     def _heats(self) -> tuple[RowHeat, ...]:
-        # Computed once: if the room is too small, half of it is tried with the same heats.
+        # Computed once: if the rows do not fit, `open_device_tiers` tries half of the room with the same heats.
         work = self._work
         graph = HeteroGraph.of(work.topology)
         return heat_of_tables(

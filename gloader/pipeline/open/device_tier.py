@@ -1,4 +1,14 @@
-"""A loader's compute device: its feature rows, and its topology if batches are sampled on the device."""
+"""A loader's compute device: its feature rows, and its topology if batches are sampled on the device.
+
+This is a step of opening a loader (`gloader.pipeline.open.load_plan`). The first batches are sampled before it, and the
+host's memory is planned after it.
+
+- A tier (`DeviceTier`) is the part of a table's rows that the device holds, or reads from host memory itself.
+- A table is the feature rows of a node type or of a relation.
+- The room is the device memory for rows, in bytes. Sampling on the device takes a part of it.
+- A probe is a batch that was sampled to measure its size. The device must sample the same batch as the CPU.
+- A staged row is copied to the device in its storage format, and widened to float32 there.
+"""
 
 from __future__ import annotations
 
@@ -47,22 +57,25 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("gloader")
 
-# Calls take turns: a second thread does the host's part of a batch during the device's part of the next.
+# Maximum number of threads that call a device's sampler. Its calls take turns: while the device works for one thread,
+# the second thread does the host's part of another batch.
 MOST_THREADS: Final = 2
-# Sampled batches on the device: in the threads, in the queue after them, and in the stages up to the model.
+# Number of sampled batches on the device: in the threads, in the queue after them, and in the stages up to the model.
 _BATCHES: Final = 8
-_LABEL_BYTES: Final = 4  # bytes per node
-# Bytes per edge of the current hop: its place, destination, draw and source, and whether and at which place it found a
-# node. Then bytes per edge and per destination of all hops, until the batch has arrays of its final size.
-_EDGE_BYTES, _KEPT_EDGE_BYTES, _KEPT_ROW_BYTES = 37, 12, 32
-_TRIALS: Final = 3  # the fastest trial counts
-# Share of the rows' room for sampling: rows lose few hits, and the host loses all of its sampling work.
+_LABEL_BYTES: Final = 4  # bytes per node for the sampler's node map
+# Temporary bytes per edge of the current hop. They hold the edge's position, destination, draw and source, and the
+# source's index among the batch's nodes.
+_EDGE_BYTES: Final = 37
+# Temporary bytes per edge and per destination of all hops, until the batch has arrays of its final size.
+_KEPT_EDGE_BYTES, _KEPT_ROW_BYTES = 12, 32
+_TRIALS: Final = 3  # number of timed trials; the fastest counts
+# Largest share of the room for sampling. So rows lose few hits, and the host saves all of its sampling work.
 _MOST_OF_ROOM: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeviceSampling:
-    """A device's sampler, and its memory there."""
+    """A device's sampler, and the sampler's device memory."""
 
     sampler: DeviceSampler
     num_bytes: int  # including the topology
@@ -101,14 +114,14 @@ def open_device_sampler(
     if wanted == "cpu" or not (is_gpu or must):
         return None, f"sampling: on the CPU, as sampling_device={wanted!r} says" if is_gpu else ""
     try:
-        graph, own = _require_form(device, workload.sampler, workload.topology, obstacle=obstacle)
-        first = workload.largest if isinstance(workload.largest, SampledBatch) else None
-        num_bytes = _needed_bytes(graph, first, _uniform(own).fanouts)
+        graph, cpu_sampler = _require_form(device, workload.sampler, workload.topology, obstacle=obstacle)
+        probe = workload.largest if isinstance(workload.largest, SampledBatch) else None
+        num_bytes = _needed_bytes(graph, probe, _uniform(cpu_sampler).fanouts)
         if not must:
             _require_worth(num_bytes, room_bytes, all_rows_bytes)
-        found = _placed(device, own, graph, first)
-        if not must and first is not None:
-            _require_speed(device, found, own, first, num_threads=workload.threads)
+        device_sampler = _placed(device, cpu_sampler, graph, probe)
+        if not must and probe is not None:
+            _require_speed(device, device_sampler, cpu_sampler, probe, num_threads=workload.threads)
     except _Refused as refused:
         if must:
             text = f"sampling_device='cuda': {refused}; or use sampling_device='cpu'"
@@ -117,23 +130,25 @@ def open_device_sampler(
             logger.warning("batches are sampled on the CPU: %s", refused)
         return None, f"sampling: on the CPU: {refused}"
     text = f"sampling: on {device.place}, with {format_bytes(num_bytes)} of edges and batches there"
-    return DeviceSampling(sampler=found, num_bytes=num_bytes), text
+    return DeviceSampling(sampler=device_sampler, num_bytes=num_bytes), text
 
 
 class _Refused(Exception):  # noqa: N818 - an error only if the user requested the device
     """The reason why batches are not sampled on a device."""
 
-    is_fault = False  # true if a feature failed that should work
+    is_fault = False  # True if the device failed, so that a warning is logged
 
 
 class _Failed(_Refused):
+    """The device failed, or sampled a wrong batch."""
+
     is_fault = True
 
 
 def _require_form(
     device: Device, sampler: AnySampler, topology: Topology | HeteroGraph, *, obstacle: str
 ) -> tuple[CscGraph, NeighborSampler | MergedBlockSampler]:
-    """Return the topology and the sampler if ``device`` supports them."""
+    """Return the topology and the CPU's sampler if ``device`` supports both; raise `_Refused` otherwise."""
     if isinstance(topology, HeteroGraph):
         raise _Refused("batches of several node types and relations are sampled on the CPU alone")
     if not device.is_asynchronous:
@@ -141,9 +156,9 @@ def _require_form(
     if obstacle:
         raise _Refused(obstacle)
     if isinstance(sampler, TemporalSampler):
-        raise _Refused("seeds that ask at a time are sampled on the CPU alone")
+        raise _Refused("seeds with query times are sampled on the CPU only")
     if not isinstance(sampler, NeighborSampler | MergedBlockSampler) or _uniform(sampler).weighted:
-        raise _Refused("of the samplers, 'neighbor' alone runs there")
+        raise _Refused("only sampler='neighbor' runs on a GPU")
     if not isinstance(topology, CscGraph):
         raise _Refused(
             "the edges are on the SSD: use topology='ram', or a memory_budget of more than twice the edges"
@@ -158,26 +173,31 @@ def _uniform(sampler: NeighborSampler | MergedBlockSampler) -> NeighborSampler:
 
 
 def _needed_bytes(graph: CscGraph, probe: SampledBatch | None, fanouts: tuple[int, ...]) -> int:
-    """Return the peak device memory of sampling. Pure."""
+    """Return the peak device memory of sampling, in bytes. Pure.
+
+    The peak is the sum of four terms: the topology and node map, `_BATCHES` finished batches, the temporary arrays of
+    all hops, and the temporary arrays of the largest hop.
+    """
     held = graph.indptr.nbytes + graph.indices.nbytes + _LABEL_BYTES * graph.num_nodes
     if probe is None:
         return held
     held += _BATCHES * _block_bytes(probe)
-    num_rows, most = probe.num_seeds, 0
+    num_rows, hop_bytes = probe.num_seeds, 0
     for fanout, block in zip(fanouts, reversed(probe.blocks), strict=True):
         room = room_of_hop(num_rows, fanout)
         num_edges = block.num_edges if room is None else room
-        most = max(most, _EDGE_BYTES * num_edges)
+        hop_bytes = max(hop_bytes, _EDGE_BYTES * num_edges)
         held += _KEPT_EDGE_BYTES * num_edges + _KEPT_ROW_BYTES * num_rows
         num_rows = min(num_rows + num_edges, graph.num_nodes)
-    return held + most + _KEPT_ROW_BYTES * num_rows
+    return held + hop_bytes + _KEPT_ROW_BYTES * num_rows
 
 
 def _require_worth(num_bytes: int, room_bytes: int, all_rows_bytes: int | None) -> None:
+    """Raise `_Refused` if sampling takes too much of the room for rows."""
     leaves_all = all_rows_bytes is not None and room_bytes - num_bytes >= all_rows_bytes
     if num_bytes > _MOST_OF_ROOM * room_bytes and not leaves_all:
         raise _Refused(
-            f"edges and batches would take {format_bytes(num_bytes)} there, more than {_MOST_OF_ROOM:.0%} of the "
+            f"edges and batches would take {format_bytes(num_bytes)} on the GPU, more than {_MOST_OF_ROOM:.0%} of the "
             f"{format_bytes(max(room_bytes, 0))} for rows"
         )
 
@@ -185,65 +205,69 @@ def _require_worth(num_bytes: int, room_bytes: int, all_rows_bytes: int | None) 
 def _placed(
     device: Device, sampler: NeighborSampler | MergedBlockSampler, graph: CscGraph, probe: SampledBatch | None
 ) -> DeviceSampler:
-    """Return the sampler of ``device``; it has sampled the same batch ``probe`` as ``sampler``."""
+    """Return a sampler on ``device``, after a check that it samples the same batch ``probe`` as ``sampler``."""
     try:
         from gloader.device.device_sampler import DeviceSampler  # imports Triton, which searches for a GPU
 
-        found = DeviceSampler(sampler, graph=upload_topology(graph, device.place), device=device)
-        is_same = probe is None or _is_same(found, probe)
+        placed = DeviceSampler(sampler, graph=upload_topology(graph, device.place), device=device)
+        is_same = probe is None or _is_same(placed, probe)
     except Exception as error:
         # A driver, a compiler or an allocator can raise any error, and the CPU needs none of them.
-        raise _Failed(f"it failed there with a first batch: {type(error).__name__}: {error}") from error
+        raise _Failed(f"the GPU failed on a first batch: {type(error).__name__}: {error}") from error
     if not is_same:
-        raise _Failed("a first batch was another one there: its driver or compiler is at fault")
-    return found
+        raise _Failed("the GPU sampled another first batch than the CPU: its driver or compiler is at fault")
+    return placed
 
 
 def _require_speed(
     device: Device,
-    there: DeviceSampler,
-    here: NeighborSampler | MergedBlockSampler,
+    device_sampler: DeviceSampler,
+    cpu_sampler: NeighborSampler | MergedBlockSampler,
     probe: SampledBatch,
     *,
     num_threads: int,
 ) -> None:
-    """Raise if the CPU threads together sample ``probe`` faster than ``device``, which runs one call after another."""
+    """Raise `_Refused` if the CPU threads together sample ``probe`` faster than ``device``.
+
+    The device runs one call after another, and the CPU ``num_threads`` calls at the same time.
+    """
     seeds = probe.nodes[: probe.num_seeds]
 
-    def seconds_there() -> float:
+    def device_seconds() -> float:
         with device.sampling():
             began = device.mark_computing()
-        there.sample(probe.id, seeds)
+        device_sampler.sample(probe.id, seeds)
         with device.sampling():
             ended = device.mark_computing()
         ended.wait()
         return ended.seconds_since(began)
 
-    def seconds_here() -> float:
+    def cpu_seconds() -> float:
         started = time.perf_counter()
-        here.sample(probe.id, seeds)
+        cpu_sampler.sample(probe.id, seeds)
         return (time.perf_counter() - started) / num_threads
 
     try:
-        there_s = min(seconds_there() for _ in range(_TRIALS))
+        device_s = min(device_seconds() for _ in range(_TRIALS))
     except Exception as error:
-        raise _Failed(f"it failed there with a batch: {type(error).__name__}: {error}") from error
-    here_s = min(seconds_here() for _ in range(_TRIALS))
-    if there_s > here_s:
+        raise _Failed(f"the GPU failed on a batch: {type(error).__name__}: {error}") from error
+    cpu_s = min(cpu_seconds() for _ in range(_TRIALS))
+    if device_s > cpu_s:
         raise _Refused(
-            f"a batch takes {1e3 * there_s:.1f} ms there, and {1e3 * here_s:.1f} ms here by {num_threads} threads"
+            f"a batch takes {1e3 * device_s:.1f} ms on the GPU, and {1e3 * cpu_s:.1f} ms on the CPU with "
+            f"{num_threads} threads"
         )
 
 
 def _is_same(sampler: DeviceSampler, probe: SampledBatch) -> bool:
-    """Return whether ``sampler`` reproduces the CPU's batch."""
+    """Return whether ``sampler`` reproduces the CPU's batch ``probe``."""
     from gloader.device.device_sampler import blocks_on_host
 
-    found = blocks_on_host(sampler.sample(probe.id, probe.nodes[: probe.num_seeds]))
-    return np.array_equal(found.nodes, probe.nodes) and all(
-        np.array_equal(mine, other)
-        for block, expected in zip(found.blocks, probe.blocks, strict=True)
-        for mine, other in zip(_arrays(block), _arrays(expected), strict=True)
+    batch = blocks_on_host(sampler.sample(probe.id, probe.nodes[: probe.num_seeds]))
+    return np.array_equal(batch.nodes, probe.nodes) and all(
+        np.array_equal(array, expected)
+        for block, probe_block in zip(batch.blocks, probe.blocks, strict=True)
+        for array, expected in zip(_arrays(block), _arrays(probe_block), strict=True)
     )
 
 
@@ -265,15 +289,16 @@ def open_device_tiers(
     tables: Sequence[DeviceTable],
     others: OtherDevices | None = None,
 ) -> tuple[DeviceTier, ...]:
-    """Open the device, and reserve memory there for the hottest rows; the ``others`` reserve the same rows.
+    """Open the device, and reserve its memory for the hottest rows; the ``others`` reserve memory for the same rows.
 
+    The steps: measure each device's room, open the device's sampler, choose the rows, and allocate their memory.
     `DeviceTier.fill` later copies the rows from host memory.
 
     Parameters
     ----------
     settings : the device, and the memory for its rows
     workload : the device's future work
-    tables : the feature rows of each node type with features
+    tables : the tables with features: node types first, then relations
     others : devices of other ranks for which this rank loads; defaults to none
 
     Returns
@@ -350,8 +375,8 @@ def sampling_obstacle(probe: AnyBatch | None, tables: Sequence[DeviceTable], *, 
     """
     if serves_ranks:
         return (
-            "one rank loads for all of this machine, and hands batches on in the host's memory: give each rank its own "
-            "loader with sharing='private'"
+            "one rank loads for all ranks of this machine, and passes batches on in host memory: give each rank its "
+            "own loader with sharing='private'"
         )
     if probe is not None and probe.links is not None:
         return "batches of links are sampled on the CPU alone"
@@ -384,7 +409,7 @@ def hold_rows(device: Device, plan: DeviceCachePlan, *, form: RowFormat, as_stor
     device : holds the rows
     plan : selects the rows
     form : the rows' storage format
-    as_stored : whether the host sends the other rows in their storage format, for the device to widen
+    as_stored : whether the host sends all other rows in their storage format, which the device widens to float32
     """
     tier = bare_tier(device, num_nodes=plan.num_nodes)
     if as_stored:
@@ -412,13 +437,13 @@ def bare_tier(device: Device, *, num_nodes: int) -> DeviceTier:
 def load_features(
     store: FeatureStore, tier: DeviceTier, *, others: OtherDevices | None = None, table: int = 0
 ) -> LoadedFeatures:
-    """Load all features; the device and all ``others`` read them in place, or none of them does.
+    """Load a table's features into memory; either all devices read them there in place, or none.
 
-    The rows in the device's memory are filled from the host's.
+    The device's own rows are then copied from host memory.
 
     Parameters
     ----------
-    store : the rows; is closed
+    store : the rows on the disk; closed after the load
     tier : the rows that the device holds
     others : devices of other ranks for which this rank loads; defaults to none
     table : the number of the rows' table
@@ -441,7 +466,7 @@ def with_features(tier: DeviceTier, rows: NDArray[Any], form: RowFormat) -> Devi
     Parameters
     ----------
     tier : the rows that the device holds
-    rows : (N, F) all rows in their storage format, in host memory, which is pinned
+    rows : (N, F) all rows in their storage format, in host memory; the call pins this memory
     form : the rows' storage format
     """
     if tier.cache is not None and tier.cache.plan.holds_all:

@@ -288,7 +288,7 @@ def test_seeds_that_are_nodes_may_ask_at_times_and_repeat(linked: LinkedGraph) -
     ("changes", "message"),
     [
         ({"times": np.arange(3)}, "time_strategy is 'none'"),
-        ({"time_strategy": "last"}, "needs the time at which each seed asks"),
+        ({"time_strategy": "last"}, "needs a query time for each seed"),
         ({"times": np.arange(2), "time_strategy": "last"}, "2 times for 3 seeds"),
         ({"times": np.arange(3.0), "time_strategy": "last"}, "times"),
         ({"times": np.arange(3), "time_strategy": "first"}, "time_strategy='first'"),

@@ -125,7 +125,10 @@ def test_auto_takes_who_samples_faster(gpu: Device, there_ms: float, threads: in
     assert (found is not None) == is_there
     assert asked is not None  # who asks for it gets it
     if not is_there:
-        assert text == "sampling: on the CPU: a batch takes 9.0 ms there, and 5.0 ms here by 4 threads"
+        assert (
+            text
+            == "sampling: on the CPU: a batch takes 9.0 ms on the GPU, and 5.0 ms on the CPU with 4 threads"
+        )
 
 
 @needs_triton
@@ -155,9 +158,9 @@ class _Paged:
     ("changed", "reason"),
     [
         ({"device": CpuDevice()}, "batches are computed on the CPU: compute on a GPU \\(device='cuda'\\)"),
-        ({"obstacle": RANKS}, "one rank loads for all of this machine.*: give each rank its own loader with sh"),
-        ({"spec": "weighted"}, "of the samplers, 'neighbor' alone runs there"),
-        ({"spec": "labor"}, "of the samplers, 'neighbor' alone runs there"),
+        ({"obstacle": RANKS}, "one rank loads for all ranks of this machine.*: give each rank its own loader with sh"),
+        ({"spec": "weighted"}, "only sampler='neighbor' runs on a GPU"),
+        ({"spec": "labor"}, "only sampler='neighbor' runs on a GPU"),
         ({"obstacle": LINKED}, "batches of links are sampled on the CPU a"),
         ({"obstacle": EDGES}, "the rows of edges are looked up by the "),
         ({"topology": _Paged()}, "the edges are on the SSD: use topology='ram', or a memory_budget of more than"),
@@ -181,12 +184,12 @@ def test_seeds_that_ask_at_a_time_are_sampled_here(gpu: Device) -> None:
     options: dict[str, Any] = {"room_bytes": 10**6, "all_rows_bytes": None}
     workload = _workload(make_temporal_sampler(graph, [2, 2]), _make()[1], graph)
     with pytest.raises(
-        ConfigError, match="sampling_device='cuda': seeds that ask at a time are sampled on the CPU alone;"
+        ConfigError, match="sampling_device='cuda': seeds with query times are sampled on the CPU only;"
     ):
         open_device_sampler("cuda", gpu, workload, **options)
     found, text = open_device_sampler("auto", gpu, workload, **options)
     assert found is None
-    assert text == "sampling: on the CPU: seeds that ask at a time are sampled on the CPU alone"
+    assert text == "sampling: on the CPU: seeds with query times are sampled on the CPU only"
 
 
 def test_without_triton_nothing_is_sampled_there(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,8 +211,8 @@ def test_a_device_that_fails_with_a_first_batch_is_not_asked_for_others(
     with caplog.at_level(logging.WARNING, "gloader"):
         found, text = _open("auto", gpu)
     assert found is None
-    assert text == "sampling: on the CPU: it failed there with a first batch: RuntimeError: no compiler"
-    assert "sampled on the CPU: it failed there" in caplog.text
+    assert text == "sampling: on the CPU: the GPU failed on a first batch: RuntimeError: no compiler"
+    assert "sampled on the CPU: the GPU failed" in caplog.text
     with pytest.raises(ConfigError, match="no compiler"):
         _open("cuda", gpu)
 
@@ -230,7 +233,7 @@ def test_a_device_that_fails_with_a_later_batch_is_not_asked_for_others(
     monkeypatch.setattr(sampling_kernels, "launch_pick", fail_later)
     found, text = _open("auto", gpu)
     assert found is None
-    assert text == "sampling: on the CPU: it failed there with a batch: RuntimeError: out of memory"
+    assert text == "sampling: on the CPU: the GPU failed on a batch: RuntimeError: out of memory"
 
 
 @needs_triton
@@ -239,7 +242,7 @@ def test_a_device_that_draws_otherwise_is_found_out(gpu: Device, caplog: pytest.
     probe = other.sample(BatchId(epoch=0, index=1), np.arange(8))
     with caplog.at_level(logging.WARNING, "gloader"):
         assert _open("auto", gpu, probe=probe)[0] is None
-    assert "a first batch was another one there" in caplog.text
+    assert "the GPU sampled another first batch than the CPU" in caplog.text
 
 
 @needs_triton

@@ -182,7 +182,7 @@ def test_a_rank_that_loads_for_others_samples_in_its_own_memory(
     monkeypatch.setattr(
         "gloader.pipeline.open.device_tier.open_device", lambda place: SmallDevice(free=60_000)
     )
-    with pytest.raises(ConfigError, match=r"one rank loads for all of this machine.*sharing='private'"):
+    with pytest.raises(ConfigError, match=r"one rank loads for all ranks of this machine.*sharing='private'"):
         open_device_tiers(
             DeviceSettings(sampling_device="cuda"), workload, tables=[TABLE], others=_OtherRanks()
         )
@@ -292,7 +292,7 @@ def test_half_of_a_device_is_taken_with_a_word_and_so_is_a_long_filling(
     _open(monkeypatch, SmallDevice(free=60_000), workload)
     half, filling = [record.getMessage() for record in caplog.records]
     assert half.startswith("device_cache='auto' without device_dry_run: rows may take ")
-    assert half.endswith(" of cpu, half of what is free")
+    assert half.endswith(" of cpu, half of its free memory")
     assert re.fullmatch(r"putting .* of rows onto cpu; about 0 s to go", filling)
 
 
