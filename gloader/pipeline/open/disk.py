@@ -1,7 +1,15 @@
 """A loader's files on the disk: feature rows, edges, and the folder for spilled data.
 
-`choose_edge_home` decides between edges in memory and edges on the SSD. `plan_edges` sets the number of batches per
-pass over the edges, and `open_sweeps` opens the readers of these passes.
+This is the first step of opening a loader (`gloader.pipeline.open.load_plan`). `choose_edge_home` decides between edges
+in memory and edges on the SSD, before any batch is sampled. `plan_edges` sets the number of batches per pass over the
+edges, after the first batches were measured. `open_sweeps` opens the readers of these passes.
+
+- A home is the place of the edges: memory ("ram"), the SSD with passes ("sweep"), or the SSD with reads of single
+  lists ("direct").
+- A pass, or sweep, reads all edges once, in file order, and draws hops of many batches.
+- A pack is one batch's feature rows, written to the disk ahead of the batch. Spilled data is packs, and the output of
+  passes.
+- Rates are the disk's requests and bytes per second. They are measured by probes, which are short trial reads.
 """
 
 from __future__ import annotations
@@ -56,18 +64,20 @@ if TYPE_CHECKING:
     from gloader.types import AnyBatch, BatchTypes, Block
 
 
-# Maximum open files per reader: the file, a ring, and its event descriptors.
+# Maximum number of open descriptors per reader: the file, an io_uring ring, and the ring's event descriptors.
 FILES_OF_A_READER: Final = 4
-FILES_OF_A_MIRRORED_FILE: Final = 3  # one for reading, one for writing, one for its marks
-_AS_PROBED: Final = ("auto", "uring")  # request methods that the probes may use
+# Open descriptors per file of a local copy of an object store: to read it, to write it, and for its record of pages.
+FILES_OF_A_MIRRORED_FILE: Final = 3
+# Request methods that the probes use too. Reads with other methods say nothing about the probes' rates.
+_AS_PROBED: Final = ("auto", "uring")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureFile:
     """The feature rows for a node type, or for a relation's edges."""
 
-    rows: FeatureRows
-    store: FeatureStore
+    rows: FeatureRows  # the table in the dataset
+    store: FeatureStore  # the table's open file
     is_of_edges: bool
 
 
@@ -88,7 +98,8 @@ class TableFiles:
     rates: IoRates
     known: KnownDisk | None = None  # set if a run is only planned
     edge_spill: SpillFolder | None = None  # folder for the output of edge passes; None without passes
-    learner: RateLearner | None = None  # learns rates from the run's reads, if they resemble a probe's
+    # Learns the rates from the run's reads too. None if these reads do not resemble the probes.
+    learner: RateLearner | None = None
 
     @property
     def stores(self) -> tuple[FeatureStore, ...]:
@@ -97,7 +108,7 @@ class TableFiles:
 
     @property
     def types(self) -> tuple[int, ...]:
-        """Each table's number, see `table_rows`."""
+        """Each table's number: node types first, then relations."""
         return tuple(table.rows.number for table in self.tables)
 
     @property
@@ -129,7 +140,7 @@ def open_files(
     settings : the loader's settings
     spill : the folder for packs, or None
     stack : closes the files
-    known : a recorded run's disks, for a plan only; with None the disks are measured
+    known : the disks of a recorded run that is only planned again; with None the disks are measured
     """
     tables = feature_rows(dataset, settings)
     # Rates come before the stores: a store reads through holes if that is cheaper at these rates.
@@ -140,7 +151,7 @@ def open_files(
         rates = known.rates
     if learner is not None:
         stack.callback(learner.close)
-    found = [
+    files = [
         FeatureFile(
             rows=rows,
             store=stack.enter_context(open_store(rows, settings.reading)),
@@ -148,11 +159,11 @@ def open_files(
         )
         for rows in tables
     ]
-    return TableFiles(tables=tuple(found), spill=spill, rates=rates, known=known, learner=learner)
+    return TableFiles(tables=tuple(files), spill=spill, rates=rates, known=known, learner=learner)
 
 
 def with_edge_spill(files: TableFiles, plan: MemoryPlan, stack: ExitStack) -> TableFiles:
-    """Return ``files`` with a folder for edge passes; packs cannot use its disk space."""
+    """Return ``files`` with a folder for the output of edge passes, whose disk space packs cannot use."""
     if files.spill is None or plan.sweeps is None:
         return files
     return replace(files, edge_spill=stack.enter_context(files.spill.split_off(plan.sweeps.spill_bytes)))
@@ -161,7 +172,7 @@ def with_edge_spill(files: TableFiles, plan: MemoryPlan, stack: ExitStack) -> Ta
 def open_edges(
     dataset: Dataset, types: BatchTypes, *, max_bytes: int, io: IoMode = "auto", times: bool = False
 ) -> AbstractContextManager[Topology | HeteroGraph]:
-    """Open the topology for batches of ``types``, per relation if batches name types; see `open_topology`."""
+    """Open the topology for batches of ``types``: per relation if batches name their types, else as one graph."""
     if types.are_named:
         return open_hetero_topology(dataset, max_bytes=max_bytes, io=io, times=times)
     return open_topology(dataset, max_bytes=max_bytes, io=io, times=times)
@@ -182,14 +193,17 @@ def _measured_rates(
 ) -> tuple[IoRates, RateLearner | None]:
     """Return the disks' rates, and their learner if the run reads with the probes' request method."""
     file, span = _largest_file(dataset, tables)
-    found = find_rates(file, None if spill is None else spill.path, span=span)
+    measured = find_rates(file, None if spill is None else spill.path, span=span)
     if dataset.mirrored is not None:
-        return dataset.mirrored.rates(found.rates), None
-    return found.rates, RateLearner(found) if settings.reading.io in _AS_PROBED else None
+        return dataset.mirrored.rates(measured.rates), None
+    return measured.rates, RateLearner(measured) if settings.reading.io in _AS_PROBED else None
 
 
 def _largest_file(dataset: Dataset, tables: Sequence[FeatureRows]) -> tuple[Path, tuple[int, int] | None]:
-    """Return the largest feature file, or else edge file, and its local byte range; it represents the disk."""
+    """Return the file whose reads represent the disk, and the byte range that is on this machine; None means all of it.
+
+    It is the largest feature file, or the largest edge file if there are no features.
+    """
     if tables:
         largest = max(tables, key=lambda rows: rows.held_bytes)
         return largest.features_path, None if largest.held is None else largest.held_span
@@ -207,10 +221,11 @@ SWEPT_SAMPLERS: Final = (
     MergedHeteroBlockSampler,
 )
 
-# The output of passes grows with the batches and not with the graph: a small graph gets disk for a few batches too.
+# Minimum disk space for the output of passes. The output grows with the batches and not with the graph: this is enough
+# for a few batches of a small graph.
 _LEAST_EDGE_BYTES: Final = 64 * 2**20
 
-# Minimum per table with several tables: a pack takes a page per batch, even if the batch misses few rows.
+# Minimum disk space for packs per table, with several tables. A pack takes at least a page per batch.
 _LEAST_TABLE_BYTES: Final = 4 * 2**20
 
 
@@ -266,8 +281,10 @@ def choose_edge_home(
 
     Raises
     ------
-    BudgetError, ConfigError
-        See `choose_home` and `require_offsets`.
+    BudgetError
+        The user requested edges in memory, and the budget is too small; or even the lists' offsets do not fit.
+    ConfigError
+        The user requested sweeps, which are impossible for this sampler or without a spill folder.
     """
     is_temporal = settings.sampling.is_temporal
     choice = choose_home(
@@ -323,19 +340,20 @@ def plan_edges(
 def sweep_demand(
     dataset: Dataset, settings: LoaderSettings, probe: Sequence[AnyBatch], *, num_batches: int | None
 ) -> SweepDemand | None:
-    """Return the demand of sweeps over the dataset's edges for batches like ``probe``.
+    """Return the memory and disk that sweeps need for batches like ``probe``.
 
     Parameters
     ----------
     dataset : the edges
     settings : the loader's settings
-    probe : a few batches; without batches the result is None
+    probe : the run's first batches; without batches the result is None
     num_batches : the run's number of batches; None if unknown
     """
     if not probe:
         return None
     spec, layout = settings.sampling.sampler, settings.sampling.layout
     names = ["indices", "edge_weight"] if reads_weights(spec) else ["indices"]
+    # A pass writes one or several words per edge: 1 if it draws edges by position, more if it reads full lists.
     words, is_merged = swept_words(spec), layout == "merged"
     tables = {relation: table for relation, table in dataset.edge_tables.items() if table.num_edges}
     nodes = _largest([_hop_nodes(dataset, batch, is_merged=is_merged) for batch in probe])
@@ -354,7 +372,7 @@ def sweep_demand(
         ),
         node_bytes=id_dtype(dataset.num_nodes).itemsize,
         hop_nodes=nodes,
-        # Each region is padded to a page.
+        # Each relation's output of a hop is padded to a page.
         hop_bytes=tuple(
             sum(
                 words * table.arrays["indices"].row_bytes * edges[relation][hop] + PAGE_BYTES
@@ -362,7 +380,7 @@ def sweep_demand(
             )
             for hop in range(len(nodes))
         ),
-        # A sampler of full lists reads at least two pages per list, and more of long lists.
+        # A drawn edge touches one page. A full list touches at least two pages, and more if it is long.
         touched_pages=num_edges if words == 1 else len(names) * (2 * sum(nodes) + num_edges),
         num_batches=num_batches,
         kept_bytes=_kept_bytes(dataset, settings),
@@ -381,7 +399,7 @@ def open_sweeps(
     rates: IoRates,
     stack: ExitStack,
 ) -> SweepTier | None:
-    """Open the reader for edge passes over ``dataset``; None if there are no passes.
+    """Open the readers for edge passes over ``dataset``; None if there are no passes.
 
     Parameters
     ----------
@@ -439,7 +457,10 @@ def _kept_bytes(dataset: Dataset, settings: LoaderSettings) -> int:
 
 
 def _hop_nodes(dataset: Dataset, batch: AnyBatch, *, is_merged: bool) -> list[int]:
-    """Return the number of waiting ids per hop: nodes that draw, plus all seen nodes if hops are merged. Pure."""
+    """Return the number of ids per hop that wait for a pass. Pure.
+
+    These are the nodes that draw in the hop. In a merged layout the hop's nodes so far wait too.
+    """
     seen = _seen_of_types(dataset, batch)
     if is_merged:
         seen = [[2 * after - before for before, after in pairwise([0, *counts])] for counts in seen]
@@ -447,20 +468,20 @@ def _hop_nodes(dataset: Dataset, batch: AnyBatch, *, is_merged: bool) -> list[in
 
 
 def _seen_of_types(dataset: Dataset, batch: AnyBatch) -> list[list[int]]:
-    """Return the number of seen nodes before each hop, per type. Pure."""
-    seen = []
+    """Return the number of the batch's nodes before each hop, as one list per type. Pure."""
+    counts_by_type = []
     for name, count in zip(dataset.node_types, batch.seed_counts, strict=True):
         counts = []
         for hop in reversed(batch.hops):
             counts.append(count)
-            found = (
+            num_sources = (
                 block.num_src
                 for (source, _, _), block in zip(dataset.relations, hop, strict=True)
                 if source == name
             )
-            count = next(found, count)  # noqa: PLW2901 - the nodes after the hop, before the next
-        seen.append(counts)
-    return seen
+            count = next(num_sources, count)  # noqa: PLW2901 - the nodes after the hop, before the next
+        counts_by_type.append(counts)
+    return counts_by_type
 
 
 def _hop_edges(blocks: Sequence[Block], *, is_merged: bool) -> list[int]:
@@ -470,5 +491,5 @@ def _hop_edges(blocks: Sequence[Block], *, is_merged: bool) -> list[int]:
 
 
 def _largest(hops: list[list[int]]) -> tuple[int, ...]:
-    """Return each hop's maximum, with a margin for larger later batches. Pure."""
+    """Return each hop's maximum over ``hops``, which has one list per batch, plus a margin for later batches. Pure."""
     return tuple(math.ceil(LARGER_THAN_PROBED * max(column)) for column in zip(*hops, strict=True))

@@ -1,7 +1,13 @@
-"""A run's first batches, made before anything is planned: their sizes, their times, and the run's demand.
+"""A run's first batches, which are sampled before the memory is planned, to measure their sizes and times.
 
-`Probe` holds the measurements. From these, `measure_demand` derives the memory that a run could use and the work in a
-step.
+This is a step of opening a loader (`gloader.pipeline.open.load_plan`). The edges are opened before it. From the
+batches, `measure_demand` derives a `Demand`: the memory that the run could use, and the work in a step. `plan_memory`
+then divides the memory budget.
+
+- A probe is the sampled first batches, with their time.
+- A large batch is `LARGER_THAN_PROBED` times the largest batch of the probe, as later batches may be larger.
+- A table is the feature rows of a node type or of a relation.
+- A swept run reads its edges by passes over the SSD, see `gloader.pipeline.edge_sweeps`.
 """
 
 from __future__ import annotations
@@ -60,31 +66,32 @@ if TYPE_CHECKING:
     from gloader.types import AnyBatch, AnySampler, AnySeeds, Fanouts, IdArray
 
 
-# Enough batches to measure their size, and no more: each waits for a cold disk before the run begins.
+# Number of first batches. They are enough to measure their size; each further batch would wait for a cold disk.
 _BATCHES: Final = 3
-# Seeds whose neighbours are counted, to find a batch that is larger than the first ones: a tenth of a second.
+# Maximum number of seeds whose in-edges are counted, to find a batch that is much larger than the first batches. The
+# count takes a tenth of a second.
 _COUNTED_SEEDS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """Epoch 0's first batches."""
+    """Epoch 0's first batches, and perhaps a later batch that is much larger."""
 
     batches: list[AnyBatch]
-    seconds: float  # time of one core for the fastest batch, without reads
+    seconds: float  # processor seconds of one core for the fastest batch, without reads
 
 
 def probe_one_by_one(
     sampler: AnySampler, order: AnyOrder, first: list[tuple[BatchId, AnySeeds]], *, threads: int
 ) -> Probe:
-    """Sample the first batches; a cold topology delays each batch.
+    """Sample the first batches one by one. Reads of a topology that is not yet in memory delay each batch.
 
     Parameters
     ----------
     sampler : samples the batches
     order : the seed order
-    first : the result of `first_seeds`
-    threads : sampling threads
+    first : addresses and seeds of the batches, from `first_seeds`
+    threads : number of sampling threads
     """
 
     def sample(batch_id: BatchId, seeds: Any) -> tuple[AnyBatch, float]:
@@ -113,7 +120,7 @@ def probe_in_passes(
     dataset : the edges
     sampler : makes the batches
     order : the seed order
-    first : the result of `first_seeds`
+    first : addresses and seeds of the batches, from `first_seeds`
     folder : receives the output of passes
     rates : the disks' rates
     io : the request method
@@ -145,7 +152,7 @@ def probe_in_passes(
         ]
         return _probe_of(batches, order)
 
-    # On a separate thread, Ctrl-C cannot come between the opening of a file and the line that keeps it.
+    # The work runs on a separate thread. So Ctrl-C cannot come between the opening of a file and its registration.
     return run_together([make], threads=1, name="gloader-probe", cancel=cancellation.set)[0]
 
 
@@ -154,32 +161,34 @@ def first_seeds(
 ) -> list[tuple[BatchId, AnySeeds]]:
     """Return the first batches' seeds, and a later batch's seeds if they draw many more edges.
 
-    Hubs, or a dense part of the graph, may make a later batch too large for the first batches' memory.
+    Nodes with very many edges, or a dense part of the graph, may make a later batch too large for the memory of the
+    first batches. So the first hop's edges are counted for a sample of the run's batches.
 
     Parameters
     ----------
-    order : the seeds
-    topology : the neighbours
+    order : each batch's seeds
+    topology : gives the nodes' in-degrees
     fanouts : neighbours drawn per node
-    epochs : the run's epochs; None if unknown
+    epochs : the run's number of epochs; None if unknown
     """
     count = order.num_batches
-    first = (BatchId(epoch=0, index=index) for index in range(min(_BATCHES, count)))
-    found = [(batch, order.seeds_of(batch)) for batch in first]
+    first_ids = (BatchId(epoch=0, index=index) for index in range(min(_BATCHES, count)))
+    first = [(batch, order.seeds_of(batch)) for batch in first_ids]
     total = count * (epochs or 1)
     # Seeds that are derived from rows take longer than the batch itself, so that only the first batches are made.
     if total <= _BATCHES or (isinstance(order, RowOrder) and order.expand is not None):
-        return found
-    looks = max(_COUNTED_SEEDS // order.batch_size, _BATCHES)
+        return first
+    max_counted = max(_COUNTED_SEEDS // order.batch_size, _BATCHES)
     # A short run counts all batches; a longer run counts some batches of the first epoch.
-    places = range(total) if total <= looks else range(0, count, -(-count // looks))
-    most, later = LARGER_THAN_PROBED * max(_num_drawn(topology, fanouts, seeds) for _, seeds in found), None
-    for batch in (BatchId(epoch=place // count, index=place % count) for place in places):
+    positions = range(total) if total <= max_counted else range(0, count, -(-count // max_counted))
+    largest = LARGER_THAN_PROBED * max(_num_drawn(topology, fanouts, seeds) for _, seeds in first)
+    later = None
+    for batch in (BatchId(epoch=position // count, index=position % count) for position in positions):
         seeds = order.seeds_of(batch)
         drawn = _num_drawn(topology, fanouts, seeds)
-        if drawn > most:
-            most, later = drawn, (batch, seeds)
-    return found if later is None else [*found, later]
+        if drawn > largest:
+            largest, later = drawn, (batch, seeds)
+    return first if later is None else [*first, later]
 
 
 def _num_drawn(topology: Topology | HeteroGraph, fanouts: Fanouts, seeds: AnySeeds) -> int:
@@ -195,14 +204,17 @@ def _num_drawn(topology: Topology | HeteroGraph, fanouts: Fanouts, seeds: AnySee
 
 
 def _timed(make: Callable[[], AnyBatch]) -> tuple[AnyBatch, float]:
-    began = time.thread_time()  # without waits for a core, or for a page that is not in memory yet
+    """Return the made batch, and the processor seconds of this thread."""
+    began = (
+        time.thread_time()
+    )  # this clock stops while the thread waits for a core or for a page from the disk
     batch = make()
     return batch, time.thread_time() - began
 
 
-def _probe_of(found: list[tuple[AnyBatch, float]], order: AnyOrder) -> Probe:
-    batches = [batch for batch, _ in found]
-    sampling = min((seconds for _, seconds in found), default=0.0)
+def _probe_of(timed_batches: list[tuple[AnyBatch, float]], order: AnyOrder) -> Probe:
+    batches = [batch for batch, _ in timed_batches]
+    sampling = min((seconds for _, seconds in timed_batches), default=0.0)
     return Probe(batches=batches, seconds=sampling + (_seed_seconds(order) if batches else 0.0))
 
 
@@ -215,13 +227,16 @@ def _seed_seconds(order: AnyOrder) -> float:
     return time.thread_time() - began
 
 
-# Copies of a batch's pass output while a thread makes the batch: the output and its lookup table.
+# Peak memory of a thread that makes a batch from a pass's output, as a multiple of the output's size. It covers the
+# output and its lookup table.
 _REPLAY_FACTOR: Final = 3
 
-# Topologies kept for each other rank until the rank returns them; their features lie in rings.
+# Number of batches whose nodes and blocks are lent to each other rank until the rank returns them. Their features are
+# counted as buffers instead.
 _LENT_TOPOLOGIES: Final = 5
 
-# Batches whose edge ids are on the host while the rest is on an asynchronous device: sent, waiting, and in computation.
+# Number of batches whose edge ids are on the host while the rest is on an asynchronous device: being sent, waiting, and
+# being computed.
 _ON_DEVICE: Final = BATCHES_AHEAD + 1
 
 
@@ -249,10 +264,10 @@ def measure_demand(
     """
     first, sampling = tiers[0], settings.sampling
     waiting = in_flight(settings, first, num_ranks) + (_ON_DEVICE if first.device.is_asynchronous else 0)
-    most = [max((count_rows(batch, number) for batch in work.probe), default=1) for number in files.types]
+    max_rows = [max((count_rows(batch, number) for batch in work.probe), default=1) for number in files.types]
     edges = math.ceil(LARGER_THAN_PROBED * max(map(_num_edges, work.probe), default=1))
     demands, step = [], []
-    for table, tier, most_rows in zip(files.tables, tiers, most, strict=False):
+    for table, tier, most_rows in zip(files.tables, tiers, max_rows, strict=False):
         # Plans and stores count distinct rows in file order.
         rows = [distinct_rows(batch, table.rows.number) for batch in work.probe]
         demands.append(_table_demand(table, tier, rows, settings, most_rows=most_rows))
@@ -261,7 +276,7 @@ def measure_demand(
         tables=tuple(demands),
         topology_bytes=work.topology.held_bytes,
         policy=settings.memory.policy,
-        batch_rows=_batch_rows(work) + _edge_rows(files, most),
+        batch_rows=_batch_rows(work) + _edge_rows(files, max_rows),
         batch_edges=edges,
         batches_in_flight=waiting + _LENT_TOPOLOGIES * (num_ranks - 1),
         sampler_threads=num_sampler_threads(settings, first),
@@ -308,6 +323,7 @@ def num_batches_of(settings: LoaderSettings, order: AnyOrder, num_ranks: int) ->
 def _table_demand(
     table: FeatureFile, tier: DeviceTier, batches: list[IdArray], settings: LoaderSettings, *, most_rows: int
 ) -> TableDemand:
+    """Return a table's memory demand; ``batches`` are the probe's distinct rows, ``most_rows`` counts repeats too."""
     store, num_nodes = table.store, table.rows.num_rows
     most = max(map(len, batches), default=1)
     return TableDemand(
@@ -325,6 +341,7 @@ def _table_demand(
 
 
 def _table_work(table: FeatureFile, tier: DeviceTier, batches: list[IdArray]) -> TableWork:
+    """Return a step's mean work on a table; ``batches`` are the probe's distinct rows."""
     store = table.store
     rows = sum(map(len, batches)) / max(len(batches), 1)
     pages = sum(num_pages(batch, row_bytes=store.row_bytes) for batch in batches) / max(len(batches), 1)
@@ -345,13 +362,13 @@ def _buffer_row_bytes(table: FeatureFile, tier: DeviceTier) -> int:
 def _batch_rows(work: Workload) -> int:
     """Return the number of nodes in a large batch, over all types."""
     most = max((sum(map(len, batch.node_arrays)) for batch in work.probe), default=1)
-    wanted = math.ceil(LARGER_THAN_PROBED * most)
-    return wanted if any(batch.may_repeat for batch in work.probe) else min(wanted, _num_nodes(work))
+    num_rows = math.ceil(LARGER_THAN_PROBED * most)
+    return num_rows if any(batch.may_repeat for batch in work.probe) else min(num_rows, _num_nodes(work))
 
 
-def _edge_rows(files: TableFiles, most: Sequence[int]) -> int:
-    """Return the number of edge feature rows in a large batch; ``most`` is each table's maximum."""
-    of_edges = (rows for table, rows in zip(files.tables, most, strict=True) if table.is_of_edges)
+def _edge_rows(files: TableFiles, max_rows: Sequence[int]) -> int:
+    """Return the number of edge feature rows in a large batch; ``max_rows`` is each table's maximum in the probe."""
+    of_edges = (rows for table, rows in zip(files.tables, max_rows, strict=True) if table.is_of_edges)
     return math.ceil(LARGER_THAN_PROBED * sum(of_edges))
 
 
@@ -367,14 +384,14 @@ def _map_bytes(sampling: SamplingSettings, work: Workload, edges: int) -> int:
     """Return a sampling thread's peak bytes for its node map."""
     graph = HeteroGraph.of(work.topology)
     sizes = [dict(zip(graph.node_types, map(len, batch.node_arrays), strict=True)) for batch in work.probe]
-    # Any edge of a batch may lead to any type.
-    found = {
+    # The map may have to hold every edge's source, and each may be of any type.
+    capacities = {
         name: math.ceil(LARGER_THAN_PROBED * max((size[name] for size in sizes), default=1)) + edges
         for name in graph.node_types
     }
     if sampling.is_temporal:
-        return sum(map(temporal_map_bytes, found.values()))
-    return hetero_map_bytes(sampling.sampler, graph, found)
+        return sum(map(temporal_map_bytes, capacities.values()))
+    return hetero_map_bytes(sampling.sampler, graph, capacities)
 
 
 def _seed_bytes(work: Workload) -> int:
@@ -388,8 +405,10 @@ def _hop_bytes(sampling: SamplingSettings, work: Workload, sweeps: SweepPlan | N
         return _REPLAY_FACTOR * sweeps.drawn_bytes
     spec = sampling.sampler
     if sampling.is_temporal:
-        found = [temporal_call_bytes(work.topology, batch, spec) for batch in work.probe]
+        num_bytes = [temporal_call_bytes(work.topology, batch, spec) for batch in work.probe]
     else:
         is_collective = isinstance(work.fanouts, CollectiveFanouts)
-        found = [call_bytes(spec, work.topology, batch, is_collective=is_collective) for batch in work.probe]
-    return math.ceil(LARGER_THAN_PROBED * max(found, default=0))
+        num_bytes = [
+            call_bytes(spec, work.topology, batch, is_collective=is_collective) for batch in work.probe
+        ]
+    return math.ceil(LARGER_THAN_PROBED * max(num_bytes, default=0))

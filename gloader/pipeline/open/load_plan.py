@@ -1,7 +1,14 @@
-"""The measured sizes of the first batches, and the memory plan made from them.
+"""The measured load of a loader, and the memory plan that is made from it.
 
-`plan_load` runs before any memory is held. If the budget is too small, `LoadPlanner` names a sufficient one.
-Relations that no seed reaches are reported once.
+A loader opens in these steps. `LoadRequest.measure` opens the files, chooses the edges' home, samples the first batches
+and opens the device; the result is a `MeasuredLoad`. `plan_tiers` divides the memory budget. If the plan fails as edges
+take too much memory, `LoadPlanner` measures again with less room for edges. `gloader.pipeline.open.tiers` then opens
+the parts of the plan. If the budget is too small, the error of `plan_load` names a sufficient budget.
+
+- A table is the feature rows of a node type or of a relation.
+- The edges' home is memory or the SSD. Their room is the part of the memory budget that they may take.
+- A probe is the first batches, sampled to measure their size.
+- A tier (`DeviceTier`) is the part of a table's rows that the device holds, or reads from host memory itself.
 """
 
 from __future__ import annotations
@@ -93,12 +100,12 @@ def tell_unreachable(graph: Topology | HeteroGraph, seeds: SeedPlan, *, num_hops
         return
     # Hops beyond the number of relations reach no further relation.
     lost = unreachable_relations(relations, seed_types, len(relations))
+    reachable = tuple(relation for relation in unreachable if relation not in lost)
     advice = (
         "messages go from source to destination, so that a relation that leads away from the seeds needs its reverse "
         "(gloader prepare --add-reverse)"
         if lost == unreachable
-        else f"one more number in --fanout (fanouts=), for one more hop, comes nearer to "
-        f"{_listed(tuple(one for one in unreachable if one not in lost))}"
+        else f"more numbers in --fanout (fanouts=), one for each hop, reach {_listed(reachable)}"
         + (f"; no number of hops reaches {_listed(lost)}, which needs its reverse" if lost else "")
     )
     hops = "1 hop" if num_hops == 1 else f"{num_hops} hops"
@@ -128,14 +135,15 @@ def _seed_types(graph: HeteroGraph, order: AnyOrder) -> tuple[str, ...]:
     )
 
 
+# Least and most bytes of memory for downloaded blocks. At 1 GB/s and 50 ms of latency, a tenth of the maximum is in
+# flight, and another tenth is being written.
 _LEAST_OF_BLOCKS: Final = 32 * 2**20
-# At 1 GB/s and 50 ms of latency, a tenth of this memory is in flight, and another tenth is being written.
 _MOST_OF_BLOCKS: Final = 512 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredLoad:
-    """The measured work of a loader; so far only edges are in memory."""
+    """The measured work of a loader, with its open files. Of the dataset, only edges are in memory so far."""
 
     work: Workload
     files: TableFiles
@@ -180,10 +188,10 @@ class LoadRequest:
         ----------
         stack : closes the files
         budget_bytes : memory budget
-        room_bytes : the budget's part for edges and link tables, in memory or read directly; None means all of it
+        room_bytes : the budget's part for edges and link tables; None means all of it
         others : the devices of the other ranks that the loader serves
-        probe : the first batches; with None they are made
-        tiers : the device's open tiers; with None they are opened
+        probe : the first batches; with None the call samples them
+        tiers : the device's open tiers; with None the call opens them
 
         Raises
         ------
@@ -277,6 +285,7 @@ def _workload(
     *,
     is_swept: bool,
 ) -> Workload:
+    """Return the device's future work, with the batches of ``probe``; with None the first batches are made here."""
     threads = settings.stages.sampler_threads
     sampler = sampler_for(topology, order, settings)
     fanouts = settings.sampling.fanouts
@@ -343,7 +352,7 @@ def _memory_of_blocks(budget_bytes: int) -> int:
     return min(max(budget_bytes // 8, _LEAST_OF_BLOCKS), _MOST_OF_BLOCKS)
 
 
-_LITTLE_BYTES: Final = 16 << 20  # less than any loader needs: the fixed parts are larger
+_LITTLE_BYTES: Final = 16 << 20  # first budget to try, in bytes; every loader's fixed parts need more
 
 
 class LoadPlanner:
@@ -365,18 +374,19 @@ class LoadPlanner:
 
         Parameters
         ----------
-        stack, budget_bytes, others : see `plan_load`
+        stack, budget_bytes, others : as in `plan_load`
 
         Raises
         ------
         BudgetError, ConfigError
-            See `plan_load`; the error names no sufficient budget.
+            As in `plan_load`, but the error names no sufficient budget.
         """
         room, tiers = budget_bytes, None
+        # Each turn either succeeds, or shrinks the edges' room. If less room cannot help, `less_room` raises.
         while True:
-            with ExitStack() as own:
+            with ExitStack() as attempt:
                 load = self._request.measure(
-                    own,
+                    attempt,
                     budget_bytes=budget_bytes,
                     room_bytes=room,
                     probe=self._probe,
@@ -390,10 +400,10 @@ class LoadPlanner:
                     )
                 except BudgetError as error:
                     room = less_room(error, load.home, load.demand, room_bytes=room)
-                    # The other ranks hold the agreed rows and agree only once.
+                    # The ranks of a machine agree on the devices' rows only once, so the tiers are used again.
                     tiers = None if others is None else load.tiers
                     continue
-                stack.enter_context(own.pop_all())
+                stack.enter_context(attempt.pop_all())
                 return load, plan
 
 
@@ -404,7 +414,7 @@ def plan_load(
 
     Parameters
     ----------
-    request : see `LoadPlanner`
+    request : the batches, and the ranks and machines that the loader serves
     stack : closes the files
     budget_bytes : memory budget
     others : the other ranks' devices; they agree once, for this budget only
@@ -419,8 +429,8 @@ def plan_load(
     planner = LoadPlanner(request)
 
     def attempt_alone(num_bytes: int) -> None:
-        with ExitStack() as own:
-            planner.plan(own, budget_bytes=num_bytes)
+        with ExitStack() as attempt:
+            planner.plan(attempt, budget_bytes=num_bytes)
 
     try:
         return planner.plan(stack, budget_bytes=budget_bytes, others=others)
@@ -440,14 +450,16 @@ def plan_tiers(
 
     Parameters
     ----------
-    demand, files, tiers : the measurements, see `MeasuredLoad`
+    demand, files, tiers : the fields of a `MeasuredLoad`
     settings : the loader's settings
     budget_bytes : memory budget
 
     Raises
     ------
-    BudgetError, ConfigError
-        See `plan_memory`.
+    BudgetError
+        The budget is too small.
+    ConfigError
+        A requested size is not allowed, see `plan_memory`.
     """
     memory, feature_bytes = settings.memory, demand.feature_bytes
     holds_all = all(tier.holds_all for tier in tiers)

@@ -1,7 +1,14 @@
 """A loader's tiers, which live as long as the loader: topology, sampler, feature sources, caches and buffers.
 
-`open_feature_tier` measures a few batches, divides the memory budget and opens the parts of the plan. `open_ssd` opens
-the parts that read features from the SSD: for each table a host cache, its planner and its reader.
+This is the last step of opening a loader. `open_feature_tier` first calls `plan_load`, which measures a few batches and
+divides the memory budget; then it opens the parts of the plan. `open_ssd` opens the parts that read features from the
+SSD: for each table a host cache, its planner and its reader.
+
+- A table is the feature rows of a node type or of a relation. Tables are numbered: node types first, then relations.
+- A `DeviceTier` is the part of a table's rows that the device holds, or reads from host memory itself.
+- A pack is one batch's missing rows, written to the disk ahead of the batch.
+- A static cache holds the same rows during the whole run. Other caches change their rows as planned.
+- The unplanned memory is the part of the budget that the plan leaves. The loader uses a share of it if it helps.
 """
 
 from __future__ import annotations
@@ -52,9 +59,9 @@ class SsdTable:
     """The parts that serve a table's features from the SSD."""
 
     store: FeatureStore
-    slots: SlotCache
-    planner: SuperbatchPlanner
-    retrieval: MissRetrieval
+    slots: SlotCache  # the host cache
+    planner: SuperbatchPlanner  # decides hits, misses and admissions
+    retrieval: MissRetrieval  # reads missing rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +74,7 @@ class FeatureTier:
     topology: Topology | HeteroGraph
     order: AnyOrder  # the batches of this rank, and their seeds
     sampler: AnySampler
-    types: tuple[int, ...]  # each table's number, see `table_rows`
+    types: tuple[int, ...]  # each table's number
     sources: tuple[FeatureSource, ...]  # all rows of each table
     ring: BufferRing
     device: Device
@@ -122,10 +129,10 @@ class FeatureTier:
         self.stack.close()
 
 
-# Threads that copy cache hits. More threads gain nothing while a model computes.
+# Maximum number of threads that copy cache hits. More threads gain nothing while a model computes.
 _COPY_THREADS: Final = 2
 
-# Shares of the disk are computed in millionths, so that they do not depend on its free space.
+# Unit of a table's share of the disk: shares are whole millionths, which do not depend on the free space.
 _WHOLE: Final = 10**6
 
 
@@ -166,7 +173,7 @@ def open_ssd(
         require_descriptors(FILES_OF_A_READER * len(files.tables) + MAX_FILES)
         buffers = pack_buffers(plan.pack_buffer_bytes)
         stack.callback(buffers.close)
-    found = []
+    opened = []
     for number, (table, tier) in enumerate(zip(files.tables, load.tiers, strict=False)):
         store, capacity = table.store, plan.cache_rows[number]
         held = NO_ROWS if tier.cache is None else tier.cache.plan.rows
@@ -190,7 +197,7 @@ def open_ssd(
             tier.fill(rows)
             # Static rows are read now; other rows are admitted when batches miss them.
             slots.fill(hot, rows)
-        found.append(
+        opened.append(
             SsdTable(
                 store=store,
                 slots=slots,
@@ -206,15 +213,15 @@ def open_ssd(
                 ),
             )
         )
-    return tuple(found)
+    return tuple(opened)
 
 
 def require_pack_folder(settings: LoaderSettings, *, has_folder: bool) -> None:
     """Raise BudgetError if packs were requested, and there is no folder for them."""
     if settings.reading.io_strategy == "packed" and not has_folder:
         raise BudgetError(
-            "io_strategy='packed' needs disk for packs, and there is no folder for them: give spill_budget bytes (0 "
-            "means none) and a spill_dir that is not in memory, or use io_strategy='auto'"
+            "io_strategy='packed' needs disk for packs, and there is no folder for them: set spill_budget to more than "
+            "0 bytes and spill_dir to a folder on a disk, or use io_strategy='auto'"
         )
 
 
@@ -239,9 +246,9 @@ def open_planner(
     plan : the memory plan
     settings : the loader's settings
     table : the table
-    hot : the rows of a static cache, see `static_rows`
+    hot : the rows of a static cache; empty for other caches
     held : the rows that the device holds
-    number : the table's number in ``plan``
+    number : the table's index in ``plan``
     """
     return make_planner(
         settings.memory.policy,
@@ -257,7 +264,10 @@ def open_planner(
 def static_rows(
     topology: Topology | HeteroGraph, table: FeatureFile, capacity: int, held: IdArray
 ) -> IdArray:
-    """Return the rows of a static host cache of ``table``, without the rows ``held`` by the device."""
+    """Return the rows (capacity,) of a static host cache: the rows whose nodes have the most out-edges.
+
+    The rows ``held`` by the device are left out.
+    """
     if table.is_of_edges:
         # Only batches show which edges are used: before the first batch, no edge is hotter than another.
         return np.setdiff1d(np.arange(capacity + len(held)), held)[:capacity]
@@ -269,7 +279,8 @@ def static_rows(
     return hottest_by_degree(degrees, capacity)
 
 
-# Number of one-row buffers if the device serves all rows: for gather, the queue, the sender thread, and one more.
+# Number of one-row buffers if the device serves all rows. They are for the gather, the queue, the sender thread, and
+# one batch more.
 _EMPTY_BUFFERS: Final = 4
 
 
@@ -360,11 +371,11 @@ def _facts(load: MeasuredLoad, plan: MemoryPlan, settings: LoaderSettings) -> Ti
 
 
 def _from_ssd(dataset: Dataset, settings: LoaderSettings) -> LoaderSettings:
-    """Return the settings for a dataset of which each machine stores a range of rows: features stay on the SSDs."""
+    """Return settings with features on the SSD. A machine that stores only a range of the rows needs them."""
     if settings.memory.features == "ram":
         raise ConfigError(
-            f"features='ram' would hold all rows, and {dataset.location} has a range of them; use features='ssd', or "
-            "prepare a copy with all rows: gloader prepare without --ranges"
+            f"features='ram' would hold all rows, but {dataset.location} stores only a range of them; use "
+            "features='ssd', or prepare a copy with all rows: gloader prepare without --ranges"
         )
     return replace(settings, memory=replace(settings.memory, features="ssd"))
 
@@ -393,7 +404,7 @@ def _join(
 def _settle_in_memory(
     files: TableFiles, tiers: tuple[DeviceTier, ...], stack: ExitStack, *, others: OtherDevices | None
 ) -> tuple[tuple[FeatureSource, ...], tuple[DeviceTier, ...]]:
-    """Load all rows into memory, and stop using the disk. The devices read the rows in place if all of them can."""
+    """Load all rows into memory, and stop using the disk. All devices read the rows in place, or none does."""
     sources: list[FeatureSource] = []
     settled: list[DeviceTier] = []
     for number, (store, tier) in enumerate(zip(files.stores, tiers, strict=False)):
@@ -427,9 +438,9 @@ def open_ring(
 
     Parameters
     ----------
-    demand, files, tiers : the measurements, see `MeasuredLoad`
+    demand, files, tiers : the fields of a `MeasuredLoad`
     plan : the memory plan
-    settings : the loader's settings; unless they fix the number of buffers, unplanned memory allows more of them
+    settings : the loader's settings; unless they fix the number of buffers, unplanned memory is used for further ones
     num_ranks : ranks that this loader serves
     """
     # Unplanned memory for further buffers, if the loop keeps batches.
