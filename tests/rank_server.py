@@ -69,14 +69,18 @@ class RankServer:
             self._write({"scenario": scenario, "world": world, "folder": folder, "args": args})
             pids = self._read()
             started = time.monotonic()
-            if killed:
-                while not all((Path(folder) / f"ready-{rank}").exists() for rank in range(world)):
+            try:
+                while killed and not all((Path(folder) / f"ready-{rank}").exists() for rank in range(world)):
                     assert time.monotonic() < started + timeout_s, "the ranks do not get ready"
                     time.sleep(POLL_S)
                 for rank in killed:
                     os.kill(pids[rank], signal_number)
-            self._write({"timeout_s": timeout_s})
-            ended = self._read()
+            except AssertionError:
+                timeout_s = 0.0  # the server kills them, and is ready for the next ones
+                raise
+            finally:
+                self._write({"timeout_s": timeout_s})
+                ended = self._read()
             return [_ended(Path(folder), rank, *how) for rank, how in enumerate(ended)]
 
     def _write(self, request: dict[str, Any]) -> None:
