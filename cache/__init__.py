@@ -1,4 +1,4 @@
-"""The feature rows' host cache: plans made from traces, and their executors. Import ``gloader.cache``."""
+"""Caches of feature rows, in host memory and on the GPU: plans and their executors. Import ``gloader.cache``."""
 
 if __name__ != "gloader.cache":
     raise ImportError("import this package as gloader.cache")
