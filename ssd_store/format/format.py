@@ -357,7 +357,9 @@ def _not_prepared(root: Path, *, is_there: bool) -> StoreOpenError:
         reason = f"there is nothing here; a dataset is made once: gloader prepare SOURCE {root}"
         return StoreOpenError(errno.ENOENT, reason, str(root))
     source = f"edges:{root}" if root.suffix in _TABLES else "SOURCE"
-    reason = f"this is not a folder, but a dataset is one; make one with: gloader prepare {source} {root.stem}-data"
+    reason = (
+        f"this is not a folder, but a dataset is one; make it once: gloader prepare {source} {root.stem}-data"
+    )
     return StoreOpenError(errno.ENOTDIR, reason, str(root))
 
 

@@ -88,7 +88,10 @@ def test_prepare_into_an_existing_folder_needs_overwrite(
             ["info", f"{__file__}.csv"],
             "there is nothing here; a dataset is made once: gloader prepare SOURCE",
         ),
-        (["info", __file__], "this is not a folder, but a dataset is one; make one with: gloader prepare SOURCE"),
+        (
+            ["info", __file__],
+            "this is not a folder, but a dataset is one; make it once: gloader prepare SOURCE",
+        ),
         (["verify", "/nowhere"], "there is nothing here"),
         (["train", "--dataset", "digits"], "'digits' is neither a folder nor a source"),
         (["train", "--dataset", DIGITS, "--device", "cuda:99"], "cuda:99"),

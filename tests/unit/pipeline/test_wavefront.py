@@ -62,7 +62,7 @@ def test_no_pass_is_made_beyond_the_last_batch() -> None:
 
 @pytest.mark.parametrize("size", [0, -1])
 def test_a_superbatch_of_nothing_is_refused(size: int) -> None:
-    with pytest.raises(ConfigError, match=f"a superbatch of {size} batches cannot be"):
+    with pytest.raises(ConfigError, match=f"a superbatch cannot have {size} batches"):
         _passes(size, 2, 5)
 
 

@@ -37,5 +37,5 @@ def test_the_sizes_double_from_the_first_one() -> None:
 
 
 def test_an_empty_superbatch_is_refused_at_once() -> None:
-    with pytest.raises(ConfigError, match="a superbatch of 0 batches"):
+    with pytest.raises(ConfigError, match="a superbatch cannot have 0 batches"):
         ramp(0)

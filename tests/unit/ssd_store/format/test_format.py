@@ -296,8 +296,8 @@ def test_paths_that_are_no_store(tmp_path):
     (tmp_path / "loop").symlink_to("loop")
     for name, message in (
         ("missing", "there is nothing here"),
-        ("file", "this is not a folder, but a dataset is one; make one with"),
-        ("fifo", "this is no folder"),
+        ("file", "this is not a folder, but a dataset is one; make it once"),
+        ("fifo", "this is not a folder"),
         ("loop", "form a loop"),
     ):
         with pytest.raises(StoreOpenError, match=message) as caught:

@@ -434,7 +434,7 @@ def test_commit_refuses_an_unfinished_array(tmp_path):
 
 def test_commit_refuses_an_array_that_was_given_up(tmp_path):
     with (
-        pytest.raises(StoreWriteError, match=r"arrays \['ids'\] were given up"),
+        pytest.raises(StoreWriteError, match=r"the writers of the arrays \['ids'\] failed"),
         NewDirectory(tmp_path / "s", manifest_name=STORE_MANIFEST) as directory,
     ):
         directory.array("ids", dtype="int64", shape=(4,)).abort()
