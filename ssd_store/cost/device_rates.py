@@ -331,9 +331,8 @@ class RateLearner:
         """
         known = remembered_profile(folder)
         device_lesson = LearntRates(lessons=(lesson,)).only(accesses).lessons[0]
-        if (
-            known is None or not device_lesson.known
-        ):  # the profile was removed during the run, or cannot be read
+        # A device that could not be measured has no profile. The run may have no lesson about this device.
+        if known is None or not device_lesson.known:
             return
         # Another process may have measured the device again since this run began.
         device_lesson = rebased(device_lesson, first_profile.faster_in(known))

@@ -504,7 +504,7 @@ class Fetcher:
         self._changed.notify_all()
 
     def _give_up_late(self) -> None:
-        """Fail, and so repeat, the requests whose time-out passed long ago; the store's client did not end them."""
+        """Count requests as failed, and repeat them, if the store's client should have ended them long ago."""
         limit = monotonic() - _LATE * self._timeout_s
         with self._changed.lock:
             late = [each for each in self._state.running if each.began is not None and each.began < limit]

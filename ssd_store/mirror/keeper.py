@@ -103,7 +103,7 @@ class Keeper:
         self._has_warned = False
 
     def add(self, file: MirroredFile, *, is_evictable: bool) -> None:
-        """Add a file whose blocks to keep. ``is_evictable`` is False if its blocks must always be stored."""
+        """Add a file. ``is_evictable`` is False if all of its blocks must stay on the disk."""
         if self.budget_bytes is None:
             file.share(0, file.num_blocks)
         with self._lock:

@@ -89,7 +89,7 @@ class ObjectStore(Protocol):
 
 # The expected rate of a store for one machine, in bytes per second. On S3, 6 to 20 Gb/s were measured.
 _LIKELY_BYTES_PER_S: Final = 1e9
-_BURST_S: Final = 0.25  # seconds of idle time whose unused amount a burst may use
+_BURST_S: Final = 0.25  # longest idle time, in seconds, that a burst may catch up
 _REQUESTS: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*req/s", re.IGNORECASE)
 _ALLOWED: Final = "bytes and requests a second, as in 500MB/s,3000req/s, or one of them"
 

@@ -105,7 +105,7 @@ class ReadLane:
     """Reads extents from files into callers' arrays. Thread-safe: callers take turns.
 
     Owns the bounce memory and a ring or threads until `close`; files stay with their owners. A forked child inherits
-    none of these, and creates its own at its first read.
+    none of these, and creates a new set at its first read.
 
     Rows always pass through the bounce memory, even if the caller's array is aligned: the bounce memory is registered
     with io_uring once, and pinning another array's pages at each read would cost as much as the copy.
