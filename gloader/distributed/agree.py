@@ -1,6 +1,13 @@
 """The start of a loader on several ranks: their membership, their GPUs, and their equal settings.
 
-The ranks of the process group exchange byte tensors by collectives, never pickles. Each rank must have its own GPU.
+`assemble` is the first step of opening such a loader, before any file is opened (`gloader.distributed.open`). Each rank
+writes a card, all ranks exchange their cards, and each rank checks the cards of all.
+
+- A rank is a process of torch's process group. A collective call is made by all ranks, and waits for all of them.
+- A team is the ranks of one machine that share a loader. The host is the team's first rank, which loads for the team.
+- A card is a rank's JSON record: its settings, its device, its machine, and the address where it would listen as host.
+- A part is the range of feature rows that a machine stores; other machines store the other ranges.
+- A rehearsed machine is a group of ranks that is named as a machine of its own, to try several machines on one.
 """
 
 from __future__ import annotations
@@ -26,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-# The size of DDP's first gradient bucket.
+# Bytes of the first message between devices: the size of DDP's first gradient bucket.
 _FIRST_BYTES: Final = 1 << 20
 
 
@@ -47,7 +54,7 @@ def collective_device() -> torch.device:
 
 
 def gpu_of(place: torch.device) -> str | None:
-    """Return a unique name of a GPU; None for the CPU, and for a missing GPU."""
+    """Return the unique id of a GPU; None for the CPU, and for a GPU that does not exist."""
     if place.type != "cuda" or not torch.cuda.is_available():
         return None
     index = place.index if ":" in str(place) else torch.cuda.current_device()
@@ -61,7 +68,7 @@ def require_own_gpus(gpus: Mapping[int, str | None], *, may_share: bool) -> None
 
     Parameters
     ----------
-    gpus : by rank, see `gpu_of`
+    gpus : each rank's GPU, as `gpu_of` returns it
     may_share : whether the user set the cache size on every rank; NCCL refuses shared GPUs in any case
     """
     if may_share and backend_of("cuda") != "nccl":
@@ -70,9 +77,9 @@ def require_own_gpus(gpus: Mapping[int, str | None], *, may_share: bool) -> None
     for rank, gpu in gpus.items():
         if gpu is not None and first.setdefault(gpu, rank) != rank:
             raise RankSettingsError(
-                f"ranks {first[gpu]} and {rank} are on one GPU ({gpu}); give each its own: start no more ranks than "
-                "there are GPUs, and show each rank all of them or one that no other sees (CUDA_VISIBLE_DEVICES). To "
-                "share one, start the process group with gloo, name the GPU on each rank ('cuda:0'), and give "
+                f"ranks {first[gpu]} and {rank} are on one GPU ({gpu}); give each rank its own GPU: start no more "
+                "ranks than GPUs, and set CUDA_VISIBLE_DEVICES to all GPUs, or to a different GPU on each rank. To share "
+                "a GPU, start the process group with gloo, name the GPU on each rank (device='cuda:0'), and give "
                 "device_cache as a size: 'auto' would count the same free memory twice"
             )
 
@@ -89,16 +96,17 @@ def connect(place: torch.device) -> None:
         torch.cuda.synchronize(place)
 
 
-# Two containers of one machine may have the same boot id and different networks: their ranks cannot connect.
+# Files whose inodes identify this process's network and its process numbers. Two containers of one machine may have the
+# same boot id and different networks: their ranks cannot connect.
 _NETWORK = "/proc/self/ns/net"
 _PROCESSES = "/proc/self/ns/pid"
 
-_ALL_SEEDS = "rank=0, world_size=1 where this rank is to take all of them"
+_ALL_SEEDS = "rank=0, world_size=1 if this rank should take all seeds"
 
-# Remedies for facts that no flag sets.
+# Remedies for unequal facts that no flag sets.
 _OWN_SEEDS = (
-    ": give every rank all seeds, of which it takes its part, or rank=0, world_size=1 where each has seeds "
-    "of its own"
+    ": pass all seeds on every rank, which takes its part of them, or pass rank=0, world_size=1 if each rank has "
+    "its own seeds"
 )
 _HOW_TO_MEND = {
     "num_seeds": _OWN_SEEDS,
@@ -110,13 +118,13 @@ _HOW_TO_MEND = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """The rank that a loader serves: its part of every step, and whether all ranks build the loader together."""
+    """A loader's rank, which determines its part of every step, and the ranks that build the loader together."""
 
     rank: int
     world_size: int
     is_collective: bool  # every rank of the process group builds this loader now
     is_shared: bool  # the ranks of a machine share one loader
-    is_assumed: bool = False  # no rank was given, and the process was the only one
+    is_assumed: bool = False  # the user gave no rank, and there was no other process
 
     def require_own_part(self) -> None:
         """Refuse to load all seeds in a process that has become one of several ranks.
@@ -131,8 +139,8 @@ class Membership:
         rank, world_size = _group()
         if self.is_assumed and world_size > 1:
             raise ConfigError(
-                f"rank {rank} of {world_size} would take all seeds, as every other rank: this loader was built before "
-                "the process group. Build it afterwards (with Lightning in train_dataloader()), or give "
+                f"rank {rank} of {world_size} would take all seeds, and so would every other rank: this loader was "
+                "built before the process group. Build it afterwards (with Lightning in train_dataloader()), or give "
                 f"{_ALL_SEEDS}"
             )
 
@@ -161,16 +169,16 @@ def find_membership(sharing: Sharing, rank: int | None, world_size: int | None) 
     is_assumed = rank is None and group[1] == 1
     if is_assumed:
         _require_no_launch()
-    own = group if rank is None or world_size is None else (rank, world_size)
-    is_collective = own == group and group[1] > 1
+    requested = group if rank is None or world_size is None else (rank, world_size)
+    is_collective = requested == group and group[1] > 1
     if sharing == "shared" and not is_collective:
         raise ConfigError(
-            f"sharing='shared' for rank {own[0]} of {own[1]}: start the process group first "
+            f"sharing='shared' for rank {requested[0]} of {requested[1]}: start the process group first "
             "(torch.distributed.init_process_group) and give no other rank and world_size, or use sharing='private'"
         )
     return Membership(
-        rank=own[0],
-        world_size=own[1],
+        rank=requested[0],
+        world_size=requested[1],
         is_collective=is_collective,
         is_shared=is_collective and sharing != "private",
         is_assumed=is_assumed,
@@ -217,11 +225,11 @@ class Team:
     """The ranks that share a loader, in ascending order; the first rank hosts it."""
 
     ranks: tuple[int, ...]
-    rank: int
+    rank: int  # this process's rank
     address: str  # the host's socket address
     token: str  # proves to the host that a rank belongs to its team
-    num_loaders: int  # loaders that share this host's memory, from several ranks or rehearsed machines
-    listener: Listener | None  # the host's listener
+    num_loaders: int  # loaders in this computer's memory, of several ranks or rehearsed machines
+    listener: Listener | None  # the host's listener; None on other ranks
     hosts: tuple[int, ...]  # the first rank of each machine, ascending
     machines: tuple[str, ...]  # distinct machine names, in the order of hosts
     parts: tuple[tuple[int, int] | None, ...]  # row range of each machine
@@ -250,7 +258,7 @@ def refuse(membership: Membership, error: BaseException) -> None:
 
 
 def assemble(membership: Membership, facts: Facts) -> Team:
-    """Agree with all ranks of the process group on the loader's settings; collective. Return this machine's ranks.
+    """Agree with all ranks of the process group on the loader's settings, and return this machine's team. Collective.
 
     Raises
     ------
@@ -266,8 +274,8 @@ def assemble(membership: Membership, facts: Facts) -> Team:
         # A rank that cannot load comes first: its other facts are missing.
         _require_able(cards)
         _require_equal(cards, "batches", "on every rank")
-        own = cards[membership.rank]
-        local = [card for card in cards if card["machine_id"] == own["machine_id"]]
+        own_card = cards[membership.rank]
+        local = [card for card in cards if card["machine_id"] == own_card["machine_id"]]
         if membership.is_shared:
             _require_equal(local, "machine", "on every rank of a machine")
         _meet_devices(cards, facts.place)
@@ -284,7 +292,7 @@ def assemble(membership: Membership, facts: Facts) -> Team:
         rank=membership.rank,
         address=host["address"],
         token=host["token"],
-        num_loaders=_count_loaders(cards, own, is_shared=membership.is_shared),
+        num_loaders=_count_loaders(cards, own_card, is_shared=membership.is_shared),
         listener=listener if host["rank"] == membership.rank else None,
         hosts=hosts,
         machines=distinct_names([cards[rank]["machine_name"] for rank in hosts], hosts),
@@ -301,14 +309,16 @@ def _first_ranks(cards: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
     return tuple(first.values())
 
 
-def _count_loaders(cards: Sequence[Mapping[str, Any]], own: Mapping[str, Any], *, is_shared: bool) -> int:
-    """Return the number of loaders that share the memory of this rank's host. Pure."""
-    here = [card for card in cards if card["host_id"] == own["host_id"]]
-    return len({card["machine_id"] for card in here}) if is_shared else len(here)
+def _count_loaders(
+    cards: Sequence[Mapping[str, Any]], own_card: Mapping[str, Any], *, is_shared: bool
+) -> int:
+    """Return the number of loaders in the memory of this rank's computer. Pure."""
+    neighbours = [card for card in cards if card["host_id"] == own_card["host_id"]]
+    return len({card["machine_id"] for card in neighbours}) if is_shared else len(neighbours)
 
 
 def _card_or_refusal(membership: Membership, facts: Facts, listener: Listener) -> dict[str, Any]:
-    """Return this rank's card; if that fails, report the reason to the other ranks and raise it."""
+    """Return this rank's card. If this fails, report the error to the other ranks, and raise it."""
     try:
         return _own_card(membership, facts, listener)
     except BaseException as error:
@@ -317,6 +327,7 @@ def _card_or_refusal(membership: Membership, facts: Facts, listener: Listener) -
 
 
 def _own_card(membership: Membership, facts: Facts, listener: Listener) -> dict[str, Any]:
+    """Return this rank's card. "error" is a text if the rank cannot load, as in `refuse`."""
     common = {"version": __version__, "sharing": membership.is_shared, "world_size": membership.world_size}
     return {
         "rank": membership.rank,
@@ -339,7 +350,7 @@ def _own_card(membership: Membership, facts: Facts, listener: Listener) -> dict[
 
 
 def _meet_devices(cards: Sequence[Mapping[str, Any]], place: torch.device) -> None:
-    """Exchange a message between the devices of all ranks; collective."""
+    """Check that no two ranks share a GPU, and exchange a message between all devices. Collective."""
     devices = {card["rank"]: card["device"] for card in cards}
     gpus = {rank: device["gpu"] for rank, device in devices.items()}
     require_own_gpus(gpus, may_share=all(device["is_cache_sized"] for device in devices.values()))
@@ -375,20 +386,19 @@ def is_gone(process: Mapping[str, Any]) -> bool:
 
     The result is False for a process on another machine or in another container.
     """
-    # A process number is valid only within one process namespace; rehearsed machines are not compared.
+    # A process number is valid only within one process namespace. Rehearsed machines count as different machines.
     if process["namespace"] != _inode(_PROCESSES) or process["machine"] != named_machine():
         return False
     owner = SpillOwner.parse(process["owner"])
     return owner.host == os.uname().nodename and owner.is_gone()
 
 
-def _gather_cards(own: dict[str, Any]) -> list[dict[str, Any]]:
-    cards = [json.loads(entry) for entry in gather_bytes(json.dumps(own, default=str).encode())]
+def _gather_cards(own_card: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return every rank's card, in rank order. Collective."""
+    cards = [json.loads(entry) for entry in gather_bytes(json.dumps(own_card, default=str).encode())]
     for rank, card in enumerate(cards):
         if not isinstance(card, dict) or card.get("rank") != rank:
-            raise RankError(
-                f"rank {rank} introduced itself as {card!r}; use one version of gloader on all ranks"
-            )
+            raise RankError(f"rank {rank} sent {card!r} as its card; use one version of gloader on all ranks")
     return cards
 
 
@@ -410,9 +420,9 @@ def gather_bytes(own: bytes) -> list[bytes]:
     # A collective needs tensors of one size: the sizes come first, then all bytes in tensors of the largest size.
     longest = max(int(size) for size in sizes)
     sent = torch.frombuffer(bytearray(own.ljust(longest)), dtype=torch.uint8).to(device)
-    found = [torch.empty_like(sent) for _ in range(count)]
-    distributed.all_gather(found, sent)
-    return [one.cpu().numpy().tobytes() for one in found]
+    received = [torch.empty_like(sent) for _ in range(count)]
+    distributed.all_gather(received, sent)
+    return [entry.cpu().numpy().tobytes() for entry in received]
 
 
 def require_equal(facts: Mapping[int, Mapping[str, Any]], where: str) -> None:
@@ -421,7 +431,7 @@ def require_equal(facts: Mapping[int, Mapping[str, Any]], where: str) -> None:
     Parameters
     ----------
     facts : by rank; JSON values by name
-    where : the end of the message: "it has to be the same on every rank"
+    where : the end of the message, such as "on every rank"
 
     Raises
     ------

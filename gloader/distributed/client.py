@@ -1,4 +1,13 @@
-"""The client: a rank without its own loader. It takes its batches from memory that the host shares."""
+"""The client: a rank without its own pipeline. It takes its batches from memory that the host shares.
+
+The host is the rank that loads for all ranks of its machine. `LoaderClient` is a client's end of the connection to the
+host. It receives messages only while a method waits; there is no receiving thread.
+
+- A segment is a buffer in shared memory, which the host fills and the client maps. Segments are numbered.
+- A run is a sequence of batches from one position on. Runs are numbered, so that messages of an old run are recognised.
+- A lease is the array that all views of a received segment hold. When the last view is freed, the client releases the
+  segment, and the host may fill it again.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +55,9 @@ if TYPE_CHECKING:
     from gloader.distributed.wire import Message, Received
     from gloader.types import BatchId
 
-_PING_S = 1.0  # waiting time after which the client pings the host
-_LEAVE_S = 4.0  # wait for the host's last message: less than the 5 s in which a failure must be reported
+_PING_S = 1.0  # seconds of waiting after which the client sends a `Ping`
+# Maximum seconds to wait for the host's answer to `Leave`: a failure must be reported within 5 s.
+_LEAVE_S = 4.0
 
 
 class LoaderClient:
@@ -59,7 +69,7 @@ class LoaderClient:
     ----------
     team : the ranks of this machine
     device : this rank's device; it answers the host's requests while the host opens the loader
-    stall_timeout_s : longest wait for a sign of life, in seconds; 0 means for ever
+    stall_timeout_s : maximum seconds without any message from the host; 0 means no limit
 
     Raises
     ------
@@ -79,11 +89,10 @@ class LoaderClient:
         self._host = team.ranks[0]
         self._device = device
         self._timeout_s = stall_timeout_s or None
-        self._segments: dict[int, NDArray[np.uint8]] = {}
+        self._segments: dict[int, NDArray[np.uint8]] = {}  # mapped memory, by number
         self._pinned: dict[int, Pinned | None] = {}  # by feature segment
         self._inbox: deque[HostBatch | RankError] = deque()
-        # Runs are numbered on both sides, so that messages of an old run are recognised.
-        self._run = 0
+        self._run = 0  # number of the present run
         self._started = 0  # the last run that the host began
         self._cancelled = 0  # the last run whose batches are no longer needed
         self._left = 0  # the last run without further batches
@@ -93,7 +102,7 @@ class LoaderClient:
         self._bye: RankError | None = None  # set if the host closed: no more messages will come
         self._does_consumer_wait = False
         self._is_closed = False
-        self._heard_at = time.monotonic()
+        self._heard_at = time.monotonic()  # seconds at the last message
         self._connection = Connection.to(team.address, timeout_s=CONNECT_S)
         try:
             self._connection.send(Hello(rank=team.rank, token=team.token))
@@ -127,7 +136,7 @@ class LoaderClient:
 
     @contextmanager
     def consumer_waits(self) -> Iterator[None]:
-        """Mark the time inside the block: the consumer itself waits for a batch, not a thread that reads ahead."""
+        """Mark the time in which the consumer waits for a batch; a wait of the sending thread is no such time."""
         self._does_consumer_wait = True
         try:
             yield
@@ -155,10 +164,10 @@ class LoaderClient:
         # Handle all received messages first: an urgent error may have arrived after batches.
         self.has_batch()
         self._wait_until(lambda: bool(self._inbox), batch_id, None)
-        found = self._inbox.popleft()
-        if isinstance(found, RankError):
-            raise found
-        return found
+        item = self._inbox.popleft()
+        if isinstance(item, RankError):
+            raise item
+        return item
 
     def cancel(self) -> None:
         """Request no more batches of the run, and end a wait for the next one. Idempotent."""
@@ -181,12 +190,12 @@ class LoaderClient:
         self._inbox.clear()
 
     def report_failure(self, error: BaseException) -> None:
-        """Notify the other ranks that this rank failed."""
+        """Tell the host, and so the other ranks, that this rank failed."""
         text = "; ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])])
         self._post(Failed(text=text))
 
     def close(self) -> None:
-        """Send a goodbye and close. Batches in use stay valid. Idempotent."""
+        """Send `Bye` and close. Batches in use stay valid. Idempotent."""
         if not self._is_closed:
             self._is_closed = True
             self._connection.post(Bye())
@@ -196,8 +205,11 @@ class LoaderClient:
                 self._unmap(number)
 
     def _await_welcome(self) -> Welcome:
+        """Answer the host's requests to this rank's device until the host sends its `Welcome`."""
         while True:
-            received = self._connection.receive(None)  # no limit for opening; the host's end is noticed
+            received = self._connection.receive(
+                None
+            )  # without a time limit; if the host ends, this raises EOFError
             if received is None:
                 continue
             if isinstance(received.message, ErrorReport):
@@ -205,26 +217,26 @@ class LoaderClient:
             if isinstance(received.message, Welcome):
                 return received.message
             try:
-                told = self._device.answer(received)
+                answer = self._device.answer(received)
             except BaseException as error:
                 self.report_failure(error)
                 raise
-            if told is None:
+            if answer is None:
                 self._handle(received)
             else:
-                # Posted: if the host is gone, its last message names the cause, and is received next.
-                self._post(told)
+                # `post` does not raise: if the host is gone, its last message names the cause, and is received next.
+                self._post(answer)
 
     def _wait_until(self, is_done: Callable[[], bool], batch: BatchId, patience_s: float | None) -> None:
         """Receive until ``is_done``, for at most ``patience_s`` (None means no limit); ping the host meanwhile."""
-        # Silence counts from here, because the consumer may have computed for minutes without receiving.
+        # The host's silence counts from now on: the consumer may have computed for minutes without receiving.
         began = self._heard_at = time.monotonic()
         while True:
             self._require_alive()
             if is_done():
                 return
-            if self._inbox and isinstance(found := self._inbox[0], RankError):
-                raise found
+            if self._inbox and isinstance(item := self._inbox[0], RankError):
+                raise item
             if self._bye is not None:
                 raise RankError(str(self._bye))
             if not self._receive(_PING_S):
@@ -254,8 +266,8 @@ class LoaderClient:
             raise ChannelClosedError("the loader is closed")
         if self._error is not None:
             # The host's last message is the cause; the closed connection is only its consequence.
-            told = [item for item in self._inbox if isinstance(item, RankError)]
-            raise told[0] if told else RankError(str(self._error))
+            reported = [item for item in self._inbox if isinstance(item, RankError)]
+            raise reported[0] if reported else RankError(str(self._error))
         if self._cancelled >= self._run:
             raise ChannelClosedError("this rank left the run")
 
@@ -264,7 +276,7 @@ class LoaderClient:
             self._error = RankError(f"rank {self._host} does not answer")  # later waits fail at once
             raise StallError(
                 f"rank {self._host}, which loads for this machine, has not answered for "
-                f"{format_seconds(silent_s)} while epoch {batch.epoch}, batch {batch.index} is waited for "
+                f"{format_seconds(silent_s)} during the wait for epoch {batch.epoch}, batch {batch.index} "
                 f"(stall_timeout_s is {self._timeout_s:g}; 0 waits for ever)"
             )
 
@@ -287,7 +299,7 @@ class LoaderClient:
         if received is None:
             return False
         self._heard_at = time.monotonic()
-        # A finalizer may have posted while the socket was full. Only this thread sends such messages later.
+        # A finalizer may have posted a message while the socket was full. Only this thread sends it later.
         self._connection.flush()
         self._handle(received)
         return True
@@ -310,6 +322,7 @@ class LoaderClient:
                 self._bye = RankError(f"rank {self._host}, which loads for this machine, closed its loader")
 
     def _fail(self, report: ErrorReport) -> None:
+        """Keep a reported error: for the loader, or in the inbox behind the batches that come before it."""
         error = _error_of(report)
         if report.run is None:
             self._error = error
@@ -332,9 +345,10 @@ class LoaderClient:
         self._segments.pop(number, None)
 
     def _take(self, batch: Batch) -> None:
+        """Put an arrived batch into the inbox, as views of its segments; drop it if it is from an old run."""
         features, topology = (self._lease(number) for number in batch.segments)
         if batch.run != self._run or self._left >= self._run:
-            return  # from a run that this rank left: dropping the leases returns the buffers
+            return  # this rank has left the batch's run; the dropped leases release the segments
         sampled, degrees = read_batch(batch.shape, topology, self._device.types, copies_ids=self._copies_ids)
         if any(batch.rows):
             self._pin_once(batch.segments[0])

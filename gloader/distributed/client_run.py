@@ -1,4 +1,9 @@
-"""A client's loader: its view of the host's tiers, and its runs' batches."""
+"""A client's loader: its view of the host's tiers, and its runs' batches.
+
+The host is the rank that loads for all ranks of its machine; the other ranks are its clients. On a client, `RemoteTier`
+replaces the opened tiers, and `ClientRun` replaces the pipeline. The client's device still holds rows, and the
+client's own thread sends batches to the device.
+"""
 
 from __future__ import annotations
 
@@ -46,11 +51,11 @@ class ClientRun:
     client : the connection to the host
     stream : this rank's batches
     labels : labels for the batches
-    tiers : this rank's device, with its rows per table
-    types : each table's node type number
+    tiers : for each table, the rows that this rank's device holds, or reads from host memory itself
+    types : the numbers of the tables: node types first, then relations
     timeline : records the work of every stage, or None
-    feedback : receives the figures of epochs
-    stall_timeout_s : maximum seconds of a transfer; 0 means no limit
+    feedback : receives the times of every step
+    stall_timeout_s : maximum seconds of a transfer to the device; 0 means no limit
     """
 
     def __init__(
@@ -132,7 +137,7 @@ class ClientRun:
         self._report(error)
 
     def _report(self, error: BaseException) -> None:
-        """Report this rank's failure to the others, once."""
+        """Report this rank's failure to the other ranks, once."""
         # A RankError is another rank's failure, which all ranks know already.
         if not self._has_reported and not isinstance(error, RankError | ChannelClosedError):
             self._has_reported = True
@@ -222,7 +227,7 @@ class RemoteTier:
 
     @cached_property
     def topology(self) -> Topology | HeteroGraph:
-        """The graph, for the few batches that are sampled here; the host holds it in memory."""
+        """The graph, read from the SSD for the few batches that this rank samples; the host has it in memory."""
         return self._stack.enter_context(open_edges(self._dataset, self._types, max_bytes=FEW_BYTES))
 
     @cached_property
@@ -252,7 +257,7 @@ class RemoteTier:
 
         Parameters
         ----------
-        stream, labels, timeline, feedback : see `ClientRun`
+        stream, labels, timeline, feedback : as in `ClientRun`
         """
         return ClientRun(
             self._client,

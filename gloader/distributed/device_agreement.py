@@ -1,4 +1,14 @@
-"""Agreement between a machine's ranks on the rows that all their devices hold and reach, while a loader opens."""
+"""Agreement between a machine's ranks, while a loader opens, on the rows that their devices hold and reach.
+
+The host is the rank that loads for all ranks of its machine; the other ranks are its clients. The host opens its device
+by `gloader.pipeline.open.device_tier`. At each step `PeerDevices` sends a request to every client, and
+`FollowerDevice` answers it on the client.
+
+- All devices hold the same rows, chosen by the host. The device with the least room decides their number.
+- A device reaches rows if it reads them in place, in host memory. The rows are then in a segment.
+- A segment is shared memory of two processes. Its descriptor is a file number that a message carries to the other one.
+- A table is the feature rows of a node type or of a relation.
+"""
 
 from __future__ import annotations
 
@@ -61,11 +71,11 @@ class PeerDevices:
 
     @contextmanager
     def trying_step(self, largest: AnyBatch | None) -> Iterator[list[int]]:
-        """Return a list of each device's room for cached rows, in bytes; the block adds this rank's room.
+        """Return a list of each device's room for rows, in bytes; the block adds this rank's room.
 
         Parameters
         ----------
-        largest : the batch of a trial step on every rank, or None
+        largest : the batch of a trial step on every rank; None skips the trial
 
         Raises
         ------
@@ -73,7 +83,7 @@ class PeerDevices:
             Another rank cannot open its device, failed in the step, or is gone.
         """
         self._answers.clear()
-        # All ranks try their step at the same time, this one too: requests go out first, and answers are read last.
+        # All ranks, with this one, try their step at the same time: requests are sent first, and answers read last.
         if largest is None:
             self._tell(TryStep(shape=None))
         else:
@@ -93,7 +103,7 @@ class PeerDevices:
         Parameters
         ----------
         plan : the rows; each rank reads them from its own copy of the dataset
-        as_stored : whether the host sends the other rows in their storage format, for the devices to widen
+        as_stored : whether the host sends all other rows in their storage format, which the devices widen to float32
         table : number of the table
 
         Raises
@@ -117,7 +127,7 @@ class PeerDevices:
 
     @contextmanager
     def sharing_features(self, device: Device, num_bytes: int, *, table: int) -> Iterator[SharedFeatures]:
-        """Share memory for features, which every device then reads in place; all devices do, or none does.
+        """Share memory for all features. Either all devices then read the features in place, or none.
 
         Parameters
         ----------
@@ -130,7 +140,7 @@ class PeerDevices:
         RankError
             Another rank is gone.
         """
-        # Without transfers to a device, the computing cores also gather rows into every rank's buffers.
+        # A CPU computes with gathered rows in its own buffers, so that it does not read shared features.
         if not device.is_asynchronous:
             shared = SharedFeatures()
             yield shared
@@ -156,13 +166,15 @@ class PeerDevices:
     def _room_of(self, rank: int) -> int:
         answer = _answer_of(rank, self._connections[rank])
         if answer.room is None:
-            raise _misunderstanding(rank, answer)
+            raise _wrong_answer(rank, answer)
         self._answers.append(answer)
         return answer.room
 
 
 class FollowerDevice:
-    """A client's device; follows the host's `PeerDevices`. For one thread; owns its tiers until `close`.
+    """A client's device, which answers the requests of the host's `PeerDevices`. Owns its tiers until `close`.
+
+    For one thread.
 
     Parameters
     ----------
@@ -208,12 +220,12 @@ class FollowerDevice:
         """
         if len(self._tiers) != len(self._tables):
             raise RankError(
-                "the rank that loads did not say what to hold; use one version of gloader on all ranks"
+                "the loading rank did not say which rows to hold; use one version of gloader on all ranks"
             )
         return tuple(self._tiers[table] for table in range(len(self._tables)))
 
     def answer(self, received: Received) -> Message | None:
-        """Execute a request of the host, and return the answer; None if the message is no request to a device.
+        """Execute the host's request, and return the answer; None if the message needs no answer.
 
         Raises
         ------
@@ -253,18 +265,18 @@ class FollowerDevice:
     def _table(self, number: int) -> FeatureRows:
         if not 0 <= number < len(self._tables):
             raise RankError(
-                f"the rank that loads asked for table {number} of {len(self._tables)}; use one dataset on all ranks"
+                f"the loading rank requested table {number} of {len(self._tables)}; use one dataset on all ranks"
             )
         return self._tables[number]
 
-    def _plan(self, asked: HoldRows, descriptor: int | None) -> DeviceCachePlan:
-        num_nodes = self._table(asked.table).num_rows
+    def _plan(self, request: HoldRows, descriptor: int | None) -> DeviceCachePlan:
+        num_nodes = self._table(request.table).num_rows
         if descriptor is None:
-            return whole_device_cache(num_nodes) if asked.count else no_device_cache(num_nodes)
+            return whole_device_cache(num_nodes) if request.count else no_device_cache(num_nodes)
         return DeviceCachePlan(
             num_nodes=num_nodes,
-            rows=take_segment(descriptor)[: 8 * asked.count].view(np.int64),
-            expected_hit_rate=asked.hit_rate,
+            rows=take_segment(descriptor)[: 8 * request.count].view(np.int64),
+            expected_hit_rate=request.hit_rate,
         )
 
     def _hold(self, number: int, plan: DeviceCachePlan, *, as_stored: bool) -> None:
@@ -292,7 +304,7 @@ class FollowerDevice:
 
 @contextmanager
 def _segment(num_bytes: int, *, is_touched: bool = True) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-    """Call `create_segment`, and return its result; the end of the block closes the descriptor."""
+    """Return a new segment's descriptor and memory (num_bytes,); the end of the block closes the descriptor."""
     descriptor, memory = create_segment(num_bytes, is_touched=is_touched)
     try:
         yield descriptor, memory
@@ -310,11 +322,11 @@ def _answer_of(rank: int, connection: Connection) -> Answer:
     if isinstance(answer, Failed):
         raise RankError(f"rank {rank} failed: {answer.text}")
     if not isinstance(answer, Answer):
-        raise _misunderstanding(rank, answer)
+        raise _wrong_answer(rank, answer)
     return answer
 
 
-def _misunderstanding(rank: int, answer: Message | None) -> RankError:
+def _wrong_answer(rank: int, answer: Message | None) -> RankError:
     return RankError(f"rank {rank} answered {answer!r}; use one version of gloader on all ranks")
 
 

@@ -1,6 +1,13 @@
-"""The host: the first rank of a machine, which loads for all ranks of the machine.
+"""The host: the first rank of a machine, which loads for all ranks of the machine. The other ranks are its clients.
 
-`HostRun` is the host's own part of a run.
+One pipeline gathers the batches of all ranks in turn. `LoaderHost` gives each batch to its rank: the host's own
+batches through a channel, and the clients' batches through shared memory (`gloader.distributed.peers`). It also listens
+to the clients' messages. `HostRun` is the host's own part of a run.
+
+- A run is a sequence of batches from one position on. It begins when every rank requests this position, and ends when
+  every rank has left it. Runs are numbered, and refused requests count too.
+- A peer is the host's view of a client; its outbox sends messages and batches.
+- To share batches is to give the gathered batches to their ranks.
 """
 
 from __future__ import annotations
@@ -37,9 +44,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("gloader")
 
-# Longest wait at the end of an epoch, if this rank may close then: other ranks may still compute on earlier batches.
+# Maximum seconds that the host waits for slower ranks before it leaves a run: they may still need their last batches.
 _WAIT_FOR_SLOWER_S = 60.0
-_LOOK_FOR_SIGNALS_S = 0.2  # between two tests for a Ctrl-C in that wait
+_LOOK_FOR_SIGNALS_S = 0.2  # seconds between two tests for a Ctrl-C in this wait
 
 
 class LoaderHost:
@@ -52,7 +59,7 @@ class LoaderHost:
     Parameters
     ----------
     team : the ranks of this machine
-    stall_timeout_s : longest wait of a rank for another one to begin, in seconds; 0 means for ever
+    stall_timeout_s : maximum seconds that a rank waits for another rank to begin a run; 0 means for ever
 
     Raises
     ------
@@ -70,15 +77,15 @@ class LoaderHost:
         self._run: PipelineRun | None = None
         self._runs = 0  # number of the last run, begun or refused
         self._is_taking_part = False  # this rank takes batches of the present run
-        self._error: BaseException | None = None  # a rank is gone: the loader is unusable
-        self._is_broken = False  # a rank ended without a goodbye
+        self._error: BaseException | None = None  # set if a rank is gone, so that the loader is unusable
+        self._is_broken = False  # a rank ended without a `Bye` message
         self._is_closed = False
-        self._is_sharing = False  # the run's batches are being handed over
-        self._ending = threading.Lock()
+        self._is_sharing = False  # the sharing thread runs
+        self._ending = threading.Lock()  # held while a run is ended
         # A pair of sockets wakes the listening thread out of its `select` when the host closes.
         self._wake, self._woken = socket.socketpair()
         self._thread = threading.Thread(target=self._listen, name="gloader-ranks", daemon=True)
-        self._has_begun = False
+        self._has_begun = False  # the listening thread has been started
 
     def refuse(self, error: BaseException) -> None:
         """Report to the other ranks that this rank cannot load, and close."""
@@ -93,7 +100,7 @@ class LoaderHost:
         return PeerDevices(self._connections)
 
     def welcome(self, tier: FeatureTier) -> None:
-        """Send the other ranks the facts of ``tier``, which serves them too, and start to listen to them."""
+        """Send the plan and the explanation of ``tier`` to the other ranks, and start the listening thread."""
         rings = [tier.ring]
         for rank, connection in self._connections.items():
             ring = tier.ring
@@ -107,7 +114,7 @@ class LoaderHost:
             self._thread.start()
             self._has_begun = True
 
-    # --- the seam of `PipelineRun`: called by the run under way
+    # --- called by the current run, see `gloader.pipeline.run.MachineRanks`
 
     @property
     def ranks(self) -> Sequence[int]:
@@ -116,7 +123,7 @@ class LoaderHost:
 
     @property
     def ring(self) -> InterleavedRings:
-        """The buffers for the batches of all ranks, which take turns."""
+        """The buffers for the batches of all ranks in turn."""
         if self._ring is None:
             raise RankError("the loader of this machine was not opened")
         return self._ring
@@ -135,7 +142,7 @@ class LoaderHost:
         return StageThread(name="gloader-share", run=lambda: self._share(gathered, own, failures))
 
     def fail(self, error: BaseException) -> None:
-        """Notify the other ranks that the run ended with ``error``."""
+        """Tell the other ranks that the run ended with ``error``."""
         for peer in self._peers:
             peer.outbox.tell(report_of(error, self._ranks[0], run=self._runs, now=True))
 
@@ -147,11 +154,11 @@ class LoaderHost:
         return RankError(f"rank {self._ranks[turn]} does not take its batches, and all wait for it: {error}")
 
     def watch(self, watchdog: Watchdog) -> None:
-        """Let ``watchdog`` see the waits of the other ranks."""
+        """Report the other ranks' waits to ``watchdog``."""
         for peer in self._peers:
             peer.watch(watchdog)
 
-    # --- the loader's side: called by the consumer's thread
+    # --- called by the consumer's thread
 
     def begin(self, position: BatchId, start: Callable[[], PipelineRun]) -> PipelineRun:
         """Wait until every rank requests ``position``, then ``start`` the run and return it.
@@ -165,7 +172,7 @@ class LoaderHost:
         """
         with self._changed.lock:
             self._is_taking_part = False
-        number = self._runs + 1  # all ranks count alike, so refused runs are numbered too
+        number = self._runs + 1  # each rank counts its requests, so that refused requests are numbered too
         self._changed.when(
             lambda: self._error is not None or all(peer.begins == number for peer in self._peers),
             lambda: self._require_all(number, position),
@@ -200,7 +207,7 @@ class LoaderHost:
             run.fail(error)
 
     def wait_for_slower_ranks(self, num_taken: int) -> None:
-        """Wait until every rank has been sent as many batches as this rank took, for a limited time."""
+        """Wait, for a limited time, until every rank has been sent at least ``num_taken`` batches."""
         deadline = time.monotonic() + min(_WAIT_FOR_SLOWER_S, self._timeout_s or _WAIT_FOR_SLOWER_S)
 
         def is_over() -> bool:
@@ -212,7 +219,7 @@ class LoaderHost:
                 return
 
     def close(self) -> bool:
-        """End the run, send a goodbye and join the thread; return whether every thread ended. Idempotent."""
+        """End the run, send `Bye` and join the listening thread; return whether every thread ended. Idempotent."""
         with self._changed.lock:
             if self._is_closed:
                 return True
@@ -223,7 +230,7 @@ class LoaderHost:
         self._wake.send(b".")
         if self._has_begun:
             self._thread.join()
-        # Only after the end of the listening thread, which selects on these sockets.
+        # The sockets are closed after the listening thread has ended, as it selects on them.
         for peer in self._peers:
             peer.outbox.close()
         for connection in self._connections.values():
@@ -251,7 +258,7 @@ class LoaderHost:
         """Raise, and notify the other ranks, unless every rank begins run ``number`` at ``position``."""
         self._require_alive()
         late = [peer.outbox.rank for peer in self._peers if peer.begins != number]
-        error = _late(late, self._timeout_s) if late else self._refusal(position)
+        error = _late(late, self._timeout_s) if late else self._position_error(position)
         if error is None:
             return
         for peer in self._peers:
@@ -264,7 +271,8 @@ class LoaderHost:
         if self._error is not None:
             raise RankError(str(self._error)) from self._error
 
-    def _refusal(self, position: BatchId) -> StateError | None:
+    def _position_error(self, position: BatchId) -> StateError | None:
+        """Return an error if a rank begins at another position; None if all begin at ``position``."""
         for peer in self._peers:
             if peer.position != position:
                 return StateError(
@@ -294,15 +302,16 @@ class LoaderHost:
                 self._is_sharing = False
                 self._changed.notify_all()
 
-    def _hand_over(self, host: HostBatch, turn: int, own: Channel[HostBatch]) -> None:
+    def _hand_over(self, batch: HostBatch, turn: int, own: Channel[HostBatch]) -> None:
+        """Give ``batch`` to the rank with index ``turn``; 0 is this rank."""
         if turn == 0:
             if self._is_taking_part:
                 with suppress(ChannelClosedError):  # this rank has just left
-                    own.put(host)
+                    own.put(batch)
             return
         peer = self._peers[turn - 1]
         try:
-            peer.deliver(host)
+            peer.deliver(batch)
         except EOFError as error:
             raise self._lost(peer) from error
         with self._changed.lock:
@@ -330,8 +339,10 @@ class LoaderHost:
         except EOFError:
             self._gone(peer, self._lost(peer))
             return False
-        except Exception as error:  # noqa: BLE001 - a rank that cannot be understood is lost, and must be heard of
-            self._gone(peer, RankError(f"rank {peer.outbox.rank} cannot be understood: {error!r}"))
+        except Exception as error:  # noqa: BLE001 - whatever fails here, the other ranks must learn of it
+            self._gone(
+                peer, RankError(f"the message of rank {peer.outbox.rank} cannot be handled: {error!r}")
+            )
             return False
         return not peer.has_closed
 
@@ -364,7 +375,10 @@ class LoaderHost:
             peer.note_wait(BatchId(epoch=ping.epoch, index=ping.index), num_received=ping.received)
 
     def _gone(self, peer: Peer, error: RankError) -> None:
-        """Give up a rank. The other ranks fail too, unless this rank sent a goodbye."""
+        """Give up a client. All other ranks fail with ``error``, unless the client has closed its loader.
+
+        After a normal close the current run continues, and `begin` raises ``error`` for the next run.
+        """
         if self._is_closed:
             return
         is_needed = not peer.has_closed
@@ -389,15 +403,15 @@ class LoaderHost:
 
     def _lost(self, peer: Peer) -> RankError:
         return RankError(
-            f"rank {peer.outbox.rank} ended without closing its loader; all ranks of rank {self._ranks[0]}'s machine "
-            "stop, start them again from the last checkpoint"
+            f"rank {peer.outbox.rank} ended without closing its loader; all ranks on the machine of rank "
+            f"{self._ranks[0]} stop: start them again from the last checkpoint"
         )
 
 
 def _late(ranks: list[int], timeout_s: float | None) -> RankError:
-    who = ", ".join(map(str, ranks))
+    names = ", ".join(map(str, ranks))
     return RankError(
-        f"rank {who} did not begin to iterate within {timeout_s:g} s of the others; iterate on all ranks, or raise "
+        f"rank {names} did not begin to iterate within {timeout_s:g} s of the others; iterate on all ranks, or raise "
         "stall_timeout_s"
     )
 
@@ -430,7 +444,7 @@ class HostRun:
         if not self._has_left:
             self._has_left = True
             consumer = self.consumer
-            # This rank may be ahead at the end of an epoch: if it closed now, the others would lose their last batches.
+            # At the end of an epoch this rank may be ahead. If it left and closed now, other ranks would lose batches.
             if consumer.num_taken and (not consumer.has_next() or consumer.next_id.index == 0):
                 self._host.wait_for_slower_ranks(consumer.num_taken)
             self._host.leave()

@@ -1,6 +1,13 @@
 """The parts behind a rank's loader: its own tiers, or the tiers that its machine's ranks share.
 
-`LoaderParts` is closed by `close`, by the garbage collector, or at the end of the process.
+`open_for_rank` opens a loader in three steps. First all ranks agree on their settings (`assemble`). Then the host opens
+its tiers and the clients connect to it; without a shared loader, each rank opens its own tiers. Last, the host sends
+its plan to the clients.
+
+- A rank is a process of torch's process group. A team is the ranks of one machine that share a loader.
+- The host is a team's first rank, which loads for the team. The other ranks are its clients.
+- A tier is the opened parts of a loader: topology, sampler, caches and buffers.
+- In an exchange, machines send each other missing feature rows. A part is the range of rows that a machine stores.
 """
 
 from __future__ import annotations
@@ -38,7 +45,7 @@ if TYPE_CHECKING:
     from gloader.pipeline.seeds import SeedPlan
 
 
-_CLOSER = "gloader-close"
+_CLOSER = "gloader-close"  # name of a thread that closes a loader
 
 
 class LoaderParts:
@@ -102,7 +109,7 @@ class LoaderParts:
 
 @contextmanager
 def telling_others(membership: Membership) -> Iterator[None]:
-    """If the block, which builds the loader, fails, notify the other ranks, which wait for this rank in `assemble`."""
+    """Report an error of the block to the other ranks. The block builds the loader; they wait in `assemble`."""
     try:
         yield
     except BaseException as error:
@@ -182,7 +189,7 @@ def open_for_rank(
 
 @contextmanager
 def _telling_machines(machines: LaunchMachines | None) -> Iterator[None]:
-    """If the block, which opens this machine's loader, fails, notify the other machines, which wait for it."""
+    """Report an error of the block to the other machines. The block opens this machine's loader; they wait for it."""
     try:
         yield
     except BaseException as error:
@@ -208,14 +215,16 @@ def _machines_of(
     ]
     require_all_rows(parts, team.machines)
     if ranges is not None and (mode == "never" or not membership.is_shared):
-        why = "exchange='never'" if mode == "never" else "sharing='private'"
+        setting = "exchange='never'" if mode == "never" else "sharing='private'"
         raise ConfigError(
-            f"{dataset.location} has a range of the rows alone, and {why} brings none from other machines; leave it out"
+            f"{dataset.location} stores only a range of the rows, and {setting} forbids rows from other machines; "
+            f"leave {setting} out"
         )
     if len(team.hosts) == 1 or mode == "never" or not membership.is_shared or team.rank not in team.hosts:
         return None
-    known = [part for part in parts if part is not None]
-    order = hosts_by_part(known) if known else tuple(range(len(team.hosts)))
+    stored_parts = [part for part in parts if part is not None]
+    # Machines are ordered by their row ranges, or else by their first ranks.
+    order = hosts_by_part(stored_parts) if stored_parts else tuple(range(len(team.hosts)))
     hosts = tuple(team.hosts[number] for number in order)
     launch = Launch(
         hosts=hosts,
@@ -223,7 +232,7 @@ def _machines_of(
         rank=team.rank,
         key=team.launch,
         mode=mode,
-        parts=tuple(known[number] for number in order) if known else (),
+        parts=tuple(stored_parts[number] for number in order) if stored_parts else (),
         timeout_s=settings.stages.stall_timeout_s,
         verify=settings.reading.verify != "off",
     )
@@ -231,7 +240,7 @@ def _machines_of(
 
 
 def _facts(dataset: Dataset, seeds: SeedPlan, settings: LoaderSettings) -> Facts:
-    """Return the facts that must be equal on every rank. Threads may differ: the loading rank's setting applies."""
+    """Return the settings that must be equal on every rank. Thread numbers may differ: the host's setting counts."""
     order, links = seeds.order, seeds.links
     kind = "HeteroLoader" if seeds.types.are_named else "Loader"
     batches = {

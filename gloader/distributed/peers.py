@@ -1,4 +1,12 @@
-"""The host's view of the other ranks on its machine: their connections, their batches, and their waits."""
+"""The host's view of the other ranks on its machine: their connections, their batches, and their waits.
+
+The host is the rank that loads for all ranks of its machine; the other ranks are its clients.
+
+- A segment is a buffer in shared memory, which the host fills and a client maps. Segments are numbered.
+- A sent batch takes two segments: its feature rows, and its topology (nodes, blocks, links). Both are lent until the
+  client releases them.
+- A `BufferRing` reuses the segments. A table is the feature rows of a node type or of a relation.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +37,9 @@ if TYPE_CHECKING:
     from gloader.pipeline.gather import HostBatch
     from gloader.types import BatchId
 
-_HELLO_S: Final = 1.0  # maximum wait for a new connection's greeting; other connections wait behind it
-# The ring of topologies needs no bound: a topology lives as long as its batch's features, which are bounded.
+# Maximum seconds to wait for the `Hello` of a new connection. Other connections wait during this time.
+_HELLO_S: Final = 1.0
+# Bound of the ring of topologies, in bytes: none. A topology lives as long as its batch's features, which are bounded.
 _UNBOUNDED: Final = 2**62
 _WORD: Final = RowForm(dim=1)  # topologies are measured in words of 4 bytes
 
@@ -43,36 +52,36 @@ def accept_all(team: Team) -> dict[int, Connection]:
     RankError
         A rank did not connect.
     """
-    found: dict[int, Connection] = {}
+    connections: dict[int, Connection] = {}
     deadline = time.monotonic() + CONNECT_S
     try:
-        while len(found) + 1 < len(team.ranks) and time.monotonic() < deadline:
+        while len(connections) + 1 < len(team.ranks) and time.monotonic() < deadline:
             connection = team.listener.accept(deadline - time.monotonic()) if team.listener else None
             if connection is None:
                 continue
-            rank = _introduced(connection, team.token)
+            rank = _rank_of(connection, team.token)
             # Any process of this user may connect. Only the team's ranks have the token, and each connects once.
-            if rank is None or rank not in team.ranks[1:] or rank in found:
+            if rank is None or rank not in team.ranks[1:] or rank in connections:
                 connection.close()
             else:
-                found[rank] = connection
-        _require_all(team.ranks[1:], found)
+                connections[rank] = connection
+        _require_all(team.ranks[1:], connections)
     except BaseException:
-        for connection in found.values():
+        for connection in connections.values():
             connection.close()
         raise
-    return {rank: found[rank] for rank in team.ranks[1:]}
+    return {rank: connections[rank] for rank in team.ranks[1:]}
 
 
-def _require_all(ranks: Sequence[int], found: Collection[int]) -> None:
-    missing = [rank for rank in ranks if rank not in found]
+def _require_all(ranks: Sequence[int], connected: Collection[int]) -> None:
+    missing = [rank for rank in ranks if rank not in connected]
     if missing:
-        who = ", ".join(map(str, missing))
-        raise RankError(f"rank {who} did not connect within {CONNECT_S:g} s; see its own error")
+        names = ", ".join(map(str, missing))
+        raise RankError(f"rank {names} did not connect within {CONNECT_S:g} s; see its own error")
 
 
-def _introduced(connection: Connection, token: str) -> int | None:
-    """Return the rank that a new connection names; None with a wrong token."""
+def _rank_of(connection: Connection, token: str) -> int | None:
+    """Return the rank in a new connection's `Hello`; None without a `Hello` or with a wrong token."""
     try:
         received = connection.receive(_HELLO_S)
     except (EOFError, RankError):
@@ -82,7 +91,7 @@ def _introduced(connection: Connection, token: str) -> int | None:
 
 
 class RemoteWait:
-    """Another rank's wait for a batch, as an activity for the watchdog."""
+    """Another rank's wait for a batch, in the form of a `Work` that the watchdog observes."""
 
     def __init__(self, batch: BatchId) -> None:
         self.stage: WorkName = "wait"
@@ -92,7 +101,7 @@ class RemoteWait:
 
 
 class Peer:
-    """The host's state of another rank. Thread-safe, except for the fields that only the host changes."""
+    """The host's state of a client. Thread-safe, except for the fields that only the host changes."""
 
     def __init__(self, outbox: Outbox) -> None:
         self.outbox = outbox
@@ -104,14 +113,14 @@ class Peer:
         self._watchdog: Watchdog | None = None
 
     def watch(self, watchdog: Watchdog) -> None:
-        """Report later waits to another watchdog."""
+        """Report later waits to ``watchdog``, which belongs to the next run."""
         self._wait, self._watchdog = None, watchdog
 
-    def deliver(self, host: HostBatch) -> None:
-        """Send ``host``, which ends the rank's wait; errors as in `Outbox.deliver`."""
+    def deliver(self, batch: HostBatch) -> None:
+        """Send ``batch``, which ends the rank's wait; errors as in `Outbox.deliver`."""
         # `note_wait` uses the same lock: a ping from before the batch must not begin a wait after it.
         with self._lock:
-            self.outbox.deliver(host)
+            self.outbox.deliver(batch)
             self._set_wait(None)
 
     def is_behind(self, num_batches: int) -> bool:
@@ -150,17 +159,17 @@ def report_of(
     ----------
     error : the error that ended the run, or the loader
     rank : the failed rank; None if the text already names a rank
-    run, now : see `ErrorReport`
+    run, now : as in `ErrorReport`
     """
-    names_one = isinstance(error, RankError) or rank is None
-    text = str(error) if names_one else f"rank {rank} failed: {type(error).__name__}: {error}"
+    has_name = isinstance(error, RankError) or rank is None
+    text = str(error) if has_name else f"rank {rank} failed: {type(error).__name__}: {error}"
     return ErrorReport(text=text, notes=tuple(getattr(error, "__notes__", [])), run=run, now=now)
 
 
 class Outbox:
-    """Sends batches to another rank, which maps their buffers. Thread-safe.
+    """Sends messages and batches to another rank, which maps the batches' segments. Thread-safe.
 
-    A sent batch is lent until the other rank releases it or is gone. Owns the connection until `close`.
+    A sent batch is lent until the other rank releases it or ends. Owns the connection until `close`.
 
     Parameters
     ----------
@@ -212,8 +221,8 @@ class Outbox:
                 self.connection.send(Left(run=run))
         return took_part
 
-    def deliver(self, host: HostBatch) -> None:
-        """Send ``host``, or drop it if the other rank left the run.
+    def deliver(self, batch: HostBatch) -> None:
+        """Send ``batch``, or drop it if the other rank left the run.
 
         Raises
         ------
@@ -223,18 +232,18 @@ class Outbox:
         with self._lock:
             if self._run is None:
                 return
-            shape = shape_of(host.sampled, host.src_degree)
+            shape = shape_of(batch.sampled, batch.src_degree)
             topology = self._topologies.acquire([-(-shape.num_bytes // _WORD.num_bytes)])
-            write_batch(host.sampled, host.src_degree, shape, topology[0].reshape(-1).view(np.uint8))
+            write_batch(batch.sampled, batch.src_degree, shape, topology[0].reshape(-1).view(np.uint8))
             # The buffers are lent before the send: their release may arrive before `send` returns.
-            segments = (self._lend(host.x), self._lend(topology))
+            segments = (self._lend(batch.x), self._lend(topology))
             self.num_sent += 1
             self.connection.send(
-                Batch(run=self._run, segments=segments, rows=tuple(map(len, host.x)), shape=shape)
+                Batch(run=self._run, segments=segments, rows=tuple(map(len, batch.x)), shape=shape)
             )
 
     def release(self, segment: int) -> None:
-        """Take back a buffer after the other rank's release."""
+        """Take back a segment that the other rank has released."""
         self._lent.pop(segment, None)
 
     def tell(self, message: Message) -> None:
@@ -250,21 +259,25 @@ class Outbox:
         self._lent.clear()
 
     def _lend(self, arrays: tuple[NDArray[Any], ...]) -> int:
+        """Keep the arrays of a segment until `release`, and return the segment's number."""
         number = self._segments.number_of(arrays[0])
         self._lent[number] = arrays
         return number
 
 
 class _Segments:
-    """Allocates buffers that the other rank maps. Holds no reference to a ring, as the ring holds the allocator."""
+    """Allocates segments, and announces each one to the other rank.
+
+    Holds no reference to a ring, as the ring holds the allocator.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._numbers: dict[int, int] = {}  # by address
+        self._numbers: dict[int, int] = {}  # each live segment's number, by its memory address
         self._counter = itertools.count(1)
 
     def number_of(self, array: NDArray[Any]) -> int:
-        """Return the number of the buffer that begins where ``array`` begins."""
+        """Return the number of the segment whose memory begins with ``array``."""
         return self._numbers[array.ctypes.data]
 
     def allocate(self, num_bytes: int) -> NDArray[np.uint8]:
@@ -279,12 +292,13 @@ class _Segments:
             with contextlib.suppress(EOFError):  # the receiving thread notices the end of the connection
                 self._connection.send(Segment(segment=number), descriptor=descriptor)
         finally:
-            # The message holds a copy of the descriptor; open descriptors would grow with the buffers of every rank.
+            # The message holds a copy of the descriptor. Open originals would add up over all segments.
             os.close(descriptor)
         return buffer
 
 
 def _forget(numbers: dict[int, int], connection: Connection, address: int, number: int) -> None:
+    """Drop a freed segment's number, and tell the other rank to unmap the segment."""
     # A new buffer may have the same address before the old buffer's finalizer runs.
     if numbers.get(address) == number:
         del numbers[address]

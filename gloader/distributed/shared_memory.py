@@ -1,7 +1,11 @@
 """Memory that two processes share, and the layout of a batch in it.
 
-The memory has no name: the kernel frees it when both processes have ended, even after a crash. A batch's arrays lie one
-after another: blocks, nodes, and the seeds' links or trees.
+A segment is a piece of shared memory. It has no name in a file system: one process sends its file descriptor to the
+other. The kernel frees it when both processes have ended, even after a crash.
+
+A batch's arrays lie in a segment one after another: nodes, degrees, blocks, and the seeds' trees or links. The sender
+also sends a `BatchShape`, from which the receiver computes each array's dtype, length and offset. `write_batch` and
+`read_batch` use the same order.
 """
 
 from __future__ import annotations
@@ -28,17 +32,17 @@ if TYPE_CHECKING:
     from gloader.types import AnyBatch, BatchTypes
 
 
-# Neither process can shrink the memory: the other process would be killed by SIGBUS.
+# Seals that forbid to shrink or grow a segment: a read beyond its end would kill the process with SIGBUS.
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-# No later mapping can be writable; existing mappings stay unchanged. Python has no name for the seal.
+# Seal that forbids later writable mappings; existing mappings stay unchanged. Python has no name for the seal.
 _SEAL_FUTURE_WRITE: Final = 0x10
 
 
 def create_segment(num_bytes: int, *, is_touched: bool = True) -> tuple[int, NDArray[np.uint8]]:
     """Return a descriptor for new shared memory, which the caller owns, and the memory (num_bytes,).
 
-    The memory is unmapped when its last view is freed. Its pages are touched now unless ``is_touched`` is false: for
-    large memory this takes long, in one call that Ctrl-C cannot interrupt.
+    The memory is unmapped when its last view is freed. With ``is_touched``, all pages are allocated now. For large
+    memory this takes long, in one call that Ctrl-C cannot interrupt.
     """
     descriptor = os.memfd_create("gloader", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
@@ -53,7 +57,7 @@ def create_segment(num_bytes: int, *, is_touched: bool = True) -> tuple[int, NDA
 def map_segment(descriptor: int, *, is_touched: bool = True) -> NDArray[np.uint8]:
     """Return the descriptor's shared memory (num_bytes,); the caller keeps the descriptor.
 
-    The pages are touched if ``is_touched``. The memory is unmapped when its last view is freed.
+    With ``is_touched``, all pages are mapped now. The memory is unmapped when its last view is freed.
     """
     flags = mmap.MAP_SHARED | (mmap.MAP_POPULATE if is_touched else 0)
     mapping = mmap.mmap(descriptor, os.fstat(descriptor).st_size, flags=flags)
@@ -91,8 +95,9 @@ def pin_segment(memory: NDArray[np.uint8], device: torch.device) -> PinnedArray 
 
 ArrayKinds: TypeAlias = Iterator[tuple[type[np.generic], int]]  # dtype and length of each array in order
 
+# The dtypes that links' labels may have, by name.
 _LABELS: Final[dict[str, type[np.generic]]] = {"float32": np.float32, "int64": np.int64}
-_ALIGNMENT = 64  # bytes: every array starts at a cache line, so that both sides read full lines
+_ALIGNMENT = 64  # bytes, a cache line: every array starts at a multiple
 
 
 class BlockShape(NamedTuple):
@@ -130,7 +135,7 @@ class LinkShape(NamedTuple):
 
 
 class BatchShape(NamedTuple):
-    """A sampled batch's sizes, from which both ranks compute its arrays' places.
+    """A sampled batch's sizes, from which both ranks compute its arrays' offsets in a segment.
 
     A shape is a tuple of numbers and tuples, so that JSON writes it without names: every batch comes with its shape.
     Types and relations are in the dataset's order.
@@ -221,10 +226,10 @@ def shape_of(batch: AnyBatch, degrees: NDArray[np.float32]) -> BatchShape:
 
 
 def _link_shape(sizes: object) -> LinkShape:
-    found = LinkShape(*_checked(sizes, [int, int, str, bool], "links"))
-    if not (0 <= found.num_positives <= found.num_pairs and found.label_dtype in _LABELS):
+    shape = LinkShape(*_checked(sizes, [int, int, str, bool], "links"))
+    if not (0 <= shape.num_positives <= shape.num_pairs and shape.label_dtype in _LABELS):
         raise ValueError(f"is {sizes!r:.80}, not the sizes of links")
-    return found
+    return shape
 
 
 def _checked(sizes: object, kinds: list[type], noun: str) -> list[Any]:
@@ -278,7 +283,8 @@ def read_batch(
     shape : the batch's sizes
     memory : (>= shape.num_bytes,) uint8
     types : the batches' types
-    copies_ids : whether ids, trees and links are copied: the loop receives them, and views would keep all memory
+    copies_ids : whether ids, trees and links are copied instead of viewed. The loop may keep these arrays, and a view
+        would keep the whole segment
 
     Raises
     ------
@@ -287,12 +293,12 @@ def read_batch(
     """
     if shape.num_bytes > len(memory):
         raise RankError(
-            f"another rank sent a batch of {shape.num_bytes} B in {len(memory)}; use one version of gloader on all "
-            "ranks"
+            f"another rank sent a batch of {shape.num_bytes} B in a segment of {len(memory)} B; use one version of "
+            "gloader on all ranks"
         )
     _require_types(shape, types)
     views = _views(shape.arrays(), memory)
-    own = np.copy if copies_ids else np.asarray
+    own = np.copy if copies_ids else np.asarray  # returns an array that the loop may keep
     nodes = [own(next(views)) for _ in shape.num_nodes]
     degrees = next(views)
     hops = [
@@ -342,7 +348,7 @@ def _require_types(shape: BatchShape, types: BatchTypes) -> None:
 
 
 def _views(arrays: ArrayKinds, memory: NDArray[np.uint8]) -> Iterator[NDArray[Any]]:
-    """Yield a view of ``memory`` for each of ``arrays``."""
+    """Yield a view of ``memory`` for each array, in order, at aligned offsets."""
     offset = 0
     for dtype, count in arrays:
         yield memory[offset : offset + count * np.dtype(dtype).itemsize].view(dtype)

@@ -1,7 +1,12 @@
 """Messages between the ranks of a machine, and the connections that carry them.
 
-Each kind of message is a frozen dataclass; `parse` checks the arriving JSON. A message arrives complete, with a file
-descriptor if it needs one. The host is the rank that loads; the clients are the ranks that it serves.
+The host is the rank that loads for all ranks of its machine; the clients are the other ranks. Each kind of message is a
+frozen dataclass; `parse` checks the arriving JSON. A message arrives complete, with a file descriptor if it needs one.
+
+- A segment is a buffer in shared memory. The host sends its descriptor once, and then its number with every batch.
+- A run is a sequence of batches from one position on. Both sides count the runs, so that late messages are recognised.
+- A rank takes part in a run from `Begin` to `Leave`.
+- A table is the feature rows of a node type or of a relation.
 """
 
 from __future__ import annotations
@@ -45,16 +50,16 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TryStep:
-    """The host's request for a client's device memory for rows; the trial batch comes in shared memory."""
+    """The host's request to measure a client's device memory for rows. The trial batch comes in shared memory."""
 
     shape: BatchShape | None  # None without a trial batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldRows:
-    """The host's request to hold rows on a client's device; ids come in shared memory, except for all rows or none."""
+    """The host's request to hold rows on a client's device. Row ids come in shared memory, except for all or none."""
 
-    count: int
+    count: int  # number of rows
     hit_rate: float | None  # expected hit rate; None if unknown
     # Whether the host sends the other rows in their storage format instead of float32.
     as_stored: bool = False
@@ -63,17 +68,17 @@ class HoldRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReachFeatures:
-    """The host's request to reach all rows in place, in the shared memory of this message."""
+    """The host's request to read all rows in place, in the shared memory of this message."""
 
-    table: int = 0
+    table: int = 0  # number of the table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettleFeatures:
     """The host's decision whether all devices read the rows in place, or none does."""
 
-    by_all: bool
-    table: int = 0
+    by_all: bool  # True if all devices do
+    table: int = 0  # number of the table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +86,7 @@ class Answer:
     """A client's answer to a device request."""
 
     room: int | None = None  # answer to `TryStep`: bytes for rows
-    reaches: bool = False  # answer to `ReachFeatures`
+    reaches: bool = False  # answer to `ReachFeatures`: whether the device reads the rows in place
     is_asynchronous: bool = False  # answer to `TryStep`: whether the device is asynchronous
 
 
@@ -237,12 +242,12 @@ _KINDS: Final[dict[str, type[Message]]] = {kind.__name__: kind for kind in get_a
 
 def to_json(message: Message) -> dict[str, Any]:
     """Return ``message`` as a JSON object: its kind as "op", and its fields without default values. Pure."""
-    found: dict[str, Any] = {"op": type(message).__name__}
-    for one in fields(message):
-        value = getattr(message, one.name)
-        if value != one.default:
-            found[one.name] = asdict(value) if isinstance(value, MemoryPlan) else value
-    return found
+    document: dict[str, Any] = {"op": type(message).__name__}
+    for field in fields(message):
+        value = getattr(message, field.name)
+        if value != field.default:
+            document[field.name] = asdict(value) if isinstance(value, MemoryPlan) else value
+    return document
 
 
 def parse(document: object) -> Message:
@@ -264,20 +269,20 @@ def parse(document: object) -> Message:
     return message
 
 
-def _refusal(what: str) -> RankError:
-    return RankError(f"another rank sent {what}; use one version of gloader on all ranks")
+def _refusal(received: str) -> RankError:
+    return RankError(f"another rank sent {received}; use one version of gloader on all ranks")
 
 
 # Maximum bytes of a message. The longest message explains the host's tiers; a batch takes some hundred bytes.
 _LONGEST = 1 << 17
-# Time between the agreement of all ranks and their connections: a loaded machine takes seconds to schedule a process.
+# Maximum seconds to connect, after all ranks have agreed. A busy machine takes seconds to schedule a process.
 CONNECT_S: Final = 30.0
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
-    """A message and its descriptor, which the receiver owns."""
+    """A message and its file descriptor, if any. The receiver owns the descriptor."""
 
     message: Message
     descriptor: int | None
@@ -321,7 +326,7 @@ class Connection:
         RankError
             The listener is gone.
         """
-        # SEQPACKET keeps message borders, and sends a message completely or not at all: no lock, no framing.
+        # SEQPACKET keeps message borders, and sends a message completely or not at all. So no lock or length is needed.
         peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             peer.settimeout(timeout_s)
@@ -343,7 +348,7 @@ class Connection:
         EOFError
             The peer is gone.
         """
-        data = _framed(message)
+        data = _encoded(message)
         try:
             if descriptor is None:
                 self._socket.send(data)
@@ -355,7 +360,7 @@ class Connection:
     def post(self, message: Message) -> None:
         """Send ``message`` without waiting, if the peer is there; safe inside a weakref callback."""
         # The message is queued first: a finalizer may interrupt a thread inside `flush`, and must not wait for it.
-        self._posted.append(_framed(message))
+        self._posted.append(_encoded(message))
         self.flush()
 
     def flush(self) -> None:
@@ -418,22 +423,22 @@ class Connection:
         return bool(poll.poll(None if timeout_s is None else max(timeout_s, 0) * 1000))
 
 
-def _framed(message: Message) -> bytes:
+def _encoded(message: Message) -> bytes:
     return json.dumps(to_json(message)).encode()
 
 
 def _decoded(data: bytes, *, is_whole: bool) -> Message:
     if not is_whole:
-        raise RankError(f"a message of more than {_LONGEST} bytes, or with more than one descriptor, came")
+        raise _refusal(f"a message of more than {_LONGEST} bytes, or with more than one file descriptor")
     try:
         document = json.loads(data)
     except MALFORMED as error:
-        raise RankError(f"another rank sent what is no JSON: {error}") from error
+        raise RankError(f"another rank sent a message that is not JSON: {error}") from error
     return parse(document)
 
 
 class Listener:
-    """The address at which a machine's ranks reach their host; not in a file system, and gone with the process.
+    """The address at which clients reach their host. It is no file, and it ends with the process.
 
     Owns the socket until `close`.
     """

@@ -1,4 +1,9 @@
-"""A run's exchanges with the other machines: agreed numbers, and rows from every machine's disk."""
+"""A run's exchanges with the other machines: agreed numbers, and rows from every machine's disk.
+
+Each machine takes part by one process, its host; there are W hosts. All hosts make the same calls in the same order.
+At each call the hosts first exchange a card, a few numbers that must be equal. `Exchange.agree` then exchanges numbers.
+`Exchange.fetch` exchanges rows: each host reads the range of rows that it owns, and sends each host its rows.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +34,8 @@ if TYPE_CHECKING:
     from gloader.ssd_store.cost.exchange_cost import NetworkRates
 
 _VERSION: Final = 1  # version of the protocol between hosts
-_RATES_S: Final = 0.2
-# Hosts announce a call of `agree` with this number, and a fetch with the table's number.
+_RATES_S: Final = 0.2  # seconds of the network's measurement
+# Number in a card that means a call of `agree`; a fetch has the table's number.
 _AGREE: Final = -1
 
 
@@ -38,11 +43,11 @@ _AGREE: Final = -1
 class ExchangeStats:
     """The traffic of a run's exchanges so far."""
 
-    fetches: int = 0
-    rounds: int = 0
+    fetches: int = 0  # calls of `Exchange.fetch`
+    rounds: int = 0  # rounds of all fetches
     rows: int = 0  # rows that this host requested
     bytes_sent: int = 0  # bytes to other machines
-    bytes_received: int = 0
+    bytes_received: int = 0  # bytes from other machines
     bytes_read: int = 0  # bytes from this machine's disk, for all machines
     seconds: float = 0.0  # time in collectives
     exposed_s: float = 0.0  # time in which sweeps waited for rows
@@ -79,7 +84,7 @@ class Exchange:
         self._sizes: list[RoundSizes] = []
         self._rates: NetworkRates | None = None
         self._num_calls = 0
-        self._turn = threading.Lock()
+        self._turn = threading.Lock()  # held during a call
         self.stats = ExchangeStats()
 
     def agree(
@@ -102,16 +107,16 @@ class Exchange:
             The work was cancelled.
         """
         with self._taking_part(_AGREE, len(numbers), cancellation):
-            found = gather(self._transport, np.asarray(numbers, np.float64), cancellation=cancellation)
-            self._require_same(found[:, : len(same)], same)
-            return found
+            gathered = gather(self._transport, np.asarray(numbers, np.float64), cancellation=cancellation)
+            self._require_same(gathered[:, : len(same)], same)
+            return gathered
 
     @contextmanager
     def fetch(self, table: int, rows: NDArray[Any], *, cancellation: Cancellation) -> Iterator[ArrivingRows]:
-        """Exchange a table's rows: inside the block they arrive, and this host serves the others. Collective.
+        """Exchange a table's rows. In the ``with`` block they arrive, and this host serves the others. Collective.
 
-        The block must read all pages. It ends when every host has its rows. An error ends it early and is reported to
-        the other hosts.
+        The block must read all pages. It ends when every host has its rows. An error ends the block early, and is
+        reported to the other hosts.
 
         Parameters
         ----------
@@ -127,7 +132,7 @@ class Exchange:
         ChecksumError
             Bytes from another host were damaged in transfer; the error names the host.
         MachineLeftError, RankError, ChannelClosedError
-            See `agree`.
+            As in `agree`.
         """
         owned = self._tables[table]
         ids = np.ascontiguousarray(rows)
@@ -160,14 +165,20 @@ class Exchange:
         self._transport.close(error)
 
     @contextmanager
-    def _taking_part(self, what: int, size: int, cancellation: Cancellation) -> Iterator[None]:
-        """Check that all hosts make the same call; leave the exchanges if the call fails."""
+    def _taking_part(self, call: int, size: int, cancellation: Cancellation) -> Iterator[None]:
+        """Check that all hosts make the same call; leave the exchanges if the call fails.
+
+        Parameters
+        ----------
+        call : `_AGREE`, or the number of a fetched table
+        size : number of agreed values; 0 for a fetch
+        """
         if not self._turn.acquire(blocking=False):
             raise RankError("rows are being exchanged: one exchange at a time")
         try:
             if not self._sizes:
                 self._begin(cancellation)
-            self._meet(what, size, cancellation)
+            self._meet(call, size, cancellation)
             yield
         except BaseException as error:
             self._end(error)
@@ -175,17 +186,18 @@ class Exchange:
         finally:
             self._turn.release()
 
-    def _meet(self, what: int, size: int, cancellation: Cancellation) -> None:
-        card = np.array([self._num_calls, what, size], np.int64)
+    def _meet(self, call: int, size: int, cancellation: Cancellation) -> None:
+        """Compare this call's card with the other hosts' cards; raise RankError if they differ."""
+        card = np.array([self._num_calls, call, size], np.int64)
         self._num_calls += 1
         cards = gather(self._transport, card, cancellation=cancellation)
         if (cards != card).any():
-            said = ", ".join(
-                f"{name} {_doing(*one)}"
-                for name, one in zip(self._transport.names, cards.tolist(), strict=True)
+            calls = ", ".join(
+                f"{name} {_call_text(*numbers)}"
+                for name, numbers in zip(self._transport.names, cards.tolist(), strict=True)
             )
             raise RankError(
-                f"machines are at different points of the run: {said}; give all ranks the same settings, and "
+                f"machines are at different points of the run: {calls}; give all ranks the same settings, and "
                 "begin and leave loops on all of them together"
             )
 
@@ -197,14 +209,14 @@ class Exchange:
     def _begin(self, cancellation: Cancellation) -> None:
         """Compare the hosts' facts about the tables, and measure the network."""
         facts = [
-            np.concatenate([[one.store.num_rows, one.store.row_bytes], one.bounds]).astype(np.int64)
-            for one in self._tables
+            np.concatenate([[table.store.num_rows, table.store.row_bytes], table.bounds]).astype(np.int64)
+            for table in self._tables
         ]
         digest = np.array([rows_digest(np.concatenate(facts))], np.uint64).view(np.int64)[0] if facts else 0
         card = np.array([_VERSION, digest, self._memory_bytes, int(self._verify)], np.int64)
         cards = gather(self._transport, card, cancellation=cancellation)
-        for name, one in zip(self._transport.names, cards, strict=True):
-            if (one[:2] != card[:2]).any():
+        for name, other in zip(self._transport.names, cards, strict=True):
+            if (other[:2] != card[:2]).any():
                 raise RankError(
                     f"{name} has other rows than {self._transport.names[self._transport.index]}, or another version of "
                     "gloader; use the same dataset and version on all machines"
@@ -215,24 +227,26 @@ class Exchange:
             plan_sizes(
                 int(cards[:, 2].min()),
                 num_hosts=len(self._transport.names),
-                row_bytes=one.store.row_bytes,
-                id_bytes=id_dtype(one.store.num_rows).itemsize,
+                row_bytes=table.store.row_bytes,
+                id_bytes=id_dtype(table.store.num_rows).itemsize,
                 # One bit for each row of the largest range, and one for each page of the file.
                 bit_bytes=(
-                    int(np.diff(one.bounds).max()) + one.store.num_rows * one.store.row_bytes // PAGE_BYTES
+                    int(np.diff(table.bounds).max())
+                    + table.store.num_rows * table.store.row_bytes // PAGE_BYTES
                 )
                 // 8,
             )
-            for one in self._tables
+            for table in self._tables
         ]
 
-    def _require_same(self, found: NDArray[np.float64], names: Sequence[str]) -> None:
-        own = self._transport.index
-        for host, numbers in enumerate(found):
-            for name, theirs, ours in zip(names, numbers, found[own], strict=True):
+    def _require_same(self, gathered: NDArray[np.float64], names: Sequence[str]) -> None:
+        """Raise RankError if a host's numbers differ; ``gathered`` (W, n) has a column for each of ``names``."""
+        index = self._transport.index
+        for host, numbers in enumerate(gathered):
+            for name, theirs, ours in zip(names, numbers, gathered[index], strict=True):
                 if theirs != ours:
                     raise RankError(
-                        f"{self._transport.names[host]} is at {name} {theirs:g} and {self._transport.names[own]} "
+                        f"{self._transport.names[host]} is at {name} {theirs:g} and {self._transport.names[index]} "
                         f"at {name} {ours:g}; give all ranks the same settings, and begin and leave loops on all of "
                         "them together"
                     )
@@ -254,9 +268,9 @@ class Exchange:
             self._rates = corrected(self._rates, fetch.steps)
 
 
-def _doing(call: int, what: int, size: int) -> str:
+def _call_text(number: int, call: int, size: int) -> str:
     return (
-        f"agrees on {size} numbers in its call {call}"
-        if what == _AGREE
-        else f"fetches rows of table {what} in its call {call}"
+        f"agrees on {size} numbers in its call {number}"
+        if call == _AGREE
+        else f"fetches rows of table {call} in its call {number}"
     )

@@ -1,6 +1,14 @@
 """The first rank of each machine in a launch, as one gloo group with bounded waits.
 
-`Launch` describes the machines: each machine's loading rank, rows and connection.
+`HostGroup` implements the `Transport` of an exchange. gloo is torch's library for collectives between CPUs. It has no
+call that ends a running collective, and its errors name no rank. So a host waits in short steps, reads the notes of
+the other hosts between the steps, and cuts the connections if the wait is useless.
+
+- A launch is the machines that train together. A machine's host is its first rank, which loads. There are W hosts.
+- A note is a host's short text in the process group's store: a sign of life, or the reason for its end. See
+  `gloader.distributed.exchange.notes`.
+- A call is one collective of all hosts; calls are numbered.
+- To cut is to close all connections, which ends running collectives on all hosts with an error.
 """
 
 from __future__ import annotations
@@ -37,23 +45,25 @@ if TYPE_CHECKING:
     from gloader.core.signals import Cancellation
 
 
-_POLL_S: Final = 0.05  # seconds between two looks at a running collective
+_POLL_S: Final = 0.05  # seconds between two tests of a running collective
 _LOOK_S: Final = 1.0  # seconds between two reads of the other hosts' notes
-_END_S: Final = 1.0  # seconds in which an operation ends after its connections; usually it takes milliseconds
-_CUT_S: Final = 0.001
-_FOR_EVER: Final = timedelta(days=30)
-_LEAVE_S: Final = 2.0
-_CANCELLED: Final = "cancelled"
-_CUT: Final = "the connections were ended"
-_MOST_TEXT: Final = 200
+_END_S: Final = (
+    1.0  # maximum seconds until an operation ends after its connections; usually it takes milliseconds
+)
+_CUT_S: Final = 0.001  # seconds that the receive in `cut_connections` waits before it times out
+_FOR_EVER: Final = timedelta(days=30)  # gloo's own time limit, which must never count
+_LEAVE_S: Final = 2.0  # maximum seconds to wait for a thread inside torch at the end of the process
+_CANCELLED: Final = "cancelled"  # a cause: this host's work was cancelled
+_CUT: Final = "the connections were ended"  # a cause: another thread cut the connections
+_MOST_TEXT: Final = 200  # maximum characters of gloo's error in a message
 
 
 class HostGroup:
     """A `Transport` over gloo between the first ranks of the machines. Connects at the first use. For one thread.
 
-    Owns a thread from the start. It sends signs of life, so that the others wait for late hosts, but not for silent
-    ones. `new_group` is not used: a group of some ranks cannot be made twice with the same ranks, as the second group
-    finds the first group's addresses in the store. This group has its own part of the store.
+    Owns a thread from the start. This thread sends signs of life, so that the other hosts wait for a late host, but not
+    for a silent host. torch's `new_group` is not used: a second group of the same ranks would find the first group's
+    addresses in the store. This group has its own part of the store.
 
     Parameters
     ----------
@@ -77,8 +87,9 @@ class HostGroup:
     ) -> None:
         self.index = ranks.index(rank)
         self.names = tuple(
-            f"rank {one} (machine {machine})" for one, machine in zip(ranks, machines, strict=True)
+            f"rank {host} (machine {machine})" for host, machine in zip(ranks, machines, strict=True)
         )
+        # Name of the host that keeps the store.
         self._keeper = dict(zip(ranks, self.names, strict=True)).get(0, "the machine of rank 0")
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
@@ -104,7 +115,7 @@ class HostGroup:
         *,
         cancellation: Cancellation,
     ) -> None:
-        """Send each host its part of ``data`` and fill ``out``, see `Transport.all_to_all`."""
+        """Send each host its part of ``data`` and fill ``out``, as `Transport.all_to_all`."""
         if len(self.names) == 1:
             out[:] = data
             return
@@ -141,7 +152,7 @@ class HostGroup:
         sizes: list[int],
         cancellation: Cancellation,
     ) -> str:
-        """Run a collective; return the failure as text, `_CANCELLED` if this host closed, or "".
+        """Run a collective; return "", the failure as text, or `_CANCELLED`.
 
         This method never raises, as a traceback would keep torch's objects. A thread that drops such objects while the
         process ends aborts the process.
@@ -166,7 +177,10 @@ class HostGroup:
         return ""
 
     def _wait(self, work: Any, notes: StoreNotes, cancellation: Cancellation) -> tuple[str, bool]:
-        """Wait for the end of ``work``. Return the reason why it was ended, or "", and whether it has ended."""
+        """Wait for the end of ``work``. Return the reason why this host ended it, or "", and whether it has ended.
+
+        A reason is set once; it leads to a cut, which should end the work within `_END_S`.
+        """
         patience = self._patience(notes)
         reason, next_look = "", time.monotonic() + _LOOK_S
         left_by = ended_by = math.inf
@@ -178,11 +192,11 @@ class HostGroup:
                 work.wait(timedelta(seconds=_POLL_S))
             now = time.monotonic()
             if not reason and now > next_look:
-                found = notes.read()
+                host_notes = notes.read()
                 # A host writes its last note just before it ends its connections, which should end the work.
-                if found is not None and not all(map(is_here, found)):
+                if host_notes is not None and not all(map(is_here, host_notes)):
                     left_by = min(left_by, now + _END_S)
-                reason = "a machine has left" if now > left_by else patience.end(found, now) or ""
+                reason = "a machine has left" if now > left_by else patience.end(host_notes, now) or ""
                 next_look = now + _LOOK_S
                 if reason:
                     self._cut()  # ends the work
@@ -193,6 +207,7 @@ class HostGroup:
         return reason, True
 
     def _patience(self, notes: StoreNotes) -> Patience:
+        """Announce this host's next call, and return the bounds of its wait."""
         self._num_calls += 1
         notes.enter(self._num_calls)
         return Patience(
@@ -204,14 +219,15 @@ class HostGroup:
         )
 
     def _connected(self, cancellation: Cancellation) -> StoreNotes:
+        """Connect at the first call, and return the notes; raises RankError if this host has left or was cut."""
         with self._lock:
             is_new, notes = self._group is None, self._notes
         if notes is None:
             raise RankError(
-                "this machine has left the exchanges of this run; begin a new one on all machines"
+                "this machine has left the exchanges of this run; begin a new run on all machines"
             )
         if self._is_cut:
-            raise self._explained("the connections were ended", cancellation)
+            raise self._explained(_CUT, cancellation)
         if is_new:
             self._meet(notes, cancellation)
             with self._in_torch:
@@ -221,7 +237,7 @@ class HostGroup:
         return notes
 
     def _connect(self) -> str:
-        """Connect with all hosts, which takes milliseconds as all are present. Return the failure, see `_move`."""
+        """Connect with all hosts, which are all present; this takes milliseconds. Return "" or the failure as text."""
         try:
             group: Any = distributed.ProcessGroupGloo(
                 PrefixStore("gloo", self._store),
@@ -241,19 +257,20 @@ class HostGroup:
         """Wait until all hosts are about to connect."""
         patience = self._patience(notes)
         while True:
-            found = notes.read()
-            if found is not None and not all(map(is_here, found)):
-                raise self._explained("it was to connect", cancellation)
-            if found is not None and all(has_come(note, self._num_calls) for note in found):
+            host_notes = notes.read()
+            if host_notes is not None and not all(map(is_here, host_notes)):
+                raise self._explained("before the machines connected", cancellation)
+            if host_notes is not None and all(has_come(note, self._num_calls) for note in host_notes):
                 return
             if cancellation.is_set():
                 self.close()
                 raise ChannelClosedError("the wait for other machines was cancelled")
-            if reason := patience.end(found, time.monotonic()):
+            if reason := patience.end(host_notes, time.monotonic()):
                 raise self._explained(reason, cancellation)
             time.sleep(_POLL_S)
 
     def _explained(self, cause: str, cancellation: Cancellation) -> RankError:
+        """Return the error for a failure with the text ``cause``; the other hosts' notes name the failed host."""
         cause, notes = " ".join(cause.split())[:_MOST_TEXT], self._notes
         if notes is None:
             return RankError(f"the exchange with other machines was closed ({cause})")
@@ -277,8 +294,8 @@ class HostGroup:
 def cut_connections(group: Any) -> None:
     """Close the connections of a ``ProcessGroupGloo``, which ends running operations here and on other hosts.
 
-    gloo has no call for this. A receive that times out closes all connections of its context. So this function
-    waits for a message that never comes.
+    gloo has no call for this purpose. But a receive that times out closes all connections of its context. So this
+    function waits shortly for a message that never comes.
     """
     # If a connection has already ended, its receive fails at once and closes no other: the next connection is tried.
     others = [rank for rank in range(group.size()) if rank != group.rank()]
@@ -292,8 +309,8 @@ def cut_connections(group: Any) -> None:
 def _keep_for_ever(*stuck: object) -> None:
     """Keep a stuck operation's objects until the process ends.
 
-    gloo can miss the end of a connection: a message that has arrived in part is then waited for without end, in gloo's
-    own thread. A group that is freed joins this thread, and would never return. The memory of the message stays too.
+    gloo can miss the end of a connection. Its own thread then waits without end for the rest of a message. A group that
+    is freed joins this thread, and would never return. The thread also uses the message's memory.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(stuck))
 
@@ -340,7 +357,7 @@ class Launch:
         return bool(self.parts) or self.mode == "always"
 
     def connect(self) -> HostGroup:
-        """Return a group of the hosts, which connects at its first use; all hosts make one now."""
+        """Return a new group of the hosts, which connects at its first use. All hosts call this together."""
         return HostGroup(
             self.hosts,
             self.names,

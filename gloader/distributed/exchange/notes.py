@@ -1,4 +1,13 @@
-"""The hosts' notes in the process group's store, and the error that names the host that ended an exchange."""
+"""The hosts' notes in the process group's store, and the error that names the host that ended an exchange.
+
+A collective call between machines fails without naming the failed machine. So each host (the first rank of a machine)
+keeps a note in the store of torch's process group, a small key-value server that all ranks reach.
+
+- A note first says `HERE`, with a number that grows twice a second: a sign of life. A host's last note says how it
+  ended: `END`, `STOPPED`, `LOST` or `ERROR`.
+- A call is one collective of all hosts; calls are numbered. The `HERE` note has the number of the host's last call.
+- A silent host has not renewed its note for some time. A late host renews it, and has not reached the call.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +30,11 @@ LOST: Final = "lost"  # an exchange failed, and this host does not know the reas
 END: Final = "end"  # the host ended normally; or "end after" and the name of a host that ended earlier
 STOPPED: Final = "stopped"  # a signal ended the host
 ERROR: Final = "error: "  # the error's text follows
-PATIENCE_S: Final = 4.0  # maximum wait for the others' notes; active hosts read the notes every half second
-_ASK_S: Final = 0.05
-_AGAIN: Final = "then start all ranks again from the last checkpoint"
+PATIENCE_S: Final = (
+    4.0  # maximum seconds to wait for the others' last notes; hosts look at them twice a second
+)
+_ASK_S: Final = 0.05  # seconds between two reads in this wait
+_AGAIN: Final = "then start all ranks again from the last checkpoint"  # the end of most error texts
 
 
 def is_here(note: str | None) -> bool:
@@ -39,14 +50,14 @@ def has_come(note: str | None, call: int) -> bool:
 
 
 class Notes(Protocol):
-    """The hosts' notes to each other. A note other than `HERE` and `END` alarms all hosts."""
+    """The hosts' notes to each other. A last note other than `END` alarms all hosts."""
 
     def write(self, text: str) -> None:
         """Replace `HERE` by a final note; later calls change nothing."""
         ...
 
     def read(self) -> Sequence[str | None] | None:
-        """Return (W,) the note of each host, or None without a note. Returns None if the store does not respond."""
+        """Return each host's note (W,), where None means no note yet. Return None if the store does not respond."""
         ...
 
 
@@ -64,57 +75,60 @@ def explain(
     cause: str,
     cancellation: Cancellation,
 ) -> RankError:
-    """Return the error that names the host that ended an exchange; waits a few seconds for the others' notes.
+    """Return the error that names the host that ended an exchange; waits a few seconds for the others' last notes.
 
     Parameters
     ----------
     notes : all hosts' notes
     index : this host's number
     names : (W,) the hosts' names
-    keeper : the host of the store
-    cause : the failure on this host
+    keeper : the name of the host that keeps the store
+    cause : the failure on this host, as text
     """
     found = notes.read()
-    teller = _teller(found, index)
+    witness = _witness(found, index)
     # A machine that ended normally is no reason for an alarm: others may still finish collectives with it.
-    left = _leaver(found, teller, names)
+    left = _leaver(found, witness, names)
     notes.write(f"{END} after {left}" if left else LOST)
     deadline = time.monotonic() + PATIENCE_S
-    while teller < 0 and _silent(found, index) != [] and time.monotonic() < deadline:
+    while witness < 0 and _silent(found, index) != [] and time.monotonic() < deadline:
         if cancellation.is_set():
             break
         time.sleep(_ASK_S)
         found = notes.read()
-        teller = _teller(found, index)
+        witness = _witness(found, index)
     if found is None:
         return RankError(
             "another machine is gone or does not answer, and neither does the store of the process group, which "
-            f"{keeper} or torchrun's agent beside it keeps: look there first, {_AGAIN} ({cause})"
+            f"{keeper} or torchrun's agent on its machine keeps: look at this machine first, {_AGAIN} ({cause})"
         )
-    if left := _leaver(found, teller, names):
+    if left := _leaver(found, witness, names):
         return MachineLeftError(
             f"{left} has left the run that all machines share; leave loops on all ranks together"
         )
-    if teller >= 0:
-        return RankError(f"{names[teller]} failed: {str(found[teller]).removeprefix(ERROR)}")
+    if witness >= 0:
+        return RankError(f"{names[witness]} failed: {str(found[witness]).removeprefix(ERROR)}")
     silent = _silent(found, index) or []
     if silent:
         listed = " and ".join(names[host] for host in silent)
         verb = "is gone or does not answer" if len(silent) == 1 else "are gone or do not answer"
         if not any(has_come(found[host], 1) for host in silent):
             verb = "did not come to the exchange of rows"
-        return RankError(f"{listed} {verb}: see what it said last, {_AGAIN} ({cause})")
+        return RankError(f"{listed} {verb}: see the last messages there, {_AGAIN} ({cause})")
     if stopped := [names[host] for host, note in enumerate(found) if note == STOPPED]:
         verb = "was" if len(stopped) == 1 else "were"
         return RankError(f"{' and '.join(stopped)} {verb} told to end by a signal; {_AGAIN} ({cause})")
     return RankError(
-        f"the connections between {', '.join(names)} broke, and all of them are there: check the network, {_AGAIN} "
+        f"the connections between {', '.join(names)} broke, and all machines still run: check the network, {_AGAIN} "
         f"({cause})"
     )
 
 
-def _teller(found: Sequence[str | None] | None, index: int) -> int:
-    """Return the host whose note has a reason: one with an error first, then one that ended; -1 without any."""
+def _witness(found: Sequence[str | None] | None, index: int) -> int:
+    """Return the other host whose last note explains the end; -1 if no note does.
+
+    A note with an error goes first, then a normal end, then an end after another host's end.
+    """
     others = [(host, note) for host, note in enumerate(found or ()) if note is not None and host != index]
     failed = [host for host, note in others if note.startswith(ERROR)]
     done = [host for host, note in others if note == END]
@@ -122,23 +136,23 @@ def _teller(found: Sequence[str | None] | None, index: int) -> int:
     return (failed or done or followed or [-1])[0]
 
 
-def _leaver(found: Sequence[str | None] | None, teller: int, names: Sequence[str]) -> str:
-    """Return the name of the host that left first, from the note of ``teller``; "" if no host left."""
-    note = str(found[teller]) if found and teller >= 0 else ""
+def _leaver(found: Sequence[str | None] | None, witness: int, names: Sequence[str]) -> str:
+    """Return the name of the host that left first, from the note of ``witness``; "" if no host left."""
+    note = str(found[witness]) if found and witness >= 0 else ""
     return (
-        names[teller] if note == END else note.removeprefix(f"{END} after ") if note.startswith(END) else ""
+        names[witness] if note == END else note.removeprefix(f"{END} after ") if note.startswith(END) else ""
     )
 
 
 def _silent(found: Sequence[str | None] | None, index: int) -> list[int] | None:
-    """Return the hosts without a final note; None if the store does not respond."""
+    """Return the other hosts without a last note; None if the store does not respond."""
     if found is None:
         return None
     return [host for host, note in enumerate(found) if host != index and is_here(note)]
 
 
 class Patience:
-    """Bounds a host's wait in a collective: by the other hosts' silence, or by the time since all have arrived.
+    """Bounds a host's wait in a collective: by another host's silence, or by the time since all have reached the call.
 
     A host that sends signs of life may be late by any time, for example during an evaluation. Pure, except for the
     stored past notes.
@@ -157,7 +171,7 @@ class Patience:
         self._timeout_s = timeout_s
         # Each host's note, and the time of its last change.
         self._last: list[tuple[str | None, float]] = [(None, now)] * num_hosts
-        self._missed = now  # the last time at which a host was absent
+        self._missed = now  # the last time at which a host had not reached the call
 
     def end(self, found: Sequence[str | None] | None, now: float) -> str | None:
         """Return the reason to end the wait, or None.
@@ -182,9 +196,9 @@ class Patience:
         return None
 
 
-_LOOK_S: Final = 0.5  # interval of reads of the notes, each with a sign of life
-_ANSWER_S: Final = 1.0  # a slower store counts as gone
-_ALARM: Final = "alarm"
+_LOOK_S: Final = 0.5  # seconds between two visits to the store, each with a sign of life
+_ANSWER_S: Final = 1.0  # maximum seconds of the store's response; a slower store counts as gone
+_ALARM: Final = "alarm"  # the store's key that is set by a last note other than `END`
 
 
 class StoreNotes:
@@ -208,32 +222,32 @@ class StoreNotes:
         self._num_hosts = num_hosts
         self._alarm = alarm
         self._changed = threading.Condition()
-        self._own, self._written, self._call = HERE, "", call
-        self._found: list[str | None] = []
-        self._num_asked = self._num_answers = self._num_looks = 0
+        self._note, self._written, self._call = HERE, "", call  # this host's note, and the note in the store
+        self._host_notes: list[str | None] = []  # the notes at the last read
+        self._num_requests = self._num_answers = self._num_looks = 0  # `read` calls, answered calls, visits
         self._is_over = self._is_silent = False
         self._thread = threading.Thread(target=self._serve, name="gloader-notes", daemon=True)
         self._thread.start()
 
     def enter(self, call: int) -> None:
-        """Note that this host has reached its collective ``call``; the others see it within half a second."""
+        """Note that this host has reached the collective ``call``; the others see this within half a second."""
         self._call = call
 
     def write(self, text: str) -> None:
         """Replace `HERE` by a final note; later calls change nothing. Waits up to a second until the note is stored."""
         with self._changed:
-            if self._own == HERE:
-                self._own = text
+            if self._note == HERE:
+                self._note = text
             self._changed.notify_all()
-            self._wait_for(lambda: self._written == self._own)
+            self._wait_for(lambda: self._written == self._note)
 
     def read(self) -> Sequence[str | None] | None:
-        """Return (W,) the note of each host, or None without a note. Returns None if the store is silent."""
+        """Return each host's note (W,), where None means no note yet. Return None if the store is silent."""
         with self._changed:
-            # A pending response may lack later notes, so that this call waits for a new one.
-            wanted = self._num_asked = self._num_asked + 1
+            # A pending response may lack later notes, so that this call waits for a new response.
+            number = self._num_requests = self._num_requests + 1
             self._changed.notify_all()
-            return list(self._found) if self._wait_for(lambda: self._num_answers >= wanted) else None
+            return list(self._host_notes) if self._wait_for(lambda: self._num_answers >= number) else None
 
     def close(self) -> None:
         """End the thread, unless it hangs in the store. Idempotent."""
@@ -259,33 +273,37 @@ class StoreNotes:
             return  # the store is gone, and no host reads it any more
 
     def _look(self, store: Store) -> None:
+        """Write this host's note, read the others' notes if requested, and wait for the next visit to the store."""
         with self._changed:
-            own, asked = self._own, self._num_asked
+            note, number = self._note, self._num_requests
         self._num_looks += 1
-        store.set(str(self._index), f"{HERE} {self._num_looks} {self._call}" if own == HERE else own)
-        if own not in (HERE, self._written) and not own.startswith(END):
+        store.set(str(self._index), f"{HERE} {self._num_looks} {self._call}" if note == HERE else note)
+        if note not in (HERE, self._written) and not note.startswith(END):
             store.set(_ALARM, str(self._index))
         is_alarmed = store.check([_ALARM])
-        keys = [str(host) for host in range(self._num_hosts)] if asked > self._num_answers else []
-        found = _notes_at(store, keys)
+        keys = [str(host) for host in range(self._num_hosts)] if number > self._num_answers else []
+        host_notes = _notes_at(store, keys)
         with self._changed:
-            self._written, self._is_silent = own, False
+            self._written, self._is_silent = note, False
             if keys:
-                self._found, self._num_answers = found, asked
+                self._host_notes, self._num_answers = host_notes, number
             self._changed.notify_all()
         if is_alarmed:
             self._alarm()
         with self._changed:
             # A busy host also renews its sign of life here, so that only a silent host is blamed.
-            if is_alarmed and self._own == HERE:
-                self._own = LOST
+            if is_alarmed and self._note == HERE:
+                self._note = LOST
             self._changed.wait_for(
-                lambda: self._is_over or self._own != self._written or self._num_asked > self._num_answers,
+                lambda: (
+                    self._is_over or self._note != self._written or self._num_requests > self._num_answers
+                ),
                 _LOOK_S,
             )
 
 
 def _notes_at(store: Store, keys: list[str]) -> list[str | None]:
+    """Return the note at each key; None for a missing note."""
     # Two requests suffice for any number of hosts after all have written; `get` would wait for a missing note.
     if keys and store.check(keys):
         return [note.decode() for note in store.multi_get(keys)]

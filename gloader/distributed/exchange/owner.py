@@ -1,6 +1,14 @@
 """The owner's side of an exchange: each round reads the requested rows once and sends them to all machines.
 
-Buckets and rounds are pure plans. `Owner` reads the union of a round's requested rows and copies each machine's part.
+In an exchange each machine reads a range of a table's rows, its own range, for all W machines. The receiver's side is
+in `gloader.distributed.exchange.receiver`. `plan_sizes`, `plan_rounds` and `plan_arrivals` are pure plans. `Owner`
+reads the union of a round's requested rows and copies each machine's part.
+
+- A bucket is a range of consecutive rows, in which machines count their requests.
+- A round is consecutive buckets of each owner, so that no machine receives too many rows from one owner. There are Q
+  rounds.
+- A slice is the rows from one machine to one other machine in a round.
+- A run is one owner's rows in one round as they arrive; each run begins with a new page of 4 KiB.
 """
 
 from __future__ import annotations
@@ -37,11 +45,13 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-LAG: Final = 2  # steps from a round's ids to its rows: the rows are read in the step between
+LAG: Final = 2  # number of steps from a round's ids to its rows; the rows are read in the step between
 SUM_BYTES: Final = 8  # bytes of a checksum, and of one word of ids
-MAX_SLICE_BYTES: Final = 64 * 2**20  # from one machine to one other in a round: gloo fails with gigabytes
-_BUCKETS_A_SLICE: Final = 8  # a round ends at a bucket, so its slices are at least 7/8 full
-_RING_SHARE: Final = 8
+MAX_SLICE_BYTES: Final = 64 * 2**20  # maximum bytes of a slice: gloo fails with gigabytes
+_BUCKETS_A_SLICE: Final = (
+    8  # number of buckets in a full slice; a round ends at a bucket, so that 7/8 are used
+)
+_RING_SHARE: Final = 8  # the memory for an exchange, divided by the bytes of the sweep's ring buffer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +61,7 @@ class RoundSizes:
     num_hosts: int  # W
     row_bytes: int  # R
     id_bytes: int  # bytes of one row id in a message
-    max_rows: int  # rows from one machine to one other
+    max_rows: int  # maximum rows of a slice
     ring_bytes: int  # ring buffer of the owner's sweep
     memory_bytes: int  # one machine's memory for an exchange with many full rounds
 
@@ -77,7 +87,9 @@ def plan_sizes(
     Parameters
     ----------
     memory_bytes : a machine's memory for all exchange buffers
-    num_hosts, row_bytes, id_bytes : W, R and the bytes per row id
+    num_hosts : W
+    row_bytes : R
+    id_bytes : bytes of one row id in a message
     bit_bytes : memory for the row and page bits with which an owner merges requests
 
     Raises
@@ -107,6 +119,7 @@ def plan_sizes(
             + 6 * PAGE_BYTES
         )
 
+    # Bisection: ``low`` rows fit, and ``high`` rows do not.
     low, high = 0, MAX_SLICE_BYTES // row_bytes + 1
     while high - low > 1:
         middle = (low + high) // 2
@@ -127,7 +140,7 @@ def bucket_starts(lower: int, upper: int, bucket_rows: int) -> IdArray:
 def plan_rounds(counts: IdArray, max_rows: int) -> IdArray:
     """Return (Q + 1,) each round's first bucket, then the number of buckets. Pure.
 
-    The plan has as few rounds as possible with at most ``max_rows`` for each machine. Without requests there are none.
+    The plan has as few rounds as possible with at most ``max_rows`` for each machine. Without requests Q is 0.
 
     Parameters
     ----------
@@ -140,6 +153,10 @@ def plan_rounds(counts: IdArray, max_rows: int) -> IdArray:
 
 @njit(cache=True, nogil=True)
 def _cut(counts: NDArray[np.int64], max_rows: int, cuts: IdArray) -> int:
+    """Write the rounds of `plan_rounds` into ``cuts``, and return their number plus 1.
+
+    Buckets are added to a round until one machine's rows would exceed ``max_rows``; then a new round begins.
+    """
     num_hosts, num_buckets = counts.shape
     held = np.zeros(num_hosts, np.int64)
     num_cuts, is_empty = np.int64(1), True
@@ -171,12 +188,13 @@ def plan_arrivals(rows: NDArray[Any], bounds: IdArray, row_bytes: int) -> Arriva
         w + 1 follow the rows of owner w
     row_bytes : R
     """
-    in_turn = np.diff(bounds, axis=1).T.reshape(-1)  # rows per run, in order of arrival
-    # A run begins at a slot whose first byte begins a page; this is the distance between such slots.
+    # Arriving rows lie in slots of R bytes. A run begins at a slot whose first byte begins a page, and ``step`` is the
+    # distance between such slots.
+    run_rows = np.diff(bounds, axis=1).T.reshape(-1)  # (Q * W,) rows per run, in order of arrival
     step = PAGE_BYTES // math.gcd(PAGE_BYTES, row_bytes)
-    places = -(-in_turn // step) * step
-    first = np.cumsum(places) - places
-    num_slots = int(np.max(first + in_turn, initial=0, where=in_turn > 0))
+    run_slots = -(-run_rows // step) * step
+    first = np.cumsum(run_slots) - run_slots
+    num_slots = int(np.max(first + run_rows, initial=0, where=run_rows > 0))
     num_rounds, num_owners = bounds.shape[1] - 1, bounds.shape[0]
     return ArrivalLayout(
         rows=rows,
@@ -198,7 +216,7 @@ class OwnedRows:
 
 
 class Owner:
-    """Serves one exchange's rounds. Owns a sweep's lane and buffers until `close`.
+    """Serves one exchange's rounds. Owns a `Sweeper` with its file, and buffers, until `close`.
 
     Parameters
     ----------
@@ -225,9 +243,10 @@ class Owner:
         self._verify = verify
         self._lower, self._upper = int(owned.bounds[index]), int(owned.bounds[index + 1])
         self._stored = stored = owned.store.stored_rows
-        # One extra byte, so that a sweep never finds the buffer full.
+        # Rows from the disk. One extra byte, so that a sweep never finds the buffer full.
         self._swept = mapped_bytes(max_union * stored.row_bytes + 1, touch=False)
         self._cached = mapped_bytes(0 if owned.cached is None else max_union * stored.row_bytes, touch=False)
+        # One bit per page of the file: the pages to read. All bits are 0 between two rounds.
         self._pages = empty_bits(-(-stored.num_rows * stored.row_bytes // PAGE_BYTES))
         self._sweeper = Sweeper(stored, mapped_bytes(sizes.ring_bytes), file=owned.store.duplicate_file())
         self.bytes_read = 0  # bytes read from the disk
@@ -241,7 +260,7 @@ class Owner:
         *,
         cancellation: Cancellation,
     ) -> None:
-        """Fill each machine's part of a round.
+        """Fill each machine's slice of a round: read the union of the requested rows, then copy each machine's rows.
 
         Parameters
         ----------
@@ -267,7 +286,7 @@ class Owner:
         self._sweep(union[~is_held], cancellation)
         for rows, part, part_sums, key in zip(asked, out, sums, keys, strict=True):
             num_bytes = rows.shape[0] * self._stored.row_bytes
-            _copy_asked(rows, union, is_held, cached, self._swept, self._stored.row_bytes, part)
+            _copy_requested(rows, union, is_held, cached, self._swept, self._stored.row_bytes, part)
             part[num_bytes:] = 0
             if self._verify:
                 checksum_pages(part, key, part_sums)
@@ -283,8 +302,8 @@ class Owner:
             is_wrong = rows.shape[0] and (first_wrong(rows, self._upper) >= 0 or int(rows[0]) < self._lower)
             if is_wrong:
                 raise RankError(
-                    f"{name} asks for rows that do not ascend within {self._lower}..{self._upper - 1}, which this "
-                    "machine reads; use one version of gloader and one dataset on all machines"
+                    f"{name} requests rows that do not ascend, or are not in {self._lower}..{self._upper - 1}, the "
+                    "range of this machine; use one version of gloader and one dataset on all machines"
                 )
         if not present:
             return np.empty(0, np.int64)
@@ -298,6 +317,7 @@ class Owner:
         return union
 
     def _sweep(self, rows: NDArray[Any], cancellation: Cancellation) -> None:
+        """Read ``rows``, ascending, from the disk into ``_swept``."""
         if rows.shape[0] == 0:
             return
         row_bytes = self._stored.row_bytes
@@ -327,8 +347,8 @@ def _mark(rows: NDArray[Any], low: int, bits: NDArray[np.uint64]) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _copy_asked(
-    asked: NDArray[Any],
+def _copy_requested(
+    requested: NDArray[Any],
     union: NDArray[Any],
     is_held: NDArray[np.bool_],
     held: NDArray[np.uint8],
@@ -336,10 +356,14 @@ def _copy_asked(
     row_bytes: int,
     out: NDArray[np.uint8],
 ) -> None:
-    """Copy the rows ``asked``: ``held`` has a place for each row of ``union``, ``swept`` only the other rows."""
+    """Copy the rows ``requested`` to ``out``, one merge of two ascending lists.
+
+    ``held`` has room for each row of ``union``, and holds the rows with ``is_held``. ``swept`` has only the other rows,
+    of which ``num_swept`` come before position ``at`` of ``union``.
+    """
     at, num_swept = np.int64(0), np.int64(0)
-    for i in range(asked.shape[0]):
-        while union[at] < asked[i]:
+    for i in range(requested.shape[0]):
+        while union[at] < requested[i]:
             num_swept += 0 if is_held[at] else 1
             at += 1
         if is_held[at]:

@@ -1,7 +1,18 @@
 """The receiver's side of a row exchange: requests, rounds, and arrived rows.
 
-`plan_fetch` decides which machine sends which rows, and `RowFetch` runs the rounds in threads. `Arrivals` hands out
-the arrived rows page by page, in a sweep's order.
+In an exchange each machine reads a range of a table's rows from its disk, and the machines send each other the rows
+that they need. A machine takes part by one process, its host. Every host is a receiver of rows and, for its range, an
+owner (`gloader.distributed.exchange.owner`).
+
+- A round moves one part of the requested rows, so that its buffers are bounded. There are Q rounds.
+- A step is one collective transfer between all W hosts. Step s sends the ids requested in round s, and the rows of
+  round s - `LAG`. During the step between, the owners read the rows. So Q rounds take Q + `LAG` steps.
+- A request is the row ids for one owner in one round. The reply is the rows, in pages of 4 KiB with their checksums.
+- A run is the pages of one owner in one round.
+- A bucket is a range of consecutive rows, in which hosts count their requests before the rounds are cut.
+
+`plan_fetch` agrees with all hosts on the rounds, and `RowFetch` runs them in threads. `Arrivals` hands out the arrived
+rows page by page to a local sweep, which reads them as if they came from a file.
 """
 
 from __future__ import annotations
@@ -43,7 +54,9 @@ if TYPE_CHECKING:
 
 
 class Ahead:
-    """Runs one function after the other, each in its own thread. For one thread; owns the running thread until `wait`.
+    """Runs one function after another in a second thread, ahead of the caller. Owns the thread until `wait`.
+
+    For one calling thread.
 
     Parameters
     ----------
@@ -79,30 +92,33 @@ class Ahead:
             raise error
 
 
-_POLL_S: Final = 0.05
+_POLL_S: Final = 0.05  # maximum seconds between two tests for a cancellation
 _NUM_BUFFERS: Final = 2  # one buffer fills while the other is handed out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRun:
-    """The place of one owner's pages in a round."""
+    """One owner's pages in a round, and their place in the step's buffer."""
 
-    owner: int
+    owner: int  # number of the sending host
     step: int  # step of the exchange in which the pages arrive
-    at: int  # first byte in the step's buffer; the checksums follow the pages
-    first_page: int  # position among all arriving pages
+    at: int  # offset in the step's buffer, in bytes; the checksums follow the pages
+    first_page: int  # index of the first page among all arriving pages
     num_pages: int
-    key: int  # number of the first page, for its checksum
+    key: int  # number of the first page, which is an input of its checksum
 
 
 class Arrivals:
     """The arriving pages, in two alternating buffers: a `SweepSource`, filled from another thread.
 
+    The network thread calls `buffer` and `publish` step by step. The sweep's thread calls `read` for ascending pages. A
+    buffer is filled again after all runs of its step have been read.
+
     Parameters
     ----------
     runs : runs with rows, in the order of arrival
     names : (W,) the owners' names, for errors
-    num_bytes : size of the largest step
+    num_bytes : bytes that arrive in the largest step
     verify : whether the pages have checksums
     """
 
@@ -114,11 +130,11 @@ class Arrivals:
         self._verify = verify
         self._buffers = [mapped_bytes(num_bytes, touch=False) for _ in range(_NUM_BUFFERS)]
         self._changed = threading.Condition()
-        self._next = 0  # the run that is handed out
+        self._next = 0  # index of the run that is handed out now
         self._arrived = -1  # the last step that arrived
         self._error: BaseException | None = None
         self._is_over = False
-        self.waited_s = 0.0  # waits of readers for rows that had not arrived
+        self.waited_s = 0.0  # seconds that readers waited for rows that had not arrived
 
     def buffer(self, step: int, *, cancellation: Cancellation) -> NDArray[np.uint8]:
         """Return the buffer of ``step``, after its previous pages are handed out.
@@ -147,7 +163,7 @@ class Arrivals:
             self._changed.notify_all()
 
     def read(self, buffer: memoryview, offset: int, /, *, cancellation: Cancellation) -> None:
-        """Fill ``buffer`` with the pages from ``offset`` on, see `SweepSource.read`; pages between runs are zero.
+        """Fill ``buffer`` with the pages from byte ``offset`` on, as `SweepSource.read`; pages between runs are zero.
 
         Raises
         ------
@@ -159,6 +175,7 @@ class Arrivals:
             The work was cancelled.
         """
         out = np.frombuffer(buffer, np.uint8)
+        # Pages before ``page`` are written. Each turn writes a gap of zeros, then pages of the next run.
         base = page = offset // PAGE_BYTES
         end = base + out.shape[0] // PAGE_BYTES
         while page < end:
@@ -204,17 +221,17 @@ class Arrivals:
                 if self._error is not None:
                     raise self._error
                 if cancellation.is_set() or self._is_over:
-                    raise ChannelClosedError("rows from other machines are not waited for any more")
+                    raise ChannelClosedError("the wait for rows from other machines was cancelled")
                 self._changed.wait(_POLL_S)
         self.waited_s += time.perf_counter() - started
 
     def _copy(self, run: PageRun, first: int, out: NDArray[np.uint8]) -> None:
         """Copy a run's pages from page ``first`` on, and compare the copies with the owner's checksums."""
-        held = self._buffers[run.step % _NUM_BUFFERS][run.at :]
-        out[:] = held[first * PAGE_BYTES :][: out.shape[0]]
+        arrived = self._buffers[run.step % _NUM_BUFFERS][run.at :]
+        out[:] = arrived[first * PAGE_BYTES :][: out.shape[0]]
         if not self._verify:
             return
-        sums = held[run.num_pages * PAGE_BYTES :][: run.num_pages * SUM_BYTES].view(np.uint64)[first:]
+        sums = arrived[run.num_pages * PAGE_BYTES :][: run.num_pages * SUM_BYTES].view(np.uint64)[first:]
         with np.errstate(over="ignore"):  # interpreted checksums wrap around
             damaged = _first_damaged(out.view(np.uint64), sums, run.key + first)
         if damaged >= 0:
@@ -239,7 +256,7 @@ class FetchPlan:
     """One host's requests to the others, and the others' requests to this host, in Q rounds."""
 
     sizes: RoundSizes
-    layout: ArrivalLayout
+    layout: ArrivalLayout  # the order of the arriving rows
     # (W, Q + 1) the host requests rows[bounds[w, q]:bounds[w, q + 1]] from owner w in round q
     bounds: IdArray
     served: IdArray  # (W, Q) rows that each other host requests
@@ -257,18 +274,17 @@ class FetchPlan:
     def step_bytes(self, replies: IdArray, requests: IdArray) -> IdArray:
         """Return (Q + 2, W, 2) bytes of each step's replies and requests; (0, W, 2) without rounds. Pure.
 
-        Step s moves the ids of round s and the rows of round s - 2; the rows of round s - 1 are read at the same time.
+        Step s moves the ids of round s and the rows of round s - `LAG`.
 
         Parameters
         ----------
-        replies, requests : (W, Q) rows in each round
-        replies, requests : (W, Q) rows in each round
+        replies, requests : (W, Q) number of rows that are sent, or requested, in each round
         """
         num_steps = self.num_rounds + LAG if self.num_rounds else 0
-        found = np.zeros((num_steps, replies.shape[0], 2), np.int64)
-        found[LAG:, :, 0] = self.sizes.reply_bytes(replies).T
-        found[:-LAG, :, 1] = self.sizes.request_bytes(requests).T
-        return found
+        num_bytes = np.zeros((num_steps, replies.shape[0], 2), np.int64)
+        num_bytes[LAG:, :, 0] = self.sizes.reply_bytes(replies).T
+        num_bytes[:-LAG, :, 1] = self.sizes.request_bytes(requests).T
+        return num_bytes
 
 
 def plan_fetch(
@@ -279,7 +295,10 @@ def plan_fetch(
     *,
     cancellation: Cancellation,
 ) -> FetchPlan:
-    """Agree with all hosts on the rounds in which each host receives its rows; collective.
+    """Agree with all hosts on the rounds in which each host receives its rows. Collective.
+
+    Each host counts its rows per bucket, and sends the counts to the buckets' owner. Each owner cuts its buckets into
+    rounds. All hosts get all cuts; an owner with fewer rounds than others has empty rounds at the end.
 
     Parameters
     ----------
@@ -291,32 +310,33 @@ def plan_fetch(
     Raises
     ------
     RankError, ChannelClosedError
-        See `gather`.
+        As in `gather`.
     """
     num_hosts = sizes.num_hosts
     starts = [bucket_starts(int(bounds[w]), int(bounds[w + 1]), sizes.bucket_rows) for w in range(num_hosts)]
-    places = [_places(rows, one) for one in starts]
-    asked = [sealed(np.diff(one)) for one in places]
-    own = len(asked[transport.index])
-    counts = np.empty((num_hosts, own), np.int64)
+    positions = [_first_positions(rows, owner_starts) for owner_starts in starts]
+    messages = [sealed(np.diff(owner_positions)) for owner_positions in positions]
+    num_words = len(messages[transport.index])
+    counts = np.empty((num_hosts, num_words), np.int64)
     transport.all_to_all(
         counts.reshape(-1).view(np.uint8),
-        np.concatenate(asked).view(np.uint8),
-        [own * 8] * num_hosts,
-        [one.nbytes for one in asked],
+        np.concatenate(messages).view(np.uint8),
+        [num_words * 8] * num_hosts,
+        [message.nbytes for message in messages],
         cancellation=cancellation,
     )
-    wanted = np.stack([unsealed(row, name) for row, name in zip(counts, transport.names, strict=True)])
-    cuts = plan_rounds(wanted, sizes.max_rows)
+    # (W, B) rows that each host requests in each of this owner's buckets.
+    requested = np.stack([unsealed(row, name) for row, name in zip(counts, transport.names, strict=True)])
+    cuts = plan_rounds(requested, sizes.max_rows)
     rounds = gather(transport, np.array([cuts.shape[0] - 1]), cancellation=cancellation)
     padded = np.append(cuts, np.full(int(rounds.max()) + 1 - cuts.shape[0], cuts[-1]))
     all_cuts = gather(transport, padded, cancellation=cancellation)
-    found = np.stack([one[cut] for one, cut in zip(places, all_cuts, strict=True)])
-    before = np.concatenate([np.zeros((num_hosts, 1), np.int64), np.cumsum(wanted, axis=1)], axis=1)
+    round_bounds = np.stack([buckets[cut] for buckets, cut in zip(positions, all_cuts, strict=True)])
+    before = np.concatenate([np.zeros((num_hosts, 1), np.int64), np.cumsum(requested, axis=1)], axis=1)
     return FetchPlan(
         sizes=sizes,
-        layout=plan_arrivals(rows, found, sizes.row_bytes),
-        bounds=found,
+        layout=plan_arrivals(rows, round_bounds, sizes.row_bytes),
+        bounds=round_bounds,
         served=np.diff(before[:, padded], axis=1),
     )
 
@@ -324,9 +344,12 @@ def plan_fetch(
 class RowFetch:
     """Runs an exchange. Owns buffers, a network thread and a disk thread until `close`.
 
+    In each step the network thread writes this host's requests, lets the disk thread read the rows for the next
+    step's replies, and transfers the step's requests and replies.
+
     Parameters
     ----------
-    transport : the connection to the other hosts; only the network thread uses it until it ends
+    transport : the connection to the other hosts; while the network thread runs, no other thread uses it
     owned : the table's rows
     plan : the plan of this exchange
     verify : whether pages have checksums
@@ -338,7 +361,7 @@ class RowFetch:
         self._out_bytes = plan.step_bytes(plan.asked, plan.served)
         self._send_bytes = plan.step_bytes(plan.served, plan.asked)
         self._cancellation = Cancellation()
-        self._requests: list[NDArray[Any]] = []  # the last requests that arrived
+        self._requests: list[NDArray[Any]] = []  # the row ids that each host requested in the last step
         self._error: BaseException | None = None
         self.num_rounds = plan.num_rounds
         self.steps: list[tuple[int, float]] = []  # bytes from other hosts and seconds, per step
@@ -390,13 +413,14 @@ class RowFetch:
         self.owner.close()
 
     def _runs(self) -> list[PageRun]:
-        plan, found = self._plan, []
+        plan, runs = self._plan, []
         num_hosts, num_rounds = plan.served.shape
-        each = self._out_bytes.reshape(-1, 2 * num_hosts)
-        at = (np.cumsum(each, axis=1) - each).reshape(self._out_bytes.shape)
+        # A step's buffer holds each host's reply and request in turn; ``at`` are their offsets.
+        part_bytes = self._out_bytes.reshape(-1, 2 * num_hosts)
+        at = (np.cumsum(part_bytes, axis=1) - part_bytes).reshape(self._out_bytes.shape)
         first = plan.layout.first_slot.reshape(num_hosts, num_rounds) * plan.sizes.row_bytes // PAGE_BYTES
         for turn, owner in np.argwhere(plan.asked.T > 0).tolist():
-            found.append(
+            runs.append(
                 PageRun(
                     owner=owner,
                     step=turn + LAG,
@@ -406,17 +430,17 @@ class RowFetch:
                     key=self._key(turn, owner, self._transport.index),
                 )
             )
-        return found
+        return runs
 
-    def _key(self, turn: int, owner: int, asker: int) -> int:
-        """Return the first page number of the rows from ``owner`` to ``asker``; page numbers are unique."""
+    def _key(self, turn: int, owner: int, receiver: int) -> int:
+        """Return the first page's number in round ``turn`` from ``owner`` to ``receiver``; page numbers are unique."""
         num_hosts = self._plan.sizes.num_hosts
-        return ((turn * num_hosts + owner) * num_hosts + asker) << 32
+        return ((turn * num_hosts + owner) * num_hosts + receiver) << 32
 
     def _run(self) -> None:
         try:
             for step in range(self._send_bytes.shape[0]):
-                self._ahead.wait()  # the reply of this step is read now
+                self._ahead.wait()  # until the reply of this step has been read from the disk
                 self._ask(step)
                 if step:
                     self._ahead.begin(partial(self._reply, step + 1, self._requests))
@@ -445,7 +469,7 @@ class RowFetch:
         self.arrivals.publish(step)
 
     def _parts(self, step: int) -> Iterator[tuple[int, NDArray[np.uint8], NDArray[np.uint8]]]:
-        """Yield each host with the places of its rows and requested ids in ``step``."""
+        """Yield each host, and the parts of the send buffer for its reply and its request in ``step``."""
         at = 0
         for host, (reply, request) in enumerate(self._send_bytes[step].tolist()):
             middle = at + reply
@@ -458,7 +482,7 @@ class RowFetch:
             if part.shape[0]:
                 first, past = self._plan.bounds[host, step : step + 2].tolist()
                 words = part.view(np.int64)
-                words[-2] = 0  # the last word of ids may be half full
+                words[-2] = 0  # with 4-byte ids the last word may be half full
                 ids = words[:-1].view(_wire_ids(self._plan.sizes))
                 ids[: past - first] = self._plan.layout.rows[first:past]
                 words[:] = sealed(words[:-1])
@@ -477,7 +501,7 @@ class RowFetch:
 
     def _requests_of(self, step: int, out: NDArray[np.uint8]) -> list[NDArray[Any]]:
         """Return the row ids that each host requests in ``step``, as views that stay valid for LAG steps."""
-        found: list[NDArray[Any]] = []
+        requests: list[NDArray[Any]] = []
         at = 0
         for host, (reply, request) in enumerate(self._out_bytes[step].tolist()):
             ids = np.empty(0, _wire_ids(self._plan.sizes))
@@ -486,12 +510,13 @@ class RowFetch:
                     out[at + reply : at + reply + request].view(np.int64), self._transport.names[host]
                 )
                 ids = words.view(ids.dtype)[: self._plan.served[host, step]]
-            found.append(ids)
+            requests.append(ids)
             at += reply + request
-        return found
+        return requests
 
 
 def _wire_ids(sizes: RoundSizes) -> np.dtype[Any]:
+    """Return the dtype of row ids in messages."""
     return np.dtype(np.int32 if sizes.id_bytes == np.dtype(np.int32).itemsize else np.int64)
 
 
@@ -501,8 +526,11 @@ def _most(step_bytes: IdArray) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _places_of(rows: NDArray[Any], starts: IdArray, found: IdArray) -> None:
-    """Write the position in ``rows`` of the first row at or after each start; both ascend."""
+def _find_positions(rows: NDArray[Any], starts: IdArray, positions: IdArray) -> None:
+    """Write the position in ``rows`` of the first row at or after each start; both ascend.
+
+    A binary search for each start, from the position of the previous start on.
+    """
     low = np.int64(0)
     for i in range(starts.shape[0]):
         high = np.int64(rows.shape[0])
@@ -512,11 +540,11 @@ def _places_of(rows: NDArray[Any], starts: IdArray, found: IdArray) -> None:
                 low = middle + 1
             else:
                 high = middle
-        found[i] = low
+        positions[i] = low
 
 
-def _places(rows: NDArray[Any], starts: IdArray) -> IdArray:
-    """Return (B + 1,) the first position of each bucket's rows. Pure."""
-    found = np.empty(starts.shape[0], np.int64)
-    _places_of(rows, starts, found)
-    return found
+def _first_positions(rows: NDArray[Any], starts: IdArray) -> IdArray:
+    """Return (B + 1,) the first position in ``rows`` of each bucket, and their end. Pure."""
+    positions = np.empty(starts.shape[0], np.int64)
+    _find_positions(rows, starts, positions)
+    return positions

@@ -1,7 +1,14 @@
 """A loader's exchanges: for each superbatch, all machines decide together and then exchange rows.
 
-`LaunchMachines` connects an opening loader with the machines of a launch. `ExchangedRows` fills caches with rows from
-the machines that store them.
+The stage step of the pipeline (`gloader.pipeline.stage`) uses this file through the protocols in
+`gloader.pipeline.other_ranks`. `LaunchMachines` connects an opening loader with the machines of a launch. `Exchanges`
+belongs to a loader, and `RunExchange` to one of its runs. `ExchangedRows` fills caches.
+
+- A launch is the machines that train together; each takes part by its host, the rank that loads.
+- In a common sweep, each machine reads a range of the rows that all machines need, and sends each machine its rows. In
+  an own sweep, a machine reads all of its rows itself.
+- An offer is a machine's numbers for the decision: its missing rows, its rates, and the time of its own sweep.
+- A part (`Launch.parts`) is the range of rows that a machine stores; without parts, every machine stores all rows.
 """
 
 from __future__ import annotations
@@ -43,10 +50,10 @@ if TYPE_CHECKING:
 
 
 class ExchangedRows:
-    """All rows of a table; this machine stores a range. A `FeatureSource` within a ``with`` block.
+    """All rows of a table, of which this machine stores a range. A `FeatureSource` within a ``with`` block.
 
-    Each read is an exchange among all machines. Machines may read different numbers of times: at the end of the block
-    each machine serves the others until all have arrived.
+    Each read is an exchange among all machines. Machines may read different numbers of times: at the end of its block,
+    a machine serves the others until all have ended their blocks.
 
     Parameters
     ----------
@@ -77,21 +84,21 @@ class ExchangedRows:
 
     def read_into(self, rows: IdArray, out: NDArray[Any], /, *, at: IdArray | None = None) -> ReadStats:
         """Read ``rows`` into ``out`` as `FeatureSource.read_into`; collective, errors as `Exchange.fetch`."""
-        wanted, position = np.unique(rows, return_inverse=True)
+        distinct, distinct_index = np.unique(rows, return_inverse=True)
         self._agree(is_reading=True)
-        with self._exchange.fetch(self._table, wanted, cancellation=NEVER) as arriving:
-            held = load_misses(self._store, [wanted], cancellation=NEVER, arriving=arriving)
+        with self._exchange.fetch(self._table, distinct, cancellation=NEVER) as arriving:
+            held = load_misses(self._store, [distinct], cancellation=NEVER, arriving=arriving)
         try:
             place = np.arange(len(rows)) if at is None else at
-            first = np.full(len(wanted), -1, np.int64)
-            first[position] = place
-            found = held.read_into(0, wanted, out, at=first)
+            written = np.full(len(distinct), -1, np.int64)
+            written[distinct_index] = place
+            stats = held.read_into(0, distinct, out, at=written)
         finally:
             held.close()
         # A repeated row was written to one place only.
-        again = first[position] != place
-        out[place[again]] = out[first[position][again]]
-        return found
+        is_repeat = written[distinct_index] != place
+        out[place[is_repeat]] = out[written[distinct_index][is_repeat]]
+        return stats
 
     def __enter__(self) -> Self:
         return self
@@ -108,12 +115,14 @@ class ExchangedRows:
                 load_misses(self._store, [nothing], cancellation=NEVER, arriving=arriving).close()
 
     def _agree(self, *, is_reading: bool) -> bool:
-        """Return whether any machine reads more."""
+        """Return whether any machine reads now. Collective."""
         return bool(self._exchange.agree(np.array([is_reading], np.float64), cancellation=NEVER).any())
 
 
-_WHERE: Final = ("epoch", "batch", "superbatch")  # the same on all machines
-# Numbers of one table: the ratio of measured to predicted seconds of common sweeps, and its `OwnPart`.
+# Names of the first numbers of each agreement; they must be equal on all machines.
+_WHERE: Final = ("epoch", "batch", "superbatch")
+# Number of values per table in each agreement: the ratio of measured to predicted seconds of common sweeps, and the
+# fields of an `OwnPart`.
 _NUMBERS: Final = 1 + len(fields(OwnPart))
 
 
@@ -122,7 +131,7 @@ class ExchangeCounts:
     """Counters of a loader's exchanges so far."""
 
     shared: int = 0  # number of common sweeps, counted per superbatch and table
-    alone: int = 0  # number of own sweeps
+    alone: int = 0  # number of own sweeps, per superbatch and table
     reason: str = ""  # reason for the last choice
     network: str = ""  # measured rate and latency
     stats: ExchangeStats = field(default_factory=ExchangeStats)  # counters of the last run
@@ -145,7 +154,7 @@ class Exchanges:
         self.counts = ExchangeCounts()
 
     def begin(self, position: BatchId, caches: Sequence[SlotCache]) -> RunExchange:
-        """Return this machine's part in a run that starts at ``position`` on all machines; see `ExchangeTier.begin`."""
+        """Return this machine's part in a run that starts at ``position`` on all machines, as `ExchangeTier.begin`."""
         tables = [
             replace(table, cached=cache.copy_held) for table, cache in zip(self._tables, caches, strict=True)
         ]
@@ -154,19 +163,20 @@ class Exchanges:
         )
 
     def connect(self) -> Exchange:
-        """Return an exchange of stored rows; all machines make one now, and the caller closes it."""
+        """Return an exchange of stored rows, which the caller closes. All machines call this together."""
         return self._connect(self._tables)
 
     def filling(self, table: int, store: FeatureStore) -> AbstractContextManager[FeatureSource]:
-        """Return the source that fills the caches of ``table``; all machines call this now."""
+        """Return the source that fills the caches of ``table``. All machines call this together."""
         return self._filling(table, store) if self._launch.parts else nullcontext(store)
 
     def explain(self) -> str:
         """Return lines with the machines and their row ranges."""
         launch = self._launch
-        held = "a range of the rows on each" if launch.parts else "all rows on each"
-        how = "common sweeps" if launch.must_exchange else "own sweeps or a common one, as predicted"
-        return f"exchange: {len(launch.hosts)} machines, {held}; {how}; {format_bytes(self._memory_bytes)} of buffers"
+        stored = "a range of the rows on each" if launch.parts else "all rows on each"
+        sweeps = "common sweeps" if launch.must_exchange else "own sweeps or a common one, as predicted"
+        buffers = f"{format_bytes(self._memory_bytes)} of buffers"
+        return f"exchange: {len(launch.hosts)} machines, {stored}; {sweeps}; {buffers}"
 
     def explain_run(self) -> str:
         """Return a line with the results so far and the last choice; "" before the first choice."""
@@ -230,7 +240,7 @@ class RunExchange:
     def choose(
         self, superbatch: int, offers: Sequence[Offer], *, cancellation: Cancellation
     ) -> tuple[Choice, ...]:
-        """Return how the rows of each table come; see `RowExchange.choose`."""
+        """Return each table's choice between a common sweep and this machine's own reads, as `RowExchange.choose`."""
         if not self._is_alone:
             try:
                 gathered = self._gather(superbatch, offers, cancellation)
@@ -244,7 +254,7 @@ class RunExchange:
 
     @contextmanager
     def fetch(self, table: int, rows: IdArray, *, cancellation: Cancellation) -> Iterator[ArrivingRows]:
-        """Begin to exchange rows; see `RowExchange.fetch`."""
+        """Begin to exchange rows, as `RowExchange.fetch`."""
         if self._is_alone:
             raise MachineLeftError("another machine has left the run that all machines share")
         try:
@@ -271,7 +281,7 @@ class RunExchange:
     def _gather(
         self, superbatch: int, offers: Sequence[Offer], cancellation: Cancellation
     ) -> NDArray[np.float64]:
-        """Return (W, n) all machines' numbers for this superbatch."""
+        """Return (W, n) all machines' numbers for this superbatch: `_WHERE`, then `_NUMBERS` per table. Collective."""
         if self._exchange.rates() is None:  # before the first call, which measures the network
             self._exchange.agree(np.empty(0), cancellation=cancellation)
         network = self._exchange.rates()
@@ -293,6 +303,7 @@ class RunExchange:
         return self._exchange.agree(np.array(numbers), cancellation=cancellation, same=_WHERE)
 
     def _chosen(self, table: int, offer: Offer, gathered: NDArray[np.float64]) -> Choice:
+        """Return a table's choice from all machines' numbers (W, n), and count it."""
         owned = self._tables[table]
         at = len(_WHERE) + table * _NUMBERS
         factor = float(gathered[:, at].max())
@@ -305,7 +316,7 @@ class RunExchange:
             factor=factor,
         )
         if self._launch.mode == "always" and not self._launch.parts:
-            shared = replace(shared, reason="asked for by exchange='always'")
+            shared = replace(shared, reason="requested by exchange='always'")
         self._counts.reason, self._counts.stats = shared.reason, self._exchange.stats
         if not shared.is_shared:
             self._counts.alone += 1
@@ -315,6 +326,7 @@ class RunExchange:
 
 
 def _place(offer: Offer) -> ReceivedAs | None:
+    """Return the place of received rows: memory ("staged") or the disk ("packed"); None if neither has room."""
     return place_received(
         offer.counts,
         memory_bytes=offer.staging_bytes,
@@ -343,9 +355,9 @@ def _exchanged(offer: Offer, shared: ExchangeChoice, *, factor: float) -> Choice
     )
 
 
-# Share of the memory budget for rows in flight: rounds keep disk and network busy, and the cache stays much larger.
+# Share of the memory budget for an exchange's buffers. It keeps disk and network busy, and the cache much larger.
 _MEMORY_SHARE: Final = 1 / 16
-_LEAST_BYTES, _MOST_BYTES = 8 * 2**20, 256 * 2**20
+_LEAST_BYTES, _MOST_BYTES = 8 * 2**20, 256 * 2**20  # bounds of the buffers' bytes
 
 
 class LaunchMachines:
@@ -394,8 +406,8 @@ class LaunchMachines:
         error: BaseException | None = None
         try:
             steps = max(plan.superbatch.num_batches // num_ranks, 1)
-            own = np.array([plan.features == "ssd", steps], np.float64)
-            gathered = gather(group, own, cancellation=NEVER)
+            numbers = np.array([plan.features == "ssd", steps], np.float64)
+            gathered = gather(group, numbers, cancellation=NEVER)
         except BaseException as raised:
             error = raised
             raise
@@ -405,10 +417,10 @@ class LaunchMachines:
             return num_ranks * int(gathered[:, 1].min())
         if launch.must_exchange:
             held = sorted(name for name, reads in zip(launch.names, gathered[:, 0], strict=True) if not reads)
-            who = f"machine {held[0]} holds" if len(held) == 1 else f"machines {', '.join(held)} hold"
+            holders = f"machine {held[0]} holds" if len(held) == 1 else f"machines {', '.join(held)} hold"
             raise ConfigError(
-                f"{who} the features in memory, and rows are exchanged where all machines read them from the SSD: use "
-                "features='ssd', or exchange='never' where every machine has all rows"
+                f"{holders} the features in memory, but machines exchange rows only if all read them from the SSD: use "
+                "features='ssd', or exchange='never' if every machine has all rows"
             )
         return 0
 

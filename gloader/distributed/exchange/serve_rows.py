@@ -1,7 +1,11 @@
 """Feature rows of all machines for one reading host, for example in an evaluation; the other hosts serve.
 
-All hosts make the same collectives in one order: the reading host announces its next call, and the others join it.
-While the reading host computes, it sends signs of life, so that no wait times out.
+Each machine stores a range of the rows, and takes part by one process, its host. One host reads rows of all ranges
+with a `RowReader`; each other host calls `serve_rows`.
+
+All hosts make the same collective calls in one order. So each call begins with an announcement: the reading host
+announces its next call, and the serving hosts join it. While the reading host computes, it announces a beat, a sign of
+life, so that no wait times out. A piece is the rows from one exchange.
 """
 
 from __future__ import annotations
@@ -30,8 +34,9 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 PIECE_BYTES: Final = 8 * 2**20  # maximum bytes of rows per exchange
-_BEAT_S: Final = 1.0  # interval of a computing reader's signs of life
-_SERVES, _BEATS, _READS, _ENDS = range(4)  # numbers that hosts send in each collective
+_BEAT_S: Final = 1.0  # seconds between two beats of a computing reader
+# Announcements of the next call: a serving host has none; the reading host sends a beat, reads rows, or ends.
+_SERVES, _BEATS, _READS, _ENDS = range(4)
 
 
 def serve_rows(exchange: Exchange, *, cancellation: Cancellation) -> None:
@@ -53,11 +58,11 @@ def serve_rows(exchange: Exchange, *, cancellation: Cancellation) -> None:
     nothing = np.empty(0, np.int64)
     try:
         while True:
-            doing, table = _heard(exchange.agree(np.array([_SERVES, 0.0]), cancellation=cancellation))
-            if doing == _ENDS:
+            call, table = _announced(exchange.agree(np.array([_SERVES, 0.0]), cancellation=cancellation))
+            if call == _ENDS:
                 exchange.close()
                 return
-            if doing == _READS:
+            if call == _READS:
                 with exchange.fetch(table, nothing, cancellation=cancellation):
                     pass  # the block ends when all hosts have their rows
     except BaseException as error:
@@ -69,14 +74,14 @@ def serve_rows(exchange: Exchange, *, cancellation: Cancellation) -> None:
 class _FetchedRows:
     """The rows from one exchange."""
 
-    table: int
-    first: int
-    past: int
-    is_run: bool  # whether they are all rows from ``first`` to ``past - 1``
-    held: MissSource
+    table: int  # number of the table
+    first: int  # the first row
+    past: int  # the row after the last row
+    is_run: bool  # whether these are all rows from ``first`` to ``past - 1``
+    held: MissSource  # the rows in memory
 
     def has(self, table: int, row: int) -> bool:
-        """Return whether ``row`` and the rows after it are here."""
+        """Return whether ``row`` and all rows up to ``past - 1`` are in this piece."""
         return self.is_run and table == self.table and self.first <= row < self.past
 
 
@@ -95,7 +100,7 @@ class RowReader:
     def __init__(self, exchange: Exchange, stores: Sequence[FeatureStore]) -> None:
         self._exchange = exchange
         self._stores = stores
-        self._ends = [-1] * len(stores)  # the row after the last read, per table
+        self._ends = [-1] * len(stores)  # per table, the row after the last read row
         self._piece: _FetchedRows | None = None
         self._turn = threading.Lock()
         self._is_over = threading.Event()
@@ -124,12 +129,12 @@ class RowReader:
         position = request.position if request.position.shape[0] else np.arange(rows.shape[0])
         first, past = np.searchsorted(rows, store.held).tolist()
         # Rows on this host need no other host.
-        own = store.read_into(rows[first:past], out, at=position[first:past])
+        local = store.read_into(rows[first:past], out, at=position[first:past])
         if past > first:
             self._ends[table] = int(rows[past - 1]) + 1
-        self._exchanged(table, rows[:first], position[:first], out)
-        self._exchanged(table, rows[past:], position[past:], out)
-        return ReadStats(rows=rows.shape[0], requests=own.requests, bytes_read=own.bytes_read)
+        self._read_others(table, rows[:first], position[:first], out)
+        self._read_others(table, rows[past:], position[past:], out)
+        return ReadStats(rows=rows.shape[0], requests=local.requests, bytes_read=local.bytes_read)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -146,11 +151,12 @@ class RowReader:
         error = error or self._failure
         try:
             if error is None:
-                self._say(_ENDS, 0)
+                self._announce(_ENDS, 0)
         finally:
             self._exchange.close(error)
 
-    def _exchanged(self, table: int, rows: IdArray, position: IdArray, out: NDArray[Any]) -> None:
+    def _read_others(self, table: int, rows: IdArray, position: IdArray, out: NDArray[Any]) -> None:
+        """Read rows of other machines into ``out``, piece by piece; ``position`` are their places in ``out``."""
         with self._turn:
             while rows.shape[0]:
                 self._require_open()
@@ -163,23 +169,24 @@ class RowReader:
                 rows, position = rows[count:], position[count:]
 
     def _fetch(self, table: int, rows: IdArray) -> _FetchedRows:
-        """Return the first rows of ``rows``, and the rows after them if the table is read in order.
+        """Return a piece with the first rows of ``rows``, and with the rows after them if the table is read in order.
 
-        An exchange of any size takes milliseconds, and a computing reader requests few rows per call.
+        An exchange of any size takes milliseconds, and a computing reader requests few rows per call. So a read in
+        order fetches up to `PIECE_BYTES` ahead.
         """
         self._drop_piece()  # frees its memory for the next piece
         store = self._stores[table]
         step = max(1, PIECE_BYTES // store.row_bytes)
         first = int(rows[0])
-        wanted, past = np.unique(rows[:step]), int(rows[:step][-1]) + 1
-        if first == self._ends[table] and past - first == wanted.shape[0]:
+        distinct, past = np.unique(rows[:step]), int(rows[:step][-1]) + 1
+        if first == self._ends[table] and past - first == distinct.shape[0]:
             end = store.held[0] if first < store.held[0] else store.num_rows
             past = max(past, min(first + step, end))
-            wanted = np.arange(first, past)
-        self._say(_READS, table)
-        with self._exchange.fetch(table, wanted, cancellation=NEVER) as arriving:
-            held = load_misses(store, [wanted], cancellation=NEVER, arriving=arriving)
-        is_run = past - first == wanted.shape[0]
+            distinct = np.arange(first, past)
+        self._announce(_READS, table)
+        with self._exchange.fetch(table, distinct, cancellation=NEVER) as arriving:
+            held = load_misses(store, [distinct], cancellation=NEVER, arriving=arriving)
+        is_run = past - first == distinct.shape[0]
         return _FetchedRows(table=table, first=first, past=past, is_run=is_run, held=held)
 
     def _drop_piece(self) -> None:
@@ -191,18 +198,21 @@ class RowReader:
         if self._failure is not None:
             raise self._failure
         if self._is_over.is_set():
-            raise LoaderClosedError("the rows of other machines were read after the machines had parted")
+            raise LoaderClosedError(
+                "rows of other machines were read after the machines had ended the exchange"
+            )
 
-    def _say(self, doing: int, table: int) -> None:
-        self._exchange.agree(np.array([doing, table], np.float64), cancellation=NEVER)
+    def _announce(self, call: int, table: int) -> None:
+        self._exchange.agree(np.array([call, table], np.float64), cancellation=NEVER)
 
     def _beat(self) -> None:
+        """Announce a beat each second, until the ``with`` block ends."""
         while not self._is_over.wait(_BEAT_S):
             # A running read counts as a sign of life.
             if not self._turn.acquire(blocking=False):
                 continue
             try:
-                self._say(_BEATS, 0)
+                self._announce(_BEATS, 0)
             except BaseException as error:  # noqa: BLE001 - raised by the next read
                 self._failure = error
                 return
@@ -211,7 +221,7 @@ class RowReader:
 
 
 class AllRows:
-    """All rows of a table; this host stores a range. A `FeatureSource` while ``reader`` is open.
+    """All rows of a table, of which this host stores a range. A `FeatureSource` while ``reader`` is open.
 
     Parameters
     ----------
@@ -241,17 +251,17 @@ class AllRows:
         return self._store.dtype
 
     def read_into(self, rows: IdArray, out: NDArray[Any], /, *, at: IdArray | None = None) -> ReadStats:
-        """Read ``rows`` into ``out``, see `FeatureSource.read_into`; raises as `RowReader.read`, and ShapeError."""
+        """Read ``rows`` into ``out``, as `FeatureSource.read_into`; raises as `RowReader.read`, and ShapeError."""
         request = check_request(rows, out, num_rows=self.num_rows, dim=self.dim, at=at)
         return self._reader().read(self._table, request.in_file_order(), out)
 
 
-def _heard(said: NDArray[np.float64]) -> tuple[int, int]:
-    """Return the reading host's announcement: its next call, and the table. Pure."""
-    readers = said[said[:, 0] != _SERVES]
+def _announced(announcements: NDArray[np.float64]) -> tuple[int, int]:
+    """Return the reading host's next call, and the table, from all hosts' announcements (W, 2). Pure."""
+    readers = announcements[announcements[:, 0] != _SERVES]
     if len(readers) != 1:
         raise RankError(
-            f"{len(readers)} of {len(said)} machines read the rows of all, and one is to: end all ranks, and start "
-            "them again with the same version of gloader"
+            f"{len(readers)} of {len(announcements)} machines read the rows of all machines, but exactly one must: end "
+            "all ranks, and start them again with the same version of gloader"
         )
     return int(readers[0, 0]), int(readers[0, 1])

@@ -1,6 +1,8 @@
-"""The protocol for messages to the first ranks of other machines, and the measured rates of the network.
+"""The protocol for messages between machines, and the measured rates of the network.
 
-A transport has one collective and an end. `measure_rates` uses the same collective as the transfer of rows.
+Each machine takes part by one process, its host (the machine's first rank). `Transport` has one collective call, which
+all hosts make together: each host sends bytes to each host. `gather` and `measure_rates` use this call, and so does the
+transfer of rows. A sealed message ends with a digest of its words, which the receiver compares.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Transport(Protocol):
-    """Moves bytes between W hosts, the first ranks of their machines. All hosts make the same calls in one order."""
+    """Moves bytes between W hosts. All hosts make the same calls in one order."""
 
     @property
     def index(self) -> int:
@@ -80,7 +82,7 @@ def gather(transport: Transport, values: NDArray[Any], *, cancellation: Cancella
     Raises
     ------
     RankError
-        See `Transport.all_to_all`; or a host's values arrived damaged.
+        A host is gone, does not respond, failed or left; or a host's values arrived damaged.
     ChannelClosedError
         The work was cancelled.
     """
@@ -92,8 +94,8 @@ def gather(transport: Transport, values: NDArray[Any], *, cancellation: Cancella
     transport.all_to_all(
         out.reshape(-1).view(np.uint8), data.view(np.uint8), sizes, sizes, cancellation=cancellation
     )
-    found = [unsealed(row, name) for row, name in zip(out, transport.names, strict=True)]
-    return np.stack(found).view(values.dtype)
+    received = [unsealed(row, name) for row, name in zip(out, transport.names, strict=True)]
+    return np.stack(received).view(values.dtype)
 
 
 def sealed(values: NDArray[Any]) -> NDArray[np.int64]:
@@ -113,17 +115,17 @@ def unsealed(words: NDArray[np.int64], sender: str) -> NDArray[np.int64]:
     values = np.ascontiguousarray(words[:-1])
     if rows_digest(values) != words[-1:].view(np.uint64)[0]:
         raise RankError(
-            f"what {sender} sent arrived damaged; check the network and the memory of both machines, then start all "
-            "ranks again from the last checkpoint"
+            f"a message from {sender} arrived damaged; check the network and the memory of both machines, then start "
+            "all ranks again from the last checkpoint"
         )
     return values
 
 
-_NUM_EMPTY: Final = 5
-_FIRST_BYTES: Final = 64 * 2**10  # first message to each other host
-_MOST_BYTES: Final = 8 * 2**20
-_LEAST_BYTES: Final = 256 * 2**10  # the smallest step that measures the rate
-_WEIGHT: Final = 0.5  # weight of the latest measurement
+_NUM_EMPTY: Final = 5  # number of almost empty transfers; the fastest is the latency
+_FIRST_BYTES: Final = 64 * 2**10  # bytes of the first message to each other host
+_MOST_BYTES: Final = 8 * 2**20  # maximum bytes that a host sends in one measured transfer
+_LEAST_BYTES: Final = 256 * 2**10  # bytes of the smallest step that measures the rate
+_WEIGHT: Final = 0.5  # weight of the latest measurement in the new rate
 
 
 def measure_rates(transport: Transport, *, seconds: float, cancellation: Cancellation) -> NetworkRates:
@@ -137,21 +139,22 @@ def measure_rates(transport: Transport, *, seconds: float, cancellation: Cancell
     Raises
     ------
     RankError, ChannelClosedError
-        See `gather`.
+        As in `gather`.
     """
+    # The latency is measured first. Then messages double until ``seconds`` are over; the fastest gives the rate.
     num_others = len(transport.names) - 1
     if num_others == 0:
         return NetworkRates(bytes_per_s=float("inf"), latency_s=0.0)
     clock = time.perf_counter
-    took: list[float] = []
+    empty_s: list[float] = []
     for _ in range(_NUM_EMPTY):
         started = clock()
         gather(transport, np.zeros(1), cancellation=cancellation)
-        took.append(clock() - started)
-    latency_s, spent_s, size, best = min(took), sum(took), _FIRST_BYTES, 0.0
-    most = max(_FIRST_BYTES, _MOST_BYTES // num_others)
+        empty_s.append(clock() - started)
+    latency_s, spent_s, size, best = min(empty_s), sum(empty_s), _FIRST_BYTES, 0.0
+    max_size = max(_FIRST_BYTES, _MOST_BYTES // num_others)
     # This memory is unmapped at the end of the function.
-    data, out = (mapped_bytes(num_others * most) for _ in range(2))
+    data, out = (mapped_bytes(num_others * max_size) for _ in range(2))
     while True:
         sizes = [0 if host == transport.index else size for host in range(num_others + 1)]
         moved = num_others * size
@@ -164,22 +167,25 @@ def measure_rates(transport: Transport, *, seconds: float, cancellation: Cancell
         # All hosts stop after the same step, when the slowest host has used the time.
         if gather(transport, np.array([spent_s]), cancellation=cancellation).max() >= seconds:
             return NetworkRates(bytes_per_s=best, latency_s=latency_s)
-        size = min(2 * size, most)
+        size = min(2 * size, max_size)
 
 
 def corrected(rates: NetworkRates, steps: Sequence[tuple[int, float]]) -> NetworkRates:
     """Return ``rates`` moved half way to the rate of the fastest step. Pure.
 
-    A step takes as long as its slowest host, which may have waited for its disk: the fastest step measures the network.
+    A step takes as long as its slowest host, which may have waited for its disk. So only the fastest step measures the
+    network.
 
     Parameters
     ----------
     rates : the rates so far
     steps : bytes from other hosts and seconds of each step
     """
-    seen = [num_bytes / seconds for num_bytes, seconds in steps if num_bytes >= _LEAST_BYTES and seconds > 0]
-    if not seen or rates.bytes_per_s == float("inf"):
+    measured = [
+        num_bytes / seconds for num_bytes, seconds in steps if num_bytes >= _LEAST_BYTES and seconds > 0
+    ]
+    if not measured or rates.bytes_per_s == float("inf"):
         return rates
     return NetworkRates(
-        bytes_per_s=(1 - _WEIGHT) * rates.bytes_per_s + _WEIGHT * max(seen), latency_s=rates.latency_s
+        bytes_per_s=(1 - _WEIGHT) * rates.bytes_per_s + _WEIGHT * max(measured), latency_s=rates.latency_s
     )

@@ -1,6 +1,13 @@
 """The machine's network interfaces, and gloo's settings for the choice among them.
 
-`settings_to_try` lists the settings to measure, and `advise` compares the measured trials. Both are pure.
+gloo is torch's library for transfers between CPUs. Its environment variable GLOO_SOCKET_IFNAME names the interface that
+it uses; a name that is given n times means n connections to each other machine. ``gloader doctor --network`` surveys
+the settings (`gloader.distributed.network.survey`). `settings_to_try` lists the settings to measure, and `advise`
+compares the measured trials. Both are pure.
+
+- A card is a machine's description: its interfaces and its present setting.
+- A setting is the value of the variable on each machine. A trial is a setting with its measurements.
+- A loopback interface connects a machine only with itself.
 """
 
 from __future__ import annotations
@@ -20,9 +27,9 @@ if TYPE_CHECKING:
 
 INTERFACE_VARIABLE: Final = "GLOO_SOCKET_IFNAME"
 
-_CLASS: Final = Path("/sys/class/net")
+_CLASS: Final = Path("/sys/class/net")  # Linux has a folder for each interface here
 _UP, _LOOPBACK = 0x1, 0x8  # bits in /sys/class/net/NAME/flags
-# Offset and size of the address in a sockaddr, in bytes.
+# Offset and size of the address in a `struct sockaddr`, in bytes, by address family.
 _FAMILIES: Final = {socket.AF_INET: (4, 4), socket.AF_INET6: (8, 16)}
 
 
@@ -37,11 +44,11 @@ class Interface:
 
     def has(self, address: str) -> bool:
         """Return whether this interface has ``address``, which has no prefix. Pure."""
-        wanted = ipaddress.ip_address(address)
+        parsed = ipaddress.ip_address(address)
         # Every address in 127.0.0.0/8 is this machine.
-        if wanted.is_loopback:
+        if parsed.is_loopback:
             return self.is_loopback
-        return any(ipaddress.ip_interface(own).ip == wanted for own in self.addresses)
+        return any(ipaddress.ip_interface(text).ip == parsed for text in self.addresses)
 
 
 def list_interfaces(folder: Path = _CLASS) -> list[Interface]:
@@ -54,11 +61,11 @@ def list_interfaces(folder: Path = _CLASS) -> list[Interface]:
     addresses: dict[str, list[str]] = {}
     for name, address in _addresses():
         addresses.setdefault(name, []).append(address)
-    found = []
+    interfaces = []
     for name in sorted(addresses):
         flags = int(_read(folder / name / "flags") or "0", 0)
         if flags & _UP:
-            found.append(
+            interfaces.append(
                 Interface(
                     name=name,
                     addresses=tuple(addresses[name]),
@@ -66,7 +73,7 @@ def list_interfaces(folder: Path = _CLASS) -> list[Interface]:
                     bits_per_s=_speed(folder / name / "speed"),
                 )
             )
-    return found
+    return interfaces
 
 
 def address_of_host_name() -> str:
@@ -85,8 +92,8 @@ def address_of_host_name() -> str:
 
 
 def open_sockets() -> dict[str, str]:
-    """Return this process's internet sockets: the system's name of a socket, and its address."""
-    found = {}
+    """Return the local address of each of this process's internet sockets, by the system's name of the socket."""
+    addresses = {}
     for entry in Path("/proc/self/fd").iterdir():
         # A descriptor may be closed by now, such as the one for this directory listing.
         with suppress(OSError):
@@ -94,8 +101,8 @@ def open_sockets() -> dict[str, str]:
             if target.startswith("socket:"):
                 with socket.socket(fileno=os.dup(int(entry.name))) as copy:
                     if copy.family in _FAMILIES:
-                        found[target] = str(copy.getsockname()[0]).split("%")[0]
-    return found
+                        addresses[target] = str(copy.getsockname()[0]).split("%")[0]
+    return addresses
 
 
 def interface_of(address: str, interfaces: Sequence[Interface]) -> str:
@@ -104,6 +111,7 @@ def interface_of(address: str, interfaces: Sequence[Interface]) -> str:
 
 
 def _speed(path: Path) -> float | None:
+    """Return the bits per second in the file ``path``, which counts megabits; None if unknown."""
     # Virtual interfaces report an error or -1.
     text = _read(path)
     return float(text) * 1e6 if text.isdigit() and int(text) else None
@@ -159,9 +167,10 @@ def _ip(pointer: int | None) -> ipaddress.IPv4Address | ipaddress.IPv6Address | 
     return None
 
 
-CONNECTIONS: Final = (2, 4)  # connections between two machines, tried in addition to one
+CONNECTIONS: Final = (2, 4)  # numbers of connections between two machines, tried in addition to 1
 MOST_TRIED: Final = 6  # maximum number of networks to try
-# A change of the launch script must gain more than noise: the minimum speedup by another network or more connections.
+# Minimum ratio of another setting's rate to the present rate. A smaller gain may be noise, and is no reason to change a
+# launch script.
 _GAIN: Final = 1.2
 
 
@@ -170,7 +179,7 @@ class Card:
     """A machine's description, sent to the other machines of a launch."""
 
     name: str
-    host: str  # machines with the same host are rehearsed
+    host: str  # id of the computer; several machines with one host are rehearsed on one computer
     interfaces: tuple[Interface, ...]
     named: str  # the value of GLOO_SOCKET_IFNAME, or ""
     resolved: str  # the host name's address
@@ -181,7 +190,7 @@ class Setting:
     """The value of GLOO_SOCKET_IFNAME on each machine."""
 
     names: tuple[str, ...]  # an interface of each machine; empty for the current setting
-    connections: int = 1
+    connections: int = 1  # number of connections between two machines
 
     def value_on(self, machine: int) -> str:
         """Return the variable's value on ``machine``. Pure."""
@@ -195,9 +204,10 @@ class NetworkTrial:
     setting: Setting
     used: tuple[str, ...]  # local address of each machine's connections; empty if not connected
     bytes_per_s: float  # rate of the slowest machine while all send; 0 if not connected
-    latency_s: float
-    pairs: Mapping[tuple[int, int], tuple[float, float]]  # bytes/s and seconds, by two machines' numbers
-    error: str  # why no connection was made; empty if connected
+    latency_s: float  # seconds of an almost empty exchange of all machines
+    # Bytes per second and latency in seconds, by two machines' numbers.
+    pairs: Mapping[tuple[int, int], tuple[float, float]]
+    error: str  # the reason why no connection was made; empty if connected
 
     @property
     def is_connected(self) -> bool:
@@ -227,17 +237,21 @@ def settings_to_try(cards: Sequence[Card]) -> list[Setting]:
     Loopback connects only machines on one host.
     """
     is_one_host = len({card.host for card in cards}) == 1
-    found: dict[tuple[str, ...], float] = {}
+    # For each network key that all machines have, the interface of each machine; the slowest one counts.
+    speeds: dict[tuple[str, ...], float] = {}
     usable = [
         [interface for interface in card.interfaces if is_one_host or not interface.is_loopback]
         for card in cards
     ]
-    keys = [{key for interface in own for key in _networks(interface)} for own in usable]
+    keys = [{key for interface in interfaces for key in _networks(interface)} for interfaces in usable]
     for key in sorted(set.intersection(*keys)) if keys else ():
-        chosen = [next(interface for interface in own if key in _networks(interface)) for own in usable]
+        chosen = [
+            next(interface for interface in interfaces if key in _networks(interface))
+            for interfaces in usable
+        ]
         speed = min((interface.bits_per_s or 0.0 for interface in chosen), default=0.0)
-        found[tuple(interface.name for interface in chosen)] = speed
-    ranked = sorted(found, key=lambda names: (-found[names], names))
+        speeds[tuple(interface.name for interface in chosen)] = speed
+    ranked = sorted(speeds, key=lambda names: (-speeds[names], names))
     return [Setting(names=names) for names in ranked[:MOST_TRIED]]
 
 
@@ -268,7 +282,7 @@ def advise(cards: Sequence[Card], now: NetworkTrial, others: Sequence[NetworkTri
     if best is now:
         if now.is_connected:
             return NetworkAdvice(lines=(), reason="no other setting is faster", is_needed=False, trial=None)
-        return NetworkAdvice(lines=(), reason=_no_way(cards), is_needed=True, trial=None)
+        return NetworkAdvice(lines=(), reason=_no_connection(cards), is_needed=True, trial=None)
     values = [best.setting.value_on(machine) for machine in range(len(cards))]
     lines = tuple(f"export {INTERFACE_VARIABLE}={value}" for value in values)
     reason = now.error
@@ -278,7 +292,7 @@ def advise(cards: Sequence[Card], now: NetworkTrial, others: Sequence[NetworkTri
 
 
 def lost_as_it_is(cards: Sequence[Card]) -> str:
-    """Return why gloo cannot connect with the current setting; "" if no reason is found. Pure."""
+    """Return the reason why gloo cannot connect with the current setting; "" if no reason is found. Pure."""
     is_one_host = len({card.host for card in cards}) == 1
     for card in cards:
         known = {interface.name: interface for interface in card.interfaces}
@@ -290,7 +304,7 @@ def lost_as_it_is(cards: Sequence[Card]) -> str:
         if not card.named and not is_one_host and _is_loopback(card.resolved):
             return (
                 f"the host name of {card.name} resolves to {card.resolved}, which no other machine reaches; gloo "
-                f"takes that address where {INTERFACE_VARIABLE} is not set"
+                f"takes that address if {INTERFACE_VARIABLE} is not set"
             )
     return ""
 
@@ -299,11 +313,11 @@ def _is_loopback(address: str) -> bool:
     return ipaddress.ip_address(address.split("%", maxsplit=1)[0]).is_loopback
 
 
-def _no_way(cards: Sequence[Card]) -> str:
+def _no_connection(cards: Sequence[Card]) -> str:
     names = sorted(
         {interface.name for card in cards for interface in card.interfaces if not interface.is_loopback}
     )
     return (
-        f"no interface of the machines ({', '.join(names) or 'they have loopback alone'}) reaches all others: look at "
-        "firewalls, which have to allow every port between them, and at routes"
+        f"no interface of the machines ({', '.join(names) or 'they have only loopback'}) reaches all others: look at "
+        "firewalls, which have to allow every port between the machines, and at routes"
     )

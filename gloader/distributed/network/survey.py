@@ -1,6 +1,12 @@
-"""A survey of the network between a launch's machines. Each setting is tried in a separate process group.
+"""A survey of the network between a launch's machines, for ``gloader doctor --network``.
 
-`measure_links` measures bandwidth and latency with the transfers of an exchange.
+A setting names the network interface that gloo uses (`gloader.distributed.network.interfaces`). The survey tries each
+setting in a separate process group, measures it by `measure_links`, and gives advice.
+
+- A launch is the machines that train together. The first rank of each machine measures; it is the machine's host.
+- A link is the measured bandwidth and latency between two machines.
+- A card is a machine's description. A trial is a setting with its measurements.
+- The store is a small key-value server of torch, which every rank reaches, even if gloo cannot connect.
 """
 
 from __future__ import annotations
@@ -43,17 +49,18 @@ if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
 
-_PINGS: Final = 20
-_FIRST_BYTES, _LAST_BYTES = 64 * 2**10, 32 * 2**20
-_ENOUGH_S: Final = 0.03  # shortest transfer that measures the network, and not the buffers before it
+_PINGS: Final = 20  # number of timed transfers for a latency
+_FIRST_BYTES, _LAST_BYTES = 64 * 2**10, 32 * 2**20  # bytes of the smallest and of the largest transfer
+# Minimum seconds of a transfer: a shorter transfer measures the system's buffers and not the network.
+_ENOUGH_S: Final = 0.03
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """Bandwidth and latency between two machines that both send at once."""
+    """Bandwidth and latency between two machines that both send at the same time."""
 
-    bytes_per_s: float  # each way
-    latency_s: float  # one way
+    bytes_per_s: float  # in each direction
+    latency_s: float  # in one direction
 
     def to_json(self) -> dict[str, float]:
         """Return the fields as JSON. Pure."""
@@ -65,11 +72,13 @@ class MachineLinks:
     """The measurements of one machine."""
 
     pairs: Mapping[int, Link]  # by the number of the other machine
-    together: Link  # with all machines at once: the sending rate, and the time of an empty exchange
+    together: (
+        Link  # while all machines send: this machine's sending rate, and the time of an almost empty exchange
+    )
 
 
 def measure_links(index: int, size: int, *, seconds: float) -> MachineLinks:
-    """Measure the link to each other machine, then all at once; collective over the default process group.
+    """Measure the link to each other machine, then all links together. Collective over the default process group.
 
     Pairs without a common machine are measured at the same time.
 
@@ -105,6 +114,7 @@ def rounds(index: int, size: int) -> Iterator[int | None]:
 
 
 def _measure_pair(index: int, peer: int, seconds: float) -> Link:
+    """Measure the link between the machines ``index`` and ``peer``, which both call this."""
     first = index < peer
 
     def swap(out: torch.Tensor, into: torch.Tensor) -> None:
@@ -114,21 +124,22 @@ def _measure_pair(index: int, peer: int, seconds: float) -> Link:
             sending.wait()
 
     def ping() -> None:
-        # Sent in turn: an answer leaves after the request has arrived.
+        # One machine sends, and the other answers after the token has arrived.
         token = torch.zeros(1, dtype=torch.uint8)
         for is_sending in (first, not first):
             distributed.send(token, peer) if is_sending else distributed.recv(token, peer)
 
     def slowest(elapsed: float) -> float:
-        own, other = torch.tensor([elapsed], dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
-        swap(own, other)
-        return max(float(own), float(other))
+        ours, theirs = torch.tensor([elapsed], dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+        swap(ours, theirs)
+        return max(float(ours), float(theirs))
 
     latency = _typical(ping) / 2
     return Link(bytes_per_s=_rate(swap, slowest, count=1, seconds=seconds), latency_s=latency)
 
 
 def _measure_together(size: int, seconds: float) -> Link:
+    """Measure the links of all ``size`` machines while all send to all. Collective."""
     nothing = torch.zeros(size, dtype=torch.uint8)
 
     def slowest(elapsed: float) -> float:
@@ -144,14 +155,15 @@ def _measure_together(size: int, seconds: float) -> Link:
     return Link(bytes_per_s=rate * (size - 1), latency_s=latency)
 
 
-def _typical(act: Callable[[], Any]) -> float:
-    taken = []
+def _typical(transfer: Callable[[], Any]) -> float:
+    """Return the typical seconds of ``transfer``."""
+    elapsed = []
     for _ in range(_PINGS + 1):
         began = time.perf_counter()
-        act()
-        taken.append(time.perf_counter() - began)
+        transfer()
+        elapsed.append(time.perf_counter() - began)
     # The first transfer sets up connections. The lower quartile counts, because slow transfers waited for a core.
-    return sorted(taken[1:])[_PINGS // 4]
+    return sorted(elapsed[1:])[_PINGS // 4]
 
 
 def _rate(
@@ -162,6 +174,8 @@ def _rate(
     seconds: float,
 ) -> float:
     """Return the bytes per second for one of the ``count`` equal parts that ``swap`` moves.
+
+    Tensors grow until a transfer takes `_ENOUGH_S`. The remaining time measures transfers of this size.
 
     Parameters
     ----------
@@ -188,10 +202,11 @@ def _rate(
         num_bytes *= 4
 
 
-_POLL_S: Final = 0.05
-# Longest wait for the trial of a setting, in time-outs: a rank connects within one, and then measures for a while.
+_POLL_S: Final = 0.05  # seconds between two reads of the store
+# Maximum wait for the trial of a setting, as a multiple of the time-out. A rank connects within one time-out, and then
+# measures for a while.
 _PATIENCE: Final = 6.0
-_LEAVE_S: Final = 5.0
+_LEAVE_S: Final = 5.0  # maximum seconds that the first rank waits at the end for the other ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +242,7 @@ def survey_network(
     """
     exchange = _StoreExchange(store, patience_s=_PATIENCE * timeout_s)
     place = f"{machine_id()} {network_id()}"
-    own = {
+    own_entry = {
         "place": place,
         "card": asdict(
             Card(
@@ -239,14 +254,14 @@ def survey_network(
             )
         ),
     }
-    found = exchange.gather("card", own, rank, range(world_size))
-    first: dict[str, int] = {}
-    for other, one in enumerate(found):
-        first.setdefault(one["place"], other)
+    entries = exchange.gather("card", own_entry, rank, range(world_size))
+    first: dict[str, int] = {}  # the first rank at each place
+    for other, entry in enumerate(entries):
+        first.setdefault(entry["place"], other)
     hosts = list(first.values())
-    names = distinct_names([found[host]["card"]["name"] for host in hosts], hosts)
+    names = distinct_names([entries[host]["card"]["name"] for host in hosts], hosts)
     cards = tuple(
-        Records().read(Card, {**found[host]["card"], "name": name})
+        Records().read(Card, {**entries[host]["card"], "name": name})
         for host, name in zip(hosts, names, strict=True)
     )
     if len(cards) == 1:
@@ -255,8 +270,9 @@ def survey_network(
             "torchrun with --nnodes on each of several machines, or rehearse several with GLOADER_MACHINE"
         )
     trying = _Trying(exchange, hosts=hosts, rank=rank, timeout_s=timeout_s, seconds=seconds)
-    lost = lost_as_it_is(cards)
-    now = failed(Setting(names=()), lost) if lost else trying.run(Setting(names=()))
+    # A setting that cannot connect is not tried: its trial would take until the time-out.
+    reason = lost_as_it_is(cards)
+    now = failed(Setting(names=()), reason) if reason else trying.run(Setting(names=()))
     others = [trying.run(setting) for setting in settings_to_try(cards)]
     others += _more_connections(trying, others)
     advice = advise(cards, now, others)
@@ -301,7 +317,7 @@ def _more_connections(trying: _Trying, others: Sequence[NetworkTrial]) -> list[N
 
 
 class _StoreExchange:
-    """Exchanges JSON values through a store, which every rank reaches even if gloo fails. Errors name silent ranks."""
+    """Exchanges JSON values between ranks through a store. Errors name the ranks that do not answer."""
 
     def __init__(self, store: Store, *, patience_s: float) -> None:
         self.store = store
@@ -312,7 +328,7 @@ class _StoreExchange:
         if rank in ranks:
             self.store.set(f"{name}/{rank}", json.dumps(own))
         deadline = time.monotonic() + self._patience_s
-        # Polled, because a store's own wait cannot name a rank.
+        # The store is read again and again, as its own wait could not name the missing rank.
         missing = list(ranks)
         while missing:
             missing = [other for other in missing if not self.store.check([f"{name}/{other}"])]
@@ -326,7 +342,7 @@ class _StoreExchange:
         return [json.loads(self.store.get(f"{name}/{other}")) for other in ranks]
 
     def leave(self, rank: int, world_size: int) -> None:
-        """Note that this rank no longer needs the store. The first rank may own the store, and waits for the others."""
+        """Note that this rank no longer needs the store. Rank 0 may own the store, so it waits for the other ranks."""
         self.store.set(f"left/{rank}", "yes")
         deadline = time.monotonic() + _LEAVE_S
         while rank == 0 and time.monotonic() < deadline:
@@ -351,17 +367,18 @@ class _Trying:
     def run(self, setting: Setting) -> NetworkTrial:
         """Return the trial of ``setting``; collective."""
         self._count += 1
-        own = self._measure(setting) if self._rank in self._hosts else None
-        found = self._exchange.gather(f"trial-{self._count}", own, self._rank, self._hosts)
-        return _trial_of(setting, found)
+        measured = self._measure(setting) if self._rank in self._hosts else None
+        results = self._exchange.gather(f"trial-{self._count}", measured, self._rank, self._hosts)
+        return _trial_of(setting, results)
 
     def _measure(self, setting: Setting) -> dict[str, Any]:
+        """Return this machine's measurements with ``setting``, or the error, as a JSON object."""
         index, size = self._hosts.index(self._rank), len(self._hosts)
         before = open_sockets()
         value = setting.value_on(index) if setting.names else None
         try:
             with _exported(value), self._group(index, size):
-                used = sorted({address for one, address in open_sockets().items() if one not in before})
+                used = sorted({address for name, address in open_sockets().items() if name not in before})
                 links = measure_links(index, size, seconds=self._seconds)
         # gloo raises plain RuntimeErrors, both for a missing interface and for a time-out.
         except RuntimeError as error:
@@ -375,6 +392,7 @@ class _Trying:
 
     @contextmanager
     def _group(self, index: int, size: int) -> Iterator[None]:
+        """Make a process group of the hosts for the block."""
         store = PrefixStore(f"group-{self._count}", self._exchange.store)
         timeout = timedelta(seconds=self._timeout_s)
         distributed.init_process_group("gloo", store=store, rank=index, world_size=size, timeout=timeout)
@@ -386,7 +404,7 @@ class _Trying:
 
 @contextmanager
 def _exported(value: str | None) -> Iterator[None]:
-    """Set gloo's interface variable inside the block, where a group is made; None leaves it unchanged."""
+    """Set gloo's interface variable for the block, which makes a process group; None leaves it unchanged."""
     before = os.environ.get(INTERFACE_VARIABLE)
     if value is not None:
         os.environ[INTERFACE_VARIABLE] = value
@@ -399,21 +417,21 @@ def _exported(value: str | None) -> Iterator[None]:
                 os.environ[INTERFACE_VARIABLE] = before
 
 
-def _trial_of(setting: Setting, found: Sequence[dict[str, Any]]) -> NetworkTrial:
+def _trial_of(setting: Setting, results: Sequence[dict[str, Any]]) -> NetworkTrial:
     """Combine the measurements of all machines into the trial of ``setting``. Pure."""
-    errors = [one["error"] for one in found if one["error"]]
+    errors = [result["error"] for result in results if result["error"]]
     if errors:
         return failed(setting, errors[0])
     pairs = {}
-    for index, one in enumerate(found):
-        for peer, link in one["pairs"].items():
+    for index, result in enumerate(results):
+        for peer, link in result["pairs"].items():
             if index < int(peer):
                 pairs[index, int(peer)] = (link["bytes_per_s"], link["latency_s"])
     return NetworkTrial(
         setting=setting,
-        used=tuple(next(iter(one["used"]), "") for one in found),
-        bytes_per_s=min(one["together"]["bytes_per_s"] for one in found),
-        latency_s=max(one["together"]["latency_s"] for one in found),
+        used=tuple(next(iter(result["used"]), "") for result in results),
+        bytes_per_s=min(result["together"]["bytes_per_s"] for result in results),
+        latency_s=max(result["together"]["latency_s"] for result in results),
         pairs=pairs,
         error="",
     )

@@ -40,7 +40,7 @@ def test_machines_with_copies_load_what_each_would_alone_and_spill_apart(
             assert re.search(
                 r"exchanges: [1-9]\d* common sweeps, 0 own ones; .* sent, .* received\n", found["text"]
             )
-            assert "the last: asked for by exchange='always'" in found["text"]
+            assert "the last: requested by exchange='always'" in found["text"]
             assert re.search(r"network between machines: .*/s, \d+ us for a collective\n", found["text"])
 
 

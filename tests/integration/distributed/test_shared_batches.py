@@ -152,5 +152,8 @@ def test_no_rank_takes_all_seeds_unless_it_says_so(run: Run, dataset: Path) -> N
 def test_seeds_that_are_split_by_hand_are_refused_with_the_words_for_it(run: Run) -> None:
     for ended in run("own_seeds", batch_size=8):
         assert "RankSettingsError" in ended.error
-        assert "give every rank all seeds, of which it takes its part, or rank=0, world_size=1" in ended.error
+        assert (
+            "pass all seeds on every rank, which takes its part of them, or pass rank=0, world_size=1"
+            in ended.error
+        )
     assert [rank.result for rank in run("own_seeds", batch_size=8, apart=True)] == [52, 51]

@@ -293,14 +293,14 @@ def test_each_table_has_rows_and_memory_of_its_own(follow: Callable[..., Followe
 
 def test_a_table_that_is_not_there_is_refused(follow: Callable[..., Follower]) -> None:
     peers = PeerDevices({1: follow(0).host_end})
-    with pytest.raises(RankError, match="the rank that loads asked for table 1 of 1; use one dataset on all"):
+    with pytest.raises(RankError, match="the loading rank requested table 1 of 1; use one dataset on all"):
         _hold(peers, no_device_cache(NUM_NODES), table=1)
 
 
 def test_a_table_that_nothing_was_said_of_is_missed(follow: Callable[..., Follower]) -> None:
     follower = follow(0, num_tables=2)
     _hold(PeerDevices({1: follower.host_end}), no_device_cache(NUM_NODES), table=1)
-    with pytest.raises(RankError, match="did not say what to hold"):
+    with pytest.raises(RankError, match="did not say which rows to hold"):
         _ = follower.device.tiers
 
 
@@ -326,7 +326,7 @@ def test_a_device_that_was_told_nothing_holds_nothing() -> None:
         tables=[_table(Store)],
         types=BatchTypes(),
     )
-    with pytest.raises(RankError, match="did not say what to hold"):
+    with pytest.raises(RankError, match="did not say which rows to hold"):
         _ = device.tiers
 
 

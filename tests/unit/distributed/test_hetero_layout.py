@@ -123,7 +123,9 @@ def test_a_batch_of_another_dataset_is_refused(types: BatchTypes, says: str) -> 
 
 def test_a_batch_that_is_longer_than_its_memory_is_refused() -> None:
     shape = _small()
-    with pytest.raises(RankError, match=f"sent a batch of {shape.num_bytes} B in {shape.num_bytes - 1}; use"):
+    with pytest.raises(
+        RankError, match=f"sent a batch of {shape.num_bytes} B in a segment of {shape.num_bytes - 1} B; use"
+    ):
         read_batch(shape, np.zeros(shape.num_bytes - 1, dtype=np.uint8), BatchTypes())
 
 

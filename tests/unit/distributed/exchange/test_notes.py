@@ -53,7 +53,7 @@ def told(board: Board) -> str:
         ([[LOST, LOST, f"{HERE} 9 0"]], "rank 8 (machine c) did not come to the exchange of rows", LOST),
         (
             [[LOST, THERE, THERE], [LOST, LOST, LOST]],
-            "broke, and all of them are there: check the network",
+            "broke, and all machines still run: check the network",
             LOST,
         ),
         (

@@ -230,8 +230,10 @@ def test_who_serves_can_be_told_to_stop(tmp_path: Path) -> None:
 
 def test_hosts_of_which_several_read_or_none_are_refused() -> None:
     for said, count in ([[2, 0], [2, 0], [0, 0]], 2), ([[0, 0], [0, 0], [0, 0]], 0):
-        with pytest.raises(RankError, match=f"{count} of 3 machines read the rows of all, and one is to"):
-            module._heard(np.array(said, np.float64))
+        with pytest.raises(
+            RankError, match=f"{count} of 3 machines read the rows of all machines, but exactly one must"
+        ):
+            module._announced(np.array(said, np.float64))
 
 
 def test_rows_of_others_are_read_before_the_machines_part_alone(tmp_path: Path) -> None:
@@ -239,7 +241,7 @@ def test_rows_of_others_are_read_before_the_machines_part_alone(tmp_path: Path) 
         tables["edges"].read_into(np.arange(2000), np.empty((2000, 9), np.float32))
 
     def late(tables: dict[str, AllRows]) -> None:
-        with pytest.raises(LoaderClosedError, match="after the machines had parted"):
+        with pytest.raises(LoaderClosedError, match="after the machines had ended the exchange"):
             read(tables)
 
     machines = Machines(tmp_path, 2)
