@@ -7,7 +7,7 @@ writes a card, all ranks exchange their cards, and each rank checks the cards of
 - A team is the ranks of one machine that share a loader. The host is the team's first rank, which loads for the team.
 - A card is a rank's JSON record: its settings, its device, its machine, and the address where it would listen as host.
 - A part is the range of feature rows that a machine stores; other machines store the other ranges.
-- A rehearsed machine is a group of ranks that is named as a machine of its own, to try several machines on one.
+- A rehearsed machine is a group of ranks that counts as a separate machine, to try several machines on one computer.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def require_own_gpus(gpus: Mapping[int, str | None], *, may_share: bool) -> None
         if gpu is not None and first.setdefault(gpu, rank) != rank:
             raise RankSettingsError(
                 f"ranks {first[gpu]} and {rank} are on one GPU ({gpu}); give each rank its own GPU: start no more "
-                "ranks than GPUs, and set CUDA_VISIBLE_DEVICES to all GPUs, or to a different GPU on each rank. To share "
-                "a GPU, start the process group with gloo, name the GPU on each rank (device='cuda:0'), and give "
+                "ranks than GPUs, and set CUDA_VISIBLE_DEVICES to all GPUs, or to a different GPU on each rank. To "
+                "share a GPU, start the process group with gloo, name the GPU on each rank (device='cuda:0'), and give "
                 "device_cache as a size: 'auto' would count the same free memory twice"
             )
 
@@ -267,7 +267,7 @@ def assemble(membership: Membership, facts: Facts) -> Team:
     RankError
         Another rank cannot load.
     """
-    # The listener comes before the collective, which sends its address to ranks that connect at once.
+    # The listener comes before the collective, which sends its address to ranks that connect immediately.
     listener = Listener()
     try:
         cards = _gather_cards(_card_or_refusal(membership, facts, listener))

@@ -273,7 +273,7 @@ class LoaderClient:
 
     def _require_sign_of_life(self, silent_s: float, batch: BatchId) -> None:
         if self._timeout_s is not None and silent_s > max(self._timeout_s, 2 * _PING_S):
-            self._error = RankError(f"rank {self._host} does not answer")  # later waits fail at once
+            self._error = RankError(f"rank {self._host} does not answer")  # later waits fail immediately
             raise StallError(
                 f"rank {self._host}, which loads for this machine, has not answered for "
                 f"{format_seconds(silent_s)} during the wait for epoch {batch.epoch}, batch {batch.index} "

@@ -159,7 +159,7 @@ class _Inbox:
         self._position = 0
 
     def has_next(self) -> bool:
-        """Return whether `get` would return a batch at once."""
+        """Return whether `get` would return a batch without waiting."""
         return self._stream.has(self._position) and self._client.has_batch()
 
     def get(self) -> HostBatch:

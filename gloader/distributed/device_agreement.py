@@ -6,7 +6,7 @@ by `gloader.pipeline.open.device_tier`. At each step `PeerDevices` sends a reque
 
 - All devices hold the same rows, chosen by the host. The device with the least room decides their number.
 - A device reaches rows if it reads them in place, in host memory. The rows are then in a segment.
-- A segment is shared memory of two processes. Its descriptor is a file number that a message carries to the other one.
+- A segment is shared memory of two processes. A message carries its file descriptor to the other process.
 - A table is the feature rows of a node type or of a relation.
 """
 

@@ -137,7 +137,7 @@ class LoaderHost:
         ----------
         gathered : the batches of all ranks, in turn
         own : receives this rank's batches
-        failures : receives the thread's error at once
+        failures : receives the thread's error immediately
         """
         return StageThread(name="gloader-share", run=lambda: self._share(gathered, own, failures))
 

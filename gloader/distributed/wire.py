@@ -204,7 +204,7 @@ class ErrorReport:
     text: str
     notes: tuple[str, ...]
     run: int | None = None  # None if the loader is unusable
-    now: bool = False  # whether the error is raised at once, or after the run's earlier batches
+    now: bool = False  # whether the error is raised immediately, or after the run's earlier batches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

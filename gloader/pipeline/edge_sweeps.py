@@ -324,7 +324,7 @@ class SweepEdges:
             )
         self._instruments.recorder(first.epoch).add_sweep(bytes_read=read, bytes_written=written)
         self._feedback.add_pass(report, num_batches=len(edges.completed), measured_s=use.seconds, cpu_s=cpu_s)
-        # The frontiers are computed at the start of the next pass, so that completed batches can be made at once.
+        # The frontiers are computed at the start of the next pass, so that completed batches can be made now.
         self._drawn = {
             position: _Drawn(frontiers[owner], hops, owner)
             for owner, position in enumerate(edges.positions)
@@ -371,7 +371,7 @@ class EdgeSweeps:
     planned : S, batches whose features are planned together; 1 for features in memory
     feedback : receives the disk times
     instruments : measure the sweeps
-    failures : receives an error at once
+    failures : receives an error immediately
     """
 
     def __init__(

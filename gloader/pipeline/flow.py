@@ -107,10 +107,10 @@ class SuperbatchWindow:
 class SuperbatchCollector:
     """Collects traces into superbatches, each with the trace of the next superbatch as its look-ahead.
 
-    Superbatches grow up to the full size. Superbatch 0 has one step and is planned without look-ahead, as all stages
-    wait for it. If its rows must be downloaded, superbatch 0 also gets the batches that are sampled in a tenth of the
-    download's time: the same download serves them too. Superbatch k + 1 is planned after the trace of k + 2 is complete
-    and superbatch k - 1 has been gathered. For one thread.
+    Superbatches grow up to the full size. Superbatch 0 has ``unit`` batches and is planned without look-ahead, as all
+    stages wait for it. If its rows must be downloaded, superbatch 0 also gets the batches that are sampled in a tenth of
+    the download's time: the same download serves them too. Superbatch k + 1 is planned after the trace of k + 2 is
+    complete and superbatch k - 1 has been gathered. For one thread.
 
     Parameters
     ----------
@@ -119,7 +119,8 @@ class SuperbatchCollector:
     window : bounds the number of plans
     size : maximum S
     num_tables : number of tables
-    unit : batches per step, one for each rank; superbatch sizes are multiples, as other machines count in steps
+    unit : superbatch sizes are multiples of this number. In an exchange with other machines it is the number of
+        batches per step, as all machines count in steps
     downloaded : tables whose missing rows come from a URL, by a download that could also serve many other batches; ()
         without downloads
     """
@@ -180,7 +181,7 @@ class SuperbatchCollector:
             deadline = time.monotonic() + _LATER * longest_s
             self._take(traces, self._size, until=deadline)
             size = len(traces[0])
-            # The next superbatches grow from the enlarged size.
+            # The next superbatches double from the enlarged size on.
             self._sizes = enumerate(ramp(self._size, min(2 * size, self._size)), 1)
         first = self._stream.id_of(self._position if self._stream.has(self._position) else 0)
         self._position += size

@@ -1,6 +1,6 @@
 """A running pipeline: it begins at a position of the batch stream and continues across epochs until it is closed.
 
-`PipelineRun` builds one of two pipelines, each step in a thread of its own. With features in memory the steps are
+`PipelineRun` builds one of two pipelines, each step in its own thread. With features in memory the steps are
 sample and gather. With features on the SSD they are sample, inspect, stage, read and gather. On an asynchronous device,
 such as a GPU, a send thread follows; otherwise the consumer sends. `run_header` describes a loader in its timeline's
 header, so that `gloader.replay` can replay the run.
@@ -97,7 +97,7 @@ class MachineRanks(Protocol):
         ----------
         gathered : the batches of all ranks in turn
         own : receives this rank's batches
-        failures : receives an error at once
+        failures : receives an error immediately
         """
         ...
 
@@ -199,7 +199,7 @@ class PipelineRun:
             self._last.close()
 
     def fail(self, error: BaseException) -> None:
-        """End the run with ``error`` at once: its result is no longer needed."""
+        """End the run with ``error`` immediately: its result is no longer needed."""
         self._failures.add(error)
         self._end_with(error)
 

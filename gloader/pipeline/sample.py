@@ -420,7 +420,7 @@ class SamplerPool(Generic[B]):
     stream : the batches
     sample : makes a batch to be executed; called from several threads
     sample_trace : makes a trace; None if no traces are needed
-    failures : receives an error at once, before the error's turn
+    failures : receives an error immediately, before the error's turn
     num_threads : number of sampler threads
     ahead : maximum number of sampled batches that wait for execution, and of traces that wait for inspection
     ready : counts the positions with swept edges; None means that all positions can be sampled

@@ -51,7 +51,7 @@ class Pace:
     """Allows a batch to be sent after the device has begun the second batch before it. Thread-safe.
 
     The host launches steps faster than the device computes them, and device memory is reused only after the device is
-    done with it. Without a bound, every batch with a launched step would be in memory at once.
+    done with it. Without a bound, every batch with a launched step would be in memory at the same time.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Pace:
             self._changed.notify_all()
 
     def has_room(self) -> bool:
-        """Return whether `wait_for_room` would return at once."""
+        """Return whether `wait_for_room` would return without waiting."""
         with self._changed.lock:
             return self._is_first or (bool(self._begun) and self._begun[0].is_reached())
 
@@ -450,7 +450,7 @@ class GatheredBatches(Protocol):
     """The source of batches for a sending thread."""
 
     def has_next(self) -> bool:
-        """Return whether `get` would return a batch at once."""
+        """Return whether `get` would return a batch without waiting."""
         ...
 
     def get(self) -> HostBatch:

@@ -108,7 +108,7 @@ def stage_thread(
     stage : processes the items
     source : the items
     out : receives the results; ends like ``source``, or with the error of ``stage``
-    failures : receives an error at once, before the error's turn
+    failures : receives an error immediately, before the error's turn
     before_put : called with each result before ``out.put``, which may wait
     """
 
@@ -154,7 +154,7 @@ class Failures:
             return self._errors[0] if self._errors else None
 
     def stall(self, error: BaseException) -> None:
-        """End the stream with ``error`` at once: a stage makes no progress, so that a wait for it is useless."""
+        """End the stream with ``error`` immediately: a stage makes no progress, so that a wait for it is useless."""
         # The flag is set before `add`, which would otherwise start the timer that lets an error wait for its turn.
         self.is_stuck = True
         self.add(error)
@@ -278,9 +278,9 @@ def weak_method(handler: Callable[[BaseException], None]) -> Callable[[BaseExcep
 class Channel(Generic[T]):
     """A bounded first-in first-out queue between threads. Thread-safe.
 
-    ``close`` ends the stream: items inside are still delivered, then `get` raises ChannelClosedError or the stream's
-    error, so that an error comes after all earlier items. ``fail`` drops the items and ends both sides at once with an
-    error; ``cancel`` does the same with ChannelClosedError.
+    `close` ends the stream: items inside are still delivered, then `get` raises ChannelClosedError or the stream's
+    error. So an error comes after all earlier items. `fail` drops the items, and ends all waits of both sides with an
+    error; `cancel` does the same with ChannelClosedError.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -301,7 +301,7 @@ class Channel(Generic[T]):
         return self._changed.when(lambda: self._items or self._is_closed, self._popleft)
 
     def has_next(self) -> bool:
-        """Return whether `get` would return an item at once."""
+        """Return whether `get` would return an item without waiting."""
         with self._changed.lock:
             return bool(self._items)
 

@@ -85,70 +85,72 @@ def explain(
     keeper : the name of the host that keeps the store
     cause : the failure on this host, as text
     """
-    found = notes.read()
-    witness = _witness(found, index)
+    host_notes = notes.read()
+    witness = _witness(host_notes, index)
     # A machine that ended normally is no reason for an alarm: others may still finish collectives with it.
-    left = _leaver(found, witness, names)
+    left = _leaver(host_notes, witness, names)
     notes.write(f"{END} after {left}" if left else LOST)
     deadline = time.monotonic() + PATIENCE_S
-    while witness < 0 and _silent(found, index) != [] and time.monotonic() < deadline:
+    while witness < 0 and _silent(host_notes, index) != [] and time.monotonic() < deadline:
         if cancellation.is_set():
             break
         time.sleep(_ASK_S)
-        found = notes.read()
-        witness = _witness(found, index)
-    if found is None:
+        host_notes = notes.read()
+        witness = _witness(host_notes, index)
+    if host_notes is None:
         return RankError(
             "another machine is gone or does not answer, and neither does the store of the process group, which "
             f"{keeper} or torchrun's agent on its machine keeps: look at this machine first, {_AGAIN} ({cause})"
         )
-    if left := _leaver(found, witness, names):
+    if left := _leaver(host_notes, witness, names):
         return MachineLeftError(
             f"{left} has left the run that all machines share; leave loops on all ranks together"
         )
     if witness >= 0:
-        return RankError(f"{names[witness]} failed: {str(found[witness]).removeprefix(ERROR)}")
-    silent = _silent(found, index) or []
+        return RankError(f"{names[witness]} failed: {str(host_notes[witness]).removeprefix(ERROR)}")
+    silent = _silent(host_notes, index) or []
     if silent:
         listed = " and ".join(names[host] for host in silent)
         verb = "is gone or does not answer" if len(silent) == 1 else "are gone or do not answer"
-        if not any(has_come(found[host], 1) for host in silent):
+        if not any(has_come(host_notes[host], 1) for host in silent):
             verb = "did not come to the exchange of rows"
         return RankError(f"{listed} {verb}: see the last messages there, {_AGAIN} ({cause})")
-    if stopped := [names[host] for host, note in enumerate(found) if note == STOPPED]:
+    if stopped := [names[host] for host, note in enumerate(host_notes) if note == STOPPED]:
         verb = "was" if len(stopped) == 1 else "were"
-        return RankError(f"{' and '.join(stopped)} {verb} told to end by a signal; {_AGAIN} ({cause})")
+        return RankError(f"{' and '.join(stopped)} {verb} ended by a signal; {_AGAIN} ({cause})")
     return RankError(
         f"the connections between {', '.join(names)} broke, and all machines still run: check the network, {_AGAIN} "
         f"({cause})"
     )
 
 
-def _witness(found: Sequence[str | None] | None, index: int) -> int:
+def _witness(host_notes: Sequence[str | None] | None, index: int) -> int:
     """Return the other host whose last note explains the end; -1 if no note does.
 
     A note with an error goes first, then a normal end, then an end after another host's end.
     """
-    others = [(host, note) for host, note in enumerate(found or ()) if note is not None and host != index]
+    others = [
+        (host, note) for host, note in enumerate(host_notes or ()) if note is not None and host != index
+    ]
     failed = [host for host, note in others if note.startswith(ERROR)]
     done = [host for host, note in others if note == END]
     followed = [host for host, note in others if note.startswith(END)]
     return (failed or done or followed or [-1])[0]
 
 
-def _leaver(found: Sequence[str | None] | None, witness: int, names: Sequence[str]) -> str:
+def _leaver(host_notes: Sequence[str | None] | None, witness: int, names: Sequence[str]) -> str:
     """Return the name of the host that left first, from the note of ``witness``; "" if no host left."""
-    note = str(found[witness]) if found and witness >= 0 else ""
+    note = str(host_notes[witness]) if host_notes and witness >= 0 else ""
     return (
         names[witness] if note == END else note.removeprefix(f"{END} after ") if note.startswith(END) else ""
     )
 
 
-def _silent(found: Sequence[str | None] | None, index: int) -> list[int] | None:
+def _silent(host_notes: Sequence[str | None] | None, index: int) -> list[int] | None:
     """Return the other hosts without a last note; None if the store does not respond."""
-    if found is None:
+    if host_notes is None:
         return None
-    return [host for host, note in enumerate(found) if host != index and is_here(note)]
+    return [host for host, note in enumerate(host_notes) if host != index and is_here(note)]
 
 
 class Patience:
@@ -173,15 +175,15 @@ class Patience:
         self._last: list[tuple[str | None, float]] = [(None, now)] * num_hosts
         self._missed = now  # the last time at which a host had not reached the call
 
-    def end(self, found: Sequence[str | None] | None, now: float) -> str | None:
+    def end(self, host_notes: Sequence[str | None] | None, now: float) -> str | None:
         """Return the reason to end the wait, or None.
 
         Parameters
         ----------
-        found : the notes of all hosts; None if the store does not respond
+        host_notes : the notes of all hosts; None if the store does not respond
         now : seconds of the same clock
         """
-        for host, note in enumerate(found or ()):
+        for host, note in enumerate(host_notes or ()):
             if self._last[host][0] != note:
                 self._last[host] = (note, now)
             if host != self._index and not has_come(note, self._call):

@@ -253,7 +253,7 @@ class Owner:
 
     def reply(
         self,
-        asked: Sequence[NDArray[Any]],
+        requests: Sequence[NDArray[Any]],
         out: Sequence[NDArray[np.uint8]],
         sums: Sequence[NDArray[np.uint64]],
         keys: Sequence[int],
@@ -264,7 +264,7 @@ class Owner:
 
         Parameters
         ----------
-        asked : (W,) row ids that each machine requests, ascending
+        requests : (W,) row ids that each machine requests, ascending
         out : (W,) full pages for each machine's rows, padded with zeros
         sums : (W,) receives the pages' checksums
         keys : (W,) each machine's first page number, for the checksums
@@ -278,13 +278,13 @@ class Owner:
         ChannelClosedError
             The work was cancelled.
         """
-        union = self._union(asked)
+        union = self._union(requests)
         is_held = np.zeros(union.shape[0], np.bool_)
         cached = self._cached[: union.shape[0] * self._stored.row_bytes]
         if self._owned.cached is not None and union.shape[0]:
             is_held = self._owned.cached(union.astype(np.int64), cached.reshape(-1, self._stored.row_bytes))
         self._sweep(union[~is_held], cancellation)
-        for rows, part, part_sums, key in zip(asked, out, sums, keys, strict=True):
+        for rows, part, part_sums, key in zip(requests, out, sums, keys, strict=True):
             num_bytes = rows.shape[0] * self._stored.row_bytes
             _copy_requested(rows, union, is_held, cached, self._swept, self._stored.row_bytes, part)
             part[num_bytes:] = 0
@@ -295,10 +295,10 @@ class Owner:
         """Release everything. Idempotent."""
         self._sweeper.close()
 
-    def _union(self, asked: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    def _union(self, requests: Sequence[NDArray[Any]]) -> NDArray[Any]:
         """Return the union of the requested rows, ascending."""
-        present = [rows for rows in asked if rows.shape[0]]
-        for rows, name in zip(asked, self._names, strict=True):
+        present = [rows for rows in requests if rows.shape[0]]
+        for rows, name in zip(requests, self._names, strict=True):
             is_wrong = rows.shape[0] and (first_wrong(rows, self._upper) >= 0 or int(rows[0]) < self._lower)
             if is_wrong:
                 raise RankError(

@@ -83,7 +83,7 @@ class Ahead:
         self._thread = thread
 
     def wait(self) -> None:
-        """Wait until the work is done, and raise its error once. Returns at once if there is no work."""
+        """Wait until the work is done, and raise its error once. Returns immediately without work."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join()

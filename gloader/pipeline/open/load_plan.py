@@ -262,7 +262,7 @@ class LoadRequest:
 
 
 def _most_open_files(dataset: Dataset, settings: LoaderSettings, home: TopologyChoice) -> int:
-    """Return the maximum number of files open at once, without packs of rows."""
+    """Return the maximum number of files that are open together, without packs of rows."""
     count = FILES_OF_A_READER * len(feature_rows(dataset, settings))
     if home.home == "sweep":
         arrays = 2 if reads_weights(settings.sampling.sampler) else 1

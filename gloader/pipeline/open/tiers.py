@@ -163,7 +163,7 @@ def open_ssd(
     """
     files = load.files
     require_pack_folder(settings, has_folder=files.spill is not None)
-    # A part of the unplanned memory stages missing rows, for up to two superbatches at a time.
+    # A part of the unplanned memory stages the missing rows of up to two superbatches.
     staging = share_out(idle_part(plan.spare_bytes), plan.missed_bytes)
     spill = spill_shares(plan)
     buffers = None

@@ -358,7 +358,7 @@ def test_a_machine_that_is_killed_as_it_serves_one_that_evaluates_is_named(
         ("killed", 1, "rank 1 (machine a) is gone or does not answer"),
         ("stands still", 2, "rank 2 (machine b) is gone or does not answer"),
         ("failing", 2, "rank 2 (machine b) failed: OSError: boom in the loop"),
-        ("interrupted", 2, "rank 2 (machine b) was told to end by a signal"),
+        ("interrupted", 2, "rank 2 (machine b) was ended by a signal"),
     ],
 )
 def test_a_rank_that_ends_or_hangs_in_the_loop_is_named_on_all_machines(

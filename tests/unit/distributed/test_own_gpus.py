@@ -63,7 +63,8 @@ def test_two_ranks_on_one_gpu_are_named(
     require_own_gpus({0: "a", 1: "b", 2: None, 3: None}, may_share=may_share)
     with pytest.raises(
         RankSettingsError,
-        match=r"ranks 1 and 3 are on one GPU \(b\); give each rank its own GPU: .*CUDA_VISIBLE_DEVICES.*device_cache as a size",
+        match=r"ranks 1 and 3 are on one GPU \(b\); give each rank its own GPU: "
+        r".*CUDA_VISIBLE_DEVICES.*device_cache as a size",
     ):
         require_own_gpus({0: "a", 1: "b", 2: None, 3: "b"}, may_share=may_share)
 

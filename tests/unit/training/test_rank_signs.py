@@ -34,7 +34,7 @@ def show(monkeypatch: pytest.MonkeyPatch) -> Iterator[Show]:
     ("error", "text"),
     [
         (OSError("boom"), "rank 2 (machine b) failed: OSError: boom"),
-        (KeyboardInterrupt(), "rank 2 (machine b) was told to end by a signal"),
+        (KeyboardInterrupt(), "rank 2 (machine b) was ended by a signal"),
         (RankError("rank 1 ..."), "rank 1 (machine a) is gone or does not answer"),
     ],
 )

@@ -61,7 +61,7 @@ def told(board: Board) -> str:
             "rank 8 (machine c) failed: OSError: boom",
             LOST,
         ),
-        ([[LOST, STOPPED, LOST]], "rank 4 (machine b) was told to end by a signal", LOST),
+        ([[LOST, STOPPED, LOST]], "rank 4 (machine b) was ended by a signal", LOST),
         ([[LOST, STOPPED, THERE]], "rank 8 (machine c) is gone or does not answer", LOST),
         ([[THERE, THERE, END]], "rank 8 (machine c) has left the run", f"{END} after {NAMES[2]}"),
         (
