@@ -141,9 +141,8 @@ def _keep(
             hand = (hand + 1) % page_in.shape[0]
         if page_in[hand] >= 0:
             slot_of[page_in[hand]] = -1
-        for byte in range(
-            memory.shape[1]
-        ):  # an assignment of the row would compile for seconds, and run slower
+        # An assignment of the entire row would compile for seconds, and run slower.
+        for byte in range(memory.shape[1]):
             memory[hand, byte] = content[i, byte]
         page_in[hand] = pages[i]
         slot_of[pages[i]] = hand
