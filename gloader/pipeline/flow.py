@@ -108,8 +108,8 @@ class SuperbatchCollector:
     """Collects traces into superbatches, each with the trace of the next superbatch as its look-ahead.
 
     Superbatches grow up to the full size. Superbatch 0 has ``unit`` batches and is planned without look-ahead, as all
-    stages wait for it. If its rows must be downloaded, superbatch 0 also gets the batches that are sampled in a tenth of
-    the download's time: the same download serves them too. Superbatch k + 1 is planned after the trace of k + 2 is
+    stages wait for it. If its rows must be downloaded, superbatch 0 also gets the batches that are sampled in a tenth
+    of the download's time: the same download serves them too. Superbatch k + 1 is planned after the trace of k + 2 is
     complete and superbatch k - 1 has been gathered. For one thread.
 
     Parameters

@@ -41,8 +41,8 @@ def test_lightning_ddp_trains_each_rank_on_its_part_or_refuses(dataset, tmp_path
     seen, refused = run(dataset, tmp_path, "ddp")
     require_parts(dataset, seen)
     assert [text.split(":")[0] for text in refused] == [
-        "rank 0 of 2 would take all seeds, as every other rank",
-        "rank 1 of 2 would take all seeds, as every other rank",
+        "rank 0 of 2 would take all seeds, and so would every other rank",
+        "rank 1 of 2 would take all seeds, and so would every other rank",
     ]
     assert (
         "Build it afterwards (with Lightning in train_dataloader()), or give rank=0, world_size=1"

@@ -140,7 +140,7 @@ def test_no_rank_takes_all_seeds_unless_it_says_so(run: Run, dataset: Path) -> N
     results = _results(run("late_group", batch_size=8))
     for rank, (refused, _, whole) in enumerate(results):
         early, silent = refused
-        assert f"rank {rank} of 2 would take all seeds, as every other rank" in early
+        assert f"rank {rank} of 2 would take all seeds, and so would every other rank" in early
         assert f"rank {rank} of 2 builds a DataLoader without use_ddp=: use_ddp=True takes" in silent
         assert len(whole) == 103
     parts = [part for _, part, _ in results]
