@@ -113,7 +113,7 @@ class Peer:
         self._watchdog: Watchdog | None = None
 
     def watch(self, watchdog: Watchdog) -> None:
-        """Report later waits to ``watchdog``, which belongs to the next run."""
+        """Report later waits to ``watchdog``, which belongs to the new run."""
         self._wait, self._watchdog = None, watchdog
 
     def deliver(self, batch: HostBatch) -> None:

@@ -47,9 +47,8 @@ if TYPE_CHECKING:
 
 _POLL_S: Final = 0.05  # seconds between two tests of a running collective
 _LOOK_S: Final = 1.0  # seconds between two reads of the other hosts' notes
-_END_S: Final = (
-    1.0  # maximum seconds until an operation ends after its connections; usually it takes milliseconds
-)
+# Maximum seconds until an operation ends after its connections; usually it takes milliseconds.
+_END_S: Final = 1.0
 _CUT_S: Final = 0.001  # seconds that the receive in `cut_connections` waits before it times out
 _FOR_EVER: Final = timedelta(days=30)  # gloo's own time limit, which must never count
 _LEAVE_S: Final = 2.0  # maximum seconds to wait for a thread inside torch at the end of the process

@@ -30,9 +30,8 @@ LOST: Final = "lost"  # an exchange failed, and this host does not know the reas
 END: Final = "end"  # the host ended normally; or "end after" and the name of a host that ended earlier
 STOPPED: Final = "stopped"  # a signal ended the host
 ERROR: Final = "error: "  # the error's text follows
-PATIENCE_S: Final = (
-    4.0  # maximum seconds to wait for the others' last notes; hosts look at them twice a second
-)
+# Maximum seconds to wait for the others' last notes; hosts look at the notes twice a second.
+PATIENCE_S: Final = 4.0
 _ASK_S: Final = 0.05  # seconds between two reads in this wait
 _AGAIN: Final = "then start all ranks again from the last checkpoint"  # the end of most error texts
 

@@ -48,9 +48,8 @@ if TYPE_CHECKING:
 LAG: Final = 2  # number of steps from a round's ids to its rows; the rows are read in the step between
 SUM_BYTES: Final = 8  # bytes of a checksum, and of one word of ids
 MAX_SLICE_BYTES: Final = 64 * 2**20  # maximum bytes of a slice: gloo fails with gigabytes
-_BUCKETS_A_SLICE: Final = (
-    8  # number of buckets in a full slice; a round ends at a bucket, so that 7/8 are used
-)
+# Number of buckets in a full slice. A round ends at a bucket, so that a slice is at least 7/8 full.
+_BUCKETS_A_SLICE: Final = 8
 _RING_SHARE: Final = 8  # the memory for an exchange, divided by the bytes of the sweep's ring buffer
 
 
