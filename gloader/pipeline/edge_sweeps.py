@@ -3,7 +3,7 @@
 If the edges do not fit in memory, this step precedes the sample step. It draws every batch's edges; the sample step
 then makes the batches from them (`ReplayBatch` and `ReplayTrace` in `gloader.pipeline.sample`).
 
-- A pass reads the edges once, in file order, and draws one hop for each of its batches.
+- A pass goes through the edge file once, in file order, and draws one hop for each of its batches.
 - A topology superbatch is up to S_t consecutive batches that go through the passes together. Each pass begins one
   superbatch, and completes the superbatch that began L - 1 passes before: a batch takes part in L passes, one per hop.
 - A frontier is one hop of one batch: the nodes that draw neighbours. An owner number is a frontier's index in its pass.

@@ -6,7 +6,7 @@ edges, after the first batches were measured. `open_sweeps` opens the readers of
 
 - A home is the place of the edges: memory ("ram"), the SSD with passes ("sweep"), or the SSD with reads of single
   lists ("direct").
-- A pass, or sweep, reads all edges once, in file order, and draws hops of many batches.
+- A pass, or sweep, goes through the edge file once, in file order, and draws hops of many batches.
 - A pack is one batch's feature rows, written to the disk ahead of the batch. Spilled data is packs, and the output of
   passes.
 - Rates are the disk's requests and bytes per second. They are measured by probes, which are short trial reads.
