@@ -148,9 +148,9 @@ def array_features(rows: NDArray[np.generic], numbers: NDArray[np.integer] | Non
 class SparseRows:
     """A sparse matrix (N, F) in memory. It behaves like a feature array: indexing by a slice returns dense rows."""
 
-    indptr: IdArray  # (N + 1,), checked
-    columns: IdArray  # (nnz,), checked
-    values: NDArray[np.generic]  # (nnz,)
+    indptr: IdArray  # (N + 1,) offsets of the rows, checked
+    columns: IdArray  # (nnz,) the column of each stored value, checked
+    values: NDArray[np.generic]  # (nnz,) stored values
     shape: tuple[int, int]
 
     @classmethod

@@ -57,7 +57,7 @@ class Attributes:
 
     arrays: Mapping[str, NDArray[np.generic]]
     where: str  # the file or array, for messages
-    # Kinds of entries that are not arrays, such as {"adj": "SparseTensor"}.
+    # The Python types of the entries that are not arrays, such as {"title": "str"}.
     others: Mapping[str, str] = field(default_factory=dict)
     used: dict[str, str] = field(default_factory=dict)  # each used array's role, such as {"x": "features"}
 
@@ -113,7 +113,10 @@ class Attributes:
         return rows
 
     def labels(self, *names: str, num_nodes: int, needs_labels: bool) -> IdArray:
-        """Return the labels (N,), -1 if unlabelled. Raises as `to_labels` and `require`."""
+        """Return the labels (N,), -1 if unlabelled. Raises as `to_labels` and `require`.
+
+        If no name has an array, labels are -1 for all nodes, or an error if ``needs_labels``.
+        """
         if not needs_labels and self.find(*names) is None:
             return no_labels(num_nodes)
         name = self.require(*names, what="labels", instead=f"; add some, {OR_EDGES}")
@@ -211,7 +214,7 @@ class Attributes:
         return self.arrays[name].reshape(-1)
 
     def of_edges(self, num_edges: int) -> list[str]:
-        """Return the arrays with one entry per edge, by name. Pure."""
+        """Return the names of the arrays with one entry per edge. Pure."""
         return [name for name, array in self.arrays.items() if array.shape[:1] == (num_edges,)]
 
     def column_notes(self) -> tuple[str, ...]:
@@ -261,7 +264,7 @@ class Attributes:
 
 
 class StoreNames(NamedTuple):
-    """A library's names for features and labels: first the usual name, then replacements."""
+    """A library's names for features and labels: first the usual name, then other accepted names."""
 
     features: tuple[str, ...]
     labels: tuple[str, ...]
@@ -277,10 +280,10 @@ class SavedGraph:
 
     name: str  # a short display name
     origin: str  # the source as the user wrote it
-    where: Path | str  # the arrays' file, or their container for messages
+    where: Path | str  # the arrays' file; for arrays in memory, a text for messages
     seed: int = 0  # seed of the random split without masks
     edge_names: EdgeNames = USUAL_NAMES  # names of edge times and edge features
-    # If False and no type has labels, the first type with nodes gets labels of -1.
+    # If False, labels are optional: without any, the first type with nodes gets labels of -1.
     needs_labels: bool = True
 
     @classmethod

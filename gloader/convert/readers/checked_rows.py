@@ -75,6 +75,7 @@ class CheckedRows:
     def __init__(
         self, features: FeatureStream, *, where: str, stored_as: str | None, flag: str, allow_nan: bool
     ) -> None:
+        # Tables refuse rounding while they are read. ``rounded`` has the same rows without this check.
         may_round = stored_as is not None and features.rounded is not None
         self.features = features.rounded if may_round and features.rounded else features
         self.seen: ValueRange | None = None  # the range of all values; None before all rows were read once

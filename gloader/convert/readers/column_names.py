@@ -50,8 +50,8 @@ MISSING: Final = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "-nan", "nul
 ALMOST: Final = "near number"  # the kind of a column with text such as "[0.1, 0.2]", "1,5" or "7%"
 # Prefix of the kind of a column with number lists, such as "list of 768".
 LISTS: Final = "list of"
-_MOST_NAMES: Final = 20  # most names per message
-_LONG_NAME: Final = 60  # most characters per name in a message
+_MOST_NAMES: Final = 20  # maximum number of names per message
+_LONG_NAME: Final = 60  # maximum number of characters per name in a message
 KNOWN_ENDS: Final = "src and dst, source and target, from and to, head and tail, u and v, node1 and node2"
 
 

@@ -52,9 +52,9 @@ _BLOCK_BYTES = 1 << 20
 _BLOCK_COPIES = 12
 # The possible separators, in order of preference. `BLANKS` is a run of blanks.
 _DELIMITERS = (",", "\t", ";", "|", BLANKS)
-# Most comment lines before the first row. A file with more is not a table.
+# Maximum number of comment lines before the first row. A file with more is refused.
 _MAX_COMMENTS = 1000
-# First rows that decide on separator, header and kinds.
+# Number of first rows that decide on separator, header and kinds.
 _SNIFFED_ROWS = 100
 _WHOLE = re.compile(r"\s*[+-]?\d+\s*")
 _NUMBER = re.compile(r"\s*[+-]?((\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|inf|infinity|nan)\s*", re.IGNORECASE)
@@ -207,6 +207,7 @@ class CsvTable:
                 yield from reader
 
     def _text(self) -> RowText:
+        # If the first column has texts, a row may look like a comment. `RowText` refuses such a row.
         is_number = self.kinds[0] not in {"string", "empty"}
         return RowText(
             self.path,
@@ -287,7 +288,7 @@ def _is_valid(field: str, kind: pa.DataType) -> bool:
     try:
         if pa.types.is_boolean(kind):
             return field.strip().lower() in _BOOLS
-        # The check uses pyarrow's own rules: it does not read "+1" as a whole number.
+        # The check uses pyarrow's own rules. For example, pyarrow does not read "+1" as a whole number.
         is_left_out = pa.types.is_floating(kind) and field.strip() in {"", "nan", "NaN"}
         return is_left_out or bool(pa.scalar(field.strip()).cast(kind).is_valid)
     except (ValueError, pa.ArrowInvalid):
@@ -323,7 +324,7 @@ def _names(fields: Sequence[str], path: Path) -> Iterator[str]:
     named = [name for name in names if name]
     twice = twice_in(named)
     numbers = [name for name in named if _NUMBER.fullmatch(name) or name.lower() in MISSING]
-    # A number is a valid name in a header with known names, and in pandas' header of counted columns.
+    # A number is a valid name in a header with known names, and in pandas' header of the column numbers 0, 1, 2, ...
     is_header = not numbers or is_known(names) or (not names[0] and _counts(names[1:]))
     if twice is not None or not is_header:
         problem = f"has {shown(twice)} twice" if twice is not None else "is neither names nor numbers"
@@ -410,7 +411,7 @@ def _first_lines(path: Path) -> tuple[str, list[tuple[int, str]]]:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turn read errors into a SourceError that names the file, except for errors that `read` explains."""
+    """Turn read errors into a SourceError that names the file. Parse errors pass, because the callers explain them."""
     try:
         yield
     except (GloaderError, pa.ArrowInvalid):

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COMMENTS: Final = ("#", "%")  # beginnings of comment lines
-# Most characters per line. A row with 100,000 numbers is shorter. The limit stops packed files with an endless line.
+# Maximum number of characters per line. A row with 100,000 numbers is shorter. The limit stops packed files with an
+# endless line.
 MAX_LINE_CHARACTERS: Final = 1 << 20
 # The separator of aligned columns: any number of blanks and tabs.
 BLANKS: Final = " "

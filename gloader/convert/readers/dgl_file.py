@@ -47,8 +47,8 @@ _DTYPES = {
     (6, 8): "|b1",
 }
 _BFLOAT = 4  # DLPack's type code for bfloat16
-_MAX_NDIM = 32  # most dimensions of an array, as in numpy 1
-# Most bytes per name, and most entries per list. They bound the memory for a damaged file. Real files have less.
+_MAX_NDIM = 32  # maximum number of dimensions of an array, as in numpy 1
+# Maximum number of bytes per name, and of entries per list. The limits bound the memory that a damaged file can take.
 _MAX_NAME_BYTES = 4096
 _MAX_ENTRIES = 1 << 14
 
@@ -98,7 +98,7 @@ class DglBytes:
             raise self.damaged(offset, f"the signature of {what} is {signature:#x}, not {magic:#x}")
 
     def count(self, what: str) -> int:
-        """Return the number of entries that follow. Each entry has at least 8 bytes."""
+        """Return the number of entries that follow. An entry has at least 8 bytes, and all must fit the file's rest."""
         offset, count = self.position, self.whole(f"the number of {what}")
         if count > min(_MAX_ENTRIES, (self.num_bytes - self.position) // 8):
             left = self.num_bytes - self.position
@@ -178,15 +178,15 @@ class DglBytes:
         return data
 
 
-# The signatures before the file, a graph, its graph of types, a relation, and a matrix of edges in each form. CSR and
-# CSC share one signature.
+# The signatures at the start of a file, a graph, a graph of types, a relation, and a matrix of edges. COO matrices have
+# `_PAIRS_MAGIC`. CSR and CSC matrices have `_LISTS_MAGIC`.
 _FILE_MAGIC = 0xDD2E4FF046B4A13F
 _GRAPH_MAGIC = 0xDD589FBE35224ABF
 _TYPES_MAGIC = 0xDD3C5FFE20046ABF
 _RELATION_MAGIC = 0xDD2E60F0F6B4A127
 _PAIRS_MAGIC = 0xDD61FFD305DFF127
 _LISTS_MAGIC = 0xDD6CD31205DFF127
-_HEADER_BYTES = 4096
+_HEADER_BYTES = 4096  # the size of the file's header
 # A relation has a code for its forms. With this bit, the code's other bits are a set of `Form`. Without it, as in DGL
 # 0.5, the code is the number of the only form: 1 for PAIRS, 2 for BY_SOURCE, 3 for BY_DESTINATION.
 _IS_SET = 1 << 32
@@ -272,14 +272,17 @@ class DglFile:
 
 
 class _GraphReader:
-    """Reads a file's graph from ``data``, which stands behind the file's version."""
+    """Reads a file's graph from ``data``, whose position is behind the file's version and kind.
+
+    A parameter ``offset`` is the byte that an error message names.
+    """
 
     def __init__(self, data: DglBytes, path: Path) -> None:
         self._data = data
         self._path = path
 
     def version_2(self) -> DglFile:
-        """Read a graph with types, in the order of the module's docstring, and compare all its counts."""
+        """Read a graph with types, in the order of the module's docstring, and check that its counts agree."""
         data = self._data
         self._require_one(data.whole("the number of graphs"))
         data.skip_to(_HEADER_BYTES)
@@ -378,7 +381,7 @@ class _GraphReader:
         by_form: dict[Form, StoredEdges] = {}
         for form in Form:
             if forms & form:
-                self._types()
+                self._types()  # each form follows a graph of types, which is not needed here
                 by_form[form] = self._matrix(_PAIRS_MAGIC if form is Form.PAIRS else _LISTS_MAGIC)
         # A matrix's rows are sources, except in BY_DESTINATION, where they are destinations.
         if Form.BY_DESTINATION in by_form:

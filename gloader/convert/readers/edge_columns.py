@@ -90,7 +90,8 @@ def _refuse(values: NDArray[Any], is_bad: NDArray[np.bool_], first: int, where: 
 class EdgeColumn:
     """One value per edge of a stream, in the stream's order.
 
-    ``pieces(max_values)`` starts again at the first value. Pieces may have any length.
+    ``pieces(max_values)`` yields the values from the first on, again at each call. A piece should have at most
+    ``max_values`` values, but the pieces of a table may be longer.
     """
 
     pieces: Callable[[int], Iterator[NDArray[Any]]]
@@ -229,8 +230,8 @@ def csc_edges(
     check_offsets(offsets, indices.num_values or 0, where=where)
 
     def chunks(max_edges: int) -> Iterator[EdgeChunk]:
-        # A chunk begins in the row in which the previous chunk ended, or later. So one walk over the offsets finds all
-        # rows.
+        # A row is a destination's list. A chunk begins in the row in which the previous chunk ended, or in a later row.
+        # So one walk over the offsets finds all destinations.
         done, row = 0, 0
         for sources in indices.pieces(max_edges):
             dst = np.empty(len(sources), np.int64)

@@ -108,7 +108,7 @@ def _weight_column(weight: NpyFile | None, num_edges: int) -> EdgeColumn | None:
     return file_column(weight)
 
 
-_MAX_SMALL_BYTES = 256  # most bytes of an array that `_read_small` reads
+_MAX_SMALL_BYTES = 256  # maximum size of an array that `_read_small` reads
 
 
 def npy_features(file: NpyFile) -> FeatureStream:

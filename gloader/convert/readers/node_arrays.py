@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from gloader.convert.source import Splits
     from gloader.types import IdArray
 
-# Most nodes for which an array of 0 and 1 may be ids. With more nodes, it is a mask of integers.
+# Largest number of nodes for which an array of 0 and 1 may be ids. With more nodes, the array is a mask of integers.
 _FEW = 2
-# Shares of train and valid in random splits. The remaining labelled nodes are test nodes.
+# Shares of train and valid among the labelled nodes in random splits. The other labelled nodes are test nodes.
 _TRAIN_SHARE, _VALID_SHARE = 0.6, 0.2
 
 
@@ -223,7 +223,7 @@ def few_classes(labels: NDArray[Any]) -> str:
 def _refuse_labels(
     values: NDArray[Any], is_bad: NDArray[np.bool_], where: str, *, cure: bool = False
 ) -> None:
-    """Raise SourceError for the first bad label. ``cure`` adds the remedy of `few_classes`."""
+    """Raise SourceError for the first bad label. If ``cure``, the message has the remedy of `few_classes`."""
     bad = np.flatnonzero(is_bad)
     if bad.size:
         raise SourceError(
@@ -318,7 +318,7 @@ def to_split(values: NDArray[Any], *, num_nodes: int, where: str) -> IdArray:
         if values.shape[0] != num_nodes:
             raise ShapeError(f"{where} is a mask of {values.shape[0]} nodes; there are {num_nodes}")
         return np.flatnonzero(values)
-    # The array must be a mask. As ids, 0 or 1 would occur more than once.
+    # An array of only 0 and 1 for more than two nodes must be a mask. As ids, 0 or 1 would occur more than once.
     if (
         values.dtype.kind in "iu"
         and values.shape[0] == num_nodes > _FEW

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 # Bytes per node for the check of ids: the id, a mark, and a chunk's copies.
 _CHECK_BYTES = 24
-# Least rows for the check whether a feature column counts the rows. Fewer rows may be 0, 1, ... by chance.
+# Minimum number of rows for the check `_refuse_counting`. In fewer rows, a feature may be 0, 1, ... by chance.
 _MIN_COUNTED = 3
 
 
@@ -286,7 +286,7 @@ def _column(table: NumberTable, column: str, num_nodes: int) -> Iterator[NDArray
 
 
 def _refuse_counting(table: NumberTable, column: str, num_rows: int) -> None:
-    """Refuse a first column that counts the rows under an unknown name, because it may have ids instead of features."""
+    """Refuse a first column with 0..N-1, each once, under a name that does not tell if it has ids or a feature."""
     if table.kind(column) not in {"integer", "number"} or column != table.names[0] or num_rows < _MIN_COUNTED:
         return
     is_used, done = np.zeros(num_rows, np.bool_), 0

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-# Bytes of memory per element of an array that is read whole, such as labels: an int64, and a copy during the check.
+# Bytes of memory per element of an array that is read whole, such as labels, in addition to the element as stored: an
+# int64, and a copy during the check.
 _COPY_BYTES = 16
 # Bytes per read from a file. They stay in the processor's cache while an archive's reader copies and checks them.
 _PIECE_BYTES = 1 << 20
@@ -58,8 +59,8 @@ class NpyFile:
     """
 
     path: Path
-    member: str | None  # the array's name within an archive
-    shape: tuple[int, ...]  # in disk order, row after row; reversed if ``is_fortran``
+    member: str | None  # the array's name in an archive; None if the file is not an archive
+    shape: tuple[int, ...]  # the array's shape; reversed, as on disk, if ``is_fortran``
     dtype: np.dtype[Any]
     is_fortran: bool  # True if the array is written column after column
     data_offset: int  # bytes before the first element, in the file or the member
@@ -375,7 +376,7 @@ def tell_where_cut(path: Path) -> None:
 
 
 def _handle_sigbus() -> None:
-    # Installed for every file, because another library, such as faulthandler, may have replaced the handler.
+    # Installed again for every file, because another library, such as faulthandler, may have replaced the handler.
     before = _set_handler(signal.SIGBUS, _handler())
     if before != ctypes.cast(_handler(), ctypes.c_void_p).value:
         _previous_handlers[:] = [before]
@@ -399,7 +400,8 @@ def _set_handler(number: int, handler: Any) -> int | None:
 def _end(number: int) -> None:
     """End the process with a message that names the mapped files which became shorter."""
     cut = [str(path) for path, size in _mapped.items() if not path.exists() or path.stat().st_size < size]
-    # The signal came from another library's file. The failed read is repeated, and the previous handler is called.
+    # If no file here was cut, another library's file caused the signal. After the return, the failed read is repeated,
+    # and raises the signal for the previous handler.
     if not cut:
         _set_handler(number, ctypes.c_void_p(_previous_handlers[0]))
         return
@@ -443,10 +445,10 @@ class StoredArray:
     """An array at an offset of a file, row after row."""
 
     file: MappedFile
-    offset: int  # of the first byte in the file, with any alignment
+    offset: int  # the first byte's position in the file, with any alignment
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]  # of the stored elements; uint16 for bfloat16, which numpy lacks
-    is_bfloat16: bool
+    dtype: np.dtype[Any]  # the stored elements' dtype; uint16 for bfloat16, which numpy lacks
+    is_bfloat16: bool  # True if the uint16 numbers are the bits of bfloat16 numbers
 
     @property
     def num_bytes(self) -> int:
@@ -459,10 +461,10 @@ class StoredArray:
         return 2 * self.num_bytes if self._is_loaded else 0
 
     def values(self) -> NDArray[Any]:
-        """Return the values, of which nothing is read yet. The array may be unaligned, and bfloat16 becomes float32.
+        """Return the values as a view of the mapped file. The view may be unaligned, and bfloat16 becomes float32.
 
-        There is one exception: an array with one bfloat16 number per row is read and widened here. Wider bfloat16 rows
-        are widened when they are indexed.
+        No element is read here, except if an array has one bfloat16 number per row. Then the array is read and widened.
+        Rows of several bfloat16 numbers are widened when the result is indexed.
         """
         if self._is_loaded:
             return self.load()

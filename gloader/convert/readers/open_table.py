@@ -175,7 +175,7 @@ def _columns(table: NumberTable) -> str:
 
 CSV_SUFFIXES = frozenset({".csv", ".tsv", ".txt", ".tab"})
 PARQUET_SUFFIXES = frozenset({".parquet", ".pq"})
-# Ways to turn a file of another kind into a table.
+# The remedy for a file that is no table, by its suffix.
 _UNPACK = "unpack it, or pack it with gzip"
 _CURES = {
     ".zip": _UNPACK,

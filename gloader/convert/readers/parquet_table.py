@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 _BATCH_NUMBERS = 1 << 18
 # Read buffer per column, in bytes.
 _BUFFER_BYTES = 1 << 16
-# First rows, in which the length of a column's lists is found.
+# Number of first rows, in which the length of a column's lists is found.
 _FIRST_ROWS = 100
-# First row groups, of which the largest gives the size of a group.
+# Number of first row groups, of which the largest gives the size of a group.
 _FIRST_GROUPS = 8
 # Bytes of memory per column: a page, its dictionary and the packed page, of one megabyte each.
 _PAGE_BYTES = 3 << 20
@@ -36,7 +36,7 @@ _DAMAGED = (pa.ArrowException, OSError, *MALFORMED)
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:
-    """Open a Parquet file for reading in pieces. With its defaults, pyarrow would buffer all requested columns."""
+    """Open a Parquet file for reading in pieces. By default, pyarrow would buffer all requested columns."""
     return pq.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER_BYTES)
 
 

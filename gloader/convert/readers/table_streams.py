@@ -96,7 +96,7 @@ class NumberTable(Protocol):
         ...
 
     def reading_bytes(self, columns: Iterable[str]) -> int:
-        """Return the memory to read ``columns``, without the results."""
+        """Return the bytes of memory for reading ``columns``, in addition to the arrays that `read` yields."""
         ...
 
     def read(self, columns: Mapping[str, Number], *, error: TableError) -> Iterator[Columns]:
@@ -226,7 +226,8 @@ def table_features(
 ) -> FeatureStream:
     """Return a table's feature rows as float32, one row per node or edge, one column per feature. Pure.
 
-    ``chunks`` raises FeatureValueError if a number is too large for float32, or if float32 would round a whole number.
+    The stream's ``chunks`` raises FeatureValueError if a number is too large for float32, or if float32 would round a
+    whole number.
 
     Parameters
     ----------
@@ -348,6 +349,7 @@ def find_ends(
     for key, column in (("src", src), ("dst", dst)):
         if column is not None and column not in names:
             raise SourceError(f"{key} is {shown(column)}; the columns of {path} are {listed(names)}")
+    # An empty file has no columns. It counts as a table with the two columns c0 and c1.
     named = [name for name in names if not is_unnamed(name)] if table.has_names else [*names, "c0", "c1"][:2]
     if not table.has_names or (len(named) == 2 and (src is None) != (dst is None)):
         # If a request names one of two columns, the other end is the other column.

@@ -33,7 +33,7 @@ def require_plain_archive(path: Path) -> None:
     Raises
     ------
     SourceError
-        The archive's members unpack to more bytes than the file has, or its directory is damaged.
+        The archive's members unpack to more bytes than the file has, or its table of contents is damaged.
     """
     with raising_source_errors(str(path)):
         if not zipfile.is_zipfile(path):
@@ -67,7 +67,7 @@ def load_mapping(path: Path, *, missing: str) -> Mapping[Any, Any]:
     if not path.is_file():
         raise SourceError(f"{path} is missing; {missing}")
     require_plain_archive(path)
-    tell_where_cut(path)
+    tell_where_cut(path)  # for the message if the mapped file becomes shorter
     try:
         # weights_only refuses all functions that are not listed, so that no code in the file runs.
         with torch.serialization.safe_globals(_array_constructors()):
@@ -89,7 +89,7 @@ def pickled_bytes(path: Path) -> int:
     Raises
     ------
     SourceError
-        The file is missing, or its directory is damaged.
+        The file is missing, or the archive's table of contents is damaged.
     """
     with raising_source_errors(str(path)):
         if not zipfile.is_zipfile(path):
@@ -114,7 +114,7 @@ def _array_constructors() -> list[Any]:
     return [*functions, np.ndarray, np.dtype, *dtypes]
 
 
-# Entries of a store that are plain numbers, and are read elsewhere.
+# Entries of PyG's stores (see `attributes_of`) that are plain numbers, and are read elsewhere.
 _KNOWN_OTHERS: Final = frozenset({"num_nodes", "num_classes"})
 
 
