@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from gloader.types import Relation
 
 
-# Edge numbers per step of their check.
+# Number of edge numbers that `_check_numbers` reads at a time.
 _CHECKED_ENTRIES = 1 << 20
 # The forms of stored edges, the cheapest first. Lists by destination are sorted already, and pairs have the edge
 # columns' order.
@@ -60,7 +60,7 @@ class DglEdges:
     stream: EdgeStream  # the edges without weights
     data: Mapping[str, NDArray[np.generic]]  # the edge data by name
     order: NDArray[np.integer] | None  # (E,) each edge's row in the edge data; None if edge e has row e
-    resident_bytes: int  # memory for arrays that this module made
+    resident_bytes: int  # bytes of the arrays that this module made
 
     def store(self, relation: Relation, attributes: Attributes, saved: SavedGraph) -> EdgeStore:
         """Return the edges with weights, times and features.
@@ -189,7 +189,7 @@ class DglGraph:
         ShapeError
             A tensor has the wrong shape or dtype.
         ConfigError
-            No relation has a requested name.
+            No relation has an array with a requested name of edge times or edge features.
         """
         is_one = len(self.num_nodes) == len(self.edges) == 1
         nodes = {}
@@ -322,8 +322,8 @@ def open_dgl(argument: str, options: SourceOptions) -> AnySource:
 def from_graph(graph: Any, *, weight: str | None = None) -> CscGraph:
     """Return the topology of a homogeneous DGL graph. Its (E,) sources are shared, not copied.
 
-    Edges are in the order of DGL's CSC form. DGL numbers the edges of an edge list in another order. Then
-    ``graph.adj_tensors("csc")[2]`` has DGL's number for each position.
+    Edges are in the order of DGL's CSC form. If the graph was made from an edge list, DGL numbers edges in the list's
+    order. Then ``graph.adj_tensors("csc")[2]`` has DGL's number for each position.
 
     Parameters
     ----------

@@ -148,7 +148,7 @@ def _open_split(path: Path, name: str) -> NpyFile:
 
 
 def reading_bytes(*streams: EdgeStream | FeatureStream | None) -> int:
-    """Return the memory for reading a source's tables. Only one table is read at once, so the largest counts."""
+    """Return the bytes of memory for reading a source's tables, one after another: the largest table's bytes."""
     return max((each.reading_bytes for each in streams if each is not None), default=0)
 
 
@@ -195,7 +195,7 @@ def edge_table_columns(
         edges = replace(edges, time=time)
     names = () if features in (None, NONE) else tuple(dict.fromkeys(str(features).split(",")))
     if not table.has_names and {edges.weight} & {time, *names}:
-        # In a table without names, the third column is the weights by default.
+        # In a table without names, the third column has the weights, unless the user names it as times or features.
         edges = replace(edges, weight=None)
     feature_columns = names if set(names) <= set(table.names) else ()
     _note_columns(edges, feature_columns, notes)
@@ -209,7 +209,7 @@ def edge_table_columns(
             )
         return edges.stream(), open_edge_features(path, budget_bytes=budget_bytes, notes=notes)
     if edges.num_edges is None:
-        # The sort needs the number of edges first, because feature rows take disk space.
+        # The sort of edges must know the number of feature rows before it begins, because they take disk space.
         edges = replace(edges, num_edges=table.count_rows())
     return edges.stream(), table_features(table, edges.num_edges or 0, names)
 

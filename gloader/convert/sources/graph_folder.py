@@ -61,9 +61,9 @@ class NodeEntry:
     """A node type in ``graph.yaml``."""
 
     num_nodes: int | None  # None means the number is taken from the files
-    features: Path | None
-    labels: Path | None
-    splits: Path | None
+    features: Path | None  # None means that the type has no features
+    labels: Path | None  # None means that the type has no labels
+    splits: Path | None  # None means random splits
     num_classes: int | None  # None means the number is taken from the labels
 
 
@@ -79,9 +79,9 @@ class EdgeEntry:
     file: Path  # the edges
     src: str | None = None  # None means that the column is found by its name, or is the first one
     dst: str | None = None  # None means that the column is found by its name, or is the second one
-    weight: str | None = None
-    time: str | None = None
-    features: str | None = None  # column names with commas between them, or a file
+    weight: str | None = None  # None means a column with a usual name, or no weights
+    time: str | None = None  # None means no times, unless the user names a column for all tables
+    features: str | None = None  # column names with commas between them, or a file; None as for ``time``
 
     def open_array(self, name: str | None) -> NpyFile | None:
         """Open the array file ``name``. Return None without a name."""
@@ -251,7 +251,7 @@ def open_edge_table(
     entry : the relation's file and columns
     where : the description's path and key, for messages
     names : the user's columns of times and features, for tables whose entry names none
-    budget_bytes : memory for a sparse matrix's row offsets
+    budget_bytes : memory for the row offsets of edge features in a sparse matrix
     notes : receives the receipt's lines on columns
 
     Raises
@@ -279,7 +279,7 @@ def _open_table(
             )
     keys = "src: COLUMN, dst: COLUMN"
     edges = TableEdges.open(table, src=entry.src, dst=entry.dst, weight=entry.weight, keys=keys)
-    # The flag --edge-features is for all tables. It applies to this table only if the table has all its columns.
+    # The flag --edge-features names columns for all tables. A table without all these columns gets no features from it.
     requested = set(str(names.features).split(","))
     common_features = names.features if requested <= set(table.names) else None
     return edge_table_columns(
@@ -332,6 +332,7 @@ def open_tables(argument: str, options: SourceOptions) -> GraphSource:
     """
     graph = read_graph_yaml(Path(argument).expanduser())
     labelled_types = [name for name, entry in graph.nodes.items() if entry.labels is not None]
+    # Several labelled types, or missing labels, are refused before the files are opened.
     if labelled_types or options.needs_labels:
         only_labelled(labelled_types, where=str(graph.path))
     notes = ColumnNotes()
@@ -401,7 +402,7 @@ def _unused(graph: GraphYaml) -> tuple[str, ...]:
 
 
 def source_paths(argument: str, options: SourceOptions) -> list[Path]:
-    """Return the description and every file that it names. Raises SourceError as `open_tables`."""
+    """Return the description and every file that it names, or nothing without a description. Raises SourceError."""
     del options
     folder = Path(argument).expanduser()
     if not (folder / GRAPH_FILE).is_file():

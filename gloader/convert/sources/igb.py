@@ -42,9 +42,9 @@ _LABEL_FILES = {19: ("node_label_19.npy",), 2983: ("node_label_2K.npy", "node_la
 def open_igb(argument: str, options: SourceOptions) -> Source:
     """Open ``igb:DIR`` or ``igb:DIR@2983``. DIR is the folder of one size, such as ``igb/tiny``.
 
-    There are 19 classes, or 2983 on request or if only these labels exist. Labelled nodes come first. As in IGB's
-    loader, the first 60% of them are train, the next 20% valid and the rest test. In the large and full sizes, arrays
-    are raw float32 without a header.
+    There are 19 classes, or 2983 on request or if only these labels exist. Labelled nodes have the lowest ids. As in
+    IGB's loader, the first 60% of them are train, the next 20% valid and the rest test. In the large and full sizes,
+    arrays are raw float32 without a header.
 
     Raises
     ------
@@ -60,8 +60,8 @@ def open_igb(argument: str, options: SourceOptions) -> Source:
     file = open_floats(paper / "node_feat.npy", row_shape=(DIM,))
     features = npy_features(file)
     num_classes, label_file = find_labels(paper, classes)
-    # The label files of the larger sizes cover only the first nodes.
     require_node_memory(features.num_rows, options.budget_bytes, file.where)
+    # The label files of the larger sizes cover only the first nodes.
     labels = first_labels(label_file, num_nodes=features.num_rows, num_labelled=features.num_rows)
     return Source(
         name=f"igb-{folder.resolve().name}-{num_classes}",
@@ -99,7 +99,7 @@ def first_labels(file: NpyFile, *, num_nodes: int, num_labelled: int) -> IdArray
     ----------
     file : labels for the first nodes, or for all
     num_nodes : N
-    num_labelled : most labelled nodes; the file's further labels are ignored
+    num_labelled : largest number of labelled nodes; the file's further labels are ignored
 
     Raises
     ------

@@ -45,7 +45,7 @@ class MagPapers:
     """A MAG240M folder's papers, with labels and splits in memory, and the numbers of other nodes."""
 
     folder: Path
-    meta: Mapping[str, Any]  # the content of meta.pt, with numbers of nodes and classes
+    meta: Mapping[str, Any]  # the content of meta.pt: the numbers of nodes by type, and of classes
     num_papers: int
     num_classes: int
     features: FeatureStream
@@ -165,7 +165,7 @@ def _split_ids(value: object, num_nodes: int, where: str) -> IdArray:
         ids = np.asarray(value)
     except (RuntimeError, *MALFORMED) as error:  # such as ragged lists, or sparse tensors
         raise SourceError(f"{where} is a {type(value).__name__} that is no array of ids: {error}") from error
-    # A tensor may have any size over a few stored numbers.
+    # A small file may declare a tensor of any size over a few stored numbers.
     require_split_size(ids.size, num_nodes, where)
     return to_split(ids, num_nodes=num_nodes, where=where)
 

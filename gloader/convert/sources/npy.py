@@ -180,6 +180,7 @@ class _ArrayFolder:
         left = ({path.stem for path in self.path.glob("*.npy")} | set(self.archived)) - self.used
         # The features were opened by file name, so they are not in `used`.
         left -= {"features"} if taken == "features.npy" else set()
+        # Only dtypes and shapes are needed, so these arrays take no memory.
         found = Attributes(
             arrays={
                 name: np.broadcast_to(np.empty((), file.dtype), file.shape)
@@ -213,6 +214,7 @@ class _ArrayFolder:
             return csc_file_edges(indptr, self.require("indices"), weight, budget_bytes=budget_bytes)
         if (index := self.find("edge_index")) is not None:
             return pair_file_edges(index, prefers_rows=False, weight=weight)
+        # Of these names, only edges may exist here. The others are for the message.
         return pair_file_edges(
             self.require("edges", "edge_index", "indptr"), prefers_rows=True, weight=weight
         )

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from gloader.convert.source import AnySource, EdgeStream, FeatureStream
 
 ROOT_VARIABLE = "GLOADER_OGB_ROOT"  # the environment variable with the folder of data sets
-_MAX_META_CHARACTERS = 1 << 20  # most characters that are read from a description; real ones have hundreds
+_MAX_META_CHARACTERS = 1 << 20  # number of characters to read from a description; real ones have hundreds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class OgbInfo:
     split: str | None  # the folder below ``split/``; None means the only one
 
 
-# The rows of the data sets that fit.
+# The rows of the data sets that fit, which means that they can be converted.
 _KNOWN = {
     "ogbn-arxiv": OgbInfo(num_classes=40, add_inverse_edge=False, split="time"),
     "ogbn-products": OgbInfo(num_classes=47, add_inverse_edge=True, split="sales_ranking"),
@@ -182,7 +182,7 @@ def find_ogb_folder(name: str, root: Path) -> Path:
 
 
 def _existing_folder(name: str, root: Path) -> Path | None:
-    """Return the data set's folder in ``root``, or ``root`` itself if it has this name, or None."""
+    """Return the data set's folder in ``root``, or ``root`` if it is named like the data set, or None."""
     # OGB's loaders for PyG and DGL unpack to separate folders, with the same files in ``raw``.
     plain = name.replace("-", "_")
     folders = [root / plain, root / f"{plain}_pyg", root / f"{plain}_dgl", root / name]

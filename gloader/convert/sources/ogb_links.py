@@ -45,7 +45,7 @@ class OgbLinkInfo:
     split: str  # the folder below ``split/``
 
 
-# The rows of the data sets that fit.
+# The rows of the data sets that fit, which means that they can be converted.
 LINK_SETS = {
     "ogbl-citation2": OgbLinkInfo(add_inverse_edge=False, split="time"),
     "ogbl-collab": OgbLinkInfo(add_inverse_edge=True, split="time"),
@@ -73,7 +73,7 @@ def open_ogb_links(
     ----------
     folder : a folder with ``raw`` and ``split``
     name, origin : the source's display name, and the source as the user wrote it
-    info : OGB's properties of the data set
+    info : the data set's row in OGB's list
     budget_bytes : memory for an array with one entry per node, and for one split file
     edge_names : names of edge times and edge features
 

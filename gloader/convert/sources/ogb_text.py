@@ -76,7 +76,7 @@ def plausible(count: int, path: Path) -> int:
 
 _SUFFIX: Final = ".csv.gz"
 _FEATURES: Final = "edge-feat"  # OGB's name for the file of edge features
-# The names of files with one row per edge begin so. ``edge.csv.gz`` itself does not.
+# The beginnings of the names of files with one row per edge. ``edge.csv.gz``, which has the edges, is not among them.
 _PREFIXES: Final = ("edge-", "edge_")
 
 
@@ -85,7 +85,7 @@ class OgbEdgeFiles:
     """The files with edge times and edge features of a graph or a relation, in one folder."""
 
     folder: Path
-    names: EdgeNames  # the user's names of edge times and edge features
+    names: EdgeNames  # the user's names of edge times and edge features, which are file names without suffix
 
     def there(self) -> set[str]:
         """Return the names of the files with one row per edge, without suffix."""
@@ -146,8 +146,8 @@ class OgbEdgeFiles:
 
 RELATION_FILE = "triplet-type-list.csv.gz"  # the list of relations
 _NODE_FILE = "num-node-dict.csv.gz"  # the numbers of nodes by type
-_MAX_TEXT = 1 << 16  # most characters that are read from the list of relations; real lists have hundreds
-_MAX_COUNT = 2**48  # bound for numbers of nodes and edges in a file, far above real numbers
+_MAX_TEXT = 1 << 16  # number of characters to read from the list of relations; real lists have hundreds
+_MAX_COUNT = 2**48  # bound for numbers of nodes and edges per type and relation, far above real numbers
 
 
 def has_types(folder: Path) -> bool:
@@ -183,7 +183,7 @@ def open_ogb_hetero(
     ShapeError
         A table has too many rows or columns.
     ConfigError
-        No relation has a file with a name in ``edge_names``.
+        No relation has a file with a requested name of edge times or edge features.
     BudgetError
         The labels are larger than the memory budget.
     """
@@ -221,7 +221,7 @@ def open_ogb_hetero(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TypedLayout:
-    """The folder ``raw`` of a data set with several types: subfolders for relations, node features and node labels."""
+    """The folder ``raw`` of a data set with several types, with subfolders for relations, features and labels."""
 
     raw: Path
 
@@ -299,7 +299,7 @@ def _count(path: Path) -> int | None:
 
 
 def read_splits(base: Path, name: str | None, *, num_nodes: int, node_type: str = "") -> Splits:
-    """Return the splits in OGB's text files. Raises SourceError for a missing split, and as `to_split`.
+    """Return the splits in OGB's text files. Raises SourceError for a missing split, and the errors of `to_split`.
 
     Parameters
     ----------

@@ -69,7 +69,7 @@ def pyg_source(data: object, saved: SavedGraph, *, is_mapped: bool) -> AnySource
     ShapeError
         A tensor has the wrong shape or dtype.
     ConfigError
-        No relation has a requested name.
+        No relation has an array with a requested name of edge times or edge features.
     """
     where = saved.where
     stores = _entries(data, where)
@@ -123,7 +123,7 @@ def _edge_store(attributes: Attributes, relation: Relation, names: EdgeNames) ->
     pairs = attributes.arrays[name]
     where = f"{attributes.where}: {name}"
     if isinstance(pairs, SparseRows):
-        # With adj_t, a transform has sorted the edge attributes into the order of its rows.
+        # PyG's transform that makes adj_t also sorts the edge attributes into the order of adj_t's rows.
         columns = _edge_columns(attributes, names, num_edges=len(pairs.columns))
         weight = columns.weight
         if weight is None and (pairs.values != 1).any():
@@ -194,7 +194,7 @@ def open_pyg(argument: str, options: SourceOptions) -> AnySource:
     ShapeError
         A tensor has the wrong shape or dtype.
     ConfigError
-        No edges have a name that ``options`` request.
+        No relation has an array with a name of times or features that ``options`` request.
     """
     path = Path(argument).expanduser()
     saved = SavedGraph.in_file(path, f"pyg:{argument}", options)
@@ -207,7 +207,7 @@ def _load(path: Path) -> object:
     if not path.is_file():
         raise SourceError(f"{path} does not exist or is not a file; pyg: takes a file of torch.save(data)")
     require_plain_archive(path)
-    tell_where_cut(path)
+    tell_where_cut(path)  # for the message if the mapped file becomes shorter
     try:
         # Zip files, torch's format since 1.6, are mapped, so that features may be larger than memory.
         with torch.serialization.safe_globals(_data_classes()):

@@ -1,12 +1,13 @@
 """Generators for synthetic graphs: random draws, features, community graphs and R-MAT graphs.
 
-A *draw* is a random number that is a hash of a key and a number. No state is kept, so any part of a graph can be made
-separately. A feature row is the centre of the node's class or traits, plus strong noise.
+A *draw* is a random number: the hash of a key and the draw's number. No state is kept, so any part of a graph can be
+made separately. A feature row is the centre of the node's class or traits, plus strong noise.
 
 Community graphs are degree-corrected (Karrer and Newman, Phys. Rev. E 83, 2011). A node's *position* is its id before
 ids are shuffled. Community c has the positions ``starts[c] ... starts[c + 1] - 1``, by descending expected degree. An
-edge and its reverse are a *pair*. Each pair draws a community by size, and a node in it by expected degree. Then it
-draws whether the other end stays in the community, and draws the other end in the same way.
+edge and its reverse are a *pair*. For each pair, a community is drawn in proportion to its size, and a node in it in
+proportion to its expected degree. Another draw decides if the pair's other end is in the same community. If not,
+another community is drawn. Then the other end is drawn like the first.
 
 In an R-MAT graph, each node has a few binary *traits*. Features depend on the node's traits, and the label on its
 in-neighbours' traits.
@@ -150,12 +151,12 @@ def synthetic_features(codes: IdArray, centers: NDArray[np.float32], *, seed: in
 
 
 def class_centers(num_classes: int, dim: int, *, signal: float, seed: int) -> NDArray[np.float32]:
-    """Return one random direction (K, F) per class. Pure.
+    """Return the centre (K, F) of each class. Its direction is random. Pure.
 
     Parameters
     ----------
     num_classes, dim : K and F
-    signal : length of every direction; a feature's noise has deviation 1
+    signal : length of every centre; a feature's noise has deviation 1
     seed : the graph's seed
     """
     return (signal * _directions(num_classes, dim, seed)).astype(np.float32)
@@ -218,14 +219,14 @@ def _fill_rows(
             out[i, f] = center[f] + np.float32(np.int64(total) - _NOISE_MEAN) * _NOISE_SCALE
 
 
-# Intervals of the inverse degree distribution, which is linear within each interval.
+# Number of intervals of the inverse degree distribution, which is linear within each interval.
 _NUM_KNOTS = 4096
 # Draws reserved for each pair. Five are used. Another value would change all graphs.
 _DRAWS = U64(8)
 
 
 def _made_edges(num_edges: int, fill: Callable[[int, IdArray, IdArray], None]) -> EdgeStream:
-    """Return the stream of edges. ``fill`` writes a chunk's sources and destinations, from a first edge on. Pure."""
+    """Return the stream of edges. ``fill(first, src, dst)`` writes the ends of the edges from ``first`` on. Pure."""
 
     def chunks(max_edges: int) -> Iterator[EdgeChunk]:
         for first in range(0, num_edges, max_edges):
@@ -268,11 +269,12 @@ def community_starts(spec: CommunitySpec) -> IdArray:
 
 
 def degree_quantiles(*, exponent: float, max_ratio: float) -> NDArray[np.float64]:
-    """Return the inverse distribution of edge ends over a community, highest degree first. Pure.
+    """Return the inverse distribution function (_NUM_KNOTS + 1,) of edge ends over a community. Pure.
 
-    Expected degrees follow a power law with ``exponent``. The node at x in [0, 1) has weight
-    (x + s) ** -(1 / (exponent - 1)). The shift s limits the largest degree to ``max_ratio`` times the mean. The caller
-    passes the structural cut-off sqrt(N / mean degree). Beyond it, hubs would share many parallel edges.
+    Relative positions x in [0, 1) are by descending degree. The share i / _NUM_KNOTS of the edge ends is below entry i.
+    Expected degrees follow a power law with ``exponent``: the node at x has weight (x + s) ** -(1 / (exponent - 1)).
+    The shift s limits the largest degree to ``max_ratio`` times the mean. The caller passes the structural cut-off
+    sqrt(N / mean degree). With larger degrees, hubs would share many parallel edges.
     """
     slope = 1.0 - 1.0 / (exponent - 1.0)  # in (0, 1)
 
@@ -378,7 +380,7 @@ def _fill_community_edges(
 
 
 _LEVEL_MASK, _LEVEL_BITS = U64(0xFFFF), U64(16)  # each level of an R-MAT draw takes 16 bits
-# Attempts to draw a pair in [0, N). At least a quarter of the square is in range, so hardly any pair needs all of them.
+# Maximum attempts to draw a pair of ids in [0, N). At least a quarter of the matrix is in range, so few are needed.
 _MAX_ATTEMPTS = 64
 # Edges per chunk while labels are counted.
 _LABEL_CHUNK = 1 << 20
@@ -488,7 +490,7 @@ def _fill_rmat_edges(
     for i in range(src.shape[0]):
         state = draw(key, U64(first + i))
         u, v = 0, 0
-        # The square has 2**scale nodes on each side. A pair outside [0, N) is redrawn.
+        # The matrix has 2**scale rows and columns. A pair outside [0, N) is redrawn.
         for _ in range(_MAX_ATTEMPTS):
             u, v, bits = 0, 0, U64(0)
             for level in range(scale):
@@ -498,6 +500,7 @@ def _fill_rmat_edges(
                     bits = mix64(state)
                 part = np.int64(bits & _LEVEL_MASK)
                 bits >>= _LEVEL_BITS
+                # The source's bit is 1 in the quadrants c and d, and the destination's bit is 1 in b and d.
                 u = 2 * u + (part >= ab)
                 v = 2 * v + ((part >= a) ^ (part >= ab) ^ (part >= abc))
             if u < total and v < total:
