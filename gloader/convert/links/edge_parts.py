@@ -101,7 +101,7 @@ def part_edges(edges: EdgeStream, rule: PartRule, part: int, num_edges: int | No
     def taken(chunk: EdgeChunk, first: int) -> EdgeChunk:
         return numbered(chunk, first).take(rule.parts(chunk) == part)
 
-    # A chunk and its selected edges are alive together. Smaller chunks keep the memory the same.
+    # A chunk and its selected edges are in memory together, so chunks have half the size.
     return replace(changed_edges(edges, taken, part=(1, 2)), num_edges=num_edges)
 
 
@@ -124,7 +124,7 @@ def deal_edges(
     ----------
     edges : the source's stream
     rule : the rule for each edge's part
-    ends : the edges' nodes
+    ends : the numbers of source and destination nodes, for the check of ids
     max_edges : edges per chunk
     progress : receives the step "dealing out edges"
 
@@ -192,13 +192,13 @@ def time_parts(
     max_edges: int,
     progress: PrepareProgress,
 ) -> TimeParts:
-    """Return the edge split by time: first train, then valid, then test. Edges with equal times share a part.
+    """Return the rule of a split by time: first train, then valid, then test. Edges with equal times share a part.
 
     Parameters
     ----------
-    edges : edges with times, read three or four times
+    edges : edges with times; they are usually read three or four times
     shares : shares for train, valid and test
-    ends : the edges' nodes
+    ends : the numbers of source and destination nodes, for the check of ids
     max_edges : edges per chunk
     progress : receives the step "ordering edges by time"
 

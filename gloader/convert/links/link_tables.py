@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 # Bytes per sampled pair: its hash, the other relation's hash, and the sort. Most of the memory remains for chunks.
 _PAIR_BYTES: Final = 128
-_MIN_PAIRS: Final = 1 << 12  # least pairs in a sample, whatever the memory budget
+_MIN_PAIRS: Final = 1 << 12  # a sample may have this number of pairs with any memory budget
 # If another relation holds at least this share of the reversed pairs, but is no reverse relation, a warning names it.
 _WARNING_SHARE: Final = 0.1
 # A relation with more than this share of all possible pairs holds reversed pairs by chance. It is no reverse relation.
@@ -60,10 +60,10 @@ def reverse_of(
     relations: Sequence[Relation],
     named: Mapping[Relation, Relation] = MappingProxyType({}),
 ) -> Relation | None:
-    """Return the reverse relation, by ``named`` or by name, or None. Pure.
+    """Return the reverse relation, or None. Pure.
 
-    The reverse of (a, r, b) is named (b, rev_r, a). The reverse of (b, rev_r, a) is (a, r, b). A relation within one
-    type may be its own reverse.
+    The user's pairs in ``named`` decide first, and then names. The reverse of (a, r, b) is named (b, rev_r, a). The
+    reverse of (b, rev_r, a) is (a, r, b). A relation within one type may be its own reverse.
     """
     if relation in named:
         return named[relation]
@@ -148,7 +148,7 @@ class PairSample:
     samples with equal ``bits`` contain the same pairs of both relations.
     """
 
-    most_pairs: int  # most pairs in the sample
+    most_pairs: int  # largest number of pairs in the sample
     hashes: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))  # ascending, unique
     bits: int = 0  # number of zero bits at the start of each hash
 
@@ -223,11 +223,13 @@ def named_or_only(text: str | None, relations: Sequence[Relation], *, need: str,
 
 # Bytes per edge of a chunk in an edge split: the edge as read, its ids, and the number of its part.
 _EDGE_BYTES = 96
-_MIN_EDGES, _MAX_EDGES = 4_096, 2_000_000  # edges per chunk
+_MIN_EDGES, _MAX_EDGES = 4_096, 2_000_000  # bounds for the number of edges per chunk
 
 
 def with_tables(source: AnySource, options: PrepareOptions) -> GraphSource:
-    """Return the source's graph, with its own link tables and those from files. Only sizes are read.
+    """Return the source's graph, with its own link tables and those from files.
+
+    Only CSV files are read whole, to count their rows and to find their labels' dtype.
 
     Raises
     ------
@@ -243,6 +245,7 @@ def with_tables(source: AnySource, options: PrepareOptions) -> GraphSource:
         raise ConfigError(
             f"--reverse is for graphs of several relations; {graph.origin} has one, which may hold both directions"
         )
+    # Some results are not used: the calls only raise ConfigError for an unknown relation.
     named_reverses(options.reverse, _relations(graph), where=graph.origin)
     if options.edge_split is not None:
         _split_relation(graph, options)
@@ -329,6 +332,7 @@ def split_source(
                 "--edge-split-by time cannot find its held-out edges; give its edges times, or split at random"
             )
         kept[back] = deal_edges(back_edges, rule, ends=back_ends, max_edges=max_edges, progress=progress)[0]
+    # The second key in ``kept``, if any, is the first reverse relation.
     links = _part_tables(parts, source.origin, relation, *list(kept)[1:2]) + source.links
     relations = tuple(
         replace(each, edges=kept[each.relation]) if each.relation in kept else each

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 # Bytes of the widest spilled row: its number, two ends and two positions.
 SPILLED_ROW_BYTES = 40
-# Most buckets. Each bucket's file is opened and closed once per chunk, so more buckets would cost more than they save.
+# Maximum number of buckets. Each bucket's file is opened and closed once per chunk, so more buckets would cost more
+# than they save.
 _MAX_BUCKETS = 1024
 # Bytes per destination of a bucket: the start of its list, the start of its rows, and a sum.
 _NODE_BYTES = 24
@@ -47,8 +48,8 @@ _CHUNK_BYTES = 160
 _JOIN_BYTES = 320
 # Bytes per row while the order is restored: the output row, two copies of it, the spilled row and its index.
 _ORDER_BYTES = 120
-_MAX_CHUNK_ROWS = 1 << 20  # most rows per chunk of a table
-_MIN_ROWS = 4_096  # least rows per look-up
+_MAX_CHUNK_ROWS = 1 << 20  # maximum number of rows per chunk of a table
+_MIN_ROWS = 4_096  # minimum number of rows per look-up
 _PIECE_BYTES = 4 << 20  # bytes per piece of a list
 
 
@@ -61,20 +62,20 @@ class LocatePlan:
     join_rows: int  # rows that are looked up together
     list_edges: int  # edges per piece of a list
     range_rows: int  # rows per range while the table's order is restored
-    bucket_nodes: int  # most destinations per bucket
+    bucket_nodes: int  # maximum number of destinations per bucket
     memory_bytes: int  # peak memory of the search
 
     def shift(self, num_nodes: int, num_rows: int | None) -> int:
-        """Return the number of low bits in a destination id that count within a bucket. Pure.
+        """Return the number of bits by which a destination id is shifted right to give its bucket. Pure.
 
         Parameters
         ----------
         num_nodes : number of destinations
         num_rows : the table's number of rows, or None if unknown, which counts as a large number
         """
-        # A bucket gets half the rows of one look-up, because real destinations are skewed.
+        # A bucket gets half the rows that one look-up can take, because rows are unevenly spread over destinations.
         by_rows = _MAX_BUCKETS // 4 if num_rows is None else -(-2 * num_rows // self.join_rows)
-        # Ranges are powers of two, and so up to twice as large as necessary.
+        # A bucket's number of destinations is a power of two, which may be up to twice as large as planned.
         by_nodes = 1 if num_nodes <= self.bucket_nodes else -(-2 * num_nodes // self.bucket_nodes)
         buckets = min(_MAX_BUCKETS, max(1, by_rows, by_nodes))
         return max(0, (max(1, num_nodes) - 1).bit_length() - (buckets - 1).bit_length())
@@ -85,7 +86,7 @@ def plan_locate(num_nodes: int, *, budget_bytes: int, num_rows: int | None = Non
 
     Parameters
     ----------
-    num_nodes : nodes at the relation's larger end
+    num_nodes : the larger of the relation's numbers of source and destination nodes
     budget_bytes : the memory budget
     num_rows : the table's number of rows, or None if unknown
 
@@ -106,7 +107,7 @@ def plan_locate(num_nodes: int, *, budget_bytes: int, num_rows: int | None = Non
     held = free // 8
     work = free - 2 * held
     node_bytes = max(_NODE_BYTES * least_nodes, work // 4)
-    most = budget_bytes if num_rows is None else num_rows
+    most = budget_bytes if num_rows is None else num_rows  # an unknown number of rows limits nothing below
     chunk = min(_MAX_CHUNK_ROWS, work // _CHUNK_BYTES)
     join, ordered = (work - node_bytes) // _JOIN_BYTES, work // _ORDER_BYTES
     return LocatePlan(
@@ -116,7 +117,7 @@ def plan_locate(num_nodes: int, *, budget_bytes: int, num_rows: int | None = Non
         list_edges=_PIECE_BYTES // 8,
         range_rows=ordered,
         bucket_nodes=node_bytes // _NODE_BYTES,
-        # This leaves out the source files' buffers, because the conversion's plan counts them.
+        # The source files' buffers are left out, because the conversion's plan counts them.
         memory_bytes=min(2 * held, 2 * most * SPILLED_ROW_BYTES)
         + max(
             min(chunk, most) * _CHUNK_BYTES,
@@ -128,7 +129,8 @@ def plan_locate(num_nodes: int, *, budget_bytes: int, num_rows: int | None = Non
 
 # Columns of a row before it has a position.
 _ROW, _SOURCE, _DESTINATION, _TIME = range(4)
-_MAX_RANGES = 4096  # most ranges, each with a file, in the last step; no other step has files then
+# Maximum number of ranges in the last step. Each range has a file, and no other step has files then.
+_MAX_RANGES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +174,10 @@ class _Groups:
         self._ranks = numbers - self._heads
 
     def count(self, others: IdArray) -> None:
-        """Raise the rows' ranks by the number of ``others``, rows of another piece, that come before them."""
+        """Raise each row's rank by the number of rows in ``others`` that have its pair and come before it.
+
+        ``others`` (m, W) is another piece of the same bucket.
+        """
         added = np.zeros_like(self._ranks)
         columns = (_ROW, self._node_column, self._source_column, _TIME)
         count_ahead(
@@ -184,6 +189,7 @@ class _Groups:
             self._rows,
             added,
         )
+        # ``added`` counts each other row at the first row after it. A running sum in each group gives the raise.
         ahead = np.cumsum(added)
         self._ranks += ahead - (ahead - added)[self._heads]
 
@@ -242,7 +248,7 @@ class LocatedRows:
         self.num_rows = 0
         self.num_found = 0  # rows whose edge is in the graph
         self.num_reversed = 0  # rows for which only the reverse edge is in the graph
-        self.spilled_bytes = 0
+        self.spilled_bytes = 0  # bytes of rows written to temporary files
         self._plan = plan
         self._scratch = scratch
         self._uses_times = False
@@ -275,8 +281,8 @@ class LocatedRows:
         Parameters
         ----------
         chunks : the rows, with checked ids
-        graph : the table's relation
-        back : the reverse relation, or None
+        graph : the topology of the table's relation
+        back : the topology of the reverse relation; None makes all reverse positions `NO_EDGE`
         num_rows : the table's number of rows, or None if unknown; it affects sizes, not results
 
         Raises
@@ -296,6 +302,7 @@ class LocatedRows:
             if ordered is None:  # the first result comes after all rows were counted
                 self._range_rows = max(self._plan.range_rows, -(-self.num_rows // _MAX_RANGES))
                 ordered = self._spill("by-row", width=5, num_buckets=-(-self.num_rows // self._range_rows))
+            # The last two columns are the position and the reverse position.
             self.num_found += int(np.count_nonzero(located[:, -2] != NO_EDGE))
             self.num_reversed += int(
                 np.count_nonzero((located[:, -2] == NO_EDGE) & (located[:, -1] != NO_EDGE))

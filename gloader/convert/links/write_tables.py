@@ -1,7 +1,8 @@
 """Writing link tables into a dataset, after the graph's topology.
 
 A link table lists pairs of nodes whose edges a model predicts. Its rows are checked and renumbered. Then each row's
-edge, and its reverse edge, are looked up in the written topology (`locate`). A *held-out* edge should not be there.
+edge, and its reverse edge, are looked up in the written topology (`locate`). A *held-out* edge, which is kept for
+evaluation, should not be there.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-# Entries per chunk of labels, times or negatives.
+# Number of entries per chunk of labels, times or negatives.
 _CHUNK_NUMBERS = 1 << 19
 
 
@@ -120,7 +121,8 @@ def write_tables(
     ----------
     tables : the dataset's link tables
     writer : the dataset's writer, with written topologies
-    budget_bytes, progress : see `write_table`
+    budget_bytes : the memory budget
+    progress : receives a step for each table
 
     Raises
     ------
@@ -205,7 +207,7 @@ def write_table(
         reversed_in_graph=located.num_reversed,
         spilled_bytes=located.spilled_bytes,
     )
-    # In an edge split, only a split by time puts one pair's edges into several tables.
+    # An edge split by time may put one pair's edges into several tables. A random split puts them into one table.
     remedy = REPEATED_PAIRS if rows.are_edges else KNOWN_PAIRS
     if (text := leak_text(name, report, remedy)) is not None:
         _LOG.warning(text)
@@ -213,7 +215,7 @@ def write_table(
 
 
 def leak_text(name: str, report: LinkReport, remedy: str) -> str | None:
-    """Return the warning about held-out edges that are in the graph, or None. Pure."""
+    """Return the warning about held-out edges that are in the graph, which ends with ``remedy``, or None. Pure."""
     # The table "train" may be in the graph. All other tables are held out.
     if name == TRAIN or not report.in_graph + report.reversed_in_graph:
         return None
