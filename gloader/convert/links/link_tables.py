@@ -99,6 +99,7 @@ def reverses_by_pairs(
     budget_bytes, max_edges : memory, and edges per chunk
     """
     source, _, destination = relation
+    # ``each[::2]`` has a relation's source type and destination type.
     others = [
         each
         for each in streams

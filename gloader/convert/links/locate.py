@@ -96,6 +96,7 @@ def plan_locate(num_nodes: int, *, budget_bytes: int, num_rows: int | None = Non
         Not even the smallest useful buffers fit. The message gives needed and allowed bytes.
     """
     least_nodes = -(-2 * num_nodes // _MAX_BUCKETS)
+    # The factor 2 leaves room for the spills, which take a quarter of the memory besides the piece.
     needed = _PIECE_BYTES + 2 * (_NODE_BYTES * least_nodes + _JOIN_BYTES * _MIN_ROWS)
     if needed > budget_bytes:
         raise BudgetError(
@@ -201,7 +202,7 @@ class _Groups:
         """
         lists, num_rows = self._lists, self._heads.shape[0]
         indptr = lists.graph.offsets(lists.first, lists.stop)
-        # The state of each group, stored at its head: matched edges, the last edge's position, the next row.
+        # The state of each group, stored at its head: number of matched edges, last edge's position, next row.
         num_matched, last = np.zeros(num_rows, np.int64), np.full(num_rows, NO_EDGE, np.int64)
         cursor = np.arange(num_rows, dtype=np.int64)
         sorted_positions = np.empty(num_rows, np.int64)

@@ -109,7 +109,7 @@ class CheckedRows:
         self.seen = self.seen or seen
 
     def _checked(self, seen: ValueRange, chunk: NDArray[Any], first: int) -> ValueRange:
-        """Check a chunk, block by block, and return ``seen`` extended by its values. ``first`` is its first row."""
+        """Return ``seen`` with a chunk's range, after a check of each block. ``first`` is the first row's number."""
         step = max(1, _BLOCK_BYTES // max(1, chunk[0].nbytes))
         for start in range(0, len(chunk), step):
             block = chunk[start : start + step]

@@ -357,6 +357,7 @@ def _delimiter(lines: Sequence[str]) -> str:
     split = {mark: [fields_of(line, mark) for line in lines] for mark in _DELIMITERS}
     are_even = {mark: len(set(map(len, rows))) == 1 for mark, rows in split.items()}
     are_whole = {mark: _starts_whole(rows[0]) for mark, rows in split.items()}
+    # The separators that divide the first two rows into several fields.
     several = [mark for mark, rows in split.items() if min(map(len, rows[:2])) > 1]
     for candidates in (
         [mark for mark in several if are_even[mark] and are_whole[mark]],

@@ -452,7 +452,7 @@ class _GraphReader:
                 offset, f"its graph of types has offsets {offsets[:8]} and ends {ends[:8]}"
             )
         sources = np.repeat(np.arange(len(node_types)), np.diff(offsets))
-        of_number = np.argsort(numbers)
+        of_number = np.argsort(numbers)  # the position of each relation among the edges of ``types``
         edge_types = tuple(
             (node_types[source], name, node_types[end])
             for source, name, end in zip(sources[of_number], names, ends[of_number], strict=True)

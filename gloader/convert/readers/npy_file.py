@@ -50,7 +50,7 @@ _CORRUPT = (zipfile.BadZipFile, RuntimeError, *MALFORMED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NpyFile:
-    """An array on disk, described by its header. Each reading method opens the file again, so reads are independent.
+    """The place, shape and dtype of an array on disk. Each reading method opens the file for itself.
 
     Raises
     ------

@@ -85,8 +85,8 @@ class PartedTable:
         Raises
         ------
         SourceError
-            A part has other columns or other kinds of values than the first, or a pandas index without a column. The
-            message names the part.
+            A part has other columns or other kinds of values than the first, or a pandas index that is no
+            column. The message names the part.
         """
         filled = [part for part in parts if part.names] or list(parts[:1])
         first, kinds = filled[0], dict[str, tuple[str, str]]()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 NUM_NEIGHBORS = 10  # nearest neighbours of each digit
-# The largest pixel value. Pixels are whole numbers, and division by this gives features in [0, 1].
+# The largest pixel value. Pixels are whole numbers, and division by this value gives features in [0, 1].
 _MAX_PIXEL = 16
 
 

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 # Copies of a pickled array while it is read: the file, the text, the bytes and the array.
 _PICKLE_COPIES = 4
-_EDGE_PREFIX = "edge_"  # prefix of names in ``raw``: the file edge_year there is the key year in a split file
+# Prefix of file names in ``raw``. Split files have the same column under the name without it: edge_year is year.
+_EDGE_PREFIX = "edge_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
