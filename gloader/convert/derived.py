@@ -139,15 +139,15 @@ _EDGE_BYTES = 48
 _ROW_BYTES = 32
 # Bytes per chunk of source rows: the stored rows, and the needed rows twice as float32.
 _CHUNK_BYTES = 4 << 20
-_MIN_EDGES = 4096  # least edges per block
+_MIN_EDGES = 4096  # least number of edges for which a block has memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanPlan:
     """Division of the memory budget among sums, edges and source rows."""
 
-    block_rows: int  # most rows per block
-    block_edges: int  # most edges per block; a row with more edges is summed in parts
+    block_rows: int  # limit for the rows of a block
+    block_edges: int  # limit for the edges of a block; a row with more edges is summed in parts
     chunk_rows: int  # source rows per read
     memory_bytes: int  # peak memory
 
@@ -205,9 +205,9 @@ def plan_means(
 
 
 def plan_gather(indptr: IdArray, indices: NDArray[Any], *, first_entry: int, max_gap: int) -> Gather:
-    """Sort a block's edges by the rows that they read. Pure.
+    """Sort a block's edges by the source rows that they need. Pure.
 
-    Each row's sum runs by ascending source. Edges from the same source keep their order. So the order of a sum does not
+    Edges from the same source keep their order. So each row is summed in order of the sources, and this order does not
     depend on the blocks.
 
     Parameters
@@ -234,8 +234,8 @@ _GAP_BYTES = 4 << 20
 class MeanRows:
     """Means over stored rows. Each pass over ``stream()`` computes them again.
 
-    A row without edges is 0. Sums are float32 and run by ascending source. So their bits do not depend on the budget,
-    except for rows with more edges than a block holds.
+    A row without edges is 0. Sums are float32 and run in order of the sources. So a mean is the same, bit by bit, for
+    every budget, except for rows with more edges than a block holds.
     """
 
     graph: ScratchCsc  # destinations are the computed rows, sources the rows of ``column``

@@ -56,7 +56,8 @@ if TYPE_CHECKING:
 
 
 _COPY_BYTES = 1 << 20  # bytes per copy from a member to its file
-# Unpacked bytes that every archive may have. Small files of repetitive text pack far better than 200 to 1.
+# Unpacked bytes that every archive may have, whatever its ratio. A small archive of repetitive text is honest, but can
+# be packed far better than 200 to 1.
 _MIN_ALLOWED_BYTES = 1 << 26
 # All errors that `zipfile` raises on damage. RuntimeError means an encrypted member, OSError a damaged bz2 stream.
 _DAMAGED = (zipfile.BadZipFile, lzma.LZMAError, RuntimeError, OSError, *MALFORMED)
@@ -179,7 +180,7 @@ def _check_members(
 
 
 def _checked_path(archive: Path, name: str, root: Path) -> Path:
-    # A backslash, a drive and a zero byte have special meanings on some systems, and no honest use here.
+    # A backslash, a drive and a zero byte have special meanings on some systems. Honest names have none of these.
     path = Path(os.path.normpath(root / name))
     if not path.is_relative_to(root) or "\\" in name or "\0" in name or PureWindowsPath(name).drive:
         raise UnsafeArchiveError(f"{archive}: member {name!r} would be written outside the target folder")
@@ -202,7 +203,7 @@ def _write_members(archive: Path, folder: Path) -> None:
 
 
 def _write_file(archive: Path, member: _Member, content: IO[bytes], path: Path) -> None:
-    # The declared size was checked against the limits. At most this size is written, even if the stream is longer.
+    # Only the declared size was checked against the limits, so a longer stream is refused.
     left = member.size
     with path.open("xb", buffering=0) as file:
         while piece := content.read(_COPY_BYTES):
@@ -225,7 +226,7 @@ def _write_piece(file: RawIOBase, piece: bytes, path: Path) -> None:
 
 
 def _members(path: Path) -> Iterator[_Member]:
-    """Yield every entry in order. Reads only the directory at the end of the file."""
+    """Yield every entry in order. Reads only the list of members at the end of the file."""
     with zipfile.ZipFile(path) as archive:
         for info in archive.infolist():
             yield _zip_member(info)
@@ -241,7 +242,7 @@ def _contents(path: Path) -> Iterator[tuple[_Member, IO[bytes]]]:
 
 
 def _zip_member(info: zipfile.ZipInfo) -> _Member:
-    # A kind of 0 means that the archive has no Unix modes.
+    # The high 16 bits are a Unix mode. A kind of 0 means that the archive has no modes.
     kind = stat.S_IFMT(info.external_attr >> 16)
     return _Member(
         name=info.filename,
@@ -254,7 +255,8 @@ def _zip_member(info: zipfile.ZipInfo) -> _Member:
 def _check_directory_size(archive: Path, limits: ArchiveLimits) -> None:
     """Refuse an archive with too many members, before `zipfile` builds an object for each.
 
-    The archive's directory lists its members. The end record holds their number and the directory's size.
+    A zip file ends with its directory, which lists the members, and an end record. The end record holds the number of
+    members and the directory's size. A large archive has a wider second record for these numbers ("zip64").
     """
     if not zipfile.is_zipfile(archive):
         raise zipfile.BadZipFile("it has no directory of members at its end")
@@ -275,7 +277,7 @@ def _check_directory_size(archive: Path, limits: ArchiveLimits) -> None:
         )
 
 
-_TIMEOUT_S = 30.0  # longest wait for the server, per read
+_TIMEOUT_S = 30.0  # longest wait for the connection, and for each read
 _PIECE_BYTES = 1 << 20  # bytes per read from the server
 # Bytes of free disk space that a download must leave.
 _SPARE_BYTES = 1 << 28

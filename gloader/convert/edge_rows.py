@@ -51,9 +51,9 @@ DEAL_BYTES = 64
 class EdgeMoves:
     """The places of each source edge's row, for `ordered_rows`.
 
-    The input is the source edge number at each position. Pairs (number, position) are sorted by number. If they do not
-    fit into memory, they first go to files, one per range of numbers, and each range is sorted when it is needed. Owns
-    the files ``moves-*`` in ``folder`` until ``close()``.
+    The input is the source edge number at each position. Pairs (number, position) are sorted by number. If the pairs do
+    not fit into memory, they first go to files, one per range of numbers, and each range is sorted when it is needed.
+    Owns the files ``moves-*`` in ``folder`` until ``close()``.
     """
 
     numbers: (
@@ -64,11 +64,11 @@ class EdgeMoves:
     folder: Path
     range_edges: int  # source edges per range; the pairs of one range are in memory together
     deal_positions: int  # positions per read
-    is_read_again: bool = False  # True if the rows are read in several passes, which all need the pairs
+    is_read_again: bool = False  # True if the rows are read in several passes, so that the pairs' files stay
     _spill: Spill = field(init=False)  # the pairs by range
-    _loaded: int = field(default=-1, init=False)  # the range that is in memory
-    _rows: IdArray = field(init=False)
-    _places: IdArray = field(init=False)
+    _loaded: int = field(default=-1, init=False)  # number of the range in memory; -1 means none
+    _rows: IdArray = field(init=False)  # this range's source rows, ascending, counted from the range's first
+    _places: IdArray = field(init=False)  # the place of each of these rows
 
     def __post_init__(self) -> None:
         num_ranges = max(1, -(-self.num_edges // self.range_edges))
@@ -123,7 +123,7 @@ class EdgeMoves:
     def arrivals(self, first: int, stop: int) -> IdArray:
         """Return the places ``first`` ... ``stop - 1`` that get a row, counted from ``first``, in row order."""
         numbers = self.numbers.read(first, stop)
-        # An edge and its reverse get the same row, so that either place may come first.
+        # An edge and its reverse get the same row, so either place may come first.
         order = np.argsort(numbers)
         # Places without a source edge have negative numbers, and are first after the sort.
         return order[int(np.count_nonzero(numbers < 0)) :]
@@ -158,9 +158,9 @@ class EdgeMoves:
             first += piece.shape[0]
 
 
-_CHUNK_BYTES = 4 << 20  # most bytes of feature rows per chunk
+_CHUNK_BYTES = 4 << 20  # maximum of feature bytes per chunk
 _CHUNK_COPIES = 4  # copies of a chunk in memory: as read, as float32, as stored, grouped by range
-_DEAL_POSITIONS = 1 << 18  # most positions per read while pairs go to files
+_DEAL_POSITIONS = 1 << 18  # maximum of positions per read while pairs go to files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,12 +170,12 @@ class EdgeRowPlan:
     chunk_rows: int  # feature rows per chunk
     range_rows: int  # positions per range of reordered rows
     range_edges: int  # source edges per range of pairs
-    deal_positions: int  # positions per read
-    memory_bytes: int  # memory, at most
+    deal_positions: int  # positions per read while pairs go to files
+    memory_bytes: int  # peak memory
     number_bytes: (
         int  # bytes of edge numbers on disk; they stay there from the edge sort to the end of the move
     )
-    scratch_bytes: int  # bytes of all temporary files, at most; includes ``number_bytes``
+    scratch_bytes: int  # largest size of all temporary files together, ``number_bytes`` included
 
 
 NO_EDGE_ROWS: Final = EdgeRowPlan(
@@ -274,8 +274,8 @@ class FeaturedEdges:
 def numbered_edges(edges: EdgeStream, num_rows: int, where: str) -> EdgeStream:
     """Return the edges with their numbers in the source, which are the numbers of their feature rows. Pure.
 
-    Some streams leave out edges of the file. Such a stream must number the other edges itself. ``chunks`` raises
-    ShapeError if an edge has no row. For a stream without numbers, it also raises ShapeError if a row has no edge.
+    A stream that leaves out edges of the file must number the other edges itself. ``chunks`` raises ShapeError if an
+    edge has no row. For a stream without own numbers, a row without an edge is an error too.
 
     Parameters
     ----------

@@ -71,7 +71,7 @@ def _counts(
     edges: Mapping[Relation, NDArray[Any]],
 ) -> dict[str, int]:
     """Return each type's number of nodes: the number of rows in its arrays, or else its largest id plus one."""
-    # Wrong shapes pass here, because the reader refuses them.
+    # Wrong shapes pass here, because the reader refuses them later.
     counts = {
         name: np.size(array, 0) for name, array in (*labels.items(), *features.items()) if np.ndim(array)
     }
@@ -84,7 +84,10 @@ def _counts(
 
 
 def _require_known(what: str, kind: str, given: Collection[str], known: Collection[str]) -> None:
-    """Raise GraphError if an array is given for a type or relation that is not ``known``."""
+    """Raise GraphError if an array is given for a type or relation that is not ``known``.
+
+    The message has ``what``, such as "features", and ``kind``, such as "node type".
+    """
     for name in given:
         if name not in known:
             raise GraphError(f"{what} are given for {kind} {name!r}; there are {', '.join(map(repr, known))}")
@@ -117,7 +120,8 @@ def given_columns(arrays: Mapping[str, NDArray[Any]], *, where: str, num_edges: 
 
 
 _LOG = logging.getLogger(__name__)
-# Keywords of the functions below that have no parameter. For a misspelled keyword, `near_options` suggests one of them.
+# Keywords that the functions below take only in their ``**`` arguments. For a misspelled keyword, `near_options`
+# suggests one of them.
 _TOPOLOGY = ("edge_index", "indptr", "indices", "edge_weight")
 _COLUMNS = (EDGE_FEATURES, EDGE_TIMES)
 _SPLITS = ("train", "valid", "test")
@@ -383,7 +387,7 @@ def _needs_labels(options: Mapping[str, Any]) -> bool:
 def _saved(
     path: str | os.PathLike[str], origin: str, where: str, options: dict[str, Any], *, seed: int
 ) -> SavedGraph:
-    """Return the graph's name and options. Removes the names of edge times and edge features from ``options``."""
+    """Return the facts about the graph that its reader needs. Removes the edge columns' names from ``options``."""
     return SavedGraph(
         name=Path(path).name,
         origin=origin,

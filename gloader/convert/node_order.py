@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, LocalArray
 
 
-# Most passes of label propagation. After five, 95% of the nodes have their final label (Raghavan et al.), and each
+# Maximum of label propagation passes. After five, 95% of the nodes have their final label (Raghavan et al.), and each
 # further pass reads all edges.
 _MAX_PASSES = 8
 # Label propagation ends when at most one node in this many changed its label.
 _SETTLED_NODES = 1000
-# Most edges per `CscPiece`, the unit in which a sorted topology is read: 16 MB of int32 ids.
+# Maximum of edges per `CscPiece`, the unit in which a sorted topology is read: 16 MB of int32 ids.
 _MAX_PIECE_EDGES = 1 << 22
 
 
@@ -63,15 +63,15 @@ def community_order(
 
     Communities are in order of falling mean out-degree, and a community's nodes in order of falling out-degree. Nodes
     with a high out-degree are sampled often. Their feature rows become neighbours on disk, so a read fetches few rows
-    that are rarely used. Without communities, this is the order by degree. The edges are read once and sorted on disk.
-    The sorted edges are read at most nine times.
+    that are rarely used. If every node is its own community, this is the order by degree. The edges are read once and
+    sorted on disk. Up to eight passes, and a last one for nodes without in-edges, then read the sorted edges.
 
     Parameters
     ----------
     edges : the edges, read once
     ends : the edges' nodes, of one type
     rules : changes to the edges; self loops are ignored
-    budget_bytes : memory for edges, without the arrays with one entry per node (at most 64 B)
+    budget_bytes : memory for edges, without the arrays with one entry per node (at most 64 B per node)
     scratch : an existing folder for temporary files, which are removed at the end
     progress : receives the steps
 
@@ -124,8 +124,8 @@ def _propagate(
 ) -> tuple[NDArray[Any], IdArray]:
     """Return each node's community (N,) and out-degree (N,).
 
-    A community is named by the id of one node, the label's first owner. Each node starts with its own id as its label.
-    After the passes, nodes without in-edges, which kept their own label, take the label of an out-neighbour.
+    Each node starts with its own id as its label. A community is the nodes with the same label at the end. After the
+    passes, nodes without in-edges still have their own label, and take the label of an out-neighbour.
     """
     size = graph.num_nodes
     labels = np.arange(size, dtype=np.int32 if size < 2**31 else np.int64)
@@ -148,7 +148,7 @@ def _propagate(
 
 
 def _sorted_communities(labels: NDArray[Any], degrees: IdArray) -> IdArray:
-    """Return the nodes sorted by their community's falling mean degree, its label, falling degree, and id."""
+    """Return the nodes sorted by their community's mean degree (falling), its label, their degree (falling), and id."""
     size = labels.shape[0]
     # Each array here has N entries of 8 bytes, so each is deleted as soon as possible.
     members = np.bincount(labels, minlength=size)
@@ -225,7 +225,7 @@ def move_nodes(
 def adopt_sources(
     first: int, indptr: IdArray, indices: NDArray[Any], has_sources: NDArray[np.bool_], labels: NDArray[Any]
 ) -> None:
-    """Give each node without in-edges the label of its first out-neighbour in this piece, in place."""
+    """Give each node without in-edges an out-neighbour's label, in place, unless its label has changed before."""
     for i in range(indptr.shape[0] - 1):
         for e in range(indptr[i], indptr[i + 1]):
             source = indices[e]
@@ -235,7 +235,7 @@ def adopt_sources(
 
 # Bytes per node for rows that are joined by id: the id, the row's place, and the inverse order.
 JOINED_NODE_BYTES = 24
-# Most bytes per node to find and hold an order, by the order's name.
+# Peak bytes per node to find and hold an order, by the order's name.
 ORDER_NODE_BYTES: dict[OrderName, int] = {"none": 0, "degree": 32, "community": 64}
 
 
@@ -277,13 +277,14 @@ class NodeOrder:
 
         Returns
         -------
-        rows : (n,) ascending, counted from ``first``; None means that each row goes to one place
-        places : (n,)
+        rows : the number of the row at each place, ascending and counted from ``first``. Always None here: each row
+            goes to exactly one place
+        places : (n,) the places, in row order
         """
         return None, self.new_ids[first:stop]
 
     def arrivals(self, first: int, stop: int) -> IdArray:
-        """Return the places ``first`` ... ``stop - 1``, counted from ``first``, in their rows' source order. Pure."""
+        """Return places ``first`` ... ``stop - 1``, in the source order of their rows, counted from ``first``. Pure."""
         # The sources of the places are their original ids. A sort of these ids gives the source order.
         return np.argsort(self.original_ids[first:stop])
 
@@ -299,9 +300,9 @@ def find_order(
     scratch: Path,
     progress: PrepareProgress,
 ) -> NodeOrder | None:
-    """Find the order of stored nodes. None means the source's order.
+    """Find the order of stored nodes. Return None for the source's order.
 
-    The edges are read once. ``degree`` sorts the nodes by falling out-degree, and counts every parallel edge. For
+    ``degree`` sorts the nodes by falling out-degree, and counts every parallel edge. For
     ``community``, see `community_order`. Equal sources have equal orders, whatever the budget. The order by community
     has one exception: of a node whose in-edges do not fit into the budget, only the first in-edges count.
 
@@ -380,7 +381,7 @@ def renumbered_edges(edges: EdgeStream, new_ids: IdArray, where: str) -> EdgeStr
         check_chunk(chunk, ends=ends, first=first)
         return replace(chunk, src=new_ids[chunk.src], dst=new_ids[chunk.dst])
 
-    # Old and new ids are alive together, in three copies instead of two. Smaller chunks keep the memory the same.
+    # Old and new ids are in memory together: three copies instead of two. So chunks have 2/3 of the requested size.
     return changed_edges(edges, change, part=(2, 3))
 
 
@@ -407,7 +408,7 @@ def renumbered(source: GraphSource, order: NodeOrder) -> GraphSource:
 
 # Bytes per read of a range's file.
 _PIECE_BYTES = 4 << 20
-# Most ranges. Each range has one temporary file.
+# Maximum of ranges. Each range has one temporary file.
 MAX_RANGES = 4096
 # Bytes per row for the sort in `RowMoves.arrivals`: an id, its position, and a copy of each.
 ROW_SORT_BYTES = 24
@@ -429,7 +430,7 @@ class RowMoves(Protocol):
         ...
 
     def arrivals(self, first: int, stop: int) -> IdArray:
-        """Return the places ``first`` ... ``stop - 1``, counted from ``first``, in the source order of their rows.
+        """Return places ``first`` ... ``stop - 1``, in the source order of their rows, counted from ``first``.
 
         Places without a row are left out.
         """
@@ -460,7 +461,7 @@ def ordered_rows(  # noqa: PLR0913 - rows, places, and limits
     order : the rows' new places
     dtype : the stored dtype; rows are cast to it here, except to int8
     chunk_rows : rows per chunk
-    range_rows : rows per range; if one range has all places, all rows are in memory
+    range_rows : places per range, all in memory at the same time
     num_passes : number of passes over the source; each pass spills the rows of its own ranges
     scratch : an existing folder for temporary files
     progress : receives the step
@@ -524,7 +525,7 @@ def ranges_per_pass(num_ranges: int, num_passes: int) -> int:
 
 
 def _cut(num_ranges: int, num_passes: int) -> list[range]:
-    """Return the numbers of each pass's ranges. Pure."""
+    """Return for each pass the numbers of its ranges. Pure."""
     size = ranges_per_pass(num_ranges, num_passes)
     return [range(first, min(first + size, num_ranges)) for first in range(0, num_ranges, size)]
 

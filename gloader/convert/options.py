@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gloader.core.ids import RangePart
 
 
-NONE: Final = "none"  # the column name by which a user leaves out times or features
+NONE: Final = "none"  # given instead of a column name, it leaves out times or features
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +185,8 @@ class PrepareOptions:
     edge_dtype: str | None = None  # the stored edge feature dtype, with the same values
     allow_nan: bool = False  # features may be NaN or infinite
     order: OrderName = "none"  # node order: as in the source, by falling out-degree, or by community
-    # The shares of train, valid and test; valid and test edges are left out of the graph. None means no edge split.
+    # The shares of edges in the link tables train, valid and test; edges of the last two are left out of the graph.
+    # None means no edge split.
     edge_split: EdgeShares | None = None
     # "random" splits by a hash of each pair; "time" puts the earliest edges first.
     edge_split_by: SplitBy = "random"

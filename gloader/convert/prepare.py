@@ -56,7 +56,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeReport:
-    """A node type in the dataset."""
+    """A node type in the finished dataset."""
 
     num_nodes: int
     feature_dim: int  # number of columns; 0 without features
@@ -65,7 +65,7 @@ class TypeReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelationReport:
-    """A relation in the dataset."""
+    """A relation in the finished dataset."""
 
     num_edges: int  # stored edges
     edges_read: int  # edges read from the source
@@ -179,9 +179,9 @@ def prepare(
 ) -> PrepareReport:
     """Write ``source`` as a dataset directory at ``out``. A failed conversion leaves no dataset.
 
-    Edges are sorted within the budget. They are read once, or twice if nodes are reordered. Features pass through in
-    chunks, and derived features are means over stored rows. An interpreter with the libraries takes about 200 MB more
-    than the budget.
+    Edges are sorted within the memory budget. They are read once, or twice if nodes are reordered. Features are read
+    and written chunk by chunk, and derived features are means over stored rows. The interpreter and the libraries take
+    about 200 MB besides the budget.
 
     Parameters
     ----------
@@ -193,7 +193,7 @@ def prepare(
     Raises
     ------
     ShapeError, SourceError, BudgetError, ConfigError
-        As `plan_source`. Also if a stream turns out shorter, longer or malformed.
+        As `plan_source`, or a stream turns out shorter, longer or malformed.
     GraphError
         An edge names an unknown node, has a weight that is negative or not finite, or a time out of range. Or a name
         cannot be stored.
@@ -371,8 +371,9 @@ def _named(progress: PrepareProgress, source: GraphSource, name: str) -> Prepare
 class _FeatureWriter:
     """Writes all types' features. Given features come first, because derived features are means over stored rows.
 
-    If the dataset gets only a part of each matrix's rows, a mean cannot read its source rows from the dataset. It
-    streams them again from the source. The sorted edges of all means then stay on disk until the end.
+    If the dataset gets only a part of each matrix's rows, a mean cannot read all its rows from the dataset, and streams
+    them again from the source. A later mean may be over such means, so the sorted edges of all means stay on disk
+    until the end.
     """
 
     def __init__(

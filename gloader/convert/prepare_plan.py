@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 WRITER_BYTES = 24 << 20
 # Bytes per chunk of feature rows.
 CHUNK_BYTES = 4 << 20
-# Copies of a feature chunk alive at once: as read, as float32, as stored. Reordered rows need one more.
+# Copies of a feature chunk in memory at the same time: as read, as float32, as stored. Reordered rows need one more.
 CHUNK_COPIES = 3
 _PAGE_BYTES = 4096  # bytes per page of a stored array; each page has a checksum
 _CHECKSUM_BYTES = 8  # bytes per checksum
@@ -65,11 +65,11 @@ _LABEL_BYTES = {None: 0, "float32": 4, "int64": 8}  # bytes per link label by dt
 class PartSizes:
     """Memory and disk for one part of a conversion."""
 
-    memory_bytes: int = 0  # most memory, without the arrays that are held from start to end
-    # Disk bytes for its arrays in the dataset; unknown numbers of edges or rows count as 0.
+    memory_bytes: int = 0  # peak memory, without the arrays that are held from start to end
+    # Disk bytes for the part's arrays in the dataset; unknown numbers of edges or rows count as 0.
     dataset_bytes: int = 0
-    scratch_bytes: int = 0  # most bytes of temporary files
-    num_arrays: int = 0  # number of its arrays in the dataset
+    scratch_bytes: int = 0  # largest size of the temporary files
+    num_arrays: int = 0  # number of the part's arrays in the dataset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,13 +86,13 @@ class PreparePlan:
     """A conversion's memory and disk, and its parts' shares."""
 
     budget_bytes: int
-    memory_bytes: int  # most memory for the conversion's own arrays
+    memory_bytes: int  # peak memory of the conversion's own arrays
     free_bytes: int  # memory for each part
     chunk_edges: int  # edges per chunk while the node order is found
     rows: Mapping[str, RowShares]  # shares by node type with features
     mean_bytes: int  # memory for each derived feature
     dataset_bytes: int  # bytes of the finished dataset; unknown numbers of edges count as 0
-    scratch_bytes: int  # most bytes of temporary files
+    scratch_bytes: int  # largest size of the temporary files
 
 
 def plan_prepare(source: AnySource, options: PrepareOptions, *, budget_bytes: int) -> PreparePlan:
@@ -135,6 +135,7 @@ def plan_prepare(source: AnySource, options: PrepareOptions, *, budget_bytes: in
         nodes.name: _row_shares(nodes, dims[nodes.name], options, budget_bytes=free) for nodes in featured
     }
     sorts = [_plan_edges(graph, each, options, budget_bytes=free) for each in relations]
+    # If only a part of the rows is stored, means over means are computed at the same time, and share the memory.
     num_shares = max(1, derivation_depth(graph)) if options.num_parts > 1 else 1
     parts = [sizes for _, sizes in sorts]
     parts += [_row_sizes(nodes, rows[nodes.name], options) for nodes in featured]
@@ -260,7 +261,7 @@ def _table_bytes(table: LinkSource, num_nodes: int) -> int:
 def _resident_bytes(source: GraphSource, options: PrepareOptions, budget_bytes: int) -> int:
     """Return the bytes of memory that are held from start to end."""
     num_nodes = sum(nodes.num_nodes for nodes in source.nodes)
-    # The check of labels ends before the receipt marks the nodes with edges. So the larger of both counts.
+    # The check of labels ends before the receipt marks the nodes with edges, so only the larger memory counts.
     checked = CHECK_BYTES * source.labels.shape[0]
     per_node = (
         max(checked, marked_bytes(num_nodes, budget_bytes)) + ORDER_NODE_BYTES[options.order] * num_nodes
@@ -362,7 +363,8 @@ def _mean_sizes(
     ]
     if options.num_parts == 1:
         return sizes
-    # With a part of the rows stored, a mean over another mean computes it again. So all edges stay until the end.
+    # If only a part of the rows is stored, a mean over another mean computes the other again. So all edges stay on disk
+    # until the end.
     return [
         PartSizes(
             memory_bytes=max((size.memory_bytes for size in sizes), default=0),

@@ -1,7 +1,7 @@
 """A cache of prepared datasets in the user's gloader folder. A source is prepared at its first use.
 
-A dataset's folder has a digest in its name. It covers everything that the dataset depends on, so a change makes a new
-folder.
+A dataset's folder has a digest in its name. The digest covers everything that the dataset depends on, so a change makes
+a new folder.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _edge_table_files(prepare: PrepareOptions) -> list[Path]:
 def _argument_path(spec: str) -> Path | None:
     """Return the existing file or folder that a source names, as an absolute path, or None."""
     argument = spec.partition(":")[2]
-    # The argument may be anything. For a name of a thousand characters, for example, the system raises an error.
+    # The argument may be no path at all. For a name of a thousand characters, for example, the system raises an error.
     with suppress(OSError, RuntimeError, ValueError):
         path = Path(argument).expanduser()
         return path.resolve() if argument and path.exists() else None

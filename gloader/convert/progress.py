@@ -47,14 +47,14 @@ class NamedProgress:
 class WatchedSteps:
     """Forwards progress, and records the peak memory. Not thread-safe.
 
-    The allocator may keep memory that a step has freed. So this class returns freed memory to the system between steps.
-    Otherwise, the next step's peak would include it.
+    The allocator may keep memory that a step has freed, and the next step's peak would include this memory. So freed
+    memory is returned to the system between steps.
     """
 
     def __init__(self, progress: PrepareProgress) -> None:
         self._progress = progress
         self._step: str | None = None
-        self._most = 0  # most bytes of memory at any call
+        self._most = 0  # largest number of bytes at any call
         _release()  # returns memory that the program freed before
 
     def advance(self, step: str, done: int, total: int | None, unit: str) -> None:
@@ -77,7 +77,7 @@ class WatchedSteps:
 
 
 def _anonymous_bytes() -> int:
-    """Return the process's memory without files, in bytes."""
+    """Return the process's memory without pages of files, in bytes."""
     # The import is here, so that numba loads only for a conversion, not for --help.
     from gloader.observe.peak_memory import anonymous_bytes
 

@@ -36,14 +36,12 @@ if TYPE_CHECKING:
 
 _MARKED_SHARE: Final = 64  # marks of nodes with edges take at most 1/64 of the memory budget
 _LABELS_COUNTED: Final = 1 << 20  # labels per step of counting
-_MOST_CLASSES: Final = (
-    8  # most classes that are listed; with more, the line has only the range of their sizes
-)
-_MOST_PARTS: Final = 6  # most types or relations per line
+_MOST_CLASSES: Final = 8  # with more classes, a line has only the range of their sizes instead of each size
+_MOST_PARTS: Final = 6  # maximum of types or relations in a line
 
 
 def marked_bytes(num_nodes: int, budget_bytes: int) -> int:
-    """Return the bytes for marking the nodes with edges, one per node. 0 means that they would take too much. Pure."""
+    """Return the bytes for marking nodes with edges, one per node, or 0 if they would take too much memory. Pure."""
     return num_nodes if num_nodes <= budget_bytes // _MARKED_SHARE else 0
 
 
@@ -74,7 +72,7 @@ class _Tally:
 
 @dataclass(slots=True, kw_only=True)
 class Receipt:
-    """Collects the receipt's values while rows and edges pass.
+    """Collects the receipt's values while the conversion reads rows and edges.
 
     Parameters
     ----------
@@ -155,7 +153,7 @@ class Receipt:
             tally = _Tally()
             for chunk in edges.chunks(max_edges):
                 yield chunk
-                # The consumer has checked this chunk when it requests the next one.
+                # When the consumer requests the next chunk, it has checked this one, so its ids are valid.
                 tally.add(chunk, is_within=first == last)
                 for marked, ids in zip(marks, (chunk.src, chunk.dst), strict=True):
                     if marked is not None:

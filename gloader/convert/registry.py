@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     PathFinder: TypeAlias = Callable[[str, SourceOptions], list[Path]]
 
 # By prefix: the module below gloader.convert.sources, the name of its function (argument, options) -> source, and the
-# form of the source's text. The registry has names instead of functions, so that a module is imported only for its own
-# source. Some modules need torch. Sources with an argument that is not a file or a folder of files are in `_DEEP` too.
+# form of the source's text. The registry has names instead of functions, so that a module, which may need torch, is
+# imported only for its own source. The argument is a file or a folder of files, except for sources in `_DEEP` and
+# `_NO_FILES`.
 _OPENERS = {
     "ogb": ("ogb", "open_ogb", "ogb:NAME[@DIR]"),
     "npy": ("npy", "open_npy", "npy:DIR"),
@@ -116,7 +117,7 @@ def source_files(spec: str, options: SourceOptions) -> list[Path]:
             paths = cast("PathFinder", getattr(module, _DEEP[prefix]))(argument, options)
         else:
             named = [] if prefix in _NO_FILES else [Path(argument)]
-            # Edge features are columns or a file.
+            # This option names columns, a file, or nothing. Only an existing file is found below.
             edge_features = Path(options.edge_features or "none")
             paths = [*named, *filter(None, (options.features, options.labels, options.splits)), edge_features]
         found = [path.expanduser() for path in paths]

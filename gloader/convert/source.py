@@ -147,7 +147,8 @@ class FeatureStream:
     dtype: np.dtype[np.generic]  # the chunks' dtype
     names: tuple[str, ...] = ()  # (F,) the columns' names, for messages
     where: str | None = None  # the file, for messages; None means that messages name only the source
-    # The same rows, but whole numbers are rounded to float32 without an error.
+    # The same rows, but whole numbers are rounded to float32 without an error. None means that ``chunks`` never refuses
+    # such a number itself.
     rounded: FeatureStream | None = None
     held_bytes: int = 0  # memory that the stream keeps all the time, such as row offsets
     reading_bytes: int = 0  # memory that is needed only while the stream is read, without its chunks
@@ -191,7 +192,8 @@ class Source:
     row_ids: IdArray | None = None  # (N,) each feature row's node; None means that row i belongs to node i
     resident_bytes: int = 0  # memory that the streams keep all the time, such as row offsets
     links: tuple[LinkSource, ...] = ()  # tables of edges to predict
-    # Lines for the receipt on the columns' roles, such as "edges: src and dst of e.csv, amount is the weight".
+    # Texts for the conversion's receipt on the columns' roles, such as "edges: src and dst of e.csv, amount is the
+    # weight".
     column_notes: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()  # parts of the source that the dataset lacks, such as "pos (N, 3)"
 
@@ -240,8 +242,8 @@ def _nothing(_max_rows: int) -> Iterator[Any]:
 class LinkStream:
     """A link table's rows in a fixed order.
 
-    ``chunks``, ``labels`` and ``negatives`` take the largest number of rows per chunk, and start again at row 0.
-    Labels are (n,) of ``label_dtype``, negatives (n, k).
+    ``chunks``, ``labels`` and ``negatives`` take the largest number of rows per chunk. Each call starts again at row 0.
+    Labels come in arrays (n,) of ``label_dtype``, and negatives in arrays (n, k).
     """
 
     chunks: Callable[[int], Iterator[LinkChunk]]
@@ -304,7 +306,7 @@ class RelationSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphSource:
-    """A graph that a conversion turns into a dataset. The order of types and relations matters."""
+    """A graph that a conversion turns into a dataset. The dataset has the types and relations in the same order."""
 
     name: str  # a short display name
     origin: str  # the source as the user wrote it, such as "ogb:ogbn-mag"
@@ -332,7 +334,7 @@ class GraphSource:
         return {nodes.name: nodes.num_nodes for nodes in self.nodes}
 
     def graph(self) -> GraphSource:
-        """Return this graph. So `Source` and `GraphSource` have the same method. Pure."""
+        """Return this graph. The method exists so that callers need not distinguish it from a `Source`. Pure."""
         return self
 
     def schema(self, relations: Sequence[Relation]) -> DatasetSchema:

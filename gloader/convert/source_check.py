@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from gloader.convert.source import AnySource, EdgeStream, FeatureStream
     from gloader.types import IdArray
 
-# With more classes than this, at least the share below must occur. Otherwise, the labels are not class numbers.
+# With more classes than this, at least the share below must occur among the labels. Otherwise, the labels are probably
+# not class numbers, but years or ids for example.
 _MANY_CLASSES = 4096
 _LEAST_SHARE = 1 / 8
 

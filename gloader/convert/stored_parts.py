@@ -1,8 +1,9 @@
 """Parts of the dataset that a conversion reads back before the commit: feature rows and topology.
 
-Derived features need the stored rows of another type. `StoredColumn` opens the stored files. If the dataset has only a
-part of the rows, `StreamedColumn` reads the source's rows again, and rounds them as the store does. Link tables need
-the topology, which `StoredCsc` opens.
+Derived features are means over the stored rows of another type. `StoredColumn` opens the stored files. With
+``--ranges``, each machine's dataset has only a part of the rows. Then `StreamedColumn` reads the source's rows again,
+and rounds them as the store does. Link tables, which are pairs of nodes to predict, need the topology, which
+`StoredCsc` opens.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class StoredColumn:
         return stored_row_bytes(self.dim, self.dtype)
 
     def open(self, chunk_rows: int) -> StoredColumnRows:  # noqa: ARG002 - stored rows need no chunks
-        """Return a reader of the rows, for reads of at most ``chunk_rows`` rows."""
+        """Return a reader of the rows. Each read is of at most ``chunk_rows`` rows."""
         return StoredColumnRows(self)
 
 
@@ -126,7 +127,7 @@ def stored_column(writer: FeatureColumnWriter, *, dtype: str, num_rows: int, dim
     return StoredColumn(rows=writer.path, scales=writer.scale_path, dtype=dtype, num_rows=num_rows, dim=dim)
 
 
-# Chunks of the stream per read. A chunk has a quarter of a read's rows, so that it and its copies take less memory.
+# A chunk of the stream has at most this part of a read's rows, so that the chunk and its copies take less memory.
 _CHUNKS_PER_READ = 4
 
 
@@ -151,7 +152,7 @@ class StreamedColumn:
         return stored_row_bytes(self.dim, self.dtype)
 
     def open(self, chunk_rows: int) -> StreamedRows:
-        """Return a reader of the rows, for reads of at most ``chunk_rows`` rows."""
+        """Return a reader of the rows. Each read is of at most ``chunk_rows`` rows."""
         return StreamedRows(self, max(1, chunk_rows // _CHUNKS_PER_READ))
 
 
@@ -192,7 +193,7 @@ class StreamedRows:
 
     def read(self, start: int, _stop: int, row_offsets: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the ascending rows ``start + row_offsets`` (u,) as float32 (u, F), with the store's rounding."""
-        # The stream advances chunk by chunk. Each chunk fills the rows that it has.
+        # The stream advances chunk by chunk. From each chunk, the requested rows are copied.
         rows = start + row_offsets
         out = np.empty((rows.shape[0], self._column.dim), np.float32)
         if self._chunks is None or start < self._first:
@@ -209,15 +210,18 @@ class StreamedRows:
         return out
 
     def _begin(self) -> None:
+        # Start a pass over the stream, and load its first chunk.
         self.close()
         self._chunks = (chunk for chunk in self._column.features.chunks(self._max_rows))
         self._first, self._chunk = 0, next(self._begun())
 
     def _begun(self) -> Generator[NDArray[Any]]:
+        # The chunks of the present pass.
         assert self._chunks is not None  # noqa: S101 - begun by `read`
         return self._chunks
 
     def _rounded(self, rows: NDArray[Any], first_row: int) -> NDArray[np.float32]:
+        # An error names a row by its number, counted from ``first_row``.
         dtype = self._column.dtype
         if STORED_DTYPES[dtype].has_scale:
             return widened(*quantize_rows(rows, first_row), dtype=dtype)

@@ -73,9 +73,9 @@ def upload_dataset(
 ) -> UploadReport:
     """Upload the dataset directory ``root`` to ``url``. The record goes last, and completes the dataset.
 
-    If there is a dataset already, its record is deleted first. Then its files are replaced one by one. Running readers
-    of it fail, because they check the files' ETags. After an interrupted upload, the uploaded files belong to no
-    dataset. The next upload replaces them.
+    If there is a dataset already, its record is deleted first. Then its files are replaced one by one. Programs that
+    read the old dataset fail, because they check the files' ETags. After an interrupted upload, the uploaded files
+    belong to no dataset. The next upload replaces them.
 
     Parameters
     ----------

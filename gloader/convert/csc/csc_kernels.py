@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @njit(cache=True, nogil=True)
 def first_bad_edge(src: IdArray, dst: IdArray, num_sources: int, num_nodes: int) -> int:
-    """Return the first i with a source outside 0..S-1 or a destination outside 0..N-1, or -1. Pure."""
+    """Return the first i with a source outside 0..S-1 or a destination outside 0..N-1. -1 means none. Pure."""
     for i in range(src.shape[0]):
         if src[i] < 0 or src[i] >= num_sources or dst[i] < 0 or dst[i] >= num_nodes:
             return i
@@ -35,7 +35,7 @@ def first_bad_edge(src: IdArray, dst: IdArray, num_sources: int, num_nodes: int)
 
 @njit(cache=True, nogil=True)
 def first_bad_weight(weight: NDArray[np.float32]) -> int:
-    """Return the first i with a negative, infinite or NaN weight, or -1. Pure."""
+    """Return the first i with a negative, infinite or NaN weight. -1 means none. Pure."""
     for i in range(weight.shape[0]):
         if not 0 <= weight[i] < np.inf:
             return i
@@ -44,7 +44,7 @@ def first_bad_weight(weight: NDArray[np.float32]) -> int:
 
 @njit(cache=True, nogil=True)
 def count_buckets(dst: IdArray, shift: int, counts: IdArray) -> None:
-    """Add the edges per bucket ``dst >> shift`` to ``counts`` (num_buckets,)."""
+    """Add the number of edges in each bucket ``dst >> shift`` to ``counts`` (num_buckets,)."""
     for i in range(dst.shape[0]):
         counts[dst[i] >> shift] += 1
 
@@ -87,7 +87,7 @@ def scatter_records(
 
 @njit(cache=True, nogil=True)
 def count_in_degrees(records: Any, degrees: IdArray) -> None:
-    """Add a bucket's records per destination offset to ``degrees``."""
+    """Add the number of a bucket's records for each destination offset to ``degrees``."""
     for i in range(records.shape[0]):
         degrees[records[i]["dst"]] += 1
 
@@ -157,10 +157,10 @@ def merge_columns(
 ) -> int:
     """Merge the sources as in `merge_segments`, together with the edges' columns.
 
-    For each node, the segment is sorted by source. Each run of equal sources becomes one edge at ``end``, in place.
-    Weights of the source's edges and of their added reverses (with the sign bit set) are summed separately. The larger
-    sum becomes the merged edge's weight. Sums run in input order, in float64. With numbers, a merged edge keeps the
-    smallest number, and the time of the edge with this number.
+    For each node, the segment is sorted by source. Each run of equal sources becomes one edge at ``end``, in place. A
+    weight with the sign bit set marks an edge that was added as the reverse of another. Weights of given edges and of
+    added reverses are summed separately, and the larger sum becomes the merged edge's weight. Sums run in input order,
+    in float64. With numbers, a merged edge keeps the smallest number, and the time of the edge with this number.
     """
     end = 0
     for node in range(indptr.shape[0] - 1):
@@ -273,7 +273,7 @@ def mark_sources(
 
 @njit(cache=True, nogil=True)
 def expand_rows(indptr: IdArray, first: int, first_row: int, rows: IdArray) -> int:
-    """Write the row numbers of a compressed matrix's entries ``first``, ``first + 1``, ... Return the last row.
+    """Write the row numbers of a compressed matrix's entries ``first``, ``first + 1``, ... Return the last of these.
 
     Parameters
     ----------
@@ -292,7 +292,7 @@ def expand_rows(indptr: IdArray, first: int, first_row: int, rows: IdArray) -> i
 
 @njit(cache=True, nogil=True)
 def add_sparse_rows(indptr: IdArray, columns: IdArray, values: NDArray[Any], out: NDArray[Any]) -> int:
-    """Add compressed rows to the dense ``out`` (n, F). Return the first bad entry of ``columns``, or -1.
+    """Add compressed rows to the dense ``out`` (n, F). Return the first entry with a column outside 0..F-1, or -1.
 
     ``indptr`` (n + 1,) bounds the rows' entries in ``columns`` and ``values``, counted from ``indptr[0]``.
     """
@@ -332,18 +332,19 @@ def count_ahead(
     group_rows: IdArray,
     added: IdArray,
 ) -> None:
-    """Count the other rows of each group that lie ahead of a row. Other rows are in another piece of the same bucket.
+    """Count, for the sorted rows of one piece, the rows of another piece that come before them in the same group.
 
-    Each other row is searched in its pair's group. It is counted at the first group row that comes after it by time and
-    row number. A running sum over the group then gives each row's number of other rows ahead.
+    Both pieces are of the same bucket, which did not fit into memory. Each row of the other piece is searched in its
+    pair's group, and counted at the first group row that comes after it by time and row number. The caller's running
+    sum over a group then gives each row's number of other rows ahead.
 
     Parameters
     ----------
-    rows, destinations, sources, times : (m,) columns of the other rows
-    first : the first destination of ``start``
+    rows, destinations, sources, times : (m,) columns of the other piece's rows
+    first : the first destination in ``start``
     start : (n + 1,) bounds of each destination's rows
     group_sources, group_times, group_rows : (r,) columns of the sorted rows
-    added : (r,) counts, increased
+    added : (r,) counts at the sorted rows, increased
     """
     for other in range(rows.shape[0]):
         node = destinations[other] - first
@@ -381,7 +382,7 @@ def match_edges(
     last: IdArray,
     positions: IdArray,
 ) -> int:
-    """Match a piece of edges with the rows of their pairs. Return the last node.
+    """Match a piece of edges with the rows of their pairs. Return the last edge's destination.
 
     The edges are in position order. Each edge is searched among its destination's rows. A pair's k-th edge is matched
     with the row of rank k in the pair's group. The state of a group is kept at its head, from piece to piece.
@@ -399,7 +400,7 @@ def match_edges(
     num_matched : (r,) at a group's head, the number of matched edges so far
     cursor : (r,) at a group's head, the next row without an edge
     last : (r,) at a group's head, the last edge's position
-    positions : (r,) each row's edge position, written
+    positions : (r,) each row's edge position, written for matched rows
     """
     begin, end = first_position, first_position + indices.shape[0]
     while begin < end:

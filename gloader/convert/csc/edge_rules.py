@@ -40,7 +40,7 @@ class EdgeEnds:
     num_nodes: int  # number of destinations; their ids are 0..num_nodes-1
     num_sources: int  # number of sources; their ids are 0..num_sources-1
     where: str = "edges"  # the edges' file or source, for messages
-    # True if the graph's types have names; then messages have each end's own range of ids.
+    # True if the graph's types have names. Then ids count within a type, and messages tell the range of the wrong end.
     has_names: bool = False
 
     @classmethod
@@ -159,7 +159,7 @@ def _with_reverse(chunk: EdgeChunk) -> EdgeChunk:
     return EdgeChunk(
         src=np.concatenate([chunk.src, reverse.dst]),
         dst=np.concatenate([chunk.dst, reverse.src]),
-        # Only the sign bit marks the reverse, so -0.0 is a marked weight of 0.
+        # The sign bit alone marks a reverse edge. It works for a weight of 0 too, which becomes -0.0.
         weight=_joined(chunk.weight, None if reverse.weight is None else -reverse.weight),
         time=_joined(chunk.time, reverse.time),
         number=_joined(chunk.number, reverse.number),
@@ -188,7 +188,7 @@ class PlannedRelation:
 
 
 def plan_relations(source: GraphSource, options: PrepareOptions) -> tuple[PlannedRelation, ...]:
-    """Return the dataset's relations in order: the source's, then added reverses. Pure.
+    """Return the dataset's relations in order: the source's relations, then added reverse relations. Pure.
 
     Raises
     ------

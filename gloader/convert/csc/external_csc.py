@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-# Most buckets. Each bucket's file is opened and closed once per chunk, so more buckets would cost more than they save.
+# Maximum of buckets. Each chunk opens and closes every bucket's file, so more buckets would cost more than they save.
 _MAX_BUCKETS = 256
-# Edges per chunk of the source. Larger chunks are not read faster. Smaller chunks spend their time in calls.
+# Bounds for the edges per chunk of the source. Larger chunks are not read faster. Smaller ones spend time in calls.
 _MAX_CHUNK_EDGES = 2_000_000
 _MIN_CHUNK_EDGES = 4_096
 # Nodes per bucket for which the counters fit into an ordinary second-level cache.
 _BUCKET_NODES = 2**18
-# Edges per node if the source's number of edges is unknown.
+# Assumed edges per node if the source's number of edges is unknown.
 _USUAL_DEGREE = 32
 # Bytes per node of a bucket for the int64 counters: degrees, their sums, and the cursors of the scatter.
 _COUNTER_BYTES = 24
@@ -99,7 +99,7 @@ class CscReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeNumbers:
-    """Receives each edge's number in the source, in the order of edge positions. Added self loops have `NO_EDGE`."""
+    """Receives each stored edge's number in the source, in stored order. Added self loops have `NO_EDGE` (negative)."""
 
     array: TemporaryArray
     num_rows: int  # feature rows in the source; all numbers are below this
@@ -158,7 +158,7 @@ def plan_csc(
     expected = (
         _USUAL_DEGREE * num_nodes if num_edges is None else factor * num_edges + rules.self_loops * num_nodes
     )
-    # A bucket gets half the edges of one sort, because real destinations are skewed.
+    # A bucket is planned for half of the edges that fit into one sort, because some buckets get more than the mean.
     per_bucket = max(1, budget_bytes // 4 // sorted_edge)
     shift = _bucket_shift(num_nodes, -(-expected // per_bucket))
     counters = _COUNTER_BYTES << shift
@@ -168,8 +168,8 @@ def plan_csc(
             f"sorting edges of {num_nodes} nodes needs at least {format_bytes(needed)}; the memory budget "
             f"leaves {format_bytes(budget_bytes)} for it. Raise --memory-budget"
         )
-    # The first pass needs memory for a chunk and for held records. A chunk gets a quarter, and held records get up to
-    # half. The second pass gets the memory without held records.
+    # In the first pass, a chunk gets a quarter of the memory, and held records get up to half. Held records stay in
+    # memory in the second pass. The sort gets the rest.
     free = budget_bytes - counters - PIECE_BYTES
     chunk = max(_MIN_CHUNK_EDGES, min(_MAX_CHUNK_EDGES, free // 4 // per_edge))
     held = max(0, free - max(chunk * per_edge, free // 2))
@@ -200,9 +200,10 @@ def build_csc(
 ) -> CscReport:
     """Write the edges to ``sink`` as CSC, destination by destination.
 
-    Each destination's in-neighbours are in input order. If ``rules`` merge parallel edges, they are in ascending order.
-    If edges have times, they are in time order, and edges with equal times are in order of their sources. Merged
-    parallel edges keep the first edge's time and number. Indices are int32 for fewer than 2**31 sources.
+    Each destination's in-neighbours are in input order. If ``rules`` merge parallel edges, in-neighbours are in
+    ascending order. If edges have times, they are in time order, and edges with equal times are in order of their
+    sources. Merged parallel edges keep the first edge's time and number. Indices are int32 for fewer than 2**31
+    sources.
 
     Parameters
     ----------
@@ -273,13 +274,13 @@ def _deal_out(
 
 
 def _bucket_shift(num_nodes: int, wanted_buckets: int) -> int:
-    """Return the number of low bits in a node id that count within a bucket. The other bits number the bucket."""
+    """Return the number of low bits in a node id that are its offset in a bucket. The high bits number the bucket."""
     buckets = min(_MAX_BUCKETS, max(wanted_buckets, -(-num_nodes // _BUCKET_NODES)))
     return max(0, (max(1, num_nodes) - 1).bit_length() - (buckets - 1).bit_length())
 
 
 def _chunk_edge_bytes(record: int, columns: EdgeColumns, rules: EdgeRules) -> int:
-    """Return the memory per edge of a chunk: as read, as ids, after the rules, and as records."""
+    """Return the memory per edge of a chunk: its copies as read, as ids, after the rules, and as records."""
     # A number is 8 bytes until it is in a record.
     ids = 16 + columns.num_bytes + (8 - columns.number_bytes if columns.number_bytes else 0)
     ruled = (2 * ids if rules.symmetrize else 0) + (ids if rules.self_loops else 0)
@@ -287,7 +288,7 @@ def _chunk_edge_bytes(record: int, columns: EdgeColumns, rules: EdgeRules) -> in
 
 
 def _sorted_edge_bytes(num_sources: int, columns: EdgeColumns, rules: EdgeRules) -> int:
-    """Return the memory per edge while a range is sorted, segment copies included."""
+    """Return the memory per edge while a bucket's edges are sorted, with the copies of one node's edges."""
     out = (4 if num_sources < 2**31 else 8) + columns.num_bytes
     merge = 12 + out if rules.merges and (columns.has_weights or columns.number_bytes) else 0
     # A sort by time needs two orders, a copy of the times, and numpy's own memory.
@@ -316,7 +317,7 @@ def _write(
                     if name != "number"
                 }
                 return _write_ranges(ranges, offsets, writers, numbers, total=total, progress=progress)
-        # A sink needs the number of edges first, but the merge counts them. So the edges wait in files.
+        # A sink needs the number of edges first, but only the merge finds it. So the merged edges wait in files.
         waiting = {
             name: TemporaryArray(path=scratch / f"{name}.merged", dtype=ranges.dtype[name])
             for name in ranges.fields
@@ -443,7 +444,7 @@ class ScratchCsc:
     def pieces(self, max_edges: int) -> Iterator[CscPiece]:
         """Yield all nodes in order, with at most ``max_edges`` in-neighbours per piece.
 
-        A node with more in-neighbours has its own piece, with only the first ``max_edges``.
+        A node with more in-neighbours has its own piece, with only the first ``max_edges`` of these.
         """
         # A block reads one offset more than nodes, because the last offset bounds the last node.
         for block in range(0, self.num_nodes, _BLOCK_NODES):

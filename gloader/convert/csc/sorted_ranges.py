@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-# Most runs per merge. Each run has a piece in memory, and with more runs the pieces would become too small.
+# Maximum of runs per merge. Each run has a piece in memory, and with more runs the pieces would become too small.
 _MAX_RUNS = 64
 
 
@@ -59,7 +59,7 @@ class TimeRuns:
         self.num_records = 0
 
     def append(self, records: NDArray[np.void]) -> None:
-        """Copy the next records into a run.
+        """Copy the next records. A full run is sorted and written.
 
         Raises
         ------
@@ -73,7 +73,7 @@ class TimeRuns:
                 self._flush()
 
     def merged(self) -> Iterator[NDArray[np.void]]:
-        """Yield all records by time and source, in pieces. Merged files are removed.
+        """Yield all records in order of time, then source, in pieces. Merged files are removed.
 
         Raises
         ------
@@ -82,7 +82,7 @@ class TimeRuns:
         """
         self._flush()
         while len(self._runs) > _MAX_RUNS:
-            # Only neighbouring runs are joined, so that equal records stay in order.
+            # Only consecutive runs are joined, so that equal records stay in order.
             groups = [self._runs[start : start + _MAX_RUNS] for start in range(0, len(self._runs), _MAX_RUNS)]
             self._runs = [self._joined(group) for group in groups]
         yield from self._merge(self._runs)
@@ -115,8 +115,8 @@ class TimeRuns:
     def _merge(self, runs: list[tuple[TemporaryArray, int]]) -> Iterator[NDArray[np.void]]:
         """Yield the records of all runs in order, and remove the runs.
 
-        The first unread records of each run are in memory. In each round, the records up to a limit are complete in
-        memory: they are sorted and yielded, and the pieces of the runs are refilled.
+        A piece of each run is in memory. In each round, a limit is found up to which no record is left on disk. The
+        records up to the limit are sorted and yielded, and runs with an empty piece load the next one.
         """
         step = max(1, self._max_records // max(1, len(runs)))
         held = [run.read(0, min(step, length)) for run, length in runs]
@@ -170,7 +170,7 @@ class SortedRange:
 
     degrees: IdArray  # (n,) edges per node; empty for the later parts of a hub
     columns: Mapping[str, NDArray[Any]]  # src, and optional weight, time and number, one entry per edge
-    edges_taken: int  # number of records that this range finishes; a merge makes fewer edges of them
+    edges_taken: int  # input records of this range, for the progress; a merge makes fewer edges of them
 
     @property
     def num_edges(self) -> int:

@@ -1,8 +1,8 @@
 """The out-of-core shuffle, which distributes edges, feature rows and link rows over buckets.
 
-A `Spill` keeps rows in numbered buckets, and yields the rows of one bucket. Rows stay in memory while they fit. Then
-all rows go to temporary files, one for each bucket. The files have no header. Rows are appended to them, and are read
-back in pieces. A `TemporaryArray` is an array in such a file.
+A `Spill` keeps rows in numbered buckets, and yields the rows of one bucket. Rows stay in memory while they fit. If they
+no longer fit, all rows go to temporary files, one for each bucket. The files have no header. Rows are appended to them,
+and are read back in pieces. A `TemporaryArray` is an array in such a file.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def append_bytes(path: Path, array: NDArray[Any]) -> None:
     try:
         with path.open("ab", buffering=0) as file:
             left = array.reshape(-1).view(np.uint8).data
-            # A write may take fewer bytes than it was given, above all on a full disk.
+            # One call may write only a part of the bytes, above all on a full disk.
             while left:
                 left = left[file.write(left) or 0 :]
     except OSError as error:
@@ -136,15 +136,15 @@ def record_dtype(*, num_sources: int, columns: EdgeColumns) -> np.dtype[np.void]
 class Spill:
     """Rows in buckets. Each bucket keeps its rows in arrival order.
 
-    Rows stay in memory while they fit into ``held_bytes``. Then all rows go to files. A context manager. Owns the files
-    ``NAME-*`` in ``folder`` until ``close()``.
+    Rows stay in memory while they fit into ``held_bytes``. Otherwise all rows go to files. A context manager. Owns the
+    files ``NAME-*`` in ``folder`` until ``close()``.
     """
 
     folder: Path
     name: str  # NAME, the beginning of the files' names
     dtype: np.dtype[Any]  # the dtype of an element, which is a number or a record
     num_buckets: int
-    held_bytes: int = 0  # most bytes of rows in memory
+    held_bytes: int = 0  # limit for the bytes of rows in memory
     row_shape: tuple[int, ...] = ()  # (W,) if a row has W elements; () if a row is one element
     counts: IdArray = field(init=False)  # (num_buckets,) rows per bucket
     spilled_bytes: int = field(default=0, init=False)  # bytes of rows in files
