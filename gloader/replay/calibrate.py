@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     W = TypeVar("W", BatchWork, SuperbatchWork, PassWork)
 
 
-MOST_UNEXPLAINED: Final = 0.10  # share of an epoch; a replay with a larger error predicts nothing
-# Share of an epoch. Lags are fitted and stay fixed under all changes, so a replay with more lags predicts nothing.
+MOST_UNEXPLAINED: Final = 0.10  # share of an epoch; a replay with a larger error is not trusted
+# Share of an epoch. Lags are fitted and stay the same under all changes, so a replay with more lags is not trusted.
 MOST_LAGS: Final = 0.5
-# The most replays. The fit stops earlier if the numbers hardly change.
+# Maximum of corrections, each with a replay. The fit stops earlier if the numbers hardly change.
 _ROUNDS: Final = 8
 _CLOSE: Final = 0.003  # share of a stage's seconds; the fit ends when no stage differs by more
-# The disk's factor lies between 1 over this number and this number. Factor 1 means the rates that were measured when
-# the run began.
+# Limits for the disk's factor: this number, and 1 divided by this number. Factor 1 means the rates that were measured
+# when the run began.
 _MOST_FACTOR: Final = 16.0
 _LEAST_DISK_SHARE: Final = (
     0.1  # share of a stage's seconds; with less disk time, the disk's factor is not fitted
@@ -54,7 +54,7 @@ _STAGES: Final = ("trace", "sample", "inspect", "stage", "read", "gather", "tran
 
 
 class Mean(NamedTuple):
-    """A stage's piece of work, on average."""
+    """Means over a stage's pieces of work."""
 
     seconds: float = 0.0
     meanwhile_s: float = 0.0  # other threads' processor seconds during the work
@@ -93,7 +93,7 @@ class ReplayFit:
     """The fitted factors from recorded to replayed demands."""
 
     cores: float  # cores that the computation keeps busy without competition
-    # By stage: the disk's seconds over those from its rates.
+    # By stage: the disk's seconds divided by the seconds that its rates give.
     disk: Mapping[str, float] = field(default_factory=dict)
     lag: Mapping[str, Lag] = field(default_factory=dict)  # lags by stage
 
@@ -135,9 +135,9 @@ class Calibrated:
     fit: ReplayFit
     work: RunWork  # the work with replayed demands
     replayed: Replayed
-    # By stage: measured seconds over replayed seconds, less 1. "epoch" is for the counted epochs.
+    # By stage: measured seconds divided by replayed seconds, minus 1. "epoch" is for the counted epochs.
     unexplained: dict[str, float]
-    # Share of the counted epochs without use of any recorded resource. A device's computation counts as such a use.
+    # Share of the counted epochs that are lags: no resource is used. Lags of a GPU's stages do not count.
     lags: float
 
     @property
@@ -194,7 +194,7 @@ def calibrate(
     work : the result of `work_of`
     measured : the recording's measurements
     machine, shape : the recording's machine and shape
-    threads : most torch threads in an operation, and so most cores for a computation
+    threads : torch's threads per operation, which is also the limit for a computation's cores
     device : the compute device; a GPU's time is not recorded, so all missing time in "compute" and "transfer" is a lag
     """
     fit = ReplayFit(cores=min(1.0, machine.cores))
@@ -231,7 +231,7 @@ def _means(replayed: Replayed, work: RunWork, counted: Collection[int]) -> dict[
     ----------
     replayed : the replay
     work : the replayed work
-    counted : epochs whose work counts, if the stage worked for any of these
+    counted : epochs whose work counts; a stage without work for these epochs has its mean over all epochs
     """
     of_counted: dict[str, list[Mean]] = defaultdict(list)
     of_all: dict[str, list[Mean]] = defaultdict(list)
@@ -248,7 +248,7 @@ def _means(replayed: Replayed, work: RunWork, counted: Collection[int]) -> dict[
     if "read" in means:
         sweep_s = max((means[name].seconds for name in ("stage", "sweep") if name in means), default=0.0)
         means["read"] = means["read"]._replace(longest_line_s=sweep_s)
-    # Ranks sum their gradients within the step, so it ends only when all ranks have reached this point.
+    # A recorded computation ends when all ranks have summed their gradients, so it is compared with the whole step.
     step_s = fmean(replayed.step_s[epoch] for epoch in counted)
     return means | {"compute": means.get("compute", Mean())._replace(seconds=step_s)}
 
@@ -262,7 +262,7 @@ def _better(
     *,
     threads: int,
 ) -> ReplayFit:
-    """Return the fit after one more comparison of durations.
+    """Return a better fit, from one comparison of the replayed and recorded durations.
 
     Parameters
     ----------
@@ -271,7 +271,7 @@ def _better(
     measured : the recording's measurements
     has_disk : stages whose disk factor is fitted
     device_stages : stages whose lag is independent of other threads
-    threads : most cores for a computation
+    threads : limit for a computation's cores
     """
     disk, lags, cores = dict(fit.disk), dict(fit.lag), fit.cores
     for name in _STAGES:

@@ -84,13 +84,13 @@ KEYWORDS: Final[Mapping[str, str]] = {
     "superbatch": "superbatch",
 }
 AUTO: Final = "auto"
-# The memory plan chooses these if they are AUTO, which is None in `gloader.Loader`.
+# The knobs that the memory plan chooses if they are AUTO. `gloader.Loader` calls this value None.
 _PLANNED: Final = frozenset({"buffers", "cache", "superbatch"})
 _CHOICES: Final = frozenset(
     {"policy", "strategy", "dtype", "order"}
 )  # knobs that take one of the words in `_FORMS`
-_LIMIT: Final = 1000.0  # largest factor; a larger one is a typing error
-_MOST: Final = 10_000  # largest small count; a larger one is a typing error
+_LIMIT: Final = 1000.0  # largest factor, and its inverse the smallest; any other is a typing error
+_MOST: Final = 10_000  # largest value for `_COUNTS`; a larger one is a typing error
 _ALIASES: Final[Mapping[str, str]] = {"S": "superbatch", "batch_size": "batch-size", "fanouts": "fanout"}
 # A rate in bits per second, such as 25Gb/s or 25Gbps, and the factors for its prefixes.
 _BITS: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])b(?:/s|ps)?")
@@ -99,17 +99,18 @@ _SCALES: Final[Mapping[str, float]] = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """A factor on the present value."""
+    """A new value in relation to the recorded value, such as 2x."""
 
     factor: float
 
 
+# A knob's new value. None means that the memory plan chooses it.
 Value: TypeAlias = "Ratio | int | float | str | tuple[int, ...] | None"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """The differences from the recorded run, with the request's text."""
+    """The new values by knob, with the what-if's text."""
 
     values: Mapping[str, Value]
     text: str
@@ -120,7 +121,7 @@ class Changes:
         return any(name in REPLANNED for name in self.values)
 
     def ratio(self, name: str) -> float:
-        """Return the factor of ``name``, or 1 if it is unchanged."""
+        """Return the factor for the knob ``name``, or 1 if it is unchanged."""
         value = self.values.get(name)
         return value.factor if isinstance(value, Ratio) else 1.0
 
@@ -264,7 +265,7 @@ def changed_shape(shape: PipelineShape, changes: Changes) -> PipelineShape:
 
 
 def changed_compute(work: RunWork, changes: Changes) -> RunWork:
-    """Return ``work`` with longer or shorter computations."""
+    """Return ``work`` with the computations of ``changes``, which are longer or shorter."""
     factor = changes.ratio("compute") / changes.ratio("gpu")
     if factor == 1.0:
         return work
@@ -278,6 +279,6 @@ def changed_compute(work: RunWork, changes: Changes) -> RunWork:
 
 
 def count_of(changes: Changes, name: str, before: int) -> int:
-    """Return the changed number for ``name``, or ``before`` if it is unchanged."""
+    """Return the new number for the knob ``name``, or ``before`` if it is unchanged or not a number."""
     value = changes.values.get(name, before)
     return value if isinstance(value, int) else before

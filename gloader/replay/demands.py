@@ -1,7 +1,7 @@
 """A recorded run's demands: the resources that each piece of work used, without its waits. Pure.
 
-`measure` takes times from a recording, and `work_of` makes the recording's `Work`. `gloader.replay.calibrate` then fits
-the work's demands to the times.
+`measure` takes times from a recording, and `work_of` makes the recording's `RunWork`. `gloader.replay.calibrate` then
+fits the work's demands to the times.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ def _superbatches(
 def _passes(recording: Recording, num_batches: int, rates: IoRates) -> tuple[PassWork, ...]:
     """Return the passes over the edges for the batches."""
     header = recording.header
-    most = 2 * (header.sweep_batches + header.superbatch)  # the bound of `gloader.pipeline.edge_sweeps`
+    most = 2 * (header.sweep_batches + header.superbatch)  # as limited by `gloader.pipeline.edge_sweeps`
     found = [
         PassWork(
             sweep=demands_of(event, rates),
@@ -261,7 +261,7 @@ def _passes(recording: Recording, num_batches: int, rates: IoRates) -> tuple[Pas
 
 
 def _num_known(recording: Recording) -> int:
-    """Return the number of positions that needed no pass: their batches were made to size the loader."""
+    """Return the number of positions that needed no pass: their batches were sampled before, to plan the memory."""
     known = {(event.epoch, event.batch) for event in recording.events if event.notes.get("known")}
     return len(known) * recording.header.shape.num_ranks
 
@@ -278,7 +278,7 @@ def strategies_of(recording: Recording) -> dict[int, str]:
 def _pauses(events: Sequence[RecordedEvent]) -> dict[tuple[int, int], float]:
     """Return the loop's pauses between two epochs, by the next requested batch. Pure."""
     found, before = {}, None
-    # The order is by ends, because a wait without duration begins together with the computation after it.
+    # The events are sorted by ends, because a wait without duration begins together with the computation after it.
     for event in sorted((e for e in events if e.stage in _LOOP_STAGES), key=lambda event: event.ended_s):
         if event.stage == "wait" and event.batch == 0 and before is not None:
             found[event.epoch, event.batch] = max(event.started_s - before.ended_s, 0.0)
@@ -288,7 +288,7 @@ def _pauses(events: Sequence[RecordedEvent]) -> dict[tuple[int, int], float]:
 
 
 def _compute_cpu(events: Sequence[RecordedEvent]) -> dict[tuple[int, int], float]:
-    """Return each computation's processor seconds: the process's seconds less other threads' seconds. Pure.
+    """Return each computation's processor seconds: the process's seconds minus other threads' seconds. Pure.
 
     Other threads are assumed to use the processor evenly while they work.
     """

@@ -4,9 +4,9 @@ A thread is a generator. It yields a `Job` and continues when the job is done, o
 the gate is opened. A `Resource` divides its rate among its users. A disk, a link or a network is divided evenly. The
 cores are divided among the runnable threads, as the system's scheduler does.
 
-A job ends when its needs for all resources are met and its lag, a time without use of a resource, has passed. A job is
-in line if other work was at the disk when the job arrived. Each finished job is an `Event`. The event's cause is the
-event whose end let the job start, so the causes lead back along the critical path.
+A job ends when its needs for all resources are met and then its lag, a time without use of a resource, has passed. If
+other work uses the disk when a job arrives, the job is *in line*, which makes its lag longer. Each finished job is an
+`Event`. The event's cause is the event whose end let the job start, so the causes lead back along the critical path.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Share of a second, or of the clock's time if that is larger. A smaller remainder of a demand is a rounding error.
+# A smaller remainder of a demand is a rounding error: seconds, or a share of the clock's time if that is more.
 ROUNDING: Final = 1e-12
 
 
 class Resource(Generic[T]):
-    """A resource with equal shares: every requested unit gets the same service, and at most a whole unit's service.
+    """A resource with equal shares. A user requests units, such as cores, and every requested unit is served equally.
 
-    So one number, `_service_s`, determines every user's service: the service that a unit in use since the beginning
-    has had. A user is done when this number has grown by the user's seconds per unit.
+    If more units are requested than exist, each is served at the same reduced rate. So one number, `_service_s`,
+    determines every user's service: the seconds of service for a unit that is in use since the beginning. A user is
+    done when this number has grown by the user's seconds per unit.
 
     Parameters
     ----------
@@ -65,7 +66,7 @@ class Resource(Generic[T]):
         user : the user
         number : the user's unique number
         seconds : seconds of service, summed over the user's units
-        units : most units at the same time
+        units : number of units that the user can use at the same time
         now_s : the present time
         """
         self._advance(now_s)
@@ -113,7 +114,7 @@ class Resource(Generic[T]):
 _CPU: Final = 0
 _DISKS: Final = (RESOURCES.index("disk"), RESOURCES.index("spill"))
 _NUM_SHARED: Final = len(RESOURCES)
-_LAG: Final = _NUM_SHARED  # number after the shared resources: each thread has its own lag
+_LAG: Final = _NUM_SHARED  # index of the lag, after the shared resources; its "resource" has no limit
 _NUMBER: Final = attrgetter("number")
 
 Thread: TypeAlias = "Generator[Job | Gate, None, None]"
@@ -129,7 +130,7 @@ class Event(NamedTuple):
     ended_s: float
     demands: Demands
     limit: (
-        int  # index in `RESOURCES` for the resource whose need was met last; ``len(RESOURCES)`` without any
+        int  # index in `RESOURCES` of the resource whose need was met last; ``len(RESOURCES)`` without needs
     )
     cause: int  # number of the event whose end started this work; -1 without such an event
     meanwhile_s: float = 0.0  # processor seconds of other work while this work used resources
@@ -142,7 +143,7 @@ class Event(NamedTuple):
 
     @property
     def lag_s(self) -> float:
-        """Seconds of lag outside of the line."""
+        """Seconds of lag without the seconds in line."""
         return self.demands.lag_s + self.demands.held_up * self.meanwhile_s
 
 
@@ -154,7 +155,7 @@ class Job:
     batch: int
     demands: Demands
     # The clock sets the other fields. `limit`, `cause`, `meanwhile_s` and `in_line` are the fields of `Event`.
-    left: int = 0  # resources with a remaining demand
+    left: int = 0  # number of resources with a remaining demand
     is_lagging: bool = False  # True if all demands are met, and the lag passes
     limit: int = _LAG
     number: int = 0  # the job's number, in the order of the jobs' beginnings
@@ -210,7 +211,7 @@ class Clock:
         self.now_s = 0.0
         self.events: list[Event] = []
         self._speeds = [machine.speed_of(name) for name in RESOURCES]
-        # The cores, the other shared resources, and time, which is unlimited.
+        # The cores, the other shared resources, and the lag, whose users do not compete.
         capacities = [machine.cores, *(1.0 for _ in RESOURCES[1:]), math.inf]
         self._resources: list[Resource[Job]] = [Resource(capacity) for capacity in capacities]
         self._ready: deque[_Runner] = deque()
@@ -286,7 +287,7 @@ class Clock:
             self._lag(job, demands.lag_s)
 
     def _lag_of(self, job: Job) -> float:
-        """Return the lag of ``job`` after its demands. Other jobs may have delayed it."""
+        """Return the lag of ``job`` after its demands, with the delays by other jobs."""
         demands, cores = job.demands, self._resources[_CPU]
         cpu_s = demands.cpu_s / self._speeds[_CPU]
         job.meanwhile_s = max(cores.used_s(self.now_s) - job.used_s - cpu_s, 0.0)

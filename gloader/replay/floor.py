@@ -64,7 +64,7 @@ def needs_of(
 def without_reads(work: RunWork) -> RunWork:
     """Return ``work`` without reads and planning. Each batch is sampled once. Pure.
 
-    No cache, superbatch or read strategy makes less work.
+    Its floor holds for every cache, superbatch and read strategy, because none of these needs less work.
     """
     return replace(
         work,
@@ -122,7 +122,7 @@ def _placed(work: RunWork, machine: Machine, shape: PipelineShape) -> dict[str, 
 
 
 def _on(machine: Machine, demands: Demands) -> tuple[float, ...]:
-    """Return a machine's seconds for each resource in `RESOURCES`. For the cores, they are one core's seconds."""
+    """Return the seconds that demands take on each resource in `RESOURCES`; for "cpu", seconds of one core."""
     needs = (demands.cpu_s, *demands[2:7])
     return tuple(
         seconds / machine.speed_of(name) if seconds else 0.0
@@ -135,7 +135,7 @@ class _Job(NamedTuple):
 
     thread: str  # the name for the user, such as "gather thread"
     position: int  # stream position of the first batch that waits for the work
-    reach: int  # most positions between the loop and this position when the work is done
+    reach: int  # see `_Placed`
     demands: Demands
 
 
@@ -176,7 +176,7 @@ def _jobs_of_several(work: RunWork, ahead: _Ahead, *, has_disk: bool) -> Iterato
 
 
 class _Ahead(NamedTuple):
-    """The reach for each kind of work, in positions; see `_Placed`."""
+    """The reach of each kind of work, in positions; see `_Placed`."""
 
     loops: int  # other ranks' loops
     sent: int
@@ -188,7 +188,7 @@ class _Ahead(NamedTuple):
 
     @classmethod
     def of(cls, work: RunWork, shape: PipelineShape) -> _Ahead:
-        """Return a pipeline's reaches, none of them too short; see `gloader.replay.replay`."""
+        """Return upper bounds for a pipeline's reaches; see `gloader.replay.replay`."""
         superbatch = max((one.num_batches for one in work.superbatches), default=0)
         sent = shape.sent_ahead + 2 if shape.is_sending else 0
         gathered = shape.num_ranks * (shape.num_buffers + 1 + sent)
@@ -198,7 +198,8 @@ class _Ahead(NamedTuple):
             sent=shape.num_ranks * sent,
             gathered=gathered,
             sampled=sampled,
-            # A superbatch counts at its first batch. A superbatch with gathered batches has been staged.
+            # A superbatch counts at its first batch. Beyond the gathered batches, only superbatches with a plan are
+            # staged.
             staged=gathered + (shape.planned_at_once - 1) * superbatch,
             # The inspector plans the next superbatch after its traces and the following superbatch's traces are there.
             traced=gathered + (shape.planned_at_once + 2) * superbatch + shape.ahead,
@@ -207,7 +208,7 @@ class _Ahead(NamedTuple):
 
 
 def _pauses_between(work: RunWork, shape: PipelineShape) -> list[tuple[int, float]]:
-    """Return position and seconds for the first rank's pauses between epochs. They count for no epoch."""
+    """Return position and seconds for the first rank's pauses between epochs, which belong to no epoch."""
     found, epoch = [], None
     for position in range(0, len(work.batches), shape.num_ranks):
         batch = work.batches[position]

@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 
 
 class _Usual(NamedTuple):
-    """Usual processor seconds for a kind of work, as the sum of five terms."""
+    """Coefficients for the usual processor seconds of a kind of work: a sum of five terms."""
 
     each: float  # seconds per piece of work
     row: float  # seconds per row
     byte: float = 0.0  # seconds per byte
     slot: float = 0.0  # seconds per slot in the host cache
-    node: float = 0.0  # seconds per row in the table, used or not
+    node: float = 0.0  # seconds per row of all tables, used or not
 
 
 # Usual seconds, from runs of `experiments/bench/replay.py` on two cores, with rows of 512 B. They are scaled to each
 # kind's recorded seconds, so that only the proportions of rows, bytes and slots count. A kind of work that the
-# recording lacks takes the mean scale.
+# recording lacks takes the mean scale. The kinds of staging and reading are per strategy; see `gloader.replay.work`.
 _USUAL: Final[Mapping[str, _Usual]] = {
     "inspect": _Usual(each=1e-3, row=40e-9, slot=20e-9, node=5e-9),
     "stage direct": _Usual(each=1e-3, row=57e-9),
@@ -59,7 +59,7 @@ _USUAL: Final[Mapping[str, _Usual]] = {
 class Costs:
     """Costs for work on rows, in processor seconds."""
 
-    scale: Mapping[str, float]  # recorded over usual seconds, by kind of work
+    scale: Mapping[str, float]  # recorded seconds divided by usual seconds, by kind of work
     other: float  # mean scale, for kinds of work that the recording lacks
     row_bytes: int  # largest stored row over all tables
     slots: int  # slots in the host cache
@@ -166,12 +166,16 @@ _SECONDS: Final = tuple(name for name in Demands._fields if name.endswith("_s"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleCosts:
-    """Mean processor seconds per batch in the sampler threads."""
+    """Mean processor seconds per batch in the sampler threads.
+
+    Each batch is sampled for its trace. If memory allows, this sample is *kept* and only finished later. Otherwise the
+    batch is sampled again.
+    """
 
     trace_s: float  # seconds to sample a batch for its trace; ``again_s`` without recorded traces
-    kept_s: float  # seconds for a batch that is kept from its trace on
-    again_s: float  # seconds for a batch that is sampled again
-    kept_share: float = 1.0  # kept batches' share
+    kept_s: float  # seconds to finish a kept batch
+    again_s: float  # seconds to sample a batch again
+    kept_share: float = 1.0  # share of batches that are kept
 
     @classmethod
     def of(cls, recording: Recording) -> SampleCosts:
@@ -224,7 +228,7 @@ def planned_work(
     ----------
     recorded : the same batches' recorded work
     counts : the plan's counts for each superbatch; empty for features in memory
-    rows : (batches,) rows gathered on the host
+    rows : (batches,) rows gathered on the host, used for features in memory
     costs : costs for work on rows
     sampling : costs to sample a batch
     rates : the disk's rates
@@ -284,8 +288,8 @@ def resized_work(
 ) -> RunWork:
     """Return the work for batches that were not recorded, without reading rows. Pure.
 
-    Each batch takes the recorded batches' mean work. Sampling is scaled by ``sampling``, transfer and computation by
-    the batch's size.
+    Each batch gets the recorded batches' mean work. Sampling is multiplied by ``sampling``, and transfer and
+    computation are multiplied by the batch's size.
 
     Parameters
     ----------
@@ -334,8 +338,8 @@ def _mean(values: list[float]) -> float:
 
 # Superbatches until a run is steady. Two are under way at the same time, so the first two still belong to the start.
 _SUPERBATCHES: Final = 4
-_FEWEST: Final = 48  # batches: fewer do not give a reliable mean
-_MOST: Final = 512  # batches: more would make the replay slow
+_FEWEST: Final = 48  # least number of batches; fewer do not give a reliable mean
+_MOST: Final = 512  # largest number of batches; more would make the replay slow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,10 +353,10 @@ class StepNeeds:
     ahead_s: float = 0.0  # disk seconds per batch for its superbatch's sweep
     own_s: float = 0.0  # disk seconds for the batch's own reads
     swept_bytes: float = 0.0  # bytes per batch that the sweep reads and writes
-    kept_share: float = 0.0  # share of batches that are kept from their trace on
+    kept_share: float = 0.0  # share of kept batches; see `SampleCosts`
 
     def corrected(self, *, misses: float, ahead: float, own: float) -> StepNeeds:
-        """Return the needs with misses, sweeps (``ahead``) and own reads (``own``) multiplied by these factors."""
+        """Return the needs with three factors applied: ``ahead`` to the sweeps, ``own`` to the batches' own reads."""
         return replace(
             self,
             misses=min(self.misses * misses, self.rows),
@@ -374,7 +378,7 @@ def steady_work(
 
     Parameters
     ----------
-    known : recorded batches, used in turn
+    known : recorded batches, repeated in turn as often as needed
     needs : the plan's needs per step
     costs : costs for work on rows
     sampling : costs to sample a batch
@@ -419,7 +423,7 @@ def _steady_batch(
 ) -> BatchWork:
     if not needs.strategy:
         return _in_memory(batch, int(needs.rows), costs, sampling)
-    # About as many rows are admitted as are missed.
+    # About as many rows are admitted as are missed. So the copied rows, hits and admissions, are about all rows.
     cached = _cached(batch, position, costs, sampling, max(needs.rows, needs.misses))
     cpu_s = costs.seconds(f"read {needs.strategy}", needs.misses, needs.misses * costs.row_bytes)
     return replace(cached, read=Demands(cpu_s=cpu_s, disk_s=needs.own_s))

@@ -1,7 +1,7 @@
 """A recorded run: its threads' work with the resources used, and a header with the machine and the settings.
 
 A recording is stored as a trace file for Perfetto, which `TimelineRecorder.write` writes. Each piece of work is a slice
-in it. A slice's notes are further counts of the stage, such as hits and misses.
+in it. A slice's notes are further counts and properties of the work, such as hits and misses.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HEADER_KEY: Final = "gloader"  # key in a trace's ``otherData``
 class RecordedEvent(NamedTuple):
     """A thread's piece of work."""
 
-    stage: str  # a key of `gloader.observe.epoch_stats.WORK_NAMES`
+    stage: str  # the kind of work: a key of `gloader.observe.epoch_stats.WORK_NAMES`
     thread: int  # number of the thread's track
     epoch: int
     batch: int  # index in the epoch; the first index for several batches
@@ -44,7 +44,7 @@ class RecordedEvent(NamedTuple):
     requests: int  # disk reads
     bytes_read: int
     bytes_written: int
-    notes: Mapping[str, Any]
+    notes: Mapping[str, Any]  # further counts and properties of the work, such as "misses" and "strategy"
 
     @property
     def seconds(self) -> float:
@@ -61,7 +61,7 @@ class RecordedTable:
     row_bytes: int  # R, as stored
     cache_rows: int  # C, rows in the host cache
     device_rows: int = 0  # rows in the device's memory
-    # Longest gaps between rows that one read may include: in a batch's first reads, and in sweeps. None if no rows were
+    # Longest gaps between rows that one read may include: in a batch's own reads, and in sweeps. None if no rows were
     # read.
     gap_bytes: int | None = None
     sweep_gap_bytes: int | None = None
@@ -75,14 +75,14 @@ class RunHeader:
     torch_threads: int  # torch's threads per operation
     device: str
     shape: PipelineShape
-    superbatch: int  # largest S; 1 for features in memory
+    superbatch: int  # largest S, the number of batches in a superbatch; 1 for features in memory
     superbatch_unit: int  # divides every superbatch size
-    sweep_batches: int  # S_t; 0 without passes over the edges
+    sweep_batches: int  # S_t, batches per pass over the edges; 0 without passes
     num_hops: int  # L
     policy: str
-    budget_bytes: int  # memory
-    spill_bytes: int  # disk
-    staging_bytes: int  # idle memory for missing rows
+    budget_bytes: int  # the memory budget
+    spill_bytes: int  # disk space for packs
+    staging_bytes: int  # memory for a superbatch's missing rows
     tables: tuple[RecordedTable, ...]
     rates: IoRates  # the disk's rates
     state: dict[str, Any]  # a `LoaderState` with the first recorded batch and the stream

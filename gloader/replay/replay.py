@@ -2,8 +2,8 @@
 
 A replayed thread is a generator. It yields a `Job`, which takes the duration of its demands in `RunWork`, or a `Gate`
 to wait. `PipelineShape.links` gives the stages' threads and the channels between them. The threads also meet at the
-sampler pool, the feature buffers and the ranks' barrier. These have the same names as in `gloader.pipeline`. They need
-no locks here, because only one replayed thread runs at any moment, and it runs until it works or waits.
+sampler pool, the feature buffers and the ranks' barrier. These are named as in `gloader.pipeline`. They need no locks
+here, because only one replayed thread runs at any moment, until it yields.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ReplayChannel(Generic[T]):
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """One of the sampler pool's two sequences, batches or traces, as in `gloader.pipeline.sample`."""
+    """One of the sampler pool's two sequences of items, batches or traces, as in `gloader.pipeline.sample`."""
 
     stage: str
     demands: list[Demands]  # by stream position
@@ -79,9 +79,8 @@ class Pool:
             work.num_known if work.passes else self._num_batches
         )  # positions that can be sampled now
         self._num_known = work.num_known
-        self.num_made = (
-            work.num_known
-        )  # the known batches, and the batches made from passes; like `SweptBatches`
+        # The batches known from the start, plus the batches made from passes until now; like `SweptBatches`.
+        self.num_made = work.num_known
 
     def sampler(self) -> Thread:
         """Return one sampler thread."""
@@ -120,9 +119,9 @@ class Pool:
 class Ring:
     """One rank's feature buffers, and whether its loop holds one.
 
-    A loop's variable holds its batch, and so the buffer, until the next batch replaces it or the loop's function
-    returns. With only one buffer, the request for a batch empties the last batch's buffer. This excludes batches
-    that another process gathered, as with several ranks.
+    A loop's variable holds its batch, and so the batch's buffer, until the next batch replaces it or the loop's
+    function returns. With only one buffer, the request for a batch returns the last batch's buffer. With several ranks
+    this is not done, because another process gathered the batches.
     """
 
     def __init__(self, clock: Clock, shape: PipelineShape) -> None:
@@ -185,7 +184,7 @@ class Replayed:
     """A replay's result."""
 
     events: tuple[Event, ...]  # ordered by end
-    # By epoch: mean seconds for a computation and the following wait for other ranks.
+    # By epoch: mean seconds of a step, which is a computation and the wait for other ranks after it.
     step_s: dict[int, float]
     epoch_s: dict[int, float]  # by epoch: from the request for the first batch to the last step
     last_event: dict[int, int]  # by epoch: number of the event that ended it
@@ -238,23 +237,26 @@ class _ReplayRun:
         self._work = work
         self._shape = shape
         self._pool = Pool(clock, work, shape)
+        # One permit per superbatch that may be planned now. The last gather of a superbatch returns its permit.
         self._permits: ReplayChannel[None] = ReplayChannel(clock, float("inf"))
         self._channels: dict[str, ReplayChannel[int]] = {
             link.puts: ReplayChannel(clock, shape.waiting) for link in shape.links
         }
         self._gathered = self._channels["gathered"]
+        # The stage "stage" waits here before superbatch 1, until the first batches of superbatch 0 have been read.
         self._first_read: ReplayChannel[None] = ReplayChannel(clock, shape.waiting)
         sizes = [one.num_batches for one in work.superbatches]
+        # The position of each superbatch's first batch.
         self._firsts = [end - size for end, size in zip(accumulate(sizes), sizes, strict=True)]
         self._num_first = min(shape.unit, sizes[0]) if sizes else 0  # batches read before superbatch 1
-        self._splits = {*self._firsts, len(work.batches)}  # where superbatches begin and end
-        self._collected = 0  # superbatches with their traces
+        self._splits = {*self._firsts, len(work.batches)}  # positions where superbatches begin and end
+        self._collected = 0  # number of superbatches whose traces were all taken
         ranks = range(shape.num_ranks)
-        # By rank: the gathered batches of this rank, and those on its device.
+        # By rank: channels for the rank's gathered batches, and for its batches on the device.
         self._dealt: list[ReplayChannel[int]] = [ReplayChannel(clock, float("inf")) for _ in ranks]
         self._sent: list[ReplayChannel[int]] = [ReplayChannel(clock, shape.sent_ahead) for _ in ranks]
         self._rings = [Ring(clock, shape) for _ in ranks]
-        self._begun = [0 for _ in ranks]  # by rank: batches whose computation has started
+        self._begun = [0 for _ in ranks]  # by rank: number of batches whose computation has started
         self._pace = [Gate(clock) for _ in ranks]  # by rank: opened at the start of each computation
         self._steps = StepBarrier(clock, shape.num_ranks if shape.is_synchronous else 1)
         self._step_s: dict[int, list[float]] = defaultdict(list)
@@ -290,7 +292,7 @@ class _ReplayRun:
         )
 
     def _sweep(self) -> Thread:
-        """Make edge_pass pass over the edges after another, none too far ahead of the samplers."""
+        """Make one pass over the edges after another. A pass that is too far ahead of the samplers waits."""
         pool, last = self._pool, len(self._work.batches) - 1
         for edge_pass in self._work.passes:
             while edge_pass.completed - pool.num_made > edge_pass.most_waiting:
@@ -344,7 +346,7 @@ class _ReplayRun:
             yield from self._dealt[position % self._shape.num_ranks].put(position)
 
     def _send(self, rank: int) -> Thread:
-        """Send a rank's batches to its device, at most ``sent_ahead`` before the computations."""
+        """Send a rank's batches to its device, at most ``sent_ahead`` batches before their computations."""
         source = self._source(rank)
         for number, position in enumerate(self._positions(rank)):
             yield from source.get()

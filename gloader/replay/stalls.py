@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 _NAMES: Final[Mapping[str, str]] = {"stage": "sweep", "trace": "sample"}  # words for the user, by stage
-# The parts of an epoch that belong to no stage. A stage's part is its time without other work. Its additional time,
+# The parts of an epoch that belong to no stage. A stage's part is the time that its work takes alone. Additional time,
 # from competition for the cores or from delays by other work, counts as `CORES`. The time before the first work on the
 # path counts as `START`.
 CORES: Final = "waiting for cores"
@@ -111,9 +111,9 @@ def find_stalls(
 ) -> dict[str, float]:
     """Return the seconds that each kind of stall adds to an epoch. Pure.
 
-    Preparation is sampling and gathering with everything in memory. Fetch is the time that the disk adds. Transfer,
-    interconnect and network are an epoch's savings without copies to the device, without other ranks, and without
-    other machines.
+    Preparation is the time that sampling, gathering and transfer add with everything in memory. Fetch is the time that
+    the disk adds. The other stalls are the seconds that an epoch saves without the cost of copies to the device
+    (transfer), without waits for other ranks (interconnect), or without the cost of the network.
 
     Parameters
     ----------

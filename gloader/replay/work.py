@@ -23,7 +23,7 @@ class BatchCounts(NamedTuple):
     hits: int  # rows found in the host cache
     misses: int  # rows read from the disk
     admitted: int  # rows put into the host cache
-    read_requests: int  # the batch's own reads; 0 if its superbatch is staged in memory
+    read_requests: int  # number of the batch's own reads; 0 if its superbatch is staged in memory
     read_bytes: int  # bytes in the batch's own reads; with a pack, its region's bytes
 
 
@@ -33,8 +33,8 @@ class SuperbatchCounts:
 
     batches: tuple[BatchCounts, ...]
     strategy: str  # "direct", "staged" or "packed", for the table with the most reads
-    accesses: int  # rows in the traces, repeats counted
-    stage_requests: int  # the sweep's reads; 0 if each batch reads its own rows
+    accesses: int  # rows in the traces; a row in several traces counts several times
+    stage_requests: int  # number of the sweep's reads; 0 if each batch reads its own rows
     stage_bytes: int  # bytes that the sweep reads
     written_bytes: int  # bytes written into packs
     unique_rows: int  # distinct missing rows
@@ -92,7 +92,7 @@ NOTHING: Final = Demands()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchWork:
-    """One batch in the stream, in the loop's order."""
+    """The work for one batch."""
 
     epoch: int
     index: int
@@ -121,7 +121,7 @@ class PassWork:
 
     sweep: Demands
     completed: int  # stream positions below this number can be sampled after the pass
-    most_waiting: int  # most swept positions without a made batch, after this pass
+    most_waiting: int  # limit for the positions below ``completed`` without a made batch; else the pass waits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,19 +144,19 @@ class Machine:
     """A machine's resources, relative to the recorded machine."""
 
     cores: float
-    # Each resource's speed over its recorded speed. Missing resources have speed 1.
+    # Each resource's speed divided by its recorded speed. Missing resources have speed 1.
     speed: dict[str, float] = field(default_factory=dict)
 
     def speed_of(self, resource: str) -> float:
-        """Return the speed of ``resource`` over its recorded speed; infinite for a resource without cost."""
+        """Return the speed of ``resource`` divided by its recorded speed; infinite for a resource without cost."""
         return self.speed.get(resource, 1.0)
 
 
 class StageLink(NamedTuple):
-    """A pipeline stage, run by one thread, with its input and output channels."""
+    """A pipeline stage, run by one thread, with the names of its input and output channels."""
 
     stage: str
-    takes: tuple[str, ...]  # "traces" and "sampled" are the samplers' sequences
+    takes: tuple[str, ...]  # "traces" and "sampled" come from the samplers, all others from a stage
     puts: str
     is_of_superbatches: bool = False  # True if an item is a superbatch, False if it is a batch
 
@@ -174,21 +174,21 @@ IN_MEMORY: Final = (StageLink("gather", ("sampled",), "gathered"),)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineShape:
-    """Threads and the bounds between them; see `gloader.pipeline.run`."""
+    """Numbers of threads, and limits for the items between them; see `gloader.pipeline.run`."""
 
     features: str  # "ram" or "ssd"
     sampler_threads: int = 1
-    ahead: int = 3  # most batches, and most traces, that samplers start before the pipeline takes them
+    ahead: int = 3  # limit for batches, and for traces, that samplers start before the pipeline takes them
     num_buffers: int = 3  # feature buffers per rank
-    planned_at_once: int = 2  # most superbatches with plans
-    waiting: int = 1  # most items that wait between two stages
-    # Batches that are read before superbatch 1 gets the disk. With an exchange between machines, these are the batches
-    # of one step.
+    planned_at_once: int = 2  # limit for superbatches that have a plan and are not completely gathered
+    waiting: int = 1  # limit for items that wait between two stages
+    # Number of batches that are read before superbatch 1 gets the disk. With an exchange between machines, these are
+    # the batches of one step.
     unit: int = 1
     num_ranks: int = 1  # ranks that this loader serves in turn
     is_synchronous: bool = True  # True if ranks wait for each other at each step's end
     is_sending: bool = False  # True if a thread sends batches to an asynchronous device
-    sent_ahead: int = 2  # most batches on the device that wait for their computation
+    sent_ahead: int = 2  # limit for batches on the device that wait for their computation
 
     @property
     def links(self) -> tuple[StageLink, ...]:
