@@ -120,7 +120,7 @@ class _Files:
 
 
 def _show(screen: Screen, findings: "Findings", files: _Files) -> None:
-    """Write the table of causes and predictions, and the names of the files."""
+    """Write the table of causes, predictions and the floor (the least possible time), and the names of the files."""
     from gloader.lab.analyze.findings import lines_of, no_help_words, what_if_words
 
     rows = lines_of(findings)

@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 
 
 _SCRATCH_PREFIX = "gloader-autotune-"
-# Seconds of the longest recording. Its last epoch then ends early.
+# Limit for a recording, in seconds. At this limit, the last epoch ends early.
 _MOST_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunedRun:
-    """A recording, and all facts needed to repeat the run."""
+    """A recording, and all that is needed to train its batches again."""
 
     name: str  # name of the run on the screen
     predictor: "Predictor"
@@ -59,7 +59,7 @@ class TunedRun:
 
     @property
     def unit(self) -> str:
-        """The work that the predicted and measured seconds are for, as text."""
+        """The batches for which seconds are predicted and measured, as text."""
         taken, whole = self.extent.num_batches, self.predictor.recording.header.num_batches
         return "an epoch" if taken == whole else f"the first {taken:,} of {whole:,} batches"
 
@@ -98,7 +98,7 @@ def recorded_run(run: Path, screen: Screen) -> Iterator[TunedRun]:
                 f"the run had {header.shape.num_ranks} ranks, and only runs of one rank can be tuned; record one "
                 "without torchrun"
             )
-        predictor.require_trust()
+        predictor.require_trust()  # a replay that is unlike the recorded run cannot predict
         settings = read_train_settings(run)
         total = RunMemory.of_run(run, header).total_bytes
         settings = replace(settings, loader=settings.loader.changed(memory_budget=total))
@@ -194,7 +194,8 @@ def _record(
         most_s=_MOST_S,
         trace=folder / TRACE,
     )
-    # A loader with a known last epoch plans nothing beyond it, so a new plan of the run must not either.
+    # The recorded loader planned no work beyond its last epoch. The stored settings have the same last epoch, so that
+    # a replay with a new plan does the same.
     short = replace(settings, optim=replace(settings.optim, epochs=taken.extent.num_epochs))
     RunFolder(folder).write_config(run_config(short, dataset))
     return settings, taken.extent
@@ -344,7 +345,11 @@ def _require_one_source(run: Path | None, tuning: TuneFlags, given: TrainSetting
 
 
 def _show(screen: Screen, tuned: TunedRun, result: "Autotuned", *, search_s: float) -> None:
-    """Write the predictions and measurements, and the verdict."""
+    """Write the predicted and measured seconds, the floor, and the verdict.
+
+    The floor is the least possible time, and its resource is busy all this time. Misfits are predicted settings that
+    could not be measured.
+    """
     best, searched = result.best, result.tuned.searched
     table = numbers("predicted", "measured", first=tuned.unit)
     _add_row(table, "as it was", result.start)

@@ -14,7 +14,7 @@ from gloader.cli.screen import PacedLines, Screen
 from gloader.convert.progress import PrepareProgress
 from gloader.core.units import format_bytes, format_count, format_seconds
 
-_TOLD_FROM_S = 0.5  # seconds of compilation from which a line mentions it
+_TOLD_FROM_S = 0.5  # a line mentions the compilation of kernels if it took more seconds than this
 
 
 def format_amount(amount: float, unit: str) -> str:
@@ -48,7 +48,7 @@ class _BarView:
         self._bars.update(self._task, completed=done, total=total)
 
     def _finish(self) -> None:
-        # The end of a step of unknown length is its completion.
+        # A step of unknown length is complete when it ends, whatever its amount.
         if self._step is not None:
             completed = self._bars.tasks[self._task].completed
             self._bars.update(self._task, total=completed)
@@ -73,7 +73,7 @@ class _LineView:
         """Note the progress; write a line now and then."""
         if step != self._step:
             self.finish()
-            # The last report of one step is the best known start of the next.
+            # A step's start is not reported. The last report of the step before is the best estimate for it.
             self._step, self._started, self._compiled_s = step, self._last, self._last_compiled_s
         self._last, self._last_compiled_s = time.monotonic(), self._compile_seconds()
         # The first conversion on a machine compiles kernels, which does not count in its rate.

@@ -32,7 +32,7 @@ from gloader.core.flag_values import as_flags
 # 128 + the signal's number, as shells report it: SIGINT is 2, SIGTERM is 15.
 EXIT_OK, EXIT_FAILURE, EXIT_USAGE, EXIT_INTERRUPT, EXIT_TERMINATED = 0, 1, 2, 130, 143
 
-# Errors that other input corrects. Every other error is a failure of the run.
+# Errors that a user corrects by other input. Every other error is a failure of the run.
 _USAGE_ERRORS = (
     CycloptsError,
     errors.BudgetError,
@@ -51,7 +51,7 @@ _USAGE_ERRORS = (
     errors.UnsafeArchiveError,
     errors.VersionError,
 )
-_FEW_FLAGS = 10  # most flags of a command that an error lists
+_FEW_FLAGS = 10  # an error lists a command's flags if there are at most this many
 # cyclopts' text for a misspelt flag.
 _MISSPELT = re.compile(r"Did you mean (?P<meant>\S+) instead of (?P<typed>\S+)\?")
 # Expected kinds of failure, explained by one line. Any other exception is a bug and keeps its traceback.
@@ -129,7 +129,7 @@ def _notes(error: BaseException, *, but: str | None = None) -> str:
 
 
 def _of_words(error: CycloptsError) -> str:
-    """Return the text for wrong words on the command line, with a correction. Most of it comes from cyclopts."""
+    """Return the text for wrong words on the command line, with a correction. Often it is the text of cyclopts."""
     words = error.root_input_tokens or []
     if "--resume" in words and isinstance(error, MissingArgumentError | UnusedCliTokensError):
         folder = words[words.index("--resume") + 1 :][:1]

@@ -52,7 +52,7 @@ def _whole(_type: Any, tokens: Sequence[Token]) -> int:
 
 
 def _number(text: str) -> int | None:
-    """Return the whole number in ``text``, or None if it is none."""
+    """Return the whole number in ``text``, or None for other text."""
     exponent = _EXPONENTS.get(text[-1:].lower())
     try:
         number = float(text if exponent is None else f"{text[:-1]}e{exponent}")
@@ -202,7 +202,7 @@ def _opened(spec: str, settings: TrainSettings, screen: Screen) -> "Iterator[Dat
     """Open the dataset, and yield the question whether a run on it fits."""
     from gloader.observe.peak_memory import bare_bytes
 
-    bare_bytes()  # This imports torch, so that later memory is measured above it, as in a run.
+    bare_bytes()  # This imports torch, so that later measurements leave out torch's memory, as in a run.
     from gloader.lab.analyze.dataset_fit import DatasetQuestion
 
     with open_or_prepare(spec, screen, memory_budget=None) as dataset:

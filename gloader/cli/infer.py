@@ -99,7 +99,7 @@ def infer(  # noqa: PLR0913 - each a flag
         from gloader.observe.peak_memory import PeakMemory, bare_bytes
         from gloader.plan.available import default_budget_bytes
 
-        # This imports torch, so that later memory is measured above it.
+        # This imports torch, so that later measurements leave out torch's memory.
         bare_bytes()
         from gloader.training.checkpoint.save import load_checkpoint
         from gloader.training.process import resolve_device
@@ -122,7 +122,7 @@ def infer(  # noqa: PLR0913 - each a flag
             def work() -> None:
                 with nullcontext() if rows is None else rows.reading(), PeakMemory() as peak:
                     _Inference(dataset=opened, screen=screen, rows=rows, out=out, pairs=pair_ids).run(
-                        # The training state only takes memory here.
+                        # The training state is left out, because it is not needed here and takes memory.
                         replace(load_checkpoint(checkpoint), progress={}),
                         node_type=node_type,
                         layer=layer,
@@ -226,7 +226,10 @@ class _Inference:
 
 @contextmanager
 def _beside_code(memory_budget: int) -> "Iterator[int]":
-    """Yield the part of a budget without the run's code. Budgets in errors from the block include both."""
+    """Yield the part of a memory budget that the run's code leaves: its modules and kernels take the other part.
+
+    An error from the block is about the yielded part. It is raised again with a sufficient budget for both parts.
+    """
     from gloader.observe.peak_memory import first_bytes
     from gloader.plan.too_small import advice, rounded_up
     from gloader.training.run_budget import prediction_code_bytes

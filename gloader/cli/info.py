@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gloader.dataset.tables import EdgeTable, FeatureRows, NodeTable
 
 _OBJECTS = ObjectSettings()
-# Entries of the metadata that have lines of their own, or none.
+# Entries of the metadata that `_notes` leaves out: they have lines of their own, or are not shown.
 _OWN_LINES = frozenset(
     {"name", "num_classes", "dataset_version", "node_types", "relations", "links", "receipt"}
 )
@@ -219,7 +219,7 @@ def _links(table: "LinkTable", of_relation: str) -> str:
 def _notes(metadata: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """Yield the preparation's notes as name and text, without switches that are off."""
     for name, value in metadata.items():
-        if name in _OWN_LINES:  # these notes have their own lines
+        if name in _OWN_LINES:
             continue
         if isinstance(value, Mapping):
             yield from _notes(value)

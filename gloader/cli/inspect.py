@@ -50,10 +50,10 @@ class InspectFlags:
     """With --topology: the loader's disk space. Default: a quarter of the free space, at most 4 x the features."""
 
 
-# Default number of batches with --topology: enough to know a batch's pages to a percent. Passes for more batches read
-# the whole file.
+# Default number of batches with --topology: enough to know the mean number of a batch's pages to a percent. Passes for
+# more batches are assumed to read the whole file.
 _BATCHES = 64
-_WAYS = ("direct", "merged", "full")  # ways of a pass, see above
+_WAYS = ("direct", "merged", "full")  # ways to read a pass; the module's docstring explains each
 
 
 def read_topology(dataset: "Dataset", flags: "InspectFlags") -> "TopologyReads":
@@ -77,9 +77,9 @@ def read_topology(dataset: "Dataset", flags: "InspectFlags") -> "TopologyReads":
         fanouts=flags.fanout, batch_size=flags.batch_size, seed=flags.seed, spill_budget=flags.spill_budget
     )
     with ExitStack() as stack:
-        # There is room for the passes' output even if the edges would be held: the table shows every way.
+        # A spill folder is opened even if a loader would keep the edges in memory, because the table shows every way.
         spill = open_spill_folder(dataset, settings.changed(topology="sweep"), stack, budget_bytes=budget)
-        # A quarter of the budget is for marked pages, a quarter for read pages, and half for the graph.
+        # Of the budget, a quarter is for the marks of pages, a quarter for read pages, and half for the graph.
         topology = stack.enter_context(open_topology(dataset, max_bytes=budget // 2))
         order = EpochOrder(
             seeds=dataset.train, num_nodes=dataset.num_nodes, batch_size=flags.batch_size, seed=flags.seed
@@ -280,8 +280,7 @@ def _settings(flags: InspectFlags) -> dict[str, Any]:
 
 
 def _show(screen: Screen, inspection: "Inspection", name: str) -> None:
-    """Print the knee, the tables of policies, and lines on the sampled batches."""
-    # The knee comes first, because it is the size to choose.
+    """Print the knee (the best cache size), the tables of policies, and lines on the sampled batches."""
     screen.say(
         f"The knee is at {format_bytes(inspection.knee_bytes)} ({inspection.knee_slots:,} rows, "
         f"{100 * inspection.knee_slots / max(inspection.num_nodes, 1):.1f}%): "

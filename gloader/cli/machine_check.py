@@ -265,7 +265,7 @@ HOW_TO_RUN: Final = (
     "--network`"
 )
 _START_S: Final = 60.0  # longest wait for all machines of the launch
-# Most pairs of machines in the table. With more pairs, the slowest are shown.
+# Maximum of pairs of machines in the table. With more pairs, the slowest are shown.
 _MOST_PAIRS: Final = 12
 
 
@@ -324,7 +324,7 @@ def _trial_json(trial: NetworkTrial) -> dict[str, Any]:
 
 
 def _machine(card: Card, now: NetworkTrial, number: int) -> MachineFinding:
-    """Return the network interface that gloo uses on machine ``number``, and all its interfaces."""
+    """Return the network interface that gloo, torch's network library, uses on machine ``number``, and all others."""
     from gloader.distributed.network.interfaces import INTERFACE_VARIABLE, interface_of
 
     address = now.used[number] if now.used else card.resolved
@@ -343,7 +343,7 @@ def _machine(card: Card, now: NetworkTrial, number: int) -> MachineFinding:
 
 
 def _pairs(survey: Survey) -> list[MachineFinding]:
-    """Return the rate and the latency between each two machines, the slowest first."""
+    """Return the rate and the latency for each pair of machines, the slowest pair first."""
     names = [card.name for card in survey.cards]
     ranked = sorted(survey.now.pairs.items(), key=lambda pair: pair[1][0])
     return [
@@ -356,7 +356,7 @@ def _pairs(survey: Survey) -> list[MachineFinding]:
 
 
 def _together(trial: NetworkTrial, name: str) -> MachineFinding:
-    """Return the rate while all machines send to all others, for one trial of interfaces."""
+    """Return the rate while all machines send to all others, for one trial: one choice of network interfaces."""
     if not trial.is_connected:
         return MachineFinding(name=name, value=f"does not connect: {trial.error}")
     rate = f"{_rate(trial.bytes_per_s)} from each machine to all others"

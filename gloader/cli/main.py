@@ -107,7 +107,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         with termination_unwinds():
             status = build_app()(arguments)
-    # The reader of stdout, such as `head`, has left. Closing stderr prevents Python's complaint at exit.
+    # The reader of stdout, such as `head`, has ended. With stderr closed, Python prints no message about this at exit.
     except BrokenPipeError:
         sys.stderr.close()
         return EXIT_OK
@@ -116,7 +116,7 @@ def main(words: Sequence[str] | None = None) -> int:
             raise
         report(error, _command(arguments))
         return exit_status(error)
-    # A signal may surface as another error, which is no bug. Other exceptions are bugs, and some are exits.
+    # A signal may appear as another error, which is no bug. All other exceptions, bugs and exits, are raised again.
     except BaseException as error:
         signalled = interruption_behind(error)
         if signalled is None:

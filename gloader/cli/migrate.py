@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gloader.bridges.migrate.draft import Finding
     from gloader.bridges.migrate.migration import Migration
 
-# Most line numbers shown for a name.
+# Maximum of line numbers shown for a name.
 _MAX_LINES = 3
 
 
@@ -87,7 +87,7 @@ def _show(screen: Screen, migration: "Migration") -> None:
 
 
 def _modules(screen: Screen, title: str, findings: "Iterable[Finding]") -> None:
-    """Write a line for each module with its names."""
+    """Write a line for each module (``text``) with the names that the script uses from it."""
     names: dict[str, set[str]] = {}
     for finding in findings:
         names.setdefault(finding.text, set()).add(finding.name.rpartition(".")[2])
@@ -95,7 +95,7 @@ def _modules(screen: Screen, title: str, findings: "Iterable[Finding]") -> None:
 
 
 def _list(screen: Screen, title: str, findings: "Iterable[Finding]") -> None:
-    """Write the verdicts on names after their line numbers. Equal verdicts share a row."""
+    """Write a row for each explanation: line numbers, the names that it holds for, and its text."""
     lines: dict[str, set[int]] = {}
     names: dict[str, dict[str, None]] = {}
     for finding in findings:

@@ -96,7 +96,7 @@ def _show(screen: Screen, offers: "Offers", chosen: "MachineOffer | None", *, bo
 
 
 def _bounds(max_dollars: float | None, max_seconds: float | None) -> str:
-    """Return the bounds in words, after the requested optimum. Pure."""
+    """Return the bounds in words that follow "the fastest", "the cheapest" or "none". Pure."""
     parts = []
     if max_seconds is not None:
         parts.append(f" in at most {format_exact_seconds(max_seconds)} an epoch")

@@ -73,7 +73,7 @@ def upload(screen: Screen, root: Path, url: str, *, overwrite: bool) -> dict[str
     return {"path": report.url, "uploaded": asdict(report)}
 
 
-# Most letters of a receipt's line on the screen.
+# Maximum of characters in a receipt's line on the screen.
 _RECEIPT_WIDTH = 300
 
 
@@ -238,7 +238,7 @@ def prepare(
 
 
 def require_upload(source: str, url: str, of_source: SourceFlags, conversion: PrepareFlags) -> None:
-    """Raise before hours of work if no dataset can go to ``url``, or a prepared dataset has conversion flags."""
+    """Check before hours of work that a dataset can go to ``url``. A prepared one must have no conversion flags."""
     # This import is late, because the format needs numpy.
     from gloader.convert.upload import require_target
 

@@ -18,7 +18,7 @@ from gloader.training.rendezvous import fresh_store, group_timeout
 
 # Variables of the environment that torchrun sets for each rank.
 _LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-# Ranks that only receive an error wait so many seconds, so that the failed rank reports first.
+# Seconds that ranks wait if another rank failed, so that the failed rank reports first.
 _FIRST_SPEAKS_S = 2.0
 # gloo's text for a missing interface.
 _NO_INTERFACE = "Unable to find address for"
@@ -31,8 +31,8 @@ class RankLaunch:
     world_size: int = 1  # number of ranks
     local_rank: int = 0  # number of this rank on its machine
     restarts: int = 0  # restarts of the group so far
-    max_restarts: int = 0
-    is_first: bool = True  # whether this process prints
+    max_restarts: int = 0  # largest number of restarts that torchrun will try
+    is_first: bool = True  # True for rank 0, the only rank that prints
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] = os.environ) -> "RankLaunch":

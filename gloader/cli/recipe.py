@@ -41,8 +41,8 @@ _SYNONYMS = {
     "name": "model",
 }
 
-# The sections of a run folder's config.yaml, with their keys' flags if those differ. None marks a key that is no
-# setting. `gloader train --config RUN/config.yaml` repeats a run.
+# The sections of a run folder's config.yaml. For each: the keys whose flag has another name, and this name. None marks
+# a key that is no setting. `gloader train --config RUN/config.yaml` repeats a run.
 _SECTIONS: dict[str, dict[str, str | None]] = {
     "run": {"id": None},
     "dataset": {"path": "dataset", "name": None, "fingerprint": None},
@@ -58,7 +58,7 @@ _SECTIONS: dict[str, dict[str, str | None]] = {
 }
 
 
-_MAX_ITEMS = 64  # most items of a list in a recipe, such as fan-outs
+_MAX_ITEMS = 64  # maximum of items in a list in a recipe, such as fan-outs
 
 
 def nearest_key(key: str, known: Collection[str]) -> str | None:
@@ -93,7 +93,7 @@ def load_recipe(path: Path, known: Collection[str]) -> dict[str, str]:
             raise ConfigError(f"recipe {path}: unknown key {shown(raw_key)}; {_advice(raw_key, known)}")
         if key in settings:
             raise ConfigError(f"recipe {path}: key {raw_key!r} is given twice; keep one spelling of it")
-        if value is not None:
+        if value is not None:  # an empty value leaves the default
             where = f"recipe {path}: key {raw_key!r}"
             if key == "fanout" and isinstance(value, Mapping):
                 settings[key] = _fanouts(value, where)

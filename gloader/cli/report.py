@@ -8,7 +8,7 @@ from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, Screen, figures
 if TYPE_CHECKING:
     from gloader.lab.report.training import Training
 
-# Width of a screen, in characters, that shows all columns of the table of runs.
+# Least width of a screen, in characters, for all columns of the table of runs.
 _WIDE = 150
 # Columns on a narrower screen: run, test, median epoch, waiting, peak memory, budget and read.
 _ESSENTIAL = (0, 2, 5, 6, 7, 8, 9)

@@ -30,21 +30,21 @@ if TYPE_CHECKING:
 
 # With fewer batches per epoch and fewer epochs, the optimiser takes few steps, and the run gets a warning.
 _FEW_BATCHES, _FEW_EPOCHS = 20, 50
-# Letters for a value of the closing table, on a screen with 80 columns.
+# Characters for the stage times in the closing table, on a screen with 80 columns.
 _STAGES_WIDTH = 58
 _NO_SHARES = ("rmse",)  # metrics that are not shares
 _HEADER = f"{'epoch':>5}  {'loss':>7}  {'train':>6}  {'valid':>6}  {'rows/s':>7}  {'hits':>6}  {'time':>8}  bottleneck"
 
 
 class RunView:
-    """Shows the runs of a command; implements `gloader.training.reporter.Reporter`. A context manager.
+    """Shows a command's training runs. A context manager; implements `gloader.training.reporter.Reporter`.
 
     Parameters
     ----------
     screen : the command's screen
     explains : whether to show the full memory plan with reasons instead of two lines
     is_baseline : whether this is a second training on the same data, whose facts are already shown
-    price : the prices of the store of a dataset at a URL, or None
+    price : the prices of the object store with the dataset, or None to show no cost
     """
 
     def __init__(
@@ -62,7 +62,8 @@ class RunView:
         self._num_epochs = 0
         self._run = ""  # " of run 2" for one of several runs
         self._position = (0, 0)  # epoch and batch up to which the run is saved
-        # Whether the last epoch waited for loading. The first epoch always waits, because nothing is prepared.
+        # True if the last epoch waited for loading. The first epoch does not count: it always waits, because nothing
+        # is prepared.
         self.is_exposed = False
         self._first_epoch = 0
         self._task: TaskID | None = None
@@ -286,7 +287,7 @@ def memory_text(result: Mapping[str, Any]) -> str:
 
 
 def _stages(seconds: Mapping[str, float]) -> str:
-    """Return the longest stage times that fit into 80 columns, and the sum of the others. Pure."""
+    """Return as many of the longest stage times as fit into 80 columns, and the sum of the others. Pure."""
     spent = sorted(((seconds.get(name, 0.0), name) for name in STAGES), reverse=True)
     text = ""
     for count in range(len(spent), 0, -1):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gloader.lab.report.page import TextTable
 
 
-_LINE_EVERY_S: Final = 4.0  # least seconds between two progress lines
+_LINE_EVERY_S: Final = 4.0  # shortest time between two progress lines, in seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class PacedLines:
 
     Parameters
     ----------
-    screen : the command's screen; the clock begins as if a line had just been written
+    screen : the command's screen. The first line comes some seconds after the start, as after another line
     """
 
     def __init__(self, screen: Screen) -> None:
@@ -78,7 +78,7 @@ class PacedLines:
 
 
 def make_console(*, stderr: bool, quiet: bool = False) -> Console:
-    """Return a console that prints text unchanged: brackets are no markup, and words between colons no pictures."""
+    """Return a console that prints text unchanged: ``[bold]`` is no markup, and ``:smile:`` is no picture."""
     return _Console(stderr=stderr, quiet=quiet, highlight=False, emoji=False, markup=False)
 
 

@@ -179,7 +179,7 @@ def train(
 
 
 def _require_folders(run: RunFlags, loader: LoaderSettings, *, has_restarted: bool) -> None:
-    """Check a run's folders before anything is prepared for the run.
+    """Check a run's folders before anything is prepared. A run that torchrun restarted may already have its folder.
 
     Raises
     ------

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gloader.ssd_store.os_io import OsIO
 
 _OBJECTS = ObjectSettings()
-# Number of shown problems. One bad disk can damage thousands of pages.
+# Maximum of shown problems. One bad disk can damage thousands of pages.
 _MAX_SHOWN = 20
 
 
@@ -55,7 +55,7 @@ def verify(
 
 
 def _place(dataset: str, objects: ObjectSettings, held: ExitStack) -> "tuple[Path, OsIO]":
-    """Return the folder to verify and its reader. For a URL they belong to its mirror, until ``held`` ends."""
+    """Return the folder to verify, and its system calls. For a URL, both belong to a mirror, until ``held`` ends."""
     from gloader.ssd_store.os_io import REAL_OS
 
     if not is_url(dataset):
