@@ -81,7 +81,7 @@ DEFAULT_LIMITS = ArchiveLimits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Member:
-    """One entry in the archive's directory."""
+    """One entry in an archive's list of members. A link or a device is neither a folder nor a file."""
 
     name: str
     size: int

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from gloader.types import Relation
 
 
-# Keys of the edge columns in the arrays of `Dataset.to_numpy`, and keywords of the functions here.
+# Names of the edge columns: keys in the arrays of `Dataset.to_numpy`, and keywords of the functions here.
 WEIGHTS: Final = "edge_weight"
 EDGE_FEATURES: Final = "edge_features"
 EDGE_TIMES: Final = "edge_time"

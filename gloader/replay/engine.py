@@ -132,7 +132,7 @@ class Event(NamedTuple):
     limit: (
         int  # index in `RESOURCES` of the resource whose need was met last; ``len(RESOURCES)`` without needs
     )
-    cause: int  # number of the event whose end started this work; -1 without such an event
+    cause: int  # index in `Clock.events` of the event whose end started this work; -1 without such an event
     meanwhile_s: float = 0.0  # processor seconds of other work while this work used resources
     in_line: bool = False  # True if other work was at the disk when this work arrived
 
@@ -223,7 +223,7 @@ class Clock:
 
     @property
     def cause(self) -> int:
-        """Number of the event that let the present thread reach its step, or -1."""
+        """Index of the event that let the present thread reach its step, or -1 without such an event."""
         return -1 if self._current is None else self._current.cause
 
     def start(self, thread: Thread) -> None:
@@ -239,7 +239,7 @@ class Clock:
         self._ready.extend(runners)
 
     def run(self, *, awaited: int) -> None:
-        """Run until the first ``awaited`` threads have ended; other threads may be at any step.
+        """Run until the first ``awaited`` started threads have ended; other threads may be at any step.
 
         Raises
         ------

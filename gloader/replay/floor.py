@@ -135,7 +135,7 @@ class _Job(NamedTuple):
 
     thread: str  # the name for the user, such as "gather thread"
     position: int  # stream position of the first batch that waits for the work
-    reach: int  # see `_Placed`
+    reach: int  # largest number of positions ahead of the loop at which the work can be done
     demands: Demands
 
 

@@ -61,9 +61,9 @@ class Costs:
 
     scale: Mapping[str, float]  # recorded seconds divided by usual seconds, by kind of work
     other: float  # mean scale, for kinds of work that the recording lacks
-    row_bytes: int  # largest stored row over all tables
-    slots: int  # slots in the host cache
-    nodes: int  # rows over all tables
+    row_bytes: int  # bytes per stored row, the largest over all tables
+    slots: int  # slots in the host cache; a slot holds one row
+    nodes: int  # number of rows over all tables
 
     def with_slots(self, slots: int) -> Costs:
         """Return the same costs with another number of slots in the host cache."""
@@ -168,8 +168,8 @@ _SECONDS: Final = tuple(name for name in Demands._fields if name.endswith("_s"))
 class SampleCosts:
     """Mean processor seconds per batch in the sampler threads.
 
-    Each batch is sampled for its trace. If memory allows, this sample is *kept* and only finished later. Otherwise the
-    batch is sampled again.
+    Each batch is sampled for its trace. Some of these samples are *kept*, and only finished later. The other batches
+    are sampled again.
     """
 
     trace_s: float  # seconds to sample a batch for its trace; ``again_s`` without recorded traces

@@ -54,7 +54,8 @@ def parts_of_epoch(replayed: Replayed, epoch: int) -> dict[str, float]:
             waited = min(max(event.ended_s - event.started_s - alone_s, 0.0), took)
         found[_NAMES.get(event.stage, event.stage)] += took - waited
         found[CORES] += waited
-    # Work may have ended before its successor began, for example if a thread also waited for a pause.
+    # The rest of the epoch. It includes gaps on the path: work may have ended before its successor began, for example
+    # if a thread also waited for a pause.
     found[START] = replayed.epoch_s[epoch] - sum(found.values())
     return {
         name: seconds

@@ -168,8 +168,8 @@ def plan_csc(
             f"sorting edges of {num_nodes} nodes needs at least {format_bytes(needed)}; the memory budget "
             f"leaves {format_bytes(budget_bytes)} for it. Raise --memory-budget"
         )
-    # In the first pass, a chunk gets a quarter of the memory, and held records get up to half. Held records stay in
-    # memory in the second pass. The sort gets the rest.
+    # In the first pass, a chunk gets a quarter of the memory, and held records get up to half. If these need no files,
+    # they stay in memory in the second pass. So the sort gets only the rest.
     free = budget_bytes - counters - PIECE_BYTES
     chunk = max(_MIN_CHUNK_EDGES, min(_MAX_CHUNK_EDGES, free // 4 // per_edge))
     held = max(0, free - max(chunk * per_edge, free // 2))
