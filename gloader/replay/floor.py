@@ -1,7 +1,8 @@
 """An epoch's least time, in any order of its work and with any mixture of ways to run it. Pure.
 
 `needs_of` counts the seconds that an epoch needs on each resource and each thread. No order of the work is faster than
-the largest need, so this need is the floor. Mixtures of several ways need a linear programme. It is Plumber's
+the largest need, so this need is the floor. A way to run is a choice of settings. The floor for mixtures of several
+ways, such as another way in each superbatch, needs a linear programme. It is Plumber's
 (M. Kuchnik et al., "Plumber: Diagnosing and Removing Performance Bottlenecks in Machine Learning Data Pipelines",
 MLSys 2022), with the disk, the links and single threads added to the cores.
 """

@@ -6,6 +6,8 @@ A what-if changes a recorded run's plan, for example its cache. The new plan's w
 - `planned_work` applies these costs to the counts of each superbatch in the new plan.
 - `resized_work` makes the work for batches with another size.
 - `steady_work` makes a run's work from a plan's means.
+
+`gloader.replay.work` explains the stages, the traces and the read strategies.
 """
 
 from __future__ import annotations

@@ -3,7 +3,9 @@
 A piece of work is one stage's work on one batch, one superbatch or one pass. Its demands are the seconds for which it
 uses each resource. `gloader.replay.replay` turns demands into time, for a machine and a pipeline shape.
 
-- A trace has a batch's nodes. It is sampled ahead of the batch, so that its superbatch can be planned.
+- A trace has a batch's nodes. It is sampled ahead of the batch, so that its superbatch can be planned. A superbatch is
+  a number of consecutive batches.
+- The stage "inspect" plans a superbatch: which of its rows are in the host cache, and which are read.
 - The stage "stage" sweeps a superbatch's missing rows: it reads them in file order, before their batches. It keeps them
   in memory ("staged") or writes a pack, a spill file with one region per batch ("packed"). With "direct", it does not
   sweep: each batch reads its own rows.
