@@ -61,7 +61,7 @@ class Adjacency:
 
     @property
     def wanted_features(self) -> torch.Tensor:
-        """(E, F_e). The layer must take edge features."""
+        """The edge features (E, F_e), for a layer that reads them."""
         assert self.features is not None  # noqa: S101 - layers that read edge features are given them
         return self.features
 
@@ -105,8 +105,8 @@ class Adjacency:
 class Part:
     """Destinations that are propagated together, on the compute device."""
 
-    nodes: torch.Tensor  # (n,) int64
-    degree: torch.Tensor  # (n,) float32
+    nodes: torch.Tensor  # (n,) int64, ids of the destinations
+    degree: torch.Tensor  # (n,) float32, their in-degrees
     # One adjacency, or several if a single node has too many edges. Each has n destinations, and sources in 0..N-1.
     # Together the pieces hold every in-edge once, in order. They are valid until the next part is requested.
     pieces: Iterable[Adjacency]
@@ -178,7 +178,7 @@ def mean_neighbors(
     ----------
     x : (num_src, F) float32 or bfloat16 rows
     edges : E edges into D destinations
-    weight : (E,) full-graph edges represented by each edge; None gives the plain mean over ``edges``
+    weight : (E,) number of full-graph edges that each edge stands for; None gives the plain mean over ``edges``
     degree : (D,) full-graph in-degrees; None gives the plain mean
     """
     if weight is None or degree is None:

@@ -50,8 +50,8 @@ def attend(
     edges : E edges into the first D nodes
     importance : (E,) each edge's weight in the softmax, as a number of edges; None means one
     has_loops : whether each destination is also its own source
-    edge_terms : (E, heads) edge scores; with loops (E + D, heads), with the loops' scores last; None means no edge
-        scores
+    edge_terms : (E, heads) terms that are added to the edges' scores; with loops (E + D, heads), the loops' terms
+        last; None means no terms
 
     Returns
     -------
@@ -62,7 +62,7 @@ def attend(
         nothing = rows[:0].sum().to(scores.dtype) + scores[:0].sum()
         nothing = nothing if edge_terms is None else nothing + edge_terms.sum()
         return nothing.expand(scores.shape[1], edges.num_dst, rows.shape[-1])
-    # The kernels accept no float64, which only gradient tests use. A compiler fuses the operations by itself.
+    # The kernels accept no float64, which only gradient tests use. torch's compiler fuses torch's operations by itself.
     kernels = (
         attention_kernels(rows.device)
         if scores.dtype == torch.float32 and edge_terms is None and not torch.compiler.is_compiling()
@@ -200,8 +200,8 @@ def edge_scores(
 def reduce_edges(values: torch.Tensor, edges: Adjacency, *, by: str) -> torch.Tensor:
     """Return the "sum" or "max" of each destination's ``values``, (D, heads).
 
-    A destination without edges gets 0 or -inf. Edges are sorted by destination, so each sum has a fixed order on every
-    device.
+    A destination without edges gets the sum 0 or the maximum -inf. Edges are sorted by destination, so each sum has a
+    fixed order on every device.
 
     Parameters
     ----------
@@ -222,7 +222,7 @@ class RunningSoftmax:
 
     Parameters
     ----------
-    values : (N, W) rows for each head
+    values : one array (N, W) of rows for each head
     like : (n, heads) float tensor, with the shape and dtype of the destinations' scores
     """
 
@@ -340,8 +340,8 @@ class _Attention(torch.autograd.Function):
             _SUM_MODE,
         )
         grad_slopes = torch.mul(each.view(heads, -1).t(), powers, out=torch.empty_like(slopes))
-        # The denominator's gradient is equal for every column. It is the sum of exactly the products from which it is
-        # subtracted, so that their bfloat16 rounding cancels out.
+        # The gradient of the softmax's denominator, one number per destination and head. It is the sum of exactly the
+        # products from which it is subtracted, so that their bfloat16 rounding cancels out.
         common = reduce_edges(grad_slopes[:num_edges], edges, by="sum")
         if len(dst) > num_edges:
             common.add_(grad_slopes[num_edges:])
@@ -363,7 +363,7 @@ class _Attention(torch.autograd.Function):
                 at_dst = at_dst.index_select(1, order)
                 grad_rows = _bags(grad, at_dst, starts, ordered.t().contiguous()).transpose(0, 1)
             else:
-                # One bag holds all heads of an edge.
+                # A source's bag holds all heads of all its edges.
                 at_dst = torch.add(dst.index_select(0, order).unsqueeze(1), number.t(), alpha=num_dst)
                 grad_rows = _bags(grad, at_dst, (bounds[:-1] * heads).unsqueeze(0), ordered)[0]
         grad_terms = grad_edges if ctx.needs_input_grad[5] else None
@@ -394,7 +394,7 @@ def _bags(
     Parameters
     ----------
     table : (R, W) the table
-    index : one table row per element
+    index : each element's row number in the table
     starts : (groups, bags) each bag's first element; a bag ends at the next bag's first element
     weights : one weight per element, with ``table``'s dtype
     """

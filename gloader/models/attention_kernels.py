@@ -8,7 +8,7 @@ together. Rows are own (``IS_OWN``) if each head has separate rows, otherwise al
 - `_edges_kernel`: for each destination and head, the weight and the score gradient of each edge.
 - `_sources_kernel`: for each source row, the sums of these gradients over the row's out-edges.
 
-So one program writes each result, and adds its terms in a fixed order: every run gives the same bits.
+Each result is written by one program, which adds its terms in a fixed order: every run gives the same bits.
 
 Arguments that several kernels share: ``rows``, ``scores`` and ``importance`` as in `attend`; ``indptr`` and ``indices``
 of the adjacency; ``grad`` (D, HEADS, WIDTH), the gradient of the result, with the strides ``step_dst`` and
@@ -28,9 +28,9 @@ from gloader.models.adjacency import by_source
 if TYPE_CHECKING:
     from gloader.models.adjacency import Adjacency
 
-# A tile has as many edges as most fan-outs, and at most 16 elements for each of its 128 threads.
+# 16 edges are a common fan-out. With 128 columns a tile has 16 elements for each of its 128 threads.
 _EDGES: Final = 16  # edges of a tile
-_MOST_COLUMNS: Final = 128  # most columns of a tile
+_MOST_COLUMNS: Final = 128  # maximum number of columns of a tile
 _WARPS: Final = 4  # warps of a program, 32 threads each
 _SLOPE = tl.constexpr(0.2)  # `gloader.models.attention.NEGATIVE_SLOPE`
 # A number below every score. Unlike -inf, its difference with itself is 0.
@@ -42,7 +42,7 @@ _SIZES: Final = ("num_dst", "num_edges", "step_dst", "step_head")
 
 @triton.jit
 def _score(scores, source, destination, is_edge):  # type: ignore[no-untyped-def]
-    """Return the edges' scores before and after the leaky ReLU. The second is -inf in lanes without an edge.
+    """Return the edges' scores before and after the leaky ReLU. Lanes without an edge get -inf after it.
 
     ``source`` and ``destination`` are positions in ``scores`` (nodes, HEADS, 2). A lane is one element of a tile.
     """
@@ -52,9 +52,9 @@ def _score(scores, source, destination, is_edge):  # type: ignore[no-untyped-def
 
 @triton.jit
 def _edge(scores, indices, edge, end, dst_head, head, HEADS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Return the mask for each ``edge`` before ``end``, the sources, and the result of `_score`.
+    """Return the mask, true for each ``edge`` before ``end``, the edges' sources, and both results of `_score`.
 
-    ``dst_head`` is the destination's position.
+    ``end`` is the end of the destination's edges, and ``dst_head`` the destination's position for this head.
     """
     is_edge = edge < end
     source = tl.load(indices + edge, mask=is_edge, other=0).to(tl.int64)
@@ -64,7 +64,7 @@ def _edge(scores, indices, edge, end, dst_head, head, HEADS: tl.constexpr):  # t
 
 @triton.jit
 def _importance(importance, edge, is_edge, IS_WEIGHTED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Return each edge's weight in the softmax, as a number of edges."""
+    """Return each edge's weight in the softmax: the number of edges that it stands for."""
     if IS_WEIGHTED:  # noqa: SIM108 - the branch is decided at compile time
         weight = tl.load(importance + edge, mask=is_edge, other=0.0)
     else:
@@ -74,7 +74,7 @@ def _importance(importance, edge, is_edge, IS_WEIGHTED: tl.constexpr):  # type: 
 
 @triton.jit
 def _dot(rows, place, is_edge, upstream, WIDTH: tl.constexpr, EDGES: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Return the scalar products of the rows at ``place`` with the gradient row ``upstream``, (EDGES,)."""
+    """Return the scalar products of the rows at ``place`` (EDGES,) with the gradient row ``upstream``, (EDGES,)."""
     products = tl.zeros((EDGES,), tl.float32)
     for start in range(0, WIDTH, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
@@ -189,9 +189,9 @@ def _edges_kernel(  # type: ignore[no-untyped-def]
 ):
     """Compute the weights and score gradients of one destination's edges and its loop, for one head.
 
-    The first scan over the edges sums the products of weight, row and gradient. The second one subtracts this sum
-    from each edge's product, as the derivative of a softmax does, and stores the results. ``tops`` and ``totals`` come
-    from the forward kernel.
+    An edge's product is the scalar product of its source row and the gradient row. The first scan over the edges adds
+    the weighted products. The second one subtracts this sum from each product, as the derivative of a softmax does, and
+    stores the results. ``tops`` and ``totals`` come from the forward kernel.
 
     In ``weights`` and ``grad_edges`` (E + D, HEADS), the loops follow all edges. ``ends`` (E,) receives each edge's
     destination, and ``grad_scores`` (U, HEADS, 2) the gradient of the destination's score.
@@ -270,11 +270,12 @@ def _sources_kernel(  # type: ignore[no-untyped-def]
     """Compute the gradients of one row and of its source scores: sums over the row's out-edges.
 
     ``order`` (E,) lists the edges sorted by source, and ``bounds`` (U + 1,) each source's first position there. The
-    edges' weights and gradients come from `_edges_kernel`.
+    edges' weights, gradients and destinations ``ends`` come from `_edges_kernel`. Without ``HAS_ROWS`` only the scores'
+    gradients are computed.
     """
     place = tl.program_id(0).to(tl.int64)
     node = place // HEADS if IS_OWN else place
-    # Rows shared by all heads receive gradients from each head.
+    # Shared rows add the gradients of all heads.
     first_head = place % HEADS if IS_OWN else 0
     last_head = first_head + 1 if IS_OWN else HEADS
     begin = tl.load(bounds + node).to(tl.int64)

@@ -90,7 +90,7 @@ def build_model(
     Parameters
     ----------
     config : name, width and regularisation
-    in_dim : F
+    in_dim : F, width of the features
     out_dim : output width, for logits or embeddings
     num_layers : L, one layer per fan-out
     add_self_loops : False if the dataset was prepared with ``--self-loops``
@@ -169,9 +169,9 @@ def build_hetero_model(
     """Return the network over several types from ``config``, initialised from torch's global generator.
 
     "rgcn" is the model of OGB's ogbn-mag examples, whose last layer gives the logits. "rsage" and "rgat" are the
-    MAG240M baselines with parameters for each type, as in PyG's `to_hetero`: every layer is hidden, and an MLP gives
-    the logits. Relations and types that do not reach the output have no parameters. The graph may have one type and one
-    relation.
+    MAG240M baselines with parameters for each type, as in PyG's `to_hetero`: every layer is hidden, and an MLP (the
+    head) gives the logits. Relations and types that do not reach the output have no parameters. The graph may have one
+    type and one relation.
 
     Link embeddings have no head: in all three models, the last layer gives every target's rows.
 

@@ -33,15 +33,15 @@ Table = tuple[torch.Tensor, ...]
 # On a CPU, measured on two cores: 0.16 ns against 0.0105 ns. An inexact value costs little: where it decides wrongly,
 # both orders are about equally fast.
 _CPU_GATHER_COST = 15
-# On a GPU, from an H200 data sheet, not measured, at a third of each peak: a gathered float32 takes 4 bytes of
-# 3.3 TB/s, 3.6 ps, and a multiply-add outside the matrix units 0.1 ps. In bfloat16 a gathered element takes 1.8 ps,
-# and a multiply-add inside the matrix units 0.006 ps.
+# On a GPU, not measured but computed from an H200 data sheet, with a third of each peak rate. A gathered float32 is
+# 4 bytes: 3.6 ps at a third of 3.3 TB/s. A multiply-add outside the matrix units takes 0.1 ps. In bfloat16 a gathered
+# element takes 1.8 ps, and a multiply-add inside the matrix units 0.006 ps.
 _GPU_GATHER_COST = 40
 _GPU_BF16_GATHER_COST = 300
 
 
 def gather_cost(device_type: str) -> int:
-    """Return the cost of gathering one element, in multiply-adds, on such a device under its autocast."""
+    """Return the cost of gathering one element, in multiply-adds, on a device of this type with its autocast state."""
     if device_type == "cpu":
         return _CPU_GATHER_COST
     return _GPU_BF16_GATHER_COST if torch.is_autocast_enabled(device_type) else _GPU_GATHER_COST
@@ -75,7 +75,7 @@ class Conv(Protocol):
 
     @property
     def edge_floats(self) -> int:
-        """Floats per edge in `propagate`, besides features and a few scores."""
+        """Number of floats per edge that `propagate` holds, besides the edge's features and a few scores."""
         ...
 
     @property
@@ -103,7 +103,7 @@ class Conv(Protocol):
         ...
 
     def project_own(self, x: torch.Tensor, columns: slice, /) -> Table:
-        """Return the terms that n destinations add to their own messages.
+        """Return the own terms of n destinations, computed from their own rows.
 
         Parameters
         ----------
@@ -120,7 +120,7 @@ class Conv(Protocol):
         table : result of `project` for all sources; without rows if the relation has no edges
         own : result of `project_own` for the n destinations
         part : the destinations and their in-edges, whose sources index the table
-        columns : the table's columns
+        columns : the output columns for which the table was made
         """
         ...
 

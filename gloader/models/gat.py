@@ -2,7 +2,7 @@
 
 Each head projects the rows and has a score for each edge. The score is a sum of terms: one from the source, one from
 the destination, and one from the edge's features if there are any. `gloader.models.attention` computes the weighted
-means. A loop is an edge from a node to itself.
+means. A loop is an edge from a node to itself. `forward` computes a batch; inference calls `project`, then `propagate`.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ if TYPE_CHECKING:
 class GatConv(nn.Module):
     """Attention over the neighbours, with the parameters of PyG's ``GATConv`` (Velickovic et al., 2018).
 
-    An edge with an importance weight w counts as w edges in the softmax. Then both softmax sums are unbiased estimates
-    of the sums over all neighbours, and their ratio is a consistent estimate.
+    An edge with an importance weight w counts as w edges in the softmax. Then the numerator and the denominator of the
+    weighted mean are unbiased estimates of the sums over all neighbours, and their ratio is a consistent estimate.
 
-    With edge features, the parameters are those of PyG's ``GATConv(edge_dim=...)``: each edge adds its own score. A
-    node's score to itself is then the mean over its in-edges, or its estimate from sampled edges.
+    With edge features, the parameters are those of PyG's ``GATConv(edge_dim=...)``: each edge's features add a term to
+    its score. A loop's term is the mean of the terms of the node's in-edges, estimated from the sampled edges.
 
     Parameters
     ----------
     in_dim, out_dim : F and H; with ``concat`` a head has H / heads columns, otherwise each head has H columns and
         the heads are averaged
     heads : number of heads
-    concat : whether the heads are concatenated or averaged
+    concat : True concatenates the heads, False averages them
     add_self_loops : whether a node also attends to itself, in every sample
     edge_dim : edge feature width; 0 ignores edge features
     """
 
-    head = None
+    head = None  # no layers follow the sum, see `Conv.head`; not an attention head
 
     def __init__(
         self,
@@ -107,7 +107,8 @@ class GatConv(nn.Module):
     def _scores(self, x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """Return the source and destination scores (U, heads, 2), in the parameters' precision.
 
-        Autocast is off: a relative error e of a score s becomes an error of e s in the attention.
+        Autocast is off. The softmax takes exp(s) of a score s: a relative error e of s changes the weight by the factor
+        exp(e s), which is large for a large score in bfloat16.
 
         Parameters
         ----------
@@ -115,7 +116,7 @@ class GatConv(nn.Module):
         weights : (heads, head_dim, in_dim) each head's projection
         """
         with torch.autocast(x.device.type, enabled=False):
-            # The product of both maps gives a row's scores without its projection.
+            # Attention vectors times projection give one vector per score: a row's scores need no projected row.
             vectors = torch.cat((self.att_src, self.att_dst)).transpose(0, 1) @ weights
             scores = functional.linear(x.to(vectors.dtype), vectors.view(-1, self.in_dim))
         return scores.view(-1, self.heads, 2)
@@ -140,12 +141,12 @@ class GatConv(nn.Module):
 
     @property
     def edge_floats(self) -> int:
-        """An edge's scores from its features, and their sums with the other scores."""
+        """See `Conv.edge_floats`: each head's score from the edge's features, and its sum with the other terms."""
         return 2 * self.heads if self.edge_dim else 0
 
     @property
     def column_step(self) -> int:
-        """One head's columns if heads are concatenated, all columns if they are averaged."""
+        """See `Conv.column_step`: one head's columns if heads are concatenated, all columns if they are averaged."""
         return self.head_dim if self.concat else self.out_dim
 
     def _heads_of(self, columns: slice) -> slice:
@@ -153,7 +154,7 @@ class GatConv(nn.Module):
         return _heads_of(columns, self.head_dim) if self.concat else slice(0, self.heads)
 
     def table_widths(self, num_columns: int) -> tuple[int, ...]:
-        """Return the widths: each head's projection, then all heads' scores."""
+        """Return the widths: each head's projection, then all heads' source scores and destination scores."""
         heads = self._heads_of(slice(0, num_columns)).stop
         return (*(self.head_dim,) * heads, heads, heads)
 
@@ -194,7 +195,7 @@ class GatConv(nn.Module):
             if terms is not None and self.add_self_loops:
                 loop_terms += reduce_edges(terms, edges, by="sum")
             softmax.add_edges(edge_scores(scores_src, scores_dst, (edges.indices, edges.dst), terms), edges)
-        # A loop's score is a mean over the features of all edges, so these loops come last.
+        # With edge features, a loop's score needs the terms of all in-edges, so these loops come last.
         if self.add_self_loops and self.edge_dim:
             loop_terms /= part.degree.clamp(min=1.0).unsqueeze(1)
             softmax.add_loops(functional.leaky_relu(loops + loop_terms, NEGATIVE_SLOPE), nodes)
@@ -223,18 +224,19 @@ def _join(results: torch.Tensor, *, concat: bool = True) -> torch.Tensor:
 
 
 def _scores_of(x: torch.Tensor, lin: nn.Linear, attention: torch.Tensor, heads: slice) -> torch.Tensor:
-    """Return the scores (n, heads) of projected rows, in the parameters' precision.
+    """Return the scores (n, heads) of the rows ``x``, in the parameters' precision.
 
     Autocast is off, as in `GatConv._scores`.
 
     Parameters
     ----------
     x : (n, width) node or edge rows
-    lin, attention : (heads * head_dim, width) and (1, heads, head_dim) parameters for all heads
+    lin : projection of all heads, with a weight (heads * head_dim, width)
+    attention : (1, heads, head_dim) attention vectors of all heads
     heads : the requested heads
     """
     with torch.autocast(x.device.type, enabled=False):
-        # The product of both maps gives a row's scores without its projection.
+        # Attention vectors times projection, as in `GatConv._scores`.
         weights = lin.weight.view(*attention.shape[1:], -1)[heads]
         vectors = attention[:, heads].transpose(0, 1) @ weights
         return functional.linear(x.to(vectors.dtype), vectors.squeeze(1))

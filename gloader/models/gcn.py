@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 class GcnConv(nn.Module):
     """``W sum_u x_u / sqrt(d_u d_v) + b``, with the parameters of PyG's ``GCNConv`` (Kipf and Welling, 2017).
 
-    The degrees are full-graph degrees. The sum over a node's sampled edges is rescaled: by its in-degree over the
-    number sampled, or edge by edge by the sampler's importance weights. Both give an unbiased estimate of the sum over
-    all edges.
+    The degrees d are full-graph degrees. The sum over a node's sampled edges is rescaled: by its in-degree over the
+    number of sampled edges, or each edge by the sampler's importance weight. Both give an unbiased estimate of the sum
+    over all edges.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class GcnConv(nn.Module):
     table_widths = one_part
 
     def project(self, x: torch.Tensor, degree: torch.Tensor, columns: slice) -> Table:
-        """Return ``x`` (n, in_dim) projected and divided by the degree's square root.
+        """Return ``x`` (n, in_dim), projected and divided by the square root of each source's degree.
 
         Parameters
         ----------

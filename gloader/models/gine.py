@@ -160,7 +160,7 @@ class GineConv(nn.Module):
     """
 
     column_step = 1
-    # One slab of messages, and the source rows that are added to it.
+    # See `Conv.edge_floats`: one slab of messages, and the source rows that are added to it.
     edge_floats = 2 * MESSAGE_COLUMNS
 
     def __init__(self, in_dim: int, out_dim: int, *, edge_dim: int, hidden: int, batch_norm: bool) -> None:

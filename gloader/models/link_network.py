@@ -79,7 +79,7 @@ def build_decoder(
     Raises
     ------
     ConfigError
-        There is no such decoder, or it gives only one output per pair.
+        There is no such decoder, or several outputs are requested from "dot", which gives one.
     """
     match name:
         case "dot" if num_outputs > 1:

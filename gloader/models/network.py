@@ -1,8 +1,8 @@
 """Networks: stacks of layers over a graph's types and relations.
 
-Layer 0 is next to the features. A layer adds up its convolutions (the sums); `finish` passes them through the layer's
-head, if it has one. `enter` applies the norm, activation and dropout that stand before the next layer. `leave` applies
-the network's own head, which gives the logits.
+Layer 0 is next to the features. A layer adds up the results of its convolutions: the sums. `finish` passes the sums
+through the layer's head, if it has one. `enter` applies the norm, activation and dropout that stand before the next
+layer. `leave` applies the network's own head, which gives the logits.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class GraphNetwork(nn.Module):
         return self.layers[-1].out_dim if self.mlp is None else int(self.mlp[-1].out_features)  # type: ignore[arg-type]
 
     def below(self, num_layers: int) -> GraphNetwork:
-        """Return a network from the lowest ``num_layers``, at least 1. Shares parts; modes are set separately."""
+        """Return a network of the lowest ``num_layers``, at least 1. Shares modules, not the training flag."""
         network = copy.copy(self)
         network._modules = {name: part for name, part in self._modules.items() if name != "mlp"}  # noqa: SLF001 - a copy
         network.layers, network.mlp = self.layers[:num_layers], None
@@ -221,8 +221,8 @@ class GraphNetwork(nn.Module):
         """Return each type's row count after each layer, counted from the output downwards."""
         counts: list[dict[str, int]] = []
         above = {name: num_seeds.get(name, 0) for name in self.targets}
-        # No block counts the rows of a type that is no destination. The hop above reads these rows and counts them
-        # as sources.
+        # For a type that is no destination in this hop, no block has a row count. The hop above reads these rows, and
+        # counts them as its sources.
         for layer, hop in zip(reversed(self.layers), reversed(hops), strict=True):
             ends = {relation[2]: hop[relation].num_dst for relation in layer.relations}
             counts.append({name: ends.get(name, above.get(name, 0)) for name in layer.types})
