@@ -1,7 +1,7 @@
 """An epoch's bottleneck in one sentence: the resource that delayed the training loop most.
 
-A share is a part of the epoch's wall time. The exposed share is the time in which the loop waited for the loader. A
-step is the loop's work for one batch, with this wait.
+A step is the loop's work for one batch, with the wait for it. All steps together fill the epoch, so a share of the step
+is a share of the epoch's wall time. The exposed share is the part in which the loop waited for the loader.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 # "idle": no batch was computed. "compile": kernels were compiled. "compute": the model. "transfer": the copy to the
 # device. "cpu": all cores are busy. "store": the store behind a dataset's URL. "startup": no single cause. Any other
-# kind is the busy stage of this name.
+# kind is the busy stage of this name: "sweep" passes over the edges on the SSD, "sample" draws neighbours, "inspect"
+# plans the cache, "stage" reads missing rows of many batches ahead, "read" those of one batch, "gather" copies rows.
 BottleneckKind: TypeAlias = Literal[
     "idle",
     "compile",
@@ -33,7 +34,7 @@ BottleneckKind: TypeAlias = Literal[
     "startup",
 ]
 
-# The loader is a concern from this share of waiting on. Below it, a loader that took no time would shorten the epoch by
+# From this exposed share on, the loader is a concern. Below it, a loader that took no time would shorten the epoch by
 # less than a tenth.
 _HIDDEN: Final = 0.10
 _LEAST_SHOWN: Final = 0.005  # a smaller share would show as 0%
@@ -54,7 +55,7 @@ class Bottleneck:
     """The resource that delayed an epoch most."""
 
     kind: BottleneckKind
-    share: float  # share of the step: the consumer's wait, or the "compute" or "transfer" time
+    share: float  # share of the step: the loop's wait, or the time of "compute", "transfer" or "compile"
     sentence: str  # sentence for the epoch's line
 
 
@@ -67,10 +68,11 @@ def find_bottleneck(
 ) -> Bottleneck:
     """Find an epoch's slowest resource: the model, the CPU, the SSD, the store behind a URL, or a stage. Pure.
 
-    A consumer that hardly waits means the model. If kernels were compiled during most of the wait, as in the first run
-    on a machine, compilation is the bottleneck. The store is the bottleneck if a reader waited for it during most of
-    the epoch. Otherwise the bottleneck is the CPU if all cores are busy, else the busy stage. If no stage is busy, as
-    at the start of a short epoch, there is no single cause.
+    If the loop hardly waits, the bottleneck is the model, or the transfer if the transfer takes longer. Otherwise, if
+    kernels were compiled for more than half of the wait, as in the first run on a machine, compilation is the
+    bottleneck. The store is the bottleneck if a reader waited for it during most of the epoch. Otherwise the bottleneck
+    is the CPU if all cores are busy, else the busy stage. If no stage is busy, as at the start of a short epoch, there
+    is no single cause.
 
     Parameters
     ----------
@@ -146,12 +148,12 @@ def _slow_stage(slowest: BottleneckKind, stats: EpochStats, exposed: float) -> B
         "gather": "the loop waits for gather",
         "sweep": "the samplers wait for passes over the edges",
         "sample": "the loop waits for the samplers",
-    }.get(slowest, "the loop waits for the cache plan")
+    }.get(slowest, "the loop waits for the cache plan")  # the only other stage is "inspect"
     return _waiting(slowest, exposed, finding, _copied(stats) if slowest == "gather" else "")
 
 
 def _stage_shares(stats: EpochStats, *, sampler_threads: int) -> dict[BottleneckKind, float]:
-    """Return each stage's busy share in the epoch, per thread. Pure."""
+    """Return the share of the epoch in which each stage worked, as a mean over its threads. Pure."""
     spent = stats.stage_seconds
     seconds: dict[BottleneckKind, float] = {
         "read": stats.retrieval_s,
@@ -204,7 +206,7 @@ def _read_most(stats: EpochStats) -> str:
 
 
 def _moved(stats: EpochStats) -> str:
-    """Return the bytes that sweeps moved as text, or "" without sweeps. Pure."""
+    """Return a text on the bytes that sweeps wrote and read, or "" without sweeps. Pure."""
     if not stats.bytes_written:
         return ""
     return f"sweeps write {format_bytes(stats.bytes_written)} of {format_bytes(stats.bytes_read)} read"

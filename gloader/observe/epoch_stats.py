@@ -21,7 +21,7 @@ WorkName: TypeAlias = Literal[
     "sweep", "sample", "inspect", "stage", "read", "gather", "transfer", "compute", "wait"
 ]
 WORK_NAMES: tuple[WorkName, ...] = get_args(WorkName)
-# The thread that reads before the gather has its own timeline track. In the sums, its time counts as "gather".
+# "read" is missing: it has a thread and a timeline track of its own, but in the sums its time counts as "gather".
 STAGES: tuple[WorkName, ...] = tuple(name for name in WORK_NAMES if name != "read")
 
 # Counts that are kept for each table.
@@ -56,7 +56,7 @@ class EpochStats:
     edge_passes: int = 0
     edge_bytes_read: int = 0
     edge_bytes_written: int = 0
-    # Traffic for a dataset at a URL since the last epoch's report. It includes opening and evaluating.
+    # Traffic for a dataset at a URL since the last epoch's report, with that of opening the dataset and of evaluations.
     object_requests: int = 0
     object_bytes: int = 0
     object_retries: int = 0  # repeated requests
@@ -117,8 +117,8 @@ def memory_by_table(epochs: Sequence[EpochStats]) -> str:
 class StatsRecorder:
     """Adds up one epoch. Thread-safe.
 
-    Work for an epoch may begin before its consumer does, so the clock is separate from the sums. The wall time runs
-    from `start`, or from the construction without `start`, to `stop`.
+    Work for an epoch may begin before the consumer requests its first batch, so the clock is separate from the sums.
+    The wall time runs from the last `start` to `stop`; the constructor calls `start` once.
     """
 
     def __init__(self, epoch: int) -> None:
@@ -139,7 +139,7 @@ class StatsRecorder:
             self._started = _clocks()
 
     def stop(self) -> None:
-        """Stop the clock when the consumer's epoch is over. Idempotent: the first call counts."""
+        """Stop the clock when the consumer's epoch is over. Idempotent: the first call after `start` counts."""
         with self._lock:
             self._stopped = self._stopped or _clocks()
 

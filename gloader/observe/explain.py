@@ -72,7 +72,7 @@ class IoFacts:
     """Facts for `explain_io`: the settings and rates by which missing rows are read."""
 
     size: SuperbatchSize
-    rates: IoRates
+    rates: IoRates  # the disk's rates, measured or assumed
     staging_bytes: int  # memory for the missing rows of a superbatch
     spill_bytes: int  # disk space for them
 
@@ -85,7 +85,7 @@ class SuperbatchReport:
     num_batches: int
     rows: int  # gathered rows
     misses: int  # rows read from the disk
-    choice: Choice
+    choice: Choice  # how the rows were read, with the prediction
     predicted_step_s: float | None  # seconds per batch; None without an earlier measurement
     measured_retrieval_s: float  # seconds over all batches
     measured_step_s: float  # mean seconds per batch
@@ -101,8 +101,8 @@ class SuperbatchReport:
 def predict_step(*, cpu_s: float, retrieval_s: float, compute_s: float, cores: int) -> float:
     """Return the seconds for a step whose parts overlap: the busiest resource's time. Pure.
 
-    The resources are the cores, which share all processor seconds, the disk, and the computation, whose steps follow
-    one another. Either all arguments are for one batch, or all are for one superbatch.
+    There are three resources: the cores, which share all processor seconds; the disk; and the computation, whose steps
+    follow one another. Either all arguments are for one batch, or all are for one superbatch.
 
     Parameters
     ----------
@@ -207,8 +207,8 @@ def explain_io(facts: IoFacts) -> str:
 def explain_run(reports: Sequence[SuperbatchReport]) -> str:
     """Return a table with predicted and measured seconds. It has a line for each kind of superbatch.
 
-    Superbatches of the same kind have the same number of batches and were read in the same way. The figures are
-    medians, and an error compares the two medians before it.
+    Superbatches of the same kind have the same number of batches and were read in the same way. The figures are medians
+    over a kind. A column "error" compares the medians in the two columns to its left.
     """
     if not reports:
         return "no superbatch was finished"
@@ -400,7 +400,7 @@ def pass_error(passes: Sequence[MeasuredPass]) -> float | None:
 
 
 def edges_moved(stats: EpochStats) -> str:
-    """Return the bytes that an epoch's passes over the edges moved as text, or "" without passes. Pure."""
+    """Return a text on the bytes that an epoch's passes over the edges read and wrote, or "" without passes. Pure."""
     if not stats.edge_passes:
         return ""
     times = "pass" if stats.edge_passes == 1 else "passes"

@@ -37,7 +37,8 @@ class Instruments:
     ----------
     timeline : records each piece of work. None means no record.
     watchdog : receives the current work. None means no watchdog. The caller starts and closes it.
-    watches_waits : report a waiting consumer to the watchdog. False if it waits for another process with a watchdog.
+    watches_waits : whether the watchdog sees a waiting consumer. False if the consumer waits for another process, which
+        has a watchdog of its own.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Instruments:
 
     def recorder(self, epoch: int) -> StatsRecorder:
         """Return ``epoch``'s sums, created at zero by the first call."""
-        # This is called for each piece of work: one atomic lookup comes first, and only a new epoch takes the lock.
+        # Each piece of work calls this: a lookup without the lock comes first, and only a new epoch takes the lock.
         recorder = self._recorders.get(epoch)
         if recorder is None:
             with self._lock:

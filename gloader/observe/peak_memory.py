@@ -2,8 +2,8 @@
 
 Anonymous memory is memory without a file behind it, such as arrays. The system cannot free it, in contrast to pages of
 mapped files. Bare memory is that of an interpreter which has only imported torch. `PeakMemory` reads the memory from a
-thread and returns freed blocks to the system near a bound. `MemoryCourse` keeps the memory over time in a few numbers,
-for a run of any length.
+thread and returns freed blocks to the system near a bound. A course is the memory over time: `MemoryCourse` keeps it in
+a few numbers, for a run of any length.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from gloader.core.units import format_bytes
 from gloader.errors import BudgetError
 from gloader.plan.too_small import advice, rounded_up
 
-NUM_PARTS: Final = 16  # parts of a course that are reported
-_MAX_SLOTS: Final = 4 * NUM_PARTS  # most slots of a course
+NUM_PARTS: Final = 16  # number of parts in which a course is reported
+_MAX_SLOTS: Final = 4 * NUM_PARTS  # maximum number of a course's time slots
 _FIRST_SLOT_S: Final = 0.02  # first length of a slot, in seconds
 
 
 class MemoryCourse:
-    """The most bytes in equal time slots since the start. Not thread-safe.
+    """The peak of the bytes in each of several equal time slots since the start. Not thread-safe.
 
-    Readings fill slots with equal lengths. When the slots run out, every two slots become one with twice the length.
+    When the slots run out, every two neighbouring slots become one with twice the length.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class MemoryCourse:
         self._last = num_bytes
 
     def parts(self) -> tuple[int, ...]:
-        """Return the most bytes in each of `NUM_PARTS` equal parts. Empty without a reading."""
+        """Return the peak of the bytes in each of `NUM_PARTS` equal parts of the time. Empty without a reading."""
         count = len(self._slots)
         if not count:
             return ()
@@ -71,13 +71,13 @@ _STATUS = Path("/proc/self/status")
 # Mapped files do not count, because the system frees them.
 _COUNTED = ("RssAnon:", "RssShmem:")
 _EVERY_S = 0.02  # seconds between two readings; a reading takes 50 us
-_EVERY_NEAR_S = 0.004  # the same near the bound, because a step could exceed it between two readings
+_EVERY_NEAR_S = 0.004  # the same near the bound, because a step could exceed the bound between two readings
 _NEAR = 3 / 4  # share of the bound from which readings are frequent
 # Distance from the bound at which freed memory is returned: one part in 16 of the bound, at least 16 MiB. A step takes
 # up to 15 MB between two readings.
 _ROOM_SHARE, _MIN_ROOM_BYTES = 16, 16 << 20
-_LEAST_RELEASED = 64  # divisor of the bound: memory must grow by this part before the next return
-# Anonymous memory of an interpreter with numpy, which are loaded before torch is imported here.
+_LEAST_RELEASED = 64  # the memory must grow by one part in 64 of the bound before the next return
+# Anonymous memory of the interpreter and numpy, which are loaded before torch is imported here.
 _INTERPRETER_BYTES = 14_000_000
 
 
@@ -167,7 +167,7 @@ class PeakMemory:
         self._release_at = 0  # bytes at which freed memory is returned
         # The interpreter, torch, and the program's memory from before this run.
         self._other_bytes = max(self._bare, self._most - first_bytes())
-        self._passed = 0  # peak of the memory in use, for the comparison with the bound
+        self._passed = 0  # peak of the run's memory after a return of freed memory: what was really in use
         self._compiled_s = 0.0  # compile seconds when the bound was set
         self._turn = threading.Lock()
         self._ended = threading.Event()
@@ -175,7 +175,7 @@ class PeakMemory:
 
     @property
     def peak_bytes(self) -> int:
-        """Most bytes so far, above a bare ``import torch``. Never negative."""
+        """Peak of the bytes so far, above a bare ``import torch``. Never negative."""
         self._look()
         return max(0, self._most - self._bare)
 
@@ -226,7 +226,7 @@ class PeakMemory:
         self._course = (time.perf_counter(), MemoryCourse())
 
     def course(self) -> tuple[int, ...]:
-        """Return the most bytes in equal time slots since `begin_course`, above a bare ``import torch``."""
+        """Return `MemoryCourse.parts` since `begin_course`, in bytes above a bare ``import torch``."""
         self._look()
         with self._turn:
             return tuple(max(0, num_bytes - self._bare) for num_bytes in self._course[1].parts())

@@ -371,8 +371,8 @@ def trace_chunks(events: Iterable[dict[str, Any]], other: dict[str, Any]) -> Ite
 
 # Recorded batches per epoch: enough to represent the epoch, in about 2 MB.
 MOST_BATCHES: Final = 512
-_EVENTS: Final = 16 * MOST_BATCHES  # per epoch; a batch has about eight events
-_EPOCHS: Final = 3  # the current one and the two before; the replay of an epoch starts in the epoch before
+_EVENTS: Final = 16 * MOST_BATCHES  # limit per epoch; a batch has about eight events
+_EPOCHS: Final = 3  # the current epoch and two before; the replay of an epoch starts in the epoch before
 
 
 class RecentTimeline:
@@ -385,7 +385,8 @@ class RecentTimeline:
 
     def __init__(self, whole: TimelineRecorder | None = None) -> None:
         self.whole = whole
-        # Replaced as a whole, because threads record while the next epoch begins.
+        # One recorder per epoch, the current one last. The tuple is replaced as a whole, because other threads record
+        # while the next epoch begins.
         self._recorders: tuple[TimelineRecorder, ...] = (TimelineRecorder(max_events=_EVENTS),)
 
     def record(
@@ -413,7 +414,7 @@ class RecentTimeline:
 
         Parameters
         ----------
-        header : the run's description; its state names the recording's first batch
+        header : the run's description; ``header.state["next"]`` is the recording's first epoch and batch
 
         Raises
         ------

@@ -1,7 +1,7 @@
 """Detection of a hanging pipeline, with the stage, the batch and all threads' stacks.
 
-A stall is work of a stage without progress for too long, or a consumer that waits while no stage works. Each activity
-has a clock, which starts with the work and again with each progress.
+A stall is work of a stage without progress for too long, or a consumer that waits too long while no stage works. Each
+activity (one piece of a stage's work, or one wait of the consumer) has a clock, which starts again at each progress.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gloader.types import BatchId
 
 _LOG = logging.getLogger(__name__)
-# Shortest time between two looks, in seconds: at most four a second, for any number of stages near their deadline.
+# Shortest time between two looks, in seconds: at most four looks a second, even if many stages are near their deadline.
 _SHORTEST_NAP_S = 0.25
 
 _ADVICE = {
@@ -117,7 +117,7 @@ class Watchdog:
 
     def _watch(self, is_closing: threading.Event) -> None:
         reported: set[Activity] = set()
-        floor_ns = time.perf_counter_ns()
+        floor_ns = time.perf_counter_ns()  # see `_look`
         nap_s = self._timeout_s
         while True:
             due_ns = time.perf_counter_ns() + int(nap_s * 1e9)
