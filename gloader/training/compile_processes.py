@@ -29,7 +29,7 @@ _LEAST_BYTES, _LEAST_BYTES_WITH_TORCH = 120_000_000, 232_000_000
 _KERNEL_BYTES = 12_000_000
 # Kernels that a process saves before it may be ended: the next process takes two seconds to begin.
 _LEAST_SAVED = 2
-_MADE_ROOM = 75  # exit status of a process that made room
+_MADE_ROOM = 75  # exit status of a process that ended early to free its memory
 # Anonymous memory of an interpreter with torch, if it cannot be measured here. A memory budget counts only the memory
 # above this base.
 _BARE_BYTES = 145_000_000
@@ -58,7 +58,7 @@ class CompileJob:
 
 
 def room_beside(memory_budget: int | None, *, num_ranks: int) -> int:
-    """Return the anonymous memory for all processes that keeps the ranks and the processes within a budget.
+    """Return the anonymous memory that all compiling processes together may take beside the ranks, within a budget.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def room_beside(memory_budget: int | None, *, num_ranks: int) -> int:
     from gloader.plan.available import default_budget_bytes
 
     budget = default_budget_bytes() if memory_budget is None else memory_budget
-    # Imported here, torch would take memory from the processes.
+    # `bare_bytes` imports torch. If this process has not done so yet, that memory is left to the other processes.
     bare = bare_bytes() if "torch" in sys.modules else _BARE_BYTES
     return budget + num_ranks * (bare - anonymous_bytes())
 
@@ -96,7 +96,8 @@ def run_all(jobs: Sequence[CompileJob], folder: Path, says: Any, *, room_bytes: 
     """
     is_ample = sum(job.least_bytes for job in jobs) <= room_bytes
     max_running = len(os.sched_getaffinity(0)) if is_ample else 1
-    # One at a time, jobs without torch run first: they have the most room for kernels that later jobs only load.
+    # One at a time, jobs without torch run first. They leave the most memory for compilation, and later jobs load the
+    # kernels that the first ones compiled.
     waiting = list(jobs) if is_ample else sorted(jobs, key=lambda job: job.least_bytes)
     running: list[tuple[CompileJob, subprocess.Popen[bytes]]] = []
     killed: list[subprocess.Popen[bytes]] = []
@@ -150,9 +151,9 @@ def _make_room(
 ) -> "list[subprocess.Popen[bytes]]":
     """End one process if all together come near ``room_bytes``: the process that restarts fastest.
 
-    Normally the process gets an order to end after its current kernel. If the bound is even nearer, it is killed, and
-    the result has this process. Its current kernel is lost: on a busy machine the kernel would take so long that the
-    other processes exceed the bound meanwhile.
+    Normally the process gets an order to end after its current kernel, and the result is empty. If the bound is even
+    nearer and there are several processes, the process is killed and returned. Its current kernel is lost: on a busy
+    machine the kernel would take so long that the other processes exceed the bound meanwhile.
     """
     held = _held_by(running)
     if sum(held) + len(held) * _KERNEL_BYTES <= room_bytes:
@@ -161,6 +162,7 @@ def _make_room(
         _, process = min(running, key=lambda each: each[0].least_bytes)
         process.kill()
         return [process]
+    # Among several, a process that holds only its least memory is not ended: a new one would soon hold as much.
     is_alone = len(held) == 1
     grown = [job for (job, _), size in zip(running, held, strict=True) if is_alone or size > job.least_bytes]
     if grown:

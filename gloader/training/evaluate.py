@@ -90,7 +90,7 @@ def predict_classes(
         Logits are NaN, so no class is the most likely. The error counts the nodes.
     """
     predicted, num_bad, first_bad = np.empty(len(nodes), dtype=np.int64), 0, -1
-    # Tables and slabs are large and of many sizes. In the heap they would leave holes that the budget
+    # The arrays of an inference are large and of many sizes. In the heap they would leave holes that the budget
     # does not count.
     with eager_release():
         for positions, logits in inference.logits(model, nodes, on_progress):

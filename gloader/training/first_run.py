@@ -61,7 +61,7 @@ _EXCHANGE_BYTES = 8 << 20  # memory for exchanged rows
 Part = Literal["batches", "swept", "rows", "exchange"]
 
 # Multiples of the edges' bytes. With a budget below the first multiple, the edges stay on the SSD. With more than the
-# second, besides the run's code, they are in memory. In between it depends on the loader's share.
+# second, besides the run's code, the edges are in memory. In between, the loader's share of the budget decides.
 _SWEPT_BELOW, _HELD_ABOVE = 2, 10
 # Value of ``topology`` for a budget in between: both ways are rehearsed.
 _EITHER = "either"
@@ -83,7 +83,7 @@ class Rehearsal:
     part: Part = "rows"
 
     def jobs(self) -> list[CompileJob]:
-        """Return one job for each part. Parts share hardly a kernel, so processes may run them side by side."""
+        """Return one job for each part. Parts have few kernels in common, so processes may run them side by side."""
         parts: list[Part] = ["rows"]
         if self.loader is not None:
             parts[:0] = ["batches", "swept"] if self.loader["topology"] == _EITHER else ["batches"]
@@ -140,7 +140,7 @@ class Rehearsal:
             self._exchange(dataset)
 
     def _keywords(self, **changes: str) -> dict[str, Any]:
-        """Return the loader's keywords. Each part reads rows in one way; the part "rows" covers the other ways."""
+        """Return the loader's keywords with ``changes``. "auto" reads rows directly: the part "rows" sweeps."""
         from gloader.config import loader_defaults
 
         given = (self.loader or {}) | changes
@@ -158,10 +158,10 @@ class Rehearsal:
                 pass
 
     def _look_ahead(self, dataset: "Dataset", **changes: str) -> None:
-        """Run the steps of a run with edges in memory, although most of them stay on the SSD.
+        """Run the further steps of a run whose edges stay on the SSD.
 
-        A training step is measured with batches from the edges that fit. Small relations stay in memory while others
-        are swept. An evaluation reads edge lists one after another.
+        Before the run, a training step is measured with batches that are sampled from the edges that fit in memory.
+        Small relations stay in memory while others are swept. An evaluation reads edge lists one after another.
         """
         import numpy as np
 
@@ -373,7 +373,7 @@ def compile_first(
         links=None if links is None else _small_links(links),
         is_exchanged=is_exchanged,
     )
-    # A run of another kind needs the same kernels for other argument types, which a kernel does not show.
+    # A run of another kind needs the same kernels for other argument types. Only the mark tells whether these exist.
     mark = rehearsal.mark()
     if not lacks and (mark is None or mark.exists()):
         return
@@ -408,7 +408,7 @@ def _small_loader(loader: "LoaderSettings", dataset: "Dataset", *, beside_bytes:
         num_bytes = max(dataset.topology_bytes, 1)
         if memory.memory_budget < _SWEPT_BELOW * num_bytes:
             topology = "sweep"
-        # A smaller budget is refused.
+        # A budget below the code's bytes is refused later.
         elif 0 < memory.memory_budget - beside_bytes < _HELD_ABOVE * num_bytes:
             topology = _EITHER
     same = ("fanouts", "sampler", "layout", "policy", "io_strategy", "io", "verify")

@@ -38,7 +38,8 @@ SideWork: TypeAlias = "Callable[[Cancellation], None]"
 
 # Seconds between two messages from the first rank, while the other ranks wait.
 _BEAT_S = 1.0
-# Seconds to search for an ended process. A killed process closes its sockets a little before it ends.
+# Longest search for an ended process, in seconds. A killed process closes its sockets a little before it ends, so the
+# other ranks' collectives fail while its process still exists.
 _SEARCH_S = 2.0
 _SEARCH_PAUSE_S = 0.02  # between two looks at the processes
 _SIDE_END_S: Final = 10.0  # seconds for a side thread to receive its last message
@@ -57,7 +58,7 @@ class RankGroup:
     ----------
     rank : this process's rank
     machines : the machine id of each rank
-    processes : `own_process` of each rank, to name a lost rank; empty if unknown
+    processes : each rank's process, a result of `own_process`, to find and name a lost rank; empty if unknown
     hosts : the host of each rank. One host can simulate several machines. Empty means one host per machine
     names : the machine name of each rank, for messages; empty means ``machines``
     """
@@ -74,7 +75,7 @@ class RankGroup:
         self.rank = rank
         self._processes = processes
         self._names = names or machines
-        # Both are set by `watching`. Signs of life are sent only between several machines.
+        # Both are set inside `watching`. `_signs` stays None on a single machine.
         self._watch: RankWatch | None = None
         self._signs: RankSigns | None = None
         self.world_size = len(machines)
@@ -162,8 +163,8 @@ class RankGroup:
         Parameters
         ----------
         work : function for the first rank
-        meanwhile : side work for a thread on each other rank. It ends when the first rank's work ends, or when its
-            argument returns true. If None, the ranks only wait
+        meanwhile : side work for a thread on each other rank. It has to return when the first rank's work is over, or
+            early when its argument is set. If None, the ranks only wait
 
         Raises
         ------
@@ -226,7 +227,7 @@ class RankGroup:
 
         Parameters
         ----------
-        timeout_s : longest silence; 0 means no limit
+        timeout_s : seconds without signs of life after which a rank is lost; 0 means no limit
         """
         if self.is_alone:
             yield
@@ -371,7 +372,7 @@ class _SideThread:
             self._thread.join(_SIDE_END_S)
         self._cancellation.set()
         self._thread.join()
-        # The thread's error is raised, because it makes the first rank fail. Two errors are only effects:
+        # The thread's error is raised: it can be the cause of the first rank's failure. Two errors are only effects:
         # ChannelClosedError ends the thread, and RankError repeats the block's error.
         effects = (ChannelClosedError,) if error is None else (ChannelClosedError, RankError)
         if self._error is not None and not isinstance(self._error, effects):
@@ -519,7 +520,7 @@ def _broadcast_size(num_bytes: int) -> int:
 
 
 def _broadcast_bytes(text: bytes, size: int) -> bytes:
-    """Send the ``size`` bytes of ``text`` on the first rank; return them on all. Collective."""
+    """Send the ``size`` bytes of ``text`` on the first rank; return them on all. Other ranks give b"". Collective."""
     import torch
     from torch import distributed
 

@@ -186,7 +186,7 @@ class PairScorer:
 
     Parameters
     ----------
-    decoder : maps the rows of both ends, (P, width) each, to (P,) scores, or (P, C)
+    decoder : maps the rows of both ends, (P, width) each, to (P,) scores, or (P, C) with C outputs per pair
     sources, destinations : embeddings of both ends; the same object if both ends have one type
     budget_bytes : memory for the held rows and for the data of pairs
     place : the decoder's device
@@ -210,7 +210,7 @@ class PairScorer:
         self._pairs_decoded = max(1, self._share_bytes // (_DECODER_ROWS * row_bytes))
 
     def rows_per_call(self, num_destinations: int = 1) -> int:
-        """Return the most sources of one call, each with ``num_destinations`` destinations."""
+        """Return the maximum number of sources in one call of `score`, each with ``num_destinations`` destinations."""
         return max(1, min(self._rows_held, self._share_bytes // (_PAIR_BYTES * num_destinations)))
 
     @torch.no_grad()
@@ -229,8 +229,8 @@ class PairScorer:
         """
         ids, source_at = np.unique(sources, return_inverse=True)
         source_rows = self._take(self._sources, ids)
-        # Pairs are numbered in the order of `flat`. `order` lists the pairs sorted by destination, and `number` the
-        # position of each sorted pair's destination in `distinct`.
+        # `flat` has the destination of each pair. `order` lists the pairs sorted by destination, `distinct` has each
+        # destination once, ascending, and `number` is the position in it of each sorted pair's destination.
         flat = destinations.ravel()
         per_source = len(flat) // max(len(sources), 1)
         order = np.argsort(flat, kind="stable")
@@ -281,7 +281,7 @@ class PairScorer:
         return scores
 
 
-# Name suffix of a table of negatives shared by all edges.
+# The table "valid_neg" has the negatives for all edges of the table "valid".
 SHARED_SUFFIX: Final = "_neg"
 # Each open link table gets one part in eight of the budget.
 _TABLE_SHARE: Final = 8
@@ -353,7 +353,8 @@ class LinkJudge:
                     self._negatives(scorer, table, budget_bytes),
                     self.metric.k,
                 )
-            most = max(1, budget_bytes // (4 * 4 * _SORTED_SHARE))  # sorting doubles the memory
+            # A score takes 4 bytes, and exists several times: in its chunk, in the joined chunks, and sorted.
+            most = max(1, budget_bytes // (4 * 4 * _SORTED_SHARE))
             return auc(
                 _joined(self._positives(scorer, table), most),
                 lambda: self._negatives(scorer, table, budget_bytes),
@@ -439,7 +440,7 @@ def _given(rows: LinkRows) -> IdArray:
 
 
 def _joined(chunks: Iterator[Scores], most: int) -> Iterator[Scores]:
-    """Yield the scores in chunks of about ``most`` scores."""
+    """Yield the scores in chunks of at least ``most`` scores; the last chunk may be smaller."""
     parts: list[Scores] = []
     for chunk in chunks:
         parts.append(chunk)

@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("gloader")
 
 _DEFAULT_EVAL: Final = ("valid", "test")  # the link tables for validation and test
-# The part of an evaluation's budget for scoring pairs. Embeddings in memory may take another third of the budget.
+# The part of an inference's budget for scoring pairs. An evaluation gives half of this part to the scorer and half to
+# the judge. Embeddings in memory may take up to a third of the budget besides.
 SCORING_SHARE: Final = 3 / 8
 _ROWS_READ: Final = 1 << 16  # rows read together to find the range of labels
 
@@ -60,7 +61,7 @@ class LinkPrediction:
     config : the task's settings
     negatives : the negatives in ``config``
     measure : metric of validation and test
-    judges : evaluators of the existing splits
+    judges : the evaluator of each split ("valid", "test") that has a link table
     """
 
     dataset: Dataset
@@ -138,7 +139,7 @@ class LinkPrediction:
         )
 
     def seeds(self, sampling: SamplingSettings) -> SeedPlan:
-        """Return the table's rows."""
+        """Return the plan of the run's seeds: the rows of the training table."""
         links = LinkTask.of(
             self.dataset,
             self.config.edges,
@@ -149,7 +150,10 @@ class LinkPrediction:
         return plan_training_seeds(self.dataset, sampling, are_named=self.spec.has_types, links=links)
 
     def warn(self) -> None:
-        """Log the evaluated edges that the graph contains: messages along them reveal the answer to the network."""
+        """Log the evaluated edges that the graph contains: messages along them reveal the answer to the network.
+
+        After a split by time, the same pair may have an earlier edge, so the advice is another one.
+        """
         options = self.dataset.metadata.get("options")
         is_split_by_time = isinstance(options, Mapping) and options.get("edge_split_by") == "time"
         leaks = {
@@ -204,7 +208,7 @@ def pair_scorer(
     was_training = model.training
     model.eval()
     try:
-        # Blocks are large and of many sizes, see `predict_classes`.
+        # The arrays of an inference are large and of many sizes: the heap would keep the freed ones.
         with eager_release(), inference.embedded(model.encoder, on_progress=on_progress) as rows:
             sources, destinations = (rows[name] for name in spec.ends)
             yield PairScorer(
@@ -219,7 +223,7 @@ def pair_scorer(
 
 
 def _evaluated(dataset: Dataset, config: LinkConfig, table: LinkTable) -> dict[str, LinkTable]:
-    """Return each split's table. Tables that the settings do not name may be missing."""
+    """Return the link table of each split, "valid" and "test". A table is optional unless the settings name it."""
     names = config.eval_edges
     if names is not None and len(names) != len(_DEFAULT_EVAL):
         raise ConfigError(
@@ -240,7 +244,7 @@ def _evaluated(dataset: Dataset, config: LinkConfig, table: LinkTable) -> dict[s
 
 
 def _learned(table: LinkTable, negatives: Negatives | None, evaluated: Any) -> tuple[LinkTarget, int]:
-    """Return the edges' learned target and its number of outputs."""
+    """Return what the network learns about an edge, and its number of outputs."""
     if negatives is not None:
         return "pairs", 1
     tables = [table, *evaluated]

@@ -42,9 +42,10 @@ class EpochRecord:
     rows_per_second: float
     bottleneck: str  # a sentence on the slowest part of the epoch
     stats: EpochStats
-    # The validation metric: the line has the key ``valid_<metric>``.
+    # Name of the validation metric. In the file the value has the key ``valid_<metric>``.
     metric: str = "acc"
-    # The most anonymous memory in equal parts of the epoch and its evaluation, counted like the budget.
+    # Peak anonymous memory in each of several equal parts of the time of the epoch and its evaluation, for all ranks of
+    # the first machine, counted as a memory budget counts it.
     memory_bytes: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -70,7 +71,7 @@ class RunningMetrics:
     Parameters
     ----------
     device : the device of the batches
-    objective : the loss, which counts and judges the predicted items
+    objective : the loss; it also counts the predicted items of a batch, and the correct ones
     saved : a result of `state` to continue from; None starts at zero
     """
 
@@ -108,7 +109,7 @@ class RunningMetrics:
         Raises
         ------
         DivergedError
-            The loss is NaN or infinite. An asynchronous device raises it at the next reading of the sum.
+            The loss is NaN or infinite. On a GPU the error is raised when the sum is read next.
         """
         self._epoch = batch.id.epoch
         if not self._is_far:
@@ -127,12 +128,12 @@ class RunningMetrics:
 
     @property
     def loss(self) -> float:
-        """Mean loss per seed; raises DivergedError if a batch's loss is NaN or infinite."""
+        """Mean loss per predicted item, such as a seed; DivergedError if a batch's loss is NaN or infinite."""
         return self._read_loss() / max(self._seeds, 1)
 
     @property
     def accuracy(self) -> float:
-        """Share of correctly predicted seeds, in training mode."""
+        """Share of correctly predicted items, in training mode."""
         return self._correct.item() / max(self._seeds, 1)
 
     @property
@@ -198,7 +199,7 @@ def _cause(batch: Delivered) -> str:
 
 
 def _num_rows(batch: Delivered) -> int:
-    """Return the batch's number of feature rows."""
+    """Return the batch's number of feature rows. Rows of types without features have width 0 and do not count."""
     return sum(len(rows) for rows in batch.typed.x.values() if rows.shape[1])
 
 
@@ -219,10 +220,10 @@ def with_traffic(stats: EpochStats, mirrored: Mirrored | None) -> EpochStats:
 def merge_stats(parts: Sequence[EpochStats]) -> EpochStats:
     """Return all ranks' summed traffic, and the slowest rank's times. Pure.
 
-    A rank that loads for its machine counts the rows of all its ranks. With private loaders each rank counts its own
-    rows. A step counts as one batch.
+    If one rank loads for its machine, its part counts the rows of all ranks there. With private loaders each rank
+    counts its own rows. The batches of all ranks in one step count as one batch.
     """
-    # With one rank the result is the same object: nothing may be rounded.
+    # The part of a single rank is returned as it is.
     if len(parts) == 1:
         return parts[0]
     names = [field.name for field in fields(EpochStats) if field.name not in ("stage_seconds", "tables")]

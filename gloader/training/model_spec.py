@@ -1,6 +1,7 @@
-"""Model specifications: the settings and dataset facts that define a model's weights.
+"""Model specifications: the settings and dataset facts that define the names and shapes of a model's weights.
 
-A checkpoint stores the specification as JSON, so that `spec.build` gives a network into which its weights fit.
+A checkpoint stores the specification as JSON, so that `spec.build` gives a network that fits the checkpoint's weights.
+Learned rows are weights: the trained features of nodes without features.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class ModelSpec:
     add_self_loops: bool  # False if the graph stores a loop at each node
     edge_dim: int = 0  # width of the edge features that the network reads
 
-    has_types: ClassVar[bool] = False  # whether it takes batches of several types
+    has_types: ClassVar[bool] = False  # whether the network takes batches of several types
 
     @property
     def schema(self) -> Schema:
@@ -98,7 +99,7 @@ class HeteroModelSpec:
         return self
 
     def with_rows(self, counts: Mapping[str, int]) -> HeteroModelSpec:
-        """Return the specification for ``counts`` nodes of each type, at least one: small tables of learned rows."""
+        """Return the specification with ``counts`` nodes of each type, at least one, and so with fewer learned rows."""
         num_nodes = {name: max(1, counts.get(name, 1)) for name in self.schema.num_nodes}
         return replace(self, schema=replace(self.schema, num_nodes=num_nodes))
 
@@ -164,8 +165,8 @@ def spec_of(
     ----------
     settings : the run's settings
     dataset : the training data
-    targets : types with embedded nodes, as wide as a hidden layer: both end types of links. None stands for
-        classification of the labelled type
+    targets : types whose nodes get embeddings, as wide as a hidden layer: both end types of links. If None, the nodes
+        of the labelled type get logits, as wide as the number of classes
 
     Raises
     ------

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 # Copies of the weights, which may have large learned rows: one in the checkpoint, one in the network.
 _WEIGHT_COPIES: Final = 2
-# Bytes for reading one of several tables ahead. Rows are read in order, so a few large reads are enough.
+# Bytes of each table's buffer for reading ahead, if there are several tables. Rows are read in order, so a few large
+# reads are enough.
 _RING_BYTES: Final = 1 << 20
 
 
@@ -119,7 +120,7 @@ def open_model(
     device : the compute device
     scratch : folder for activations that do not fit; None means the system's temporary folder
     rows : readers of all machines' rows if each machine has a part; otherwise None
-    require : raises BudgetError if the computation does not fit
+    require : called with the opened model; raises BudgetError if the computation does not fit
 
     Raises
     ------
@@ -223,7 +224,7 @@ def _open(
 def _require_fit(dataset: Dataset, spec: AnyModelSpec) -> None:
     """Raise CheckpointError if the network belongs to another dataset."""
     encoder = spec.encoder
-    # Embeddings have no classes.
+    # An encoder for links gives embeddings of any width, so their width is not compared with the classes.
     classes = encoder.out_dim if isinstance(spec, LinkSpec) else dataset.num_classes
     if isinstance(encoder, ModelSpec):
         if dataset.kind == "hetero":
@@ -245,7 +246,7 @@ def _require_fit(dataset: Dataset, spec: AnyModelSpec) -> None:
             )
         return
     theirs = encoder.schema
-    # The ends of links may have any two types.
+    # The ends of links may have any two types, so the targets are not compared.
     ours = schema_of(dataset, dataset.node_types[:1] if isinstance(spec, LinkSpec) else None)
     targets = ours.targets if isinstance(spec, LinkSpec) else theirs.targets
     learned = [name for name, dim in theirs.feature_dims.items() if not dim]

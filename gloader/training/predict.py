@@ -119,8 +119,8 @@ def embed(  # noqa: PLR0913 - what is computed, from what, and within which boun
     Parameters
     ----------
     dataset, checkpoint, memory_budget_bytes, device, scratch, on_progress, rows : see `predict`
-    layer : number of the layer, from 1 (next to the features) to L; None means L. For links, the output of layer L are
-        the embeddings
+    layer : number of the layer, from 1 (next to the features) to L; None means L. For links, layer L gives the
+        embeddings
     node_type : node type; defaults to the labelled type, or to the links' end type
 
     Raises
@@ -155,7 +155,7 @@ def embed(  # noqa: PLR0913 - what is computed, from what, and within which boun
         model = opened.encoder
         layer = len(model.layers) if layer is None else layer
         all_nodes = np.arange(table.num_nodes, dtype=np.int64)
-        order = None
+        order = None  # otherwise the node at each original id
         if table.original_ids is not None:
             order = np.empty_like(all_nodes)
             order[table.original_ids] = all_nodes

@@ -92,7 +92,7 @@ def private_randomness(device: torch.device) -> Iterator[None]:
 
 
 def seed_torch(*address: int, device: torch.device) -> None:
-    """Seed the generators for the CPU and ``device`` from the numbers in ``address``."""
+    """Seed the generators for the CPU and ``device`` from ``address``: numbers such as seed, epoch and batch."""
     digest = hashlib.blake2b(repr(address).encode(), digest_size=8).digest()
     # The seed fits a signed 64-bit integer. The digest keeps neighbouring addresses from giving related states.
     seed = int.from_bytes(digest, "little") >> 1

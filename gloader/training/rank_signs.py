@@ -1,7 +1,7 @@
 """Ranks' signs of life on several machines, which name a silent rank when a collective fails.
 
-Each rank keeps a note in the process group's key-value store and renews it twice a second. At its end the note gets
-the reason. The other ranks read these notes.
+Each rank keeps a note in the process group's key-value store and renews it twice a second. At the rank's end, the note
+gets the reason. The other ranks read these notes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-# The number of the only call that these notes are about: "this rank exists". Only silence counts as a loss.
+# Notes and `Patience` are made for numbered collectives. Here the notes always have number 1, and `Patience` waits for
+# number 2, which never comes: so only silence, or a note about an end, counts as a loss.
 _THERE: Final = 1
 
 
@@ -35,7 +36,7 @@ class RankSigns:
     rank : this process's rank
     machines : (W,) the name of each rank's machine
     key : key of these signs: equal on all ranks and never used before
-    timeout_s : longest silence of a rank; 0 means no limit
+    timeout_s : seconds of silence after which a rank is lost; 0 means no limit
     """
 
     def __init__(self, *, rank: int, machines: Sequence[str], key: str, timeout_s: float) -> None:

@@ -41,7 +41,7 @@ class RankWatch:
         self._signs = signs
         # Ranks that had ended when the first loss was noticed.
         self.lost: list[int] = []
-        self.has_ended_group = False
+        self.has_ended_group = False  # whether the watch has aborted the process group
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="gloader-lost", daemon=True)
         self._thread.start()
@@ -68,7 +68,7 @@ class RankWatch:
 
 
 def _abort(*, is_missed: bool) -> None:
-    """End the process group's waits. ``is_missed``: a rank is silent, which gloo does not notice by itself."""
+    """End the process group's waits. ``is_missed`` is true if a rank is silent, which gloo does not notice itself."""
     import torch
     from torch import distributed
 

@@ -1,7 +1,7 @@
 """A rank's copy of the network: its precision, compilation, and gradient average over the ranks.
 
-torch's DistributedDataParallel (DDP) averages the gradients of all dense parameters. Learned rows have sparse
-gradients; `average_rows` averages only the rows that were used in the step.
+torch's DistributedDataParallel (DDP) averages the gradients of all dense parameters. Learned rows, the trained features
+of nodes without features, have sparse gradients; `average_rows` averages only the rows that the step used.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Replica:
         return logits_and_loss(self._network, batch, self._autocast, self._objective)
 
     def backward(self, loss: torch.Tensor, *, num_seeds: int, is_last: bool) -> None:
-        """Compute gradients of the mean loss over all ranks' seeds, or other targets.
+        """Compute gradients of the mean loss over all ranks' seeds, or over the other items of the objective.
 
         Gradients are averaged over the ranks. Only in an epoch's last step may ranks have different numbers of seeds.
         Then each rank is weighted by its seeds.
@@ -129,7 +129,7 @@ class Replica:
         Parameters
         ----------
         loss : mean loss over this rank's seeds
-        num_seeds : this rank's number of seeds
+        num_seeds : this rank's number of seeds or other items, see `Objective.count`
         is_last : whether the step ends the epoch, equal on every rank
         """
         # DDP takes the mean over ranks. It is the mean over seeds if all ranks have equally many. Otherwise

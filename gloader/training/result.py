@@ -49,7 +49,7 @@ class RunResult:
     # The traffic from the dataset's URL since it was opened. None without a URL.
     objects: Mapping[str, Any] | None = None
     memory_budget_bytes: int = 0  # budget of a machine
-    # Peak of the first machine's ranks, each above a bare `import torch`.
+    # Sum of the peaks of the first machine's ranks, each counted above a bare `import torch`.
     peak_anonymous_bytes: int = 0
     device: str = "cpu"  # "cpu", or the GPU's name
 
@@ -160,7 +160,7 @@ def _processor() -> str:
 
 
 def _overlap(stage_seconds: dict[str, float], seconds: float, sampler_threads: int) -> float:
-    """Return the slowest stage's time over the wall time: 1 if it hides all other stages."""
+    """Return the slowest stage's time over the wall time: 1 if all other stages run during the slowest one."""
     # "wait" is the consumer's idle time and no stage.
     spent = {stage: time for stage, time in stage_seconds.items() if stage != "wait"}
     # The "sample" seconds are summed over the parallel sampling threads.

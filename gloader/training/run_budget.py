@@ -46,7 +46,8 @@ _PREDICTION_BYTES = 12_000_000
 _SLACK_SHARE = 16
 _MIN_SLACK_BYTES, _MAX_SLACK_BYTES = 20 << 20, 64 << 20
 
-# Copies of the weights while a checkpoint is saved: it grows in memory before it is written, and may be moved.
+# Copies of the weights while a checkpoint is saved: its buffer grows in memory before it is written, and a growth may
+# copy the buffer.
 _SAVE_COPIES = 6
 
 
@@ -74,7 +75,7 @@ class RunBudget:
         return self.model_bytes + self.phase_bytes + self.process_bytes + self.slack_bytes
 
     def rank_bytes(self, num_ranks: int, *, of_loader: int) -> int:
-        """Return one rank's bytes without borrowed memory. ``of_loader`` are the loader's bytes."""
+        """Return one rank's bytes, of which ``of_loader`` are the loader's."""
         return self._beside_bytes // num_ranks + of_loader
 
     def explain(self) -> str:
@@ -131,7 +132,7 @@ def share_budget(
     total_bytes : budget for all memory on the host
     parameter_bytes : each rank's weights; 0 if they are on a GPU
     step_bytes : each rank's peak of a training step's tensors; 0 if they are on a GPU
-    first_bytes : a rank's memory before its process's first run: modules, and earlier work of the program
+    first_bytes : a rank's memory when its process's first run begins: modules, and earlier work of the program
     process : number of ranks and kind of model
 
     Returns

@@ -127,7 +127,7 @@ def is_of_the_model(names: list[str]) -> bool:
 
 
 def _epochs_matter(saved: Mapping[str, Any], ours: Mapping[str, Any], epochs_done: int) -> bool:
-    """Return whether another number of epochs would change finished epochs. Pure."""
+    """Return whether this run's number of epochs would have given other finished epochs. Pure."""
     # Schedules and gradient compression depend on the finished share of the epochs.
     follows_share = saved.get("lr_schedule") != "constant" or saved.get("grad_compress") == "powersgd"
     # The last epoch is always evaluated. A longer run would not have evaluated it.
@@ -151,7 +151,7 @@ class RunFolder:
     root : the run's folder
     is_shared : whether all ranks see the folder. Otherwise only the first rank writes checkpoints, each in one file
     on_checkpoint : called on every rank by `save_checkpoint` after a complete checkpoint
-    os_io : system calls
+    os_io : system calls; tests give others
 
     Raises
     ------
@@ -227,7 +227,7 @@ class RunFolder:
         is_fresh : whether the run starts anew
         """
         if is_fresh:
-            # This precedes the settings' change: no run owns checkpoints with another run's settings.
+            # Old checkpoints go before the settings change: a crash in between must not leave them to the new run.
             for folder in self._folders():
                 RunFolder(folder, os_io=self._os_io).discard()
         self.write_config(config)
@@ -362,7 +362,7 @@ class RunFolder:
                 self._remove_shards(folder)
 
     def _remove_shards(self, folder: Path) -> None:
-        """Delete a checkpoint. After an interruption or a power failure, the rest is no checkpoint any more."""
+        """Delete a checkpoint. After a crash in the middle, the remaining files do not count as a checkpoint."""
         gone = folder.with_name(removed_name(folder))
         remove_tree(gone, os_io=self._os_io)
         self._os_io.replace(folder, gone)

@@ -50,7 +50,7 @@ class MachineRows:
 
     Parameters
     ----------
-    launch : the machines
+    launch : the machines, and the means to connect them
     stores : this machine's rows of each table, by table name; all machines have equal tables in equal order
     """
 
@@ -202,7 +202,7 @@ def inference_of(
 
 
 def _device_tiers(loader: Any) -> dict[str, DeviceTier]:
-    """Return the tiers on a loader's device, if batches have one type."""
+    """Return the loader's part of the device memory, with its cached rows, if batches have one type."""
     tiers = {NODE: loader.device_tier} if isinstance(loader, Loader) else loader.device_tiers
     return {name: tier for name, tier in tiers.items() if name == NODE}
 

@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from gloader.training.task import AnyLoader, Task
     from gloader.types import ReadyBatch
 
-# The divisor for a device's free memory: an evaluation gets at most a quarter. Less memory only costs the evaluation
-# more passes, and the rest holds cached rows, which speed up every batch.
+# The divisor for a device's free memory: an evaluation gets at most a quarter. With less memory, an evaluation only
+# makes more passes. The rest holds cached rows, which speed up every batch.
 _MOST_OF_DEVICE: Final = 4
 
 # The search for a sufficient budget tries at most 12 budgets. If an error does not give the missing bytes, the search
-# assumes 1/32 of the budget.
+# assumes that 1/32 of the budget is missing.
 _MOST_ATTEMPTS: Final = 12
 _LEAST_STEP: Final = 32
 _MOST_BYTES: Final = 1 << 48  # no budget is larger
@@ -63,7 +63,7 @@ class LoaderFactory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Needs:
-    """The least sizes of two budget parts, as far as known, for all ranks of a machine."""
+    """The least sizes of two parts of a budget that can suffice, as far as known, for all ranks of a machine."""
 
     loader_bytes: int = 1
     phase_bytes: int = 0  # for the running step or evaluation
@@ -100,7 +100,7 @@ class RunLoader:
     device: torch.device
     is_traced: bool
     factory: LoaderFactory
-    # Watches this rank's memory and keeps it below its plan, if given.
+    # Watches this rank's memory and keeps it below the planned bytes. None means no watch.
     peak: PeakMemory | None = None
     evaluates: bool = False  # whether the first rank's evaluations must fit too
 

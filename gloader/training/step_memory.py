@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from gloader.training.task import Objective
     from gloader.types import AnyBatch, Block, Delivered, DeviceBlock
 
-_SAMPLE_BYTES = 2 << 20  # least bytes of the measured step's input
-# Least bytes of this input for each byte of the weights. With this ratio, the parts of the memory that are in
+_SAMPLE_BYTES = 2 << 20  # minimum size of the measured step's input
+# Minimum bytes of this input for each byte of the weights. With this ratio, the parts of the memory that are in
 # proportion to the weights hardly count.
 _WEIGHTS_PER_SAMPLE = 16
 _CPU = torch.device("cpu")
@@ -129,7 +129,7 @@ def parameter_bytes(spec: AnyModelSpec) -> int:
 
 
 def learned_row_bytes(spec: AnyModelSpec) -> int:
-    """Return the learned rows' bytes for types without features, except for one row per type."""
+    """Return the bytes of all learned rows but one per type. Types without features have learned rows."""
     return parameter_bytes(spec) - parameter_bytes(spec.with_rows({}))
 
 

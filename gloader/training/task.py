@@ -170,7 +170,7 @@ class Task(Protocol):
         ...
 
     def seeds(self, sampling: SamplingSettings) -> SeedPlan:
-        """Return the seeds of such a loader on all ranks together, for planning."""
+        """Return the seeds of `open_loader`'s loaders, of all ranks together, for planning."""
         ...
 
     def require_memory(self, model: Any, inference: HeteroInference) -> None:

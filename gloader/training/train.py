@@ -180,7 +180,10 @@ def fit(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TrainingRun:
-    """The training of one network, from its first batch to its test. Its ``settings`` contain this network's seed."""
+    """The training of one network, from its first batch to its test. Its ``settings`` contain this network's seed.
+
+    The other fields are those of `fit`, `RunFiles` and `Trainer`; ``folder`` is this network's folder.
+    """
 
     dataset: Dataset
     settings: TrainSettings
@@ -269,7 +272,7 @@ class _TrainingRun:
     ) -> RunResult:
         """Return the training's result and resources. Collective."""
         is_on_ssd = loader.memory_plan.features == "ssd"
-        # Several ranks may map the same features, whose memory counts once.
+        # Ranks may map features that another rank loaded. The memory counts only for the rank that loaded them.
         peaks = self.group.gather(max(self.peak.peak_bytes - loader.borrowed_bytes, 0))
         return RunResult(
             seed=self.settings.loader.sampling.seed,
@@ -393,7 +396,7 @@ class _TrainingRun:
         return f"{text}\n{FITS_IN_MEMORY}" if plan.would_fit else text
 
     def _io_strategy(self, loader: AnyLoader) -> str:
-        """Return the name of the way in which missing rows were read."""
+        """Return the setting for reading missing rows; for "auto" also the ways that were chosen."""
         setting = self.settings.loader.reading.io_strategy
         return name_strategy(setting, [report.choice.strategy for report in loader.reports])
 
@@ -469,7 +472,7 @@ def _has_edge_features(dataset: Dataset) -> bool:
 
 
 def run_config(settings: TrainSettings, dataset: Dataset) -> dict[str, Any]:
-    """Return the content of ``config.yaml``, a recipe for the command line."""
+    """Return the content of ``config.yaml``. The command line accepts this file as a recipe: flags in a file."""
     of_links = {"task": "link", "links": asdict(settings.links)} if settings.task == "link" else {}
     return {
         "dataset": {"path": dataset.location, "name": dataset.name, "fingerprint": dataset.fingerprint},

@@ -1,7 +1,7 @@
 """One training step: a forward pass, a backward pass, and the optimiser's update of the weights.
 
-`TrainStep` takes one batch per step. `Adam` updates the weights. Learned rows, the features of nodes without features,
-have sparse gradients: a step holds gradients only of the rows in its batch.
+`TrainStep` takes one batch per step. `Adam` updates the weights. Learned rows, the trained features of nodes without
+features, have sparse gradients: a step holds gradients only of the rows in its batch.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _distinct_rows(grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return a sparse gradient's rows (n,), unique, and their gradients (n, width)."""
     ids, values = grad._indices()[0], grad._values()  # noqa: SLF001 - the public names need a coalesced tensor
     ordered = ids.sort().values
-    # The rows of one batch are distinct. Then no sum over repeats is needed, which would take five times as long.
+    # The rows of one batch are distinct: no sum over repeats is needed, which would take five times as long.
     if bool((ordered[1:] != ordered[:-1]).all()):
         return ids, values
     grad = grad.coalesce()
@@ -222,7 +222,7 @@ class TrainRecipe:
 def new_step(
     task: Task, settings: TrainSettings, device: torch.device, group: RankGroup, *, num_steps: int
 ) -> TrainStep:
-    """Return the steps for a new network, as in `gloader.training.train.fit`, without checkpoints.
+    """Return the training steps of a new network, those of `gloader.training.train.fit`, without checkpoints.
 
     Parameters
     ----------

@@ -342,8 +342,8 @@ class _Progress:
 
     def partial_of(self, group: RankGroup) -> dict[str, float] | None:
         """Return this rank's sums to continue from, or None to start at zero."""
-        # A run may resume on another number of ranks. Then only the first rank carries the sums, so that
-        # none counts twice.
+        # A run may resume on another number of ranks. Then only the first rank continues the saved sums, so that
+        # nothing counts twice.
         if self.partial is None or len(self.partial) == group.world_size:
             return None if self.partial is None else self.partial[group.rank]
         if not group.is_first:

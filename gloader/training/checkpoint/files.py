@@ -158,7 +158,7 @@ def is_sharded_checkpoint(path: Path) -> bool:
 def shard_folders(root: Path) -> list[Path]:
     """Return the folders in ``root`` with parts of checkpoints from several ranks, complete or not.
 
-    A folder of another program with such a name has no mark, or contains older files.
+    A filled folder with such a name but without the mark is left out: another program or an earlier version made it.
     """
     named = [path for path in root.iterdir() if _SHARDS.fullmatch(path.name)] if root.is_dir() else []
     return [path for path in named if path.is_dir() and not path.is_symlink() and _is_marked(path)]

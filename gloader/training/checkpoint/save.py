@@ -38,7 +38,7 @@ class Checkpoint:
     settings: Mapping[str, Any]  # settings that change a run's result, see `decisive_settings`
     spec: AnyModelSpec
     fingerprint: str  # the dataset's fingerprint
-    weights: Mapping[str, torch.Tensor]  # best weights on the validation nodes so far
+    weights: Mapping[str, torch.Tensor]  # the best weights so far, by the validation data
     progress: Mapping[str, Any]  # the state that `Trainer` needs to continue
 
     @property

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 _DOCUMENT = "document"  # name of the tensor with the JSON document
-_BUFFER_BYTES = 1 << 20  # of a file under writing
+_BUFFER_BYTES = 1 << 20  # buffer of a file during its writing
 _TENSOR = "$tensor"  # key of an object in the document that stands for a tensor
 _METADATA = torch_metadata.__name__
 # Module and name of every class that a record may contain.
@@ -78,7 +78,7 @@ def save_shards(folder: Path, content: Any, group: RankGroup, *, run_id: str, os
     folder : must not exist yet
     content : this rank's content
     group : the ranks that write together
-    run_id : the run that may remove the folder
+    run_id : id of the run that owns the folder and may remove it
 
     Raises
     ------
@@ -173,7 +173,8 @@ class _NewFiles(FileSystem):
                 stream.close()
                 self._os_io.fsync(fd)
             finally:
-                # This comes first: after a failed write, buffered bytes would go to the next file with this descriptor.
+                # The file object is closed before its descriptor: after a failed write, its buffered bytes would
+                # otherwise go to the next file with the same descriptor number.
                 file.close()
                 self._os_io.close(fd)
         self.sums[name] = file.digest.hexdigest()
