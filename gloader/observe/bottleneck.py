@@ -43,7 +43,7 @@ _SATURATED: Final = 0.90
 # From this share of its threads' time on, a stage delays the other stages. Even the slowest stage does not reach 1,
 # because it starts late and waits for a hand-over with each batch.
 _BUSY: Final = 0.60
-# From this number of threads per core on, a machine is crowded. A loader and its model make one or two.
+# From this number of threads per core on, a machine is crowded. A loader and its model alone make one or two per core.
 _CROWDED: Final = 2.0
 # Stages that use cores, and stages that use the disk.
 _ON_THE_CPU: Final = ("sweep", "sample", "inspect", "stage", "gather", "compute")

@@ -1,7 +1,7 @@
 """The first run on a machine: separate processes compile the kernels and free their memory when they end.
 
 Compilation takes some 250 MB, which numba keeps until its process ends. So before a command takes memory, other
-processes rehearse it on a small graph and leave the kernels in numba's cache. The memory budget covers these
+processes rehearse the command on a small graph and leave the kernels in numba's cache. The memory budget covers these
 processes too.
 
 A rehearsal has up to four parts, such as the loading of batches or the reading of rows. `compile_first` starts the

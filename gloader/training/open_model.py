@@ -150,6 +150,7 @@ def open_model(
             stack.enter_context(readers.pop_all())
             return opened
 
+    # Edges in memory come first. If the computation does not fit beside them, all edges are read page by page.
     def open_within(budget: int, stack: ExitStack) -> OpenedModel:
         try:
             return attempt(budget, stack, holds_edges=True)

@@ -168,7 +168,7 @@ def share_budget(
             "nothing to load batches with. Use a smaller batch size, fan-out or hidden width, or raise the budget",
             short_bytes=1 - least.loader_bytes,
         )
-    # A try below any loader's need is useless, and would later sweep edges that fit in memory.
+    # Divisions that leave no loader enough memory are not tried.
     fitting = [budget for budget in budgets if budget.loader_bytes > FIXED_BYTES]
     return tuple(dict.fromkeys(fitting or [least]))
 

@@ -126,6 +126,7 @@ class RunLoader:
             larger = self._enough(tried.needs, more_than=total)
             larger.close()
             if isinstance(failure, BudgetError):
+                # The error's own advice is for one division. The new advice is the sufficient budget, if one was found.
                 failure = BudgetError(failure.cause)
                 if larger.outcome == "enough" and larger.budget is not None:
                     enough = larger.budget.total_bytes
@@ -240,6 +241,7 @@ class RunLoader:
         ranks = self.group.most_local
         borrowed = loader.borrowed_bytes
         of_loader = budget.loader_bytes // (ranks if self._is_private else 1)
+        # A rank that borrows another process's loaded rows has these in its memory, instead of a loader's own.
         bound = budget.rank_bytes(ranks, of_loader=borrowed or of_loader)
         self.peak.keep_below(bound, budget_bytes=budget.total_bytes)
 

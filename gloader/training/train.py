@@ -145,7 +145,7 @@ def fit(
             stack.callback(board.close)
             listener = TeeReporter(listener, board)
         stack.enter_context(own_cores(group, target))
-        first_bytes()
+        first_bytes()  # measured here, before this run takes memory
         # A signal must not come between the start of the thread and the stack that ends it.
         with uninterrupted():
             peak = stack.enter_context(PeakMemory())

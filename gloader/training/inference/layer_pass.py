@@ -238,7 +238,7 @@ class InferenceRun:
         _write(table, slice(start, stop), conv.project(x, degree, columns))
 
     def _table_rows(self, step: _Step, relation: Relation) -> int:
-        """Return the row count of a relation's table. A lone convolution reads the nodes' own rows from it too."""
+        """Return a relation's number of table rows: 0 without edges, unless a lone convolution reads own rows there."""
         return self._num_nodes[relation[0]] if relation in self._with_edges or not step.is_sum else 0
 
     def _entered(self, step: _Step, node_type: str) -> Iterator[tuple[int, torch.Tensor]]:
@@ -257,7 +257,7 @@ class InferenceRun:
     def _messages(
         self, step: _Step, relation: Relation, conv: Conv, table: Table, own: Table, columns: slice
     ) -> Generator[tuple[slice, torch.Tensor]]:
-        """Yield target ranges and their message sums, (., columns), in one scan of the edges."""
+        """Yield ranges of target positions and `Conv.propagate` results, (., columns), in one scan of the edges."""
         limits = PieceLimits(max_edges=step.plan.edges_per_piece, max_rows=step.plan.rows_per_piece)
         features = self._placed.edge_features[relation] if conv.edge_dim else None
         parts: Generator[Part] = self._placed.edges(relation).parts(step.targets.nodes, limits, features)

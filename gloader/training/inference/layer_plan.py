@@ -56,7 +56,7 @@ SENT_EDGE_BYTES: Final = 48
 _FEATURE_COPIES: Final = 2
 _DEVICE_FEATURE_COPIES: Final = 3
 _SENT_FEATURE_COPIES: Final = 4
-# Columns of a slab with which the passes over the inputs stay few. Narrower slabs work, more slowly.
+# With slabs of so many columns, the passes over the inputs stay few. Narrower slabs work too, but more slowly.
 REASONABLE_COLUMNS: Final = 16
 
 
@@ -66,22 +66,23 @@ class LayerPlan:
 
     slabs: tuple[slice, ...]  # column ranges; each takes one pass over the inputs
     rows_per_read: int  # input rows of a chunk, which are projected together
-    rows_per_piece: int  # most output rows of a piece, which are propagated together
-    edges_per_piece: int  # most in-edges of a piece
-    is_on_disk: bool  # the outputs go to the SSD
-    is_on_device: bool = False  # the outputs stay on the device that computes
+    rows_per_piece: int  # maximum of output rows of a piece, which are propagated together
+    edges_per_piece: int  # maximum of in-edges of a piece
+    is_on_disk: bool  # whether the outputs go to the SSD
+    # Whether the outputs stay on the GPU that computes. Outputs neither there nor on the SSD are in host memory.
+    is_on_device: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
     """The sizes of the graph and of the result."""
 
-    num_nodes: Mapping[str, int]  # node count of each type, in type order
+    num_nodes: Mapping[str, int]  # node count of each type, in the order of the types
     relations: tuple[Relation, ...]  # relations with edges
     outputs: Mapping[str, int]  # requested rows of each target type: the last layer computes no other rows
 
     def needed(self, num_layers: int) -> tuple[tuple[str, ...], ...]:
-        """Return the types needed after each number of layers, 0 to ``num_layers``, see `Schema.reaching`."""
+        """Return the types whose rows the outputs need after 0 to ``num_layers`` layers, see `Schema.reaching`."""
         targets = tuple(self.outputs)
         schema = Schema(num_nodes=self.num_nodes, feature_dims={}, relations=self.relations, targets=targets)
         return schema.reaching(num_layers)
@@ -145,6 +146,7 @@ def plan_on_device(
     """
     device = Room(device_bytes, MAX_DEVICE_BUFFER_BYTES)
     host = _host_room(layers, extent, budget_bytes)
+    # The second try leaves all memory on the device to tables and sums.
     for keeps_activations in (True, False):
         plans = _plan(layers, extent, _OnDevice(device, host, keeps_activations))
         if not isinstance(plans, _Lacking):
@@ -176,12 +178,12 @@ class Room:
     Parameters
     ----------
     num_bytes : the memory
-    max_buffer_bytes : most bytes of the buffers
+    max_buffer_bytes : maximum of bytes for the buffers
     fixed : bytes that are already taken
     """
 
     def __init__(self, num_bytes: int, max_buffer_bytes: int, *, fixed: int = 0) -> None:
-        # A quarter holds chunks in transfer. More would make slabs narrower, and each slab reads all inputs again.
+        # A quarter is for chunks and pieces. More would make slabs narrower, and each slab reads all inputs again.
         self.buffers = min(num_bytes // 4, max_buffer_bytes)
         self.left = num_bytes - self.buffers - fixed
 
@@ -217,7 +219,7 @@ class _Widths:
 
     read: int  # floats of a row as it is read
     entered: int  # floats of a row that enters the layer, through the lower layer's head, norm and activation
-    made: int  # floats computed for a row in one pass
+    made: int  # floats computed for a row in one pass: its projection, own terms and sum
     edge: int  # floats of an edge's features
     edge_terms: int  # further floats of an edge, besides its features and a few scores
 
@@ -377,7 +379,7 @@ class _TypeWork:
         self.column_step = max((conv.column_step for conv in self._convs.values()), default=1)
 
     def widest(self, left: int) -> int | None:
-        """Return the most output columns that fit ``left`` bytes, or None if the narrowest slab does not."""
+        """Return the largest slab width that fits ``left`` bytes, in columns, or None if the narrowest does not fit."""
         # Fewer slabs mean fewer passes over the inputs and the edges, so the widest slab is best. Bytes grow with
         # the width, so a binary search finds it: an oversized network may have a billion columns.
         widths = range(self._sum_dim, 0, -self.column_step)

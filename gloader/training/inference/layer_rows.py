@@ -115,7 +115,7 @@ class SsdRows:
             shutil.rmtree(self._folder)
 
 
-# The largest portion of result rows that is handed on, in rows and in bytes. Larger portions are not faster.
+# The largest portion of result rows that `iter_rows` yields, in rows and in bytes. Larger portions are not faster.
 _MOST_ROWS: Final = 1 << 16
 _MOST_BYTES: Final = 16 << 20
 
@@ -132,7 +132,7 @@ class EmbeddedRows:
     made : (num_rows, kept_dim), the last layer's sums
     num_rows, kept_dim : shape of ``made``
     width : width of an output row
-    leave : turns rows of ``made`` (n, kept_dim) into outputs (n, width). If None, the rows are the outputs
+    leave : function from rows of ``made`` (n, kept_dim) to outputs (n, width). If None, the rows are the outputs
     """
 
     def __init__(

@@ -57,7 +57,8 @@ class HeteroInference:
         folder. Only a private folder inside it is written, and removed at the end. After a kill the next run removes it
     device : the computing device; defaults to the network's device
     edge_features : (E, F_e) features of relations in edge order, which layers with edge features read in that order
-    tiers : the loader's device memory, by type; used if the loader's device is the network's
+    tiers : the loader's part of the device memory, with cached rows and perhaps the edges, by type; used if the
+        loader's device is the network's
     """
 
     graph: HeteroGraph
@@ -241,7 +242,7 @@ class HeteroInference:
         on_progress: Progress,
     ) -> Iterator[dict[str, MadeRows]]:
         """Open layer number ``num_layers``'s sums for each type's ``nodes``."""
-        # This comes before any thread computes: two threads must not make the first call at once.
+        # This comes before any thread computes: two threads must not make the first call at the same time.
         settle_vector_math()
         self._require_edge_features(network)
         was_training = network.training
@@ -284,7 +285,8 @@ class HeteroInference:
                     stack.push(attempt.pop_all())
                 # The attempt's device memory must not count as taken.
                 del placed
-            # torch keeps freed memory for the stream that allocated it. Batches use another stream.
+            # torch keeps freed memory for the stream that allocated it, but batches use another stream. The call also
+            # makes torch release that memory.
             device.free_bytes()
             if sums is not None:
                 return sums

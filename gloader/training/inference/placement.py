@@ -94,8 +94,8 @@ logger = logging.getLogger("gloader")
 # The divisor for the device's free memory: an inference takes half. The loader sends the next batches meanwhile, and
 # torch leaves holes.
 FIRST_SHARE: Final = 2
-# The divisor for this half: a third of it may hold the edges. Larger edges are sent again for every slab of every
-# layer.
+# The divisor for this half: a third of it may hold the edges. Edges that take more stay on the host, and are sent again
+# for every slab of every layer.
 _TOPOLOGY_SHARE: Final = 3
 
 
@@ -130,7 +130,7 @@ class Placement:
     extent : sizes of graph and result
     device : the computing device
     plans : plans of the computed layers
-    held : edges on the device; other edges are sent on demand
+    held : edges on the device, by relation; edges of other relations are sent on demand
 
     Raises
     ------
@@ -223,7 +223,7 @@ def device_bytes_needed(layers: Sequence[Layer], extent: Extent) -> int:
 def _on_device(
     network: GraphNetwork, given: Given, extent: Extent, device: Device, num_layers: int, share: int
 ) -> Placement | None:
-    """Return a placement on ``device``, or None with a log line if not even one step of columns fits there."""
+    """Return a placement on ``device``, or None with a log line if not even the narrowest slab fits there."""
     room = device.free_bytes() // share
     held = _held_by_tiers(device, given)
     # Edges that no tier holds are uploaded whole if they are in host memory and fit. Otherwise pieces are sent.

@@ -47,7 +47,7 @@ def send_ahead(
 ) -> Generator[tuple[torch.Tensor, ...]]:
     """Yield the tensors that ``send`` copies to the device for each item, in a thread ahead of the computation.
 
-    Tensors stay valid until the next ones are requested. Close the generator: it joins the thread.
+    Tensors stay valid until the next ones are requested. Closing the generator joins the thread.
 
     Parameters
     ----------
@@ -80,6 +80,7 @@ def send_ahead(
                 found = sent.get()
             except ChannelClosedError:
                 return
+            # The device's later computation waits for the copy; this thread does not.
             found.mark.precede(found.tensors)
             yield found.tensors
             # The device may be far behind. The slot's memory, on both sides, is reused only after this mark.
@@ -100,7 +101,7 @@ def fetch_behind(
     ----------
     chunks : float32 chunks on the device
     device : the chunks' device
-    buffers : returns two or more `Device.host_buffer`, each with room for any chunk; not called on the CPU
+    buffers : returns two or more results of `Device.host_buffer`, each with room for any chunk; not called on the CPU
     """
     if not device.is_asynchronous:
         for chunk in chunks:
@@ -240,7 +241,7 @@ def stream_rows(
 ) -> Generator[tuple[int, torch.Tensor]]:
     """Yield consecutive chunks, float32 on ``device``, each with the number of its first row.
 
-    A chunk stays valid until the next is requested. Close the generator: it joins the thread that reads ahead.
+    A chunk stays valid until the next is requested. Closing the generator joins the thread that reads ahead.
 
     Parameters
     ----------
@@ -248,8 +249,8 @@ def stream_rows(
     device : the computing device
     shape : N and width
     rows_per_read : rows per chunk
-    buffers : returns `num_ahead` `Device.host_buffer`, each with room for a chunk; called only if the host reads rows
-        for another device
+    buffers : returns `num_ahead` results of `Device.host_buffer`, each with room for a chunk; called only if the host
+        reads rows for another device
     """
     num_rows, width = shape
     starts = range(0, num_rows, rows_per_read)

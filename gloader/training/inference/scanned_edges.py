@@ -38,10 +38,10 @@ _ROWS_PER_READ: Final = 1 << 14  # rows of edge features read together
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PieceLimits:
-    """The most edges and rows that are propagated together."""
+    """The maximum numbers of edges and rows that are propagated together."""
 
     max_edges: int  # a lone node with more edges is split into several pieces
-    max_rows: int
+    max_rows: int  # maximum number of target nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +95,8 @@ def cut_rows(counts: IdArray, *, max_edges: int, max_rows: int) -> tuple[RowRang
     Parameters
     ----------
     counts : (n,) each row's in-edges
-    max_edges : most edges of a range with several rows
-    max_rows : most rows of a range
+    max_edges : maximum of edges of a range with several rows
+    max_rows : maximum of rows of a range
     """
     ends = np.cumsum(counts)
     ranges = []
@@ -130,9 +130,9 @@ class Span:
         return bool((np.diff(self.nodes) == 1).all())
 
     def positions(self, first: int, stop: int) -> IdArray:
-        """Return the positions of the span's edges with the numbers ``first`` to ``stop``, (stop - first,).
+        """Return the graph positions of the span's edges with the numbers ``first`` to ``stop``, (stop - first,).
 
-        The span's edges are numbered from 0, node after node.
+        The numbers count the span's edges from 0, node after node.
         """
         ends = np.cumsum(self.counts)
         nodes = slice(
@@ -145,7 +145,7 @@ class Span:
         return positions
 
     def pieces(self, max_edges: int) -> Iterator[Span]:
-        """Yield the span itself, or cut a lone node's edges by ``max_edges``. Yields nothing without edges."""
+        """Yield the span itself, or a lone node's edges in parts of ``max_edges``. Yields nothing without edges."""
         if len(self.nodes) > 1:
             if self.num_edges:
                 yield self
