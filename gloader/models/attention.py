@@ -217,7 +217,7 @@ def reduce_edges(values: torch.Tensor, edges: Adjacency, *, by: str) -> torch.Te
 class RunningSoftmax:
     """A softmax-weighted mean of rows whose edges arrive in pieces. Computes no gradients.
 
-    It keeps three values for each destination and head: the largest score so far, the sum of exp(score - largest), and
+    Three values are kept per destination and head: the largest score so far, the sum of exp(score - largest), and
     the sum of the rows with these weights. A piece with a larger score scales down both sums.
 
     Parameters
@@ -294,7 +294,7 @@ class _Attention(torch.autograd.Function):
     ) -> torch.Tensor:
         stay_eager()
         num_dst, num_edges, heads = edges.num_dst, edges.num_edges, scores.shape[1]
-        # The loops follow all edges, so that one operation handles both. Their terms are added by slices.
+        # The loops follow all edges: one operation gives all scores. Sums per destination add the loops by slices.
         dst, src = edges.pairs_and_loops if has_loops else edges.pairs
         slopes = edge_scores(scores[..., 0], scores[..., 1], (src, dst), edge_terms)
         # The maximum is subtracted so that no exponential overflows. The shift and its gradient cancel in the softmax.

@@ -50,7 +50,7 @@ def gather_cost(device_type: str) -> int:
 class Conv(Protocol):
     """A convolution along one relation, between nodes of one type or two types.
 
-    It computes a batch's block in one call, or all in-edges of any nodes in two steps. The steps are for graphs whose
+    A call computes a batch's block. Two steps compute all in-edges of any nodes. The steps are for graphs whose
     features exceed memory: `project` is dense and streams over the sources in node order. `propagate` then needs only
     the projected table. Both take a range of columns, so that the table can be as narrow as memory requires. These are
     output columns; for a convolution with a head (layers that each summed row passes afterwards), they are columns of

@@ -93,7 +93,7 @@ class Work:
     stage, batch, batches, is_counted : see `Instruments.working`
     """
 
-    # This is a class, because a context manager from a generator would cost as much as the measurement. It has no
+    # `Work` is a class, because a context manager from a generator would cost as much as the measurement. It has no
     # finalizer: each batch drops one object, and Python swallows a Ctrl-C that arrives inside a finalizer.
 
     __slots__ = (

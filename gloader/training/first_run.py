@@ -140,7 +140,7 @@ class Rehearsal:
             self._exchange(dataset)
 
     def _keywords(self, **changes: str) -> dict[str, Any]:
-        """Return the loader's keywords with ``changes``. "auto" reads rows directly: the part "rows" sweeps."""
+        """Return the loader's keywords. The I/O strategy "auto" becomes "direct": the part "rows" covers the sweeps."""
         from gloader.config import loader_defaults
 
         given = (self.loader or {}) | changes

@@ -296,7 +296,7 @@ class LinkJudge:
     """Evaluates a table's edges against negatives.
 
     Negatives are given for each edge, or given for all edges, or drawn. A drawn negative pairs an edge's source with
-    one random destination. It is hashed from the row number, so that every run draws the same.
+    one random destination, a hash of the row number: every run draws the same destinations.
 
     Parameters
     ----------

@@ -126,8 +126,8 @@ def embed(  # noqa: PLR0913 - what is computed, from what, and within which boun
     Raises
     ------
     ConfigError
-        There is no such type, the layer has no output for it that leads to the classes, or the ends of links have two
-        types and ``node_type`` is None.
+        There is no such type or layer, the layer computes no rows of this type because they would not reach the output,
+        or the ends of links have two types and ``node_type`` is None.
     CheckpointError, BudgetError
         See `predict`.
     """

@@ -143,9 +143,9 @@ def _threads(number: int | None) -> Iterator[None]:
 def eager_release() -> Iterator[None]:
     """Return every larger block to the system as soon as it is freed, inside the block.
 
-    This is for code with large blocks of many sizes and long use, between which the heap would keep holes. A training
-    step makes the same blocks again and again, and is up to half slower this way. The setting affects the whole
-    process: memory freed by other threads is returned at once too.
+    The setting is for code that holds large blocks of many sizes for long: the heap would keep holes between them. A
+    training step makes the same blocks again and again, and would be up to half slower with the setting. It affects the
+    whole process: memory freed by other threads is returned at once too.
     """
     _set(_EAGER)
     try:

@@ -146,7 +146,7 @@ def _num_inputs(spec: AnyModelSpec, batch: AnyBatch) -> int:
     """Return the input count for the network's first layer and the pair decoder."""
     if isinstance(spec, LinkSpec):
         num_pairs = 0 if batch.links is None else len(batch.links.pairs)
-        # Each pair has its own copies of both ends. With many drawn pairs these are most of the step.
+        # Each pair has its own copies of both ends. With many drawn pairs, the copies are most of the step's memory.
         return _num_inputs(spec.encoder, batch) + 2 * spec.encoder.out_dim * num_pairs
     schema = spec.schema
     num_edges = sum(block.num_edges for block in batch.all_blocks)

@@ -55,7 +55,7 @@ class RunFiles:
     # The folder for config.yaml, metrics.jsonl, result.json and the checkpoint. None means no files.
     out: Path | None = None
     resume: bool = False  # continue from the checkpoints in ``out``, if any
-    # Replace a run in ``out``. Without this or ``resume``, such a run is an error.
+    # Replace a run in ``out``. Without ``overwrite`` or ``resume``, a run in ``out`` is an error.
     overwrite: bool = False
     # All ranks see ``out``. Otherwise each rank has its own folder, with the same initial content.
     is_shared: bool = True
@@ -224,7 +224,7 @@ class _TrainingRun:
             # The folder is begun this late so that a refused run leaves the older run unchanged.
             if self.begin is not None:
                 self.group.run_on_first(self.begin)
-            # This runs on every rank, even without a reporter, because it is a collective.
+            # Every rank takes part, even without a reporter, because `gather` is a collective.
             explanations = self.group.gather(loader.explain())
             self.reporter.on_start(
                 RunStart(

@@ -41,8 +41,8 @@ class Adam:
     """The updates of ``torch.optim.Adam`` or ``torch.optim.AdamW``, bit for bit. Fused on a GPU.
 
     torch's optimiser classes import its compiler at the first call, which takes 70 MB of every run's memory and 0.8 s.
-    The functions below them do not. The sparse gradient of learned rows is applied as in ``torch.optim.SparseAdam``:
-    rows outside it keep their values and moments, without decay.
+    The functions that these classes call do not. The sparse gradient of learned rows is applied as in
+    ``torch.optim.SparseAdam``: rows outside the gradient keep their values and moments, without decay.
 
     Parameters
     ----------

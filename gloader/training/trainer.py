@@ -160,7 +160,7 @@ class Trainer:
                 self._best_weights = self._weights()
             if self._folder is not None and self._group.is_first:
                 self._folder.append_metrics(record.to_json())
-            # This follows the line of metrics: a run killed in between repeats the epoch and rewrites the line.
+            # The checkpoint follows the line of metrics: a run killed between them repeats the epoch and its line.
             self._save()
             self._reporter.on_epoch(record)
         return self._test()

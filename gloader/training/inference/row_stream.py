@@ -38,7 +38,7 @@ _AHEAD_ON_CPU: Final = 2
 
 
 def num_ahead(device: Device) -> int:
-    """Return the most items in progress in `send_ahead`, which needs as many buffers."""
+    """Return the maximum number of items in progress in `send_ahead`, which needs as many buffers."""
     return AHEAD if device.is_asynchronous else _AHEAD_ON_CPU
 
 
