@@ -1,4 +1,4 @@
-"""A recorded run's analysis, for `gloader analyze`: an epoch's path, its stalls, and the changes that would help.
+"""A recorded run's analysis, for `gloader analyze`: an epoch's parts, its stalls, and the changes that would help.
 
 `analyse` finds them by replays. `verify_stalls` checks the replayed stalls by real training, with the differential runs
 of DS-Analyzer and Stash (J. Mohan et al., "Analyzing and Mitigating Data Stalls in DNN Training", VLDB 2021): an epoch
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from gloader.types import AnyReadyBatch, Delivered, DeviceBlock
 
 
-MOST_BATCHES: Final = 200  # most batches in a measurement, at most one epoch
+MOST_BATCHES: Final = 200  # largest number of batches in a measurement, which is never longer than one epoch
 REPEATS: Final = 3  # measurements per figure, after one that does not count
 # The run on batches in memory repeats a few batches, because their sizes differ: at most this number, within this
 # memory.
@@ -89,7 +89,7 @@ def verify_stalls(run: Path, header: RunHeader) -> dict[str, float]:
             f"to verify, the run is trained again, and {run} is a trace alone; give the folder of the run"
         )
     settings = read_train_settings(run)
-    # If each rank has its own loader, the recording is one rank's.
+    # If each rank has its own loader, the recording is one rank's, and only the global batch size tells of the others.
     parts = header.state["global_batch_size"] // settings.loader.sampling.batch_size
     ranks = max(header.shape.num_ranks, parts)
     if ranks > 1:
@@ -102,7 +102,7 @@ def verify_stalls(run: Path, header: RunHeader) -> dict[str, float]:
 
 
 class _StallRuns:
-    """The three runs, with one network."""
+    """The three runs of `verify_stalls`, with one network."""
 
     def __init__(
         self, dataset: Dataset, settings: TrainSettings, header: RunHeader, device: torch.device
@@ -226,7 +226,7 @@ _DEFAULT_CHANGES: Final = (
     "disk=2x",
     "dtype=float16",
 )
-# Most batches that determine the miss curve, misses against cache size: two of the largest superbatches.
+# Largest number of batches for the miss curve, misses against cache size: two of the largest superbatches.
 _CURVE_BATCHES: Final = 512
 _NUM_POINTS: Final = 24  # points of the curve, besides the first and the present size
 # Beyond the curve's knee, another byte of cache saves less than this share of a first byte's savings.

@@ -213,6 +213,7 @@ def tune(predictor: Predictor) -> Tuned:
     def needs(prediction: Prediction) -> dict[str, float]:
         # The floor is for the most threads that will be tried, because threads are a knob.
         shape = replace(prediction.shape, sampler_threads=max(prediction.shape.sampler_threads, most_threads))
+        # The needs get the same correction as the predicted seconds.
         took = fmean(prediction.replayed.epoch_s[epoch] for epoch in counted)
         scale = prediction.replayed_s / took if took else 1.0
         found = needs_of(prediction.work, prediction.machine, shape, epochs=counted)

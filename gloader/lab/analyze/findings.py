@@ -36,8 +36,8 @@ class WhatIf:
     replayed_s: float  # seconds per epoch
     gain: float  # the saved share of the replayed epoch; below 0 if it takes longer
     bound_by: str  # the largest part of the epoch, named as in `gloader.replay.stalls`
-    memory_bytes: int | None  # memory that its loader plans; None if its batches cannot be sampled again
-    spill_bytes: int | None  # disk for its packs; None in the same case
+    memory_bytes: int | None  # the changed loader's planned memory; None if no batch can be sampled again
+    spill_bytes: int | None  # disk for the packs; None in the same case
     settings: dict[str, Any]  # keywords of `gloader.Loader` that make the change
     note: str  # a further remark for the user
 
@@ -87,7 +87,8 @@ class Findings:
     what_if: tuple[WhatIf, ...] = ()  # the fastest first
     curve: tuple[CurvePoint, ...] = ()  # misses against cache size
     knee_bytes: int | None = None  # a cache size beyond which a byte saves little
-    verified: dict[str, float] = field(default_factory=dict)  # see `gloader.lab.analyze.analysis`
+    # Seconds that `gloader.lab.analyze.analysis.verify_stalls` has measured; empty without them.
+    verified: dict[str, float] = field(default_factory=dict)
 
     @property
     def is_trusted(self) -> bool:

@@ -200,7 +200,7 @@ PLAIN_SSD: Final = IoRates(
 _BOUNCE_BYTES: Final = 8 << 20  # assumed bytes for the read buffers of a feature store
 _EDGE_BOUNCE_BYTES: Final = 2 << 20  # assumed bytes for the read buffers of edges that are read page by page
 _CHECKSUM_BYTES: Final = 8  # bytes per page checksum
-_KEPT_SHARE: Final = 1 / 2  # share of the memory for edges on the SSD that keeps their pages
+_KEPT_SHARE: Final = 1 / 2  # of the memory for edges on the SSD: the share that holds pages
 _FETCHED_EDGE_BYTES: Final = 24  # bytes per edge of a hop that a sampler fetches from the SSD
 _SPILL_MULTIPLE: Final = 4  # assumed disk for packs and passes, as a multiple of the data
 _EDGES_PER_S: Final = 5e7  # assumed sampled edges per second and core
@@ -255,7 +255,7 @@ class FitQuestion:
     rates : the SSD's rates
     """
 
-    most_shown: Final = 10**12  # the largest budget of `ladder`
+    most_shown: Final = 10**12  # bytes: larger budgets are not tried
 
     def __init__(
         self, graph: SizedGraph, settings: LoaderSettings, model: ModelConfig, *, rates: IoRates = PLAIN_SSD
@@ -342,8 +342,8 @@ class FitQuestion:
     def _load(self, budget: RunBudget) -> Fit:
         """Return the loader's fit within its part of ``budget``.
 
-        The edges get as much memory as the budget has. If the rest does not fit then, they get less, and the plan is
-        made again. `less_room` raises the BudgetError if they cannot get less.
+        At first, the edges may take all of the memory. If the other parts do not fit then, the edges get less, and the
+        plan is made again. `less_room` raises the BudgetError if they cannot get less.
         """
         room_bytes = budget.loader_bytes
         while True:
@@ -374,7 +374,8 @@ class FitQuestion:
         )
         demand = self._demand(home)
         if sweeps is not None:
-            # A thread holds copies of a batch's pass output while it makes the batch: the output and its lookup table.
+            # While a thread makes a batch, it holds the passes' output for the batch and a lookup table over it. Both
+            # take about three times the output's bytes.
             work = replace(
                 demand.work, edges_s=sweeps.pass_seconds(self._rates), edge_bytes=sweeps.read_bytes
             )

@@ -120,7 +120,7 @@ def lane_order(lane: str) -> tuple[int, str]:
 
 
 def middle_batches(recording: Recording) -> tuple[int, tuple[int, ...]]:
-    """Return a counted epoch, and the indices of up to three batches in its middle. Pure.
+    """Return an epoch that counts for the run's mean, and the indices of up to three batches in its middle. Pure.
 
     Raises
     ------

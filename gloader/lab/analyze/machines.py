@@ -222,7 +222,7 @@ def _word(value: object, name: str, where: str) -> str | None:
 
 
 _RESULT: Final = "result.json"
-# Evaluations may take one part in so many of a run's memory; see `gloader.training.run_budget.share_budget`.
+# Evaluations may take a run's memory divided by this number; see `gloader.training.run_budget.share_budget`.
 _EVALUATIONS: Final = 4
 _NUM_BUDGETS: Final = 6  # memory budgets to try on a machine
 _BUDGET_SHARE: Final = (
@@ -379,7 +379,10 @@ def _offer(
     memory: RunMemory,
     dataset_bytes: int,
 ) -> MachineOffer:
-    """Return the offer for ``machine``. Raises BudgetError if its disk is too small."""
+    """Return the offer for ``machine``. Raises BudgetError if its disk is too small.
+
+    Without ``budget_bytes``, the run keeps its recorded budget.
+    """
     loader_bytes = None if budget_bytes is None else memory.of_loader(budget_bytes)
     prediction = predictor.predict(machine.changes(predictor.recording.header, loader_bytes=loader_bytes))
     ssd_bytes = dataset_bytes + predictor.spill_bytes(prediction)
@@ -398,7 +401,7 @@ def _offer(
 
 
 def _least_budget(predictor: Predictor, memory: RunMemory, most_bytes: int) -> int | None:
-    """Return the approximate least memory for the run, or more than ``most_bytes`` if that is too little.
+    """Return the approximate least memory for the run, or ``most_bytes`` + 1 if ``most_bytes`` are too little.
 
     The search halves the interval of budgets on a logarithmic scale. Returns None if only the recorded budget can be
     predicted.

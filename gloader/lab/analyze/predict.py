@@ -50,14 +50,14 @@ class Prediction:
     machine: Machine
     shape: PipelineShape
     plan: MemoryPlan | None = None  # the new memory plan, if there is one
-    pack_bytes: int = 0  # most disk for packs, if there is a new memory plan
+    pack_bytes: int = 0  # largest disk usage of packs, if there is a new memory plan
     # Keywords of `gloader.Loader` for the changes.
     settings: dict[str, Any] = field(default_factory=dict)
     note: str = ""  # further remarks for the user
 
 
 def open_run(run: Path) -> Predictor:
-    """Return the recorded run in a folder or a trace.
+    """Return the predictor of the recorded run in a folder or a trace.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ class Predictor:
         return plan.total_bytes
 
     def spill_bytes(self, prediction: Prediction) -> int:
-        """Return the most disk bytes that a prediction's packs take."""
+        """Return the largest number of disk bytes that a prediction's packs take."""
         return prediction.pack_bytes if prediction.plan else _pack_bytes(self._base_plan)
 
     @cached_property
@@ -185,7 +185,7 @@ class Predictor:
 
     @cached_property
     def _has_exchanged(self) -> bool:
-        """True if machines exchanged rows. Otherwise a network changes nothing."""
+        """True if machines exchanged rows. Otherwise another network changes nothing."""
         return any("exchanged" in str(event.notes.get("strategy", "")) for event in self.recording.events)
 
     @cached_property
@@ -212,7 +212,7 @@ class Predictor:
 
     @cached_property
     def _correction(self) -> float:
-        """Return the run's seconds over the prediction from counts and costs."""
+        """The factor that corrects predictions from counts and costs, measured on the unchanged run."""
         planned = self._base_plan
         work = self._fit.apply(self._work_of(planned, NO_CHANGES))
         modelled = self._replayed("", work, self._machine, self.recording.header.shape)

@@ -79,8 +79,8 @@ class _HeldLists:
         yield CscPiece(first=0, indptr=self.graph.indptr, indices=self.graph.indices)
 
 
-MOST_BATCHES: Final = 4000  # most batches sampled again: enough to show a change's effect
-_MEMORY_PARTS: Final = 4  # traces take at most one of so many parts of the free memory
+MOST_BATCHES: Final = 4000  # largest number of batches sampled again: enough to show a change's effect
+_MEMORY_PARTS: Final = 4  # traces may take the free memory divided by this number
 _PER_THREAD: Final = 16  # batches per thread between two checks of the memory
 
 
@@ -102,7 +102,7 @@ class SampledStream:
     ----------
     sampler : draws the neighbours; thread-safe
     stream : the batches' addresses and seeds
-    types : for each table, the number that `trace_entry` takes for it
+    types : each table's number for `trace_entry`
     """
 
     def __init__(self, sampler: AnySampler, stream: BatchStream, types: Sequence[int]) -> None:

@@ -209,7 +209,7 @@ def recorded_settings(header: RunHeader) -> LoaderSettings:
 
 
 def changed_keywords(settings: LoaderSettings, header: RunHeader, changes: Changes) -> dict[str, Any]:
-    """Return the keywords of `gloader.Loader` for ``changes``. Changes to rates and threads have none.
+    """Return the keywords of `gloader.Loader` for ``changes``. Changes to the machine and the stored rows have none.
 
     Parameters
     ----------

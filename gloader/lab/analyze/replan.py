@@ -68,7 +68,7 @@ class Replanned:
     """A changed run's plan, for the batches that were sampled again."""
 
     plan: MemoryPlan
-    shape: PipelineShape  # the planned shape, with its buffers and the features' home
+    shape: PipelineShape  # the planned shape, with its buffers and the place of the features
     tables: tuple[RecordedTable, ...]
     batches: tuple[BatchId, ...]  # batches in stream order, with all ranks interleaved
     superbatches: tuple[SuperbatchCounts, ...]  # counts for these batches; empty if features are in memory
@@ -256,7 +256,7 @@ class Replanner:
         )
 
     def _pack_bytes(self, plan: MemoryPlan) -> int:
-        """Return the disk bytes for packs: those that edge passes leave. 0 without packs."""
+        """Return the disk bytes for packs: the spill disk less the part for edge passes. 0 without packs."""
         if not plan.pack_buffer_bytes:
             return 0
         swept = 0 if plan.sweeps is None else plan.sweeps.spill_bytes
@@ -293,8 +293,8 @@ class Replanner:
     def _probe_s(self, load: RecordedLoad) -> float:
         """Return the seconds to sample a batch that the plan uses.
 
-        If the run's seconds were given, they are scaled by the ratio of the seconds measured here, with these settings
-        and with the run's settings.
+        If the run's seconds were given, they are multiplied by a ratio of seconds measured here: with these settings
+        over with the run's settings.
         """
         probe_s, base_probe_s = load.measured.work.probe_s, self._loads.base.measured.work.probe_s
         if self._sample_s is None:

@@ -61,7 +61,7 @@ _SUM_BYTES: Final = 8  # bytes per page checksum
 class Alteration:
     """Changes to a run's rows, and recorded facts about them. The default changes nothing."""
 
-    recorded: tuple[RecordedTable, ...] = ()  # recorded tables; missing values come from the present profile
+    recorded: tuple[RecordedTable, ...] = ()  # recorded tables; missing values come from this disk's profile
     dtype: str | None = None  # node rows' stored dtype; None means the present dtype
     new_ids: IdArray | None = None  # (N,) the only table's new row numbers; None means unchanged
     rates: IoRates | None = None  # another disk's rates; None means the recorded disk
@@ -201,7 +201,7 @@ def superbatch_jobs(
     stream : the batches' addresses
     size : largest S
     num_tables : number of tables
-    unit : divides every superbatch size
+    unit : every superbatch size is a multiple of it
     """
     # The window has room for all plans: nothing is executed here, so no plan has to wait.
     window = SuperbatchWindow(len(entries) + 1)
@@ -240,7 +240,7 @@ class SuperbatchCounter:
         superbatch = job.superbatch
         counts = np.zeros((superbatch.num_batches, len(BatchCounts._fields)), np.int64)
         sweeps = _Sweeps()
-        most, strategy = -1, "direct"
+        most, strategy = -1, "direct"  # the strategy of the table that reads the most bytes
         for table, trace, lookahead in zip(self._tables, superbatch.traces, job.lookaheads, strict=True):
             plan = table.planner.plan(trace, lookahead)
             misses = MissLists(plan)

@@ -49,19 +49,19 @@ class RunExtent:
     """A short run's size, in epochs and batches."""
 
     num_epochs: int
-    num_batches: int  # most batches per epoch
+    num_batches: int  # largest number of batches per epoch
     pause_s: float = 0.0  # pause between two epochs, for an evaluation; the loader continues in it
 
     @classmethod
     def of_about(cls, num_batches: int, *, epoch_batches: int) -> RunExtent:
-        """Return an extent with about ``num_batches``: part of an epoch, or several epochs after a first one. Pure."""
+        """Return an extent with about ``num_batches``: part of an epoch, or an uncounted epoch and some more. Pure."""
         if epoch_batches >= num_batches:
             return cls(num_epochs=1, num_batches=num_batches)
         return cls(num_epochs=1 + -(-num_batches // epoch_batches), num_batches=epoch_batches)
 
     @classmethod
     def of_recording(cls, measured: Measured, work: RunWork) -> RunExtent:
-        """Return the extent that measures the same as a recording: a counted epoch after a first one. Pure."""
+        """Return the extent that measures the same as a recording: one counted epoch, usually the second. Pure."""
         first = measured.counted[0]
         pauses = [
             batch.pause_s for batch in work.batches if batch.epoch in measured.counted and not batch.index
@@ -191,9 +191,9 @@ def _train_epoch(
     return num_taken, time.perf_counter() - began
 
 
-# Ratio beyond which a measurement contradicts its prediction.
+# Largest relative error of a prediction. A measurement with a larger error contradicts it.
 CONTRADICTS: Final = 0.10
-# Found settings that may turn out not to fit in memory. After so many, the initial settings are kept.
+# Largest number of found settings to measure. If none of them fits in memory, the initial settings are kept.
 _MOST_MISFITS: Final = 3
 
 
@@ -303,7 +303,7 @@ def measure_best(
     dataset : the training data
     settings : the initial settings, with their memory budget
     device, extent : see `run_short`
-    rounds : measurements for each settings
+    rounds : number of measurements with the best settings, and with the initial ones
     says : receives each measurement's name
 
     Raises
