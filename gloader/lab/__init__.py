@@ -1,4 +1,4 @@
 """Tools for studying runs: analysis, what-ifs, reports, policies' miss curves, benchmarks.
 
-No other room below imports the lab.
+The lab imports the rooms below it. None of them imports the lab.
 """

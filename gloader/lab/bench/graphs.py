@@ -1,7 +1,7 @@
 """Synthetic topologies with realistic skew, made in memory. Equal arguments make equal graphs.
 
-Two passes over the same addressed random numbers make the CSC: the first counts each node's in-edges, the second draws
-the edges again and writes them. So no list of edges is kept.
+Two passes over the same random numbers, which are hashes of their addresses, make the CSC: the first counts each node's
+in-edges, the second draws the edges again and writes them. So no list of edges is kept.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def bench_inspector(
     cache_share : the cache's slots, as a share of the nodes
     repeats : number of repeats; the median counts
     threads : number of sampling threads, and number of copying threads
-    policies : also evaluate every policy at ``cache_share`` of the rows
+    policies : whether to evaluate also every policy, with a cache of ``cache_share`` of the rows
 
     Returns
     -------

@@ -51,7 +51,7 @@ def bench_sampler(
     threads : number of sampling threads, for gloader and DGL
     batches : batches per repeat
     repeats : measured repeats; the results are their medians
-    with_dgl : also run DGL's sampler, if dgl is installed
+    with_dgl : whether to run also DGL's sampler, if dgl is installed
 
     Returns
     -------
@@ -97,7 +97,7 @@ def _seed_batches(topology: CscGraph, batch_size: int, batches: int, seed: int) 
 
 
 def _gloader(topology: CscGraph, fanouts: Sequence[int], seed: int, threads: int) -> Run:
-    """Return a contender: gloader's sampler in so many threads."""
+    """Return a contender: gloader's sampler in ``threads`` threads."""
     sampler = NeighborSampler(topology, fanouts, seed=seed)
 
     def edges_of(item: tuple[int, IdArray]) -> int:
@@ -142,7 +142,7 @@ def _dgl(topology: CscGraph, fanouts: Sequence[int], threads: int) -> dict[str, 
 
 
 def _dgl_run(sampler: Any, graph: Any, ids: Any, threads: int) -> Run:
-    """Return a contender: one of DGL's samplers with so many OpenMP threads."""
+    """Return a contender: one of DGL's samplers with ``threads`` OpenMP threads."""
     import torch
 
     def run(batches: Sequence[IdArray]) -> int:

@@ -168,7 +168,7 @@ class Inspection:
         return [misses / max(self.num_accesses, 1) for misses in self.misses[policy]]
 
     def epoch_bytes(self, policy: str) -> list[int]:
-        """Return the bytes that rows read in an epoch take at each size, extrapolated from the batches. Pure."""
+        """Return the bytes of the rows that an epoch reads at each size, extrapolated from the batches. Pure."""
         factor = self.row_bytes * self.epoch_batches / max(self.num_batches, 1)
         return [round(misses * factor) for misses in self.misses[policy]]
 
@@ -244,7 +244,7 @@ def inspect_trace(
             batch_size=order.batch_size,
             fanouts=sampler.fanouts,
         ),
-        "static, best": uses,
+        "static, best": uses,  # counted in the trace itself
     }
     for name, score in scores.items():
         curves[name] = static_curve(hottest_first(score), uses)
@@ -270,8 +270,8 @@ def inspect_trace(
 def superbatch_misses(trace: AccessTrace, slots: Sequence[int] | IdArray, superbatch: int) -> tuple[int, ...]:
     """Return the misses that a run's planner has, for each number of slots. Pure.
 
-    The planner plans one superbatch after another and sees the next one. The batches are sorted, as in a run. The order
-    decides between rows whose next use is outside of the look-ahead.
+    The planner plans one superbatch after another and sees the next one. The rows of a batch are sorted, as in a run:
+    their order decides between rows whose next use is outside of the look-ahead.
 
     Parameters
     ----------

@@ -6,7 +6,8 @@ Degrees and hashes determine the drawn edge positions before any edge is read, s
 
 - direct: a batch alone reads its pages, hop after hop.
 - sweeps: S_t batches form a topology superbatch. One pass over the file serves hop 2 of superbatch k, hop 1 of k + 1
-  and hop 0 of k + 2. A pass reads the whole file ("full") or the needed pages ("merged").
+  and hop 0 of k + 2. A pass has three ways to read: the whole file ("full"), the needed pages ("direct"), or these and
+  the short gaps between them ("merged").
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def mark_pages(
     ----------
     sampler : the loader's sampler, without weights
     order : the order of the loader's seeds, the training nodes
-    edge_bytes : bytes per source in the file
+    edge_bytes : bytes per edge in the file, which holds each edge's source
     batches : largest number of batches
     epoch : 0, 1, ...
     budget_bytes : half is for the marks, half for reads. None means no bound.
@@ -136,7 +137,7 @@ def _mark_together(
     *,
     per_page: int,
 ) -> int:
-    """Mark all hops for the batches from number ``first`` on, hop by hop, and return the most bytes held.
+    """Mark all hops for the batches from number ``first`` on, hop by hop, and return the peak of the held bytes.
 
     Each hop marks its pages. Every hop but the last then reads its drawn edges for all batches together, in file order,
     and extends the frontiers by them.
@@ -242,7 +243,7 @@ class PassReads:
 class ReadDemand:
     """A run's files, memory and disk."""
 
-    edge_bytes: int  # bytes per source in the file
+    edge_bytes: int  # bytes per edge in the file
     num_nodes: int
     num_edges: int
     home: TopologyChoice  # the place in which a loader keeps the edges

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gloader.lab.report.svg import Chart
 
 
-# Styles of the bars, and of the lines.
+# Styles of the bars and the lines. `NUM_STYLES` is the style in the grid's colour.
 _CHANGED, _FLOOR, _BASE, _MEASURED, _SAVED = 0, 4, 6, 7, NUM_STYLES
 # Styles in the lanes: for each shown batch, for work on a superbatch with one of these, and for other work.
 _BATCH_STYLES: Final = (0, 4, 2)
@@ -114,7 +114,7 @@ def draw_memory(findings: Findings, names: Sequence[str], name: str) -> Chart | 
                 names=[text for _, text in found],
             )
         )
-    front = sorted(best)
+    front = sorted(best)  # its line is a staircase: at a point's memory, the seconds drop to the point's own
     steps = [
         front[0],
         *(step for (_, before), (size, s) in pairwise(front) for step in ((size, before), (size, s))),
@@ -162,7 +162,7 @@ def memory_points(findings: Findings) -> list[tuple[int, float]]:
 
 
 def best_points(points: Sequence[tuple[int, float]]) -> set[tuple[int, float]]:
-    """Return the ``points`` that no other point beats in one value and matches in the other. Pure."""
+    """Return the ``points`` that no other point beats in one value without losing in the other. Pure."""
     return {points[number] for number in non_dominated(points)}
 
 

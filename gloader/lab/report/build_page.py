@@ -49,7 +49,7 @@ def read_training(folder: Path) -> Training:
     try:
         settings = read_settings(path)
         seed = settings.seed
-        if path.parent != folder and seed:
+        if path.parent != folder and seed:  # several runs share the settings: run k has this seed + k
             seed = str(int(seed) + int(folder.name.removeprefix(PART)))
         path = folder / METRICS
         lines = _lines(path)
@@ -81,7 +81,7 @@ def _run_name(folder: Path) -> str:
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    """Return the lines. The last line may be incomplete if the run was killed while it wrote."""
+    """Return each line's JSON object. The last line may be incomplete if the run was killed while it wrote."""
     whole, _, incomplete = path.read_text().rpartition("\n") if path.is_file() else ("", "", "")
     lines = [json.loads(line) for line in whole.splitlines()]
     try:
@@ -130,7 +130,7 @@ def _epoch(line: dict[str, Any], metric: str) -> Epoch:
 _TRACE, _INSPECTION, _COMPARISON = "trace.json", "inspect.json", "compare.json"
 _ANALYSIS = "analysis.json"
 _DATASET = "dataset.json"
-_MOST_NAMED = 8  # most run folders that an error names
+_MOST_NAMED = 8  # largest number of run folders that an error names
 _FILES = (_TRACE, _ANALYSIS, _INSPECTION, _COMPARISON)  # the files in a folder that have sections
 _ACCEPTED = (
     "the folder of a `gloader train` run, `inspect.json` of `gloader inspect --out`, "

@@ -106,7 +106,7 @@ def draw_topology(reads: TopologyReads, name: str) -> Chart | None:
 
 
 def byte_unit(num_bytes: float) -> tuple[float, str]:
-    """Return the unit for a readable axis up to ``num_bytes``. Pure."""
+    """Return the bytes and the name of the unit for a readable axis up to ``num_bytes``. Pure."""
     return next(
         ((factor, name) for factor, name in ((1e9, "GB"), (1e6, "MB")) if num_bytes >= factor), (1e3, "KB")
     )

@@ -91,7 +91,7 @@ dl {{ display: grid; grid-template-columns: max-content auto; gap: .1rem 1rem; f
 dt {{ color: var(--soft); }} dd {{ margin: 0; overflow-wrap: anywhere; }}
 @media (max-width: 30rem) {{ dl {{ grid-template-columns: auto; gap: 0; }} dd {{ margin: 0 0 .4rem; }} }}
 """.strip()
-_MOST_ROWS: Final = 12  # most rows of a foldable table that is open at first
+_MOST_ROWS: Final = 12  # a foldable table with more rows is closed at first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

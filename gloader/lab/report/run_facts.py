@@ -210,8 +210,8 @@ def grouped(runs: Sequence[Training]) -> list[RunGroup]:
     for place, run in enumerate(runs):
         known = {"metric": run.metric, **run.settings, **_surroundings(run)}
         key = frozenset(known.items())
-        # A second run with the same seed is a repetition, not another draw. A run without settings has no
-        # recorded seed.
+        # A second run with the same seed repeats the first, so it gets a group of its own. All runs without settings
+        # have the same unknown seed.
         seeds = {other.seed for other in members.get(key, [])}
         members.setdefault((key, place) if run.seed in seeds else key, []).append(run)
     return [
@@ -235,7 +235,7 @@ def differing_settings(groups: Sequence[RunGroup]) -> list[dict[str, str]]:
 
 
 def differences(groups: Sequence[RunGroup]) -> TextTable | None:
-    """Return a row for each setting, version and machine in which ``groups`` differ. None without differences.
+    """Return a table of the settings, versions and machines in which ``groups`` differ. None without differences.
 
     An unfinished run has no recorded machine and differs in none.
     """
@@ -286,7 +286,7 @@ _UNBROKEN: Final = "\u00a0"  # a space at which a cell does not break
 
 
 def overview(groups: Sequence[RunGroup]) -> TextTable:
-    """Return a row for each group: a single run's figures, or the seeds' means and standard deviations."""
+    """Return a table with a row for each group: a single run's figures, or the seeds' means and deviations."""
     settings = differing_settings(groups)
     rows = [
         (group.name, _description(group, differing), *_figures(group.runs))
@@ -296,7 +296,7 @@ def overview(groups: Sequence[RunGroup]) -> TextTable:
 
 
 def each_seed(groups: Sequence[RunGroup]) -> TextTable | None:
-    """Return a row for each run in the groups with several seeds. None without such groups."""
+    """Return a table with a row for each run in the groups with several seeds. None without such groups."""
     several = [group for group in groups if len(group.runs) > 1]
     rows = [
         (run.name, f"seed{_UNBROKEN}{run.seed}", *_figures([run])) for group in several for run in group.runs

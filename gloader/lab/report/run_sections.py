@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from gloader.lab.report.training import Epoch, Training
 
 
-_MOST_COLUMNS: Final = 40  # most columns in the chart of an epoch's parts; more epochs are averaged
-_MOST_PIECES: Final = 400  # most points in a run's memory line
+_MOST_COLUMNS: Final = 40  # largest number of columns in a chart of epochs; more epochs are averaged
+_MOST_PIECES: Final = 400  # largest number of points in a run's memory line
 _SHARED: Final = NUM_STYLES - 1  # the style of a budget that several runs share
 _BAND: Final = "Bands: one standard deviation over seeds."
 
@@ -82,7 +82,7 @@ def _of_metric(metric: str, groups: Sequence[RunGroup]) -> list[Chart | None]:
     trained = [
         series for group in measured for series in _lines(group, "train_acc", label="", is_dotted=True)
     ]
-    is_same = metric == "acc"  # the training accuracy is not comparable with metrics of link ranks
+    is_same = metric == "acc"  # otherwise the training accuracy is not comparable with the validation metric
     dotted = " Dotted: training." if is_same else ""
     valid = f"Validation {words} over epochs.{dotted}"
     return [

@@ -149,7 +149,7 @@ RULES: Final = "\n".join(
             f"svg.chart .s{number}{{stroke:var(--s{number})}}svg.chart .f{number}{{fill:var(--s{number})}}"
             for number in range(NUM_STYLES)
         ),
-        f"svg.chart .f{NUM_STYLES}{{fill:var(--grid)}}",  # for content around the point
+        f"svg.chart .f{NUM_STYLES}{{fill:var(--grid)}}",  # a style in the grid's colour, for the background
         "svg.chart .hollow{fill:var(--paper);stroke-width:2}",
     ]
 )
@@ -162,7 +162,7 @@ class Chart:
     name: str  # file name without ".svg"
     caption: str
     svg: str
-    is_wide: bool = False  # takes the page's width
+    is_wide: bool = False  # whether the chart takes the page's full width
 
     def as_file(self) -> bytes:
         """Return the chart as a separate file, on white paper."""
@@ -299,7 +299,7 @@ def draw_bars(
     levels: Sequence[Level] = (),
     written: Callable[[float], str] = format_exact_seconds,
 ) -> Chart | None:
-    """Return bars below each other, each with the same parts. None if they are empty.
+    """Return a chart with bars below each other, each with the same parts. None if there is nothing to draw.
 
     Parameters
     ----------
@@ -339,7 +339,7 @@ def draw_bars(
 def draw_columns(
     name: str, caption: str, parts: Sequence[tuple[str, int]], bars: Sequence[Bar], *, x_label: str
 ) -> Chart | None:
-    """Return columns side by side, the upright form of `draw_bars` with the same parameters."""
+    """Return a chart with columns side by side, the upright form of `draw_bars` with the same parameters."""
     shown = _shown(bars)
     if not shown:
         return None
@@ -403,7 +403,7 @@ class LaneSpan(NamedTuple):
     started_s: float  # seconds on the horizontal axis
     ended_s: float
     style: str  # the colour's class: "f0", or "f0 pale"
-    told: str = ""  # text under the pointer
+    told: str = ""  # tooltip, the text that appears under the pointer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -423,7 +423,7 @@ _LABEL: Final = 110  # width for the labels of lanes
 def draw_lanes(
     name: str, caption: str, groups: Sequence[Lanes], *, x_label: str, parts: Sequence[tuple[str, int]] = ()
 ) -> Chart | None:
-    """Return lanes with work over seconds, in groups below each other. None if there is nothing to draw.
+    """Return a chart of lanes with work over seconds, in groups below each other. None if there is nothing to draw.
 
     Parameters
     ----------
@@ -463,7 +463,7 @@ class Series:
     style: int
     points: Sequence[tuple[float, float]]
     spread: Sequence[float] = ()  # for each point: the band's extent above it and below it
-    names: Sequence[str] = ()  # names for points that no line joins
+    names: Sequence[str] = ()  # names of the points; points with names are drawn without a line
     is_dotted: bool = False
     has_marks: bool = True  # a mark shows its value under the pointer; a dotted line has no marks
 
@@ -479,7 +479,7 @@ def draw_lines(
     uprights: Sequence[Level] = (),
     written: Callable[[float], str] = "{:g}".format,
 ) -> Chart | None:
-    """Return lines over a common axis. None if no line has a point to draw.
+    """Return a chart with lines over a common axis. None if no line has a point to draw.
 
     Parameters
     ----------
@@ -518,7 +518,7 @@ def draw_lines(
 
 
 def _kept(series: Series, x: AxisKind, y: AxisKind) -> Series:
-    """Return a line's drawable points, reduced to at most `_MOST_POINTS` on a long line."""
+    """Return ``series`` with the points that can be drawn. A long line keeps about `_MOST_POINTS` of them."""
     spread = series.spread or [0.0] * len(series.points)
     names = series.names or [""] * len(series.points)
     kept = [

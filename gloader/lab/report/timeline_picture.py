@@ -1,6 +1,7 @@
 """A timeline's picture: the work in all stages, with a lane for each stage and thread. Pure.
 
-The timeline is the recording of `gloader train --trace`: a piece of work with stage, thread, batch and times per event.
+The timeline is the recording of `gloader train --trace`. Each event is a piece of work with its stage, thread, batch
+and times.
 """
 
 from __future__ import annotations

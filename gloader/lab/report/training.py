@@ -184,7 +184,7 @@ class Training:
     """A `gloader train` run, finished or not."""
 
     name: str
-    source: str
+    source: str  # the run's folder
     epochs: tuple[Epoch, ...]
     metric: str  # validation and test metric: acc, or for links hits@K, mrr, auc
     settings: Mapping[str, str]  # settings in config.yaml; empty without the file
