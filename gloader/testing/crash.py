@@ -269,9 +269,9 @@ def _surviving_entries(log: list[_Op], survival: Survival, random: Random) -> li
 
 
 def _durable_entries(log: list[_Op]) -> set[int]:
-    """Return the log's indices of changes made durable by an fsync of one of their folders, or by a later such change.
+    """Return the log's indices of the durable folder changes.
 
-    A later durable change counts if it concerns the same folder.
+    A change is durable if one of its folders is synced later, or is also changed by a later durable change.
     """
     durable: set[int] = set()
     synced: set[int] = set()

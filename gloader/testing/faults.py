@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from gloader.ssd_store.mirror.object_store import ObjectFacts, ObjectStore
 
 
-# Methods that do not count: a query of present bytes is no system call, and neither is a kill point.
+# Methods of `OsIO` that are not counted, because they are no system calls: queries for bytes that a mirror may have to
+# fetch, and kill points, at which a crash test kills the process.
 NO_CALLS: Collection[str] = frozenset(
     {"limit_memory", "portions", "source", "download_s", "refetch", "kill_point"}
 )
@@ -54,7 +55,7 @@ class FaultyOS(OsIO):
     error : errno of the failure
     repeat : number of consecutive calls that fail, from ``fail_at`` on
     calls : names of the counted methods; defaults to all
-    short : most bytes of a read or write; 0 means no limit
+    short : largest number of bytes that one read or write moves; 0 means no limit
     corrupt : a byte that reads return changed
     refuse_flags : flags with which ``open`` fails, as on some file systems; 0 refuses none
     refuse_error : errno for refused flags
@@ -230,7 +231,7 @@ class FaultyObjects:
         self.asked: list[Asked] = []  # the partial reads so far
         self.num_others = 0  # requests other than partial reads
         self.num_running = 0  # partial reads under way
-        self.most_running = 0  # most partial reads under way at the same time
+        self.most_running = 0  # largest number of partial reads under way at the same time
         self.go_on = threading.Event()  # ends hanging requests
 
     @property

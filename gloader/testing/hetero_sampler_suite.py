@@ -197,7 +197,7 @@ class HeteroSamplerSuite:
             ]
 
     def test_excluded_edges_of_any_relation_are_never_taken(self, graph: HeteroGraph) -> None:
-        """No hop has such edges. Fan-outs stay full, and other nodes draw the same. Or the sampler refuses."""
+        """No hop has excluded edges; fan-outs stay full; other nodes draw the same. Or the sampler refuses."""
         if not self.takes_batch_seeds:
             return
         sampler: Any = self.make_sampler(graph, seed=3)

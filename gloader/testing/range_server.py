@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 COUNTS_PATH: Final = "/-/counts"  # path of the request counts so far, as JSON
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
-_PIECE_BYTES = 1 << 20  # most bytes per read of an upload, and per write of flipped data
+_PIECE_BYTES = 1 << 20  # largest read of an upload, and largest write of data with flipped bits
 
 
 class RangeHandler(BaseHTTPRequestHandler):
@@ -184,7 +184,7 @@ class RangeHandler(BaseHTTPRequestHandler):
             self._hang_up("cut")
 
     def _send_bytes(self, fd: int, name: str, start: int, length: int) -> int:
-        """Send the bytes; return their number, which is smaller if the file shrank or the server closes."""
+        """Send ``length`` bytes from ``start``. Return their number: fewer if the file shrank or the server closes."""
         folder = self.server.served
         flips = {flip.offset: flip.mask for flip in folder.flips if flip.name == name}
         sent = 0

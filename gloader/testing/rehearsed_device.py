@@ -9,9 +9,9 @@ It never sleeps and has no randomness. Its terms are those of CUDA:
 
 A copy, upload or gather runs only when a host thread waits for a later mark. So a host buffer that is rewritten too
 early has its new content by then, and a stream that computes without waiting finds no rows yet. Released memory is
-overwritten as early as CUDA may overwrite it. Device memory follows the order of the stream that made it, unless
-another stream was recorded. Host memory is overwritten as soon as it is returned. `OverwritingRing` overwrites returned
-host buffers.
+overwritten as early as CUDA may overwrite it: device memory in the order of the stream that made it, and after the work
+of other streams that were recorded as its users; host memory as soon as it is returned. `OverwritingRing` overwrites
+returned host buffers.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Stream:
         self.now_s = 0.0  # the stream's time by the device's clock
 
     def run_until(self, mark: RehearsedMark) -> None:
-        """Work until ``mark`` is reached."""
+        """Run the earliest work until ``mark`` is reached."""
         while not mark.reached:
             self._run_next()
 
@@ -85,7 +85,7 @@ class Stream:
             self._run_next()
 
     def overwrite(self, block: MemoryBlock) -> None:
-        """Overwrite the memory, as its next user may, after the last pending wait and the last work that touches it."""
+        """Overwrite the block as its next user may: after the last pending wait and the last work that touches it."""
         position = 0
         for number, work in enumerate(self.work, start=1):
             if work.is_wait or block.address in work.touches:
@@ -187,8 +187,8 @@ class RehearsedPin:
 class RehearsedDevice:
     """A device that is late wherever CUDA may be late. Thread-safe.
 
-    A loop that computes with torch waits by itself, like a loop that prints its loss at every step. A loop that only
-    launches work uses `computing` with `launch`.
+    A training loop that computes with torch computes on the host, so each of its waits blocks, like a loop that prints
+    its loss at every step. A loop that only launches work, and runs ahead of it, uses `computing` with `launch`.
 
     Parameters
     ----------
@@ -210,11 +210,11 @@ class RehearsedDevice:
         self._blocks: dict[int, MemoryBlock] = {}  # by address
         # Returned blocks. The callback of a dropped lease puts them here. It may run in any thread at any point.
         self._returned: queue.SimpleQueue[MemoryBlock] = queue.SimpleQueue()
-        self._leases: dict[int, weakref.ref[NDArray[np.uint8]]] = {}  # by the block's address
+        self._leases: dict[int, weakref.ref[NDArray[np.uint8]]] = {}  # leases in use, by the block's address
         self._held: list[MemoryBlock] = []  # blocks of device memory that are not reused yet
         self._error: BaseException | None = None  # the first error, which every later wait raises again
-        self.most_blocks = 0  # most blocks held at the same time
-        self.most_bytes = 0  # most bytes held at the same time
+        self.most_blocks = 0  # largest number of blocks held at the same time
+        self.most_bytes = 0  # largest number of bytes held at the same time
         self.faults: list[str] = []  # illegal accesses, in CUDA's terms
 
     @property
@@ -257,7 +257,7 @@ class RehearsedDevice:
         return self._num_bytes - self._bytes_held()
 
     def most_bytes_of(self, step: Callable[[], object]) -> int:
-        """Run ``step`` and return the most bytes held at once."""
+        """Run ``step`` and return the largest number of bytes that it holds at once."""
         self.finish()
         before = self.most_bytes = self._bytes_held()
         step()
@@ -272,7 +272,7 @@ class RehearsedDevice:
 
     @contextmanager
     def sampling(self) -> Iterator[None]:
-        """Run this thread's kernels at once in the interpreter, which is not late."""
+        """Run this thread's kernels at once, on the host: sampling is not delayed."""
         with self._giving_to(None):
             yield
 
@@ -424,7 +424,7 @@ class RehearsedDevice:
     def _field_reader(self, value: Any, name: str, touches: set[int]) -> Callable[[], Any]:
         content = getattr(value, name)
         if isinstance(vars(type(value)).get(name), OnDemand):
-            # The requesting thread copied it into its own stream's memory, which its launched work keeps to the end.
+            # The thread that requested the tensor copied it into its own stream's memory. The work keeps this copy.
             return lambda: content
         return self._reader(content, touches)
 
@@ -435,7 +435,8 @@ class RehearsedDevice:
             return lambda: torch.empty(shape, dtype=dtype)
         block = self._block_of(tensor)
         if block is None:
-            # This is a table: torch owns its memory, which must still exist. Other memory in tests is the host's.
+            # torch owns this memory. On the sending stream it is a table, which must still exist when the work runs.
+            # Elsewhere it is the test's own.
             held = weakref.ref(tensor) if self._current() is self._sending else lambda: tensor
             return lambda: cast("torch.Tensor", held()) if held() is not None else self._fault(shape, dtype)
         touches.add(block.address)
@@ -515,7 +516,7 @@ class RehearsedDevice:
             others = block.streams - {block.stream}
             if not others:
                 self._reuse(block)
-            # The allocator records an event in each of these streams when the memory is returned.
+            # CUDA's allocator records an event in each of these streams when the memory is returned.
             for stream in others:
                 stream.work.append(StreamWork(partial(self._leave, block, stream), is_early=True))
                 stream.run_early()

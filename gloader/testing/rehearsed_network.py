@@ -42,7 +42,7 @@ class ThreadHosts:
         self.timeout_s = timeout_s
         self.changed = threading.Condition()
         self.notes: list[str | None] = [_THERE] * num_hosts  # by host
-        self.parted: set[int] = set()  # hosts with ended connections
+        self.parted: set[int] = set()  # hosts whose connections have ended
         # Messages by collective, sender and receiver.
         self.mail: dict[tuple[int, int, int], NDArray[np.uint8]] = {}
         self.hosts = tuple(ThreadHost(self, host) for host in range(num_hosts))

@@ -98,8 +98,8 @@ def check_resume(
     Parameters
     ----------
     open_loader : opens an equal loader each time, at its beginning, with ``2 * epochs`` epochs
-    epochs : states are saved before the steps of these epochs, and as many epochs are read after each; two cover a
-        border
+    epochs : number of epochs before whose steps states are saved; as many epochs are read after each state; two
+        cover the border between epochs
     digest : returns different values for different batches; `batch_digest` for the batches of gloader's loaders
     returns_to : steps to which one loader goes back and forth, with caches filled by other steps
 

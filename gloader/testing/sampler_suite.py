@@ -106,7 +106,7 @@ def require_full(graph: CscGraph, nodes: IdArray, found: Block, plain: Block, ex
 NUM_NODES = 600
 _NUM_BATCHES = 12
 _BATCH_SIZE = 50  # seeds per batch
-_SWITCH_S = 1e-5  # seconds: so often must threads switch to meet inside a call
+_SWITCH_S = 1e-5  # seconds between thread switches: short, so that threads meet inside a call
 
 
 def make_graph(*, num_nodes: int = NUM_NODES, max_degree: int = 80, seed: int = 0) -> CscGraph:
@@ -200,7 +200,7 @@ def list_positions(rule: UniformPickRule, frontier: Frontier, *, width: int = 64
 
 
 def _choose(rule: ListRule, graph: CscGraph, frontier: Frontier) -> NDArray[Any]:
-    """Return the choice for ``frontier`` from all edges, seen in small pieces."""
+    """Return the rule's choice for ``frontier``, which is offered all edges in pieces of 1000."""
     words: list[NDArray[Any]] = []
     draws = ListDraws(rule, [frontier], capacity=64)
     weights = np.zeros(0) if graph.edge_weight is None else graph.edge_weight
@@ -309,7 +309,7 @@ class SamplerSuite:
             assert (block.edge_ids < graph.indptr[destination + 1]).all()
 
     def test_weights_are_finite_and_positive(self, graph: CscGraph) -> None:
-        """A sampled edge stands for some graph edges: never for zero or NaN edges."""
+        """A sampled edge's weight, if any, is the number of graph edges for which it stands: above 0, never NaN."""
         batch = self.make_sampler(graph, seed=3).sample(BatchId(epoch=0, index=0), np.arange(60))
         for block in batch.blocks:
             if block.edge_weight is not None:
@@ -318,7 +318,7 @@ class SamplerSuite:
                 assert (np.isfinite(block.edge_weight) & (block.edge_weight > 0)).all()
 
     def test_seed_epoch_and_index_decide_the_batch(self, graph: CscGraph) -> None:
-        """Only the address decides: a new sampler draws the same batch, another address gives another batch."""
+        """The address (seed, epoch, index) decides: a new sampler draws the same, another address draws otherwise."""
         seeds = np.arange(80)
         first = BatchId(epoch=0, index=0)
         drawn = {
@@ -436,7 +436,7 @@ class SamplerSuite:
             require_same(batch_bytes(found), batch_bytes(expected), batch_id, "links change the draws")
 
     def test_excluded_edges_are_never_taken(self, graph: CscGraph) -> None:
-        """No hop has such edges. Fan-outs stay full, and other nodes draw the same. Or the sampler refuses."""
+        """No hop has excluded edges; fan-outs stay full; other nodes draw the same. Or the sampler refuses."""
         if not self.takes_batch_seeds:
             return
         sampler: Any = self.make_sampler(graph, seed=3)

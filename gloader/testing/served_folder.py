@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FaultKind = Literal["500", "503", "cut", "stall"]
 FAULT_KINDS: Final[tuple[FaultKind, ...]] = ("500", "503", "cut", "stall")
-_BURST_S = 0.01  # seconds: the unused time of the cap that a late thread may use afterwards
+_BURST_S = 0.01  # seconds: a thread that sends late may catch up at most this much unused time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +53,10 @@ NO_FAULTS: Final = Faults()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flip:
-    """A byte of an object, changed in every answer."""
+    """A byte of a served file, changed in every answer."""
 
-    name: str
-    offset: int  # position in the object
+    name: str  # path below the folder
+    offset: int  # position in the file
     mask: int = 1  # bits to flip
 
 
@@ -91,7 +91,7 @@ class RateCap:
 
 
 def flipped(data: bytearray, start: int, flips: Mapping[int, int]) -> bytearray:
-    """Return ``data``, which begins at an object's byte ``start``, with the bits of ``flips`` changed."""
+    """Return ``data``, which begins at a file's byte ``start``, with the bits of ``flips`` (mask by offset) changed."""
     for offset, mask in flips.items():
         if start <= offset < start + len(data):
             data[offset - start] ^= mask
@@ -120,7 +120,7 @@ class ServedCounts:
     bytes_sent: int
     bytes_received: int
     faults: int
-    gets_of: dict[str, int]  # number of reads by name
+    gets_of: dict[str, int]  # number of GET requests by name
 
     @classmethod
     def of(cls, log: list[Served]) -> Self:
@@ -185,7 +185,7 @@ class ServedFolder:
             self._log.clear()
 
     def replace_after(self, name: str, *, gets: int, by: Path) -> None:
-        """Replace ``name`` by the file ``by`` after ``gets`` further requests for ``name``."""
+        """Replace ``name`` by the file ``by`` after ``gets`` further GET requests for ``name``."""
         with self._lock:
             self._replacements[name] = (gets, by)
 

@@ -47,7 +47,7 @@ def make_features(num_rows: int, dim: int, dtype: str, *, seed: int = 0) -> NDAr
 
 
 def widen(array: NDArray[Any], dtype: str, scale: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-    """Return the required float32 rows for stored rows: numpy's own conversion. Pure.
+    """Return stored rows as float32, as numpy converts them. A source must return the same rows. Pure.
 
     Parameters
     ----------
@@ -232,7 +232,7 @@ def make_misses(*, seed: int = 0) -> list[IdArray]:
 class MissSourceSuite:
     """Checks for every `MissSource`. A test class inherits them and provides `open_source`."""
 
-    is_prepared = True  # False if the source reads any rows of a batch
+    is_prepared = True  # False if the source reads any rows, not only the rows that it was made from
 
     def open_source(
         self, store: FeatureStore, misses: Sequence[IdArray], tmp_path: Path
