@@ -31,11 +31,11 @@ FanoutsLike: TypeAlias = (
 
 @near_keywords
 def collective(fanouts: Sequence[int]) -> CollectiveFanouts:
-    """Return collective fan-outs: a node draws that many in-edges over all relations together. Pure.
+    """Return collective fan-outs: in each hop, a node draws its in-edges from all relations together. Pure.
 
     Parameters
     ----------
-    fanouts : one integer per hop, the hop next to the seeds first; -1 takes all
+    fanouts : in-edges per node, one integer per hop, the hop next to the seeds first; -1 takes all
 
     Raises
     ------

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from cyclopts import Token
 
 _PERCENT = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*%\s*$")
-# ``keyword=value`` in a sentence. Not matched: such a text in a list, or after "in Python", where the sentence already
-# names the flag. `_CALL` matches a text that ends inside a call, whose keywords stay as they are.
+# ``keyword=value`` in a sentence. Not matched: a keyword that follows a comma at once, as ``b`` in ``a=1,b=2``, and a
+# keyword after "in Python", where the sentence already names the flag. `_CALL` matches a text that ends inside a call,
+# such as "use Loader(", whose keywords stay as they are.
 _KEYWORD = re.compile(
     r"""(?<![\w.,:(=/-])(?<!in Python )(?P<name>[a-z_]+)=(?P<value>'[^']*'|"[^"]*"|[\w.:/+-]*[\w%]|)(?![\w=])"""
 )
@@ -92,7 +93,7 @@ def require_choice(name: str, value: object, allowed: tuple[object, ...]) -> Non
 
 def _text(tokens: Sequence[Token]) -> str:
     """Return cyclopts' tokens as one text."""
-    # A list in a recipe is one token per item. A flag is one token for all items.
+    # A list in a recipe, which is a YAML file of settings, is one token per item. A flag is one token for all items.
     return ",".join(token.value for token in tokens)
 
 
@@ -149,6 +150,7 @@ SWITCH: Final = Parameter(negative=())  # for flags without a negative form: --c
 # For flags that may be given several times. Other flags may be given once.
 REPEATED: Final = Parameter(negative=(), show_default=False, allow_repeating=True)
 
+# `Share` is a number in [0, 1). `SizeOrShare` is a size, or a percentage. `Price` is the text of an `ObjectPrice`.
 Count = Annotated[int, Parameter(validator=_require_count)]
 Share = Annotated[float, Parameter(validator=_require_share)]
 Duration = Annotated[float, Parameter(validator=_require_duration)]

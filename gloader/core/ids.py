@@ -81,7 +81,7 @@ def outside(ids: NDArray[Any], limit: int) -> NDArray[Any]:
     return ids[(ids < 0) | (ids >= limit)]
 
 
-MAX_PARTS: Final = 4096  # most parts of a division, far more than a run has machines
+MAX_PARTS: Final = 4096  # largest number of parts of a division, far more than a run has machines
 _PART = re.compile(r"(\d{1,9})/(\d{1,9})", re.ASCII)
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MACHINE_VARIABLE: Final = "GLOADER_MACHINE"
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")  # a random id that Linux draws at every start
-_MOST_CHARACTERS: Final = 64  # of a machine's name
+_MOST_CHARACTERS: Final = 64  # largest length of a machine's name
 # The name is also a folder name: no separator, and no leading dot.
 _NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{_MOST_CHARACTERS - 1}}}", re.ASCII)
 

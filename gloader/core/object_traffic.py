@@ -20,7 +20,7 @@ class ObjectPrice:
     """An object store's prices for requests and for received bytes, in any currency."""
 
     per_request: float = 0.0
-    per_byte: float = 0.0
+    per_byte: float = 0.0  # per received byte
 
     @classmethod
     def parse(cls, text: str) -> Self:

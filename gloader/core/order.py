@@ -52,7 +52,7 @@ def epoch_permutation(num_items: int, *, seed: int, epoch: int) -> IdArray:
     """
     key = np.uint64(_epoch_key(seed, epoch))
     words = hashed_words(num_items, seed=seed, epoch=epoch)
-    with np.errstate(over="ignore"):  # hashes wrap; only interpreted kernels check for it
+    with np.errstate(over="ignore"):  # hashes overflow on purpose, and only interpreted kernels would warn
         # The hash is a bijection, so no two positions tie, and each position can be computed from its hash. Sorting
         # only the hashes takes a fifth of the time of sorting positions by hash.
         words.sort()
@@ -250,10 +250,10 @@ class EpochOrder:
     seed_blocks: int = 1  # b; 1 permutes single seeds
     # (n,) int64 seconds, each seed's time. None samples edges of all times.
     times: IdArray | None = None
-    may_repeat: bool = False
+    may_repeat: bool = False  # whether ``seeds`` may contain a node more than once
     # An epoch's draws from the seeds. None takes each seed once.
     draws: Draws | None = None
-    # Positions in node id order, if b > 1.
+    # (n,) the positions of the seeds in ascending order of node id; None if b is 1.
     _by_id: IdArray | None = field(init=False, repr=False, compare=False, default=None)
     _held: HeldEpochs = field(
         init=False, repr=False, compare=False, default_factory=lambda: HeldEpochs(EPOCHS_HELD)
@@ -365,8 +365,8 @@ class EpochOrder:
         return ordered[first:last]
 
 
-# Most items whose permutation is computed by `epoch_permutation` and held, which takes half a MB. Short permutations
-# need this, because a Feistel network with halves of fewer than nine bits can produce only few orders.
+# Permutations of up to this many items are computed by `epoch_permutation` and held, in at most half a MB each. Short
+# permutations need this, because a Feistel network with halves of fewer than nine bits can produce only few orders.
 _MOST_HELD: Final = 1 << 16
 # Rounds of the Feistel network. Luby and Rackoff ("How to construct pseudorandom permutations from pseudorandom
 # functions", SIAM J. Comput. 1988) need four rounds. Two more cost nothing compared with reading a row.
@@ -550,7 +550,7 @@ class Draws:
             if self.weights is None:
                 return np.minimum((chances * num_items).astype(np.int64), num_items - 1)
             sums = np.cumsum(self.weights)
-            # A chance next to 1 may be rounded up to the full sum.
+            # The product of a chance just below 1 and the full sum may be rounded up to the full sum.
             last = int(np.flatnonzero(self.weights)[-1])
             return np.minimum(np.searchsorted(sums, chances * sums[-1], side="right"), last)
         if self.weights is None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # These signals end a run, and Python code may turn them into exceptions.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _AGAIN_S = 0.02  # seconds until a signal is sent again after a finalizer, which has then returned
-_ATTEMPTS = 8  # this many signals are not delayed any more: the user does not want to wait
+_ATTEMPTS = 8  # the eighth signal is not delayed any more: the user does not want to wait
 _last_acts: dict[Hashable, Callable[[], object]] = {}  # the work of `act_at_sigterm`, by key
 
 
@@ -274,11 +274,11 @@ class SignalSafeCondition:
 
 
 class Cancellation:
-    """An order to end long work, for which the work looks every few milliseconds. Thread-safe. It cannot be undone.
+    """An order to end long work. The work checks for the order every few milliseconds. Thread-safe. Cannot be undone.
 
     Parameters
     ----------
-    test : called at each look; a true result cancels too
+    test : called at each check; a true result cancels too
     """
 
     __slots__ = ("_is_set", "_test")
@@ -301,7 +301,7 @@ class Cancellation:
             raise ChannelClosedError(f"{work} was cancelled")
 
     def reporting(self, progress: Callable[[], object]) -> Cancellation:
-        """Return this cancellation for one piece of work. Each look also calls ``progress``."""
+        """Return this cancellation for one piece of work. Each check also calls ``progress``."""
 
         def test() -> bool:
             progress()
