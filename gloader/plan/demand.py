@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # Least bytes for small parts that are not counted singly: reads in flight, checksums under verification, allocator
 # slack.
 FIXED_BYTES: Final = 24 << 20
-# The same as a share of the budget, if that is more; measured as peak minus plan.
+# The same as a share of the budget, used if it is more; measured as the peak of memory minus the plan.
 _FIXED_SHARE: Final = 1 / 16
 
 # Bytes per access of one superbatch: two traces in a compact code, which wait or serve as look-ahead; two plans with 4
@@ -157,6 +157,6 @@ class Demand:
 
 
 def topology_share(budget_bytes: int) -> int:
-    """Return the most bytes that a topology takes in memory by default. A larger topology stays on the SSD. Pure."""
+    """Return the default limit of a topology's bytes in memory. A larger topology stays on the SSD. Pure."""
     # More than half of the budget for the topology would leave too little for the features.
     return budget_bytes // 2

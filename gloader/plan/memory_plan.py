@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from gloader.plan.sweep_plan import SweepPlan
 
 
-# Share of the memory for missing rows that all tables get evenly. The first batches also miss rows that a full cache
+# Share of the memory for missing rows that is divided evenly, because the first batches also miss rows that the cache
 # holds later. The share is smaller than a plan's margin over the predicted rows, so the predicted rows still fit.
 _EVEN_SHARE: Final = 1 / 16
 
@@ -146,15 +146,15 @@ def _concave_corners(x: NDArray[np.float64], y: NDArray[np.float64]) -> list[int
     return kept
 
 
-# Most feature buffers to try. With three buffers, one is filled, one waits, and the loop computes on one. More buffers
-# hide single slow batches. With fewer, the stages and the loop wait for each other. `Demand.fewest_buffers` is the
-# lower bound.
+# Largest number of feature buffers to try. With three buffers, one is filled, one waits, and the loop computes on one.
+# More buffers hide single slow batches. With fewer, the stages and the loop wait for each other.
+# `Demand.fewest_buffers` is the lower bound.
 _MOST_BUFFERS = 5
 
 # Superbatches whose sampled batches may be kept at the same time: one is sampled, one is planned and one is executed.
 _KEPT_SUPERBATCHES = 3
 
-# Shares of these sampled batches to keep in memory. A batch that is not kept is sampled again when it is built. If
+# Shares of these sampled batches that a candidate may keep. A batch that is not kept is sampled again when built. If
 # edges are swept, no batch is kept, because the spill disk holds the batch's edges.
 _KEPT_SHARES = (0.0, 1 / 16, 1 / 4, 1.0)
 _KEPT_OF_SWEPT = (0.0,)
@@ -205,7 +205,7 @@ class MemoryPlan:
     ring_bytes: int  # bytes of these feature buffers over all ranks
     cache_rows: tuple[int, ...]  # cached rows for each table
     superbatch: SuperbatchSize  # S with the reason
-    planned_accesses: tuple[int, ...]  # for each table: approximate accesses, with the look-ahead
+    planned_accesses: tuple[int, ...]  # for each table: approximate accesses of S batches and the look-ahead
     missed_bytes: tuple[int, ...]  # for each table: bytes of a superbatch's distinct missing rows
     keep_bytes: int  # sampled batches that are kept from planning to execution
     pack_buffer_bytes: int  # buffers for writing and reading all tables' packs; 0 without packs

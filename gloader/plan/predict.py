@@ -124,7 +124,7 @@ class StepSeconds:
     # Part of ``disk_s`` before the batch is gathered: its share in its superbatch's pass.
     ahead_s: float = 0.0
     misses: tuple[float, ...] = ()  # missing rows per batch, for each table
-    swept_bytes: float = 0.0  # bytes that its superbatch's pass reads and writes, per batch
+    swept_bytes: float = 0.0  # bytes that the superbatch's pass reads and writes, per batch
 
 
 def predict_step(work: StepWork, shares: StepShares, outlooks: Sequence[CacheOutlook] | None) -> StepSeconds:
@@ -199,7 +199,8 @@ def _step(work: StepWork, shares: StepShares, disk: _DiskWork, *, samplings: flo
     checks, own = (disk.checked_bytes + work.edge_bytes) / _CHECKED_BYTES_PER_S, disk.own_s
     sampling = (_SWEPT_SAMPLINGS if work.is_swept else samplings) * work.sample_s
     cores = (sampling + gather + checks) / work.cores + loop
-    # Reading, gathering and the loop need the same buffer in turn. With fewer buffers, more of them must alternate.
+    # Reading, gathering and the loop use a buffer in turn. With three buffers all three run at the same time; with
+    # fewer, some of them must wait for each other, so that their seconds add up.
     turns = {1: (own + gather + loop,), 2: (own + gather, loop)}.get(shares.num_buffers, (own, gather, loop))
     # One thread makes the passes. It picks, verifies and distributes while the disk reads.
     passes = (

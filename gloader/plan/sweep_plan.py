@@ -50,8 +50,8 @@ _PAGE_HELD_BYTES: Final = 8 + 1 / 8
 
 _READ_BACK: Final = 2  # each written edge is read twice: to find the next hop's nodes, and to build the batch
 
-# Completely sampled topology superbatches whose edges are still on the spill disk, with the one that the current pass
-# completes: at most 2 (S_t + S) batches, and S, the feature superbatch, is at most half of S_t.
+# Number of completely sampled topology superbatches whose edges are still on the spill disk, with the one that the
+# current pass completes. They have at most 2 (S_t + S) = 3 S_t batches: S, the feature superbatch, is at most S_t / 2.
 _SUPERBATCHES_ALIVE: Final = 3
 
 
@@ -64,7 +64,7 @@ class SweepDemand:
     hop_nodes: tuple[int, ...]  # (L,) nodes in the frontier of a large batch for hop 0, 1, ...
     # (L,) bytes of drawn edges that a pass writes for hop 0, 1, ... of a large batch.
     hop_bytes: tuple[int, ...]
-    touched_pages: int  # pages of the file that contain edges of one batch, at most
+    touched_pages: int  # largest number of pages of the file that contain edges of one batch
     num_batches: int | None = None  # batches in the run, if known
     kept_bytes: int = 0  # further buffer bytes per frontier in a pass, for samplers that choose from lists
     # Number of relations; a pass reads their files one after another, each with its own buffers.
@@ -220,7 +220,7 @@ def _above(count: int) -> int:
 
 
 def _below(room: int, each: int) -> int:
-    """Return the largest power of two, at least 2, so many times ``each`` bytes fit into ``room``. Pure."""
+    """Return the largest power of two n up to `LARGEST` with n * ``each`` <= ``room``, or 2 if none fits. Pure."""
     return max(1 << max(min(room // max(each, 1), LARGEST).bit_length() - 1, 0), SMALLEST)
 
 
@@ -247,7 +247,7 @@ def open_spill(
     Parameters
     ----------
     parent : folder for the spill folder. None means the default in `SpillFolder`.
-    budget_bytes : most bytes on the disk. 0 means no spill folder, None means a share of the free disk.
+    budget_bytes : limit for the bytes on the disk. 0 means no spill folder, None means a share of the free disk.
     data_bytes : bytes of features and swept edges, which bound the default budget
     num_loaders : loaders on this host, which share the free disk. An explicit ``budget_bytes`` is for each loader.
 

@@ -72,7 +72,7 @@ def least_enough(attempt: Callable[[int], object], *, first: int) -> int:
     """Return a budget slightly above the least at which ``attempt`` raises no BudgetError, or 0 if none is found.
 
     The search begins at ``first`` and rises by the missing bytes until an attempt succeeds. Then a bisection lowers the
-    result. It does not depend on the budget that was too small for the user.
+    result. The result does not depend on the budget that was too small for the user.
 
     Parameters
     ----------
