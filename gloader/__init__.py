@@ -41,7 +41,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "ray":  # a part of gloader, which imports Ray at its use
+    # `gloader.ray` is a module, not a name in a module. It imports the package Ray only when it is used.
+    if name == "ray":
         return import_module("gloader.ray")
     if name not in _HOMES:
         from gloader.core.near_names import missing_attribute

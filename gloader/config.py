@@ -6,7 +6,7 @@ other code reads them from here. A group is one of the dataclasses in `LoaderSet
 
 - The features lie in memory or on the SSD. The host cache is memory for rows of features on the SSD.
 - A superbatch is a number of batches that are sampled and planned together.
-- A pack is a file on the spill disk with the missing rows of a superbatch, in batch order.
+- The spill disk holds temporary files. A pack is such a file, with the missing rows of a superbatch in batch order.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ class ReadingSettings:
 class DeviceSettings:
     """The device that receives the batches, and its rows."""
 
-    # The flag --device differs: it sets the network's training device, may be "auto", and is each rank's own GPU.
+    # The flag --device is another setting: the device that trains the network. It may be "auto". Each rank has its GPU.
     device: Annotated[str, NOT_A_FLAG] = "cpu"
     """Device that receives the batches."""
     device_cache: SizeOrAuto = "auto"
@@ -280,7 +280,7 @@ class RankSettings:
 @Parameter(name="*", group=Group("Stages", sort_key=9))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageSettings:
-    """The work of the stages behind a loader."""
+    """The stages of a loader: the background threads that prepare the batches."""
 
     threads: Count | None = None
     """Sampling threads. Default: one for each core of this process."""
