@@ -44,7 +44,7 @@ def mapped_bytes(num_bytes: int, *, touch: bool = True, inherited: bool = True) 
     ----------
     num_bytes : least number of bytes; the result has at least one page
     touch : write to every page now, so that later uses do not wait for page faults
-    inherited : whether a forked child has its own copy. Without, these addresses are not mapped in the child
+    inherited : whether a forked child has its own copy. If False, these addresses are not mapped in the child
     """
     size = max(-(-num_bytes // _PAGE_BYTES), 1) * _PAGE_BYTES
     # The mapping is private: with mmap's default, a forked child would write into its parent's memory.

@@ -1,8 +1,8 @@
 """The decorator for every kernel: numba's, with a disk cache that also notices changes of the kernel's callees.
 
 A kernel is a function that numba compiles. With ``cache=True``, numba keeps its machine code on disk until the kernel's
-own file changes. That is not enough: after a change of a callee in another file, numba would run old machine code.
-After the move of a class that a kernel takes, numba fails while it reads its own index. The cache here uses a stamp, a
+own file changes. That is not enough: after a change of a callee in another file, numba would run old machine code. If a
+class whose values a kernel takes was moved, numba fails while it reads its own index. The cache here uses a stamp, a
 digest of all files and constants on which the kernel depends.
 """
 

@@ -19,7 +19,7 @@ K = TypeVar("K", bound=type)
 N = TypeVar("N")
 V = TypeVar("V")
 
-# `difflib` similarity of two names that differ by one letter, from which a name is a misspelling.
+# Least `difflib` similarity of a misspelled name and its correct form: they differ by about one letter.
 _SLIP: Final = 0.9
 
 # Names that other libraries use for the same thing, as suggestions.
@@ -157,7 +157,7 @@ def missing_key(key: object, there: Iterable[object], is_no: str) -> KeyError:
     ----------
     key : the requested key
     there : the existing keys
-    is_no : what the key is not, such as "no relation of this dataset"
+    is_no : end of the sentence "KEY is ...", such as "no relation of this dataset"
     """
     names = {":".join(map(str, each)) if isinstance(each, tuple) else str(each): each for each in there}
     near = nearest(":".join(map(str, key)) if isinstance(key, tuple) else str(key), names)

@@ -251,7 +251,7 @@ class EpochOrder:
     # (n,) int64 seconds, each seed's time. None samples edges of all times.
     times: IdArray | None = None
     may_repeat: bool = False  # whether ``seeds`` may contain a node more than once
-    # An epoch's draws from the seeds. None takes each seed once.
+    # The draws that choose an epoch's seeds. None takes each seed once.
     draws: Draws | None = None
     # (n,) the positions of the seeds in ascending order of node id; None if b is 1.
     _by_id: IdArray | None = field(init=False, repr=False, compare=False, default=None)

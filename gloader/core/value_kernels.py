@@ -31,7 +31,7 @@ _BLOCK: Final = 4096  # elements per block of a check
 def first_outside(values: NDArray[Any], low: int, high: int) -> int:
     """Return the index of the first value outside low..high, or -1."""
     for start in range(0, values.shape[0], _BLOCK):
-        # A difference of a bad value is negative, and so has the sign bit set.
+        # For a bad value, one of the two differences is negative. Its sign bit stays set in ``signs``.
         block = values[start : start + _BLOCK]
         signs = np.int64(0)
         for value in block:

@@ -5,7 +5,7 @@ buffer. The busiest resource decides, and the others delay it a little. Missing 
 strategies: each batch reads its own rows (direct), one pass reads a superbatch's rows into memory (staged), or one pass
 copies them to a pack on the disk, from which each batch reads its rows in sequence (packed).
 
-A better model replaces only `predict_step`.
+`predict_step` makes the prediction; the dataclasses before it are its input and its result.
 """
 
 from __future__ import annotations
@@ -230,6 +230,7 @@ def _reads(
     return _Reads(
         misses=misses,
         missed_bytes=misses * table.stored_row_bytes,
+        # If "staged" was requested by name, the memory must suffice for an empty cache, see `staged_by_name_bytes`.
         staged_bytes=_staged_bytes(
             table, outlook, 0 if work.strategy == "staged" else cache_rows, num_batches
         ),
@@ -332,6 +333,7 @@ def expected_reads(rows: float, *, file_rows: float, row_bytes: int, gap_bytes: 
     touched = 1 - (1 - share) ** per_page
     read = touched + (1 - touched) * (1 - lone * (1 + share * between) if gap_bytes else 0.0)
     num_bytes = file_rows * row_bytes * min(read, 1.0)
+    # A requested row begins a new read if no row within the gap before it is requested. Long reads are split.
     return min(max(rows * lone * (1 - share), num_bytes / _LONGEST_READ, 1e-9), rows), num_bytes
 
 

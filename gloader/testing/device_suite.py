@@ -78,7 +78,7 @@ class DeviceSuite:
             assert np.array_equal(tensor.cpu().numpy(), array)
 
     def test_what_was_sent_outlives_the_array_where_it_is_a_copy(self, device: Device) -> None:
-        """An asynchronous device no longer needs the arrays when `upload` returns: the ring overwrites them."""
+        """An asynchronous device no longer needs the arrays when `upload` returns, because buffers are reused."""
         array = np.arange(9, dtype=np.float32)
         with device.sending():
             (tensor,) = device.upload([array])
@@ -91,7 +91,7 @@ class DeviceSuite:
 
     @pytest.mark.parametrize("is_copied", [False, True])
     def test_rows_come_as_they_are_stored_and_are_widened(self, device: Device, is_copied: bool) -> None:
-        """int8 rows of the host's buffers are gathered there or from a copy, each with its node's factor."""
+        """int8 rows are gathered from a host buffer or from a copy on the device, each times its node's factor."""
         rows = device.host_buffer(6).view(np.int8).reshape(3, 2)
         rows[:] = [[1, -2], [3, 4], [-128, 127]]
         scale = torch.tensor([9.0, 0.5, 9.0, 2.0, 0.25], device=device.place)

@@ -56,7 +56,7 @@ class FaultyOS(OsIO):
     repeat : number of consecutive calls that fail, from ``fail_at`` on
     calls : names of the counted methods; defaults to all
     short : largest number of bytes that one read or write moves; 0 means no limit
-    corrupt : a byte that reads return changed
+    corrupt : a byte that every read returns changed, or its offset and mask for all files
     refuse_flags : flags with which ``open`` fails, as on some file systems; 0 refuses none
     refuse_error : errno for refused flags
 

@@ -43,8 +43,8 @@ class SuperbatchPlannerSuite:
     def make_planner(self, *, num_nodes: int, capacity: int) -> SuperbatchPlanner:
         """Return a planner for ``num_nodes`` rows and ``capacity`` slots.
 
-        Its `resident` are the rows of a static cache, which it assumes in the cache from the start. All slots are
-        filled with them before its first plan is executed.
+        Its `resident` has the rows that the planner assumes in the slots from the start, as those of a static cache.
+        The slots are filled with these rows before its first plan is executed.
         """
         raise NotImplementedError
 
@@ -95,8 +95,8 @@ class SuperbatchPlannerSuite:
             _fill(slots, planner)
             for window, beyond in ((traces[0], traces[1]), (traces[2], traces[3])):
                 _execute(slots, planner.plan(Trace(window), Trace(beyond)), window[:executed], features)
-                # The planner is more than a superbatch ahead of the slots, as after an interrupted epoch.
-                # This superbatch is planned ahead and never begun.
+                # The next superbatch is planned and never executed, so that the planner is more than a superbatch
+                # ahead of the slots, as after an interrupted epoch.
                 planner.plan(Trace(beyond))
                 planner.restart(slots.resident)
             for window in traces[4:]:

@@ -72,7 +72,7 @@ class RangeHandler(BaseHTTPRequestHandler):
         self._serve(with_body=False)
 
     def do_PUT(self) -> None:
-        """Store an upload. It goes to a draft, which replaces the file when it is complete."""
+        """Store an upload in a draft, which replaces the file when the upload is complete."""
         folder, path = self.server.served, self._path()
         length = int(self.headers.get("Content-Length", 0))
         fault = folder.begin("PUT", self._name(path), 0)
@@ -246,7 +246,7 @@ class ConnectionListener(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), RangeHandler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Note a new connection, and start its thread."""
+        """Record a new connection, and start its thread."""
         with self._connections_lock:
             self._connections.add(request)
         super().process_request(request, client_address)

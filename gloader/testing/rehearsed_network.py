@@ -43,7 +43,7 @@ class ThreadHosts:
         self.changed = threading.Condition()
         self.notes: list[str | None] = [_THERE] * num_hosts  # by host
         self.parted: set[int] = set()  # hosts whose connections have ended
-        # Messages by collective, sender and receiver.
+        # Messages by call, sender and receiver. A call is one collective, which all hosts call in the same order.
         self.mail: dict[tuple[int, int, int], NDArray[np.uint8]] = {}
         self.hosts = tuple(ThreadHost(self, host) for host in range(num_hosts))
 
@@ -72,7 +72,7 @@ class ThreadHost:
                 world.notes[self.index] = text
             if not text.startswith(END):
                 for host, note in enumerate(world.notes):
-                    # Lost hosts receive no alarm.
+                    # The note is an alarm. A host whose connections have ended receives none.
                     if host not in world.parted:
                         world.notes[host] = LOST if is_here(note) else note
                         world.parted.add(host)
@@ -124,7 +124,7 @@ class ThreadHost:
             self._world.changed.notify_all()
 
     def _take(self, call: int, host: int, deadline: float, cancellation: Cancellation) -> NDArray[np.uint8]:
-        """Return the message from ``host`` in collective ``call``, waiting for it."""
+        """Wait for the message from ``host`` in the collective with the number ``call``, and return it."""
         world = self._world
         with world.changed:
             while (call, host, self.index) not in world.mail:

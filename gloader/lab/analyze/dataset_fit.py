@@ -50,7 +50,7 @@ class DatasetQuestion:
     """
 
     def __init__(self, dataset: Dataset, settings: TrainSettings) -> None:
-        first_bytes()  # called before a batch is made, as in a run
+        first_bytes()  # measures this process's memory before a batch is made, as in a run
         self.dataset = dataset
         self._settings = resolved_settings(settings, dataset)
         self._task = task_of(self._settings, dataset)

@@ -188,7 +188,7 @@ def _record(name: str, dtype: str, *shape: int) -> ArrayRecord:
 
 
 def _unread(_count: int) -> Iterator[Any]:
-    """Refuse to read a stream, because a plan's source has only sizes."""
+    """Raise NotImplementedError in place of reading a stream, because a plan's source has only sizes."""
     raise NotImplementedError
 
 
@@ -308,6 +308,7 @@ class FitQuestion:
 
     def train(self, budget_bytes: int) -> Fit:
         """Return a run's division of ``budget_bytes``. Raises BudgetError if the run does not fit."""
+        # The possible divisions, the best first: the first one that fits is taken, and the last one raises the error.
         ways = share_budget(
             total_bytes=budget_bytes,
             parameter_bytes=parameter_bytes(self._spec),

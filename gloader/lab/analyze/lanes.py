@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 _COURSE_BATCHES: Final = 3  # batches in the shown course
-# A batch's stages after sampling ahead. Work on a superbatch covers many batches and lies earlier.
+# The stages of a single batch. Work on a superbatch covers many batches and lies earlier.
 _BATCH_STAGES: Final = ("sample", "read", "gather", "transfer", "compute")
 _AHEAD: Final = "trace"  # the replay's name for sampling ahead
 _SHOWN: Final = {_AHEAD: "sample"}  # stages that have another name for the user: the sampler threads do both

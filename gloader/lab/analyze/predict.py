@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 
 
 TRACE: Final = "trace.json"  # the recording's file in a run's folder
-_BATCH_KNOBS: Final = frozenset({"fanout", "batch-size"})  # changes that give other batches
-_DISK_KNOBS: Final = ("disk", "disk.random", "disk.write")  # changes of the disk's rates
+# Names of changes (knobs) that give other batches, and of changes to the disk's rates.
+_BATCH_KNOBS: Final = frozenset({"fanout", "batch-size"})
+_DISK_KNOBS: Final = ("disk", "disk.random", "disk.write")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +105,7 @@ class Predictor:
             device=header.device,
         )
         self.unexplained, self.lags = calibrated.unexplained, calibrated.lags
-        self._fit = calibrated.fit
+        self._fit = calibrated.fit  # corrections with which a replay takes the measured time
         self.base = self._replayed("", calibrated.work, self._machine, header.shape)
 
     def predict(self, changes: Changes) -> Prediction:

@@ -191,7 +191,7 @@ def _renumbered(entry: TraceEntry, new_ids: IdArray) -> TraceEntry:
 
 
 def load_key(settings: LoaderSettings) -> tuple[tuple[Fanouts, int], int | None]:
-    """Return the settings that determine the batches, and the budget, which also determines the opened files."""
+    """Return the settings on which a load depends: those of the batches, and the budget."""
     sampling = settings.sampling
     return (sampling.fanouts, sampling.batch_size), settings.memory.memory_budget
 
@@ -238,7 +238,7 @@ class RecordedLoads:
         self.settings = settings
         self._header = header
         self._dataset = dataset
-        self._first = LoaderState.from_json(header.state).next
+        self._first = LoaderState.from_json(header.state).next  # the first recorded batch
         self._stack = ExitStack()
         self._stack.callback(dataset.close)
         self._changed_stack = self._stack.enter_context(ExitStack())

@@ -151,7 +151,11 @@ def _coded_planning(trace: AccessTrace, capacity: int, superbatch: int, repeats:
 def _planning(
     batches: Sequence[NDArray[np.integer]], num_nodes: int, capacity: int, superbatch: int, repeats: int
 ) -> dict[str, Any]:
-    """Return the figures for planning the second superbatch of ``batches``, after the first and before the third."""
+    """Return the figures for planning the second of three superbatches in ``batches``.
+
+    The first plan, which is not measured, fills the cache. The measured plan starts from its rows and looks ahead to
+    the third superbatch.
+    """
     table = PlannerTable.for_trace(num_nodes, 2 * sum(map(len, batches)))
     levels = hotness_levels(access_counts(batches[:superbatch], num_nodes))
     window = batches[superbatch : 2 * superbatch]

@@ -38,13 +38,13 @@ _LEAST_RANGE: Final = 1e-100
 class Axis:
     """A range of values, mapped to a range of pixels."""
 
-    low: float
-    high: float
+    low: float  # the least value, or its logarithm
+    high: float  # the largest value, or its logarithm
     start: float  # pixel of ``low``
     end: float  # pixel of ``high``
     ticks: tuple[float, ...]
     written: Callable[[float], str] = "{:g}".format  # returns a value as text
-    is_log: bool = False  # ``low`` and ``high`` are logarithms
+    is_log: bool = False  # whether ``low`` and ``high`` are decimal logarithms; ``ticks`` are values
 
     def place(self, value: float) -> float:
         """Return the pixel of ``value``."""
@@ -106,8 +106,8 @@ def _step(least: float) -> float:
     return next(step * magnitude for step in _STEPS if step * magnitude >= least * (1 - 1e-9))
 
 
-# The colours are from M. Okabe and K. Ito, "Color Universal Design", 2008, except the last two. These replace yellow
-# and black, which would vanish on a white or black page. The colours for dark screens are lighter.
+# The colours are from M. Okabe and K. Ito, "Color Universal Design", 2008, except the last two. The last two replace
+# yellow and black, which would vanish on a white or black page. The colours for dark screens are lighter.
 _LIGHT: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5c3e", "#777777")
 _DARK: Final = ("#4ba3d9", "#f0803c", "#2fc79a", "#e0a3c6", "#f0b840", "#8fd0f5", "#b8977a", "#a8a8a8")
 NUM_STYLES: Final = len(_LIGHT)
