@@ -274,7 +274,7 @@ class SignalSafeCondition:
 
 
 class Cancellation:
-    """An order to end long work. The work checks for the order every few milliseconds. Thread-safe. Cannot be undone.
+    """An order to end long work, which cannot be undone. The work checks for it every few milliseconds. Thread-safe.
 
     Parameters
     ----------

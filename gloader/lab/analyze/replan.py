@@ -293,8 +293,8 @@ class Replanner:
     def _probe_s(self, load: RecordedLoad) -> float:
         """Return the seconds to sample a batch that the plan uses.
 
-        If the run's seconds were given, they are multiplied by a ratio of seconds measured here: with these settings
-        over with the run's settings.
+        If the run's seconds were given, they are multiplied by a ratio of two measurements on this machine: the seconds
+        with these settings, divided by the seconds with the run's settings.
         """
         probe_s, base_probe_s = load.measured.work.probe_s, self._loads.base.measured.work.probe_s
         if self._sample_s is None:
