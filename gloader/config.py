@@ -244,7 +244,7 @@ class ReadingSettings:
 class DeviceSettings:
     """The device that receives the batches, and its rows."""
 
-    # The flag --device is another setting: the device that trains the network. It may be "auto". A rank has its own GPU.
+    # The flag --device is another setting: the device that trains the network. It may be "auto". Each rank has one GPU.
     device: Annotated[str, NOT_A_FLAG] = "cpu"
     """Device that receives the batches."""
     device_cache: SizeOrAuto = "auto"
