@@ -54,8 +54,8 @@ class Dataset:
     """A prepared graph on disk. Opening reads only the commit record. Arrays are read at their first use.
 
     A homogeneous dataset has the properties of its one node table and its one edge table, such as `feature_dim`. With
-    several types, sizes are sums over the tables. Labels and splits are the labelled type's, and their ids count within
-    this type. Features and topology must be read from `node_tables` and `edge_tables`.
+    several types, sizes are sums over the tables. Labels and splits are those of the labelled type, and their node ids
+    begin at 0 within this type. Features and topology must be read from `node_tables` and `edge_tables`.
 
     Thread-safe and read-only, without open files. Made by `open`.
 
@@ -300,7 +300,7 @@ class Dataset:
 
     @property
     def type_starts(self) -> IdArray:
-        """(T + 1,) int64 first number of each type: node v of type t has number ``type_starts[t] + v``."""
+        """(T + 1,) int64 starts of the T types in one numbering: node v of type t has number ``type_starts[t] + v``."""
         return self._schema.type_starts
 
     @cached_property
@@ -388,7 +388,7 @@ class Dataset:
 
     @property
     def feature_dim(self) -> int:
-        """F, if homogeneous."""
+        """F, the number of features per node, if homogeneous."""
         return self._nodes.feature_dim
 
     @property
@@ -403,7 +403,7 @@ class Dataset:
 
     @property
     def topology_bytes(self) -> int:
-        """Bytes for indptr, indices and edge weights, over all relations. `time_bytes` come on top."""
+        """Bytes for indptr, indices and edge weights, over all relations. `time_bytes` are not included."""
         return sum(table.topology_bytes for table in self.edge_tables.values())
 
     @property
@@ -428,16 +428,16 @@ class Dataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """The content's digest. Equal arrays have equal digests, in any storage."""
+        """The content's digest. Equal datasets have equal digests, also if one is in a directory and one at a URL."""
         return content_digest(self._manifest, self._schema)
 
     @property
     def labels(self) -> IdArray:
-        """(N,) int64 class of each labelled-type node, -1 if unlabelled. Verified, read-only."""
+        """(N,) int64 class of each node in the labelled type, -1 if unlabelled. Verified, read-only."""
         return self.labelled.labels
 
     def labels_of(self, nodes: IdArray) -> IdArray:
-        """Return the classes (n,) of labelled-type ``nodes`` (n,); see `NodeTable.labels_of`."""
+        """Return the classes (n,) of the labelled type's ``nodes`` (n,); see `NodeTable.labels_of`."""
         return self.labelled.labels_of(nodes)
 
     @property
@@ -457,11 +457,11 @@ class Dataset:
 
     @property
     def original_ids(self) -> IdArray | None:
-        """(N,) int64 source id of each labelled-type node, or None if nodes kept their ids."""
+        """(N,) int64 ids that the labelled type's nodes had before the preparation; None if nodes kept their ids."""
         return self.labelled.original_ids
 
     def in_original_order(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return ``values`` (N, ...), one per labelled-type node; see `NodeTable.in_original_order`."""
+        """Return ``values`` (N, ...), one per node of the labelled type; see `NodeTable.in_original_order`."""
         return self.labelled.in_original_order(values)
 
     def load_graph(self, *, times: bool = True) -> CscGraph:
@@ -508,7 +508,7 @@ class Dataset:
         return self._only(self.edge_tables, "edge_tables")
 
     def _only(self, tables: Mapping[Any, _Table], name: str) -> _Table:
-        """Return the only table in ``tables``.
+        """Return the only table in ``tables``, the attribute ``name`` of this class.
 
         Raises
         ------
@@ -530,9 +530,10 @@ def _conversions() -> Any:
 
 
 def arrays_of(dataset: Dataset) -> dict[str, Any]:
-    """Return a dataset's arrays in the form that `Dataset.from_numpy` takes, or `from_numpy_hetero` with names.
+    """Return a dataset's arrays in the form that `Dataset.from_numpy` takes.
 
-    With names, a relation's edges are sorted by destination, and so are their weights, features and times.
+    A dataset with named types gives the form that `Dataset.from_numpy_hetero` takes. There, a relation's edges are
+    sorted by destination, and so are their weights, features and times.
     """
     nodes, labelled = dataset.node_tables, dataset.labelled
     graphs = {relation: table.load_graph() for relation, table in dataset.edge_tables.items()}
@@ -587,6 +588,6 @@ def _links(table: LinkTable) -> dict[str, Any]:
 
 
 def _edge_index(graph: CscGraph) -> IdArray:
-    """Return the sources and the destinations (2, E)."""
+    """Return the edges of ``graph`` (2, E), sources and destinations, as PyG's ``edge_index``."""
     destinations = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
     return np.stack([graph.indices.astype(np.int64), destinations])

@@ -2,8 +2,8 @@
 
 If the edges do not fit in memory, hops are sampled by passes. A frontier is one hop of one batch: the nodes whose
 in-edges the hop samples, with the random key of the draws. A pass takes the frontiers of many batches and reads the
-file ``indices`` once, in file order. It writes each frontier's sources to the spill folder, and later each batch reads
-them back. An owner is the index of a frontier in the pass.
+file ``indices`` once, in file order. It writes each frontier's draws (the source nodes of its drawn edges) to temporary
+files in the spill folder, and later each batch reads them back. An owner is the index of a frontier in the pass.
 
 `EdgePasses` is the protocol between sampling and reading. `PickedPasses` serves samplers that draw edges by position:
 the positions are known from the nodes' degrees, before any edge is read. The pass then works in three steps. It marks
@@ -108,8 +108,8 @@ class EdgePasses(Protocol):
 
         Parameters
         ----------
-        frontiers : the rule's frontiers, for any batches and for hops below L. If batches wait for one another, their
-            earlier hops come first
+        frontiers : frontiers in the form of the sampler's `HopRule`, for any batches and any of their hops. If batches
+            wait for one another, their earlier hops come first
         label : the pass's name, for messages
 
         Raises
@@ -204,7 +204,7 @@ class PickedPasses:
 
         Parameters
         ----------
-        frontiers : frontiers of any batches, for hops below L; consecutive frontiers of the same hop share spill files
+        frontiers : frontiers of any batches and hops; consecutive frontiers of the same hop share spill files
         label : the pass's name, for messages
 
         Raises
@@ -237,6 +237,7 @@ class PickedPasses:
                 forced=self._settings.way if is_exact else "full",
             )
 
+            # Called only for a damaged page, which is an error only if the page is really wanted.
             def mark_all() -> NDArray[np.uint64]:
                 exact = empty_bits(self._num_pages)
                 for frontier in frontiers:
@@ -269,7 +270,7 @@ class PickedPasses:
         self._store.close()
 
     def _counts(self, frontiers: Sequence[Frontier], call: PassCall) -> IdArray:
-        """Return the number of positions (O,) of each frontier."""
+        """Return the number of wanted positions (O,) of each of the O frontiers."""
         counts = np.zeros(len(frontiers), np.int64)
         for owner, frontier in enumerate(frontiers):
             call.raise_if_cancelled("counting the edges of")
@@ -281,7 +282,8 @@ class PickedPasses:
     ) -> tuple[NDArray[np.uint64], bool]:
         """Return the wanted pages, one bit per page, and whether the marks are exact.
 
-        If most pages are wanted, marking stops early, every page is marked, and the marks are not exact.
+        Once more than `_FULL_SHARE` of the pages are marked, marking stops, every page counts as wanted, and the marks
+        are not exact.
         """
         pages = empty_bits(self._num_pages)
         most = _FULL_SHARE * self._num_pages
@@ -290,7 +292,8 @@ class PickedPasses:
         for frontier, count in zip(frontiers, counts.tolist(), strict=True):
             self._mark_pages(frontier, pages, call)
             num_positions += count
-            # At most one page is marked per position. So the marked pages need not be counted before that.
+            # A position marks at most one page. So the marked pages are counted only once the positions could exceed
+            # the limit ``most``.
             if may_stop and num_positions > next_count:
                 if count_bits(pages) > most:
                     pages[:] = ~np.uint64(0)

@@ -1,8 +1,8 @@
 """Passes over the edges of several relations, one after another, and the choice of passes for a sampler.
 
 A pass reads edges from the SSD for the hops of many batches, see `gloader.dataset.edge_passes`. A frontier is one hop
-of one batch. With several relations, it has a part in each relation that it draws from. `HeteroPasses` makes one pass
-per relation, and `HeteroHops` combines the results.
+of one batch, and an owner is the index of a frontier in a pass. With several relations, a frontier has a part in each
+relation that it draws from. `HeteroPasses` makes one pass per relation, and `HeteroHops` combines the results.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class HeteroPasses:
     dataset : the dataset
     rule : the sampler's rule
     folder : the spill folder for the results
-    settings : memory and disks. All relations use the same buffers in turn. But if the rule reads lists, every
-        relation with edges has its own buffers, with an equal share of the bytes
+    settings : memory and disks. All relations use the same buffers in turn, unless the rule reads full neighbour
+        lists: then every relation with edges has its own buffers, with an equal share of the bytes
 
     Raises
     ------
@@ -215,7 +215,7 @@ def num_swept(dataset: Dataset) -> int:
 
 
 def _sum_of(reports: Sequence[PassReport]) -> PassReport:
-    """Return the sum of the passes' reports. The way is that of the pass that read the most bytes. Pure."""
+    """Return the sum of the passes' reports, with the ``way`` of the pass that read the most bytes. Pure."""
     costs = [report.cost for report in reports]
     most = max(reports, key=lambda report: report.cost.read.bytes_read, default=None)
     return PassReport(

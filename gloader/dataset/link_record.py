@@ -46,7 +46,8 @@ LINK_DTYPES: Final[dict[str, tuple[str, ...]]] = {
 }
 PAIR_WIDTH: Final = 4  # columns of the pairs
 POSITION: Final = 2  # the column with the position
-# Remedies for a leak: an edge to predict that is also an edge of the graph.
+# Remedies for a leak: an edge to predict is also an edge of the graph. The first is for tables from a split of the
+# graph's edges by time, the second is for other tables.
 REPEATED_PAIRS: Final = (
     "train has earlier edges of the same pairs: keep one edge of each, and prepare it again"
 )
@@ -196,7 +197,7 @@ class LinkLimits:
 
     @property
     def most(self) -> tuple[int, int, int, int]:
-        """The largest valid value in each column of the pairs."""
+        """The largest valid value in each column of the pairs; -1 if there are no nodes or no edges."""
         return (
             self.num_sources - 1,
             self.num_destinations - 1,
@@ -238,7 +239,7 @@ class LinkLimits:
 
 
 class LinkCheck:
-    """The check of one array of a link table, which comes in consecutive parts with complete rows.
+    """The check of one array of a link table. The array comes in consecutive parts with complete rows.
 
     Parameters
     ----------
@@ -296,8 +297,8 @@ def _first_not_finite(values: NDArray[Any]) -> int:
 def _first_wrong_pair(pairs: IdArray, most: IdArray) -> int:
     """Return the index of the first invalid element in ``pairs`` (n * 4,), or -1.
 
-    ``most`` (4,) has the largest valid value of each column. A row is first checked without branches; only in an
-    invalid row, each column is tested.
+    ``most`` (4,) has the largest valid value of each column. A row is first checked as a whole, without branches. Only
+    if it is invalid, its columns are tested one by one.
     """
     for row in range(0, pairs.shape[0], 4):
         # The values are compared, not subtracted, because a difference may overflow.

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, Relation
 
 
-# Least bytes of the lane's read buffer: 512 requests of one page.
+# Minimum bytes of the lane's read buffer: 512 requests of one page.
 _BOUNCE_BYTES: Final = 2 * 2**20
 _WHEN_CLOSED: Final = "the link table is closed; open it again"
 
@@ -66,7 +66,7 @@ class OpenLinks:
     Parameters
     ----------
     arrays : the table's arrays
-    max_bytes : memory for columns: labels, times, pairs and negatives, in this order, as far as they fit
+    max_bytes : memory for columns. Labels, times, pairs and negatives are held in this order, as far as they fit
     io : the I/O mode for rows on disk
 
     Raises
@@ -281,7 +281,7 @@ class LinkTable:
 
     @property
     def in_graph(self) -> int:
-        """Number of rows whose edge is also in the graph. Messages use such an edge unless it is excluded."""
+        """Number of rows whose edge is also in the graph. A batch may sample such an edge unless it is excluded."""
         return self._arrays.table.in_graph
 
     @property
@@ -318,8 +318,8 @@ class LinkTable:
         """Open the table for reading rows in any order, until the reader is closed.
 
         Labels, times, pairs and negatives, in this order, are read into memory as far as they fit into ``max_bytes``,
-        and verified once. Of the other columns, only page checksums are in memory. Their rows are read, verified and
-        checked on demand. The rows are the same in either case.
+        and verified once. For the other columns, only the page checksums are in memory. Their rows are read, verified
+        and checked on demand. `OpenLinks.read` returns the same values in either case.
 
         Parameters
         ----------

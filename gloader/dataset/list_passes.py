@@ -2,13 +2,13 @@
 
 The edges lie on the SSD in lists: a node's in-edges are consecutive. A frontier is one hop of one batch: the nodes
 whose in-edges the hop samples. A pass reads the lists of many frontiers once, in file order, so that one read serves
-many batches. It is one step of the sweep: before the pass, the frontiers of earlier hops were drawn; after it, the
-batches read their draws back from the spill folder.
+many batches. The hops before these frontiers are drawn already when the pass begins. After the pass, the batches read
+their draws back from the spill folder.
 
 A pass works piece by piece. A piece is some pages of the file ``indices``, with the same edges' pages of
 ``edge_weight``. While the frontiers choose edges in one piece, a thread reads the next piece. A choice is stored as a
-record of a few words, whose dtype the `ListRule` defines. Each frontier gathers its words in a buffer, which is written
-to the spill folder when it is full.
+record of a few words (numbers), whose dtype the `ListRule` defines. Each frontier gathers its words in a buffer, which
+is written to the spill folder when it is full.
 """
 
 from __future__ import annotations
@@ -53,17 +53,18 @@ if TYPE_CHECKING:
     from gloader.ssd_store.spill.folder import SpillFolder
     from gloader.types import IdArray
 
-# Least memory for a pass's buffers: room for the longest read requests.
+# Minimum memory for a pass's buffers: room for the longest read requests.
 MIN_LIST_PASS_BYTES: Final = 2 * 2**20
-# Most bytes of edges per piece. Such a piece fits in a core's cache, and its reads keep a disk busy.
+# Maximum bytes of edges per piece. Such a piece fits in a core's cache, and its reads keep a disk busy.
 _MAX_PIECE_BYTES: Final = 2**20
-_READING_PART: Final = 4  # a quarter of the memory is for reading; the frontiers have the rest
+_READING_PART: Final = 4  # 1 / 4 of the memory is for reading; the frontiers' draws have the rest
 _MAX_WORD_BYTES: Final = 64 * 2**10  # bytes that a frontier gathers before a write; more gains nothing
-# Pieces that fit into the reading memory: two of each of two files, and two in each of two lanes' read buffers.
+# Pieces in the reading memory: each of two buffers holds a piece of ``indices`` and a piece of ``edge_weight``, and
+# each of two lanes has a read buffer for two pieces.
 _PIECES_HELD: Final = 8
-# Approximate number of spill files per hop. A file is removed once all of its frontiers are released.
+# Approximate number of spill files per hop ("group"). A file is removed once all of its frontiers are released.
 _FILES_PER_GROUP: Final = 8
-_MIN_FILE_BYTES: Final = 16 * 2**10  # least planned bytes of a spill file
+_MIN_FILE_BYTES: Final = 16 * 2**10  # minimum planned bytes of a spill file
 _WIDE_GAP: Final = 2**40  # a gap of so many bytes exceeds every file, so one read covers any hole
 _NO_WEIGHTS: Final[NDArray[Any]] = np.empty(0, dtype=np.float32)
 
@@ -137,7 +138,7 @@ class ListPasses:
 
         Parameters
         ----------
-        frontiers : frontiers of any batches, for hops below L
+        frontiers : frontiers of any batches and hops
         label : the pass's name, for messages
 
         Raises
@@ -159,7 +160,7 @@ class ListPasses:
             capacity = self._capacity(len(frontiers))
             wanted = empty_bits(self._sources.record.num_pages)
             call = PassCall(label=label, cancellation=cancellation)
-            num_words = self._mark(frontiers, wanted, call)  # estimate per hop
+            num_words = self._mark(frontiers, wanted, call)  # estimated number of drawn words by hop
             plan = self._plan(wanted, sum(num_words.values()))
             groups = [frontier.hop for frontier in frontiers]
             size = self._rule.word_dtype.itemsize
@@ -181,7 +182,7 @@ class ListPasses:
             except BaseException as error:
                 pieces.give_up(error)
                 raise
-            # Earlier passes whose files are all removed need no close.
+            # `close` removes the files of earlier passes, except of those that have none left.
             self._passes = [*(others for others in self._passes if not others.is_gone), pieces]
         cost = SweepCost(read=read, writes=pieces.writes, bytes_written=pieces.bytes_written)
         report = PassReport(way=plan.way, predicted_s=plan.seconds, pages_wanted=plan.pages_wanted, cost=cost)

@@ -56,7 +56,7 @@ class Mirrored:
         return self.os_io.stats().starved_s
 
     def unreported(self) -> ObjectTraffic:
-        """Return the traffic since the last call."""
+        """Return the traffic since the last call of this method."""
         now, before = self.traffic(), self._reported
         self._reported = now
         return now.since(before)
@@ -66,9 +66,10 @@ class Mirrored:
         return self.settings.recorded()
 
     def rates(self, disk: IoRates) -> IoRates:
-        """Return the mean rates of reads in the long run, from the disk and from the store.
+        """Return the long-run mean rates of reads, some from the disk and some from the store.
 
-        If the mirror's budget is smaller than the dataset, a share of all reads must fetch a block again.
+        If the mirror's budget is smaller than the dataset, blocks are removed from the mirror, and a share of all reads
+        must fetch a block again.
 
         Parameters
         ----------

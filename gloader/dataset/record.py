@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 LABELS: Final = ("labels", "train", "valid", "test")  # the labelled type's arrays
 EDGES: Final = ("indptr", "indices")  # each relation's arrays
 REQUIRED_ARRAYS: Final = (*EDGES, "features", *LABELS)  # in a homogeneous dataset
-# The arrays that a node type or a relation may have, by plain name. EDGE_COLUMNS came with a later version.
+# The arrays that a node type or a relation may have, by plain name. EDGE_COLUMNS came with a later version of gloader,
+# so they need a format feature in the record.
 _OF_NODES: Final = ("features", "features.scale", *LABELS, "original_ids")
 EDGE_COLUMNS: Final = ("edge_features", "edge_features.scale", "edge_time")
 _OF_EDGES: Final = (*EDGES, "edge_weight", *EDGE_COLUMNS)
@@ -40,9 +41,9 @@ MATRICES: Final = ("features", "edge_features")  # two-dimensional arrays
 def check_record(root: Path, manifest: Manifest) -> DatasetSchema:
     """Check a dataset's record, and return its types, relations and link tables. Pure.
 
-    A record with link tables, edge features or edge times must name a required format feature. Versions of gloader that
-    do not know the feature then refuse the dataset. Otherwise they would draw edges later than their seeds, or train
-    without the edge features.
+    A record with link tables, edge features or edge times must name a required format feature. A version of gloader
+    that does not know the feature refuses the dataset. Without this rule, such a version would ignore the arrays: it
+    would draw edges later than their seeds, or train without the edge features.
 
     Raises
     ------
@@ -141,7 +142,7 @@ def _limits(manifest: Manifest, **counts: int) -> ValueLimits:
 
 def _check_typed(root: Path, manifest: Manifest, schema: DatasetSchema) -> None:
     """Check the arrays of a dataset with named types. Arrays of link tables are checked by `read_links`."""
-    left = {name for name in manifest.arrays if not is_of_links(name)}
+    left = {name for name in manifest.arrays if not is_of_links(name)}  # arrays that no table has yet
 
     def table(folder: str, names: tuple[str, ...]) -> dict[str, ArrayRecord]:
         records = {name: manifest.arrays[folder + name] for name in names if folder + name in left}
@@ -176,7 +177,7 @@ def _check_typed(root: Path, manifest: Manifest, schema: DatasetSchema) -> None:
 
 
 def _lengths(num_nodes: int, num_destinations: int, num_edges: int) -> dict[str, int]:
-    """Return the required length of each array, by plain name. Splits may have any length."""
+    """Return the required length of each array, by plain name. Splits are not in it, because any length is valid."""
     return {
         "features": num_nodes,
         "features.scale": num_nodes,
@@ -230,7 +231,8 @@ def _check_columns_known(root: Path, manifest: Manifest) -> None:
 
 
 def _check_ranges(root: Path, manifest: Manifest) -> None:
-    # Ids, labels and scales must be complete, because their readers ignore ranges.
+    # Only feature matrices may have row ranges, the rows on this machine. Ids, labels and scales must be complete,
+    # because their readers ignore ranges.
     matrices = {
         name for name in manifest.arrays if name.rpartition("/")[2] in MATRICES and not is_of_links(name)
     }

@@ -40,7 +40,7 @@ KIND: Final = "dataset"
 HETERO_KIND: Final = "hetero"
 # ``dataset_version`` in a record with named types. A homogeneous dataset has version 1, which its record does not name.
 DATASET_VERSION: Final = 2
-# Most node types: far more than in real graphs, and few enough to be harmless.
+# Maximum number of node types: far above real graphs, and small enough that a damaged record costs little work.
 MAX_TYPES: Final = 1000
 MAX_NODES: Final = 2**48  # nodes per type; the numbers of all types' nodes then fit in int64
 
@@ -94,7 +94,7 @@ class DatasetSchema:
 
     @property
     def type_starts(self) -> IdArray:
-        """(T + 1,) int64 first number of each type: node v of type t has number ``type_starts[t] + v``."""
+        """(T + 1,) int64 starts of the T types in one numbering: node v of type t has number ``type_starts[t] + v``."""
         return np.array([0, *accumulate(self.num_nodes.values())], dtype=np.int64)
 
     def node_folder(self, node_type: str) -> str:

@@ -5,8 +5,8 @@ and feature rows (E, F_e) if the relation has them. The array ``indices`` lists 
 other; ``indptr`` has the start of each node's list. An edge's position is its index in ``indices``.
 
 The commit record ``dataset.json`` has one array record per file, with name, dtype, shape and checksums. A table's
-arrays have a plain name, such as "labels". In the record, the table's folder precedes it. Arrays are checked when they
-are read.
+arrays have a plain name, such as "labels". In the record, the table's folder precedes it. Every array that is read is
+verified (its checksums match) and checked (its values are valid).
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class TableArrays:
         return array
 
     def load_at(self, name: str, positions: IdArray) -> NDArray[Any]:
-        """Return array ``name``'s elements at ``positions`` (n,). Raises as `load`, and ShapeError."""
+        """Return array ``name``'s elements at ``positions`` (n,). Raises as `load`; ShapeError for a wrong position."""
         with self.as_opened():
             values = load_elements(self.root, self.records[name], positions, os_io=self.os_io)
         wrong_index = self.limits.first_wrong(name, values)
@@ -123,7 +123,7 @@ _CHUNK_ROWS: Final = 1 << 16  # rows per read of `FeatureRows.all_rows`
 
 
 class FeatureRows:
-    """A table's feature matrix, for loaders. Thread-safe and read-only, without open files. Made by its table.
+    """A table's feature matrix (N, F), for loaders. Thread-safe and read-only, without open files. Made by its table.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ class FeatureRows:
 
     @property
     def feature_dim(self) -> int:
-        """F."""
+        """F, the number of features per row."""
         return self._record.shape[1]
 
     @property
@@ -171,7 +171,7 @@ class FeatureRows:
 
     @property
     def held_span(self) -> tuple[int, int]:
-        """The byte range [begin, end) of this machine's rows in the file, extended to complete pages."""
+        """The byte range (begin, end) of this machine's rows in the file, extended to complete pages."""
         pages = (0, self._record.num_pages)
         if self.held is not None:
             pages = self.held.span(self._record.row_bytes, PAGE_BYTES)
@@ -345,13 +345,13 @@ class NodeTable:
 
     @property
     def split_sizes(self) -> dict[str, int]:
-        """Each split's size by name, from the record. Empty without labels."""
+        """Each split's number of nodes by name, from the record. Empty without labels."""
         names = ("train", "valid", "test")
         return {name: self._arrays.records[name].shape[0] for name in names if name in self._arrays.records}
 
     @cached_property
     def original_ids(self) -> IdArray | None:
-        """(N,) int64 source ids, verified and read-only, or None if nodes kept their ids.
+        """(N,) int64 ids of the nodes before the preparation, verified and read-only; None if nodes kept their ids.
 
         All other members use the stored node ids.
         """
@@ -371,7 +371,7 @@ class NodeTable:
             )
         if self.original_ids is None:
             return values
-        # Stored node i is original_ids[i] in the source, so values are scattered, not gathered.
+        # Stored node i is original_ids[i] in the source, so each value is written to its place in the source.
         ordered = np.empty_like(values)
         ordered[self.original_ids] = values
         return ordered
@@ -397,7 +397,7 @@ class NodeTable:
 class EdgeTable:
     """The edges in one relation. Thread-safe and read-only, without open files. Made by `Dataset`.
 
-    A homogeneous dataset has one such table, so readers of the topology treat both kinds of datasets alike.
+    A homogeneous dataset has one edge table, so readers of the topology treat both kinds of datasets alike.
 
     Parameters
     ----------
@@ -439,7 +439,7 @@ class EdgeTable:
 
     @property
     def num_nodes(self) -> int:
-        """N, the number of destinations."""
+        """N, the number of destination nodes."""
         return self.limits.num_nodes
 
     @property
@@ -449,7 +449,7 @@ class EdgeTable:
 
     @property
     def num_edges(self) -> int:
-        """E."""
+        """E, the number of edges."""
         return self.limits.num_edges
 
     @property

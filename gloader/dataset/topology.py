@@ -2,8 +2,8 @@
 
 The topology is stored in lists: a node's in-edges are consecutive, and `Offsets` has the start of each node's list. An
 edge's position is its index in the arrays of edges: sources, weights and times. A page is 4096 bytes of a file, with a
-checksum of its own. Direct reads get the pages that one batch needs, and keep the most recently used pages in memory.
-(Passes over the edges, which serve many batches, are in `gloader.dataset.edge_passes`.)
+checksum of its own. A topology on the SSD reads the pages that one batch needs, and keeps the most recently used pages
+in memory. (Passes over the edges, which serve many batches, are in `gloader.dataset.edge_passes`.)
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 # ``max_bytes`` for callers that read at most a few batches.
 FEW_BYTES: Final = 64 * 2**20
-# Share of the allowed memory for the kept pages of a large topology. Features make better use of the rest.
+# Share of the allowed memory that keeps pages of a large topology. Features make better use of the rest.
 _PAGED_SHARE: Final = 1 / 2
 _BOUNCE_BYTES: Final = 2 * 2**20  # bytes of the aligned read buffer: 512 requests of one page
 _EDGES: Final = ("indices", "edge_weight")
@@ -57,8 +57,8 @@ def open_topology(
 
     A topology that fits into ``max_bytes`` is read into memory and verified once. A larger topology keeps only its
     offsets in memory, in a quarter of their bytes (see `Offsets`). Its edges are read page by page when a batch needs
-    them, and each page is verified at every read. Up to half of ``max_bytes`` keeps the pages used last. Batches are
-    the same in either case.
+    them, and each page is verified at every read. Up to half of ``max_bytes`` keeps the most recently used pages.
+    Batches are the same in either case.
 
     Parameters
     ----------
@@ -127,7 +127,8 @@ def open_hetero_topology(
 def held_relations(sizes: Mapping[Relation, int], *, max_bytes: int) -> frozenset[Relation]:
     """Return the smallest relations that fit into memory together. Pure.
 
-    A hop takes about equally many edges from each relation. So each byte of a small relation is used more often.
+    A hop takes about equally many edges from each relation. So each byte of a small relation is used more often than a
+    byte of a large one.
 
     Parameters
     ----------
@@ -248,7 +249,7 @@ class PagedValues:
         self._array = array
 
     def at(self, positions: IdArray) -> tuple[NDArray[Any], IdArray]:
-        """Return the values (n,) at ``positions`` (n,), and the index (n,) of each position's value in them."""
+        """Return the values (n,) at ``positions`` (n,), and for each position the index (n,) of its value there."""
         return self._array.take(positions), np.arange(len(positions))
 
     def lists(self, starts: IdArray, degrees: IdArray, first: int, last: int) -> EdgeLists:

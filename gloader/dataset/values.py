@@ -2,7 +2,8 @@
 
 Every id is checked before its use as an index: when an array is loaded, when a page is read, and in `gloader verify`.
 `ValueLimits` checks any part of an array. `ValueCheck` checks a full array that comes in consecutive parts, including
-rules that involve several elements. An array's plain name, such as "labels", has no folder.
+rules that involve several elements. An array's plain name, such as "labels", is its name in the record without the
+folder of its table.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-# Most classes of a dataset. The limit is far above real numbers of classes. A model, which has one row of weights per
-# class, still fits in memory then.
+# Maximum number of classes of a dataset. The limit is far above real numbers of classes, and a model, which has one row
+# of weights per class, still fits in memory.
 MAX_CLASSES: Final = 1_000_000
 # The allowed dtypes of each array on disk.
 DTYPES: Final[dict[str, tuple[str, ...]]] = {
@@ -52,13 +53,13 @@ class ValueLimits:
     num_nodes: int  # N; for a relation, its number of destinations
     num_edges: int  # E
     num_classes: int
-    num_sources: int  # nodes that edges may come from
+    num_sources: int  # number of nodes that edges may come from
 
     def first_wrong(self, name: str, values: NDArray[Any]) -> int:
         """Return the index of the first invalid value in ``values``, a part of the array ``name``, or -1. Pure.
 
-        The order of `indptr` and repeated `original_ids` are not checked here, but in `ValueCheck`. Arrays without
-        limits may hold any values.
+        The order of ``indptr`` and repeated ``original_ids`` are checked only in `ValueCheck`. Arrays without limits
+        may hold any values.
         """
         # Loaded arrays are read-only. To numba, a writable array has another type and would need a second compilation.
         view = values.view()
@@ -109,7 +110,7 @@ class ValueCheck:
         self._name = name
         self._limits = limits
         self._count = 0  # elements checked so far
-        self._last = 0  # last element of the last part, for indptr
+        self._last = 0  # last element of the previous part, for indptr
         self._seen: NDArray[np.uint64] | None = None  # one bit per node, for original_ids
 
     def wrong(self, values: NDArray[Any]) -> str | None:
@@ -136,8 +137,8 @@ class ValueCheck:
         view = values.view()
         view.flags.writeable = False
         if self._name == "original_ids":
-            # N ids in 0..N-1 without a repeat are a permutation. The bits are allocated at the first part, when the
-            # file of ids is known to exist: a damaged record may claim any number of nodes.
+            # N ids in 0..N-1 without a repeat are a permutation. The bits are allocated only after the first ids were
+            # read: a damaged record without such a file may claim so many nodes that the bits exceed the memory.
             if self._seen is None:
                 self._seen = np.zeros((self._limits.num_nodes + 63) // 64, np.uint64)
             repeat = int(_first_repeat(view, self._seen))

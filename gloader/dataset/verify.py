@@ -36,7 +36,7 @@ class TimeCheck:
     """The check that the times of each node's in-edges are sorted. Times come in consecutive parts, in edge order.
 
     A part's times are compared with their predecessors. A time below its predecessor is an error, unless a list starts
-    there. In memory are only the list starts of one part.
+    there. Only the list starts of one part are in memory.
 
     Parameters
     ----------
@@ -46,10 +46,10 @@ class TimeCheck:
 
     def __init__(self, offsets: Iterable[IdArray]) -> None:
         self._offsets = iter(offsets)
-        # List starts that are still needed; None if offsets cannot be read.
+        # Positions at which the lists of later times start, as far as they were read; None if offsets cannot be read.
         self._starts: IdArray | None = _NONE
         self._count = 0  # times checked so far
-        self._last = np.iinfo(np.int64).min  # the last of these times
+        self._last = np.iinfo(np.int64).min  # the last time of the previous part
 
     def wrong(self, values: IdArray) -> str | None:
         """Check the next ``values`` (n,). Return a message about the first unsorted time, or None."""
@@ -74,7 +74,7 @@ class TimeCheck:
         return None
 
     def _starts_up_to(self, end: int) -> IdArray | None:
-        """Return the ascending list starts up to element ``end``, or None if the offsets cannot be read."""
+        """Return the ascending list starts up to position ``end``, or None if the offsets cannot be read."""
         if self._starts is None:
             return None
         known = [self._starts]
@@ -120,8 +120,8 @@ def verify_dataset(
 ) -> VerifyReport:
     """Check every byte of the dataset or feature store at ``path``. Check a dataset's ids, labels and links too.
 
-    Damage is in the report, and raises no error. In memory are two buffers, and one bit per node if the dataset has
-    original ids.
+    Damage is in the report, and raises no error. The check takes the memory of two buffers, and one bit per node if the
+    dataset has original ids.
 
     Parameters
     ----------

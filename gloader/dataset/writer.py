@@ -81,12 +81,12 @@ class TableArraysWriter:
         return writer
 
     def _require(self, name: str) -> None:
-        # Required features must be named before the array starts, because the record lists them in this order.
+        # A required format feature is named before its first array starts: the record lists features in this order.
         if name in EDGE_COLUMNS:
             self.directory.require(EDGE_COLUMNS_FEATURE)
 
     def whole(self, name: str, array: IdArray, shape: tuple[int, ...]) -> None:
-        """Write a complete id array. Raises ShapeError if it has another shape, and as `NewDirectory.array`."""
+        """Write a complete id array. Raises as `NewDirectory.array`; ShapeError if ``array`` has another shape."""
         if array.shape != shape:
             raise ShapeError(f"{self.folder}{name} has shape {array.shape}; it must be {shape}")
         with self.array(name, "int64", shape) as writer:
@@ -203,7 +203,7 @@ class NodeTableWriter:
 
 
 class PairsWriter:
-    """Writes a link table's pairs in chunks, and counts the pairs in the graph. Made by `LinkTableWriter`.
+    """Writes a link table's pairs in chunks, and counts those with an edge in the graph. Made by `LinkTableWriter`.
 
     Parameters
     ----------
@@ -278,8 +278,8 @@ class LinkTableWriter:
     def pairs(self, num_rows: int) -> PairsWriter:
         """Return the writer for the (n, 4) int64 pairs: source, destination, position and reverse position.
 
-        Ids count within their types. A position is an index into the edges of the relation, or of the reverse relation.
-        -1 means that the edge does not exist.
+        Node ids begin at 0 in each type. A position is an index into the edges of the relation, or of the reverse
+        relation. -1 means that the edge does not exist.
 
         Raises
         ------
@@ -337,7 +337,7 @@ class DatasetWriter:
     overwrite : replace a dataset or store at ``path``, atomically, at the commit
     part : this machine's share of a dataset that several machines divide: only these rows of every feature matrix are
         written. None writes all rows
-    metadata : more JSON values for the commit record
+    metadata : additional JSON values for the commit record
     os_io : system calls for writing
 
     Raises
