@@ -1,9 +1,10 @@
 """The base of every loader: an iterable of ready mini-batches, sampled and gathered ahead of the training loop.
 
-A loader opens a tier, which has the memory plan, the files, the caches and the buffers. If another process of this
-machine loads for this one, the tier is a `RemoteTier`, a connection to that process. Each iteration is an epoch. A run
-is a sequence of epochs without interruption: its threads work ahead from one position, and continue from one epoch to
-the next. `with_settings` gives a loader's class a signature with every setting and its default.
+A loader opens a tier, which has the memory plan, the files, the caches and the buffers. If another process (rank) of
+this machine loads for this one, the tier is a `RemoteTier`, a connection to that process. Each iteration is an epoch. A
+position is an epoch and the index of its next batch. A run is a sequence of epochs without interruption: its threads
+work ahead from one position, and continue from one epoch to the next. `with_settings` gives a loader's class a
+signature with every setting and its default.
 """
 
 from __future__ import annotations
@@ -129,6 +130,7 @@ class BatchLoader(Generic[B]):
         device_dry_run, given : the constructor's other arguments
         """
         require_dataset(dataset)
+        # The constructor is not called, because it would make the settings from keywords.
         loader = cls.__new__(cls, **given)
         ranks = settings.ranks
         membership = find_membership(ranks.sharing, ranks.rank, ranks.world_size)
@@ -144,7 +146,7 @@ class BatchLoader(Generic[B]):
         device_dry_run: DryRun | None,
     ) -> None:
         """Check the settings, plan the seeds, and open the tier."""
-        # This is done before several threads call torch, see docs/adr/0015-first-square-root.md.
+        # These calls come before several threads call torch, see docs/adr/0015-first-square-root.md.
         say_compiling()
         settle_vector_math()
         expect_signals_at_exit()
@@ -186,14 +188,14 @@ class BatchLoader(Generic[B]):
             fingerprint=stream_fingerprint(dataset, self._order, settings.sampling, facts),
             stream=named_facts(dataset, self._order, settings.sampling, facts),
         )
-        self._recorded_from: LoaderState | None = None  # position of the first run
+        self._recorded_from: LoaderState | None = None  # state at the first run's start, for `write_trace`
         self._whole_since = 0  # the first epoch that the present run makes completely
         self._advice: dict[BottleneckKind, str] = {}  # by cause of the loop's waits
         self._advised_s, self._opened_s = (
             0.0,
             time.perf_counter(),
         )  # seconds spent on advice; the opening time
-        self._starved_before = 0.0  # `_starved_s` at the start of the epoch
+        self._starved_before = 0.0  # the property `_starved_s` at the start of the epoch
         self._is_mid_epoch = False  # a break left the epoch unfinished: the next iteration starts another
         self._stats: EpochStats | None = None
         self._active: weakref.ref[EpochIterator[B]] | None = None
@@ -211,7 +213,7 @@ class BatchLoader(Generic[B]):
         LoaderClosedError, LoaderBusyError, ForkError
             After `close`; while another iterator is alive; in a forked child.
         ConfigError
-            The loader was built for all seeds, and the process has become one of several ranks since then.
+            The loader was built for all seeds, before the process became one of several ranks.
         """
         self._require_open()
         require_same_process(self._pid)
@@ -279,7 +281,10 @@ class BatchLoader(Generic[B]):
 
     @property
     def borrowed_bytes(self) -> int:
-        """Mapped bytes of another process's memory. The rank that loads for this process counts them in its budget."""
+        """Bytes of another process's memory that this process maps; 0 if this process loads for itself.
+
+        The rank that loads for this process counts these bytes in its budget.
+        """
         tier = self._held.tier
         return tier.borrowed_bytes if isinstance(tier, RemoteTier) else 0
 
@@ -296,7 +301,9 @@ class BatchLoader(Generic[B]):
         return self._feedback.reports
 
     def explain(self) -> str:
-        """Return lines on the tiers with their sizes and reasons, and on predicted and measured superbatches.
+        """Return text on the place of each part of the data, with sizes and reasons, and on the run so far.
+
+        The text ends with `explain_run` and the peak memory of this process.
 
         Raises
         ------
@@ -316,7 +323,8 @@ class BatchLoader(Generic[B]):
     def explain_run(self) -> str:
         """Return lines that compare superbatches and edge passes with their predictions; "" without any.
 
-        The lines include the row exchanges between machines, with reasons, and the traffic of a dataset at a URL.
+        A superbatch is a group of batches that are loaded together. The lines include the row exchanges between
+        machines, with reasons, and the traffic of a dataset at a URL.
 
         Raises
         ------
@@ -364,8 +372,8 @@ class BatchLoader(Generic[B]):
         if found.kind not in _ADVISED:
             return ""
         began = time.perf_counter()
-        # Called after every epoch. Advice is computed once per finding, and again only while it has taken less than
-        # a hundredth of the loader's lifetime.
+        # A loop may call this after every epoch. Advice is computed once per finding, and again only while all advice
+        # has taken less than a hundredth of the loader's lifetime.
         if not self._advice.get(found.kind) or self._advised_s < _MOST_ADVICE_SHARE * (
             began - self._opened_s
         ):
@@ -487,7 +495,7 @@ class BatchLoader(Generic[B]):
             raise LoaderClosedError("this loader is closed; build a new one")
 
     def _run_from(self, position: BatchId) -> Run:
-        """Return the run at ``position``: the one under way, or a new one."""
+        """Return the run in progress if its next batch is at ``position``. Otherwise end it and begin a new run."""
         held = self._held
         if held.run is not None and _is_at(held.run.consumer, position):
             return held.run

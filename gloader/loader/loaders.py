@@ -59,7 +59,7 @@ class _OfNodes(BatchLoader[B]):
         return self._node_order.seeds
 
     def seed_positions(self, batch: BatchId) -> IdArray:
-        """Return a batch's seeds as positions (B,) in `seeds`, in batch order. Drawn seeds may repeat."""
+        """Return a batch's seeds as indices (B,) into `seeds`, in batch order. `DrawnSeeds` may repeat."""
         return self._node_order.drawn_positions(batch)
 
     @property
@@ -68,10 +68,10 @@ class _OfNodes(BatchLoader[B]):
 
 
 class Loader(_OfNodes[ReadyBatch]):
-    """Yields one epoch's mini-batches each time it is iterated over; ``len()`` is the batches per epoch.
+    """Yields one epoch's mini-batches each time it is iterated over; ``len()`` is the number of batches per epoch.
 
     Batches depend only on the dataset, the seeds, ``fanouts``, ``layout``, ``batch_size``, ``seed`` and ``world_size``.
-    Threads, caches, the memory budget and the features' place never change a bit in a batch.
+    Threads, caches, the memory budget and the place of the features (memory or SSD) never change a bit in a batch.
 
     Iterating again starts the next epoch, also after a ``break``. The stages continue across epochs, and end with a
     ``break``, an error, `close`, or when the loader is dropped. Until then the loader owns the stages' threads, the
@@ -83,7 +83,7 @@ class Loader(_OfNodes[ReadyBatch]):
     ----------
     dataset : the dataset to sample from
     fanouts : neighbours per node and hop; the first hop is next to the seeds, and -1 takes all
-    batch_size : seeds per batch (of this rank)
+    batch_size : seeds per batch, on each rank
     seeds : (n,) node ids, or a boolean mask (num_nodes,); defaults to the dataset's training nodes
     times : (n,) int64 seconds, the query time of each seed; seeds with times may repeat; see ``time_strategy``
     device_dry_run : runs one step of the model on a batch, to measure its device memory, see
@@ -107,7 +107,7 @@ class Loader(_OfNodes[ReadyBatch]):
 
     @property
     def features(self) -> FeatureSource:
-        """All N feature rows, in memory or on the SSD; usable while the stages run, until `close`."""
+        """All N feature rows, in memory or on the SSD. They can be read until `close`, also while the stages run."""
         return self._held.tier.sources[0]
 
     @property
@@ -134,7 +134,7 @@ class HeteroLoader(_OfNodes[HeteroReadyBatch]):
         list for all relations, or a mapping from relations to lists. A relation is written as ("author", "writes",
         "paper") or "author:writes:paper", and "*" stands for all others. `gloader.collective` of a list counts the
         neighbours over all relations together
-    batch_size : seeds per batch (of this rank)
+    batch_size : seeds per batch, on each rank
     seeds : (n,) ids of the labelled type, a mapping from types to ids, or a pair (type, ids). A mask of all nodes of
         a type may replace ids. Defaults to the training nodes
     times : (n,) int64 seconds, the query time of each seed, see `Loader`
@@ -158,7 +158,7 @@ class HeteroLoader(_OfNodes[HeteroReadyBatch]):
 
     @property
     def features(self) -> Mapping[str, FeatureSource]:
-        """All rows of each type and relation with features; usable while the stages run, until `close`."""
+        """All rows of each type and relation with features. They can be read until `close`, also while stages run."""
         return self._by_table(self._held.tier.sources)
 
     @property
@@ -179,13 +179,14 @@ class LinkLoader(BatchLoader[LinkBatch]):
     dataset : the dataset to sample from; ``gloader prepare --edge-split`` makes its link tables
     edges : name of the link table with the predicted edges
     fanouts : as in `Loader`, or in `HeteroLoader` for typed batches
-    batch_size : edges of the table per batch (of this rank)
+    batch_size : edges of the table per batch, on each rank
     negatives : `gloader.Uniform`, `gloader.Binary`, `gloader.InBatch` or `gloader.Table`, or text such as "uniform:5".
         None adds no pairs, and the table's own labels are predicted
-    exclude : the edges that no hop may take: the predicted edges ("self"), their reverses too ("reverse"),
-        or "none"; a node draws from its other edges as if it had no others
+    exclude : the edges that no hop may take: the batch's predicted edges ("self"), these and their reverses
+        ("reverse"), or "none". A node draws from its remaining edges as if it had only these
     exclude_duplicates : also exclude the edges parallel to an excluded edge
-    typed : whether batches are typed; defaults to True for a dataset with several types
+    typed : whether batches are typed, with mappings by node type and relation; defaults to True for a dataset with
+        several types, and to False otherwise
     device_dry_run : runs one step of the model on a batch, see `Loader`
     keywords : the other fields of `gloader.config.LoaderSettings`, which explains each; sizes may be text ("8GB")
 
