@@ -29,7 +29,7 @@ _NOTHING: Final = ReadStats(rows=0, requests=0, bytes_read=0)
 
 
 class CachedRows:
-    """A source's rows behind a cache. Its policy decides batch by batch, since future batches are unknown here.
+    """A source's rows behind a cache. The cache's policy decides batch by batch, since future batches are unknown here.
 
     Thread-safe; calls take turns. Does not own the source.
 
@@ -105,7 +105,7 @@ class CachedRows:
         step = self._policy.step(ids)
         try:
             read = self._slots.execute(step, ids, out, self.source)
-        # Slots may hold half of a batch, while the policy assumes the full batch: both are reset.
+        # After an error, slots may hold a part of a batch, while the policy assumes the full batch: both are reset.
         except BaseException:
             self._slots.clear()
             self._policy = self._new_policy()

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def number_through(graph: HeteroGraph, nodes: Mapping[str, NDArray[Any]]) -> IdArray:
-    """Return all types' nodes (n,), in the graph's order: the first number of the type plus the id. Pure.
+    """Return the nodes (n,) of all types in one numbering, type by type: the start of the type plus the id. Pure.
 
     Raises
     ------
@@ -60,7 +60,7 @@ GivenPairs: TypeAlias = "Mapping[Relation | None, NDArray[Any]]"
 
 
 def digest_of(ids: NDArray[Any]) -> int:
-    """Return a number for ``ids`` that fits an int64. Pure."""
+    """Return a hash of ``ids`` that fits an int64. Pure."""
     digest = hashlib.blake2b(np.ascontiguousarray(ids, np.int64).tobytes(), digest_size=7).digest()
     return int.from_bytes(digest, "little")
 
@@ -74,9 +74,10 @@ def draw_beside(
     seed: int,
     epoch: int,
 ) -> tuple[IdArray, IdArray]:
-    """Return the pairs (P, 2), followed by their negatives, and each pair's positive (P,). Pure.
+    """Return all P pairs (P, 2), first the given ones and then their negatives, and each pair's positive (P,). Pure.
 
-    The random key is a digest of the pairs and ``epoch``.
+    A pair's positive is the index of the given pair from which it comes; a given pair is its own. ``seed``, ``epoch``
+    and a digest of the pairs are the random key.
 
     Raises
     ------
@@ -102,7 +103,7 @@ def edges_of_pairs(
     exclude: Exclude,
     reverse: Mapping[Relation, Relation],
 ) -> tuple[IdArray, ...]:
-    """Return each relation's edge positions between the ends of ``pairs``; () if there are none. Pure.
+    """Return for each relation the positions of the edges between the ends of ``pairs``; () if there are none. Pure.
 
     Parameters
     ----------

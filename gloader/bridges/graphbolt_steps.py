@@ -80,7 +80,7 @@ class StoreFeature(gb.Feature):
     def read_async(self, ids: torch.Tensor) -> Iterator[_Pending]:
         """Yield one pending read of the rows for ``ids`` (M,); ForkError in a forked child."""
         self.rows.require_own_process()  # a forked child does not have the reading thread
-        # The reading process makes the pool, after DGL forked its workers.
+        # The pool is made at the first read, because DGL forks its workers before, and a fork would lose the thread.
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, "gloader-graphbolt")
         yield _Pending(self._pool.submit(self.read, ids))
@@ -133,8 +133,8 @@ class _Pending:
 class BlockSampler(gb.SubgraphSampler):
     """gloader's neighbour sampling as a step in a GraphBolt pipeline: ``BlockSampler(datapipe, graph, [15, 10, 5])``.
 
-    GraphBolt does not name the requested batch, so a batch's random key is a digest of its seeds and ``epoch``. It is
-    equal for any number of workers.
+    GraphBolt does not name the requested batch, so a digest of a batch's seeds takes the place of its number in the
+    random key. The key is equal for any number of workers.
 
     Parameters
     ----------
@@ -145,8 +145,8 @@ class BlockSampler(gb.SubgraphSampler):
     seed : any integer
     epoch : any integer; changes the draw
     exclude : for minibatches of pairs, the edges that no hop may take: "none"; "self", edges between the ends of a
-        positive; "reverse", also their reverse edges. They are excluded during the draw, so fan-outs stay full. As in
-        GraphBolt, all edges with the same ends are excluded
+        positive pair; "reverse", also their reverse edges. A node draws only from its other edges, so that it still
+        gets the full fan-out. As in GraphBolt, all edges with the same ends are excluded
     reverse : for a graph with several types, each relation's reverse, as "a:rates:b" or a tuple
 
     Raises
@@ -170,7 +170,7 @@ class BlockSampler(gb.SubgraphSampler):
         self._graph = graph
         self._exclude = exclude
         self._reverse = {_relation(one): _relation(other) for one, other in (reverse or {}).items()}
-        # These fields come before the base class, whose constructor builds the stages.
+        # These fields are set before the base class's constructor, which builds the stages.
         self._types = HeteroGraph.of(graph)
         self._has_types = graph is self._types
         self._sampler = make_hetero_sampler("neighbor", self._types, fanouts, seed)
@@ -222,7 +222,7 @@ class BlockSampler(gb.SubgraphSampler):
         nodes = {name: torch.from_numpy(found) for name, found in batch.nodes.items()}
         subgraphs = []
         for depth, hop in enumerate(batch.blocks):
-            # The counts up to this block, which is the last of these hops from the seeds.
+            # Node counts from the seeds to this block: the last one is its sources, the one before its destinations.
             known = nodes_by_hop(batch.num_seeds, batch.blocks[depth:])
             fields: dict[str, dict[str, Any]] = {
                 "sampled_csc": {_text(relation): _to_csc(block) for relation, block in hop.items()},
@@ -245,9 +245,9 @@ class NegativeSampler(gb.MiniBatchTransformer):
     """gloader's negatives as a step in a GraphBolt pipeline: ``NegativeSampler(datapipe, graph, gloader.Uniform(5))``.
 
     It takes minibatches of pairs, from item sets with ``names="seeds"`` and shape (N, 2), and transforms them like
-    GraphBolt's ``sample_uniform_negative``: ``seeds`` (P, 2) has the positives first, ``labels`` (P,) bool marks
-    them, and ``indexes`` (P,) is each pair's positive. A batch's random key is a digest of its pairs and
-    ``epoch``.
+    GraphBolt's ``sample_uniform_negative``: ``seeds`` (P, 2) has the positives first, ``labels`` (P,) bool is True for
+    positives, and ``indexes`` (P,) is the index of each pair's positive. A batch's random key contains a digest of its
+    pairs and ``epoch``.
 
     Parameters
     ----------

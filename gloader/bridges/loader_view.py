@@ -63,14 +63,15 @@ class TypedBatch:
     Parameters
     ----------
     batch : a batch with one type or with several
-    relation : the other library's name of the only relation, for a batch with one type; its source names this type
+    relation : for a batch with one type, the other library's name of the only relation; its first entry names the type
     """
 
     def __init__(self, batch: AnyReadyBatch, relation: Relation = EDGE) -> None:
         self.only_type = relation[0] if isinstance(batch, ReadyBatch) else None
         self.device = batch.y.device
         self.num_seeds: Mapping[str, int] = self._typed(batch.num_seeds)
-        self.x: Mapping[str, torch.Tensor] = self._typed(batch.x)  # (U_t, F_t); (U_t, 0) without features
+        # (U_t, F_t) rows for the U_t nodes of each type t; (U_t, 0) without features
+        self.x: Mapping[str, torch.Tensor] = self._typed(batch.x)
         self.trees: Mapping[str, LocalArray] | None = (
             None if batch.trees is None else self._typed(batch.trees)
         )
@@ -129,7 +130,7 @@ class LoaderView(Generic[T]):
         self.loader = loader
         self.convert = convert
         if is_owner:
-            # It does not run at exit, because the loader's threads may have ended by then.
+            # The finalizer does not run at exit, because the loader's threads may have ended by then.
             weakref.finalize(self, loader.close).atexit = False
         # Weak, so that a loop that breaks out drops its epoch, which ends the epoch's threads.
         self._running: weakref.ref[_Epoch[T]] | None = None

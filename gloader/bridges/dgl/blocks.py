@@ -48,6 +48,7 @@ def create_block(
     """
     types = tuple(sorted(num_src))
     relations = tuple(sorted(hop))
+    # DGL's arguments: two sides of nodes, no edge ids (the edges keep their order), and True for arrays in CSC form.
     edges = [
         create_unitgraph_from_csr(
             2,
@@ -286,8 +287,9 @@ def to_link_blocks(
     """Return the input nodes, graphs of the positive and negative pairs, and a DGL block per hop. Pure.
 
     The nodes of both graphs are the seeds, in the order of the last block's destinations. So a model's output for the
-    blocks can serve as their node data. ``dgl.NID`` is set. ``dgl.EID`` in ``pair_graph`` is the link table's row.
-    Its edges have their time as "time" if the batch has times. They have their own labels if no negatives are drawn.
+    blocks can serve as the node data of both graphs. ``dgl.NID`` is set. ``dgl.EID`` in ``pair_graph`` is the link
+    table's row. The edges of ``pair_graph`` have the column "time" if the batch has times, and their labels if no
+    negatives are drawn.
 
     Parameters
     ----------

@@ -36,8 +36,9 @@ def wrap_graph(
 ) -> GraphWithStores:
     """Return ``graph`` with some of its node data in stores, for ``dgl.dataloading.DataLoader``.
 
-    DGL chooses the batches: future samples are unknown, so the cache decides batch by batch. `BlockLoader` knows the
-    future, reads less and waits less. List these names in the sampler's ``prefetch_node_feats``.
+    DGL chooses the batches: future samples are unknown, so the cache decides batch by batch. `BlockLoader` plans with
+    its future batches, reads less and waits less. List the names in ``features`` in the sampler's
+    ``prefetch_node_feats``.
 
     Parameters
     ----------
@@ -94,7 +95,7 @@ class RowStorage(FeatureStorage):
                 "a worker process requested features of a gloader store; name these features in the sampler's "
                 "prefetch_node_feats, so that the main process fetches them"
             )
-        # DGL passes None for graphs of other classes.
+        # DGL's loader passes None for a graph that is not a `dgl.DGLGraph`.
         is_pinned = bool(pin_memory)
         rows = torch.from_numpy(self.rows.gather(indices.cpu().numpy()))
         if is_pinned:
@@ -106,7 +107,7 @@ class RowStorage(FeatureStorage):
 
 
 class _InMemory(FeatureStorage):
-    """A DGL storage with an explicit ``pin_memory``: DGL's loader passes None for graphs of other classes."""
+    """A DGL storage that accepts ``pin_memory=None``, which DGL's loader passes for graphs of other classes."""
 
     def __init__(self, storage: Any) -> None:
         self._storage = storage

@@ -175,7 +175,7 @@ class DGLBlock(RelationData):
     # --- messages ------------------------------------------------------------------------------------
 
     def local_scope(self) -> AbstractContextManager[None]:
-        """Return a context in which changes to the data are temporary."""
+        """Return a context that undoes changes to the data at its end."""
         return forgetting([*self._src_data.values(), *self._dst_data.values(), *self._edge_data.values()])
 
     def apply_edges(
@@ -232,7 +232,10 @@ class DGLBlock(RelationData):
             data.update(apply_node_func(Space(data)))
 
     def _sum_of_sources(self, relation: Relation, message: Message) -> torch.Tensor | None:
-        """Return the sums of messages that are source rows, perhaps weighted; None for other messages."""
+        """Return the sums of messages that are source rows, perhaps weighted; None for other messages.
+
+        These sums are computed without a row for each edge.
+        """
         ends = "".join(each.end for each in message.operands)
         rows = self._field(relation, message, "u") if "u" in ends else None
         if rows is None or not rows.is_floating_point() or not self._edges[relation].num_edges:
@@ -327,7 +330,7 @@ def to_node_batch(batch: AnyReadyBatch, graph: DGLGraph) -> NodeBatch:
     Parameters
     ----------
     batch : a native batch; its arrays are shared
-    graph : the graph, whose data are also columns in the blocks, on request
+    graph : the dataset's graph. Its columns are also columns of the blocks, and are read when the loop requests them
     """
     view = TypedBatch(batch, RELATION)
     inputs, blocks = _blocks(view, graph)
@@ -415,7 +418,7 @@ def _pair_graph(
 ) -> DGLBlock:
     """Return the graph over the seeds whose edges are ``pairs`` (n, 2), with these edge data columns."""
     src, dst = pairs.unbind(1)
-    # Each side gets a separate graph: columns that a model writes to one are not in the other.
+    # The positives and the negatives have separate frames: a column that a model writes to one is not in the other.
     frames = {
         name: Frame(frame.num_rows, frame.columns(), fetch=frame.__getitem__) for name, frame in seeds.items()
     }

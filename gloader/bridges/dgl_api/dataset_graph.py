@@ -126,7 +126,7 @@ class StoredRows:
         return self
 
     def keep_ready(self, nodes: torch.Tensor, rows: torch.Tensor) -> None:
-        """Remember the ``rows`` for ``nodes`` while another reference to these rows exists."""
+        """Remember the last batch's ``rows`` for its input ``nodes``, as long as the batch itself keeps the rows."""
         self._source.ready = (nodes, weakref.ref(rows))
 
     def __repr__(self) -> str:
@@ -268,7 +268,7 @@ class DGLGraph(RelationData):
         )
 
     def local_scope(self) -> AbstractContextManager[None]:
-        """Return a context in which changes to the data are temporary."""
+        """Return a context that undoes changes to the data at its end."""
         return forgetting([*self._node_data.values(), *self._edge_data.values()])
 
     def to(self, device: Any, **_how: Any) -> DGLGraph:
@@ -340,7 +340,7 @@ def _edge_frame(table: EdgeTable) -> Frame:
 
 
 _LOG = logging.getLogger(__name__)
-# The file's names for data that has another name in a dataset, see `gloader.convert.sources.dgl`.
+# Names in the file for features and weights, which have other names in a dataset; see `gloader.convert.sources.dgl`.
 _FEATURES: Final = ("features", "x")
 _WEIGHTS: Final = ("edge_weight", "w")
 _EDGES_IN_DATASET: Final = frozenset(
@@ -361,7 +361,7 @@ def load_graphs(
     Parameters
     ----------
     filename : a file with one graph, with one type or several; or a dataset's folder
-    idx_list : None or [0]
+    idx_list : only None or [0], for the file's first graph
     changes : edge changes during preparation: ``self_loops=True``, ``symmetrize=True``, ``deduplicate=True``
         and others in `gloader.convert.options.PrepareOptions`
 

@@ -88,11 +88,11 @@ _OPERATIONS: Final[Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Ten
 
 
 class EdgeList:
-    """Edges from ``num_src`` nodes to ``num_dst`` other nodes, in any order.
+    """Edges from ``num_src`` source nodes to ``num_dst`` destination nodes, in any order.
 
     Parameters
     ----------
-    src, dst : (E,) int32 or int64, each edge's ends; ``dst`` None means the ends in ``adjacency``
+    src, dst : (E,) int32 or int64, each edge's ends. If ``dst`` is None, ``adjacency`` has the destinations
     num_src, num_dst : number of sources and of destinations
     adjacency : the same edges, if they are in destination order; None means any order
     """
@@ -206,7 +206,10 @@ class EdgeList:
         return powers / self.reduce(powers, "sum").index_select(0, self.dst)
 
     def in_neighbor_lists(self, messages: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the ``messages`` (E, F) by destination with in-edges, padded (D', most, F), and the destinations."""
+        """Return the ``messages`` (E, F) as one padded list per destination, and the destinations (D',) of the lists.
+
+        The lists (D', longest, F) are those of the D' destinations with in-edges.
+        """
         order, _ = self._sorted
         messages = messages if order is None else messages.index_select(0, order)
         reached = self.in_degrees.nonzero().squeeze(1)
@@ -215,7 +218,7 @@ class EdgeList:
 
     @cached_property
     def _sorted(self) -> tuple[torch.Tensor | None, Adjacency]:
-        """(E,) the edges' numbers by destination, or None if this is their order; and the edges in this order."""
+        """The order (E,) that sorts the edges by destination, or None if they are sorted; and the sorted edges."""
         if self._given is not None:
             return None, self._given
         order = torch.argsort(self.dst, stable=True)

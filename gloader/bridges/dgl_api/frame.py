@@ -1,7 +1,7 @@
 """Node and edge data: columns with a row for each node or edge, behind a graph's or block's ``nodes`` and ``edges``.
 
-A `Frame` has the columns of one node type or one relation. The views are the objects with which DGL's users reach it,
-as in ``g.nodes["user"].data["feat"]``.
+A `Frame` has the columns of one node type or one relation. `NodesView` and `EdgesView` give access to frames as in DGL:
+``g.nodes["user"].data["feat"]``.
 """
 
 from __future__ import annotations

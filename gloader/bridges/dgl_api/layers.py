@@ -397,7 +397,7 @@ class GATConv(_AttentionLayer):
     num_heads : number of heads
     feat_drop, attn_drop : dropout rates of the rows and of the attention
     negative_slope : slope of the leaky ReLU for negative values
-    residual : add the destination's own row
+    residual : add the destination's own row, projected if its width differs from the result's
     activation : applied to the result
     allow_zero_in_degree : accept destinations without in-edges
     bias : whether the layer has a bias

@@ -34,9 +34,10 @@ class RelGraphConv(nn.Module):
     ----------
     in_feat, out_feat : widths of input rows and of the result
     num_rels : number of edge types
-    regularizer : each type's weight is a "basis" combination, block-diagonal ("bdd"), or free (None)
+    regularizer : form of each type's weight: "basis" for a sum of shared bases with factors of the type, "bdd" for a
+        block-diagonal matrix, None for any matrix
     num_bases : number of bases or blocks; None means ``num_rels``
-    bias, self_loop, layer_norm : True adds the part
+    bias, self_loop, layer_norm : whether the layer has a bias, the term ``W_loop x`` and a layer norm
     activation : function that is applied to the result
     dropout : share of the result that dropout zeroes
 
@@ -111,7 +112,7 @@ class RelGraphConv(nn.Module):
 
 
 class TypedLinear(nn.Module):
-    """``W_type x`` for typed rows.
+    """The product ``W_type x`` for each row x, with the weight of the row's type.
 
     Parameters
     ----------
@@ -154,7 +155,7 @@ class TypedLinear(nn.Module):
 
     def forward(self, x: torch.Tensor, x_type: torch.Tensor) -> torch.Tensor:
         """Return (n, out_size) for the rows ``x`` (n, in_size) with types ``x_type`` (n,)."""
-        # Each type takes one matrix product: a weight for each row would be the largest tensor here.
+        # The rows of a type share one matrix product: a copy of the weight for each row would take far more memory.
         order = torch.argsort(x_type, stable=True)
         counts = torch.bincount(x_type, minlength=self._num_types).tolist()
         parts = torch.split(x.index_select(0, order), counts)
@@ -185,8 +186,8 @@ class HeteroGraphConv(nn.Module):
 
     Parameters
     ----------
-    mods : layers by relation, which is a triple or its name
-    aggregate : "sum", "mean", "max", "min" or "stack"; or a function from a list of results and their type
+    mods : layers by relation, given as a triple or as the name between the two types
+    aggregate : "sum", "mean", "max", "min" or "stack"; or a function that takes a list of results and their node type
 
     Raises
     ------

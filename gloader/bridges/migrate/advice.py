@@ -58,6 +58,7 @@ _SAME: Final = {
 }
 _LOADING = "dgl.load_graphs"
 
+# Attributes that graphs and blocks share: sizes and types, and then device, degrees and edges.
 _SIZES = {
     "num_nodes",
     "number_of_nodes",
@@ -83,6 +84,7 @@ BLOCK_NAMES: Final = frozenset(
 )
 """Attributes of blocks and pair graphs in `gloader.compat.dgl`."""
 
+# Advice that several names share.
 _GENERAL = "mini-batch loops on one machine do not use it"
 _WHOLE = "it changes a whole graph in memory"
 _TRANSFORM = "apply it to the whole graph before the export"
