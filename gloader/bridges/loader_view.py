@@ -72,6 +72,7 @@ class TypedBatch:
         self.num_seeds: Mapping[str, int] = self._typed(batch.num_seeds)
         # (U_t, F_t) rows for the U_t nodes of each type t; (U_t, 0) without features
         self.x: Mapping[str, torch.Tensor] = self._typed(batch.x)
+        # (U_t,) index of each node's seed, if each seed has its own nodes; None if seeds share nodes
         self.trees: Mapping[str, LocalArray] | None = (
             None if batch.trees is None else self._typed(batch.trees)
         )

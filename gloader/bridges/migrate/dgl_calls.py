@@ -112,6 +112,7 @@ def kind_of_call(name: str) -> Kind:
     return _KINDS.get(found, "graph" if found.startswith("dgl.") and last in FLAGS else "")
 
 
+# Kinds of graphs, methods whose results have the kind of their graph, and the kinds of full graphs.
 _GRAPHS = ("graph", "built", "block", "graph or block")
 _SAME_AFTER = ("to", "int", "long", "cpu", "local_var", "formats", *FLAGS)
 _WHOLE = ("graph", "built")
@@ -198,7 +199,7 @@ def change_import(draft: Draft, group: Sequence[Import], *, has_loader: bool) ->
 
 
 def _judge(draft: Draft, one: Import, *, has_loader: bool) -> None:
-    """Note the verdict on an imported name without own uses."""
+    """Note the verdict on an imported name that the script never uses."""
     name = canonical(one.dotted)
     if uses_of(draft, one) or not name.startswith("dgl.") or name in SURFACE:
         return
@@ -282,7 +283,10 @@ def _change_seeds(draft: Draft, use: Use) -> None:
 
 
 def leave_out_numbering(draft: Draft) -> tuple[set[str], set[int]]:
-    """Remove functions that return ``to_simple(add_reverse_edges(g), writeback_mapping=True)`` and edge numbers.
+    """Remove each function that numbers the reverse edges of a graph, and replace its calls.
+
+    DGL's examples define such a function around ``to_simple(add_reverse_edges(g), writeback_mapping=True)``. It returns
+    the new graph and the edge numbers. A call of it is replaced by the pair of its graph argument and None.
 
     Returns
     -------
@@ -325,7 +329,7 @@ def _function_around(draft: Draft, use: Use) -> ast.FunctionDef | None:
 
 
 def _calls(draft: Draft, function: ast.FunctionDef) -> list[tuple[ast.Assign, ast.expr]]:
-    """Return the assignments of a function's results, with the graph arguments; none if it has other uses."""
+    """Return each assignment of a call of ``function``, with its graph argument; [] if the name has other uses."""
     name_nodes = [
         node for node in ast.walk(draft.tree) if isinstance(node, ast.Name) and node.id == function.name
     ]

@@ -5,7 +5,7 @@ from DGL. Each use gets a verdict, such as "maps" or "missing", and if possible 
 
 - Names of DGL that `gloader.compat.dgl` has are kept, and imported from there.
 - A call that makes or loads a graph is replaced by the opening of a prepared dataset.
-- A change to the whole graph becomes a flag for `gloader prepare`.
+- A call that changes the whole graph becomes a flag for `gloader prepare`.
 
 The draft also lists the steps that prepare the dataset once. A script without a mini-batch loader is only judged, and
 not changed.
@@ -87,7 +87,7 @@ _PREPARED_WITH: Final = re.compile(
     r"prepare the dataset with (--[\w-]+(?: [\d/]+)?)(?:, or with (--[\w-]+) where it has several)?"
 )
 _WHOLE_GRAPH: Final = "the script has no mini-batch loader: train whole graphs in memory, with DGL or PyG"
-# Beginnings of names in scripts that train on full graphs, or use other parts of DGL.
+# Beginnings of the names that show a script's other purpose: full graphs, many small graphs, or other parts of DGL.
 _ELSEWHERE: Final = (
     "dgl.batch",
     "dgl.data.",
@@ -110,14 +110,16 @@ class _DglScript:
         self._draft = draft
         names = [use.name for use in draft.script.uses if use.held is None]
         self._has_loader = any(canonical(name) in LOADERS for name in names)
+        # True if the script cannot run with gloader: it has no mini-batch loader, and trains on graphs in memory or
+        # uses other parts of DGL.
         self._is_elsewhere = not self._has_loader and any(
             canonical(name).startswith(_ELSEWHERE) or kind_of_call(name) in {"built", "dataset"}
             for name in names
         )
         self._loops: list[Use] = []  # calls that remove self loops from the full graph
-        self._left: set[int] = set()  # nodes in lines that stay or go as a unit
+        self._left: set[int] = set()  # identities of nodes in lines that are kept or removed as a whole
         self._is_made = False  # True if the changed script opens a dataset, or loads a file
-        self._made: set[str] = set()  # further names of graphs, bound to a helper's results
+        self._made: set[str] = set()  # names of the results of a removed helper, see `leave_out_numbering`
         self._is_typed = any(
             canonical(use.name) == "dgl.nn.HeteroGraphConv" or use.name in {"canonical_etypes", "etypes"}
             for use in draft.script.uses
@@ -199,7 +201,7 @@ class _DglScript:
         change_loading(draft, use)
 
     def _rename(self, use: Use) -> None:
-        """Rename DGL's NodeDataLoader to DataLoader; imports bind it to the old name."""
+        """Rename DGL's NodeDataLoader to DataLoader. A name from an import stays, because the import is changed."""
         draft, node = self._draft, use.node
         can_go = not isinstance(node, ast.Attribute) or draft.replace_tail(node, node.value, ".DataLoader")
         draft.note(node, use.name, f"{OURS}dgl.dataloading.DataLoader", can_go=can_go)
@@ -296,7 +298,7 @@ class _DglScript:
             self._loops.append(use)
 
     def _stays(self, use: Use) -> None:
-        """Note a DGL name in an unchanged line."""
+        """Note a DGL name in a line of `_left` as missing, unless the line is replaced."""
         if use.held is None and use.name.startswith("dgl.") and id(use.node) not in self._draft.replaced:
             self._draft.find(use.node, use.name, "missing", advice_of(use.name))
 
@@ -334,7 +336,7 @@ class _DglScript:
                 draft.steps.flag(found[2] if found[2] and self._is_typed else found[1])
 
     def _from_gloader(self) -> None:
-        """Wrap objects that a script already using gloader passes to DGL."""
+        """Wrap the dataset in a DGLGraph where a script that already uses gloader calls ``to_dgl()``."""
         draft = self._draft
         for node in ast.walk(draft.tree):
             match node:
@@ -416,7 +418,7 @@ class _DglScript:
         draft.note(node, "dataset[0]", f"{graph}(...)", can_go=can_go)
 
     def _frame(self, use: Use, *, is_built: bool) -> None:
-        """Judge data that a script assigns to a full graph: it moves to the saved graph, or it stays in memory."""
+        """Judge data that a script assigns to a full graph: the dataset has the data, or the data stays in memory."""
         if not isinstance(use.node, ast.Subscript) or not use.is_stored or not self._has_loader:
             return
         draft, key, node = self._draft, literal(use.node.slice), use.place.statement
@@ -432,7 +434,7 @@ class _DglScript:
 
 
 def _is_mask(key: ast.expr) -> bool:
-    """Return True if a data name ends as a mask's name, after a computed part, as ``f"{part}_mask"``. Pure."""
+    """Return True if a data name is computed and ends with "_mask", as ``f"{part}_mask"`` does. Pure."""
     match key:
         case (
             ast.JoinedStr(values=[*_, ast.Constant(value=str(end))])
@@ -453,7 +455,7 @@ def _unlike(name: str, call: ast.Call | None) -> str:
 
 
 def _names_its_sum(call: ast.Call | None) -> bool:
-    """Return True if update_all gets a DGL sum; a function over a mailbox is a name or a lambda. Pure."""
+    """Return True if update_all gets a DGL reduction, which is a call. A function over a mailbox is no call. Pure."""
     return call is None or isinstance(argument(call, 1, "reduce_func"), ast.Call)
 
 

@@ -40,7 +40,8 @@ class Finding:
     line: int
     name: str
     verdict: Verdict
-    text: str  # the place for "maps" and "stays"; else the replacement, or the reason why there is none
+    # The module or class that has the name ("maps", "stays"), the replacement, or the reason why there is none.
+    text: str
     page: str = ""  # documentation page for a missing name
 
 
@@ -78,11 +79,11 @@ def change_from(
     also: dict[str, list[str]] | None = None,
     renamed: Mapping[str, str] | None = None,
 ) -> None:
-    """Import each name in ``from A import ...`` from its module in ``modules``, which maps full names.
+    """Change ``from A import ...``, so that each name comes from its module in ``modules``, by full name.
 
-    A name without a module stays in place; names that the changed script does not use any more are removed. ``also``
-    maps modules to further names. They are added to the first import from their module, and removed from ``also``.
-    ``renamed`` maps names to new names; the script keeps its own name for them.
+    A name without a module is still imported from A. Names that the changed script does not use any more are removed.
+    ``also`` maps modules to further names, which are added to the first import from their module, and removed from
+    ``also``. ``renamed`` maps names to new names; ``import NEW as OLD`` keeps the script's own name.
     """
     also, renamed = {} if also is None else also, renamed or {}
     statement = group[0].statement
@@ -98,7 +99,7 @@ def change_from(
     extra = [name for module in lines for name in also.get(module, ()) if statement in draft.tree.body]
     for module in lines if extra else ():
         lines[module] = sorted({*lines[module], *also.pop(module, ())})
-    # The import may need only another module name.
+    # If only the module's name changes, the rest of the statement is kept.
     stays = len(lines) == 1 and not any(one.alias.name in renamed for one in group)
     if stays and not extra and sum(map(len, lines.values())) == len(group):
         start = edits.start(statement)
@@ -112,7 +113,7 @@ def change_from(
         if not edits.delete_statement(statement, group[0].place.body):
             edits.replace_node(statement, "pass")
         return
-    # Consecutive statements need the first statement's margin, or share its line.
+    # Further statements get the first one's indent. After other code in its line, all share this line.
     margin = edits.text(edits.start(statement) - statement.col_offset, edits.start(statement))
     between = f"\n{margin}" if not margin.strip() else "; "
     texts = [f"from {module} import {', '.join(names)}" for module, names in lines.items()]
@@ -156,7 +157,7 @@ class Draft:
         self.findings[Finding(line=node.lineno, name=name, verdict=verdict, text=text, page=page)] = None
 
     def note_unknown(self, use: Use) -> None:
-        """Note a loader whose arguments the script does not spell out."""
+        """Note a loader as perhaps missing if its arguments are not all written in the script."""
         call = use.call
         if call is not None and not use.is_written:
             star = "*" if any(isinstance(each, ast.Starred) for each in call.args) else "**"
@@ -265,7 +266,7 @@ class Draft:
         self.edits.is_frozen = id(node) in self._in_strings
 
     def note(self, node: ast.expr, name: str, becomes: str, *, can_go: bool) -> None:
-        """Note that ``name`` changes, or must be changed by hand if the change failed."""
+        """Note that ``name`` changes. If ``can_go`` is False, the edit failed, and the user must change it by hand."""
         if can_go:
             self.find(node, name, "changes", becomes)
         else:
@@ -280,8 +281,8 @@ class Draft:
     def strip_call(self, call: ast.Call, inner: ast.expr, place: Place, root: ast.expr | None = None) -> bool:
         """Replace a call by its receiver or argument ``inner``.
 
-        ``x = f(x)`` and ``f(x)`` are removed completely, if they have lines of their own. ``root`` is the remaining
-        part of ``inner`` after its own calls are stripped.
+        A statement ``x = f(x)`` or ``f(x)`` is removed completely, if it has lines of its own. ``root`` is the part of
+        ``inner`` that remains after its own calls are stripped, such as x in ``f(g(x))``; None means ``inner``.
         """
         edits, node, root = self.edits, place.statement, inner if root is None else root
         if edits.is_replaced(edits.start(call), edits.end(call)):

@@ -53,7 +53,7 @@ class Folder:
 
 
 def folder_of(call: ast.Call, dotted: str, edits: Edits) -> Folder:
-    """Return a folder for the data set that ``call`` loads, with the same name. Pure."""
+    """Return a folder, named after the data set that ``call`` loads. Pure."""
     is_ogb, is_pyg = dotted in OGB_CLASSES, dotted.startswith("torch_geometric.")
     given = argument(call, 1 if is_pyg else 0, "name")  # PyG's root comes first
     if given is not None and (is_ogb or is_pyg or dotted in _NAMED):
@@ -132,14 +132,14 @@ _SPLIT: Final = f"{EDGE_SPLIT.split()[0]} "
 
 
 def prepared_with(flags: str) -> str:
-    """Return the replacement for a graph change, and its differences. Pure."""
+    """Return text that names the ``flags`` that replace a graph change, and their effects. Pure."""
     does = _DOES.get(flags)
     return f"prepare the dataset with {flags}" + (f" ({does})" if does else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareStep:
-    """A step to do once."""
+    """A command that a user runs once, to prepare the dataset."""
 
     where: str  # the place for the command, such as "in a shell:"
     command: str

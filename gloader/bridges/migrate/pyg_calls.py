@@ -202,6 +202,7 @@ def advice_of_name(name: str) -> str:
     return ""
 
 
+# Follows the new argument in a finding.
 _NEGATIVES: Final = ": a table that `--edge-split` makes has no labels, so negatives are drawn"
 _NEGATIVES_AT: Final = {"neg_sampling": 9, "neg_sampling_ratio": 10}  # positions of PyG's arguments
 # The arguments that decide whether pairs get labels or negatives.
@@ -244,7 +245,7 @@ def change_loader(draft: Draft, use: Use, *, has_labels: bool) -> None:
 
 
 def _has_negatives(use: Use) -> bool:
-    """Return True if a link loader may get negatives, by a name or by an unknown value."""
+    """Return True if a link loader may get negatives: an argument sets them, or not all arguments are known."""
     given = [use.written(place, name) for name, place in _NEGATIVES_AT.items()]
     values = [each for each in given if each is not None]
     return not use.is_written or any(
@@ -292,7 +293,7 @@ def _judge(draft: Draft, items: Sequence[Item], *, end: int, needs_negatives: bo
 
 
 def _replace(draft: Draft, item: Item, name: str, value: str, *, why: str = "") -> None:
-    """Replace an argument by ``name`` with the text ``value``. ``why`` follows in the finding."""
+    """Replace an argument by ``name="value"``. The finding says so, followed by ``why``."""
     new = f'{name}="{value}"' if isinstance(item.first, ast.keyword) else f'"{name}": "{value}"'
     can_go = draft.edits.replace(draft.edits.start(item.first), draft.edits.end(item.last), new)
     draft.note(item.value, f"{item.name}=", new + why, can_go=can_go)
@@ -320,6 +321,7 @@ _FLAGS: Final = {
 }
 _SPLIT: Final = f"{TRANSFORMS}RandomLinkSplit"
 _SHARES: Final = (0.1, 0.2)  # PyG's defaults for validation and testing
+# Flags that may merge several edges, and names that show that edges have values.
 _MERGES: Final = frozenset({"--symmetrize", "--deduplicate"})
 _EDGE_VALUES: Final = frozenset(
     {"edge_attr", "edge_weight", "edge_attr_dict", "edge_weight_dict", "weight_attr"}
@@ -349,7 +351,8 @@ class Transforms:
         self._splits_edges = _SPLIT.rpartition(".")[2] in names
         named = {getattr(node, "attr", getattr(node, "arg", literal(node))) for node in ast.walk(draft.tree)}
         self._has_edge_values = bool(named & _EDGE_VALUES)
-        self.changes_rows = bool(names - {*_FLAGS, "Compose", "ToDevice"})  # if no flag replaces one
+        # True if there is a transform that no flag replaces; it may change the rows of the graph.
+        self.changes_rows = bool(names - {*_FLAGS, "Compose", "ToDevice"})
         given = [each for call in datasets for each in (argument(call, 1, "transform"), _pre(call)) if each]
         within = [node for each in given for node in ast.walk(each)]
         self._nodes = {id(node) for node in within}
@@ -407,7 +410,7 @@ class Transforms:
         return ", and without RandomLinkSplit" if self._splits_edges else ""
 
     def _is_handed(self, use: Use) -> bool:
-        """Return True if a data set is made with the transform: the saved graph is then already transformed."""
+        """Return True if a data set gets the transform as an argument: the saved graph is then already transformed."""
         statement = use.place.statement
         targets = statement.targets if isinstance(statement, ast.Assign) else []
         named = {each.id for each in targets if isinstance(each, ast.Name)}

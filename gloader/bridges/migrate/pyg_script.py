@@ -138,7 +138,7 @@ class _PygScript:
         handed_on = {id(use.call) for use in uses if use.call is not None and hands_on(use)}
         while more := sources_of(draft.tree, self._loaded, handed_on) - self._loaded:
             self._loaded |= more
-        self._loaded |= parts_of(draft.tree, self._loaded)
+        self._loaded |= parts_of(draft.tree, self._loaded)  # and of their types and relations
         self._unknown: set[str] = set()  # names of graphs with an unknown source
         self._is_made = False  # whether the changed script opens a dataset
         self._is_typed = any(_is_typed(use) for use in uses if not self._is_other(use))
@@ -459,7 +459,7 @@ class _PygScript:
             draft.find(node, draft.edits.of(node), "missing", advice)
 
     def _is_other(self, use: Use) -> bool:
-        """Return whether ``use`` belongs to an object that the script makes or loads, but passes to no loader."""
+        """Return whether ``use`` is of an object that the script makes or loads, but does not pass to a loader."""
         return use.held is not None and use.held.made_by in _MADE and not self._is_loaded(use.node)
 
     def _is_loaded(self, node: ast.AST) -> bool:

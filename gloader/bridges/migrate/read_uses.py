@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from gloader.bridges.migrate.uses import Arguments, Kind, Library
 
 
-# A value's items: one value for all of them, a value for each of several, or None if they are unknown.
+# The items of a value that a script unpacks: one `Held` for all items, a tuple with one for each, or None if unknown.
 Items: TypeAlias = "Held | tuple[Items, ...] | None"
-# Maximum number of readings: a function may stand before its arguments' definitions, and before its callees.
+# Maximum number of readings of a script. One reading may not suffice: a function may stand above the calls that give
+# its arguments, and above the functions that it calls.
 _MAX_READINGS: Final = 4
 # These methods leave a mapping unchanged.
 _ONLY_READ: Final = frozenset({"get", "items", "keys", "values", "copy"})
@@ -49,10 +50,11 @@ class _Scope:
 
 @dataclass
 class _Functions:
-    """The arguments and results of a script's functions, by name, as one reading found them."""
+    """The arguments and results of a script's functions, by function name, from one reading."""
 
     returned: dict[str, Items] = field(default_factory=dict)
-    given: dict[str, dict[int | str, Held | None]] = field(default_factory=dict)  # None if calls differ
+    # The arguments by position or name; None if calls give values of different kinds.
+    given: dict[str, dict[int | str, Held | None]] = field(default_factory=dict)
 
     def note_call(self, name: str, given: Mapping[int | str, Held | None]) -> None:
         """Note a call's known arguments."""
@@ -64,7 +66,7 @@ class _Functions:
 
 
 class _ScriptReader:
-    """Reads a script once, from top to bottom. ``functions`` are the results of the reading before."""
+    """Reads a script once, from top to bottom. ``functions`` has the results of the previous reading."""
 
     def __init__(self, library: Library, tree: ast.Module, functions: _Functions) -> None:
         self._library = library
@@ -197,7 +199,7 @@ class _ScriptReader:
             self._visit(node)
 
     def _visit(self, node: ast.expr | ast.keyword, call: ast.Call | None = None) -> None:
-        """Note the uses in an expression. ``call`` is the call whose function the expression is."""
+        """Note the uses in an expression. If the expression is called, ``call`` is this call."""
         if isinstance(node, ast.Lambda):
             self._scope = _Scope(self._scope)
             self._scope.held.update(dict.fromkeys((each.arg for each in node.args.args), None))
@@ -349,7 +351,7 @@ class _ScriptReader:
         return returned if isinstance(returned, Held) else None
 
     def _step(self, node: ast.AST, kinds: Mapping[Any, Kind], name: str | None = None) -> Held | None:
-        """Return the part of a value under ``name``, or its item; ``kinds`` has the result's kind."""
+        """Return the attribute ``name`` of a value, or without a name its item; ``kinds`` has the result's kind."""
         held = self._infer(node)
         if held is None:
             return None
@@ -357,7 +359,7 @@ class _ScriptReader:
         return replace(held, kind=kind, literal=None) if kind else None
 
     def _items_of_value(self, node: ast.expr) -> Items:
-        """Return the values that an assignment to several targets hands out."""
+        """Return the items of ``node`` for an assignment to several targets."""
         if isinstance(node, ast.Tuple | ast.List):
             return tuple(self._items_of_value(each) for each in node.elts)
         if isinstance(node, ast.GeneratorExp | ast.ListComp):  # a, b = (make(x) for x in ...)
@@ -419,7 +421,7 @@ class _ScriptReader:
             parts = items
         elif isinstance(items, Held):
             kinds = self._library.loops.get((items.kind.removeprefix("each "), len(targets)), ())
-            same = self._library.loops.get((items.kind, 0), ())  # equal for any number of targets
+            same = self._library.loops.get((items.kind, 0), ())  # one kind for any number of targets
             kinds = kinds or same * len(targets)
             parts = [replace(items, kind=kind) if kind else None for kind in kinds] or parts
         for target, part in zip(targets, parts, strict=True):
@@ -439,7 +441,8 @@ def _held(kind: Kind | None, made_by: str) -> Held | None:
 def read_uses(tree: ast.Module, library: Library) -> Script:
     """Return a script's uses of ``library``. Pure.
 
-    The script is read again with the functions' arguments and results from the reading before, until these stay equal.
+    The script is read again with the functions' arguments and results from the previous reading, until they stay equal
+    or `_MAX_READINGS` is reached.
     """
     functions = _Functions()
     for _ in range(_MAX_READINGS):

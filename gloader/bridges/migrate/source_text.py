@@ -132,7 +132,7 @@ class Edits:
         return self._swallow(self._starts[first], self._starts[last + 1], b"")
 
     def is_replaced(self, start: int, end: int) -> bool:
-        """Return whether all text between two positions is removed or replaced."""
+        """Return True if all text between two positions is removed or replaced, and edits are not frozen."""
         return not self.is_frozen and any(first <= start and end <= last for first, last, _ in self._pieces)
 
     def insert_line(self, before: int, text: str) -> None:
@@ -177,9 +177,10 @@ class Edits:
     def _between(
         self, items: Sequence[tuple[ast.AST, ast.AST]], number: int, kept: Sequence[int], end: int
     ) -> tuple[int, int] | None:
-        """Return the range of an item and one comma, or of all items before the first kept one.
+        """Return the range to remove for item ``number``: the item and one comma.
 
-        None if other text is in between.
+        If no kept item precedes it, the range has all items up to the first kept one. None means that there is other
+        text in the range.
         """
         starts = [*(self.start(first) for first, _ in items), end]
         ends = [self.end(last) for _, last in items]

@@ -25,11 +25,12 @@ class Library:
 
     kind_of_call: Callable[[str], Kind]  # maps a called dotted name to its result's kind
     hands_on: Callable[[str], bool]  # True if the named function returns its first argument, changed
-    methods: Mapping[tuple[Kind, str], Kind]  # the kind that a method returns
+    # The kind that a method returns. "()" is the call of the value itself; kind "" means a method of any other value.
+    methods: Mapping[tuple[Kind, str], Kind]
     attributes: Mapping[tuple[Kind, str], Kind]  # the kind of an attribute
     items: Mapping[Kind, Kind]  # the kind of x[...]
     several: Mapping[Kind, Kind]  # the kind of a list whose values have this kind
-    # The kinds that loop variables over a value have, by the number of loop variables.
+    # The kinds of the variables in a loop over a value, by their number; 0 means one kind for any number of variables.
     loops: Mapping[tuple[Kind, int], tuple[Kind, ...]]
     parameters: Mapping[str, Kind]  # function parameters by their usual names in examples
 
@@ -161,7 +162,10 @@ def hands_on(use: Use) -> bool:
 
 
 def sources_of(tree: ast.Module, names: AbstractSet[str], handed_on: Collection[int]) -> set[str]:
-    """Return the names of graphs from which ``handed_on`` calls made the graphs ``names``."""
+    """Return the names of the graphs from which the graphs ``names`` were made.
+
+    ``handed_on`` has the identities of the calls that return their graph argument, moved or transformed.
+    """
     found: set[str] = set()
     for node in ast.walk(tree):
         targets = node.targets if isinstance(node, ast.Assign) else []
@@ -200,7 +204,7 @@ def _sources_by_calls(tree: ast.Module, names: AbstractSet[str]) -> set[str]:
 
 
 def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[str, ast.Name]]:
-    """Return each name that ``target = value`` binds, with its name on the right side. Pure."""
+    """Return each name that ``target = value`` binds, with the name on the right side whose value it gets. Pure."""
     both = [(target, value)]
     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
         both = list(zip(target.elts, value.elts, strict=False))

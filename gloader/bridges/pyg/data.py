@@ -64,7 +64,7 @@ class MergedEdges:
 
 
 def merge_edges(relations: Sequence[Hops], device: torch.device) -> list[MergedEdges]:
-    """Return each relation's edges; waits once for their ``device``."""
+    """Return each relation's edges in PyG's form; waits at most once for their ``device``."""
     if device.type == "cpu":
         return [_on_host(hops) for hops in relations]
     # All hops and relations share one copy from the device: separate copies would each wait for the stream.
@@ -89,7 +89,7 @@ def _on_host(hops: Hops) -> MergedEdges:
     for block, indptr, first, start, count in zip(
         hops.blocks, offsets, hops.firsts, starts, counts, strict=True
     ):
-        if not count:  # true for most of a typed graph's relations in most hops
+        if not count:  # common: in most hops, most relations of a typed graph have no edges
             continue
         part = slice(done, done + count)
         _fill(indptr, block.indices.numpy(), first, pair[0, part], pair[1, part])
@@ -134,7 +134,7 @@ def _fill(
     sources: NDArray[np.int64],
     destinations: NDArray[np.int64],
 ) -> None:
-    """Write the source and the destination of each edge into the destinations from ``first`` on, both (E,)."""
+    """Write the ``sources`` and ``destinations`` (E,) of all edges whose destination is ``first`` or a later node."""
     begin = indptr[first]
     for node in range(first, indptr.shape[0] - 1):
         for edge in range(indptr[node], indptr[node + 1]):
@@ -346,8 +346,8 @@ def _triplets(batch: LinkBatch) -> dict[str, torch.Tensor]:
 
 def _positive_of_pairs(batch: LinkBatch) -> torch.Tensor:
     """Return (P,) each pair's positive, in a batch with edge times. A positive pair is its own positive."""
-    # In such a batch the positives' sources are the first seeds, with numbers 0..B-1. A negative has one of these
-    # sources, or a separate one. Separate sources follow in the order of the positives, again and again.
+    # In such a batch the positives' sources are seeds 0..B-1. A negative has one of these sources, or a separate one.
+    # The separate sources follow in rounds of B, each round in the order of the positives.
     return batch.pairs[:, 0] % batch.num_positives
 
 

@@ -1,7 +1,7 @@
 """A dataset in place of PyG's ``Data`` or ``HeteroData``, with the attributes that a training loop reads.
 
-Numbers, labels and masks are there. Features and edges are not, because they may exceed the memory: only batches have
-them. The error for a missing attribute names its replacement.
+The object has counts, labels and masks. It has no features and edges, because these may exceed the memory: only batches
+have them. The error for a missing attribute names its replacement.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ _OF_LABELLED = ("y", "train_mask", "val_mask", "test_mask")  # attributes of the
 
 @near_keywords
 class HeteroGraphData:
-    """A typed dataset's numbers, labels and masks, with the names of ``torch_geometric.data.HeteroData``.
+    """A typed dataset's counts, labels and masks, with the names of ``torch_geometric.data.HeteroData``.
 
     ``data["paper"]`` is a `NodeData`, ``data["author", "writes", "paper"]`` an `EdgeData`. The object has only
-    attributes that fit in memory: ``y`` and a mask take nine bytes per labelled node, from the first access on.
+    attributes that fit in memory: from the first access on, ``y`` takes 8 bytes per labelled node, and a mask one byte.
     Features and edges are absent: only batches have them.
 
     Raises
@@ -126,7 +126,7 @@ class HeteroGraphData:
         return self.dataset.num_classes
 
     def __repr__(self) -> str:
-        """Return the numbers by type and relation, in the form of PyG's ``HeteroData``."""
+        """Return the counts by type and relation, in the form of PyG's ``HeteroData``."""
         held = [f"  {name}={self[name]!r}" for name in self.node_types]
         held += [f"  ({', '.join(relation)})={self[relation]!r}" for relation in self.edge_types]
         return f"HeteroGraphData(  # {self.dataset.location}\n" + ",\n".join(held) + "\n)"
@@ -150,7 +150,7 @@ class HeteroGraphData:
 
 
 class _Part:
-    """A type or a relation: the attributes of PyG's storages, except those that batches read from the dataset."""
+    """One type or relation, with the attributes of PyG's storages, except those that only batches have."""
 
     def __getitem__(self, name: str) -> Any:
         """Return the attribute ``name``."""
@@ -237,10 +237,10 @@ class NodeData(_Part):
 
 @near_keywords
 class GraphData(NodeData):
-    """A dataset's numbers, labels and masks, with the names of ``torch_geometric.data.Data``.
+    """A dataset's counts, labels and masks, with the names of ``torch_geometric.data.Data``.
 
-    The object has only attributes that fit in memory: ``y`` and a mask take nine bytes per node, from the first
-    access on. Features and edges are absent: only batches have ``x`` and ``edge_index``.
+    The object has only attributes that fit in memory: from the first access on, ``y`` takes 8 bytes per node, and a
+    mask one byte. Features and edges are absent: only batches have ``x`` and ``edge_index``.
 
     Raises
     ------
@@ -267,7 +267,7 @@ class GraphData(NodeData):
         return self.dataset.num_classes
 
     def __repr__(self) -> str:
-        """Return the numbers, in the form of PyG's ``Data``."""
+        """Return the counts, in the form of PyG's ``Data``."""
         sizes = ("num_nodes", "num_edges", "num_features", "num_classes")
         held = ", ".join(f"{name}={getattr(self, name)}" for name in sizes)
         return f"GraphData({held}, y, train_mask, val_mask, test_mask, dataset={self.dataset.location!r})"

@@ -52,7 +52,8 @@ class LinkLoader(LoaderView[Any]):
     ----------
     loader : a `gloader.LinkLoader`, or a `gloader.Dataset` from which to build a loader
     triplets : True gives ``src_index``, ``dst_pos_index`` and ``dst_neg_index`` instead of ``edge_label_index``
-        and ``edge_label``. Each edge's source then needs equally many negatives, as `gloader.Uniform` draws them
+        and ``edge_label``. Every edge then needs the same number of negatives with its source, as `gloader.Uniform`
+        draws them
     settings : settings for the new loader: ``edges``, ``negatives``, ``exclude``, ``fanouts``, ``batch_size``, ...; see
         `gloader.LinkLoader`. ``layout`` defaults to "merged" if the sampler supports it
 
@@ -153,7 +154,7 @@ class LinkNeighborLoader(LinkLoader):
 
 
 def _has_triplets(loader: NativeLoader) -> bool:
-    """Return True if each edge has equally many negatives, with its own source."""
+    """Return True if every edge has the same number of negatives, all with the edge's own source."""
     drawn = loader.negatives
     return isinstance(drawn, Uniform) or (isinstance(drawn, Table) and drawn.name == loader.table.name)
 

@@ -46,8 +46,9 @@ if TYPE_CHECKING:
 class SeedRows:
     """A type's nodes in a batch, with an additional copy of a seed for each repeated draw.
 
-    The batch has B draws of S distinct seeds, and U nodes. Copies come first, in the order of the draws, and have their
-    seed's in-edges. All other nodes follow. A seed's outgoing edges start at its first copy.
+    The batch has B draws of S distinct seeds, and U nodes. The new nodes are one copy of a seed for each draw, in the
+    order of the draws, and then the U - S other nodes. Each copy has its seed's in-edges. A seed's outgoing edges start
+    at its first copy.
     """
 
     rows: torch.Tensor  # (B,) each draw's seed, as a position among the type's U nodes
@@ -56,7 +57,7 @@ class SeedRows:
 
     @classmethod
     def of(cls, drawn: IdArray, seeds: IdArray, num_nodes: int, device: torch.device) -> SeedRows | None:
-        """Return the rows for ``drawn`` (B,), which repeats some ``seeds`` (S,); None if no seed repeats."""
+        """Return the rows for the ids ``drawn`` (B,), which repeat some ``seeds`` (S,); None if no seed repeats."""
         if len(drawn) == len(seeds):
             return None
         by_id = np.argsort(seeds)
@@ -91,6 +92,8 @@ def repeat_edges(store: Any, source: SeedRows | None, destination: SeedRows | No
     src, dst = store.edge_index
     first, *others = store.num_sampled_edges
     if destination is not None:
+        # In ``by_seed``, the edges into one seed begin at ``starts[seed]``, and are ``degrees[seed]`` many. For each
+        # new edge, ``copies`` has its draw, ``within`` its index among the draw's edges, and ``taken`` the old edge.
         degrees = torch.bincount(dst[:first], minlength=len(destination.places))
         starts = degrees.cumsum(0) - degrees
         by_seed = torch.argsort(dst[:first], stable=True)
@@ -220,8 +223,8 @@ class NodeLoader(LoaderView[Any]):
     ----------
     loader : a `gloader.Loader` or `gloader.HeteroLoader`, or a `gloader.Dataset` from which to build a loader
     settings : settings for the new loader: ``fanouts``, ``batch_size``, ``memory_budget``, ...; see `gloader.Loader`.
-        ``layout`` defaults to "merged" if the sampler supports it: batches have exactly the nodes and edges of
-        native ones. Batches of a layered loader have its nodes, and the edges that PyG would have drawn
+        ``layout`` defaults to "merged" if the sampler supports it: batches then have exactly the nodes and edges of
+        the native batches. With a layered loader, batches have all its nodes, and the edges that PyG would have drawn
 
     Raises
     ------
@@ -231,8 +234,7 @@ class NodeLoader(LoaderView[Any]):
 
     def __init__(self, loader: AnyLoader | Dataset, **settings: Any) -> None:
         if isinstance(loader, Dataset):
-            # PyG samples each node once, as does the merged layout: a batch has exactly the native
-            # batch's edges.
+            # PyG samples each node once, as does the merged layout, so no edge of a native batch is left out.
             settings.setdefault("layout", preferred_layout(settings.get("sampler", "neighbor")))
         native = to_loader(loader, settings)
         convert = _to_hetero_data_of(native) if isinstance(native, HeteroLoader) else _to_data_of(native)

@@ -1,8 +1,8 @@
 """PyG's own loader over gloader: feature store, graph store and sampler for PyG's remote-backend interfaces.
 
-PyG's ``NodeLoader`` asks a sampler for each batch's nodes and edges, and a feature store for the rows. `MergedSampler`,
-`RowStore` and `TopologyStore` stand behind these interfaces. `gloader.adapters.pyg.NeighborLoader` reads less, because
-it knows the future batches.
+PyG's ``NodeLoader`` gets each batch's nodes and edges from a sampler, and their rows from a feature store.
+`MergedSampler`, `RowStore` and `TopologyStore` implement these interfaces. `gloader.adapters.pyg.NeighborLoader` reads
+less, because it knows the future batches.
 """
 
 from __future__ import annotations
@@ -193,9 +193,9 @@ def _by_type(
 class MergedSampler(BaseSampler):
     """Neighbour sampling for PyG's ``NodeLoader`` and ``LinkLoader``; needs neither pyg-lib nor torch-sparse.
 
-    PyG does not name the requested batch and epoch. So a batch's random key is a digest of its ``input_id`` and of the
-    last `set_epoch` value. It is equal for any number of workers, and the same in every epoch if neither the order nor
-    this value changes.
+    PyG does not name the requested batch and epoch. So a batch's random key has a digest of its ``input_id`` in place
+    of the batch, and the last `set_epoch` value. The key is equal for any number of workers, and the same in every
+    epoch if neither the order nor this value changes.
 
     Parameters
     ----------
