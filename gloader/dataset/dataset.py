@@ -428,7 +428,7 @@ class Dataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """The content's digest. Equal datasets have equal digests, also if one is in a directory and one at a URL."""
+        """The content's digest. Datasets with equal arrays have equal digests, also in a directory and at a URL."""
         return content_digest(self._manifest, self._schema)
 
     @property

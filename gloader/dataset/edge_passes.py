@@ -2,8 +2,9 @@
 
 If the edges do not fit in memory, hops are sampled by passes. A frontier is one hop of one batch: the nodes whose
 in-edges the hop samples, with the random key of the draws. A pass takes the frontiers of many batches and reads the
-file ``indices`` once, in file order. It writes each frontier's draws (the source nodes of its drawn edges) to temporary
-files in the spill folder, and later each batch reads them back. An owner is the index of a frontier in the pass.
+file ``indices`` once, in file order. It writes each frontier's draws, such as the source nodes of the drawn edges, to
+temporary files in the spill folder. Later each batch reads its draws back. An owner is the index of a frontier in the
+pass.
 
 `EdgePasses` is the protocol between sampling and reading. `PickedPasses` serves samplers that draw edges by position:
 the positions are known from the nodes' degrees, before any edge is read. The pass then works in three steps. It marks
@@ -282,8 +283,8 @@ class PickedPasses:
     ) -> tuple[NDArray[np.uint64], bool]:
         """Return the wanted pages, one bit per page, and whether the marks are exact.
 
-        Once more than `_FULL_SHARE` of the pages are marked, marking stops, every page counts as wanted, and the marks
-        are not exact.
+        Once more than `_FULL_SHARE` of the pages are marked, marking stops, unless the settings force another way than
+        "full". Every page then counts as wanted, and the marks are not exact.
         """
         pages = empty_bits(self._num_pages)
         most = _FULL_SHARE * self._num_pages

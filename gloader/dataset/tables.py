@@ -5,8 +5,8 @@ and feature rows (E, F_e) if the relation has them. The array ``indices`` lists 
 other; ``indptr`` has the start of each node's list. An edge's position is its index in ``indices``.
 
 The commit record ``dataset.json`` has one array record per file, with name, dtype, shape and checksums. A table's
-arrays have a plain name, such as "labels". In the record, the table's folder precedes it. Every array that is read is
-verified (its checksums match) and checked (its values are valid).
+arrays have a plain name, such as "labels". In the record, the table's folder precedes it. An array is verified (its
+checksums match) and checked (its values are valid) when it is loaded.
 """
 
 from __future__ import annotations

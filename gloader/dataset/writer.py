@@ -81,7 +81,7 @@ class TableArraysWriter:
         return writer
 
     def _require(self, name: str) -> None:
-        # A required format feature is named before its first array starts: the record lists features in this order.
+        # The feature is named before its array starts, because the record lists features in the order of these calls.
         if name in EDGE_COLUMNS:
             self.directory.require(EDGE_COLUMNS_FEATURE)
 

@@ -63,7 +63,8 @@ if TYPE_CHECKING:
 def with_settings(constructor: Callable[..., Any]) -> inspect.Signature:
     """Return the signature of a class with this ``constructor``, for ``help`` and editors. Pure.
 
-    The constructor itself takes ``**keywords``, so that no setting is named twice.
+    The signature names every setting with its default. The constructors themselves take ``**keywords``, so that none
+    of them repeats the settings.
     """
     parameters = inspect.signature(constructor).parameters.values()
     named = [parameter for parameter in parameters if parameter.kind != inspect.Parameter.VAR_KEYWORD]
@@ -82,7 +83,7 @@ def with_settings(constructor: Callable[..., Any]) -> inspect.Signature:
 T = TypeVar("T")
 B = TypeVar("B", ReadyBatch, HeteroReadyBatch, LinkBatch)
 
-# Causes of a loop's waits that other settings may reduce.
+# Causes of a training loop's waits for batches that other settings may reduce, as named in `find_bottleneck`.
 _ADVISED: Final = frozenset({"cpu", "sweep", "sample", "inspect", "stage", "read", "gather", "startup"})
 _MOST_ADVICE_SHARE: Final = 0.01  # largest share of the loader's lifetime that advice may take
 
@@ -372,8 +373,8 @@ class BatchLoader(Generic[B]):
         if found.kind not in _ADVISED:
             return ""
         began = time.perf_counter()
-        # A loop may call this after every epoch. Advice is computed once per finding, and again only while all advice
-        # has taken less than a hundredth of the loader's lifetime.
+        # Training calls this after every epoch. Advice is computed once per cause of waits, and again only while all
+        # advice has taken less than a hundredth of the loader's lifetime.
         if not self._advice.get(found.kind) or self._advised_s < _MOST_ADVICE_SHARE * (
             began - self._opened_s
         ):
@@ -384,8 +385,9 @@ class BatchLoader(Generic[B]):
     def advice(self) -> str:
         """Return the best change of settings and its gain, from a replay of the last epoch.
 
-        Settings within the same budget come first, then more hardware or memory. The result is "" for a run's first
-        epoch, on a GPU, if other processes or machines bring rows, or if the replay explains too little of the epoch.
+        A replay predicts the time of an epoch with changed settings from the recorded work. Settings within the same
+        budget come first, then more hardware or memory. The result is "" for a run's first epoch, on a GPU, if other
+        processes or machines load rows for this one, or if the replay explains too little of the epoch.
 
         Raises
         ------

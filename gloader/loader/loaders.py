@@ -59,7 +59,7 @@ class _OfNodes(BatchLoader[B]):
         return self._node_order.seeds
 
     def seed_positions(self, batch: BatchId) -> IdArray:
-        """Return a batch's seeds as indices (B,) into `seeds`, in batch order. `DrawnSeeds` may repeat."""
+        """Return a batch's seeds as indices (B,) into `seeds`, in batch order. They may repeat with `DrawnSeeds`."""
         return self._node_order.drawn_positions(batch)
 
     @property
