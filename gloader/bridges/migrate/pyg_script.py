@@ -154,7 +154,7 @@ class _PygScript:
     def write(self) -> Draft:
         """Judge every use, change the text, and return the draft."""
         draft = self._draft
-        # Removed lines first, because other names in them need no verdict.
+        # Uses that set an attribute come first: their lines may be removed, and other names in these need no verdict.
         for use in sorted(draft.script.uses, key=lambda use: not use.is_stored):
             draft.look_at(use.node)
             if use.held is not None:

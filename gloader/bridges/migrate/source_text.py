@@ -206,7 +206,7 @@ class Edits:
         return self._mark + b"".join([*parts, self._bytes[position:]]).decode()
 
     def _swallow(self, start: int, end: int, new: bytes) -> bool:
-        """Replace a range, including earlier edits inside it."""
+        """Replace a range, and drop the earlier edits inside it; return False if an edit crosses its ends."""
         if not self._is_free(start, end):
             return False
         kept = [piece for piece in self._pieces if not (start <= piece[0] and piece[1] <= end)]
