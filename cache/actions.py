@@ -46,7 +46,7 @@ def batch_step(
     actions : (U,) int32, the codes above
     nodes : (U,) in the actions' order: the batch's own order, or ascending if the plan is for a `Trace`
     order : (U,) int32 or int64, ``argsort`` of the batch's nodes if the nodes were sorted. The action for ``nodes[p]``
-        concerns position ``order[p]``. Without ``order``, positions are ascending; with it, ``miss_row`` is.
+        concerns position ``order[p]``. Without ``order``, positions ascend; with ``order``, ``miss_row`` ascends.
     num_places : number of positions in the batch. It is more than U if a node has several positions; ``order`` then
         has one of them. None means U.
 

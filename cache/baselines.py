@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 STEP, HAND, GHOSTS = 0, 1, 2  # indices in `QueueState.cursor`
 HEAD, TAIL, LENGTH = 0, 1, 2  # columns of `QueueState.ends`
-# The first eviction time. Time 0 means "never evicted"; the large start keeps every ghost queue away from 0.
+# Ghosts are numbered from here on. Number 0 means "never a ghost"; the large start keeps 0 out of every ghost queue.
 FIRST_GHOST: Final = 1 << 40
 # As in the S3-FIFO paper, visits are counted in two bits, and the small queue has a tenth of the slots.
 _MAX_MARKS: Final = 3
@@ -53,7 +53,8 @@ class QueueState(NamedTuple):
     stamps: IdArray  # (C,) the step in which the row entered
     ends: IdArray  # (2, 3) head, tail and length of each queue
     cursor: IdArray  # (3,) step; hand, or number of slots used; number of ghosts so far
-    # (N,) the number of ghosts when the row was evicted after at most one visit; 0 means never. Empty without ghosts.
+    # (N,) each node's number as a ghost, which is a row evicted after at most one visit; 0 means never. Empty without
+    # ghosts.
     ghosts: IdArray
 
 

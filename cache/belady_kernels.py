@@ -135,7 +135,8 @@ def push_and_drop(
     """Push a batch's accesses, then drop entries of the furthest buckets until ``capacity`` are live.
 
     No bucket between ``far`` and the horizon is occupied, so the search for the furthest bucket starts at ``far``
-    instead of the end of a long trace. Returns the new ``far``, the live accesses, and the batch's host accesses.
+    instead of the end of a long trace. Returns the new ``far``, the number of live entries, and the
+    batch's accesses to rows that are not on the device.
     """
     pushed = 0
     for position in range(buckets.shape[0]):
@@ -216,9 +217,10 @@ def assign(
 ) -> tuple[int, int, int]:
     """Turn one batch's buckets into actions. Return hits, admissions and free slots (-1 if too few).
 
-    The order decides which entries of a bucket are dropped, because the first ones are. Misses are visited before hits:
-    to keep a row that already has a slot costs no copy. Admitted rows get their slots last: hits are copied out before
-    rows enter, so a slot freed by a hit may be used. ``hits`` (2, U) is scratch for positions and slots.
+    A bucket's first entries are dropped, so the order of visits decides which rows stay. Misses are visited before
+    hits, because keeping a row that already has a slot costs no copy. Admitted rows get their slots last: hits are
+    copied out before rows enter, so a slot freed by a hit may be used. ``hits`` (2, U) is scratch for positions and
+    slots.
     """
     num_hits, waiting = 0, 0
     fetch_end = 0 if keys.shape[0] else nodes.shape[0] - _AHEAD

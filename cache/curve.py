@@ -110,7 +110,8 @@ def belady_curve(counts: IdArray, num_accesses: int) -> MissCurve:
     An interval lasts from one use of a row to the next. With C slots, the hits are the largest number of intervals of
     which at most C overlap. This number is the value of a flow with C units (Carlisle and Lloyd, "On the k-coloring of
     intervals", 1995). The value is concave in C. One more slot gains at most one hit per batch, so the curve has at
-    most T corners. Each corner takes a few evaluations in O(T^2), found as in Eisner and Severance (JACM 23(4), 1976).
+    most T corners. The search of Eisner and Severance (JACM 23(4), 1976) finds each corner by a few evaluations in
+    O(T^2).
 
     Parameters
     ----------
@@ -266,7 +267,8 @@ def _stack_distances(
 
     ``last`` (N,) is the number of each node's last access, -1 if none. ``newest`` has a bit for each access so far,
     which is set if the access is the last one of its node. An access's distance is the number of bits set after its
-    node's last access: all bits less those up to it, from prefix sums ``before`` over the blocks. All distances in a
+    node's last access: all set bits less the bits up to that access, which prefix sums ``before`` over the blocks give.
+    All distances in a
     batch are taken before a bit changes, so the same prefix sums serve the whole batch. ``distances[d]`` counts the
     accesses with distance d.
     """
@@ -313,7 +315,7 @@ class ReuseProfile:
 
     rows: float  # U, mean number of rows per batch
     num_nodes: int  # N
-    # (D,) rows whose next use is 1, 2, ... D batches later. The other rows' next use is later or never.
+    # (D,) a batch's mean number of rows whose next use is 1, 2, ... D batches later. Other rows: still later or never.
     next_uses: NDArray[np.float64]
 
 
@@ -373,7 +375,7 @@ def measure_reuse(batches: Sequence[IdArray], num_nodes: int) -> ReuseProfile:
 
 
 def _extrapolate(next_uses: NDArray[np.float64], rows: float, measured: list[float]) -> None:
-    """Write ``next_uses`` behind the ``measured`` distances, by the model of `measure_reuse`."""
+    """Write ``next_uses`` beyond the ``measured`` distances, by the model of `measure_reuse`."""
     first = min(measured[0] / rows, _MOST)  # share of a batch's rows that are also in the next batch
     second = min(max(1 - measured[1] / measured[0], first), _MOST) if len(measured) > 1 else first
     # ``total`` and ``other`` are parameters of the beta distribution with these moments. They give the ratio between
@@ -400,7 +402,7 @@ def cache_outlook(
     profile : the batches' reuse profile
     policy : the cache's policy
     num_batches : S, batches per superbatch
-    is_reset : each superbatch starts from an empty cache and has no look-ahead
+    is_reset : True if each superbatch starts from an empty cache and has no look-ahead
     """
     distances = np.arange(1, len(profile.next_uses) + 1, dtype=np.float64)
     uses = profile.next_uses

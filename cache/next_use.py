@@ -30,13 +30,13 @@ _HASH_BYTES_PER_ACCESS: Final = 24  # bytes per access if all nodes differ: an o
 
 
 def table_bytes(num_nodes: int, num_accesses: int) -> int:
-    """Return the most bytes for a `PlannerTable.for_trace`. Pure."""
+    """Return the maximum bytes of the table from `PlannerTable.for_trace`. Pure."""
     is_direct = _DIRECT_BYTES * num_nodes <= _HASH_BYTES_PER_ACCESS * num_accesses
     return _DIRECT_BYTES * num_nodes if is_direct else _hash_bytes(num_accesses)
 
 
 def _hash_bytes(num_accesses: int) -> int:
-    """Return the most bytes for a hash table with ``num_accesses`` distinct nodes. Pure."""
+    """Return the maximum bytes of a hash table with ``num_accesses`` distinct nodes. Pure."""
     cells = 1 << math.ceil(math.log2(max(num_accesses, 512) / _MAX_LOAD))
     return _CELL_BYTES * cells * 3 // 2  # during growth the smaller table exists as well
 

@@ -1,7 +1,7 @@
 """Planners for consecutive superbatches: Belady's planner, and every other policy in the same form.
 
-A planner turns a superbatch's trace into a `CachePlan`: the host cache's action for each access. It plans ahead of the
-execution, so it keeps the cache content that its last plan will leave behind.
+A planner turns a superbatch's trace into a `CachePlan`: the host cache's action for each access. The planner works
+ahead of the execution, so it keeps the cache content that its last plan will leave behind.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class BeladyPlanner:
     num_nodes : N, the number of nodes
     capacity : C, the number of slots
     resident : (<= C,) row in each slot, -1 if empty
-    reset : every superbatch starts from an empty cache without look-ahead (Park et al., "Ginex", VLDB'22)
+    reset : True if every superbatch starts from an empty cache without look-ahead (Park et al., "Ginex", VLDB'22)
     device_resident : ids on the device
     expected_accesses : accesses in a superbatch and its look-ahead. From them follows which kind of table is smaller,
         see `PlannerTable.for_trace`. None means a direct table.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from gloader.types import CacheStep, FeatureSource, IdArray, ReadStats
 
-# Bytes of hits per copy thread, at least. A thread takes longer to wake than to copy less.
+# Minimum bytes of hits per copy thread: to wake a thread takes longer than to copy fewer bytes.
 _PARALLEL_BYTES: Final = 1 << 20
 
 
@@ -43,7 +43,7 @@ class SlotCache:
     dim : F, elements per row
     dtype : the held rows' and batch buffers' dtype. The buffers may be float32 if the rows are float16, bfloat16 or
         int8 with a scale. Rows are then converted without a loss.
-    is_bfloat16 : uint16 elements are bfloat16
+    is_bfloat16 : True if uint16 elements are bfloat16
     scale : (N,) float32, int8 rows' factors. None for other dtypes.
     threads : number of threads that copy hits, if a batch has enough hits
     """

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # The slots of hits are in random order, so a row's first cache lines are prefetched eight rows early. The hardware
 # prefetches the rest of the row.
 _AHEAD: Final = 8  # rows
-_LINES: Final = 8  # cache lines per row, at most
+_LINES: Final = 8  # maximum number of cache lines to prefetch per row
 _LINE_BYTES: Final = 64  # bytes per cache line
 
 

@@ -54,7 +54,7 @@ def hottest_by_degree(degrees: IdArray, num_rows: int) -> IdArray:
 
 
 def hottest_first(scores: NDArray[np.integer] | NDArray[np.floating], num_rows: int | None = None) -> IdArray:
-    """Return the ``num_rows`` nodes with the largest scores above zero, or all of them, hottest first. Pure.
+    """Return at most ``num_rows`` nodes with the largest scores above zero, hottest first; None returns all. Pure.
 
     Ties go to the smaller id. Scores are out-degrees (PaGraph), presampled access counts (GNNLab, EuroSys'22,
     section 6.3) or inclusion probabilities (SALIENT++, MLSys'23).
@@ -172,7 +172,7 @@ def _split(
 
 
 _TINY: Final = 1e-300  # a probability that stands for zero in logarithms
-# Empty in-degrees: `_reach` then takes each node's in-degree in the relation itself.
+# For `_reach`, this empty array of in-degrees stands for each node's in-degree in the relation itself.
 _RELATION_DEGREES: Final = np.empty(0, dtype=np.int64)
 
 
@@ -199,7 +199,7 @@ def inclusion_probabilities(
     """Return each node's probability to be in a batch, from the graph only. O(E L). Pure.
 
     Vertex inclusion probability analysis (Kaler et al., "SALIENT++", MLSys'23, section 4): if u is in the batch, a node
-    is reached from u with probability min(1, f / deg(u)). The in-edges are treated as independent. As in
+    is reached from u with probability min(1, fan-out / deg(u)). The in-edges are treated as independent. As in
     `NeighborSampler.sample`, every node in the batch so far samples again in each hop.
 
     Parameters
@@ -237,7 +237,7 @@ def inclusion_by_type(
     relations : each relation's edges
     seeds : (n,) the seeds' distinct ids for each type
     batch_size : B, seeds per batch over all types
-    is_collective : a node draws from its in-edges over all relations together
+    is_collective : True if a node draws from its in-edges over all relations together
 
     Returns
     -------
@@ -249,8 +249,8 @@ def inclusion_by_type(
         of_type[ids] = 1 - min(batch_size / max(sum(map(len, seeds)), 1), 1.0)
     degrees = _degrees_of_all(num_nodes, relations) if is_collective else [_RELATION_DEGREES] * len(num_nodes)
     for hop in range(max((len(edges.fanouts) for edges in relations), default=0)):
-        # A node is absent if no out-edge draws it. Its probability is a product over the out-edges, computed as a sum
-        # of logarithms.
+        # A node is absent if no out-edge draws it. The probability of absence is a product over the out-edges, computed
+        # as a sum of logarithms.
         logarithms = [np.log(np.maximum(of_type, _TINY)) for of_type in absent]
         for edges in relations:
             node = first = 0
@@ -397,8 +397,8 @@ def rows_that_fit(
     num_bytes : device memory
     num_nodes : N, the number of nodes
     row_bytes : R, as stored, because rows are widened during the gather
-    has_scale : rows are int8, each with a float32 factor
-    has_all_scales : the device holds all N rows' factors, for rows that the host gathers in stored form
+    has_scale : True if rows are int8, each with a float32 factor
+    has_all_scales : True if the device holds all N rows' factors, for rows that the host gathers in stored form
     """
     each_row = row_bytes + (_SCALE_BYTES if has_scale else 0)
     if each_row * num_nodes <= num_bytes:
@@ -417,8 +417,8 @@ def cache_bytes(
     num_rows : rows in the cache
     num_nodes : N; a cache with all N rows has no map
     row_bytes : R, as stored
-    has_scale : rows are int8, each with a float32 factor
-    has_all_scales : the device holds all N rows' factors, for rows that the host gathers in stored form
+    has_scale : True if rows are int8, each with a float32 factor
+    has_all_scales : True if the device holds all N rows' factors, for rows that the host gathers in stored form
     """
     each_node = _MAP_BYTES + (_SCALE_BYTES if has_all_scales else 0)
     per_node = each_node * num_nodes if 0 < num_rows < num_nodes else 0
@@ -444,7 +444,7 @@ def automatic_bytes(
     step_bytes : a step's peak, with its batch, above the memory before it. None without a trial step.
     batch_bytes : one batch's features and blocks
     batches_ahead : batches on the device besides the step's own
-    has_other_ranks : the device communicates with other ranks' devices
+    has_other_ranks : True if the device communicates with other ranks' devices
     """
     slack = _SLACK_OF_RANKS_BYTES if has_other_ranks else _SLACK_BYTES
     ahead = batches_ahead * batch_bytes
@@ -516,7 +516,7 @@ _STEPS: Final = 16
 _OCTAVES: Final = 64
 # A row below all levels has this share of the lowest level's score.
 _UNSEEN: Final = 1e-6
-_BISECTIONS: Final = 100  # halvings of the price range, more than a float's precision needs
+_BISECTIONS: Final = 100  # halvings of the price's range, more than a float's precision needs
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -583,9 +583,9 @@ class _Levels:
 def divide_device_bytes(num_bytes: int, shelves: Sequence[DeviceShelf]) -> tuple[int, ...]:
     """Return each table's share of a device's bytes. `rows_that_fit` turns a share into rows. Pure.
 
-    A device byte has one price for all tables, in link bytes saved. Each table caches the rows that save more than they
-    cost. Bisection finds the lowest price at which all chosen rows fit. A table that is cached in part also pays for
-    its slot map; a table whose savings do not cover the map caches nothing.
+    A price is the number of link bytes that a device byte must save, the same for all tables. Each table caches the
+    rows that save more than they cost. Bisection finds the lowest price at which all chosen rows fit. A table that is
+    cached in part also pays for its slot map; a table whose savings do not cover the map caches nothing.
 
     Parameters
     ----------
@@ -611,7 +611,7 @@ def divide_device_bytes(num_bytes: int, shelves: Sequence[DeviceShelf]) -> tuple
 
 
 def _spend(left: int, held: list[int], tables: Sequence[_TableSavings]) -> None:
-    """Spend the last ``left`` bytes, which no single price divides, on the largest savings. Changes ``held``.
+    """Spend the last ``left`` bytes, which are left over at the best price, on the largest savings. Changes ``held``.
 
     Each turn gives one table as many of these bytes as it can use.
     """

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # A batch's code is its width (1 or 2), and then for each id the gap before it, in that many bytes. The largest value
 # means that a rest follows, seven bits per byte and the lowest first (LEB128). The batch has a single width, because a
-# decoder that tests each byte for its meaning waits for the result: four times slower at gaps of about 128.
+# decoder that tests each byte for its meaning waits for the result, and is four times slower at gaps of about 128.
 _WIDE_ONE: Final = 255  # the largest value in one byte
 _WIDE_TWO: Final = 65535  # the largest value in two bytes
 # With at most one wide gap in eight, width 1 takes less time and space than width 2.
