@@ -16,8 +16,8 @@ predicts edges, a `LinkBatch` holds the ready batch.
 
 Shape legend, used in every docstring of the project:
 N nodes, E edges, F feature dimension, B seeds of a batch, U unique nodes of a batch, H hits, M misses,
-C host-cache slots, S batches per superbatch, L layers, R bytes per feature row, W world size, T node types,
-K relations.
+C host-cache slots, S batches per superbatch (batches that are planned together), L layers, R bytes per feature row,
+W world size, T node types, K relations.
 """
 
 from __future__ import annotations
@@ -51,13 +51,14 @@ class ByShapes:
     if not TYPE_CHECKING:  # mypy reports a misspelled name by itself
 
         def __getattr__(self, name: str) -> Any:
-            # A property raised this error: the second read raises the property's own message.
+            # The name exists, so this method runs because a property raised AttributeError. Reading the property again
+            # raises its own message.
             if hasattr(type(self), name):
                 return object.__getattribute__(self, name)
             raise AttributeError(f"a {type(self).__name__} has no {name!r}" + _advice(name, self))
 
     def __repr__(self) -> str:
-        """Return one line; a field that is computed at its first read is shown without computing it."""
+        """Return one line. A field that is computed at its first read is left out before that read."""
         held = getattr(self, "__dict__", None)  # fields that are computed at their first read are here
         parts = {
             each.name: getattr(self, each.name) if held is None else held[each.name]
@@ -173,9 +174,10 @@ class LinkRows(ByShapes):
     positions: IdArray  # (n,) each edge's position in its relation's ``indices``; `NO_EDGE` for edges not in the graph
     # (n,) each reverse edge's position in the ``indices`` of the reverse relation; `NO_EDGE` without a reverse edge
     reverses: IdArray
-    labels: NDArray[Any] | None = None  # (n,) int64 or float32
-    times: IdArray | None = None  # (n,) int64 seconds
-    negatives: IdArray | None = None  # (n, k) each row's given negative destinations
+    labels: NDArray[Any] | None = None  # (n,) int64 or float32; None if the table has no labels
+    times: IdArray | None = None  # (n,) int64 seconds; None if the table has no times
+    # (n, k) each row's negative destinations from the table; None if the table has none
+    negatives: IdArray | None = None
 
 
 class LinkReader(Protocol):
@@ -205,9 +207,10 @@ class LinkReader(Protocol):
 class Links(ByShapes):
     """The node pairs that a batch predicts: first the positives (links), then the negatives (drawn pairs)."""
 
-    # (P, 2) positions of source and destination among the batch's seeds with the same type
+    # (P, 2) index of each source among the batch's seeds of the source type, and of each destination likewise
     pairs: LocalArray
-    labels: NDArray[Any]  # (P,) float32 1 and 0; without negatives the table's labels
+    # (P,) float32, 1 for positives and 0 for negatives; without negatives the table's labels
+    labels: NDArray[Any]
     edge_ids: IdArray  # (P,) rows of the link table; `NO_EDGE` for negatives
     num_positives: int
     # (num_positives,) int64 seconds, the query time of a positive and its negatives; None allows edges of all times
@@ -218,7 +221,8 @@ class Links(ByShapes):
 class BatchSeeds(ByShapes):
     """A batch's seeds, with their excluded edges, query times and links."""
 
-    # (B,) distinct, unless ``times`` is given. With several types, node v has its type's first number plus v.
+    # (B,) distinct, unless ``times`` is given. With several types there is one numbering of all nodes: node v has the
+    # number v plus the number of nodes in all earlier types.
     nodes: IdArray
     # For each relation, the (X,) ascending positions of edges that sampling must not take; () without exclusion.
     excluded: tuple[IdArray, ...] = ()
@@ -238,8 +242,8 @@ def seed_nodes(seeds: AnySeeds) -> IdArray:
 class Block(ByShapes):
     """One hop in a sampled batch: a bipartite CSC graph from source to destination nodes, in local ids.
 
-    A block's sources and destinations are the first nodes in ``SampledBatch.nodes``; its destinations are the first
-    sources. In a `HeteroBatch` they are the first nodes of their type.
+    The sources are the first ``num_src`` nodes in ``SampledBatch.nodes``, and the destinations are the first
+    ``num_dst``. In a `HeteroBatch` they are the first nodes of their types.
     """
 
     indptr: LocalArray  # (num_dst + 1,)
@@ -435,7 +439,7 @@ class HeteroSampler(Protocol):
     """Samples a batch's topology with several types from its seeds. Pure and thread-safe."""
 
     def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> HeteroBatch:
-        """Sample the neighbourhood of ``seeds`` (B,). A seed's number is its type's first number plus its id."""
+        """Sample the neighbourhood of ``seeds`` (B,), which are in one numbering of all nodes, see `BatchSeeds`."""
         ...
 
 
@@ -443,11 +447,11 @@ AnySampler: TypeAlias = Sampler | HeteroSampler
 
 
 class IdPortions(Protocol):
-    """The positions that a sweep reads from a long array for several owners. For one thread.
+    """The positions that a sweep reads, in portions that fit in memory. For one thread.
 
-    A sweep reads an array once, in file order. An owner is one hop of one batch, and has ascending positions. Memory
-    cannot hold all positions, so the sampler passes them in portions. O is the number of owners, W the width of a
-    portion.
+    A sweep reads a long array once, in file order, for several owners. An owner is one hop of one batch, and needs the
+    values at ascending positions. Memory cannot hold all positions, so the sampler passes them in portions. O is the
+    number of owners, W the maximum number of positions in an owner's portion.
     """
 
     def fill(self, ids: IdArray, taken: IdArray, ends: IdArray, has_more: NDArray[np.bool_]) -> None:
@@ -469,7 +473,7 @@ class ReadStats:
 
     rows: int  # delivered rows
     requests: int  # read requests to the device
-    bytes_read: int  # bytes of these requests, with alignment and gaps
+    bytes_read: int  # bytes of these requests, with unneeded bytes that alignment or a joint read adds
 
     def __add__(self, other: ReadStats) -> ReadStats:
         """Return both costs' sum. Pure."""
@@ -506,7 +510,7 @@ class FeatureSource(Protocol):
         Parameters
         ----------
         rows : (M,) ids in 0..N-1, in any order, repeats allowed
-        out : (M, F), or (K, F) with ``at``; C-contiguous. Its dtype is the stored dtype, or float32 for converted rows
+        out : (M, F), or any number of rows with ``at``; C-contiguous. Its dtype is the stored one, or float32
         at : (M,) index in ``out`` for each row; None means that ``rows[i]`` goes to ``out[i]``
         """
         ...
@@ -524,7 +528,7 @@ class CacheStep:
     miss_pos: IdArray  # (M,)
     miss_row: IdArray  # (M,) node ids
     admit_pos: IdArray  # (A,) positions of the missed rows that enter the cache after the hits were copied
-    admit_slot: IdArray  # (A,)
+    admit_slot: IdArray  # (A,) slots that these rows enter
 
 
 class OnDemand:
@@ -578,14 +582,14 @@ class DeviceBlock(ByShapes):
 
 
 class Made(Protocol):
-    """A point in the work of a device; `gloader.device.seam.Mark` has more operations."""
+    """A point in a device's work, such as the making of tensors; `gloader.device.seam.Mark` has more methods."""
 
     def wait(self) -> None:
         """Wait until the device has reached this point."""
         ...
 
     def precede(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Order this thread's later device work after this point, and keep the memory of ``tensors`` until then."""
+        """Let this thread's later device work begin after this point; it may use ``tensors``, whose memory is kept."""
         ...
 
 
@@ -662,7 +666,8 @@ class LinkBatch(ByShapes):
     batch: ReadyBatch | HeteroReadyBatch  # its ``y`` is ``labels``
     # (P, 2) int64 source and destination: rows of the model's output for the seeds of their types
     pairs: torch.Tensor
-    labels: torch.Tensor  # (P,) float32 1 and 0; without negatives the table's labels, int64 or float32
+    # (P,) float32, 1 for positives and 0 for negatives; without negatives the table's labels, int64 or float32
+    labels: torch.Tensor
     edge_ids: IdArray  # (P,) rows of the link table; `NO_EDGE` for negatives
     num_positives: int  # the first pairs are positives
     times: IdArray | None = None  # (num_positives,) see `Links`

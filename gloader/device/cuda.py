@@ -42,7 +42,7 @@ logger = logging.getLogger("gloader")
 # Packed arrays start at multiples of this many bytes: the size of a vector load, and a multiple of every itemsize.
 _ALIGN: Final = 16
 
-# Bytes per call that pins memory. Such a call cannot be interrupted, so smaller pieces keep Ctrl-C responsive.
+# Maximum bytes per call that pins memory. Such a call cannot be interrupted, so smaller pieces keep Ctrl-C responsive.
 CHUNK_BYTES: Final = 1 << 30
 # A piece size beyond every address: the memory is pinned by one call, so that copies of any part are one copy.
 ONE_PIECE: Final = 1 << 62
@@ -179,8 +179,8 @@ def pinned_bytes(num_bytes: int, runtime: CudaHostMemory) -> NDArray[np.uint8] |
     pinned = pin_in_place(memory, runtime, chunk_bytes=ONE_PIECE)
     if pinned is None:
         return None
-    # numpy makes a view of a view reference the original memory. Because of the memoryview, later views reference
-    # ``lease`` instead, so that it lives as long as any of them; see `BufferRing.acquire`.
+    # In numpy, a view of a view references the original array, not the view between them. ``lease`` is made from a
+    # memoryview, so later views reference ``lease``, which lives as long as any of them; see `BufferRing.acquire`.
     lease = np.frombuffer(memory.data, dtype=np.uint8, count=num_bytes)
     # Not at exit: a loader's threads may still send from this memory then. `_unpin_all` unpins it later.
     weakref.finalize(lease, close_in_finalizer, pinned.close).atexit = False
@@ -271,7 +271,7 @@ class CudaDevice:
         # Sampling has its own stream: on the sending stream, a gather over the link would delay every later hop.
         self._sampling_stream = torch.cuda.Stream(self._place)  # type: ignore[no-untyped-call]
         self._host_memory = CudaHostMemory(self._place)
-        self._registers = True  # whether `host_buffer` pins in place; False once the system refused
+        self._registers = True  # True if `host_buffer` pins in place; False after the system refused once
         self._uploads = _UploadBlocks()
 
     @property
@@ -308,7 +308,7 @@ class CudaDevice:
             return int(torch.cuda.mem_get_info()[0])
 
     def most_bytes_of(self, step: Callable[[], object]) -> int:
-        """Run ``step`` and return by how many bytes it raised the peak of the device memory that torch reserves."""
+        """Run ``step``; return by how many bytes its peak of torch's reserved memory exceeds the amount before."""
         with torch.cuda.device(self._place):
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
@@ -375,7 +375,7 @@ class CudaDevice:
         return CudaMark(event, self._place)
 
     def pin(self, array: NDArray[Any]) -> PinnedArray | None:
-        """Pin ``array`` in place, so that the gather kernel reads it. Return None if either is not possible."""
+        """Pin ``array`` in place, so that the gather kernel can read it. Return None if pinning or the kernel fails."""
         if not self.can_launch:
             return None
         pinned = pin_in_place(array, self._host_memory)
@@ -464,7 +464,7 @@ class _UploadBlocks:
 
     @contextmanager
     def lend(self, num_bytes: int, device: CudaDevice) -> Iterator[NDArray[np.uint8]]:
-        """Lend memory (num_bytes,) for one copy on this thread's stream, which starts inside the ``with`` block."""
+        """Lend memory (num_bytes,) for one copy, which the ``with`` block starts on this thread's stream."""
         block = self._take_read(num_bytes)
         if block is None:
             # The spare room is for slightly larger batches.

@@ -38,7 +38,7 @@ class _Hop:
     to: Destinations
     indices: torch.Tensor  # int32, each edge's source, as a local id
     edge_ids: torch.Tensor  # int64, each edge's position in the graph
-    first: int = 0  # known after `cut`
+    first: int = 0  # `first` and `last` are known after `cut`
     last: int = 0
 
     def cut(self, first: int, last: int, num_edges: int) -> _Hop:
@@ -56,8 +56,8 @@ class DeviceSampler:
     """A `NeighborSampler` on a device. Pure and thread-safe: calls take turns.
 
     A batch's topology stays on the device, see `SampledOnDevice`. The host receives only the batch's nodes, at the end.
-    Until then it does not wait: the arrays have room for all edges that the fan-outs allow, and the device counts nodes
-    and edges itself. If this room would be too large for a hop, the host waits for the hop's count.
+    Until then the host does not wait: the arrays have room for all edges that the fan-outs allow, and the device counts
+    nodes and edges itself. If this room would be too large for a hop, the host waits for the hop's count.
 
     Holds 4 bytes per node on the device, in addition to the topology.
 
@@ -73,7 +73,7 @@ class DeviceSampler:
     ) -> None:
         self._is_merged = isinstance(sampler, MergedBlockSampler)
         uniform = sampler.sampler if isinstance(sampler, MergedBlockSampler) else sampler
-        # The sampler itself is not kept, as its node maps would stay in the host's memory.
+        # The sampler itself is not kept, because its node maps would stay in the host's memory.
         self._fanouts, self._seed, self._is_replaced = uniform.fanouts, uniform.seed, uniform.replace
         self.graph = graph
         self._device = device

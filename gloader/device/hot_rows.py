@@ -46,9 +46,9 @@ MOST_PRESAMPLED: Final = 512
 class RowHeat:
     """Access frequency of a table's rows, in the same unit for all tables."""
 
-    # (N,) batches with the row, its probability, or its degree.
+    # (N,) presampled batches with the row, the row's probability to be in a batch, or the node's out-degree.
     scores: NDArray[np.integer] | NDArray[np.floating]
-    # Function that returns the out-degrees (N,), which rank rows without accesses. None if scores are no such counts
+    # Function that returns the out-degrees (N,), which rank rows without accesses. None if scores are no counts
     degrees: Callable[[], IdArray] | None = None
 
     def plan(self, num_rows: int) -> DeviceCachePlan:
@@ -126,7 +126,7 @@ def heat_of_tables(
     graph : the graph; "vip" and "degree" read all of its edges
     sampler, order : the run's sampler and order; seeds are numbered over all types
     fanouts : each relation's fan-outs; the first hop is next to the seeds
-    is_collective : whether fan-outs count over all relations together
+    is_collective : True if fan-outs count over all relations together
     threads : number of sampling threads
 
     Raises

@@ -66,7 +66,7 @@ class RowParts:
     table: RowTable | None  # None if the device holds no rows
     slot_of: torch.Tensor | None  # (N,) int32, -1 without a slot; None if node v has slot v
     host: RowTable | None  # None if the table holds all rows
-    is_host_by_id: bool = False  # whether the host's table has all N rows, instead of the batch's rows
+    is_host_by_id: bool = False  # True if the host's table has all N rows, False if it has the batch's rows
     expected_hit_rate: float | None = None  # share of a batch's rows in the table; None if not measured
 
     def __post_init__(self) -> None:
@@ -86,7 +86,7 @@ class RowParts:
 
     @property
     def share_held(self) -> float:
-        """Share of all rows that the device's table holds: 1 without a host table, 0 without a slot map otherwise."""
+        """Share of all rows that the device's table holds: 1 without a host table, else 0 without a slot map."""
         if self.table is None or self.slot_of is None:
             return float(self.host is None)
         return min(len(self.table.rows) / max(len(self.slot_of), 1), 1.0)
@@ -116,14 +116,14 @@ def rows_as_tensor(array: NDArray[Any], form: RowFormat | None) -> torch.Tensor:
 # rows, and up to `_MOST_COLUMNS` of their columns. A tile has so many elements that each thread has four 16-byte loads
 # in flight.
 _TILE: Final = 2048
-# Most columns of a tile. Wider rows take several steps, so that a tile has at least four rows.
+# Maximum number of columns in a tile. Wider rows take several steps, so that a tile has at least four rows.
 _MOST_COLUMNS: Final = 512
 # Bytes that all programs together request from the host at a time. A link of 55 GB/s with a latency of 1.5 us is busy
-# with 82 KB in flight. More are requested, because a program also waits for ids and slots, and writes. Still more
-# programs would only hold registers that the model's kernels need. Not yet measured on a GPU.
+# with 82 KB in flight. The number here is larger, because a program also waits for ids and slots, and writes. Still
+# more programs would only hold registers that the model's kernels need. Not yet measured on a GPU.
 _ASKED_BYTES: Final = 192 << 10
-# Most programs: four for each of the 132 processors of a large GPU. They keep the GPU's memory busy even if only a few
-# percent of the rows come from the host.
+# Maximum number of programs: four for each of the 132 processors of a large GPU. They keep the GPU's memory busy even
+# if only a few percent of the rows come from the host.
 MOST_PROGRAMS: Final = 528
 
 
@@ -164,7 +164,7 @@ def gather_rows(
 
 
 def most_programs(parts: RowParts) -> int | None:
-    """Return the most programs that a gather may use, or None for any number. Pure.
+    """Return the maximum number of programs for a gather, or None for any number. Pure.
 
     The programs should request just enough bytes from the host to keep the link busy, and leave the rest of the device
     to the model. The fewer bytes a tile requests from the host, the more programs are needed. If no row is read from

@@ -10,8 +10,10 @@ hop. A hop runs these kernels in order:
 5. first (per edge): test whether this edge is the first to find its source
 6. label (per edge): write the source's label, and append new nodes
 
-Floyd's rule draws without replacement: a draw that repeats an earlier pick is replaced. A label is a node's local id:
-its index among the batch's nodes in first-seen order. A node is first seen at its edge with the least number.
+Floyd's rule draws without replacement: a draw that repeats an earlier pick is replaced by its top, the last position
+that the draw could have. A label is a node's local id: its index among the batch's nodes in first-seen order. A node is
+first seen at its edge with the least number. ``IS_MERGED`` means that a hop's destinations are only the nodes that the
+previous hop found, ``IS_REPLACED`` that draws are with replacement.
 
 No result depends on the order in which lanes run, because a lane reads only results of earlier kernels, a minimum has
 no order, and a draw depends only on (seed, epoch, batch, hop, node, draw).
@@ -43,7 +45,7 @@ _KNOWN = tl.constexpr(2**31)
 _GOLDEN = tl.constexpr(int(hashing.GOLDEN))
 _MUL_1, _MUL_2 = tl.constexpr(int(hashing.MUL_1)), tl.constexpr(int(hashing.MUL_2))
 _LOW_32 = tl.constexpr(0xFFFFFFFF)
-# Distance of the words that replace a rejected word, as in `gloader.samplers.rng`.
+# A word is a random 64-bit number. If the word of draw d is rejected, words d + _RETRY, d + 2 * _RETRY, ... follow.
 _RETRY = tl.constexpr(1 << 40)
 
 _LANES: Final = 256  # lanes per program: two for each of its 128 threads
@@ -84,7 +86,9 @@ def bounded_64(bits, bound):  # type: ignore[no-untyped-def]
 def bounded(key, draw, bound, is_drawn):  # type: ignore[no-untyped-def]
     """Compute `gloader.samplers.rng.bounded`: a number in 0..bound-1, as uint64. Undefined in lanes without a draw.
 
-    A word is rejected if its product has a small lower half. The loop ends when no lane has a rejected word.
+    Two draws share a word, each with 32 bits of it. The number is the upper half of (bits * bound). Bits whose product
+    has too small a lower half would make some numbers more likely: they are rejected. The loop ends when no lane has
+    rejected bits. A bound above 32 bits takes a whole word of its own.
     """
     bits = word(key, draw >> 1)
     product = tl.where(draw & 1 != 0, bits >> 32, bits & _LOW_32) * bound
@@ -121,7 +125,8 @@ def _count_kernel(  # type: ignore[no-untyped-def]
 ):
     """Handle one destination per lane: write its label and the number of its sampled in-edges.
 
-    Lanes beyond the last destination write 0 edges. ``nodes`` has the batch's global ids, ``ends`` is `Sampling.ends`.
+    A negative fan-out takes all in-edges. Lanes beyond the last destination write 0 edges. ``nodes`` has the batch's
+    global ids, ``ends`` is `Sampling.ends`.
     Written: ``labels`` (N,), and ``starts``, ``degrees`` and ``counts``, each (capacity,).
     """
     row = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
@@ -232,11 +237,11 @@ def _find_kernel(  # type: ignore[no-untyped-def]
 
     A new node's entry in ``labels`` becomes the least number of an edge from the node.
 
-    Draw number d of a destination is a position in 0..top, where top = degree - count + d. If an earlier draw has taken
-    this position p, Floyd's rule replaces the draw by its top. An earlier draw may have taken p in two ways. Either it
-    was equal to p, as ``repeats`` tells. Or p was its top, and it was itself replaced. Position p is the top of one
-    draw only, number p - (degree - count). So the loop goes from a draw to the draw whose top it hit, until a draw is
-    known to be replaced, or no such draw is left.
+    Draw d of a destination is a position p in 0..top, where top = degree - count + d. If an earlier draw has taken p,
+    Floyd's rule replaces draw d by its top. The earlier draw has taken p in one of two ways: its own value was p, as
+    ``repeats`` tells; or p was its top, and the earlier draw was itself replaced. Position p is the top of one draw
+    only, number p - (degree - count). So the loop goes from a draw to the draw whose top equals its value, until a draw
+    is known to be replaced, or no such draw is left.
     """
     edge = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
     num_edges = tl.load(offsets + num_rows)
@@ -249,7 +254,8 @@ def _find_kernel(  # type: ignore[no-untyped-def]
     if IS_DRAWN and not IS_REPLACED:
         draw = edge - begin
         count = tl.load(offsets + row + 1, mask=is_edge, other=0) - begin
-        tops = tl.load(degrees + row, mask=is_edge, other=0) - count  # the top of draw 0
+        # The top of draw 0; draw d has the top ``tops`` + d.
+        tops = tl.load(degrees + row, mask=is_edge, other=0) - count
         is_taken = tl.load(repeats + edge, mask=is_edge, other=0) != 0
         number, drawn = draw, place  # the draw that is tested, and its value
         is_open = is_edge & (tops > 0) & (is_taken == 0) & (drawn >= tops) & (drawn - tops < number)
@@ -311,7 +317,7 @@ def _label_kernel(  # type: ignore[no-untyped-def]
     source = tl.load(sources + edge, mask=is_edge, other=0)
     entry = tl.load(labels + source, mask=is_edge, other=-1)
     is_new = is_edge & (entry >= 0)
-    # The k-th new node of the hop has k first edges up to and including the edge that found it.
+    # ``entry`` is the edge that found the node. The running sum at this edge is k for the hop's k-th new node.
     rank = tl.load(num_first + entry, mask=is_new, other=1).to(tl.int64)
     last = tl.load(ends + hop + 1)
     label = tl.where(is_new, last + rank - 1, entry.to(tl.int64) + _KNOWN)

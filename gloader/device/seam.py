@@ -164,7 +164,7 @@ class Pinned(Protocol):
 
 
 class Device(Protocol):
-    """A compute device for batches. Thread-safe, except that one thread sends between two marks."""
+    """A compute device for batches. Thread-safe, but only one thread may send between two marks."""
 
     @property
     def place(self) -> torch.device:

@@ -66,13 +66,13 @@ class DeviceTopology:
 
 
 def room_of_hop(num_rows: int, fanout: int) -> int | None:
-    """Return the most edges that a hop may have, or None if this is unknown or too many. Pure.
+    """Return the maximum number of a hop's edges, or None if this number is unknown or too large. Pure.
 
     If the result is None, the edges must be counted before memory is allocated for them.
 
     Parameters
     ----------
-    num_rows : most destinations that the hop may have
+    num_rows : maximum number of destinations in the hop
     fanout : edges per destination; -1 for all in-edges
     """
     room = num_rows * fanout
@@ -86,7 +86,7 @@ def upload_topology(graph: CscGraph, place: torch.device, *, is_weighted: bool =
     ----------
     graph : the graph in host memory
     place : the device
-    is_weighted : whether to include the edge weights, if the graph has weights
+    is_weighted : True to include the edge weights, if the graph has weights
     """
     weights = graph.edge_weight if is_weighted else None
     return DeviceTopology(
@@ -126,7 +126,7 @@ logger = logging.getLogger("gloader")
 # Bytes of each of the two host buffers through which the cache is filled: enough for sequential reads, and a small part
 # of any budget.
 _CHUNK_BYTES: Final = 32 << 20
-# Advice for a device with too little memory that holds no rows.
+# Advice if a device has too little memory although it holds no cached rows.
 _NOTHING_HELD: Final = "the device holds no cached rows: lower batch_size, the fan-outs or the model's width"
 _SILENT_S: Final = 3.0  # seconds after which a fill logs its progress
 
@@ -215,7 +215,7 @@ class DeviceTier:
     cache: StaticCache | None = None  # None if no rows are on the device
     features: RowTable | None = None  # all N rows in host memory, if the device reads them in place
     pinned: Pinned | None = None  # the memory of ``features``
-    has_short_ids: bool = False  # whether ids are sent with 32 bits, because every id fits
+    has_short_ids: bool = False  # True if ids are sent with 32 bits, because every id fits
     staged: RowFormat | None = None  # format of the rows that the host sends; None for float32
     scale: torch.Tensor | None = None  # (N,) float32, factors for the int8 rows that the host sends
     topology: DeviceTopology | None = None  # set if batches are sampled on the device

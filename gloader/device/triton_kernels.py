@@ -63,8 +63,9 @@ def _gather_kernel(  # type: ignore[no-untyped-def]
 ):
     """Write row ``position`` of ``out`` for every position of the batch.
 
-    The programs share the tiles: program p takes tiles p, p + P, p + 2P, ... of P programs. So P can be limited.
-    Constants in capitals select the code at compilation. Arrays are passed as pointers: ``ids`` (num_rows,),
+    Of P programs, program p takes the tiles p, p + P, p + 2P, ..., so that P may be less than the number of tiles.
+    Constants in capitals select the code at compilation: ``HAS_MAP`` that ``slot_of`` gives the slots, ``IS_BY_ID``
+    that ``host`` has a row for each node, instead of each position. Arrays are passed as pointers: ``ids`` (num_rows,),
     ``slot_of`` (N,), ``table`` (C, DIM), ``host`` (num_rows or N, DIM), scales by slot and by node, ``out`` (num_rows,
     DIM).
     """
