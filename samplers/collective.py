@@ -2,7 +2,7 @@
 
 OGB's scripts join all types into one graph for this. Here each relation keeps its lists. A node's in-edges in all
 relations are numbered, relation after relation, and a draw is such a number. Afterwards the draws are dealt out: each
-goes to the relation with this edge.
+draw goes to the relation that has the drawn edge.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class CollectiveDraws:
         Parameters
         ----------
         work : the batch so far
-        batch_id, hop : the draws' address
+        batch_id, hop : the batch and the hop of the draws
         destinations : by type, an index range among the type's nodes
         key : the hop's random key
 
@@ -148,7 +148,8 @@ def _deal(
 ) -> int:
     """Write one relation's edges among the draws as positions; return their number. Adds ``degrees`` to ``before``.
 
-    A node's draw d is in the relation if ``0 <= d - before < degree``. ``edge_ids`` has one entry more than there are
+    ``before`` (D,) is the number of each node's in-edges in earlier relations. A node's draw d is in this relation if
+    ``0 <= d - before < degree``. ``edge_ids`` has one entry more than there are
     draws, because an edge is written before it is known to count.
     """
     out = 0

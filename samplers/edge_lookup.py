@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-_MOST_EDGES: Final = 1 << 20  # edges per portion
-_MOST_NODES: Final = 1 << 20  # nodes per request in a pass over all lists
+_MOST_EDGES: Final = 1 << 20  # maximum number of edges per portion
+_MOST_NODES: Final = 1 << 20  # maximum number of nodes per request in a pass over all lists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +158,7 @@ def edges_between(graph: Topology, sources: IdArray, destinations: IdArray) -> I
     return np.concatenate(parts)
 
 
-_MOST_BYTES: Final = 1 << 26  # bytes of marks per group of sources: one byte for each source and destination
+_MOST_BYTES: Final = 1 << 26  # bytes of marks per group of sources: one for each source and destination
 
 
 def free_destinations(
@@ -193,7 +193,7 @@ class FreePairs:
     """All pairs of a source and a destination without an edge, in order of destination, then of source."""
 
     graph: Topology
-    ends: IdArray  # (N,) number of such pairs up to each destination, which is included
+    ends: IdArray  # (N,) number of such pairs with this destination or an earlier one
 
     @classmethod
     def of(cls, graph: Topology) -> FreePairs:

@@ -145,12 +145,14 @@ def _search(offsets: Offsets, num_nodes: int, positions: IdArray, ends: IdArray)
 
 @njit(cache=True, nogil=True)
 def lower_degrees(excluded: Excluded, local: IdArray, first: int, last: int, degrees: IdArray) -> int:
-    """Subtract the excluded edges from the degrees of destinations ``first:last``; return how many nodes come later.
+    """Subtract the excluded edges from the degrees of destinations ``first:last``.
+
+    Returns the number of nodes with excluded edges that are not among the destinations before ``last``.
 
     Parameters
     ----------
     excluded : the excluded edges
-    local : (n,) each excluded node's local id; -1 if the batch lacks the node
+    local : (n,) local id of each of ``excluded.nodes``; -1 if the batch lacks the node
     first, last : range of destinations
     degrees : (>= last,) updated
     """

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _AHEAD = 32  # nodes between the prefetch and the read of an offset, see `pick_kernels`
 # Draws and nodes per block. With these sizes a block's draws stay in the fastest cache.
 _BLOCK_DRAWS, _MOST_BLOCK_NODES = 2048, 256
-ADDRESS, LENGTH, FANOUT = range(3)  # columns in the frontiers' table
+ADDRESS, LENGTH, FANOUT = range(3)  # columns in the frontiers' table: nodes, their number, fan-out
 NODE, DONE = range(2)  # columns in the cursors' table: the next node, and its positions written so far
 
 

@@ -1,8 +1,8 @@
 """Graphs: one topology in compressed sparse column form for each relation between node types.
 
 A relation is an edge type, with a source type and a destination type. Each destination node has a list: its in-edges,
-one after another. A position is an edge's index in the array of all edges of the relation, which also orders its
-values (source, weight, time). A place is an index in a smaller array that a call returned. Topology and values are
+one after another. A position is an edge's index among all edges of its relation, in the same order for each kind of
+value (sources, weights, times). A place is an index in a smaller array that a call returned. Topology and values are
 in memory (`CscGraph`, `HeldValues`) or on the SSD; both kinds have the same interfaces (`Topology`, `EdgeValues`).
 """
 

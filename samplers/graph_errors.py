@@ -1,6 +1,6 @@
-"""Errors for impossible entries in a graph that a kernel finds while it samples. Pure.
+"""Errors for impossible entries in a graph, which a kernel finds while it samples. Pure.
 
-A position is an edge's index in the graph. Datasets are checked earlier, so most of these errors concern a `CscGraph`
+A position is an edge's index in the graph. Datasets are checked earlier, so these errors mostly concern a `CscGraph`
 with ``validate=False``.
 """
 

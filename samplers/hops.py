@@ -93,7 +93,7 @@ class RelationPick(Protocol):
         Parameters
         ----------
         space : the batch so far, with the destinations' edge ranges
-        batch_id, hop : the batch and the hop, for error messages and chances
+        batch_id, hop : the batch and the hop; the hop's fan-out and the error messages depend on them
         destinations : indices in ``space.nodes``
         key : the hop's random key, with the relation's number mixed in
 
@@ -123,7 +123,7 @@ class RelationPick(Protocol):
         ...
 
     def rule_of(self, layout: Layout, *, relation: int = 0) -> UniformPickRule | ListRule:
-        """Return the rule by which edge passes save the draws; raises ConfigError if the pick cannot be swept."""
+        """Return the sweep rule for batches of ``layout``; raises ConfigError if edge passes cannot make the picks."""
         ...
 
 
@@ -215,7 +215,7 @@ class HopFrame:
     """Samples hop after hop and relation after relation; a hop's relations all start from the nodes before the hop.
 
     A relation's draws are hashed with its number in the graph, not with its name. So a graph with one relation gives
-    the same batches as its topology, and a relation added at the end leaves the other draws unchanged. Pure and
+    the same batches as its topology alone, and a relation added at the end leaves the other draws unchanged. Pure and
     thread-safe. Each concurrent call holds 4 bytes per node in every type (a hash table for large types), released
     with the frame.
 
@@ -258,7 +258,7 @@ class HopFrame:
         ]
         self._drawing = [np.flatnonzero(is_drawn).tolist() for is_drawn in self.is_drawn]
         largest = max(chain.from_iterable(pick.fanouts for pick in self.picks), default=0)
-        # With an upper bound this large, the workspace maps entries with hash tables instead of arrays.
+        # Because of this large upper bound, the workspace maps entries with hash tables instead of arrays.
         limits = None if rule is None else dict.fromkeys(graph.node_types, MAX_ENTRY)
         self._make_workspace = partial(
             Workspace, graph, largest, has_candidates=has_candidates, limits=limits
@@ -378,7 +378,7 @@ class HopFrame:
             return _Roots(nodes, self._all_edges, given.links)
         unable = [pick.unable_to_exclude for pick in self.picks]
         excluded = excluded_of_relations(given.excluded, self.graph, unable, nodes)
-        pairs = zip_longest((pick.graph for pick in self.picks), excluded)  # () if no edge is excluded
+        pairs = zip_longest((pick.graph for pick in self.picks), excluded)  # ``excluded`` may be ()
         if rule is None or times is None:
             ranges: list[EdgeRanges] = [AllEdges(graph, edges) for graph, edges in pairs]
             return _Roots(nodes, ranges, given.links)

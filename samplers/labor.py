@@ -308,7 +308,8 @@ def scale_for(
     if fanout < 0 or degree <= fanout:
         return np.inf
     target = degree * (degree / fanout)
-    # Each pass solves for the sources that are uncertain at the previous scale. It ends when no source becomes certain.
+    # Each pass solves for the sources that are uncertain at the previous scale. The loop ends when no source becomes
+    # certain.
     scale, certain_before = 0.0, -1
     while True:
         rest, certain = 0.0, 0

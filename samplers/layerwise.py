@@ -42,7 +42,7 @@ Adjacency = Literal["mean", "gcn"]
 
 
 class _Turn:
-    """A lock with which one thread reads all edges while others wait. It is global, as samplers are pickled."""
+    """A lock with which one thread reads all edges while others wait; global, as a pickled sampler can hold no lock."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -192,7 +192,7 @@ class LayerPick:
 
     @property
     def _graph_norms(self) -> NDArray[np.float32]:
-        """(N,) each column's norm over all rows; None until the first batch."""
+        """(N,) each column's norm over all rows, computed at the first batch."""
         norms = self._norms
         if norms is None:
             # At the first batch one thread reads all edges, while the other threads wait.
@@ -292,8 +292,8 @@ def _choose(
     norms: NDArray[np.float64], numbers: NDArray[np.uint64], size: int, chances: NDArray[np.float64]
 ) -> None:
     """Write the chances for the ``size`` smallest values of number / norm, and 0 for all others."""
-    # The numbers are scaled to (0, 1]: a rank of zero would be taken with any norm. The smallest untaken rank is the
-    # threshold of priority sampling.
+    # A rank is number / norm. The numbers are scaled to (0, 1], because a rank of zero would be taken with any norm.
+    # The smallest untaken rank is the threshold of priority sampling.
     ranks = (numbers + 1.0) * 2.0**-53 / norms
     threshold = np.partition(ranks, size)[size]
     np.minimum(norms * threshold, 1.0, out=chances)
@@ -301,7 +301,7 @@ def _choose(
 
 
 def _poisson_scale(norms: NDArray[np.float64], size: int) -> float:
-    """Return the c with sum(min(1, c * norm)) = ``size``; infinity takes all. Pure."""
+    """Return the scale c with sum(min(1, c * norm)) = ``size``; infinity, to take all nodes. Pure."""
     if size < 0 or size >= len(norms):
         return float("inf")
     if size == 0:

@@ -49,7 +49,7 @@ class PairEnds:
         )
 
     def with_destinations(self, destinations: IdArray, owners: IdArray) -> PairEnds:
-        """Return the pairs with Q more: the sources of ``owners`` (Q,) with ``destinations`` (Q,)."""
+        """Return these pairs and Q more: the sources of ``owners`` (Q,) with ``destinations`` (Q,)."""
         return PairEnds(
             sources=self.sources,
             destinations=np.concatenate([self.destinations, destinations]),
@@ -59,7 +59,7 @@ class PairEnds:
         )
 
     def with_pairs(self, sources: IdArray, destinations: IdArray, owners: IdArray) -> PairEnds:
-        """Return the pairs with Q more: ``sources`` (Q,) with ``destinations`` (Q,), for positives ``owners`` (Q,)."""
+        """Return these pairs and Q more: ``sources`` (Q,) with ``destinations`` (Q,), for positives ``owners`` (Q,)."""
         places = np.arange(len(self.owners) + len(owners))
         return PairEnds(
             sources=np.concatenate([self.sources, sources]),
@@ -152,7 +152,7 @@ class EndNumbers:
         sources, destinations = ends.sources + self.source_start, ends.destinations + self.destination_start
         pairs = np.empty((len(ends.owners), 2), dtype=np.int32)
         pairs[:, 0], pairs[:, 1] = ends.source_places, ends.destination_places
-        if self.source_start == self.destination_start:  # with one type, the sources precede as seeds
+        if self.source_start == self.destination_start:  # with one type, the sources are the first seeds
             pairs[:, 1] += len(sources)
         owners = np.empty(len(sources) + len(destinations), dtype=np.int64)
         owners[ends.source_places] = owners[len(sources) + ends.destination_places] = ends.owners
@@ -285,7 +285,7 @@ class NegativeDraws:
             (np.empty(count, dtype=np.int64) if sources is None else sources),
             np.empty(count, dtype=np.int64),
         )
-        # A given source may be drawn as its own destination.
+        # A given source may be drawn as its own destination, which is no strict negative.
         without_self = sources is not None and self.relation[0] == self.relation[2]
         places = np.arange(count)  # the negatives that still need a draw
         for attempt in range(MAX_ATTEMPTS if strict else 1):

@@ -131,9 +131,9 @@ _PAIR_BYTES: Final = 256  # bytes per pair: ends, indices, ranks and sorted keys
 class LinkSeeds:
     """Makes a batch's seeds from its rows in a link table. Pure and thread-safe.
 
-    Randomness is addressed: a negative is a hash of (seed, epoch, batch index, row, its number for the row, attempt).
-    Strict negatives and ``duplicates`` read the destinations' lists in ``graph``, in memory or page by page. A strict
-    negative is not an edge in ``graph``. It may be a held-out edge, as in OGB's uniform negatives.
+    Draws do not depend on the order of calls: a negative is a hash of (seed, epoch, batch index, row, its number for
+    the row, attempt). Strict negatives and ``duplicates`` read the destinations' lists in ``graph``, in memory or page
+    by page. A strict negative is not an edge in ``graph``. It may be a held-out edge, as in OGB's uniform negatives.
 
     Parameters
     ----------
@@ -144,7 +144,8 @@ class LinkSeeds:
         edges
     duplicates : exclude also all edges with the same ends, even for positives that are not in the graph
     seed : any integer; taken modulo 2**64
-    has_times : True makes a pair's ends seeds with the row's time. False makes the distinct ends seeds, without times
+    has_times : True makes each end of a pair a seed with the row's time. False makes each distinct end one seed,
+        without a time
     negative_table : table with negatives for `Table`; None means the ``negatives`` column in ``table``
 
     Raises

@@ -5,13 +5,14 @@ choice depends on a list's values (weights, sources), so no position is known be
 batch in one hop, with its nodes ascending. Edges arrive in parts, and an owner reads from a part what belongs to its
 current node's list; a list may be longer than a part.
 
-Weighted draws give each edge an arrival, a random number divided by the weight; the node takes the fan-out's smallest
-arrivals. An edge among the smallest so far is kept; another one may still displace it. The taken edges become records
-of two or three words (32 bits, or 64 if the ids need them):
+Weighted draws give each edge an arrival, a random number divided by the weight; the node takes the edges with the
+smallest arrivals, as many as the fan-out. An edge is kept while it is among the smallest so far. The taken edges become
+records of two or three words (32 bits, or 64 if the ids need them):
 
 - the edge's place. A node's first record holds -1 minus the place, or `NONE` if no edge is taken;
 - the source;
-- with importance, the number of edges that the edge stands for, a float. It is 0 if the node takes every allowed edge.
+- with importance, the number of edges that the edge stands for, a float. This word is not set if the node has at most
+  as many in-edges as the fan-out: the reader then computes the number.
 
 A node's records are in the order in which the sampler takes its edges; nodes without in-edges have no record.
 """
@@ -267,7 +268,8 @@ def _keep_earliest(
 ) -> int:
     """Keep the edges with the smallest arrivals, in exactly the steps of `weighted_kernels.pick_weighted`.
 
-    ``arrivals`` and ``slots`` are sorted by arrival. ``beyond`` is the smallest arrival that is not kept.
+    ``this`` is the node's random key, ``first`` the position of its first edge. ``arrivals`` and ``slots`` are sorted
+    by arrival. ``beyond`` is the smallest arrival that is not kept.
     """
     table, arrivals, slots = lists.table, lists.numbers[o, ARRIVAL], lists.edges[o, SLOT]
     end, fanout = min(begin + sources.shape[0], table[STOP, o]), table[FANOUT, o]

@@ -4,7 +4,8 @@ A pass reads all edges once, in file order. A node's list is its in-edges. A fro
 one hop of one batch; each frontier in a pass has an owner, which gathers its taken edges. Picks by weight, and the
 picks of LABOR-0, do not know their positions before the edges are read. So the pass reads the lists of all nodes in a
 frontier, and each node chooses while its list streams by, see `list_kernels`. The pass keeps only the taken edges, as
-records of two or three words, so a list may have any length. `picked_of_records` later makes a hop from the records.
+records of two or three words, each as large as a node id, so a list may have any length. `picked_of_records` later
+makes a hop from the records.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class ListRule:
     graph: Topology
     fanouts: tuple[int, ...]  # the hop next to the seeds first
     seed: int
-    is_weighted: bool  # False means LABOR-0
+    is_weighted: bool  # True for picks by weight, False for LABOR-0
     has_importance: bool = False  # True if records hold importance weights
     is_merged: bool = False  # True if a node draws only in the hop after its discovery
     share_layers: bool = False  # True if LABOR's random numbers are the same in all hops
@@ -226,7 +227,7 @@ class ListDraws:
         GraphError
             The calls left out an owner's edges.
         """
-        # After the last edge no owner may still wait for an edge. UNKNOWN is allowed: such an owner saw no edge.
+        # After the last edge no owner may still wait for an edge. UNKNOWN is allowed: no edge was offered.
         edges = self._lists.table[list_kernels.EDGE]
         waiting = np.flatnonzero((edges != list_kernels.FAR) & (edges != list_kernels.UNKNOWN))
         if len(waiting):
@@ -302,7 +303,7 @@ def picked_of_records(
     ----------
     rule : the sampler's rule
     space : the batch so far, with its nodes' degrees
-    batch_id, hop : the draws' address
+    batch_id, hop : the batch and the hop of the draws
     destinations : index range among the batch's nodes so far, up to their end
     drawn : the hop's records, flat
 
@@ -368,7 +369,7 @@ def _edge_weight(
         return np.repeat((1.0 / chances).astype(np.float32), counts)
     if not rule.has_importance:
         return None
-    # A node that takes all its edges with positive weight: these stand for all its edges, also those with weight 0.
+    # If a node takes all its edges with positive weight, they stand for all its edges, also for those with weight 0.
     certain = np.repeat((degrees / np.maximum(counts, 1)).astype(np.float32), counts)
     chosen = last_words.view(np.float32 if last_words.itemsize == 4 else np.float64).astype(np.float32)
     return np.where(np.repeat(takes_all, counts), certain, chosen)

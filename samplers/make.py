@@ -65,8 +65,8 @@ class _SamplerKind:
     make: Callable[..., Sampler]  # takes the graph, the fan-outs, ``seed`` and the options
     options: dict[str, type]  # user options, in the order of messages
     node_bytes: int  # per graph node and sampling thread
-    kernels: ModuleType  # the sampler's kernels; if no kernel is compiled, the sampler has never run here
-    # The values that the sampler reads for all in-edges of a hop.
+    kernels: ModuleType  # the sampler's kernels; if none is compiled, the sampler has never run here
+    # The values that the sampler reads for all in-edges of a hop; None if it reads taken edges only.
     lists: Literal["sources", "weights"] | None = None
     # Maps the options to True if the sampler chooses for all destinations together, see `Candidates`.
     has_candidates: Callable[[dict[str, Any]], bool] = lambda _: False
@@ -186,7 +186,7 @@ def call_bytes(
 ) -> int:
     """Return the bytes that a sampler call holds for ``batch``, without the batch itself and the node map. Pure.
 
-    They are the copies of edges from the SSD, and the candidate edges. Relations are sampled one after another, so the
+    The bytes are copies of edges from the SSD, and the candidate edges. Relations are sampled one after another, so the
     largest relation counts. A sampler with `Candidates` keeps all relations' candidates together, so their sum counts.
 
     Parameters

@@ -169,7 +169,7 @@ def _edge_index(edges: MergedBatch | JoinedHops) -> LocalArray:
 def _first_hops(
     edges: MergedBatch | JoinedHops, num_dst: Sequence[int], num_src: Sequence[int]
 ) -> list[Block]:
-    """Return a block for each number of hops 1..L, as views of ``edges``.
+    """Return L blocks, which hold the first 1, 2, ... L hops, as views of ``edges``.
 
     ``num_dst`` and ``num_src`` (>= L,) are the blocks' numbers of destinations and sources.
     """

@@ -2,7 +2,7 @@
 
 `NeighborPick` chooses one relation's edges in a hop; the hop frame calls it (see `hops`). `NeighborSampler` is the
 sampler for a one-type graph. A position is an edge's index in the graph. A replay makes a batch from the values that
-edge passes read for it, without the graph.
+edge passes read for this batch, without the graph.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class NeighborPick:
     def _pick(
         self, space: RelationSpace, batch_id: BatchId, hop: int, destinations: range, key: np.uint64
     ) -> tuple[LocalArray, IdArray, NDArray[np.float32] | None]:
-        """Return a hop's edges: ``indptr`` (D + 1,), positions followed by `SLACK` spare entries, and weights.
+        """Return a hop's edges: ``indptr`` (D + 1,), positions with `SLACK` spare entries for vectors, and weights.
 
         The number of edges is counted first, so that the arrays have the right size; then the edges are drawn.
         """
@@ -208,7 +208,7 @@ class NeighborPick:
         destinations: range,
         indptr: LocalArray,
     ) -> int:
-        """Write the hop's local ``indptr`` (D + 1,); return the number of edges, or -1 if int32 cannot hold it."""
+        """Write the hop's local ``indptr`` (D + 1,); return the number of edges, or -1 if this exceeds int32."""
         common = (
             space.degrees,
             destinations.start,

@@ -31,8 +31,8 @@ _SIX, _SIXTY_THREE = np.uint64(6), np.uint64(63)  # shift and mask for a bit in 
 _AHEAD = 32
 _DEGREE_END = 2**31  # in-degrees from here on do not fit the vectors, whose positions have 32 bits
 SLACK = LANES  # spare entries of an output array, because a vector store always writes all lanes
-# Words in the bit set for Floyd's algorithm: 512 bytes to 1 MB. Positions are taken modulo the set's size ("folded").
-# With a 64-bit word per draw, collisions are rare. A collision costs a search among the node's draws.
+# Bounds for the words of Floyd's bit set, 512 bytes to 1 MB. Positions are taken modulo the set's size ("folded"). With
+# a 64-bit word per draw, collisions are rare. A collision costs a search among the node's draws.
 _MIN_BIT_WORDS, _MAX_BIT_WORDS = 64, 1 << 17
 
 

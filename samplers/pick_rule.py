@@ -97,7 +97,7 @@ class UniformPickRule:
 
     def sources(self, frontier: Frontier, drawn: NDArray[Any]) -> NDArray[Any]:
         """Return the taken edges' sources (K,), which are ``drawn`` itself; for errors see `extend`."""
-        # The kernel is not called for an empty array, whose kind may differ: it would be compiled again.
+        # An empty array may be of another kind (writeable), for which the kernel would be compiled again.
         bad = first_outside(drawn, 0, self._graph.num_sources - 1) if len(drawn) else -1
         if bad >= 0:
             raise self._bad_source(frontier, bad, int(drawn[bad]))

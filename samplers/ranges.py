@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 
 
 MAX_ENTRY = 2**63 - 1  # entries are int64
-# Times in two pages. A list up to this length is read entirely: a binary search would read a page for each page that it
-# saves, and its reads would wait for each other. In a longer list each step reads a page and saves half of the rest.
+# The number of times in two pages. A list up to this length is read entirely: a binary search would read a page for
+# each page that it saves, and its reads would wait for each other. In a longer list each step reads a page and saves
+# half of the rest.
 _READ_WHOLE: Final = 1024
 # Times per read, over many lists. The number bounds the memory, and gives the disk enough requests.
 _AT_A_TIME: Final = 1 << 18
@@ -109,7 +110,7 @@ class TimeRule:
 def rank_bounds(
     times: EdgeValues, starts: IdArray, counts: IdArray, bounds: IdArray, *, is_inclusive: bool
 ) -> IdArray:
-    """Return how many times in each list are below its bound, (M,) int64. Thread-safe.
+    """Return the ranks (M,) int64: how many entries of each list of times are below the list's bound. Thread-safe.
 
     In memory this is a binary search. On the SSD a list of up to 1,024 times is read entirely, and a longer list is
     halved until it is that short: at most log2(d / 1024) + 3 pages for d edges.
@@ -149,7 +150,7 @@ def search_bytes(times: EdgeValues, *, num_lists: int, num_edges: int) -> int:
 class _Search:
     """A binary search in many lists on the SSD. Each step reads one time of every long list together.
 
-    The rank of a list's bound stays in ``left..right``, two positions in the graph.
+    In each list the entries below the bound end at a position in ``left..right``, which each step narrows.
     """
 
     def __init__(
@@ -254,7 +255,8 @@ class AllEdges:
         # Kept here, because a graph may build its offsets at each access.
         self._offsets: Offsets | None = None
         self._excluded = excluded
-        # ``places`` has the local ids of the nodes with excluded edges, -1 for those that the batch has not found yet.
+        # ``places`` has the local ids of the nodes with excluded edges, -1 for nodes that the batch has not found yet.
+        # ``num_to_come`` counts the nodes with excluded edges that were no destination yet.
         self._num_to_come = 0 if excluded is None else len(excluded.nodes)
         self._places: IdArray = np.full(self._num_to_come, -1, dtype=np.int64)
 

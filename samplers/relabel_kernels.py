@@ -4,8 +4,8 @@ A map stores a label for each node in the batch: ``base`` plus the node's local 
 from an earlier batch and means "not seen". So a new batch clears nothing: it moves ``base`` above every earlier label.
 The dense map has a label for each graph node, the hashed map is an open-addressing hash table.
 
-Every id is checked when it is read from the graph, at no measurable cost. A `CscGraph` may be unchecked, and a damaged
-id would write outside the map.
+A `CscGraph` may be unchecked, and a damaged id would make a kernel write outside the map. So the kernels check every id
+that they read from the graph, at no measurable cost.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def enter_dense(entering: IdArray, nodes: IdArray, base: int, labels: LocalArray
 
 @njit(cache=True, nogil=True)
 def find_dense(queries: IdArray, base: int, labels: LocalArray, out: IdArray) -> None:
-    """Write the local id of each graph node in ``queries``, or -1, to those entries of ``out`` that are negative."""
+    """Write to each negative ``out[i]`` the local id of the node ``queries[i]``, or -1 if the batch lacks this node."""
     for i in range(queries.shape[0]):
         if out[i] < 0:
             out[i] = max(to_int(labels[queries[i]]) - base, -1)

@@ -186,7 +186,7 @@ def _rank_sixteen(
         for turn in range(1, LANES):
             order = _constant(_DRAWS, [(lane + turn) % LANES for lane in range(LANES)])
             turned = builder.shuffle_vector(draws, ir.Constant(_DRAWS, ir.Undefined), order)
-            # A true comparison is the number -1, so to subtract it is to count it.
+            # A true comparison is the number -1, so a subtraction counts it.
             ranks = builder.sub(ranks, builder.sext(builder.icmp_signed(">", draws, turned), _DRAWS))
         for half in range(2):
             lanes = range(half * _WORDS.count, (half + 1) * _WORDS.count)

@@ -1,9 +1,9 @@
-"""Sweep rules: they determine a hop's drawing nodes and their edges or lists, before an edge is read.
+"""Sweep rules: a rule tells an edge pass which nodes draw in each hop, and which edges the pass must read for them.
 
 An edge pass (a sweep) reads all edges once, in file order, and serves the hops of many batches: see docs/adr/0027. A
-frontier is the nodes that draw in one hop of one batch. The pass returns for each frontier what the hop needs, its
-drawn array. The rule makes the next frontier from this array, and so on to the last hop. In the end the sampler's
-`replay` makes the batch from all drawn arrays.
+frontier is the nodes that draw edges in one hop of one batch. For each frontier the pass returns a drawn array: what
+the hop needs from the edges, such as their sources. The rule makes the next frontier from this array, and so on to the
+last hop. In the end the sampler's `replay` makes the batch from all drawn arrays.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Frontier:
     batch_id: BatchId
     hop: int  # 0 next to the seeds; L after the last hop, when no node draws
     nodes: NDArray[Any]  # (D,) ascending: the drawing nodes
-    # (U,) ascending: all nodes so far; the same array as ``nodes`` in layered batches
+    # (U,) ascending: all nodes so far. In layered batches all of them draw: ``nodes`` is the same array.
     seen: NDArray[Any]
     excluded: Excluded | None = None  # edges that no hop takes; None if all edges are allowed
 
@@ -72,9 +72,9 @@ class HeteroFrontier:
 class HopRule(Protocol):
     """A sampler's hops without the reading of edges. Pure and thread-safe.
 
-    A pass over the edges returns a *drawn* array for each frontier. For uniform picks it holds the (K,) sources at the
-    hop's distinct positions, ascending by position. For other picks it holds the rule's own records. A `HeteroRule` has
-    frontiers with several types, and a drawn array for each relation.
+    A pass over the edges returns a *drawn* array for each frontier. For uniform picks the array holds the sources of
+    the hop's distinct edges, ascending by the edge's position. For other picks the array holds the rule's own records.
+    A `HeteroRule` has frontiers with several types, and a drawn array for each relation.
     """
 
     @property
@@ -110,7 +110,7 @@ class SweptSampler(Protocol):
 
         Parameters
         ----------
-        batch_id : the batch's address
+        batch_id : the batch's epoch and index
         seeds : as in `Sampler.sample`
         drawn : an array for each of the L hops, the hop next to the seeds first
         """
@@ -146,7 +146,7 @@ def first_frontier(
 
     Parameters
     ----------
-    batch_id : the batch's address
+    batch_id : the batch's epoch and index
     seeds : (B,) node ids
     num_nodes : N
     noun : the seeds' name in messages
@@ -164,13 +164,14 @@ def next_frontier(frontier: Frontier, sources: NDArray[Any], *, is_merged: bool)
     Parameters
     ----------
     frontier : the current hop's frontier
-    sources : (K,) the taken edges' sources, in any order; they draw next
-    is_merged : True if nodes seen before do not draw again
+    sources : (n,) the taken edges' sources, in any order; they draw next
+    is_merged : True if nodes seen before do not draw again; False (layered) if they do
     """
     seen = frontier.seen
     drawn = sources.astype(seen.dtype)  # always a copy
     drawn.sort()
     union = np.empty(len(seen) + len(drawn), dtype=seen.dtype)
+    # The call also moves the new nodes to the front of ``drawn``.
     num_new = distinct_kernels.merge_into(seen, drawn, union)
     # A frontier lives until its batch is done, so spare memory is returned.
     union.resize(len(seen) + num_new, refcheck=False)

@@ -33,7 +33,7 @@ def rank_bounds(
     is_inclusive: bool,
     ranks: IdArray,
 ) -> None:
-    """Write the number of times in each list that are less than its bound, or equal if ``is_inclusive``, to ``ranks``.
+    """Write to ``ranks`` how many entries of each list are less than its bound, or equal if ``is_inclusive``.
 
     Each list is searched by halving; the bound's index stays in ``low..high``.
     """
@@ -58,7 +58,7 @@ def first_unsorted(
 ) -> tuple[int, int]:
     """Return the list and the index in it of the first time out of order, or (-1, -1).
 
-    ``floors`` and ``ceilings`` are the times before and after each list.
+    ``floors`` and ``ceilings`` are the times just before and just after each list.
     """
     for i in range(places.shape[0]):
         before = floors[i]

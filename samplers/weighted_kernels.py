@@ -1,14 +1,14 @@
 """Kernels for weighted sampling; an edge with weight zero is never taken.
 
-Without replacement, edge i has the arrival E_i / w_i, with E_i exponential, and a node takes the k smallest arrivals.
-This equals drawing edges one after another, with chances proportional to the remaining weights (Efraimidis and
+Without replacement, edge i has the arrival E_i / w_i, with E_i exponential, and a node takes the k edges that arrive
+first. This equals drawing edges one after another, with chances proportional to the remaining weights (Efraimidis and
 Spirakis, "Weighted random sampling with a reservoir", IPL 2006). With replacement, each draw inverts the running sum of
 the node's weights.
 
 Every taken edge gets its importance, the number of in-edges that it stands for, so that weighted sums are unbiased
 estimates. Without replacement this is 1 / P(arrival < the smallest arrival not taken) (rank conditioning; Cohen and
 Kaplan, "Tighter estimation using bottom-k sketches", VLDB'08). With replacement it is total / (k w_i) (Hansen and
-Hurwitz 1943). Edges with weight zero are spread over the others, so that a mean stays a mean.
+Hurwitz 1943). The taken edges also stand for the edges with weight zero, so that a mean stays a mean.
 
 The kernels that pick return -1, or the first damaged destination. One of its weights is negative, infinite or not a
 number, or its weights differ from the counted ones because the file changed.
@@ -107,7 +107,7 @@ def pick_weighted(
                 continue
             # The number depends on the edge's rank in the list, not on a counter, so a skipped edge changes no other.
             number = unit(this, rank)
-            if 1.0 - number >= beyond * weight:  # no more than -log(number), which costs ten times as much
+            if 1.0 - number >= beyond * weight:  # 1 - x <= -log(x), which costs ten times as much
                 continue
             arrival = -math.log(number) / weight
             if kept == count:
@@ -115,7 +115,7 @@ def pick_weighted(
                 if arrival >= arrivals[kept - 1]:
                     continue
             kept = insert_arrival(arrivals, edge_ids, out, kept, count, arrival, edge)
-        # Fewer edges than counted: the weights have changed since then, as those of a mapped file can.
+        # Fewer edges than counted: the weights have changed since then, as the weights of a mapped file can.
         if kept != count:
             return i
         # With no more edges than the fan-out, the order is the graph's, not the arrivals'.

@@ -1,9 +1,11 @@
 """The scratch memory for sampling calls, reused from batch to batch.
 
 A batch's nodes get local ids 0, 1, ... in the order in which they are found. A destination is a node that takes edges
-in a hop. Its range is the part of its in-edges that it may take, see `EdgeRanges`. A position is an edge's index in the
-graph; a place is an index in an array that was read for the hop. A candidate is a node that a hop may find, for
-samplers that choose for all destinations of a hop together.
+in a hop. Its range is a consecutive part of its in-edges; it may take these edges, except for excluded ones, which lie
+in the range but are not counted (see `EdgeRanges`). A position is an edge's index in the graph; a place is an index in
+an array that was read for the hop. A candidate is a node that a hop may find, for samplers that choose for all
+destinations of a hop together. If seeds have times, entries replace nodes: an entry is a number for one node in the
+tree of one seed, see `ranges`.
 """
 
 from __future__ import annotations
@@ -121,8 +123,8 @@ class Picked(NamedTuple):
     """The edges that a hop's D destinations take from one relation."""
 
     indptr: LocalArray  # (D + 1,) the index in ``edge_ids`` at which each destination begins
-    edge_ids: IdArray  # (M,) positions in the graph; with ``lists``, places in the values of the lists
-    # Sources from a replay: an array, and (M,) places in it.
+    edge_ids: IdArray  # (M,) positions in the graph; if ``lists`` is given, places in ``lists.values``
+    # If the hop is made from an edge pass's results: the array of sources that the pass read, and (M,) places in it.
     sources: tuple[NDArray[Any], IdArray] | None = None
     lists: EdgeLists | None = None  # the sources of all in-edges of the destinations, if they were read
     edge_weight: NDArray[np.float32] | None = None  # (M,) the block's weights; None without weights
@@ -147,8 +149,8 @@ class Picked(NamedTuple):
 class EdgeRanges(Protocol):
     """The edges of one relation that the destinations of one batch may take. For one thread.
 
-    A destination's allowed edges are numbered as a range, from which its picks are drawn. `pass_over` turns the picked
-    numbers into positions. There are two kinds: `AllEdges`, and `EdgesBefore` for seeds with times.
+    A sampler picks among a destination's allowed edges as if they were consecutive from the start of the range. Then
+    `pass_over` shifts the picks beyond excluded edges. The two kinds are `AllEdges`, and `EdgesBefore` for times.
     """
 
     def fetch(self, space: RelationSpace, first: int, last: int, /) -> None:
@@ -164,7 +166,7 @@ class EdgeRanges(Protocol):
     def pass_over(
         self, space: RelationSpace, destinations: range, indptr: LocalArray, edge_ids: IdArray, /
     ) -> None:
-        """Turn picked numbers into positions: skip the excluded edges.
+        """Turn picks into positions: skip the excluded edges.
 
         Parameters
         ----------
@@ -182,7 +184,7 @@ class EdgeRanges(Protocol):
     def sources(
         self, space: RelationSpace, destinations: range, picked: Picked, /
     ) -> tuple[NDArray[Any], IdArray]:
-        """Return the sources of ``picked``: an array of nodes (or entries, see `ranges`), and (M,) places in it.
+        """Return the sources of ``picked``: an array of nodes (or of entries), and (M,) places in it.
 
         Parameters
         ----------
@@ -254,7 +256,7 @@ class RelationSpace:
         return self._found.nodes
 
     def places_of(self, nodes: IdArray, out: IdArray) -> None:
-        """Replace each -1 in ``out`` (n,) by the local id of the node in ``nodes`` (n,), if the batch has the node."""
+        """Replace each -1 in ``out`` (n,) by the local id of ``nodes`` (n,) at the same index, if the batch has it."""
         self._found.map.find(nodes, out)
 
     def _reserve_degrees(self, num_nodes: int) -> None:
@@ -283,7 +285,7 @@ class Candidates:
         self.of_edge: LocalArray = np.empty(0, dtype=np.int32)  # each in-edge's candidate
         self.offsets: IdArray = np.empty(0, dtype=np.int64)  # each destination's beginning in ``of_edge``
         self.scales: NDArray[np.float64] = np.empty(0)  # each destination's factor on the chances
-        # The last three have one entry per candidate: its chance, scratch of the sampler, and its random number.
+        # Three arrays with one value per candidate: its chance, scratch of the sampler, and its random number.
         self.chances: NDArray[np.float64] = np.empty(0)
         self.tops: NDArray[np.float64] = np.empty(0)
         self.numbers: NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
@@ -336,7 +338,7 @@ class Workspace:
     largest_fanout : the largest fan-out over all hops and relations
     dense_limit : largest number of nodes of a type whose local ids are kept in an array; larger types have a hash table
     has_candidates : True if hops choose for all destinations together
-    limits : by type, the number above all ids (or entries, see `ranges`); None means the number of nodes
+    limits : by type, a number above all ids (or all entries); None means the number of nodes
     """
 
     __slots__ = ("found", "relations")
