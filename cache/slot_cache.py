@@ -186,7 +186,7 @@ class SlotCache:
 
         Parameters
         ----------
-        step, nodes, out : see `execute`
+        step, nodes, out : the batch's step, its ids and its buffer, as in `execute`
 
         Raises
         ------
@@ -217,7 +217,7 @@ class SlotCache:
 
         Parameters
         ----------
-        step, nodes, out : see `execute`; ``out`` now holds the batch's rows
+        step, nodes, out : the batch's step, its ids, and the buffer that now holds its rows
 
         Raises
         ------

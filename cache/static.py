@@ -396,7 +396,7 @@ def rows_that_fit(
     ----------
     num_bytes : device memory
     num_nodes : N, the number of nodes
-    row_bytes : R, as stored, because rows are widened during the gather
+    row_bytes : R, a row's bytes in its stored dtype; the gather widens rows later
     has_scale : True if rows are int8, each with a float32 factor
     has_all_scales : True if the device holds all N rows' factors, for rows that the host gathers in stored form
     """
@@ -416,7 +416,7 @@ def cache_bytes(
     ----------
     num_rows : rows in the cache
     num_nodes : N; a cache with all N rows has no map
-    row_bytes : R, as stored
+    row_bytes : R, a row's bytes in its stored dtype
     has_scale : True if rows are int8, each with a float32 factor
     has_all_scales : True if the device holds all N rows' factors, for rows that the host gathers in stored form
     """

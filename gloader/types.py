@@ -386,7 +386,7 @@ class BatchTypes:
 
     nodes: tuple[str, ...] = (NODE,)  # T
     relations: tuple[Relation, ...] = (EDGE,)  # K
-    are_named: bool = False  # whether a batch is a `HeteroBatch`
+    are_named: bool = False  # True if a batch is a `HeteroBatch`, which names its types
 
     def batch(
         self,
@@ -402,7 +402,7 @@ class BatchTypes:
 
         Parameters
         ----------
-        batch_id : the batch's address
+        batch_id : the batch's epoch and index
         nodes, num_seeds : (T,) nodes and number of seeds per type
         hops : (L, K) the blocks per hop and relation, in the order of ``SampledBatch.blocks``
         links : the links to predict, if any
@@ -462,7 +462,7 @@ class IdPortions(Protocol):
         ids : (O, W) int64 with W >= 1; written. Owner o's unread positions are ``ids[o, taken[o] : ends[o]]``
         taken : (O,) int64, number of columns that the sweep has read; set to 0
         ends : (O,) int64, number of filled columns; written
-        has_more : (O,) bool, whether the owner has positions that did not fit; written
+        has_more : (O,) bool, True if the owner has positions that did not fit; written
         """
         ...
 
@@ -674,7 +674,7 @@ class LinkBatch(ByShapes):
 
     @property
     def id(self) -> BatchId:
-        """The batch's address."""
+        """The batch's epoch and index."""
         return self.batch.id
 
     @property

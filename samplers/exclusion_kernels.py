@@ -129,7 +129,7 @@ def _lower_bound(positions: IdArray, first: int, last: int, position: int) -> in
 
 @njit(cache=True, nogil=True)
 def _search(offsets: Offsets, num_nodes: int, positions: IdArray, ends: IdArray) -> None:
-    """Search for the destinations of those positions that have no entry in ``ends`` yet."""
+    """Search for the destinations of the positions without an entry in ``ends``."""
     left = np.flatnonzero(ends < 0)
     for i in left:
         ends[i] = 0

@@ -73,7 +73,7 @@ class RelationwiseSampler:
 
         Parameters
         ----------
-        batch_id : the batch's address, part of the random key
+        batch_id : the batch's epoch and index, part of the random key
         seeds : (B,) distinct nodes with any types, in one numbering, see `HopFrame.sample`
 
         Raises
@@ -121,7 +121,7 @@ class RelationwiseSampler:
 
         Parameters
         ----------
-        batch_id : the batch's address
+        batch_id : the batch's epoch and index
         seeds : (B,) as in `sample`
         drawn : L hops, the hop next to the seeds first, with an array for each relation, see `HeteroRule`
 

@@ -290,7 +290,7 @@ class HopFrame:
 
         Parameters
         ----------
-        batch_id : the batch's address, part of the random key
+        batch_id : the batch's epoch and index, part of the random key
         seeds : (B,) nodes of any types, in one numbering: a node's number is its id plus its type's entry in
             ``graph.type_starts``. The seeds of a type keep their order. Seeds without times are distinct. B = 0 gives
             an empty batch. No hop takes an edge in `BatchSeeds.excluded`; a node draws from its other edges instead,

@@ -259,7 +259,7 @@ class LaborSampler:
 
         Parameters
         ----------
-        batch_id : the batch's address, part of the random key
+        batch_id : the batch's epoch and index, part of the random key
         seeds : (B,) distinct node ids; B = 0 gives an empty batch; no edge may be excluded
 
         Raises
@@ -279,7 +279,7 @@ class LaborSampler:
 
         Parameters
         ----------
-        batch_id : the batch's address
+        batch_id : the batch's epoch and index
         seeds : (B,) distinct node ids
         drawn : L arrays with the records of `ListRule`, the hop next to the seeds first
 

@@ -225,9 +225,9 @@ class LayerSampler:
     """Samples nodes in proportion to their column's squared norm in the normalised adjacency.
 
     "ladies" takes ``layer_sizes[l]`` in-neighbours of hop l's destinations, or all if there are fewer. The norms are
-    over these destinations' rows. Each in-neighbour has a random number; those with the smallest number / norm are
-    taken, with the importance weight 1 / min(1, norm * threshold) (priority sampling; Duffield, Lund, Thorup, JACM
-    2007). The estimate is exactly unbiased for a fixed number of distinct nodes. "fastgcn" takes every graph node
+    over these destinations' rows. Each in-neighbour has a random number; the in-neighbours with the smallest number /
+    norm are taken, with the importance weight 1 / min(1, norm * threshold) (priority sampling; Duffield, Lund, Thorup,
+    JACM 2007). The estimate is exactly unbiased for a fixed number of distinct nodes. "fastgcn" takes every graph node
     independently, with norms over all rows and ``layer_sizes[l]`` expected nodes; nodes without an edge to a
     destination drop out. A taken node keeps all its edges to the destinations, each with the node's importance weight.
 
@@ -277,7 +277,7 @@ class LayerSampler:
 
         Parameters
         ----------
-        batch_id : the batch's address, part of the random key
+        batch_id : the batch's epoch and index, part of the random key
         seeds : (B,) distinct node ids; B = 0 gives an empty batch; no edge may be excluded
 
         Raises

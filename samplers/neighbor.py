@@ -318,7 +318,7 @@ class NeighborSampler:
 
         Parameters
         ----------
-        batch_id : the batch's address, part of the random key
+        batch_id : the batch's epoch and index, part of the random key
         seeds : (B,) distinct node ids, see `HopFrame.sample`
 
         Raises
@@ -349,7 +349,7 @@ class NeighborSampler:
 
         Parameters
         ----------
-        batch_id : the batch's address
+        batch_id : the batch's epoch and index
         seeds : as in `sample`
         drawn : L arrays, the hop next to the seeds first. Each holds the sources at the hop's distinct positions,
             ascending by position. With weights each holds the records of `ListRule`

@@ -218,7 +218,7 @@ class UniformPickRule:
 
 
 class _Portions:
-    """The positions of some frontiers: an `IdPortions`. It keeps the frontiers alive. For one thread."""
+    """The positions of some frontiers: an `IdPortions` that keeps the frontiers alive. For one thread."""
 
     def __init__(
         self,

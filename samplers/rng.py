@@ -1,8 +1,8 @@
 """Addressed randomness: every draw is a hash of (seed, epoch, batch, layer, node, draw), without a random stream.
 
-A key is a hash of the first fields of this address. Keys are made from the outside in: a layer's key, a relation's key
-in the layer, a node's key in the relation. A word is 64 random bits from a node's key and a number. A draw is one
-random number for a node, made from half a word or a whole word.
+A key is a hash of the first fields of this address. Keys are made from the outside in: the key of a layer (a hop), a
+relation's key in the layer, a node's key in the relation. A word is 64 random bits from a node's key and a number. A
+draw is one random number for a node, made from half a word or a whole word.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gloader.core.kernels import njit
 _S11, _S32 = np.uint64(11), np.uint64(32)  # shifts
 LOW_32 = np.uint64(0xFFFFFFFF)  # mask for the lower 32 bits
 ONE = np.uint64(1)
-# Step between word numbers when a draw is repeated. It is above all numbers of first draws.
+# Step between word numbers when a draw is repeated. The step is above all word numbers of first draws.
 _RETRY = np.uint64(1 << 40)
 _UNIT = 2.0**-53  # distance between the values of `unit`
 to_int: Any = np.int64  # in kernels a plain int() keeps an unsigned integer unsigned
@@ -29,7 +29,7 @@ def layer_key(seed: int, epoch: int, index: int, layer: int) -> np.uint64:
 
     Parameters
     ----------
-    seed, epoch, index : the sampler's seed and the batch's address
+    seed, epoch, index : the sampler's seed, and the batch's epoch and index
     layer : the hop, 0 next to the seeds
     """
     # The key is mixed after each field: with plain sums (1, 2) and (2, 1) would share a key.

@@ -88,7 +88,7 @@ class TemporalSampler:
 
         Parameters
         ----------
-        batch_id : the batch's address, part of the random key
+        batch_id : the batch's epoch and index, part of the random key
         seeds : `BatchSeeds` with ``times``; nodes may repeat, see `HopFrame.sample`
 
         Raises
@@ -170,7 +170,7 @@ class HeteroTemporalSampler:
 
         Parameters
         ----------
-        batch_id : the batch's address, part of the random key
+        batch_id : the batch's epoch and index, part of the random key
         seeds : `BatchSeeds` with ``times`` and any types, in one numbering; nodes may repeat, see `HopFrame.sample`
 
         Raises

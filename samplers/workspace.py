@@ -243,7 +243,7 @@ class RelationSpace:
         self.ranges = ranges
 
     def fetch(self, destinations: range) -> None:
-        """Write ``starts`` and ``degrees`` for those of ``destinations`` that lack them; raises as `EdgeRanges`."""
+        """Write ``starts`` and ``degrees`` of all ``destinations`` that have no range yet; raises as `EdgeRanges`."""
         first, last = max(self._fetched, destinations.start), destinations.stop
         if first < last:
             self._reserve_degrees(last)

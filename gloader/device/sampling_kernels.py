@@ -337,9 +337,9 @@ class Sampling:
     ends: torch.Tensor  # (L + 2,) int64: 0, the number of seeds, and the number of nodes after each hop
     totals: torch.Tensor  # (L,) int64, number of edges of each hop; 0 until the hop is sampled
     keys: torch.Tensor  # (L,) int64, each hop's random key
-    # Whether a hop's destinations are only the nodes that the last hop found, instead of all nodes.
+    # True if a hop's destinations are only the nodes that the last hop found, False if all nodes so far.
     is_merged: bool
-    is_replaced: bool  # whether draws are with replacement
+    is_replaced: bool  # True if draws are with replacement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -409,7 +409,7 @@ def launch_pick(
     to : the hop's destinations
     edge_ids : (M,) int64, M >= 1; written. The hop's edges may be fewer than M
     hop : this hop's number
-    is_drawn : whether a destination may take fewer edges than its in-degree
+    is_drawn : True if a destination may take fewer edges than its in-degree, so that it must draw
     """
     num_rows, grid = len(to.starts), _grid(len(edge_ids))
     # `rows` has each edge's destination. Lanes beyond the last edge ignore their entry.

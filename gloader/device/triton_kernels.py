@@ -123,7 +123,7 @@ def launch_gather(ids: torch.Tensor, parts: RowParts, out: torch.Tensor, max_pro
 
     Parameters
     ----------
-    ids, parts, out : see `gloader.device.row_table.gather_rows`, which checks them
+    ids, parts, out : node ids, tables and output, which `gloader.device.row_table.gather_rows` has checked
     max_programs : maximum number of the kernel's programs. None means one for each tile of rows.
     """
     num_rows = len(ids)
