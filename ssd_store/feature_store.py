@@ -113,7 +113,7 @@ class FeatureWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # A failed block commits nothing, because half of the rows would look like all rows.
+        # A failed block commits nothing, because a store with some of the rows would look complete.
         if error is not None:
             self._entered.__exit__(kind, error, trace)
             return
@@ -160,7 +160,8 @@ class RamFeatures:
         self._array = array
         self._form = RowFormat(dtype=array.dtype, dim=array.shape[1], is_bfloat16=is_bfloat16, scale=scale)
         bytes_view = array.reshape(-1).view(np.uint8)
-        # Elements of 16 bits leave no odd byte. Elements of 8 bits are never read as halves.
+        # Kernels convert elements of 16 bits from `_halves`. Only elements of 8 bits can leave an odd byte at the end,
+        # and these are read as bytes.
         even = bytes_view.shape[0] // 2 * 2
         self._bytes = bytes_view
         self._halves = bytes_view[:even].view(np.uint16)
@@ -418,7 +419,7 @@ class FeatureStore:
 
     @property
     def max_extent_bytes(self) -> int:
-        """Longest read of one batch's rows."""
+        """Longest single read, in bytes, when a batch's rows are read."""
         return self._extent_bytes
 
     @property
@@ -430,7 +431,7 @@ class FeatureStore:
 
     @property
     def backend(self) -> str:
-        """The request method: "uring", "threads" or "plain"."""
+        """The request method: "uring", "threads" or "plain" (one read at a time)."""
         return self._lane.backend
 
     @property
@@ -445,7 +446,7 @@ class FeatureStore:
         Raises
         ------
         StoreError
-            The store is closed, or its file has no status.
+            The store is closed.
         """
         if self._file.fd < 0:
             raise StoreError(f"{self._file.path}: {_WHEN_CLOSED}")

@@ -1,7 +1,7 @@
 """Sources for a superbatch's missing rows: direct reads, rows staged in memory, packs on the SSD.
 
 A superbatch is S consecutive batches that are planned together. Its missing rows ("misses") are the feature rows that
-no cache holds. The cost model chooses a strategy, and the stage verb then makes one `MissSource` for the superbatch:
+no cache holds. The cost model chooses a strategy, and the loader then makes one `MissSource` for the superbatch:
 
 - `DirectMisses` reads each batch's rows from the store.
 - `InRamMisses` holds the rows in memory. `load_misses` reads them with one sweep.
@@ -230,7 +230,7 @@ def load_misses(
             layout=arriving.layout,
         )
         order = arriving.layout.order
-    # One byte more than the rows keeps the sweep from finding the memory full.
+    # The memory has one byte more than the rows: a sweep would try to write full memory to a file.
     rows = mapped_bytes(wanted.ids.shape[0] * stored.row_bytes + 1, touch=False)
     # Each superbatch gets a new sweeper: its 4 MiB are not kept while the rows, which may fill the memory, are used.
     # The sweeper reads the store's open file, because another file may be at its path now.
@@ -254,7 +254,7 @@ class InRamMisses:
     ----------
     stored : the description of the store's rows
     ids : (K,) the rows' ids, ascending
-    rows : (>= K * R,) the rows' bytes, in stored form, in the ids' order or in ``order``
+    rows : (>= K * R,) the rows, of R bytes each, in stored form, in the ids' order or in ``order``
     num_batches : S
     cost : the cost of the sweep that brought the rows
     order : the rows' order of arrival; None means ascending
@@ -477,7 +477,7 @@ class PackedMisses:
         return ReadStats(rows=num, requests=requests, bytes_read=extents.num_bytes)
 
     def release(self, batch: int) -> None:
-        """Mark ``batch`` as done. The last batch in a file gives the file back to the folder. Idempotent."""
+        """Mark ``batch`` as done. A file whose batches are all done returns to the folder. Idempotent."""
         self._regions.release(batch)
 
     def close(self) -> None:
@@ -493,8 +493,8 @@ class PackedMisses:
 
 DEFAULT_MEMORY_BYTES: Final = 16 * 2**20  # bytes of a packer's buffers
 MIN_MEMORY_BYTES: Final = 2 * 2**20
-# Bytes of memory to read packs back: 64 chunks of 128 KiB. The extra page per chunk makes the distance between two
-# chunks no power of two, so that they do not compete for the same cache lines.
+# Maximum bytes of memory to read packs back: 64 chunks of 128 KiB. The extra page per chunk makes the distance between
+# two chunks no power of two, so that they do not compete for the same cache lines.
 _MAX_LANE_BYTES: Final = 8 * 2**20 + 64 * PAGE_BYTES
 _SHARE_OF_ROOM: Final = 16  # the buffers take at most a sixteenth of the available memory
 
@@ -557,7 +557,7 @@ class Packer:
     ) -> PackedMisses:
         """Write each batch's missing rows in a superbatch to the disk. On an error no file is left.
 
-        The call takes four bytes per row; the pack keeps eight bytes for each of its pages of 4 KiB.
+        The call takes four bytes of memory per row; the pack keeps eight bytes for each of its pages of 4 KiB.
 
         Parameters
         ----------
@@ -650,7 +650,7 @@ def pack_buffers(memory_bytes: int | None = None) -> SharedBuffers:
 
 
 def packer_memory_bytes(num_batches: int, *, room: int | None = None) -> int:
-    """Return the bytes of buffers that pack superbatches with ``num_batches`` at full speed. Pure.
+    """Return the bytes of buffers with which superbatches of ``num_batches`` are packed at full speed. Pure.
 
     A piece is the buffer for one write. The result has room for pieces of 16 KiB at least and 64 KiB at most.
 
@@ -659,7 +659,7 @@ def packer_memory_bytes(num_batches: int, *, room: int | None = None) -> int:
     num_batches : S
     room : bytes of available memory; pieces above 16 KiB may use a sixteenth of them. None means no limit
     """
-    pieces = num_batches + num_batches // 4
+    pieces = num_batches + num_batches // 4  # one piece per batch, and a quarter more for writes in flight
     least = max(DEFAULT_MEMORY_BYTES, _MAX_LANE_BYTES + 3 * 2**20 + pieces * 4 * PAGE_BYTES)
     most = max(least, _MAX_LANE_BYTES + 2 * MAX_RING_BYTES + pieces * MAX_PIECE_BYTES)
     chosen = most if room is None else min(most, max(least, room // _SHARE_OF_ROOM))

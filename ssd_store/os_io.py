@@ -58,7 +58,8 @@ _RETRY_PAUSE_S = 0.001  # pause after EAGAIN; a device that refuses for 0.1 s in
 class OsIO:
     """The system calls, one method each, which raise `OSError` as `os` does. Thread-safe."""
 
-    is_real: ClassVar[bool] = True  # False in wrappers: kernels then use `pread_into` instead of the system
+    # False in wrappers that inject faults: kernels then make no system calls, and all reads go through `pread_into`.
+    is_real: ClassVar[bool] = True
 
     # --- file descriptors ---
 
@@ -200,7 +201,10 @@ class OsIO:
         return True
 
     def limit_memory(self, _num_bytes: int, /) -> int:
-        """Limit the memory for bytes in flight to ``num_bytes``, or to the least that works; return the limit."""
+        """Limit the memory for downloads in flight to ``num_bytes``, or to the least that works; return the limit.
+
+        The limit is 0 if nothing is downloaded.
+        """
         return 0
 
     def portions(self, _fd: int, offsets: IdArray, _lengths: IdArray, /) -> Iterator[tuple[int, int]]:
@@ -230,9 +234,10 @@ class OsIO:
         return None
 
     def download_s(self, _fd: int, _pages: NDArray[np.uint64], _data_offset: int, /) -> float:
-        """Return the approximate download seconds that a sweep would share with a sweep over many more rows.
+        """Return the approximate seconds to download a sweep's missing pages.
 
-        The result is 0 if the needed pages are on this disk, or only few are missing.
+        The result is 0 if the needed pages are on this disk, or are few of the missing pages. Otherwise a sweep over
+        many more rows would share this download, so one larger sweep is worth while.
 
         Parameters
         ----------
@@ -416,7 +421,7 @@ def open_regular(path: StrPath, flags: int = os.O_RDONLY, *, os_io: OsIO = REAL_
 
 
 def close_quietly(fd: int, *, os_io: OsIO = REAL_OS) -> None:
-    """Close a descriptor whose errors do not matter: for reads, for a lock, or for an abandoned file."""
+    """Close a descriptor for reads, for a lock, or for an abandoned file. Errors of the close do not matter there."""
     with suppress(OSError):
         os_io.close(fd)
 
@@ -507,7 +512,7 @@ def make_folders(path: Path, *, os_io: OsIO = REAL_OS) -> list[Path]:
         mode = os_io.stat(path).st_mode
     except FileNotFoundError:
         made = make_folders(path.parent, os_io=os_io)
-        # Another process may have created it first.
+        # Another process may have created the folder first.
         with suppress(FileExistsError):
             os_io.mkdir(path)
             made.append(path)
@@ -601,7 +606,7 @@ class Descriptor:
     def close(self) -> None:
         """Close the descriptor. Idempotent."""
         if self._file is not None:
-            with suppress(OSError):  # a file without writes loses nothing
+            with suppress(OSError):  # the file was only read, so a failed close loses nothing
                 self._file.close()
 
     def __enter__(self) -> int:
@@ -613,7 +618,7 @@ class Descriptor:
         self.close()
 
 
-# Errors that more space can end: a full disk, quota or file-size limit. The message has the bytes.
+# Errors that more space can end: a full disk, quota or file-size limit. The message then has the needed bytes.
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _SPILL_ADVICE = "free some space, or set GLOADER_SPILL_DIR to a folder on a larger disk"
 
@@ -625,7 +630,7 @@ def write_errors(path: Path, doing: str, *, needed_bytes: int = 0, os_io: OsIO =
     Parameters
     ----------
     path : file or folder to write
-    doing : the operation, as the message begins: "writing", "committing"
+    doing : the operation, the message's first words, such as "writing" or "committing"
     needed_bytes : total bytes to write, for a full disk's message
 
     Raises
@@ -651,7 +656,7 @@ def spill_errors(path: Path, doing: str, *, needed_bytes: int = 0, os_io: OsIO =
     Parameters
     ----------
     path : spill file or folder
-    doing : the operation, as the message begins
+    doing : the operation, the message's first words, such as "creating the pack"
     needed_bytes : total bytes to write, for a full disk's message
 
     Raises
@@ -700,7 +705,7 @@ def require_spill_space(folder: Path, needed_bytes: int, doing: str, *, os_io: O
     ----------
     folder : an existing folder
     needed_bytes : bytes to be written
-    doing : the content that does not fit, as the message begins
+    doing : the message's first words, such as "the pack does not fit on the disk"
 
     Raises
     ------

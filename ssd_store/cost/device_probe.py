@@ -52,7 +52,7 @@ _MOST_PHASES: Final = 5  # phases in one measurement
 _STEADY: Final = 0.85  # two phases agree if the slower one reaches this share of the faster one
 _MOST_S: Final = 6.0  # longest measurement, as a multiple of a phase's seconds; for a device that stalls
 _SETTLED: Final = 1 / 8  # shortest step, as a share of a phase; keeps the effect of its start and end small
-# Most reads in the first step. A device with hundreds of reads per second would take seconds for more.
+# Maximum number of reads in the first step. A device with hundreds of reads per second would take seconds for more.
 _FEW: Final = 32
 # Bounds for the combined rate of two loads: 2 means that neither slows the other down. A result outside the bounds is
 # an effect of other programs.
@@ -68,7 +68,7 @@ class ReadLoad:
     extents : the reads, all of one length, made in this order and repeated from the beginning
     memory : (>= depth * length,) uint8, page-aligned; overwritten
     depth : reads in flight
-    most : most reads per step
+    most : maximum number of reads per step
 
     Raises
     ------
@@ -234,7 +234,7 @@ def shares_together(one: Callable[[], int], other: Callable[[], int], *, seconds
 
 
 def read_job(extents: Extents, memory: Any, first: int, past: int) -> ReadJob:
-    """Return the job for the reads ``first`` to ``past``, without rows and without verification."""
+    """Return the job for the reads ``first`` to ``past - 1``, without rows and without verification."""
     out = np.empty((0, 1), np.uint8)
     no_ids = np.empty(0, np.int64)
     return ReadJob(
@@ -260,7 +260,7 @@ DEPTHS: Final = (64, 256, 1024)
 WIDE_DEPTH: Final = 64  # random reads of 64 KiB in flight, as when batches are read
 _SEQUENTIAL_DEPTH: Final = 16  # reads in file order in flight, as in a sweep
 _MIXED_DEPTH: Final = 256  # random reads in flight during a sweep
-_RANDOM_BATCH, _SEQUENTIAL_BATCH = 8192, 256  # most reads in a step
+_RANDOM_BATCH, _SEQUENTIAL_BATCH = 8192, 256  # maximum number of reads in a step
 _RANDOM_PLACES: Final = 2**17  # offsets drawn for a random load; more reads than a phase makes
 _WORTH: Final = 1.05  # least gain of a deeper queue, so that noise does not decide between equal depths
 _LONE_READS: Final = 32  # reads whose median is the latency

@@ -43,9 +43,9 @@ MOST_RUNS: Final = 16  # lessons to keep
 # Age of the oldest lesson; an older one may describe a changed or fuller device.
 _OLDEST_S: Final = 30 * 86_400.0
 _PROBE_COUNT: Final = 2.0  # the probe's weight, in superbatches
-_MOST_COUNTED: Final = 8.0  # most superbatches that count in a run; more add no precision
+_MOST_COUNTED: Final = 8.0  # maximum number of superbatches that count in a run; more add no precision
 _FADING: Final = 0.8  # a run's weight relative to the next newer run
-_MOST_COUNT: Final = 1e9  # most superbatches in a lesson that is read from a file
+_MOST_COUNT: Final = 1e9  # maximum number of superbatches in a lesson from a file; a larger number is damage
 _LEAST_SHARE: Final = 1e-6  # an access with a smaller share of the predicted seconds has no visible effect
 
 
@@ -69,9 +69,8 @@ class Known(NamedTuple):
     """One run's result for one kind of access."""
 
     ratio: float  # median of measured over predicted seconds
-    share: (
-        float  # mean share of the predicted seconds; with a small share, other accesses may be the slow ones
-    )
+    # Mean share of the predicted seconds. With a small share, other accesses may be the slow ones.
+    share: float
     times: float  # number of superbatches
 
     @property
@@ -287,8 +286,8 @@ PROFILE_VERSION: Final = 3  # version 1 held burst rates; version 2 lacked laten
 # every hole.
 MIN_GAP_BYTES, MAX_GAP_BYTES = 4096, 65536
 DISAGREEMENT: Final = 1 / 3  # error of a rate that makes a remembered profile invalid
-# Most bytes per second in file order, relative to random reads of 4 KiB: 4 to 20 for SSDs, 61 for a cloud's volumes.
-# Beyond this limit the device is a hard disk, or an SSD that was busy during the measurement.
+# Maximum ratio of the bytes per second in file order to those of random reads of 4 KiB. The ratio is 4 to 20 for SSDs
+# and 61 for a cloud's volumes. Above this limit the device is a hard disk, or an SSD that was busy at the measurement.
 _MOST_SEQUENTIAL: Final = 100.0
 _MAX_RATE: Final = 1e15  # bytes or requests per second
 _AS_FAST: Final = 0.85  # relative to an earlier rate; a lower rate is more than noise

@@ -105,9 +105,9 @@ def find_rates(
     """Find the rates for reading ``features``, and for packs in ``spill_folder``.
 
     The rates come from the remembered profiles, corrected by the last runs' lessons. A device is probed if it has no
-    profile, and its profile is remembered in the user's cache folder. A device is probed again if its profile is
-    doubtful: the rates are impossible for an idle SSD, until two measurements in a row agree, or they were measured on
-    a small new file, and there is a large file now.
+    profile, and its profile is remembered in the user's cache folder. There are two reasons to probe a device again.
+    Its rates are impossible for an idle SSD, and no second measurement has confirmed them. Or they were measured on a
+    small new file, and there is a large file now.
 
     Probing the reads takes 1.3 s, and up to 3 s until the rate is steady. The probe reads ``features`` itself. Only if
     the file has holes, as in a mirror, it writes and reads an unnamed file next to it. Probing the writes takes 0.6 s,
@@ -239,13 +239,15 @@ def _swept(features: Path, span: tuple[int, int] | None, os_io: OsIO) -> tuple[P
 def _measured_again(
     known: DeviceProfile | None, measured: DeviceProfile, *, keeps_writes: bool
 ) -> DeviceProfile:
-    """Return the profile ``measured`` with the earlier profile's lessons, and, if it lacks them, its write rates. Pure.
+    """Return the profile ``measured`` with the lessons of the earlier profile ``known``, and perhaps its write rates.
+
+    Pure.
 
     Parameters
     ----------
     known : the remembered profile; None without one
     measured : the new profile
-    keeps_writes : True takes the remembered write rates if no writes were measured
+    keeps_writes : True takes the remembered write rates if no writes were measured and ``known`` is not doubtful
     """
     if known is None:
         return measured
@@ -300,7 +302,7 @@ class RateLearner:
         ----------
         counts : counts of the superbatch's missing rows
         strategy : the strategy that read the rows
-        staged_s, read_s : seconds on the disk before the first batch, and for the batches
+        staged_s, read_s : seconds of disk use before the first batch, and while the batches were read
         """
         observations = observed(counts, strategy, self._found.probed, staged_s=staged_s, read_s=read_s)
         with self._lock:
@@ -349,7 +351,7 @@ def observed(
     counts : counts of the superbatch's missing rows
     strategy : the strategy that read the rows
     rates : the probe's rates
-    staged_s, read_s : seconds on the disk before the first batch, and for the batches
+    staged_s, read_s : seconds of disk use before the first batch, and while the batches were read
     """
     if strategy == "direct":
         pairs = [(_direct(counts, rates), staged_s + read_s)]
@@ -398,8 +400,8 @@ def _by_size(rates: IoRates, requests: int, num_bytes: int, seconds: float) -> d
     return divided
 
 
-# Share of a thread's wait for a core in which the device is idle. Until then it works on the queued requests. In 186
-# superbatches on two busy cores, reads took longer than with idle cores by 0.7 to 0.8 of the waits.
+# Share of a thread's wait for a core in which the device is idle. First the device still works on the queued requests.
+# In 186 superbatches on two busy cores, reads took longer than with idle cores by 0.7 to 0.8 of the waits.
 _LOST: Final = 0.75
 
 

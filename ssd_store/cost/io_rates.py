@@ -154,9 +154,10 @@ class Calibration:
     staged: float = 1.0
     packed: float = 1.0
     exchanged: float = 1.0  # factor for rows from several machines, in any form
-    observed: frozenset[Strategy] = frozenset()
+    observed: frozenset[Strategy] = frozenset()  # strategies with observations
     has_exchanged: bool = False  # `exchanged` has observations
-    hidden_s: float = 0.0  # the loop's computing time during a batch's reads; 0 if unknown
+    # The loop's computing seconds per batch in which reads can hide, divided among tables and machines; 0 if unknown.
+    hidden_s: float = 0.0
 
     def factor(self, strategy: Strategy) -> float:
         """Return the factor on the model's seconds for ``strategy``."""
@@ -285,7 +286,7 @@ class IoRates:
     def read_seconds(self, requests: float, num_bytes: float, *, calls: float = 1.0) -> float:
         """Return the seconds for reading ``num_bytes`` from the features in ``requests`` equally large reads. Pure.
 
-        Too few reads to keep the device busy take the latency of one read.
+        In each call, too few reads to keep the device busy take the latency of one read.
 
         Parameters
         ----------

@@ -160,5 +160,5 @@ def remember_profile(folder: StrPath, profile: DeviceProfile, *, os_io: OsIO = R
 def _profile_path(folder: Path) -> Path:
     root = home_dir()
     device = folder.stat().st_dev
-    blocks = os.statvfs(folder).f_blocks  # device numbers change at boot
+    blocks = os.statvfs(folder).f_blocks  # in the name too, because device numbers may change at a boot
     return root / "devices" / f"{os.major(device)}-{os.minor(device)}-{blocks}.json"

@@ -291,8 +291,8 @@ def read_run(
             raise damaged_pages(path, record, wrong)
 
 
-_RUN_PAGES: Final = 1024  # most pages in one read of `load_elements`: 4 MiB, the size of its buffer
-# Most unneeded pages between two needed pages in one read: they take about as long as another request.
+_RUN_PAGES: Final = 1024  # maximum pages in one read of `load_elements`: 4 MiB, the size of its buffer
+# Maximum number of unneeded pages between two needed pages in one read. They take about as long as another request.
 _GAP_PAGES: Final = 64
 
 

@@ -93,11 +93,11 @@ def is_of_links(name: str) -> bool:
 
 
 DATA_OFFSET: Final = 4096  # byte at which an array's elements begin in its file
-MAX_NDIM: Final = 4  # most dimensions of an array
-MAX_DATA_BYTES: Final = 2**62  # most bytes in an array, so that offsets fit int64
+MAX_NDIM: Final = 4  # maximum number of dimensions of an array
+MAX_DATA_BYTES: Final = 2**62  # maximum bytes in an array, so that offsets fit int64
 
 _MAGIC = b"\x93NUMPY\x01\x00"  # the first bytes of a ``.npy`` file of version 1
-_PREFIX_BYTES = len(_MAGIC) + 2  # with the header's length
+_PREFIX_BYTES = len(_MAGIC) + 2  # two more bytes hold the header's length
 
 
 def stored_dtype(logical: str) -> np.dtype[np.generic]:
@@ -246,6 +246,7 @@ KNOWN_FEATURES: Final = frozenset(
 )
 
 _DIGEST = re.compile(r"[0-9a-f]{16}")
+# bytes of `_trailer`, the record's end with its SHA-256
 _TRAILER_BYTES = len(b',\n  "checksum": "') + 64 + len(b'"\n}\n')
 
 

@@ -222,7 +222,8 @@ class _Check:
         """
         page, past = (0, record.num_pages) if here is None else here
         digest, num_reported = Digest(record.version), len(self.problems)
-        count, meaning = math.prod(record.shape), None  # elements left to check, and the first wrong meaning
+        # Elements left to check, and the first problem with their meaning.
+        count, meaning = math.prod(record.shape), None
         actual = np.empty(_STEP_PAGES, dtype=np.uint64)
         expected = None
         if pages_file is not None:

@@ -219,7 +219,7 @@ _KEEPING: Final = 4
 _KEEPING_S: Final = 10.0  # longest wait for these threads at the end, because a disk may hang
 _IDLE_S: Final = 1.0  # lifetime of a thread without work
 _LOOK_S: Final = 0.05  # pause between two checks for a cancellation
-# Multiple of the time-out after which a request counts as failed, even if the store's client still waits for it.
+# Multiple of the time-out after which a request counts as failed, even if the store's client still waits.
 _LATE: Final = 1.5
 
 
@@ -247,7 +247,7 @@ class Fetcher:
     objects : the store, with one request per call
     limits : the user's limits
     most_requests : maximum number of requests in flight, from 1; each holds a block in memory
-    timeout_s : time-out for one request; a request that takes half as long again counts as failed, and is repeated
+    timeout_s : time-out for one request; a request that takes 1.5 times as long counts as failed, and is repeated
     """
 
     def __init__(
@@ -299,9 +299,10 @@ class Fetcher:
             requested once more; another `StoreError` ends the fetch.
         keep : called next, on the same thread, after the waiting thread was woken. While several calls run, fewer
             requests are made.
-        alone : returns a context around the request and `keep`. The context first waits until no other process fetches
-            the block, or until the function passed to it returns True. Its value is the bytes if another process has
-            fetched them meanwhile, else None.
+        alone : returns a context that excludes other processes' fetches of the block, from the request until the end of
+            ``keep``. The context first waits until no other process fetches the block, or until the function passed
+            to ``alone`` returns True. The context's value is the block's bytes if another process has fetched them
+            meanwhile, else None.
 
         Raises
         ------
@@ -464,9 +465,10 @@ class Fetcher:
         return data
 
     def _settle(self, fetch: BlockFetch, attempt: int, error: StoreError | None) -> bool:
-        """Record the end of a request, and repeat it if this may help.
+        """Record the end of a request. Repeat a failed request if this may help.
 
-        Return False if the request already counts as failed, because it took too long. Its thread no longer counts.
+        Return False if the request already counts as failed, because it took too long. The request's thread then no
+        longer counts among the fetcher's threads.
         """
         with self._changed.lock:
             if fetch not in self._state.running or fetch.attempt != attempt:

@@ -54,7 +54,7 @@ def choose_victims(
     uses : (V,) uses of the blocks that may be evicted
     lengths : (V,) bytes in these blocks
     needed_bytes : bytes that must become free
-    newcomer : the new block's uses; None means that it must be kept at any cost
+    newcomer : the new block's uses; None means that the block must be kept, even beyond the budget
     """
     order = np.argsort(uses, kind="stable")
     freed = np.cumsum(lengths[order])
@@ -97,9 +97,8 @@ class Keeper:
         self._lock = threading.RLock()  # protects the pins
         # Admits one block after another, so that two do not take the same room.
         self._admission = threading.Lock()
-        self._admitted: list[
-            tuple[MirroredFile, int]
-        ] = []  # blocks with room in the budget that are being written
+        # Blocks that have room in the budget and are being written.
+        self._admitted: list[tuple[MirroredFile, int]] = []
         self._has_warned = False
 
     def add(self, file: MirroredFile, *, is_evictable: bool) -> None:
@@ -149,7 +148,8 @@ class Keeper:
         with self._lock:
             file.pins[first:past] -= 1
             free = first + np.flatnonzero(file.pins[first:past] == 0)
-            # The locks are released under the lock: otherwise a thread that pins such a block now would lose its lock.
+            # The file's locks are released under `_lock`. Otherwise a thread that pins such a block now would lose the
+            # lock that it has just taken.
             for begin, end in _runs(free):
                 file.release(begin, end)
 
@@ -184,7 +184,7 @@ class Keeper:
         file, block : the block's file and number
         data : the block's bytes
         mark : HERE, or WRITTEN
-        must : True keeps the block at any cost, and pins it
+        must : True keeps the block even beyond the budget, and pins it
 
         Raises
         ------
@@ -313,6 +313,7 @@ class Keeper:
             yield self._is_locked(record.fileno())
 
     def _is_locked(self, fd: int) -> bool:
+        # This call takes the lock; False means that another process holds the lock for long.
         for _ in range(_ATTEMPTS):
             try:
                 self._os_io.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

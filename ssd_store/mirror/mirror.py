@@ -108,18 +108,16 @@ class Mirror:
         self._checks = checks
         self._fetcher = fetcher
         self._changed = SignalSafeCondition()
-        self._arriving: dict[
-            tuple[str, int], Arrival
-        ] = {}  # arrivals that are not settled, by file name and block
+        # Arrivals that are not settled, by file name and block.
+        self._arriving: dict[tuple[str, int], Arrival] = {}
         # Memory of earlier blocks, for reuse: getting new memory from the system takes longer than fetching a block.
         self._spare: list[NDArray[np.uint8]] = []
-        self._num_reports: dict[
-            tuple[str, int], int
-        ] = {}  # reports of a damaged block, by file name and block
+        # Number of reports of a damaged block, by file name and block.
+        self._num_reports: dict[tuple[str, int], int] = {}
         self._whole_locks = {
             name: threading.Lock() for name, check in checks.items() if check.pages_name is None
         }
-        self._verified: set[str] = set()  # files that only a digest of the entire file can check
+        self._verified: set[str] = set()  # files that the digest of the entire file has verified
 
     @property
     def width(self) -> int:
@@ -346,7 +344,7 @@ class Mirror:
         arrival.buffer, arrival.data = buffer, copy
 
     def _keep(self, arrival: Arrival) -> None:
-        """Keep a block that the waiting thread already has; called on one of the fetcher's threads."""
+        """Keep a fetched block on the disk, if there is room; called on one of the fetcher's threads."""
         file, data = arrival.file, arrival.data
         must = arrival.must_keep
         try:
@@ -400,7 +398,7 @@ class Mirror:
             is_free = self.keeper.budget_bytes is not None and not self.files.is_checked_whole(arrival.file)
             if arrival.is_kept and (arrival.is_pinned or not is_free):
                 return
-            # The block was requested only for a read from memory: it was not kept, or may be evicted again.
+            # The block was requested only for a read from memory. It was not kept, or may be evicted (``is_free``).
             arrivals[number] = self.ask(arrival.file, arrival.block, must_keep=True)
             self.drop(arrival)
 

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from gloader.ssd_store.os_io import OsIO
 
 
-# Least number of blocks for which a budget needs room, above the always stored blocks.
+# Minimum number of blocks for which a budget needs room, in addition to the blocks that are always stored.
 WINDOW_BLOCKS: Final = 16
 
 
@@ -204,7 +204,7 @@ _PRIVATE: Final = 0o700  # mode of new folders: no access for other users
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 _HEADS: Final = 16  # requests for facts about objects at the same time
 _WAIT_S: Final = 300.0  # longest wait for another process that creates the same mirror
-_LOOK_S: Final = 0.1  # pause between two attempts
+_LOOK_S: Final = 0.1  # pause between two attempts to lock the draft
 # Errors of a folder that is not writable.
 _REFUSED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 

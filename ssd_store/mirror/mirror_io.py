@@ -4,12 +4,14 @@ A mirror is a local copy of a dataset in an object store, filled block by block 
 of such a dataset: readers use it like the plain system calls. It serves three kinds of reads:
 
 - `MirrorIO.pread_into` fetches a missing block before the read. `ReadAhead` requests the next blocks early.
-- `MirrorIO.portions` serves kernels, which read many extents (aligned reads). It fetches the missing blocks for a run
-  of consecutive extents, and then lets the kernel read the run.
+- `MirrorIO.portions` serves compiled code (a kernel) that reads many extents (aligned reads) by itself. It fetches the
+  missing blocks for a run of consecutive extents, and then lets the kernel read the run.
 - `MirrorIO.source` serves a sweep, a pass over the needed pages in file order. `MirrorSource` requests the sweep's
   missing blocks ahead of it.
 
-A pin protects a stored block from eviction while it is read.
+A pin protects a stored block from eviction while it is read. A mirror with a budget evicts blocks when their bytes on
+the disk would exceed the budget. Some files have no page checksums, so only the digest of the entire file verifies
+them: such a file is fetched and verified as a whole at its first read.
 """
 
 from __future__ import annotations
@@ -54,7 +56,11 @@ class ReadAhead:
         self._steps = 0  # consecutive blocks read
 
     def move(self, block: int) -> Arrival:
-        """Request ``block`` and return its arrival. Request blocks after it too, more the longer reads are in order."""
+        """Request ``block`` and the blocks after it, and return the arrival of ``block``.
+
+        After the first reads in order, each further block in order about doubles the number of blocks ahead, up to the
+        mirror's width.
+        """
         if block != self._last:
             self._steps = self._steps + 1 if block == self._last + 1 else 0
         num_ahead = min(2 ** min(self._steps, 16) - 2, self._mirror.width) if self._steps else 0
@@ -75,7 +81,7 @@ class ReadAhead:
             self._mirror.drop(arrival)
 
 
-_MOST_PINNED: Final = 4096  # most blocks that a sweep pins ahead
+_MOST_PINNED: Final = 4096  # maximum number of blocks that a sweep pins ahead
 
 
 def wanted_blocks(pages: NDArray[np.uint64], data_offset: int, file: MirroredFile) -> NDArray[np.intp]:
@@ -182,11 +188,11 @@ class MirrorSource:
             self._mirror.keeper.unpin(self._file, passed, passed + 1)
 
 
-# With a budget, one run of extents pins at most a quarter of the budget's blocks, and at least 4 blocks.
+# With a budget, one run of extents pins at most a quarter of the budget's blocks. A run of 4 blocks is always allowed.
 _RUN_BLOCKS: Final = 4
 _RUN_SHARE: Final = 4
 _WAITING_BLOCKS: Final = 6  # fetched blocks in memory that wait to be read or written
-_FEWEST_REQUESTS: Final = 2  # requests in flight that no memory limit forbids
+_FEWEST_REQUESTS: Final = 2  # requests in flight that are allowed whatever the memory limit
 
 
 class MirrorIO(OsIO):
@@ -303,7 +309,7 @@ class MirrorIO(OsIO):
         return self._read_ahead(file, buffer, offset)
 
     def portions(self, fd: int, offsets: IdArray, lengths: IdArray, /) -> Iterator[tuple[int, int]]:
-        """Yield as `OsIO.portions`; raises as `pread_into`, and `StoreWriteError` if the disk fails."""
+        """Yield the ranges of `OsIO.portions`; raises as `pread_into`, and `StoreWriteError` if the disk fails."""
         file = self.mirror.files.of(fd) if len(offsets) else None
         if file is None:
             yield from super().portions(fd, offsets, lengths)
@@ -329,7 +335,7 @@ class MirrorIO(OsIO):
             begin = past
 
     def source(self, fd: int, pages: NDArray[np.uint64], data_offset: int, /) -> MirrorSource | None:
-        """Return the source, as `OsIO.source`."""
+        """Return the source, as `OsIO.source`, or None if the file on this disk has all needed bytes."""
         self._let_go(fd)
         file = self.mirror.files.of(fd)
         if file is None:
@@ -340,14 +346,15 @@ class MirrorIO(OsIO):
         wanted = wanted_blocks(pages, data_offset, file)
         count_uses(file.uses, wanted)
         file.reload()
-        # Without this wait, one block that is being written would force all others through a source.
+        # Fetched blocks may still be on their way to the disk. Without this wait, one such block would make the sweep
+        # use a source for all blocks.
         self.mirror.wait_written(file, wanted[file.marks[wanted] != HERE].tolist())
         if (file.marks[wanted] == HERE).all() and self._hold(fd, file, wanted):
             return None
         return MirrorSource(self.mirror, file, wanted, os_io=self._os_io)
 
     def download_s(self, fd: int, pages: NDArray[np.uint64], data_offset: int, /) -> float:
-        """Return the seconds, as `OsIO.download_s`, if at least half of the missing blocks are needed."""
+        """Return the seconds of `OsIO.download_s`; 0 if fewer than half of the missing blocks are needed."""
         file = self.mirror.files.of(fd)
         if file is None:
             return 0.0
@@ -359,7 +366,7 @@ class MirrorIO(OsIO):
         return num_wanted * file.block_bytes / self.likely_bytes_per_s
 
     def refetch(self, fd: int, offset: int, /) -> bool:
-        """Fetch as `OsIO.refetch`; raises as `pread_into`, and `StoreWriteError` if the disk fails."""
+        """Fetch damaged bytes again, as `OsIO.refetch`; raises as `pread_into`, and `StoreWriteError`."""
         file = self.mirror.files.of(fd)
         return file is not None and self.mirror.refetch(file, offset)
 
@@ -376,7 +383,7 @@ class MirrorIO(OsIO):
         part = buffer[: end - offset]
         start = offset - file.start_of(block)
         try:
-            # The copy precedes the drop, after which the memory may hold another block.
+            # The bytes are copied before `drop`, because the memory may then be reused for another block.
             data = self.mirror.wait(arrival)
             np.copyto(np.frombuffer(part, np.uint8), data[start : start + len(part)])
         except StoreError:
@@ -391,11 +398,11 @@ class MirrorIO(OsIO):
         return len(part)
 
     def _bring_run(self, file: MirroredFile, firsts: IdArray, pasts: IdArray, begin: int) -> int:
-        """Bring the blocks for a run of extents from ``begin`` on to this disk, without a budget; return its end.
+        """Bring the blocks for a run of extents to this disk; return the run's end. For a mirror without a budget.
 
-        If extent ``begin`` is complete, the run ends before the first extent with a missing block, and nothing is
-        fetched. Otherwise as many missing blocks are fetched as may be in flight, and the run has the extents that
-        these blocks complete, at least one.
+        If all blocks of extent ``begin`` are stored, nothing is fetched: the run ends before the first extent with a
+        missing block. Otherwise the call fetches as many missing blocks as may be in flight. The run is then the
+        extents whose blocks are all stored, at least one extent.
 
         Parameters
         ----------
@@ -419,7 +426,10 @@ class MirrorIO(OsIO):
         return past
 
     def _count_run(self, file: MirroredFile, firsts: IdArray, pasts: IdArray, begin: int) -> int:
-        """Return the end of a run whose blocks are pinned together. The run is short, because others need room too."""
+        """Return the end of a run whose blocks are pinned together. For a mirror with a budget.
+
+        The run is short, because other readers of the mirror need room in the budget too.
+        """
         budget_blocks = (self.mirror.keeper.budget_bytes or 0) // file.block_bytes
         most = max(min(self.mirror.width, budget_blocks // _RUN_SHARE), _RUN_BLOCKS)
         return max(begin + int(np.searchsorted(pasts[begin:], firsts[begin] + most, "right")), begin + 1)

@@ -344,7 +344,7 @@ class FileCheck:
 
     @property
     def pages_name(self) -> str | None:
-        """The name of the file's page checksum file. None means that only a digest of the entire file checks it."""
+        """The name of the file with the page checksums. None if only the digest of the entire file checks this file."""
         return None if self.is_sums else self.array.pages_file
 
     def require_header(self, data: NDArray[np.uint8], url: str) -> None:

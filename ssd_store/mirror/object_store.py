@@ -89,7 +89,7 @@ class ObjectStore(Protocol):
 
 # The expected rate of a store for one machine, in bytes per second. On S3, 6 to 20 Gb/s were measured.
 _LIKELY_BYTES_PER_S: Final = 1e9
-_BURST_S: Final = 0.25  # longest idle time, in seconds, that a burst may catch up
+_BURST_S: Final = 0.25  # a burst after idle time takes at most the amount for this many seconds
 _REQUESTS: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*req/s", re.IGNORECASE)
 _ALLOWED: Final = "bytes and requests a second, as in 500MB/s,3000req/s, or one of them"
 
@@ -115,7 +115,7 @@ class TokenBucket:
             now = monotonic()
             begin = max(self._free_at, now - _BURST_S)
             self._free_at = begin + amount / self.per_s
-            # A request waits for earlier requests, not for itself, because a block is larger than any burst.
+            # A request waits until earlier amounts are refilled, not its own: a block may be larger than any burst.
             return max(0.0, begin - now)
 
 
@@ -211,12 +211,12 @@ class RedirectGuard:
         self._opener = OpenerDirector()
         for handler in (ProxyHandler, HTTPHandler, HTTPSHandler):  # no redirects, no errors raised
             self._opener.add_handler(handler())
-        self._direct: set[str] = set()
+        self._direct: set[str] = set()  # names that are not redirected to another host
 
     def require_direct(self, name: str) -> None:
         """Raise `StoreReadError` if another host would answer a request for the object ``name``.
 
-        If the server does not answer, the request itself reports the reason.
+        If the server does not answer this test, nothing is raised: the object's own request reports the reason.
         """
         if name in self._direct:
             return
@@ -295,7 +295,7 @@ _BY_NAME: Final = {
     "NotSupportedError": (errno.EINVAL, "not supported, such as ranges of bytes by a web server"),
     "InvalidPathError": (errno.EINVAL, "invalid object name"),
 }
-# errno and reason for an exception of obstore, by words in its text.
+# errno and reason for an exception of obstore, by words in its text ("redential" with or without a capital C).
 _BY_WORDS: Final = {
     "UnexpectedRange": (errno.ESTALE, "the object is shorter than it was"),
     "StartTooLarge": (errno.ESTALE, "the object is shorter than it was"),
@@ -406,8 +406,8 @@ def open_objects(url: str, *, timeout_s: float = REQUEST_TIMEOUT_S, redirects: b
             "allow_http": _says_http(url),
         }
     try:
-        # The fetcher repeats blocks, and must see an overloaded store's refusals in time. obstore repeats single
-        # requests itself.
+        # ``once`` is for blocks: the fetcher repeats them, and must see an overloaded store's refusals in time.
+        # ``patient`` is for all other requests, which obstore repeats.
         patient = from_url(url, **options)
         once = (
             patient
@@ -446,7 +446,7 @@ class ObstoreClient:
     url : the URL, without secrets
     once : the store without retries, for `get`, whose caller retries
     patient : the same store with retries
-    guard : refuses objects on other hosts; None means that there are no such objects, or that they are allowed
+    guard : refuses objects on other hosts; None for stores without redirects, or if redirects are allowed
     """
 
     def __init__(self, url: str, *, once: Any, patient: Any, guard: RedirectGuard | None = None) -> None:

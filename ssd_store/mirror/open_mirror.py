@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from gloader.ssd_store.mirror.object_store import ObjectStore
     from gloader.ssd_store.os_io import OsIO
 
-DEFAULT_REQUESTS: Final = 64  # most requests in flight
+DEFAULT_REQUESTS: Final = 64  # maximum number of requests in flight
 # errors of a store that does not answer, so that a complete mirror may replace it
 _UNREACHABLE: Final = frozenset({errno.ECONNRESET, errno.ETIMEDOUT, errno.EBUSY, errno.EIO})
 _LOG = logging.getLogger(__name__)

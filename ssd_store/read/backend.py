@@ -43,13 +43,13 @@ class ReadProgress:
     """A backend's progress through a job's extents."""
 
     next: int  # the first extent not started
-    # Extents before ``next`` whose read failed or was short; the caller reads them carefully.
+    # Extents before ``next`` whose read failed or was short; the caller reads them with `DeviceFile.read_fully`.
     unfinished: IdArray
-    bad_page: int = -1  # a page with a wrong checksum
+    bad_page: int = -1  # a page with a wrong checksum, or -1
 
 
 class PlainBackend:
-    """Leaves every extent to the caller, which reads with care. Tests inject faults on this path."""
+    """Leaves every extent to the caller, which reads one at a time through `OsIO`. Tests inject faults on this path."""
 
     name = "plain"
 

@@ -92,7 +92,7 @@ def check_request(
         ``rows`` or ``at`` are not integers in range, or a shape does not fit.
     """
     rows = _as_ids("rows", rows)
-    # One pass replaces three numpy passes. The ids are listed only if one is wrong.
+    # One pass replaces three numpy passes. A second pass lists the wrong ids, if there are any.
     smallest, largest, is_sorted = _inspect(rows)
     if rows.shape[0] and (smallest < 0 or largest >= num_rows):
         raise _out_of_range("rows", rows, num_rows)
@@ -165,7 +165,7 @@ class RowFile:
     form: RowFormat
     checksums: NDArray[np.uint64]  # (P,) one per page; empty without verification
     format_version: int  # the checksums' format version
-    gap_bytes: int  # longest hole that a batch's reads bridge
+    gap_bytes: int  # longest hole between needed pages that a batch's reads bridge
     settings: ReadSettings
     os_io: OsIO
     held: HeldRows | None = None  # rows on this machine; None for all rows

@@ -278,8 +278,8 @@ def _run_all(backend: Backend, file: DeviceFile, job: ReadJob) -> tuple[int, int
 def _run(backend: Backend, file: DeviceFile, job: ReadJob) -> tuple[int, int]:
     """Execute ``job``; return the number of requests and the first bad page, or -1.
 
-    The backend makes the reads, and stops early after a failed read. The unfinished extents are then read one by one
-    with care, and the backend continues after them.
+    The backend makes the reads, and stops early after a failed read. `DeviceFile.read_fully` then reads the unfinished
+    extents one by one, and the backend continues after them.
     """
     count = job.offset.shape[0]
     requests, start = count, 0

@@ -72,7 +72,7 @@ class KeptPages:
 
         Parameters
         ----------
-        first_page : page of element 0, which is the page's first element
+        first_page : number, among the kept pages, of the page that begins with element 0
         positions : (M,) positions of elements
         out : (M,) with the elements' dtype; elements of kept pages are written
         missing : (M,) receives the missing elements' ranks in ``positions``, ascending
@@ -239,7 +239,7 @@ class PagedArray:
         return PagedScan(self)
 
     def lists(self, starts: IdArray, counts: IdArray, tail: _Tail) -> NDArray[Any]:
-        """Return lists as `PagedScan.lists` does, which keeps ``tail``, the last page, from one call to the next.
+        """Return lists as in `PagedScan.lists`. The scan keeps ``tail``, the last page, from one call to the next.
 
         Kept pages are neither used nor added. A pass that reads every list once would only evict pages that `take` uses
         again. Each round reads the pages of the next lists, and copies their elements; a list may need several rounds.

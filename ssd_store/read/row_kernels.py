@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _AHEAD = 8  # rows between a copied row and a prefetched row
 _LINE_BYTES = 64  # bytes in a cache line
-_FETCHED_BYTES = 8 * _LINE_BYTES  # most bytes of a row to prefetch; the hardware prefetches the rest
+_FETCHED_BYTES = 8 * _LINE_BYTES  # maximum bytes of a row to prefetch; the hardware prefetches the rest
 
 
 class Target(NamedTuple):

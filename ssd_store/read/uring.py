@@ -1,12 +1,12 @@
 """Reads through io_uring, driven by one nogil kernel: no C compiler, no liburing, no privileges.
 
-An io_uring is a pair of rings in memory that a process shares with the system's kernel. The process writes requests to
+An io_uring is a pair of rings in memory that a process shares with the operating system. The process writes requests to
 the submission queue (sq) and increases its tail; the system reads them, and increases its head. The system reports each
 finished request, with the request's tag, in the completion queue (cq) in the same way. One system call, ``enter``,
 submits requests and waits for completions. A registered buffer is memory that the system pins once, instead of at each
 request.
 
-In this file "kernel" in a name or comment about system calls is the operating system; the other kernels are numba's.
+In this file a kernel is a function compiled by numba; "the system" is the operating system.
 `Uring.read` reads a job's extents (aligned reads), verifies their pages and copies their rows. `drivers` in the room
 ``sweep`` uses `submit` and `enter` for sweeps.
 """
@@ -58,7 +58,7 @@ OFF_SQES = 0x10000000  # offset at which the array of requests is mapped
 OP_READ_FIXED, OP_WRITE_FIXED, OP_READ, OP_WRITE = 4, 5, 22, 23  # FIXED: with a registered buffer
 SQE_BYTES, CQE_BYTES = 64, 16  # bytes of a request and of a completion
 MAX_REFUSALS = 10_000  # EAGAIN or EBUSY in a row, after which the ring counts as broken
-MAX_DEPTH = 4096  # most requests in flight
+MAX_DEPTH = 4096  # maximum number of requests in flight
 MASK32 = 0xFFFFFFFF  # heads and tails are 32-bit counters that wrap around
 
 # Bytes delivered (verified and copied) before new requests are submitted. During the copies the device gets no new
@@ -91,7 +91,7 @@ class Uring:
     name = "uring"
 
     def __init__(self, depth: int, bounce: NDArray[np.uint8] | None = None) -> None:
-        # The kernel function that creates the ring writes this descriptor, see `_create`.
+        # `_create`, the kernel that creates the ring, writes the descriptor into this array.
         self._descriptor = np.full(1, -1, np.int64)
         if numba.config.DISABLE_JIT:
             raise OSError(errno.ENOSYS, "io_uring needs compiled kernels, and NUMBA_DISABLE_JIT is set")
@@ -100,7 +100,7 @@ class Uring:
         try:
             params = _setup(self.depth, self._descriptor)
             self._table = self._map_rings(params)
-            self._bounce = bounce  # kept alive: the kernel may write to it as long as the ring exists
+            self._bounce = bounce  # kept alive: the system may write to it as long as the ring exists
             is_pinned_for_good = int(params[5]) & FEAT_EXT_ARG
             self._table[FIXED] = bool(is_pinned_for_good) and bounce is not None and self._register(bounce)
             self._check_entry()
@@ -169,7 +169,7 @@ class Uring:
             self._descriptor[0] = -1
             os.close(fd)
             self._table = np.empty(0, np.int64)
-            self._maps.clear()  # the last view unmaps them, because a traceback may still hold a view
+            self._maps.clear()  # not closed: a traceback may still hold a view, and the last view unmaps the memory
 
     def __del__(self) -> None:
         # A signal during the creation or the close may have left the ring without a reference, or may have come before
@@ -241,7 +241,7 @@ def _system_call(
 
 def _setup(entries: int, descriptor: IdArray) -> NDArray[np.uint32]:
     """Create a ring, write its descriptor to ``descriptor`` (1,), and return its parameter block."""
-    # A kernel that is too old for the flag returns EINVAL, and works without it.
+    # A system that is too old for the flag returns EINVAL, and works without the flag.
     for flags in (COOP_TASKRUN, 0):
         params = np.zeros(30, np.uint32)
         params[2] = flags
@@ -321,8 +321,8 @@ def _drive(ring: IdArray, fd: int, job: ReadJob, start: int, depth: int, report:
     ring : the table of `Uring`
     fd, job : the open file, and the extents with their rows' target
     start : first extent to read
-    depth : slots in the bounce memory, so also the most reads in flight
-    report : (5 + depth,) positions as above; written
+    depth : slots in the bounce memory, so also the maximum number of reads in flight
+    report : (4 + depth,) positions as above; written
     """
     (
         offset, length, row_begin, row_end, data_offset, checksums, format_version, bounce, halves, words,
@@ -347,7 +347,7 @@ def _drive(ring: IdArray, fd: int, job: ReadJob, start: int, depth: int, report:
             address = base + slot * slot_bytes
             tail = submit(ring, tail, opcode, fd, offset[upcoming], address, length[upcoming], slot)
             upcoming += 1
-        # The tail is published last: from now on the kernel may read every entry before it.
+        # The tail is published last: from now on the system may read every entry before it.
         store_release32(ring[SQ_TAIL], tail)
         in_flight = depth - num_free
         if in_flight == 0:
@@ -391,6 +391,6 @@ def _drive(ring: IdArray, fd: int, job: ReadJob, start: int, depth: int, report:
             free[num_free] = slot
             num_free += 1
             head = (head + 1) & MASK32
-        # The head is returned last, because the kernel may then overwrite these completions.
+        # The head is returned last, because the system may then overwrite these completions.
         store_release32(ring[CQ_HEAD], head)
     report[NEXT] = upcoming

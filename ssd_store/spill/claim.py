@@ -207,7 +207,7 @@ class SpillClaim:
         doing = f"creating a spill folder in {parent} (set {SPILL_DIR_VARIABLE} to another)"
         try:
             with spill_errors(parent / prefix, doing, needed_bytes=1, os_io=os_io), uninterrupted():
-                # Between the two calls, another run may take this folder for a dead one and remove it.
+                # Between the two calls, another run may take this folder for a dead process's folder and remove it.
                 while not (self._make(parent) and self._lock()):
                     self._owner_pid = 0
                 self._sign()
@@ -265,7 +265,7 @@ class SpillClaim:
         raise FileExistsError(errno.EEXIST, "every name tried for a spill folder is taken", str(parent))
 
     def _lock(self) -> bool:
-        """Lock the new folder. Return False if another run removed it, or is removing it."""
+        """Lock the new folder. Return False if another run has removed the folder, or is removing it."""
         self._os_io.kill_point("spill.after_mkdtemp")
         try:
             self._fd = lock_folder(self.path, os_io=self._os_io)
@@ -414,7 +414,7 @@ def _boot_tag(os_io: OsIO) -> str:
 
 
 def _remove_folder(path: Path, os_io: OsIO) -> None:
-    """Remove a spill folder. One failure is retried, because a leftover only costs space."""
+    """Remove a spill folder. A second attempt is enough, because a folder that remains only costs space."""
     try:
         _remove_once(path, os_io)
     except FileNotFoundError:  # another process removed all of it

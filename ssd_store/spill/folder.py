@@ -70,7 +70,7 @@ class SpillFile:
         except OSError as error:
             if not self.is_direct or not is_unsupported(error):
                 raise
-            # A refused O_DIRECT may leave the file that O_CREAT made.
+            # A refused O_DIRECT may leave the file that O_CREAT made, so the next opening accepts an existing file.
             self._fall_back()
         try:
             self._reserve(num_bytes)
@@ -97,7 +97,7 @@ class SpillFile:
             refusals = 0
 
     def close(self) -> None:
-        """Close the descriptor. Some network file systems report a full disk only then. Idempotent."""
+        """Close the descriptor. Some network file systems report a full disk only at the close. Idempotent."""
         if self.fd >= 0:
             fd, self.fd = self.fd, -1
             self._os_io.close(fd)
@@ -242,7 +242,7 @@ class SpillFolder:
         Parameters
         ----------
         num_bytes : bytes to write
-        what : the content, as a message begins
+        what : the content, the first words of a message
 
         Raises
         ------
@@ -375,7 +375,7 @@ class SpillFolder:
                 self._os_io.unlink(path)
             except FileNotFoundError:
                 raise
-            except OSError:  # one retry, because a leftover only costs space
+            except OSError:  # a second attempt is enough, because a file that remains only costs space
                 self._os_io.unlink(path)
         except FileNotFoundError:  # the file was never created, or is gone with the folder
             _LOG.debug("%s does not exist, so it is not removed", path)

@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-MAX_FILES: Final = 16  # most files per group of batches; a file is returned when its last batch is done
+# Maximum number of files per group of batches. A file is returned when its last batch is done.
+MAX_FILES: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -242,7 +243,8 @@ class RegionStore:
         layout : the regions' layout
         label : name of the members' owner in messages, such as "superbatch 3"
         member : name for one member in messages, such as "batch"
-        arriving : source of rows in place of the file; ``wanted`` then holds the rows' slots
+        arriving : source of rows in place of the file; ``wanted`` then holds the rows' slots, which are their places in
+            the order of arrival
 
         Raises
         ------
@@ -282,7 +284,8 @@ class RegionStore:
             except BaseException as error:
                 files.give_up(error)
                 raise
-            # The files are recorded once they are complete; before, `give_up` removes them. Removed files are dropped.
+            # The files are recorded once they are complete; before, `give_up` removes them. Files that are gone are no
+            # longer recorded.
             self._written = [*(others for others in self._written if not others.is_gone), files]
             paths = {number: target.path for number, target in targets.items()}
             return Regions(files, paths, layout, sums, label=f"{label}, {member}", lane=self._lane, cost=cost)

@@ -90,10 +90,11 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-# Results of a step. RUNNING: the step used up its budget. FINISHED: everything is read and written. READ_CARE: the
-# extent at the head failed, or has no file, and the caller fills it. WRITE_CARE: a write failed, and the caller repeats
-# it with care. DAMAGED: a page differs from its checksum. INTERRUPTED: a signal came. BROKEN: the ring is unusable. The
-# kernels' ``STARVED`` and ``ASTRAY`` are results too.
+# Results of a step. RUNNING: the step used up its budget. FINISHED: everything is read and written. READ_CARE: the read
+# of the extent at the head failed, or there is no file to read, and the caller fills the extent. WRITE_CARE: a write
+# failed, and the caller repeats it. DAMAGED: a page differs from its checksum. INTERRUPTED: a signal came. BROKEN: the
+# ring is unusable. The kernels' ``STARVED`` and ``ASTRAY`` are results too. A caller that reads or writes "with care"
+# continues after short requests and signals, and raises an error with advice.
 RUNNING, FINISHED, READ_CARE, WRITE_CARE, DAMAGED, INTERRUPTED, BROKEN = range(7)
 _THREADS: Final = 8  # threads of a `CallDriver`, for reads and writes
 
@@ -118,7 +119,8 @@ class SweepFiles:
 class CallDriver:
     """Drives sweeps with calls to `OsIO`, from threads or one by one. Owns the threads until `close`.
 
-    One by one, every request is left to the caller, which reads and writes with care. Tests inject faults on this path.
+    Without threads, every request is left to the caller, which reads and writes with care, one request at a time. Tests
+    inject faults on this path.
 
     Parameters
     ----------
@@ -130,9 +132,8 @@ class CallDriver:
         self.name = "threads" if threaded else "plain"
         self._os_io = os_io
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="gloader-sweep") if threaded else None
-        self._reads: dict[
-            int, Future[int]
-        ] = {}  # reads in flight, by the extent's slot (column of the table)
+        # Reads in flight, by the extent's slot (column of the table).
+        self._reads: dict[int, Future[int]] = {}
         self._writes: dict[Future[int], int] = {}  # writes in flight, with the number of the piece
 
     def step(self, sweep: Sweep, files: SweepFiles, budget_bytes: int, /) -> int:
@@ -159,7 +160,7 @@ class CallDriver:
             slot = int(sweep.state[kernels.HEAD]) % sweep.extents.shape[1]
             if not self._has_read(slot, sweep):
                 return READ_CARE
-            with np.errstate(over="ignore"):  # interpreted checksums wrap around
+            with np.errstate(over="ignore"):  # without compilation, the wrap-around would warn
                 if kernels.is_damaged(slot, sweep):
                     return DAMAGED
                 missing = kernels.deal_out(slot, sweep)
@@ -217,7 +218,7 @@ class CallDriver:
             self._writes[write] = piece
 
     def _has_ended(self, sweep: Sweep) -> bool:
-        """Continue after all extents are dealt out: write the last pieces. Return True if everything is written."""
+        """Write the last pieces, after all extents are dealt out. Return True if everything is written."""
         if not sweep.state[kernels.FLUSHED]:
             with np.errstate(over="ignore"):
                 kernels.flush(sweep)
@@ -269,12 +270,12 @@ def give_back(piece: int, sweep: Sweep) -> None:
 
 
 def _fail(piece: int, sweep: Sweep) -> None:
-    """Leave a piece's write to the caller, because it failed."""
+    """Leave a piece's write, which failed, to the caller."""
     sweep.failed[sweep.state[kernels.NUM_FAILED]] = piece
     sweep.state[kernels.NUM_FAILED] += 1
 
 
-READ_DEPTH: Final = 256  # extents in the table, so also the most reads in flight
+READ_DEPTH: Final = 256  # extents in the table, so also the maximum number of reads in flight
 MAX_WRITES: Final = 256  # writes in flight; with the reads they fill the io_uring ring
 _SMALL_BYTES: Final = 32 * 1024  # for shorter reads, several completions are awaited together
 _UNSUBMITTED: Final = 16  # requests that may wait for submission while extents are dealt out
@@ -364,7 +365,7 @@ def _submit_all(ring: IdArray, sweep: Sweep, source_fd: int, fds: IdArray, start
     plan_reads(sweep)
     while state[SUBMITTED] < state[PLANNED]:
         slot = state[SUBMITTED] % depth
-        if source_fd < 0:  # without a file the caller fills it
+        if source_fd < 0:  # without a file the caller fills the extent
             extents[FLAG, slot] = FAILED_READ
             state[SUBMITTED] += 1
             continue
@@ -445,7 +446,7 @@ def _awaited(length: int, in_flight: int) -> int:
 @njit(cache=True, nogil=True, inline="always")
 def _leave(ring: IdArray, sweep: Sweep, tail: int, source_fd: int) -> int:
     """Leave the extent at the head to the caller."""
-    # Filling it may take long, so the device first begins the pending writes.
+    # A source may take long to fill the extent, so the pending writes are submitted first.
     if source_fd < 0 and _wait(ring, sweep, tail, np.int64(0)) == BROKEN:
         return BROKEN
     return READ_CARE

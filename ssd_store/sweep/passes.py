@@ -1,6 +1,6 @@
 """Plans for a pass over a file: the fastest of three ways to read the needed pages, and the buffers. Pure.
 
-A pass is one sweep over a long array, such as the edges, that brings several owners the positions that each needs. An
+A pass is one sweep over a long array, such as the edges, that brings several owners the elements that each needs. An
 owner is a frontier of sampled nodes. A way reads only the needed pages ("direct"), also short holes between them
 ("merged"), or the entire file ("full").
 """
@@ -122,11 +122,12 @@ def count_extents(
         page = stop // ALIGNMENT
 
 
-MIN_PASS_BYTES: Final = 4 * 2**20  # least bytes for all buffers
-# Bytes for reading back: 64 chunks of 128 KiB. The extra page per chunk makes the distance between two chunks no power
-# of two, so that they do not compete for the same cache lines.
+MIN_PASS_BYTES: Final = 4 * 2**20  # minimum bytes for all buffers
+# Maximum bytes for reading back: 64 chunks of 128 KiB. The extra page per chunk makes the distance between two chunks
+# no power of two, so that they do not compete for the same cache lines.
 _LANE_BYTES: Final = 8 * 2**20 + 64 * PAGE_BYTES
-_PORTION_BYTES: Final = 6 * 2**20  # bytes for all owners' portions of positions, filled in a few milliseconds
+# Maximum bytes for all owners' portions of positions, which are filled in a few milliseconds.
+_PORTION_BYTES: Final = 6 * 2**20
 _PIECE_BYTES: Final = 4 * PAGE_BYTES  # bytes of one write for an owner
 
 

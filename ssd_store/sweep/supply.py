@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, IdPortions
 
 
-_MOST_COLUMNS: Final = 16384  # most ids per owner in a portion; a longer portion is not filled faster
+# Maximum number of ids per owner in a portion. A longer portion is not filled faster.
+_MOST_COLUMNS: Final = 16384
 _ID_BYTES: Final = 8
 
 
@@ -48,7 +49,7 @@ _ID_BYTES: Final = 8
 class WantedPositions:
     """The positions in a long array that O owners need, and the pages that hold them."""
 
-    portions: IdPortions
+    portions: IdPortions  # supplies the positions, portion by portion
     counts: IdArray  # (O,) each owner's number of positions, without repeats
     pages: NDArray[np.uint64]  # one bit for each page in the file; overwritten if ``exact_pages`` is set
     num_pages: int  # P

@@ -46,8 +46,8 @@ HEAD, SUBMITTED, PLANNED, PAGE, RING_HEAD, RING_TAIL = range(6)
 # TURN: first batch without its rows from the head. VERIFIED: number of verified extents. FLUSHED: 1 after `flush`. Then
 # the heights of the three stacks of pieces.
 TURN, VERIFIED, FLUSHED, NUM_FREE, NUM_READY, NUM_FAILED = range(6, 12)
-# READS, WRITES: requests in flight. ERROR: errno of a broken ring. NUM_* and *_BYTES: totals of the sweep. REFUSALS:
-# refused system calls in a row.
+# READS, WRITES: requests in flight. BAD_PAGE: last page found damaged, or -1. ERROR: errno of a broken ring. NUM_* and
+# *_BYTES: totals of the sweep. REFUSALS: refused system calls in a row.
 READS, WRITES, BAD_PAGE, ERROR, NUM_READS, READ_BYTES, NUM_WRITES, WRITE_BYTES, REFUSALS = range(12, 21)
 NUM_STATES = 21
 # Values of a batch's next byte: NEVER if it needs no more rows, UNKNOWN if its next row is in a missing portion.
@@ -56,7 +56,7 @@ NEVER, UNKNOWN = np.int64(2**62), np.int64(-1)
 # portion of rows. ASTRAY: a batch needs a row from an unmarked page, which may not be read. STARVED and ASTRAY also end
 # a driver's step.
 DEALT, NO_PIECE, STARVED, ASTRAY = range(7, 11)
-WHOLE_FILE = -1  # replaces the longest bridged hole: every page is read
+WHOLE_FILE = -1  # a value of ``gap_bytes``: every page is read, needed or not
 
 
 class Sweep(NamedTuple):

@@ -76,7 +76,7 @@ MIN_RING_BYTES: Final = 2**20
 MAX_PIECE_BYTES: Final = 64 * 1024  # larger pieces gain nothing
 _STEP_BYTES: Final = 4 * 2**20  # bytes dealt out between two checks for a cancellation: a few milliseconds
 _SPARE_SHARE: Final = 4  # one spare piece for 4 batches; spare pieces are for writes in flight
-_MIN_SPARE: Final = 8  # least number of spare pieces
+_MIN_SPARE: Final = 8  # minimum number of spare pieces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,8 +214,8 @@ class Sweeper:
         wanted : the rows of one batch
         out : uint8, page-aligned and longer than the rows, because the sweep would try to write a full buffer
         source : brings the pages instead of the file, and is closed by the caller. For `ArrivingRows`, ``wanted`` has
-            the rows' slots instead of ids. If None, the sweep reads the file, or uses `OsIO.source` if the file lacks
-            pages
+            the rows' slots (their places in the order of arrival) instead of ids. If None, the sweep reads the file,
+            or uses `OsIO.source` if the file lacks pages
 
         Raises
         ------

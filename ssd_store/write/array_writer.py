@@ -97,7 +97,7 @@ class PageFile:
         try:
             write_full(self._fd, memoryview(header), os_io=os_io)
             if self._kept is not None:
-                # One seek is enough, because the kept pages are consecutive, and all writes follow here.
+                # One seek is enough, because the kept pages are consecutive, and are written from here on.
                 os_io.seek(self._fd, self._header_bytes + self._kept[0])
         except BaseException:
             self.abort()
@@ -146,7 +146,7 @@ class PageFile:
             self._drop_buffers()
 
     def _take_pages(self) -> NDArray[np.uint8]:
-        """Empty the buffer: pass its pages to `on_pages`, and return those to write."""
+        """Empty the buffer: pass its pages to `on_pages`, and return the pages to write."""
         pages, self._filled = self._buffer[: self._filled], 0
         if pages.size and self._on_pages is not None:
             self._on_pages(pages)
@@ -160,7 +160,8 @@ class PageFile:
         """Write the full buffer in the thread while the other buffer fills."""
         pages = self._take_pages()
         if self._spare is None:
-            # All writes are whole pages at their place: the header, full buffers, and at the end a partial buffer.
+            # O_DIRECT needs whole pages at page offsets. All writes are such pages: the header, full buffers, and then
+            # the filled pages of a buffer.
             with contextlib.suppress(OSError):
                 self._os_io.set_direct(self._fd, is_direct=True)
                 self._is_direct = True

@@ -58,7 +58,7 @@ class LockedFolder:
             The file system refuses.
         """
         try:
-            # A signal between the lock and the line that stores its descriptor would leave it held for good.
+            # After a signal between the lock and the line that stores its descriptor, nothing would release the lock.
             with uninterrupted():
                 self._acquire()
             # Interrupts are allowed here, because removing a dead process's files may take long.
@@ -68,7 +68,7 @@ class LockedFolder:
             raise
 
     def release(self) -> None:
-        """Release the lock and leave the folder, which now has another name. Idempotent."""
+        """Release the lock and leave the folder, which may have another name now. Idempotent."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             close_quietly(fd, os_io=self._os_io)
@@ -89,7 +89,7 @@ class LockedFolder:
             self.release()
 
     def _acquire(self) -> None:
-        # The folder may be renamed or removed between its creation and its lock. Then the name is free again.
+        # Another process may rename or remove the folder before it is locked here. Then the name is free again.
         for _ in range(_ATTEMPTS):
             if self._try_acquire():
                 return
@@ -171,7 +171,7 @@ def empty_folder(path: Path, *, os_io: OsIO = REAL_OS) -> None:
 
 
 def remove_tree(path: Path, *, os_io: OsIO = REAL_OS) -> None:
-    """Remove a folder. One failure is retried, because a leftover only costs space."""
+    """Remove a folder. A second attempt is enough, because a folder that remains only costs space."""
     try:
         os_io.rmtree(path)
     except FileNotFoundError:
@@ -241,7 +241,7 @@ def write_chunks_atomically(
     path : the file, in an existing folder
     chunks : the file's bytes, piece by piece
     temporary : the file's name until it is complete, in a folder of only this process; by default an unpredictable name
-    label : first part of the kill points' names, for crash tests
+    label : first part of the names of kill points, the lines at which crash tests end the process
 
     Raises
     ------
@@ -255,7 +255,7 @@ def write_chunks_atomically(
         remove_dead_drafts(path, os_io=os_io)
     draft, fd = None, -1
     try:
-        # A signal between the file's creation and the assignment of its name would leave it there.
+        # After a signal between the file's creation and the assignment of its name, nothing would remove the file.
         with uninterrupted():
             draft, fd = _open_draft(path, os_io) if temporary is None else _create(temporary, os_io)
         for chunk in chunks:
@@ -337,7 +337,7 @@ def make_output_folder(folder: Path, *, os_io: OsIO = REAL_OS) -> list[Path]:
 
 
 def remove_empty(folders: Sequence[Path], *, os_io: OsIO = REAL_OS) -> None:
-    """Remove the ``folders`` that `make_folders` returned, the last folder first, if they are empty."""
+    """Remove ``folders``, parents first in the list, from the last to the first, if they are empty."""
     for folder in reversed(folders):
         with contextlib.suppress(OSError):
             os_io.rmdir(folder)

@@ -435,8 +435,8 @@ class NewDirectory:
         if not self._overwrite or not _is_there(self._target, self._os_io):
             publish_new(self._folder.path, self._target, os_io=self._os_io)
             return None
-        # The replaced folder now has the new folder's former name. It stays locked, so that no other creator
-        # takes it over.
+        # The replaced folder gets the new folder's former name. It stays locked, so that no other creator takes it
+        # over.
         fd = lock_folder(self._target, os_io=self._os_io)
         try:
             return publish_over(self._folder.path, self._target, os_io=self._os_io), fd
