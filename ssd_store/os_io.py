@@ -286,7 +286,7 @@ class OsIO:
     def rename_noreplace(self, source: StrPath, target: StrPath) -> None:
         """Rename ``source`` to ``target``; raises `FileExistsError` if ``target`` exists.
 
-        A file system without such a call makes a plain rename, which still refuses a folder with content.
+        On a file system without this call, a plain rename is made, which still refuses a folder with content.
         """
         try:
             _renameat2(source, target, _RENAME_NOREPLACE)

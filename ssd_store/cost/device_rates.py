@@ -69,7 +69,7 @@ DEFAULT_PROFILE: Final = DeviceProfile(
 class FoundRates:
     """A loader's device rates, as probed, and as corrected by all lessons."""
 
-    probed: IoRates  # as probed
+    probed: IoRates  # as probed, without lessons
     rates: IoRates  # corrected by all lessons
     features_folder: Path
     reads: DeviceProfile  # profile of the device that holds the features

@@ -215,6 +215,7 @@ def expected_union(parts: Sequence[OwnPart], *, num_rows: int, row_bytes: int) -
         part.sweep_requests * math.prod(free[:number] + free[number + 1 :])
         for number, part in enumerate(parts)
     )
+    # The hole after each read of the union was counted above, but is not read.
     swept = file_bytes * (1 - math.prod(uncovered)) - gap * requests
     longest = max((part.sweep_bytes for part in parts), default=0.0)
     return Union(

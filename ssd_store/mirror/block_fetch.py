@@ -297,8 +297,8 @@ class Fetcher:
         request : the block to fetch
         take : called with the block's bytes, on one of the fetcher's threads. After a `ChecksumError` the block is
             requested once more; another `StoreError` ends the fetch.
-        keep : called next, on the same thread, after the waiting thread was woken. While several calls run, fewer
-            requests are made.
+        keep : called next, on the same thread, after the waiting thread was woken. While more than four such calls
+            run, they take threads from the requests.
         alone : returns a context that excludes other processes' fetches of the block, from the request until the end of
             ``keep``. The context first waits until no other process fetches the block, or until the function passed
             to ``alone`` returns True. The context's value is the block's bytes if another process has fetched them
@@ -402,6 +402,7 @@ class Fetcher:
         while True:
             with self._changed.lock:
                 pause = self._pause_s()
+            # `_claim` is called when a block may be requested, at the close, or after the pause.
             claimed = self._changed.when(lambda: self._state.is_closed or self._next(), self._claim, pause)
             if claimed is None:
                 return

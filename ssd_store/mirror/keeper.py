@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 
 _FADE: Final = np.float32(0.75)  # factor on all earlier uses with each pass over the file
-# Factor by which a new block must be used more than the block that it replaces. Without it, equally used blocks would
-# replace each other: in a sweep over more than the budget, each would be evicted just before its next use.
+# Factor by which a new block must be used more than the block that it replaces. Without this margin, equally used
+# blocks would replace each other. In a sweep over more than the budget, each would be evicted just before its next use.
 _MARGIN: Final = np.float32(1.25)
 
 
@@ -252,7 +252,7 @@ class Keeper:
         if self._victims(needed, newcomer) is None:
             return False
         with self._alone() as is_alone:
-            if not is_alone:
+            if not is_alone:  # another process evicts for long
                 return must
             # Other processes may have stored or evicted blocks meanwhile, so the victims are chosen again.
             for kept_file in self._files:

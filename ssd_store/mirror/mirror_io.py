@@ -52,7 +52,7 @@ class ReadAhead:
         self._mirror = mirror
         self._file = file
         self._arrivals: dict[int, Arrival] = {}  # requested blocks, by number
-        self._last = -2  # the block of the last read; -2 follows no block
+        self._last = -2  # the block of the last read; -2 before the first read (-1 would precede block 0)
         self._steps = 0  # consecutive blocks read
 
     def move(self, block: int) -> Arrival:
@@ -294,6 +294,7 @@ class MirrorIO(OsIO):
             A block cannot be fetched, its object was replaced, or it arrived damaged.
         """
         file = self.mirror.files.of(fd)
+        # There is nothing to fetch for a file outside the mirror, and for the header page.
         first, past = (0, 0) if file is None else file.blocks_of(offset, len(buffer))
         if file is None or first == past:
             return self._os_io.pread_into(fd, buffer, offset)

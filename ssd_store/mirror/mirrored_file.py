@@ -270,7 +270,7 @@ class MirroredFile:
     def own(self, block: int) -> bool:
         """Lock a block for eviction. Return False if another process uses it.
 
-        This process must not have it locked with `share`.
+        This process must not have the block locked with `share`.
         """
         try:
             self._os_io.lock_range(self._marks.fileno(), fcntl.LOCK_EX, block, 1)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from gloader.ssd_store.os_io import OsIO
 
 DEFAULT_REQUESTS: Final = 64  # maximum number of requests in flight
-# errors of a store that does not answer, so that a complete mirror may replace it
+# Errors of a store that does not answer. A complete mirror may then replace the store.
 _UNREACHABLE: Final = frozenset({errno.ECONNRESET, errno.ETIMEDOUT, errno.EBUSY, errno.EIO})
 _LOG = logging.getLogger(__name__)
 

@@ -146,7 +146,7 @@ class PreadPool:
         threads = max(1, min(slots, (count - start) // WORTH_A_THREAD))
         shared = np.array([start, 0, 0], np.int64)
         reports = np.empty((threads, 3), np.int64)
-        # The caller itself makes few reads, because a thread takes longer to wake than some devices to answer.
+        # If there are few reads, this thread makes them: other threads take longer to wake than some devices to answer.
         if threads == 1:
             _work(self._pread, fd, job, 0, shared, reports[0])
         else:

@@ -118,7 +118,7 @@ class Uring:
         return self._table
 
     def read(self, fd: int, job: ReadJob, start: int, /) -> ReadProgress:
-        """Read extents from ``start`` on. Stop at the first failure, and drain the ring.
+        """Read extents from ``start`` on, until the first failure. On return no read is in flight.
 
         Parameters
         ----------

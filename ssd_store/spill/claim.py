@@ -202,7 +202,7 @@ class SpillClaim:
         # These fields are set before the folder exists, because `__del__` and the handler may read them at any time.
         self._owner_pid = 0  # the process that has to remove the folder; 0 if there is none
         self.path = parent
-        # This call precedes the block of signals, because only signals with a handler are blocked.
+        # This call installs a handler for SIGTERM before `uninterrupted`, which delays only signals with a handler.
         act_at_sigterm(id(self), lambda: None)
         doing = f"creating a spill folder in {parent} (set {SPILL_DIR_VARIABLE} to another)"
         try:

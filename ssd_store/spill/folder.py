@@ -53,7 +53,7 @@ class SpillFile:
     Parameters
     ----------
     path : a new file, or a file to use again
-    num_bytes : bytes to write; a reused file may have more bytes, and keeps them
+    num_bytes : bytes to write; a reused file may be longer, and is not shortened
     direct : bypass the page cache if the file system can
     is_new : True if the file must not exist yet
     """
@@ -409,7 +409,7 @@ class SpillFiles:
     ----------
     folder : folder for the files, within its budget
     label : the files' content in messages, such as "the pack of superbatch 3"
-    is_direct : True if files bypass the page cache; becomes False once the file system refuses
+    is_direct : True if files bypass the page cache; becomes False once the file system refuses O_DIRECT
     """
 
     def __init__(self, folder: SpillFolder, label: str, *, is_direct: bool = True) -> None:

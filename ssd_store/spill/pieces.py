@@ -84,7 +84,7 @@ class SpilledPieces:
         self._label = label
         self._lock = threading.Lock()
         self._owners = [_Owner() for _ in groups]
-        self._is_live = [True] * len(groups)
+        self._is_live = [True] * len(groups)  # True for owners that were not released
         self._files = SpillFiles(folder, label)
         self._writing: dict[int, tuple[SpillFile, _File]] = {}  # each group's last file
         # An aligned copy of the written piece.

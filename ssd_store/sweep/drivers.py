@@ -470,7 +470,7 @@ def _step(
             return WRITE_CARE
         slot = state[HEAD] % depth
         count = np.int64(1)  # completions to wait for
-        missing = DEALT
+        missing = DEALT  # the kernels' result for the head's extent: DEALT, or the reason to stop
         if state[HEAD] == state[PLANNED]:
             if state[FLUSHED] == 0:
                 flush(sweep)
@@ -494,7 +494,7 @@ def _step(
         status = _wait(ring, sweep, tail, count)
         if status == BROKEN:
             return BROKEN
-        if missing >= STARVED:
+        if missing >= STARVED:  # STARVED or ASTRAY, which the caller handles
             return missing
         if status == INTERRUPTED or dealt >= budget_bytes:  # let Python run its signal handlers
             return RUNNING

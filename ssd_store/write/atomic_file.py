@@ -2,8 +2,8 @@
 
 A draft is a file before it gets its final name: `write_chunks_atomically` writes it next to the final name, forces it
 to the device, then renames it. A live process holds a lock on its draft, so drafts without a lock are left from
-processes that were killed. `LockedFolder` is one process's private folder next to a target; its lock ends with the
-process.
+processes that were killed. `LockedFolder` is one process's private folder next to a target, such as a store that the
+process creates; the folder's lock ends with the process.
 """
 
 from __future__ import annotations
@@ -371,7 +371,7 @@ def _open_draft(path: Path, os_io: OsIO) -> tuple[Path, int]:
         except FileExistsError:
             continue
         try:
-            if _is_held(fd, os_io):
+            if _lock_draft(fd, os_io):
                 return draft, fd
         except BaseException:
             with contextlib.suppress(OSError):
@@ -383,13 +383,13 @@ def _open_draft(path: Path, os_io: OsIO) -> tuple[Path, int]:
     raise FileExistsError(errno.EEXIST, "every name tried for a temporary file is taken", str(path))
 
 
-def _is_held(fd: int, os_io: OsIO) -> bool:
-    """Lock a new draft. Return True if it still exists."""
+def _lock_draft(fd: int, os_io: OsIO) -> bool:
+    """Lock a new draft, if the file system supports locks. Return True if the draft still exists."""
     try:
         os_io.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError as error:  # without locks in the file system, dead drafts stay there
+    except OSError as error:  # the file system has no locks, so dead drafts will stay there
         _LOG.debug("a temporary file cannot be locked: %s", error)
     return os_io.fstat(fd).st_nlink > 0
 

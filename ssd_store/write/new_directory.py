@@ -229,7 +229,7 @@ class NewDirectory:
         self._required_features: list[str] = []
         self._subfolders: set[Path] = set()
         self._scratch: Path | None = None
-        self._made: list[Path] = []  # folders above the target
+        self._made: list[Path] = []  # new folders above the target, the topmost first
         self._is_committed = False
 
     def __enter__(self) -> Self:
