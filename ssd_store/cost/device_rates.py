@@ -105,9 +105,9 @@ def find_rates(
     """Find the rates for reading ``features``, and for packs in ``spill_folder``.
 
     The rates come from the remembered profiles, corrected by the last runs' lessons. A device is probed if it has no
-    profile, and its profile is remembered in the user's cache folder. There are two reasons to probe a device again.
-    Its rates are impossible for an idle SSD, and no second measurement has confirmed them. Or they were measured on a
-    small new file, and there is a large file now.
+    profile, and its profile is remembered in the user's cache folder. A device is probed again if its rates are
+    impossible for an idle SSD, and no second measurement has confirmed them. It is also probed again if its rates were
+    measured on a small new file, and there is a large file now.
 
     Probing the reads takes 1.3 s, and up to 3 s until the rate is steady. The probe reads ``features`` itself. Only if
     the file has holes, as in a mirror, it writes and reads an unnamed file next to it. Probing the writes takes 0.6 s,

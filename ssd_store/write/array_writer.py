@@ -161,7 +161,7 @@ class PageFile:
         pages = self._take_pages()
         if self._spare is None:
             # O_DIRECT needs whole pages at page offsets. All writes are such pages: the header, full buffers, and then
-            # the filled pages of a buffer.
+            # the filled pages of the last buffer.
             with contextlib.suppress(OSError):
                 self._os_io.set_direct(self._fd, is_direct=True)
                 self._is_direct = True

@@ -384,7 +384,7 @@ def _open_draft(path: Path, os_io: OsIO) -> tuple[Path, int]:
 
 
 def _lock_draft(fd: int, os_io: OsIO) -> bool:
-    """Lock a new draft, if the file system supports locks. Return True if the draft still exists."""
+    """Lock a new draft. Return False if another process has removed the draft, or is removing it."""
     try:
         os_io.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
