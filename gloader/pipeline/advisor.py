@@ -194,7 +194,7 @@ class _ReplayedEpoch:
             threads=header.torch_threads,
             device=header.device,
         )
-        self.doubt = calibrated.doubt
+        self.doubt = calibrated.doubt  # the reason not to trust the replay, or ""
         self._fit = calibrated.fit
         self.measured_s = measured.epoch_s[measured.counted[-1]]
         self._known = [batch for batch in work.batches if batch.epoch in measured.counted]

@@ -236,7 +236,8 @@ class BufferRing:
                 since = self._consumer_waits_since
                 if since is None:
                     continue
-                # The batch is taken back once more: at the consumer's request the memory may have held two buffers.
+                # Another attempt: at the consumer's request the memory may have had room for two buffers, so that the
+                # batch was not taken back.
                 self.take_back()
                 if _since(since, began) > self._patience_s:
                     with suppress(queue.Empty):

@@ -344,7 +344,7 @@ class EpochIterator(Iterator[B], Generic[B]):
         if (current := self._open) is None:
             raise StopIteration
         consumer = current.run.consumer
-        # This reference would drop an ended epoch only at the return, when signals are no longer kept back.
+        # Without this reference, an ended epoch is freed inside `_finish`, while signals are kept back.
         del current
         batch = None
         try:

@@ -1,4 +1,4 @@
-"""Sweeps: passes over the edges on the SSD, each for hops of many batches.
+"""Sweeps: passes over the edges on the SSD; each draws hops of many batches.
 
 If the edges do not fit in memory, this step precedes the sample step. It draws every batch's edges; the sample step
 then makes the batches from them (`ReplayBatch` and `ReplayTrace` in `gloader.pipeline.sample`).
@@ -55,7 +55,7 @@ class EdgePass:
 
     @property
     def completed(self) -> range:
-        """The batches that receive their last hop; empty while the wave fills."""
+        """The batches that receive their last hop; empty in the first L - 1 passes."""
         return self.served[0]
 
     @property
@@ -94,14 +94,14 @@ def edge_passes(stream: BatchStream, size: int, *, num_hops: int, start: int = 0
 def batches_swept(size: int, planned: int) -> int:
     """Return the maximum number of batches that are drawn and not yet made, including the current pass. Pure.
 
-    The pass that completes a superbatch waits until at most this many batches are left. During that pass the batches
-    of the previous superbatch are executed, and traces are taken up to ``planned`` batches ahead.
+    The pass that completes a superbatch waits until at most this many batches, with its own, are not yet made. During
+    that pass the batches of the previous superbatch are executed, and traces are taken up to ``planned`` batches ahead.
 
     This cannot deadlock. Assume that a pass waits. It would complete at most ``size`` batches. More than 2 S_t + 2 S
     batches would then be drawn and not made, so that more than 2 S are in this state already. The next batch to be made
-    belongs to a feature superbatch j. Plans j and j + 1 end at most 2 S batches after it, so that their traces can be
-    taken. Plan j needs nothing else (`SuperbatchCollector`), and the batches before j free its memory as they are
-    executed. So this batch is made, and then further batches, until there is room for the pass.
+    belongs to a feature superbatch j, the S batches of plan j. Plans j and j + 1 end at most 2 S batches after it, so
+    that their traces can be taken. Plan j needs nothing else (`SuperbatchCollector`), and the batches before j free its
+    memory as they are executed. So this batch is made, and then further batches, until there is room for the pass.
 
     Parameters
     ----------
@@ -139,9 +139,9 @@ class SweptPass:
 class SweptBatches:
     """The swept hops of each stream position, until its batch is made. Thread-safe.
 
-    Positions before `num_ready` have all of their hops. No sampler thread waits here for another position: the next
-    pass may wait until this thread makes other batches. After a failed pass, the next position counts as ready too, and
-    reading it raises the error. Owns the swept hops until `release_all`.
+    Positions before `num_ready` have all of their hops. No sampler thread waits here until a position is ready: the
+    next pass may itself wait until this thread has made other batches. After a failed pass, the next position counts as
+    ready too, and reading it raises the error. Owns the swept hops until `release_all`.
 
     Parameters
     ----------
@@ -388,7 +388,7 @@ class EdgeSweeps:
         self.stream = stream
         self.instruments = instruments
         self.num_types = len(tier.type_starts) - 1
-        self.known = _first_known(tier.probed, stream, tier.type_starts)
+        self.known = _first_known(tier.probed, stream, tier.type_starts)  # the reused batches
         start = len(self.known)
         self.swept = SweptBatches(batches_swept(tier.num_batches, planned), start=start)
         self._feedback = feedback

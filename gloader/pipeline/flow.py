@@ -231,7 +231,7 @@ class BatchFeed:
     staged : the staged superbatches
     batches : the stream's sampled batches
     first_read : receives an item after the first batches are read
-    unit : number of first batches, at most the size of superbatch 0
+    unit : number of first batches, which are read before superbatch 1 is staged; at most the size of superbatch 0
     """
 
     def __init__(

@@ -111,8 +111,8 @@ class HostBatch:
     x: tuple[RowMatrix, ...]
     # (U,) full-graph in-degree; (0,) with several types, or for a batch on the device, which has the degrees
     src_degree: NDArray[np.float32]
-    superbatch: int  # number of the superbatch
-    ends_superbatch: bool
+    superbatch: int  # number of the superbatch; 0 for features in memory
+    ends_superbatch: bool  # whether it is the superbatch's last batch
 
 
 class GatherWhole:

@@ -148,7 +148,7 @@ class PipelineRun:
         self._stream = stream if ranks is None else stream.of_ranks(ranks.ranks)
         self._is_closed = False
         self._pid = os.getpid()
-        self._has_ended_well = True
+        self._has_ended_well = True  # all threads ended at `close`
         self._gathered: Channel[HostBatch] = Channel(WAITING)  # batches of all ranks
         # Batches of this rank.
         self._own: Channel[HostBatch] = self._gathered if ranks is None else Channel(_BOUND_BY_RING)
@@ -199,7 +199,7 @@ class PipelineRun:
             self._last.close()
 
     def fail(self, error: BaseException) -> None:
-        """End the run with ``error`` immediately: its result is no longer needed."""
+        """End the run with ``error`` immediately; batches that are on their way are dropped."""
         self._failures.add(error)
         self._end_with(error)
 
@@ -270,7 +270,8 @@ class PipelineRun:
             else ReplayTrace(self._sweeps, tier.types)
         )
         pool = self._pool(SampleOrdered(sample, kept, tier.topology, tier.types), sample_trace=trace)
-        # All machines exchange rows for the same number of steps. A step has one batch for each rank of the machine.
+        # Superbatches have a multiple of ``unit`` batches. All machines exchange rows for the same number of steps, and a
+        # step has one batch for each rank of the machine.
         unit = 1 if tier.exchange is None or self._ranks is None else len(self._ranks.ranks)
         collector = SuperbatchCollector(
             pool,
@@ -279,8 +280,8 @@ class PipelineRun:
             size=tier.plan.superbatch.num_batches,
             num_tables=len(ssd),
             unit=unit,
-            # A download enlarges the first superbatch, except with several machines, whose superbatches must be
-            # equal, and with edge sweeps, which take longer than a download.
+            # The tables whose download enlarges the first superbatch. There are none with several machines, whose
+            # superbatches must be equal, and with edge sweeps, which take longer than a download.
             downloaded=() if tier.exchange or self._sweeps else ssd,
         )
         inspect = Inspect(ssd, instruments)

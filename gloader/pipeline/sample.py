@@ -8,8 +8,8 @@ sampler threads for both.
 - A table is the feature rows of a node type or a relation. Tables are numbered: node types first, then relations.
 - A batch's rows are the row ids in a table that the batch reads. A place is an index into these rows.
 - A trace entry is a batch's distinct rows in each table, compressed.
-- Swept hops are drawn edges from passes over the edges on the SSD, see `gloader.pipeline.edge_sweeps`. To replay a
-  batch is to make it from its swept hops.
+- Swept hops are a batch's edges that passes over the edges on the SSD drew, see `gloader.pipeline.edge_sweeps`. To
+  replay a batch is to make it from its swept hops.
 - A lane is one of the pool's two sequences: batches, or traces.
 """
 
@@ -84,7 +84,7 @@ def ordered_rows(batch: AnyBatch, number: int, places: LocalArray | None = None)
     ----------
     batch : the sampled batch
     number : the table's number
-    places : (U,) the place of each ascending row, if the rows were sorted before
+    places : (U,) the place of each ascending row, if the rows are distinct and were sorted before; None otherwise
     """
     rows = rows_of(batch, number)
     if places is not None:
@@ -247,7 +247,8 @@ class SampleTrace:
         with self._sample.working(position) as work:
             work.note(ahead=True)
             batch = self._sample.make(position, work)
-            # A sort that also gives the places costs more, and pays only if the batch is not sorted again.
+            # `ordered_rows` also gives the places, and costs more. It pays only for a kept batch, which need not be
+            # sorted again.
             if not self._kept.has_room(batch):
                 return trace_entry(batch, self._types)
             tables = [ordered_rows(batch, number) for number in self._types]
@@ -259,8 +260,8 @@ class SampleOrdered:
     """Returns the next batch to be executed: the kept batch, or the same batch sampled again. Thread-safe.
 
     Sampling is a pure function of the batch's address. Sampling again costs less than writing the blocks to a disk and
-    reading them back. The sampling threads also look up the degrees, as they are several, while only one thread
-    gathers and is busy.
+    reading them back. The sampling threads also look up the degrees: there are several such threads, while the gather
+    step has only one thread, which is busy.
 
     Parameters
     ----------
@@ -316,7 +317,8 @@ class KeptBatches:
     """
 
     def __init__(self, max_bytes: int = 0) -> None:
-        # Reentrant: dropping a batch may run the garbage collector, which may close the run that calls this object.
+        # Reentrant: freeing a batch may run the garbage collector. It may close a run, which calls `cancel` in this
+        # thread.
         self._lock = threading.RLock()
         self._batches: dict[int, KeptBatch] = {}
         self._left_bytes = max_bytes
@@ -335,7 +337,7 @@ class KeptBatches:
         places = tuple(None if rows.repeats is not None else rows.order.astype(np.int32) for rows in tables)
         num_bytes = _num_bytes(batch) + sum(array.nbytes for array in places if array is not None)
         with self._lock:
-            # The first batches are kept: every batch is executed once, so that the choice makes no difference.
+            # The earliest batches are kept. Every batch is executed once, so that no other choice would save more.
             if num_bytes <= self._left_bytes:
                 self._batches[position] = KeptBatch(batch=batch, places=places, num_bytes=num_bytes)
                 self._left_bytes -= num_bytes
@@ -441,8 +443,9 @@ class SamplerPool(Generic[B]):
         self._failures = failures
         self._num_threads = num_threads
         self._ready = ready
-        # A thread never waits for a claimed position. Otherwise, threads that wait for far traces would be missing for
-        # the batches whose memory the next sweep needs. For this reason sweeps share this condition.
+        # A thread claims only a position that is ready, and never waits for its sweep. Otherwise all threads could wait
+        # for far traces, and none would make the batches whose memory the next sweep needs. So sweeps notify this
+        # condition.
         self._changed = SignalSafeCondition() if ready is None else ready.changed
         self._batches: _Lane[B] = _Lane(sample, ahead=ahead)
         self._traces = None if sample_trace is None else _Lane(sample_trace, ahead=ahead)

@@ -117,15 +117,14 @@ class SeedPlan:
     """Every epoch's seeds, with their labels and their task."""
 
     order: AnyOrder
-    labels: (
-        SeedLabels | None
-    )  # None for links, whose labels come with the batches, and for a plan without labels
+    # None for links, whose labels come with the batches, and for a loader that hands out no batch.
+    labels: SeedLabels | None
     types: BatchTypes  # the batches' types
     links: LinkTask | None = None  # the link task, if the order contains a link table's rows
 
 
 def types_of(dataset: Dataset, *, are_named: bool) -> BatchTypes:
-    """Return the types in batches from ``dataset``, named or not."""
+    """Return the types of the batches from ``dataset``; ``are_named`` tells whether batches name their types."""
     return BatchTypes(nodes=dataset.node_types, relations=dataset.relations, are_named=are_named)
 
 
@@ -225,7 +224,7 @@ def stream_facts(dataset: Dataset, order: AnyOrder, sampling: SamplingSettings) 
         "sampler": sampling.sampler,
         "layout": sampling.layout,
         "num_seeds": order.num_items,
-        # Default values are omitted, so that older states without these settings stay valid.
+        # Unused time settings are omitted, so that states from before these settings stay valid.
         **{
             name: value
             for name in ("time_strategy", "time_bound", "time_window")
@@ -268,7 +267,7 @@ def stream_fingerprint(
     digest = hashlib.sha256()
     # The order of the facts is fixed: another order would invalidate saved states.
     for name, value in {**stream_facts(dataset, order, sampling), **(links or {})}.items():
-        # Layered blocks are omitted, so that older states without this setting stay valid.
+        # The layout "layered" is omitted, so that states from before this setting stay valid.
         if (name, value) != ("layout", "layered"):
             digest.update(repr(value).encode())
     for array in _seed_arrays(order):
@@ -390,7 +389,7 @@ class NodeSeeds:
             rank=rank,
             world_size=world_size,
         )
-        # Both tasks take long for many seeds, and they are independent.
+        # Both tasks take long for many seeds, and they are independent. The order keeps the positions.
         tasks: list[Callable[[], Any]] = [
             lambda: _labels_of(dataset, order),
             lambda: order.epoch_positions(0),
@@ -436,9 +435,9 @@ class EdgeSeeds:
     """The edges that a user passes to a link loader, before they are checked."""
 
     edges: str = "train"  # name of the link table
-    negatives: Negatives | str | None = DEFAULT_NEGATIVES
-    exclude: Exclude = "none"
-    exclude_duplicates: bool = False
+    negatives: Negatives | str | None = DEFAULT_NEGATIVES  # drawn for the edges; None draws none
+    exclude: Exclude = "none"  # edges that batches leave out, see `LinkTask`
+    exclude_duplicates: bool = False  # whether edges parallel to these are left out too
     # Whether batches name their types. None: they do if the dataset has several types.
     typed: bool | None = None
 

@@ -61,7 +61,7 @@ class Pace:
         self._is_over = False
 
     def begun(self, mark: Mark) -> None:
-        """Add the mark before the computation of the next batch, which the loop receives."""
+        """Add the mark before the computation of the batch that the loop receives now."""
         with self._changed.lock:
             self._begun.append(mark)
             self._changed.notify_all()
@@ -84,14 +84,14 @@ class Pace:
             mark.wait()
 
     def cancel(self) -> None:
-        """End all waits for the loop, now and later. Idempotent."""
+        """End all waits for room, now and later. Idempotent."""
         with self._changed.lock:
             self._is_over = True
             self._changed.notify_all()
 
     @property
     def _is_first(self) -> bool:
-        """True if there is room before any computation."""
+        """True for the first `BATCHES_AHEAD` batches, which need not wait for a computation."""
         return self._num_sent < BATCHES_AHEAD
 
     def _take(self) -> Mark | None:
@@ -111,8 +111,8 @@ class SentBatch:
     """A batch on its way to the device."""
 
     ready: Delivered
-    superbatch: int
-    ends_superbatch: bool
+    superbatch: int  # number of the batch's superbatch
+    ends_superbatch: bool  # whether it is the superbatch's last batch
     mark: Mark  # after all copies to the device
     blocks_of_memory: tuple[torch.Tensor, ...]  # one tensor for each memory block of the batch
     features: tuple[torch.Tensor, ...]  # the batch's tensors with feature rows
@@ -124,7 +124,7 @@ class SentBatch:
 
 
 class Transfer:
-    """Sends batches to the device; the computing thread receives each batch. Not thread-safe.
+    """Sends batches to the device. The computing thread calls `SentBatch.receive`. Not thread-safe.
 
     Holds a batch's host memory until the device has read it, so that no buffer is reused too early.
 
@@ -159,7 +159,8 @@ class Transfer:
             pairs = None
             try:
                 if on_device is None:
-                    # Each call joins the edges' positions, and is only needed if the device serves their rows.
+                    # `rows_of` joins the positions of a relation's edges. It is called only if the device takes part in
+                    # the table's gather.
                     ids = [
                         tier.ids_of(rows_of(sampled, number)) if tier.brings_rows else None
                         for tier, number in zip(self._tiers, self._types, strict=True)
@@ -286,7 +287,7 @@ class Transfer:
         num_rows : U
         """
         host, cache = rows_as_tensor(gathered, tier.staged), tier.cache
-        # Without a separate device, the loop receives the buffer itself, which returns when the consumer drops it.
+        # Without a separate device, the loop receives the buffer itself. A dropped buffer returns to the ring.
         if not tier.device.is_asynchronous and not tier.brings_all:
             if nodes is not None and cache is not None and cache.slot_of is not None:
                 fill_cached(nodes, cache.table, cache.slot_of, out=host)
@@ -307,8 +308,8 @@ class Transfer:
 def roomy(num_rows: int) -> int:
     """Return the number of rows to allocate for ``num_rows``: at most `ROOMIER` times as many. Pure.
 
-    There are eight such numbers between two powers of two. A GPU allocator keeps memory in the requested sizes, and
-    cannot reuse memory that is too small for the largest batch so far.
+    There are eight such numbers between two powers of two. A GPU allocator keeps freed memory in the requested sizes:
+    with few different sizes, a later batch can reuse an earlier batch's memory.
     """
     step = 1 << max(num_rows.bit_length() - 4, 0)
     return -(-num_rows // step) * step
@@ -462,8 +463,8 @@ class Send:
     """Sends batches, and releases host memory as soon as the device has read it.
 
     For an asynchronous device it runs on its own thread, with up to two copies in flight. Otherwise it runs on the
-    consumer's thread. There are no copies in flight while the thread waits for anything else, as it could not release
-    their memory.
+    consumer's thread. While the thread waits for anything else, no copy is in flight, as the thread could not release
+    the copy's host memory.
 
     Parameters
     ----------
@@ -502,12 +503,12 @@ class Send:
         if is_asynchronous:
             if not self.pace.has_room():
                 self.let_go()
-            # This wait is not measured: the model may take its time.
+            # This wait is not measured as a transfer: its length depends on the model.
             self.pace.wait_for_room()
         with self._instruments.working("transfer", batch.sampled.id):
             labels = _NO_LABELS if self._labels is None else self._labels.of(batch.sampled.id)
             sent = self._transfer.send(batch, labels)
-        # The previous batch is waited for only now: the device continues with this batch without the host.
+        # The host waits for the previous batch only now: the device then continues with this batch without a gap.
         self.let_go(keep=_SENDS - 1 if is_asynchronous else 0)
         return sent
 

@@ -172,7 +172,7 @@ class StageMisses:
         exchange: RowExchange | None = None,
     ) -> None:
         self._exchange = exchange
-        self._served = 0  # bytes that the exchange had read at the last `_served_bytes`
+        self._served = 0  # bytes that the exchange had read at the last call of `_served_bytes`
         self._retrievals = retrievals
         self._feedback = feedback
         self._instruments = instruments
@@ -237,14 +237,14 @@ class StageMisses:
     def _begin(
         self, number: int, request: Request, choice: Choice, superbatch: int, cancellation: Cancellation
     ) -> StagedTable:
-        """Return a table's plan with a source of its missing rows, after the part that is read ahead."""
+        """Do a table's reads ahead, and return its plan with a source of its missing rows."""
         retrieval = self._retrievals[number]
         if self._exchange is None or not choice.is_exchanged:
             return retrieval.begin(request, choice, superbatch=superbatch, cancellation=cancellation)
         rows = retrieval.union(request, cancellation=cancellation)
         with ExitStack() as undo:
             try:
-                # The exchange may fail after this table has its rows, as it also serves the other machines.
+                # The exchange may fail after this table has its rows, as the exchange also serves other machines.
                 with self._exchange.fetch(number, rows, cancellation=cancellation) as arriving:
                     table = retrieval.begin(
                         request, choice, superbatch=superbatch, cancellation=cancellation, arriving=arriving
@@ -316,7 +316,7 @@ class MissRetrieval:
     ----------
     store : all N rows
     rates : the disk's rates
-    packer, spill : the writer and the folder of packs, or None
+    packer, spill : the writer and the folder of packs; None if there is no disk space for packs
     staging_bytes : idle memory for missing rows
     forced : the requested strategy, or "auto"
     spill_share : the part of ``spill`` for this table's packs
@@ -403,9 +403,9 @@ class MissRetrieval:
         return wanted.ids
 
     def download_s(self, rows: Sequence[IdArray]) -> float:
-        """Return the seconds that reads of ``rows`` wait for a download; 0.0 if the whole file is on the disk.
+        """Return the seconds that reads of ``rows`` wait for a download; 0.0 if little or nothing must be downloaded.
 
-        A downloaded part of the file may serve many other batches too.
+        The same download could serve many other batches too, see `OsIO.download_s`.
         """
         stored = self._store.stored_rows
         if stored.os_io.is_whole:

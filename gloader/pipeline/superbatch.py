@@ -153,7 +153,7 @@ class FilledBatch:
     """A batch with its missing rows in its buffer; the hits are still in their slots."""
 
     job: BatchJob
-    steps: tuple[CacheStep, ...]
+    steps: tuple[CacheStep, ...]  # for each table, the batch's hits, misses and admissions
     # (U, F) rows of each table, in a buffer of the ring; (0, F) if the device serves all rows
     x: tuple[RowMatrix, ...]
 
@@ -200,9 +200,8 @@ class _Sums:
     read_bytes: list[int]  # bytes from the disk, per table
     step_s: float = 0.0  # seconds of waits and computation
     compute_s: float = 0.0  # seconds of computation
-    cpu_since: float = field(
-        default_factory=time.process_time
-    )  # the process's processor seconds at the start
+    # The process's processor seconds at the start.
+    cpu_since: float = field(default_factory=time.process_time)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,8 +231,8 @@ class RunFeedback:
         self._lock = threading.Lock()
         self._cores = len(os.sched_getaffinity(0))
         self._sums: dict[int, _Sums] = {}
-        self._current: int | None = None
-        self._is_last_of_current = False
+        self._current: int | None = None  # number of the superbatch with the last delivered batch
+        self._is_last_of_current = False  # whether this batch is the superbatch's last one
         self._known: _Known | None = None
         self._step_factor = 1.0
         self._calibration = Calibration()

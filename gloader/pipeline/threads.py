@@ -5,7 +5,8 @@
 - A channel is a queue with a maximum length between two threads; it is the usual feed and sink. A wait on a channel
   ends with an item, when the channel closes, or when a thread has failed.
 - An error travels through the channels behind all earlier items, so that the consumer first receives the good batches.
-  This is the error's turn. `Failures` ends the run earlier if the turn does not come in time.
+  The error's turn is the time at which the consumer has received these batches. `Failures` ends the run earlier if the
+  turn does not come in time.
 
 A pipeline's threads start together, fail together and are joined together.
 """
@@ -170,7 +171,8 @@ class Failures:
             if self._is_closed or any(error is known for known in self._errors):
                 return
             self._errors.append(error)
-            # Another machine has left its loop, and this machine will leave too: later errors may never matter.
+            # After a MachineLeftError this machine will leave its loop too, perhaps before the error's turn: such an
+            # error never ends the run early.
             if self._timer is not None or self.is_stuck or isinstance(error, MachineLeftError):
                 return
             timer = threading.Timer(_PATIENCE_S, self._on_overdue, (error,))

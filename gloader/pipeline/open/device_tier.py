@@ -69,7 +69,7 @@ _EDGE_BYTES: Final = 37
 # Temporary bytes per edge and per destination of all hops, until the batch has arrays of its final size.
 _KEPT_EDGE_BYTES, _KEPT_ROW_BYTES = 12, 32
 _TRIALS: Final = 3  # number of timed trials; the fastest counts
-# Largest share of the room for sampling. So rows lose few hits, and the host saves all of its sampling work.
+# Largest share of the room for sampling. With this share rows lose few hits, and the host need not sample at all.
 _MOST_OF_ROOM: Final = 0.25
 
 
@@ -393,7 +393,7 @@ def _hold_all(
     *,
     as_stored: bool,
 ) -> list[DeviceTier]:
-    """Return ``device`` with memory for each plan's rows; the ``others`` hold the same rows."""
+    """Return each table's tier, with memory for its plan's rows; the ``others`` hold the same rows."""
     tiers = []
     for number, (plan, table) in enumerate(zip(plans, tables, strict=True)):
         with others.holding(plan, as_stored=as_stored, table=number):
@@ -402,7 +402,7 @@ def _hold_all(
 
 
 def hold_rows(device: Device, plan: DeviceCachePlan, *, form: RowFormat, as_stored: bool) -> DeviceTier:
-    """Return ``device`` with memory for the rows of ``plan``, not yet filled; errors as in `open_device_tiers`.
+    """Return a tier with memory for the rows of ``plan``, not yet filled; errors as in `open_device_tiers`.
 
     Parameters
     ----------
@@ -430,7 +430,7 @@ def hold_rows(device: Device, plan: DeviceCachePlan, *, form: RowFormat, as_stor
 
 
 def bare_tier(device: Device, *, num_nodes: int) -> DeviceTier:
-    """Return ``device`` without any of the N rows."""
+    """Return a tier of ``device`` that holds none of the N rows."""
     return DeviceTier(device=device, has_short_ids=device.is_asynchronous and num_nodes <= _SHORT_IDS)
 
 
@@ -446,7 +446,7 @@ def load_features(
     store : the rows on the disk; closed after the load
     tier : the rows that the device holds
     others : devices of other ranks for which this rank loads; defaults to none
-    table : the number of the rows' table
+    table : the table's number
     """
     form, others = store.stored_rows.form, others or NoOtherDevices()
     num_bytes = form.row_bytes * store.num_rows

@@ -459,7 +459,7 @@ def _kept_bytes(dataset: Dataset, settings: LoaderSettings) -> int:
 def _hop_nodes(dataset: Dataset, batch: AnyBatch, *, is_merged: bool) -> list[int]:
     """Return the number of ids per hop that wait for a pass. Pure.
 
-    These are the nodes that draw in the hop. In a merged layout the hop's nodes so far wait too.
+    These are the nodes that draw in the hop. In a merged layout only new nodes draw, and all nodes so far wait too.
     """
     seen = _seen_of_types(dataset, batch)
     if is_merged:

@@ -205,9 +205,8 @@ def _num_drawn(topology: Topology | HeteroGraph, fanouts: Fanouts, seeds: AnySee
 
 def _timed(make: Callable[[], AnyBatch]) -> tuple[AnyBatch, float]:
     """Return the made batch, and the processor seconds of this thread."""
-    began = (
-        time.thread_time()
-    )  # this clock stops while the thread waits for a core or for a page from the disk
+    # This clock stops while the thread waits for a core or for a page from the disk.
+    began = time.thread_time()
     batch = make()
     return batch, time.thread_time() - began
 

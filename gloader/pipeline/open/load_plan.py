@@ -1,9 +1,9 @@
 """The measured load of a loader, and the memory plan that is made from it.
 
 A loader opens in these steps. `LoadRequest.measure` opens the files, chooses the edges' home, samples the first batches
-and opens the device; the result is a `MeasuredLoad`. `plan_tiers` divides the memory budget. If the plan fails as edges
-take too much memory, `LoadPlanner` measures again with less room for edges. `gloader.pipeline.open.tiers` then opens
-the parts of the plan. If the budget is too small, the error of `plan_load` names a sufficient budget.
+and opens the device; the result is a `MeasuredLoad`. `plan_tiers` divides the memory budget. If the plan fails because
+edges take too much memory, `LoadPlanner` measures again with less room for edges. `gloader.pipeline.open.tiers` then
+opens the parts of the plan. If the budget is too small, the error of `plan_load` names a sufficient budget.
 
 - A table is the feature rows of a node type or of a relation.
 - The edges' home is memory or the SSD. Their room is the part of the memory budget that they may take.
@@ -135,8 +135,8 @@ def _seed_types(graph: HeteroGraph, order: AnyOrder) -> tuple[str, ...]:
     )
 
 
-# Least and most bytes of memory for downloaded blocks. At 1 GB/s and 50 ms of latency, a tenth of the maximum is in
-# flight, and another tenth is being written.
+# Minimum and maximum bytes of memory for downloaded blocks. At 1 GB/s and 50 ms of latency, a tenth of the maximum is
+# in flight, and another tenth is being written.
 _LEAST_OF_BLOCKS: Final = 32 * 2**20
 _MOST_OF_BLOCKS: Final = 512 * 2**20
 
@@ -219,7 +219,7 @@ class LoadRequest:
                 times=settings.sampling.is_temporal,
             )
         )
-        beside: list[tuple[str, int]] = []
+        beside: list[tuple[str, int]] = []  # other users of the budget, and their bytes
         order, links = seeds.order, ""
         if seeds.links is not None and isinstance(order, RowOrder):
             bound = seeds.links.bind(order, topology, settings, stack, budget_bytes=room_bytes)

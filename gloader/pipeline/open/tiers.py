@@ -84,11 +84,11 @@ class FeatureTier:
     ssd: tuple[SsdTable, ...] | None  # None for features in memory
     sweeps: SweepTier | None  # None if batches are sampled one by one
     exchange: ExchangeTier | None  # with other machines; None if this machine reads all missing rows
-    sampler_threads: int
-    batches_in_flight: int
+    sampler_threads: int  # number of threads
+    batches_in_flight: int  # maximum number of sampled batches that wait for their rows
     facts: TierFacts
     load: MeasuredLoad  # the measurements behind the plan
-    stack: ExitStack
+    stack: ExitStack  # closes the parts
 
     @property
     def table_names(self) -> tuple[str, ...]:
@@ -449,7 +449,7 @@ def open_ring(
     tables = list(zip(demand.tables, files.stores, tiers, strict=False))
     if tables and all(tier.brings_all for *_, tier in tables):
         max_bytes = _EMPTY_BUFFERS * sum(table.row_bytes for table, *_ in tables)
-    # The largest gap between the matrices of two tables: negligible in a plan, but a buffer needs it.
+    # Room for the gaps that align the tables' matrices in each buffer. The plan leaves these few bytes out.
     padding = ALIGNMENT * (len(tables) - 1) * (plan.num_buffers + _EMPTY_BUFFERS)
     # Buffers have room for batches somewhat larger than measured, because a new buffer takes longer than a gather.
     return BufferRing(
