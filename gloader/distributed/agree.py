@@ -354,7 +354,8 @@ def _meet_devices(cards: Sequence[Mapping[str, Any]], place: torch.device) -> No
     devices = {card["rank"]: card["device"] for card in cards}
     gpus = {rank: device["gpu"] for rank, device in devices.items()}
     require_own_gpus(gpus, may_share=all(device["is_cache_sized"] for device in devices.values()))
-    # Opening a missing device raises the error later; no rank may wait for it here.
+    # Only devices that exist and have one type exchange a message. A missing device raises its error later, when it is
+    # opened; until then no rank may wait for it.
     kinds = {(device["type"], device["gpu"] is not None) for device in devices.values()}
     if kinds in ({("cpu", False)}, {("cuda", True)}):
         connect(place)

@@ -136,7 +136,7 @@ class LoaderClient:
 
     @contextmanager
     def consumer_waits(self) -> Iterator[None]:
-        """Mark the time in which the consumer waits for a batch; a wait of the sending thread is no such time."""
+        """Mark the time in which the consumer waits for a batch; the sending thread's waits do not count."""
         self._does_consumer_wait = True
         try:
             yield
@@ -207,9 +207,8 @@ class LoaderClient:
     def _await_welcome(self) -> Welcome:
         """Answer the host's requests to this rank's device until the host sends its `Welcome`."""
         while True:
-            received = self._connection.receive(
-                None
-            )  # without a time limit; if the host ends, this raises EOFError
+            # There is no time limit; if the host ends, this call raises EOFError.
+            received = self._connection.receive(None)
             if received is None:
                 continue
             if isinstance(received.message, ErrorReport):

@@ -94,7 +94,7 @@ class ClientRun:
         self._is_closed = False
         self._pid = os.getpid()
         self._has_ended_well = True
-        # This comes before any thread: `begin` receives in this thread, and only one thread may receive.
+        # `begin` comes before any thread starts: it receives in this thread, and only one thread may receive.
         client.begin(self.consumer.next_id, copies_ids=is_sending)
 
         def release() -> None:

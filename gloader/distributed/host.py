@@ -5,7 +5,7 @@ batches through a channel, and the clients' batches through shared memory (`gloa
 to the clients' messages. `HostRun` is the host's own part of a run.
 
 - A run is a sequence of batches from one position on. It begins when every rank requests this position, and ends when
-  every rank has left it. Runs are numbered, and refused requests count too.
+  every rank has left it. Runs are numbered; a request that begins no run has a number too.
 - A peer is the host's view of a client; its outbox sends messages and batches.
 - To share batches is to give the gathered batches to their ranks.
 """
@@ -46,7 +46,7 @@ logger = logging.getLogger("gloader")
 
 # Maximum seconds that the host waits for slower ranks before it leaves a run: they may still need their last batches.
 _WAIT_FOR_SLOWER_S = 60.0
-_LOOK_FOR_SIGNALS_S = 0.2  # seconds between two tests for a Ctrl-C in this wait
+_LOOK_FOR_SIGNALS_S = 0.2  # seconds between two tests for a Ctrl-C in the wait for slower ranks
 
 
 class LoaderHost:
@@ -75,7 +75,7 @@ class LoaderHost:
         self._peers: list[Peer] = []
         self._ring: InterleavedRings | None = None
         self._run: PipelineRun | None = None
-        self._runs = 0  # number of the last run, begun or refused
+        self._runs = 0  # number of the last requested run, even if it did not begin
         self._is_taking_part = False  # this rank takes batches of the present run
         self._error: BaseException | None = None  # set if a rank is gone, so that the loader is unusable
         self._is_broken = False  # a rank ended without a `Bye` message
@@ -172,7 +172,7 @@ class LoaderHost:
         """
         with self._changed.lock:
             self._is_taking_part = False
-        number = self._runs + 1  # each rank counts its requests, so that refused requests are numbered too
+        number = self._runs + 1  # each rank counts its requests, even those that begin no run
         self._changed.when(
             lambda: self._error is not None or all(peer.begins == number for peer in self._peers),
             lambda: self._require_all(number, position),
@@ -213,7 +213,7 @@ class LoaderHost:
         def is_over() -> bool:
             return not self._is_sharing or not any(peer.is_behind(num_taken) for peer in self._peers)
 
-        # Short waits, because a Ctrl-C that is held back while the loader closes notifies no waiter.
+        # Short waits: while the loader closes, a Ctrl-C is kept back, and wakes no waiter. `when` returns `is_over()`.
         while not (is_signal_pending() or time.monotonic() > deadline):
             if self._changed.when(is_over, is_over, _LOOK_FOR_SIGNALS_S):
                 return
@@ -240,7 +240,7 @@ class LoaderHost:
         return is_whole
 
     def _end_run(self) -> bool:
-        # The lock is held until the run has ended: a thread that begins the next run waits for this.
+        # The lock is held until the run has ended, so that another thread does not begin the next run earlier.
         with self._ending:
             with self._changed.lock:
                 run, self._run = self._run, None
@@ -381,7 +381,7 @@ class LoaderHost:
         """
         if self._is_closed:
             return
-        is_needed = not peer.has_closed
+        is_needed = not peer.has_closed  # false after a normal close
         with self._changed.lock:
             is_first = is_needed and not self._is_broken
             if is_first or self._error is None:

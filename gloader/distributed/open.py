@@ -67,7 +67,7 @@ class LoaderParts:
         self.host = host
         self.num_ranks = num_ranks
         self.run: Run | None = None
-        self._is_whole = True
+        self._is_whole = True  # all threads of ended runs have ended
         self._pid = os.getpid()
         self._is_closed = False
 
@@ -109,7 +109,7 @@ class LoaderParts:
 
 @contextmanager
 def telling_others(membership: Membership) -> Iterator[None]:
-    """Report an error of the block to the other ranks. The block builds the loader; they wait in `assemble`."""
+    """Report an error of the block to the other ranks. While it builds the loader, they wait in `assemble`."""
     try:
         yield
     except BaseException as error:

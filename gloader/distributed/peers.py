@@ -124,7 +124,7 @@ class Peer:
             self._set_wait(None)
 
     def is_behind(self, num_batches: int) -> bool:
-        """Return whether the rank takes part in the run and has got fewer than ``num_batches`` batches."""
+        """Return whether the rank takes part in the run and was sent fewer than ``num_batches`` batches."""
         return self.outbox.takes_part and self.outbox.num_sent < num_batches
 
     def note_wait(self, batch: BatchId, *, num_received: int) -> None:

@@ -92,7 +92,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
-    """The host has opened its tiers and serves from now on."""
+    """The host has opened its tiers (caches and feature sources), and serves from now on."""
 
     plan: MemoryPlan
     text: str  # explains the tiers, for the user
@@ -152,7 +152,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unmap:
-    """The host freed a segment."""
+    """The host freed a segment, which the client unmaps."""
 
     segment: int
 

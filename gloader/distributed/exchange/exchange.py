@@ -81,7 +81,7 @@ class Exchange:
         self._memory_bytes = memory_bytes
         self._verify = verify
         self._rates_s = rates_s
-        self._sizes: list[RoundSizes] = []
+        self._sizes: list[RoundSizes] = []  # each table's rounds; empty before the first call
         self._rates: NetworkRates | None = None
         self._num_calls = 0
         self._turn = threading.Lock()  # held during a call

@@ -137,7 +137,7 @@ class HostGroup:
             notes.close()
 
     def leave(self) -> None:
-        """Close at the end of the process, and wait for the thread inside torch, which would abort the process."""
+        """Close at the end of the process, and wait for a thread in torch: its later end would abort the process."""
         self.close()
         if self._in_torch.acquire(timeout=_LEAVE_S):
             self._in_torch.release()
@@ -192,7 +192,8 @@ class HostGroup:
             now = time.monotonic()
             if not reason and now > next_look:
                 host_notes = notes.read()
-                # A host writes its last note just before it ends its connections, which should end the work.
+                # A host writes its last note just before it ends its connections, which should end the work. If the
+                # work still runs after `_END_S`, this host cuts the connections.
                 if host_notes is not None and not all(map(is_here, host_notes)):
                     left_by = min(left_by, now + _END_S)
                 reason = "a machine has left" if now > left_by else patience.end(host_notes, now) or ""
@@ -339,11 +340,12 @@ class Launch:
     names: tuple[str, ...]  # the hosts' machine names
     rank: int  # this process's rank, one of the hosts
     key: str  # this loader's key, the same on all machines
-    mode: ExchangeMode
+    mode: ExchangeMode  # the setting ``exchange``
     parts: tuple[RowRanges, ...]  # each machine's row range; empty if each machine has all rows
-    timeout_s: float  # maximum silence; 0 means no limit
+    timeout_s: float  # maximum seconds of another host's silence; 0 means no limit
     verify: bool  # whether rows are compared with their checksums
-    groups: Iterator[int] = field(default_factory=itertools.count)  # the group counter, equal on all machines
+    # The groups' numbers, counted alike on all machines.
+    groups: Iterator[int] = field(default_factory=itertools.count)
 
     @property
     def index(self) -> int:

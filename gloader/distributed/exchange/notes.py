@@ -211,7 +211,7 @@ class StoreNotes:
     ----------
     store : an unused part of a store
     index, num_hosts : this host's number, and W
-    alarm : called from the thread when another host is `LOST` or failed
+    alarm : called from the thread after a host's last note was `LOST`, `STOPPED` or `ERROR`
     call : number of this host's current collective
     """
 

@@ -119,7 +119,7 @@ class Arrivals:
     runs : runs with rows, in the order of arrival
     names : (W,) the owners' names, for errors
     num_bytes : bytes that arrive in the largest step
-    verify : whether the pages have checksums
+    verify : whether the pages are compared with their checksums
     """
 
     def __init__(
@@ -272,13 +272,13 @@ class FetchPlan:
         return self.served.shape[1]
 
     def step_bytes(self, replies: IdArray, requests: IdArray) -> IdArray:
-        """Return (Q + 2, W, 2) bytes of each step's replies and requests; (0, W, 2) without rounds. Pure.
+        """Return (Q + `LAG`, W, 2) bytes of each step's replies and requests; (0, W, 2) without rounds. Pure.
 
         Step s moves the ids of round s and the rows of round s - `LAG`.
 
         Parameters
         ----------
-        replies, requests : (W, Q) number of rows that are sent, or requested, in each round
+        replies, requests : (W, Q) number of rows that a host replies with, and requests, in each round
         """
         num_steps = self.num_rounds + LAG if self.num_rounds else 0
         num_bytes = np.zeros((num_steps, replies.shape[0], 2), np.int64)
@@ -358,6 +358,7 @@ class RowFetch:
     def __init__(self, transport: Transport, owned: OwnedRows, plan: FetchPlan, *, verify: bool) -> None:
         self._transport = transport
         self._plan = plan
+        # Bytes that arrive from each host, and bytes that are sent to it, by step.
         self._out_bytes = plan.step_bytes(plan.asked, plan.served)
         self._send_bytes = plan.step_bytes(plan.served, plan.asked)
         self._cancellation = Cancellation()

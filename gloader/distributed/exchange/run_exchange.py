@@ -95,7 +95,7 @@ class ExchangedRows:
             stats = held.read_into(0, distinct, out, at=written)
         finally:
             held.close()
-        # A repeated row was written to one place only.
+        # A repeated row was written to one of its places only; it is copied to its other places.
         is_repeat = written[distinct_index] != place
         out[place[is_repeat]] = out[written[distinct_index][is_repeat]]
         return stats
@@ -163,11 +163,14 @@ class Exchanges:
         )
 
     def connect(self) -> Exchange:
-        """Return an exchange of stored rows, which the caller closes. All machines call this together."""
+        """Return an exchange that reads no host cache; the caller closes it. All machines call this together."""
         return self._connect(self._tables)
 
     def filling(self, table: int, store: FeatureStore) -> AbstractContextManager[FeatureSource]:
-        """Return the source that fills the caches of ``table``. All machines call this together."""
+        """Return the source that fills the caches of ``table``: ``store``, or an exchange if it lacks rows.
+
+        All machines call this together.
+        """
         return self._filling(table, store) if self._launch.parts else nullcontext(store)
 
     def explain(self) -> str:

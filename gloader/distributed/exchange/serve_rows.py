@@ -100,11 +100,11 @@ class RowReader:
     def __init__(self, exchange: Exchange, stores: Sequence[FeatureStore]) -> None:
         self._exchange = exchange
         self._stores = stores
-        self._ends = [-1] * len(stores)  # per table, the row after the last read row
+        self._ends = [-1] * len(stores)  # per table, the row after the last read row; -1 before any read
         self._piece: _FetchedRows | None = None
         self._turn = threading.Lock()
         self._is_over = threading.Event()
-        self._failure: BaseException | None = None
+        self._failure: BaseException | None = None  # a beat's error, which the next read raises
         self._thread = threading.Thread(target=self._beat, name="gloader-beat", daemon=True)
 
     def read(self, table: int, request: RowRequest, out: NDArray[Any]) -> ReadStats:
@@ -143,7 +143,7 @@ class RowReader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # The thread reads this flag between two signs of life, so that the flag is set before the join.
+        # This flag ends the thread after its present beat. Without it, the join would never return.
         self._is_over.set()
         self._thread.join()
         with self._turn:
@@ -171,8 +171,8 @@ class RowReader:
     def _fetch(self, table: int, rows: IdArray) -> _FetchedRows:
         """Return a piece with the first rows of ``rows``, and with the rows after them if the table is read in order.
 
-        An exchange of any size takes milliseconds, and a computing reader requests few rows per call. So a read in
-        order fetches up to `PIECE_BYTES` ahead.
+        Even a small exchange takes milliseconds, and a reader that computes requests few rows per call. So a read in
+        order fetches a piece of up to `PIECE_BYTES`, whose further rows serve the next calls.
         """
         self._drop_piece()  # frees its memory for the next piece
         store = self._stores[table]

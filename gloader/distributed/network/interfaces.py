@@ -225,7 +225,7 @@ class NetworkAdvice:
     """A recommended change of the network settings."""
 
     lines: tuple[str, ...]  # one command per machine, run before torchrun; empty without a change
-    reason: str
+    reason: str  # for the change, or for no change, as text for the user
     is_needed: bool  # whether the machines cannot connect without it
     trial: NetworkTrial | None  # the trial that shows the gain, if any
 

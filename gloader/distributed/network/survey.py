@@ -72,9 +72,8 @@ class MachineLinks:
     """The measurements of one machine."""
 
     pairs: Mapping[int, Link]  # by the number of the other machine
-    together: (
-        Link  # while all machines send: this machine's sending rate, and the time of an almost empty exchange
-    )
+    # While all machines send: this machine's sending rate, and the time of an almost empty exchange.
+    together: Link
 
 
 def measure_links(index: int, size: int, *, seconds: float) -> MachineLinks:
@@ -105,7 +104,7 @@ def rounds(index: int, size: int) -> Iterator[int | None]:
     num_seats = size + size % 2
     for turn in range(num_seats - 1):
         if index == num_seats - 1:
-            # The last seat stays in place and meets the index whose double is the turn.
+            # The last seat stays in place. Its partner's double is the turn, modulo ``num_seats - 1``.
             peer = next(other for other in range(num_seats - 1) if (2 * other - turn) % (num_seats - 1) == 0)
         else:
             peer = (turn - index) % (num_seats - 1)
@@ -214,8 +213,8 @@ class Survey:
     """The machines, the trials, and the advice."""
 
     cards: tuple[Card, ...]
-    now: NetworkTrial
-    others: tuple[NetworkTrial, ...]
+    now: NetworkTrial  # of the current setting
+    others: tuple[NetworkTrial, ...]  # of other settings
     advice: NetworkAdvice
 
 
