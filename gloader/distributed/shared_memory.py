@@ -121,9 +121,9 @@ class LinkShape(NamedTuple):
     """The sizes of `Links`."""
 
     num_pairs: int  # P
-    num_positives: int
+    num_positives: int  # the first pairs are positives
     label_dtype: str  # a name in `_LABELS`
-    has_times: bool
+    has_times: bool  # whether positives have query times
 
     def arrays(self) -> ArrayKinds:
         """Yield the arrays: both nodes per pair, labels, link table rows, times."""
@@ -147,7 +147,7 @@ class BatchShape(NamedTuple):
     num_seeds: tuple[int, ...]  # (T,)
     hops: tuple[tuple[BlockShape, ...], ...]  # (L, K)
     num_degrees: int  # U with one type, otherwise 0
-    has_trees: bool
+    has_trees: bool  # whether each seed has its own nodes
     links: tuple[LinkShape, ...]  # at most one
 
     @property

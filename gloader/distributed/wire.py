@@ -115,8 +115,8 @@ class Begin:
     """A client's request to begin run ``run`` at a given batch."""
 
     run: int
-    epoch: int
-    index: int
+    epoch: int  # epoch of the run's first batch
+    index: int  # index of this batch in the epoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ class Batch:
     run: int
     segments: tuple[int, int]  # the features' segment and the topology's segment
     rows: tuple[int, ...]  # feature rows of each table; 0 if the client's device serves the full table
-    shape: BatchShape
+    shape: BatchShape  # sizes of the arrays in the topology's segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +165,7 @@ class Ping:
     waits: bool  # whether the consumer waits, or only a thread that reads ahead
     received: int  # batches received in this run
     epoch: int  # epoch of the next batch
-    index: int
+    index: int  # index of this batch in the epoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +202,7 @@ class ErrorReport:
     """The host's error that ends a run or the loader."""
 
     text: str
-    notes: tuple[str, ...]
+    notes: tuple[str, ...]  # the notes of the raised error
     run: int | None = None  # None if the loader is unusable
     now: bool = False  # whether the error is raised immediately, or after the run's earlier batches
 

@@ -224,6 +224,7 @@ class _ReplayedEpoch:
             self._sampling,
             steps=steps,
         )
+        # Epoch 0 warms up, and epoch 1 is measured.
         return replay(self._fit.apply(work), self._machine, shape).epoch_s[1] / steps
 
 

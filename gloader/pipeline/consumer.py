@@ -44,7 +44,7 @@ class _LoopStep:
 
     recorder: StatsRecorder  # the epoch's recorder
     superbatch: int  # number of the batch's superbatch
-    ends_superbatch: bool
+    ends_superbatch: bool  # whether the batch is the superbatch's last one
     requested: Mark  # after the previous step
     begun: Mark  # after the batch's transfer to the device
     ended: Mark | None = None  # after the work that the loop launched for the batch

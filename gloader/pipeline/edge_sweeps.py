@@ -455,8 +455,8 @@ def _has_seeds(batch: AnyBatch, seeds: AnySeeds, type_starts: IdArray) -> bool:
 class SweepTier:
     """The parts that read edges from the SSD, pass by pass."""
 
-    passes: EdgePasses
-    sampler: SweptSampler
+    passes: EdgePasses  # read the edges, and draw hops
+    sampler: SweptSampler  # makes batches from swept hops
     num_batches: int  # S_t
     probed: list[AnyBatch]  # the first batches of epoch 0, until a run takes them
     type_starts: IdArray  # (T + 1,) first number of each type's seeds

@@ -46,7 +46,7 @@ class BoundLinks:
 class LinkTask:
     """Predicted edges, and the negatives drawn for them."""
 
-    table: LinkTable
+    table: LinkTable  # lists the predicted edges
     negatives: Negatives | None  # the kind and number of drawn negatives; None draws none
     negative_table: LinkTable | None  # the link table from which `Table` negatives are taken
     exclude: Exclude  # "none", "self" (the predicted edges) or "reverse" (these and their reverses)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 class LoadedFeatures:
     """One table's features in memory, and the device tier, which may read them there."""
 
-    source: RamFeatures
+    source: RamFeatures  # all rows, for the gather
     tier: DeviceTier  # the rows that the device holds, or reads from host memory itself
 
     @property
@@ -130,12 +130,12 @@ class NoOtherDevices:
 class Offer:
     """A machine's plan to read a table's missing rows by itself, sent to the other machines."""
 
-    counts: MissCounts
-    own: Choice
+    counts: MissCounts  # the missing rows
+    own: Choice  # the read method if the machine reads all of its rows itself
     forced: str  # a requested strategy, or "auto"
     sweep_gap_bytes: int  # the longest hole that a sweep reads through
-    rates: IoRates
-    calibration: Calibration
+    rates: IoRates  # of the machine's disks
+    calibration: Calibration  # corrections of the cost model's seconds
     staging_bytes: int  # memory for the missing rows
     spill_bytes: int  # disk space for the missing rows
 

@@ -270,7 +270,7 @@ class PipelineRun:
             else ReplayTrace(self._sweeps, tier.types)
         )
         pool = self._pool(SampleOrdered(sample, kept, tier.topology, tier.types), sample_trace=trace)
-        # Superbatches have a multiple of ``unit`` batches. All machines exchange rows for the same number of steps, and a
+        # Superbatch sizes are multiples of ``unit``. All machines exchange rows for the same number of steps, and a
         # step has one batch for each rank of the machine.
         unit = 1 if tier.exchange is None or self._ranks is None else len(self._ranks.ranks)
         collector = SuperbatchCollector(

@@ -116,7 +116,7 @@ class SeedLabels:
 class SeedPlan:
     """Every epoch's seeds, with their labels and their task."""
 
-    order: AnyOrder
+    order: AnyOrder  # each batch's seeds, or its rows of a link table
     # None for links, whose labels come with the batches, and for a loader that hands out no batch.
     labels: SeedLabels | None
     types: BatchTypes  # the batches' types
@@ -351,7 +351,7 @@ class NodeSeeds:
     """The seeds that a user passes to a node loader, before they are checked."""
 
     seeds: SeedsLike | DrawnSeeds | None = None  # None means the training nodes
-    times: IdArray | None = None  # (n,) int64 seconds, the query time of each seed
+    times: IdArray | None = None  # (n,) int64 seconds, the query time of each seed; None for no times
     have_types: bool  # whether batches name their types
 
     def plan(self, dataset: Dataset, settings: LoaderSettings, *, rank: int, world_size: int) -> SeedPlan:

@@ -110,7 +110,7 @@ ROOMIER: Final = 1.125
 class SentBatch:
     """A batch on its way to the device."""
 
-    ready: Delivered
+    ready: Delivered  # the batch for the loop
     superbatch: int  # number of the batch's superbatch
     ends_superbatch: bool  # whether it is the superbatch's last batch
     mark: Mark  # after all copies to the device

@@ -83,7 +83,7 @@ class ChosenReads:
     """A superbatch's counted missing rows, and the chosen read method."""
 
     counts: MissCounts
-    choice: Choice
+    choice: Choice  # the read method, with its predicted seconds
     gap_bytes: int  # longest hole in a batch's reads
 
 

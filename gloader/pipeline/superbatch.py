@@ -74,8 +74,8 @@ class SampledSuperbatch:
     """S consecutive sampled batches."""
 
     number: int  # counted from the start of the pipeline
-    first: BatchId
-    traces: tuple[Trace, ...]
+    first: BatchId  # address of the first batch
+    traces: tuple[Trace, ...]  # one per table
 
     @property
     def num_batches(self) -> int:
@@ -97,7 +97,7 @@ class PlannedSuperbatch:
 
     number: int
     first: BatchId
-    plans: tuple[CachePlan, ...]
+    plans: tuple[CachePlan, ...]  # one per table
 
     @property
     def num_batches(self) -> int:
@@ -234,7 +234,7 @@ class RunFeedback:
         self._current: int | None = None  # number of the superbatch with the last delivered batch
         self._is_last_of_current = False  # whether this batch is the superbatch's last one
         self._known: _Known | None = None
-        self._step_factor = 1.0
+        self._step_factor = 1.0  # measured over predicted seconds of a step
         self._calibration = Calibration()
         self._device = DeviceClock()
         self._done: deque[SuperbatchReport] = deque(maxlen=_REMEMBERED)

@@ -208,7 +208,7 @@ def plan_arrivals(rows: NDArray[Any], bounds: IdArray, row_bytes: int) -> Arriva
 class OwnedRows:
     """A table's rows, and the range that each machine reads."""
 
-    store: FeatureStore
+    store: FeatureStore  # the rows on this machine's disk
     bounds: IdArray  # (W + 1,) host w reads the rows from bounds[w] to bounds[w + 1] - 1
     # Copies the cached rows among ascending ids (M,) into (M, R). Returns a mask (M,). Called from a thread.
     cached: Callable[[IdArray, NDArray[np.uint8]], NDArray[np.bool_]] | None = None

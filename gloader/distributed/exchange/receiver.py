@@ -255,7 +255,7 @@ def _first_damaged(words: NDArray[np.uint64], sums: NDArray[np.uint64], key: int
 class FetchPlan:
     """One host's requests to the others, and the others' requests to this host, in Q rounds."""
 
-    sizes: RoundSizes
+    sizes: RoundSizes  # the rounds' bounds
     layout: ArrivalLayout  # the order of the arriving rows
     # (W, Q + 1) the host requests rows[bounds[w, q]:bounds[w, q + 1]] from owner w in round q
     bounds: IdArray
@@ -443,7 +443,7 @@ class RowFetch:
             for step in range(self._send_bytes.shape[0]):
                 self._ahead.wait()  # until the reply of this step has been read from the disk
                 self._ask(step)
-                if step:
+                if step:  # the requests of step - 1 are answered in step + 1
                     self._ahead.begin(partial(self._reply, step + 1, self._requests))
                 self._move(step)
         except BaseException as error:  # noqa: BLE001 - raised by the next read or wait

@@ -155,7 +155,7 @@ class DeviceTable:
     type_number: int  # the table's number: node types first, then relations
     num_nodes: int  # N; for a relation, its number of edges
     form: RowFormat  # the storage format
-    is_of_edges: bool = False
+    is_of_edges: bool = False  # whether the rows are edge features
 
     def num_rows(self, num_bytes: int, *, as_stored: bool) -> int:
         """Return the number of rows that fit into ``num_bytes``.
@@ -200,8 +200,8 @@ class Workload:
 
     topology: Topology | HeteroGraph
     sampler: AnySampler  # the CPU's sampler
-    order: AnyOrder
-    fanouts: Fanouts
+    order: AnyOrder  # each batch's seeds
+    fanouts: Fanouts  # number of neighbours per node, by hop
     probe: list[Any]  # the run's first batches, sampled to measure their size
     probe_s: float  # processor seconds to sample the fastest of these batches
     threads: int  # number of threads that may sample before the first epoch

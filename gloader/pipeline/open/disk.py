@@ -78,7 +78,7 @@ class FeatureFile:
 
     rows: FeatureRows  # the table in the dataset
     store: FeatureStore  # the table's open file
-    is_of_edges: bool
+    is_of_edges: bool  # whether the rows are edge features
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +94,8 @@ class TableFiles:
     """All feature tables, and the folder for packs."""
 
     tables: tuple[FeatureFile, ...]
-    spill: SpillFolder | None
-    rates: IoRates
+    spill: SpillFolder | None  # the folder for packs; None if nothing can be spilled
+    rates: IoRates  # of the disks
     known: KnownDisk | None = None  # set if a run is only planned
     edge_spill: SpillFolder | None = None  # folder for the output of edge passes; None without passes
     # Learns the rates from the run's reads too. None if these reads do not resemble the probes.

@@ -145,12 +145,12 @@ _MOST_OF_BLOCKS: Final = 512 * 2**20
 class MeasuredLoad:
     """The measured work of a loader, with its open files. Of the dataset, only edges are in memory so far."""
 
-    work: Workload
-    files: TableFiles
+    work: Workload  # sampler, edges and first batches
+    files: TableFiles  # feature rows and spill folder
     home: TopologyChoice  # place of the edges
     # One tier for each table. Without tables, one device tier without rows.
     tiers: tuple[DeviceTier, ...]
-    demand: Demand
+    demand: Demand  # the memory that the run could use, and the work in a step
     links: str  # the edges to predict, as text for the user
 
     @property
