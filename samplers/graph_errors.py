@@ -79,16 +79,16 @@ def bad_weights(graph: Topology, node: int) -> GraphError:
     """Return the error for ``node`` with an impossible weight, or with weights that changed during the read."""
     start, stop = offsets_of(graph.offsets, np.array([node, node + 1])).tolist()
     return GraphError(
-        f"edge_weight[{start}:{stop}], the in-edges of node {node}, are not finite and at least 0, or changed while "
-        f"they were read; {_ADVICE}"
+        f"edge_weight[{start}:{stop}], the in-edges of node {node}: one is below 0 or not finite, or they changed "
+        f"while they were read; {_ADVICE}"
     )
 
 
 def bad_time(position: int, time: int) -> GraphError:
     """Return the error for the edge at ``position``, whose ``time`` is out of order in its list."""
     return GraphError(
-        f"edge_time[{position}] = {time} is less than a time before it in the list of its node, or more than a time "
-        f"behind it; lists must be sorted by time; {_ADVICE}"
+        f"edge_time[{position}] = {time} is smaller than an earlier entry in the list of its node, or larger than a "
+        f"later one; lists must be sorted by time; {_ADVICE}"
     )
 
 

@@ -280,7 +280,7 @@ def floor_of_mixture(ways: Sequence[Mapping[str, float]]) -> Floor:
         method="highs",
     )
     if solution.x is None:
-        raise ReplayError(f"the floor of {len(ways)} settings was not solution: {solution.message}")
+        raise ReplayError(f"the floor of {len(ways)} settings was not found: {solution.message}")
     # This resource has the largest shadow price: a small reduction of its needs lowers T most.
     tight = int(np.argmin(solution.ineqlin.marginals))
     return Floor(seconds=float(solution.x[-1]), resource=names[tight])

@@ -475,7 +475,7 @@ def test_a_time_of_a_long_list_that_does_not_fit_those_around_it_is_refused(
     values = GraphOnDisk(graph).times
     assert values is not None
     with pytest.raises(
-        GraphError, match=rf"edge_time\[{position}\] = {time} is less than a time before it in .* behind"
+        GraphError, match=rf"edge_time\[{position}\] = {time} is smaller than an earlier entry in .* later"
     ):
         rank_bounds(values, np.array([0]), np.array([5000]), np.array([bound]), is_inclusive=True)
 
