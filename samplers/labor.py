@@ -1,10 +1,10 @@
 """LABOR (Balin, Catalyurek: "Layer-neighbor sampling: defusing neighborhood explosion in GNNs", NeurIPS'23).
 
-Each source t has a chance, and each destination s has a scale. Destination s takes source t with chance
+Each source t has a chance, and each destination s has a scale. The edge from t to s is taken with the probability
 min(1, scale_s * chance_t). The scale gives s the variance of ``fanout`` neighbours drawn from its d in-edges: the sum
-of 1 / min(1, scale_s * chance_t) over the in-edges is d * d / fanout (section 3 of the paper). LABOR-0 has
-chance_t = 1; each iteration moves chance to sources that several destinations share. A candidate is a source of an
-in-edge in the hop.
+of 1 / probability over the in-edges is d * d / fanout (section 3 of the paper). LABOR-0 has chance_t = 1; each
+iteration moves chance to sources that several destinations share, so that fewer distinct sources are taken. A candidate
+is a source of an in-edge in the hop. A sweep reads all edges once, in file order.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ _MOST_ITERATIONS = 100  # iterations at most, for a graph whose gains stay above
 
 
 class LaborPick:
-    """Picks edges by their sources' random numbers: the `RelationPick` of `LaborSampler`, with its parameters.
+    """Picks edges by their sources' random numbers: the `RelationPick` of `LaborSampler`.
 
-    Only the layered layout is possible, in which a hop's destinations are all nodes found so far.
+    The parameters are those of `LaborSampler`. Only the layered layout is possible, in which a hop's destinations are
+    all nodes found so far.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class LaborPick:
 
     @property
     def unable_to_exclude(self) -> str:
-        """The sampler's name in messages: it cannot exclude edges."""
+        """The sampler's name, for the message that it cannot exclude edges."""
         return "the sampler 'labor'"
 
     def hop_key(self, batch_id: BatchId, hop: int) -> np.uint64:
@@ -76,7 +77,7 @@ class LaborPick:
         return layer_key(self.seed, batch_id.epoch, batch_id.index, 0 if self.share_layers else hop)
 
     def rule_of(self, layout: Layout, *, relation: int = 0) -> ListRule:  # noqa: ARG002 - as in `RelationPick`
-        """Return the sweep rule.
+        """Return the rule by which a sweep draws the sampler's hops.
 
         Parameters
         ----------
@@ -86,7 +87,7 @@ class LaborPick:
         Raises
         ------
         ConfigError
-            The sampler has iterations: its chances depend on all destinations in a hop.
+            The sampler has iterations: the chances then depend on all in-edges of a hop.
         """
         if self.iterations != 0:
             raise ConfigError(
@@ -147,7 +148,7 @@ class LaborPick:
         key: np.uint64,
         indptr: LocalArray,
     ) -> None:
-        """Pick for LABOR-0, in which each edge's chance follows from its destination's degree only."""
+        """Pick for LABOR-0, in which an edge's probability depends only on its destination's degree."""
         fanout = self.fanouts[hop]
         expected = pick_kernels.count_uniform(space.degrees, 0, num_dst, fanout, False, MAX_LOCAL, indptr)
         room = checked_total(expected, hop, batch_id, self.fanouts)
@@ -180,7 +181,7 @@ class LaborPick:
         before = np.inf
         for _ in range(_MOST_ITERATIONS if self.iterations < 0 else self.iterations):
             expected = _improve_chances(*in_edges, fanout, chances, candidates.tops)
-            # The expected number of nodes never rises. The iteration has converged when the number stays.
+            # The expected number of nodes never rises. The loop ends when it hardly falls.
             if self.iterations < 0 and expected > before * (1 - _ENOUGH):
                 break
             before = expected
@@ -199,16 +200,16 @@ class LaborPick:
 
 
 class LaborSampler:
-    """Samples about ``fanouts[l]`` in-neighbours of each node in hop l, with far fewer distinct nodes in total.
+    """Samples about ``fanouts[l]`` in-neighbours of each node in hop l, and fewer nodes in all than `NeighborSampler`.
 
-    Every node has one random number per hop. An edge is taken if its source's number is below the edge's chance, so
-    destinations share sources. An estimated mean has the same variance as with ``fanouts[l]`` independent neighbours. A
-    node with at most ``fanouts[l]`` in-edges takes all of them. Blocks carry importance weights, 1 / chance, for
-    unbiased weighted sums.
+    Every node has one random number per hop. An edge is taken if its source's number is below the edge's probability,
+    so destinations share sources. An estimated mean has the same variance as with ``fanouts[l]`` independent
+    neighbours. A node with at most ``fanouts[l]`` in-edges takes all of them. Blocks carry importance weights,
+    1 / probability, for unbiased weighted sums.
 
     Every draw is a hash of (seed, epoch, batch index, hop, node). Pure and thread-safe. The sampler reads every
-    destination's in-edges. Each concurrent call holds 4 bytes per node, with ``iterations`` 8, and 12 bytes for each
-    in-edge in a hop.
+    destination's in-edges. Each concurrent call holds 4 bytes per node of the graph. With ``iterations`` it holds 8
+    bytes per node, and 12 bytes for each in-edge in a hop.
 
     Parameters
     ----------
@@ -271,11 +272,11 @@ class LaborSampler:
 
     @property
     def rule(self) -> ListRule:
-        """The sweep rule for the sampler's hops; raises as `LaborPick.rule_of`."""
+        """The rule by which a sweep draws the sampler's hops; raises as `LaborPick.rule_of`."""
         return self.relation_pick.rule_of("layered")
 
     def replay(self, batch_id: BatchId, seeds: AnySeeds, drawn: Sequence[NDArray[Any]]) -> SampledBatch:
-        """Return the batch of `sample`, bit for bit, from the draws of edge passes. Thread-safe.
+        """Return the batch of `sample`, bit for bit, from the records of sweeps. Thread-safe.
 
         Parameters
         ----------
@@ -288,7 +289,7 @@ class LaborSampler:
         ShapeError
             ``drawn`` has another number of hops.
         SeedError, ConfigError, GraphError
-            See `sample`. Another cause: the records belong to another batch.
+            As in `sample`; GraphError also if the records belong to another batch.
         """
         hops = hops_of_one_type(drawn, len(self.fanouts))
         return self._frame.sample(batch_id, seeds, drawn=hops).one_type()
@@ -300,16 +301,17 @@ def scale_for(
 ) -> float:
     """Return the scale of the destination with in-edges ``first:last``; infinity if it takes all of them. Pure.
 
-    A source is certain if its chance in this destination is 1. For a given set of certain sources the equation for the
-    scale is linear. The set is empty at scale 0 and only grows from one solution to the next. So the loop ends, in
-    practice after a few passes. ``candidate`` has the candidate of each in-edge.
+    A source is certain if the edge from it has probability 1, which means scale * chance >= 1. For a given set of
+    certain sources the equation for the scale is linear. The set is empty at scale 0 and only grows from one solution
+    to the next. So the loop ends, in practice after a few turns. ``candidate`` has the index in ``chances`` of each
+    in-edge's source.
     """
     degree = last - first
     if fanout < 0 or degree <= fanout:
         return np.inf
     target = degree * (degree / fanout)
-    # Each pass solves for the sources that are uncertain at the previous scale. The loop ends when no source becomes
-    # certain.
+    # Each turn finds the sources that are certain at the previous scale, and solves the equation for the next scale.
+    # ``rest`` is the sum of 1 / chance over the other sources. The loop ends when no further source becomes certain.
     scale, certain_before = 0.0, -1
     while True:
         rest, certain = 0.0, 0
@@ -350,8 +352,9 @@ def _improve_chances(
 ) -> float:
     """Multiply every chance by the largest scale of its destinations; return the expected number of nodes.
 
-    A step never raises the expected number: with the new chances every scale is at most 1. ``tops`` is scratch for each
-    candidate's largest scale.
+    The new chance is the probability that any destination takes the source, and the sum of the new chances is the
+    expected number. A step never raises it: with the new chances every scale is at most 1. ``tops`` is scratch for
+    each candidate's largest scale.
     """
     tops[: chances.shape[0]] = 0.0
     for i in range(num_dst):

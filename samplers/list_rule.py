@@ -1,11 +1,13 @@
 """The sweep rule for picks that need entire lists, and the draws while lists stream by.
 
-A pass reads all edges once, in file order. A node's list is its in-edges. A frontier is the nodes that take edges in
-one hop of one batch; each frontier in a pass has an owner, which gathers its taken edges. Picks by weight, and the
-picks of LABOR-0, do not know their positions before the edges are read. So the pass reads the lists of all nodes in a
-frontier, and each node chooses while its list streams by, see `list_kernels`. The pass keeps only the taken edges, as
-records of two or three words, each as large as a node id, so a list may have any length. `picked_of_records` later
-makes a hop from the records.
+A sweep (also: an edge pass) reads all edges once, in file order. A node's list is its in-edges. A frontier is the nodes
+that take edges in one hop of one batch; each frontier in a sweep has an owner, which gathers its taken edges. Picks by
+weight, and the picks of LABOR-0, do not know their positions before the edges are read. So the sweep reads the lists
+of all nodes in a frontier, and each node chooses while its list streams by, see `list_kernels`.
+
+The sweep keeps only the taken edges, so a list may have any length. An edge becomes a record of two or three words,
+each as large as a node id: its place (its index in the node's list; `NONE` if the node takes no edge), its source, and
+with importance its weight. `picked_of_records` later makes a hop from the records.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ _PORTION_NODES: Final = 128  # nodes that an owner copies together (1 KB)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ListRule:
-    """A `HopRule` whose draws are records; see `list_kernels`. Pure and thread-safe.
+    """A `HopRule`, one sampler's rule for sweeps, whose draws are records. Pure and thread-safe.
 
     Picks are weighted without replacement, as in `NeighborSampler`, or have chance fan-out / degree, as in
     `LaborSampler`.
@@ -85,7 +87,7 @@ class ListRule:
         return first_frontier(batch_id, given.nodes, self.graph.num_nodes)
 
     def extend(self, frontier: Frontier, drawn: NDArray[Any]) -> Frontier:
-        """Return the next hop's frontier; at hop L its ``seen`` has every node in the batch.
+        """Return the next hop's frontier. After the last hop its ``seen`` has every node in the batch.
 
         Parameters
         ----------
@@ -144,7 +146,7 @@ class ListRule:
 
 
 class ListDraws:
-    """Draws for the owners of a pass, while all edges stream by in order. For one thread.
+    """Draws for the owners of a sweep, while all edges stream by in order. For one thread.
 
     Holds `list_draws_bytes` bytes.
 
@@ -159,6 +161,7 @@ class ListDraws:
         owners = len(frontiers)
         fanouts = np.array([rule.fanouts[frontier.hop] for frontier in frontiers], dtype=np.int64)
         kept = _kept_edges(rule)
+        # The last record may begin just below the capacity, so there is room for one more record.
         words = np.zeros((owners, capacity + rule.record_words), dtype=rule.word_dtype)
         self._rule = rule
         self._frontiers = frontiers
@@ -167,9 +170,9 @@ class ListDraws:
             table=np.zeros((list_kernels.NUM_ROWS, owners), dtype=np.int64),
             nodes=np.empty((owners, _PORTION_NODES), dtype=np.int64),
             keys=np.array([rule.key(frontier) for frontier in frontiers], dtype=np.uint64),
-            beyond=np.empty(owners),
-            numbers=np.empty((owners, 2, kept)),
-            edges=np.empty((owners, 3, kept), dtype=np.int64),
+            beyond=np.empty(owners),  # the smallest random arrival that is not taken
+            numbers=np.empty((owners, 2, kept)),  # each kept edge's arrival and weight
+            edges=np.empty((owners, 3, kept), dtype=np.int64),  # each kept edge's slot, place and source
             words=words,
             floats=words.view(np.float32 if words.itemsize == 4 else np.float64),
             capacity=capacity,
@@ -177,11 +180,14 @@ class ListDraws:
         )
         self._lists.table[list_kernels.HAS_MORE] = 1
         self._lists.table[list_kernels.FANOUT] = fanouts
-        # An owner with fan-out 0 reads no list.
+        # The position of each owner's next edge: FAR (none) with fan-out 0, else UNKNOWN until its nodes are copied.
         self._lists.table[list_kernels.EDGE] = np.where(fanouts == 0, list_kernels.FAR, list_kernels.UNKNOWN)
 
     def offer(self, begin: int, sources: NDArray[Any], weights: NDArray[Any], take: TakeWords) -> None:
         """Let every owner choose among consecutive edges.
+
+        The kernel `list_kernels.offer` offers the edges to the owners in ``waiting``. Owners that stop before the last
+        edge move to its front, and the kernel returns their number. Each gets what it lacks, and is called again.
 
         Parameters
         ----------
@@ -195,7 +201,7 @@ class ListDraws:
         GraphError
             A weight is negative, infinite or not a number, or the calls left out an owner's edges.
         """
-        # Node ids fit in this dtype whatever their stored dtype, so the kernel compiles for one dtype only.
+        # Node ids fit in this dtype, whatever dtype they are stored in, so the kernel compiles for one dtype only.
         sources = sources.astype(self._rule.word_dtype, copy=False)
         lists, waiting = self._lists, np.arange(len(self._frontiers))
         while len(waiting):
@@ -220,7 +226,7 @@ class ListDraws:
                         self._raise_for(int(status), owner, begin)
 
     def finish(self, take: TakeWords) -> None:
-        """Hand out the owners' remaining words.
+        """Hand out the owners' remaining words, after the last edge of the sweep.
 
         Raises
         ------
@@ -237,7 +243,7 @@ class ListDraws:
                 self._hand_out(owner, take)
 
     def _fill(self, owner: int) -> None:
-        """Copy the owner's next nodes."""
+        """Copy the next portion of the owner's nodes to where the kernel reads them."""
         table, nodes = self._lists.table, self._frontiers[owner].nodes
         begin = int(self._begun[owner])
         portion = nodes[begin : begin + _PORTION_NODES]
@@ -252,7 +258,7 @@ class ListDraws:
         lists = self._lists
         fill = int(lists.table[list_kernels.FILL, owner])
         count = min(fill, lists.capacity)
-        take(owner, lists.words[owner, :count])
+        take(owner, lists.words[owner, :count])  # ``take`` copies them: their memory is used again
         lists.words[owner, : fill - count] = lists.words[owner, count:fill].copy()
         lists.table[list_kernels.FILL, owner] = fill - count
 
@@ -284,7 +290,7 @@ def list_draws_bytes(rule: ListRule, num_owners: int, *, capacity: int) -> int:
 
 
 def _kept_edges(rule: ListRule) -> int:
-    """Return the maximum number of edges that an owner holds for one list."""
+    """Return the maximum number of edges that an owner holds for one list; 0 without weights, which holds none."""
     # The fan-out is a bound, and so is the graph: a node that chooses has more edges than its fan-out.
     return min(max(0, *rule.fanouts), rule.graph.num_edges) if rule.is_weighted else 0
 
@@ -304,7 +310,7 @@ def picked_of_records(
     rule : the sampler's rule
     space : the batch so far, with its nodes' degrees
     batch_id, hop : the batch and the hop of the draws
-    destinations : index range among the batch's nodes so far, up to their end
+    destinations : the nodes that take edges, as a range of indices in the batch's nodes; ends with the last node
     drawn : the hop's records, flat
 
     Raises
@@ -357,7 +363,7 @@ def _find_records(
 def _edge_weight(
     rule: ListRule, fanout: int, degrees: IdArray, indptr: LocalArray, last_words: NDArray[Any]
 ) -> NDArray[np.float32] | None:
-    """Return each edge's weight in a hop, or None if the rule has no weights.
+    """Return each edge's weight in a hop (1 / chance for LABOR-0), or None for picks by weight without importance.
 
     ``last_words`` are the last words of the edges' records: the importance, if the rule has it.
     """
@@ -369,7 +375,8 @@ def _edge_weight(
         return np.repeat((1.0 / chances).astype(np.float32), counts)
     if not rule.has_importance:
         return None
-    # If a node takes all its edges with positive weight, they stand for all its edges, also for those with weight 0.
+    # If a node has no more in-edges than the fan-out, it takes all those with positive weight, and each of them counts
+    # degree / count times. So they also represent the edges with weight 0.
     certain = np.repeat((degrees / np.maximum(counts, 1)).astype(np.float32), counts)
     chosen = last_words.view(np.float32 if last_words.itemsize == 4 else np.float64).astype(np.float32)
     return np.where(np.repeat(takes_all, counts), certain, chosen)

@@ -1,13 +1,15 @@
-"""The start of a loader on several ranks: their membership, their GPUs, and their equal settings.
+"""The start of a loader on several ranks: their membership, their GPUs, and the check that their settings are equal.
 
 `assemble` is the first step of opening such a loader, before any file is opened (`gloader.distributed.open`). Each rank
 writes a card, all ranks exchange their cards, and each rank checks the cards of all.
 
 - A rank is a process of torch's process group. A collective call is made by all ranks, and waits for all of them.
-- A team is the ranks of one machine that share a loader. The host is the team's first rank, which loads for the team.
+- A team is the ranks of one machine that share a loader. Its host is its first rank, which loads for the team. (In the
+  card, "host_id" is the id of the computer.)
 - A card is a rank's JSON record: its settings, its device, its machine, and the address where it would listen as host.
-- A part is the range of feature rows that a machine stores; other machines store the other ranges.
-- A rehearsed machine is a group of ranks that counts as a separate machine, to try several machines on one computer.
+- A part, as in ``Facts.part``, is the range of feature rows that a machine stores; the others store the other ranges.
+- A rehearsed machine is a group of ranks that counts as a separate machine, to try several machines on one computer. So
+  a computer may be several machines.
 """
 
 from __future__ import annotations
@@ -33,19 +35,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-# Bytes of the first message between devices: the size of DDP's first gradient bucket.
+# Bytes of the message between devices in `connect`: the size of DDP's first gradient bucket.
 _FIRST_BYTES: Final = 1 << 20
 
 
 def backend_of(device_type: str) -> str | None:
-    """Return the process group's backend for tensors on such devices, or None."""
-    # The group may have been started as "nccl", "cuda:nccl" or "cpu:gloo,cuda:nccl"; this form always has pairs.
+    """Return the process group's backend for tensors on devices of this type; None if it has no such backend."""
+    # The group may have been started as "nccl", "cuda:nccl" or "cpu:gloo,cuda:nccl". torch's configuration always has
+    # the last form, with pairs of a device type and a backend.
     pairs = (pair.split(":") for pair in distributed.get_backend_config().split(",") if ":" in pair)
     return {kind: name for kind, name in pairs}.get(device_type)  # noqa: C416 - lists of two are no pairs to mypy
 
 
 def collective_device() -> torch.device:
-    """Return the device for a collective's tensors: the CPU, if the process group supports it."""
+    """Return the device for a collective's tensors: the CPU, or the current GPU if the group has no CPU backend."""
     return (
         torch.device("cuda", torch.cuda.current_device())
         if backend_of("cpu") is None
@@ -69,7 +72,8 @@ def require_own_gpus(gpus: Mapping[int, str | None], *, may_share: bool) -> None
     Parameters
     ----------
     gpus : each rank's GPU, as `gpu_of` returns it
-    may_share : whether the user set the cache size on every rank; NCCL refuses shared GPUs in any case
+    may_share : True allows a shared GPU if the backend is not NCCL, which refuses it. A caller gives True if the user
+        set the size of the device's cache on every rank; otherwise each rank would count the same free memory
     """
     if may_share and backend_of("cuda") != "nccl":
         return
@@ -85,7 +89,7 @@ def require_own_gpus(gpus: Mapping[int, str | None], *, may_share: bool) -> None
 
 
 def connect(place: torch.device) -> None:
-    """Send a message between the ranks' devices; collective, on devices of one type.
+    """Send a message between the ranks' devices, which have one type. Collective.
 
     NCCL allocates hundreds of MB at the first message. This call makes it do so before free memory is measured.
     """
@@ -96,14 +100,14 @@ def connect(place: torch.device) -> None:
         torch.cuda.synchronize(place)
 
 
-# Files whose inodes identify this process's network and its process numbers. Two containers of one machine may have the
-# same boot id and different networks: their ranks cannot connect.
+# Files whose inodes identify this process's network, and the namespace of its process numbers. Two containers of one
+# computer may have the same boot id and different networks: their ranks cannot connect.
 _NETWORK = "/proc/self/ns/net"
 _PROCESSES = "/proc/self/ns/pid"
 
 _ALL_SEEDS = "rank=0, world_size=1 if this rank should take all seeds"
 
-# Remedies for unequal facts that no flag sets.
+# Remedies for unequal facts that no flag of the user sets, by the fact's name.
 _OWN_SEEDS = (
     ": pass all seeds on every rank, which takes its part of them, or pass rank=0, world_size=1 if each rank has "
     "its own seeds"
@@ -118,13 +122,13 @@ _HOW_TO_MEND = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """A loader's rank, which determines its part of every step, and the ranks that build the loader together."""
+    """A loader's rank and world size, which determine its share of the seeds, and whether other ranks take part."""
 
     rank: int
     world_size: int
-    is_collective: bool  # every rank of the process group builds this loader now
-    is_shared: bool  # the ranks of a machine share one loader
-    is_assumed: bool = False  # the user gave no rank, and there was no other process
+    is_collective: bool  # whether every rank of the process group builds this loader at the same time
+    is_shared: bool  # whether the ranks of a machine share one loader
+    is_assumed: bool = False  # True if the user gave no rank and there was no other process: rank 0 of 1
 
     def require_own_part(self) -> None:
         """Refuse to load all seeds in a process that has become one of several ranks.
@@ -148,8 +152,8 @@ class Membership:
 def find_membership(sharing: Sharing, rank: int | None, world_size: int | None) -> Membership:
     """Return the requested membership, or this process's membership in the process group.
 
-    If the rank and the world size are the process group's, given or not, all ranks build the loader together. With
-    another rank or world size (rank 0 of 1 takes all seeds), the loader belongs to this process only.
+    If the rank and the world size are those of the process group, whether given or not, all ranks build the loader
+    together. With another rank or world size the loader belongs to this process only; rank 0 of 1 takes all seeds.
 
     Parameters
     ----------
@@ -210,29 +214,31 @@ def _group() -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """The settings that must be equal on all ranks, by name."""
+    """What a rank's card says of the rank: settings that ranks must have in common, and facts about its device."""
 
-    batches: Mapping[str, Any]  # JSON values that determine the batches; the same on every rank
-    machine: Mapping[str, Any]  # the loader's own settings; the same on the ranks that share it
+    batches: Mapping[str, Any]  # JSON values that determine the batches; must be the same on every rank
+    machine: Mapping[
+        str, Any
+    ]  # the loader's other settings; must be the same on the ranks that share a loader
     place: torch.device  # this rank's device
-    is_cache_sized: bool  # whether the user set the cache's size
+    is_cache_sized: bool  # whether the user set the size of the device's cache
     # This machine's row range: its number and the number of ranges. None means all rows.
     part: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Team:
-    """The ranks that share a loader, in ascending order; the first rank hosts it."""
+    """The ranks that share a loader, the first of which is the host, and what all ranks know of all machines."""
 
-    ranks: tuple[int, ...]
+    ranks: tuple[int, ...]  # ascending; only this rank if the loader is not shared
     rank: int  # this process's rank
     address: str  # the host's socket address
     token: str  # proves to the host that a rank belongs to its team
-    num_loaders: int  # loaders in this computer's memory, of several ranks or rehearsed machines
+    num_loaders: int  # loaders on this computer: one per machine if they are shared, else one per rank
     listener: Listener | None  # the host's listener; None on other ranks
     hosts: tuple[int, ...]  # the first rank of each machine, ascending
     machines: tuple[str, ...]  # distinct machine names, in the order of hosts
-    parts: tuple[tuple[int, int] | None, ...]  # row range of each machine
+    parts: tuple[tuple[int, int] | None, ...]  # `Facts.part` of each machine, in the order of hosts
     launch: str  # unique name of this loader, the same on all ranks
 
     @property
@@ -253,7 +259,7 @@ class Team:
 
 
 def refuse(membership: Membership, error: BaseException) -> None:
-    """Take part in `assemble` only to report why this rank cannot load; collective."""
+    """Report to the other ranks, which are in `assemble`, why this rank cannot load. Collective."""
     _gather_cards({"rank": membership.rank, "error": f"{type(error).__name__}: {error}"})
 
 
@@ -263,7 +269,7 @@ def assemble(membership: Membership, facts: Facts) -> Team:
     Raises
     ------
     RankSettingsError
-        Ranks differ in a required setting; raised on every rank, and naming the first such setting.
+        Ranks differ in a setting that must be equal. The error names the first such setting.
     RankError
         Another rank cannot load.
     """
@@ -271,7 +277,7 @@ def assemble(membership: Membership, facts: Facts) -> Team:
     listener = Listener()
     try:
         cards = _gather_cards(_card_or_refusal(membership, facts, listener))
-        # A rank that cannot load comes first: its other facts are missing.
+        # The ranks' errors are checked first: the card of a rank that cannot load has no other facts.
         _require_able(cards)
         _require_equal(cards, "batches", "on every rank")
         own_card = cards[membership.rank]
@@ -312,7 +318,7 @@ def _first_ranks(cards: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
 def _count_loaders(
     cards: Sequence[Mapping[str, Any]], own_card: Mapping[str, Any], *, is_shared: bool
 ) -> int:
-    """Return the number of loaders in the memory of this rank's computer. Pure."""
+    """Return the number of loaders on this rank's computer: one per machine if shared, else one per rank. Pure."""
     neighbours = [card for card in cards if card["host_id"] == own_card["host_id"]]
     return len({card["machine_id"] for card in neighbours}) if is_shared else len(neighbours)
 
@@ -327,13 +333,13 @@ def _card_or_refusal(membership: Membership, facts: Facts, listener: Listener) -
 
 
 def _own_card(membership: Membership, facts: Facts, listener: Listener) -> dict[str, Any]:
-    """Return this rank's card. "error" is a text if the rank cannot load, as in `refuse`."""
+    """Return the card of a rank that can load: its "error" is None. `refuse` sends a card with a text there."""
     common = {"version": __version__, "sharing": membership.is_shared, "world_size": membership.world_size}
     return {
         "rank": membership.rank,
         "machine_id": f"{machine_id()} {network_id()}",
         "machine_name": shown_machine(),
-        "host_id": f"{host_id()} {network_id()}",
+        "host_id": f"{host_id()} {network_id()}",  # of the computer, which may be several rehearsed machines
         "address": listener.address,
         "token": secrets.token_hex(16),
         "launch": secrets.token_hex(8),
@@ -354,19 +360,20 @@ def _meet_devices(cards: Sequence[Mapping[str, Any]], place: torch.device) -> No
     devices = {card["rank"]: card["device"] for card in cards}
     gpus = {rank: device["gpu"] for rank, device in devices.items()}
     require_own_gpus(gpus, may_share=all(device["is_cache_sized"] for device in devices.values()))
-    # Only devices that exist and have one type exchange a message. A missing device raises its error later, when it is
-    # opened; until then no rank may wait for it.
+    # The devices exchange a message only if all of them exist and have one type. A missing device raises its error
+    # later, when it is opened; here the other ranks would wait for its message.
     kinds = {(device["type"], device["gpu"] is not None) for device in devices.values()}
     if kinds in ({("cpu", False)}, {("cuda", True)}):
         connect(place)
 
 
 def network_id() -> int:
-    """Return an id of this process's network; other containers on the host have other ids."""
+    """Return an id of this process's network; containers with their own networks have different ids."""
     return _inode(_NETWORK)
 
 
 def _inode(path: str) -> int:
+    """Return the number of the file behind ``path``; 0 if there is no such file."""
     try:
         return os.stat(path).st_ino  # noqa: PTH116 - no path
     except OSError:
@@ -409,12 +416,13 @@ def _require_able(cards: Sequence[Mapping[str, Any]]) -> None:
             raise RankError(f"rank {card['rank']} cannot build its loader: {card['error']}")
 
 
-def _require_equal(cards: Sequence[Mapping[str, Any]], part: str, where: str) -> None:
-    require_equal({card["rank"]: card[part] for card in cards}, where)
+def _require_equal(cards: Sequence[Mapping[str, Any]], group: str, where: str) -> None:
+    """Check the cards' settings in ``group``, "batches" or "machine", as `require_equal`."""
+    require_equal({card["rank"]: card[group] for card in cards}, where)
 
 
 def gather_bytes(own: bytes) -> list[bytes]:
-    """Return every rank's bytes, in rank order; collective. Shorter entries are padded with spaces."""
+    """Return every rank's bytes, in rank order; entries shorter than the longest end with spaces. Collective."""
     device, count = collective_device(), distributed.get_world_size()
     sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(count)]
     distributed.all_gather(sizes, torch.tensor([len(own)], device=device))
@@ -427,11 +435,11 @@ def gather_bytes(own: bytes) -> list[bytes]:
 
 
 def require_equal(facts: Mapping[int, Mapping[str, Any]], where: str) -> None:
-    """Compare each rank's facts with the first rank's facts. Pure.
+    """Raise an error if any rank's facts differ from the first rank's facts. Pure.
 
     Parameters
     ----------
-    facts : by rank; JSON values by name
+    facts : for each rank, JSON values by name
     where : the end of the message, such as "on every rank"
 
     Raises

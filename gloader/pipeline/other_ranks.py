@@ -1,12 +1,16 @@
 """Protocols for other ranks: the devices on this machine, and the disks of other machines.
 
-A rank is a training process with one device. One rank of each machine loads for all of the machine's ranks; it serves
-them. The pipeline uses these protocols and does not import `gloader.distributed`, which implements them.
+A rank is a training process with one device. One rank of each machine, the host, loads for all of the machine's ranks;
+it serves the others. The pipeline uses these protocols and does not import `gloader.distributed`, which has the code.
 
 - `OtherDevices` stands for the devices of the ranks that this rank serves. All devices hold the same feature rows.
 - `OtherMachines` stands for the machines that send each other missing rows (the exchange). An `ExchangeTier` belongs to
   a loader, and a `RowExchange` to one of its runs.
 - A table is the feature rows of a node type or of a relation.
+- The gather collects a batch's rows into one array. A device tier is the rows that a device holds in its own memory, or
+  reads in place, which means from host memory without a gather.
+- A superbatch is consecutive batches that are planned together. Its missing rows are the rows that no cache holds; the
+  staging thread reads them ahead. A sweep reads rows in file order; a hole is bytes between two needed rows.
 - A collective call is made by all machines together, and waits for all of them.
 """
 
@@ -36,10 +40,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedFeatures:
-    """One table's features in memory, and the device tier, which may read them there."""
+    """One table's features in host memory, and this rank's device tier, which may read them in place."""
 
-    source: RamFeatures  # all rows, for the gather
-    tier: DeviceTier  # the rows that the device holds, or reads from host memory itself
+    source: RamFeatures  # all rows, for batches whose rows the host gathers
+    tier: DeviceTier  # the rows that the device holds or reads in place
 
     @property
     def is_reached(self) -> bool:
@@ -47,24 +51,26 @@ class LoadedFeatures:
         return self.tier.features is not None
 
     def out_of_reach(self) -> LoadedFeatures:
-        """Return the same features for a device that does not read them in place."""
+        """Return the same features with a tier that does not read them in place."""
         return LoadedFeatures(source=self.source, tier=self.tier.out_of_reach())
 
 
 class OtherDevices(Protocol):
     """The devices of the ranks that this rank serves; all of them hold the same rows.
 
-    Each method returns a context manager. In its ``with`` block this rank's device does the same work as the other
-    devices do at that time.
+    Each method returns a context manager. It asks the other devices to begin their work; in the ``with`` block this
+    rank's device does the same work; the end of the block waits for the others' answers.
     """
 
     @property
     def are_asynchronous(self) -> bool:
-        """True if all devices are asynchronous, so that rows keep their storage format; set after `trying_step`."""
+        """True if all other devices are asynchronous, and so widen stored rows; set after `trying_step`."""
         ...
 
     def trying_step(self, largest: AnyBatch | None) -> AbstractContextManager[list[int]]:
-        """Return a list of each device's room for rows, in bytes; the block adds the room of this rank's device.
+        """Let each device measure its room for rows, in bytes; the block appends this rank's room to an empty list.
+
+        After the block the list also has the rooms of the other devices.
 
         Parameters
         ----------
@@ -73,7 +79,7 @@ class OtherDevices(Protocol):
         ...
 
     def holding(self, plan: DeviceCachePlan, *, as_stored: bool, table: int) -> AbstractContextManager[None]:
-        """Make every other device hold the rows of ``plan``; the block does so on this rank.
+        """Make every other device hold the rows of ``plan``; the block does so for this rank's device.
 
         Parameters
         ----------
@@ -86,7 +92,10 @@ class OtherDevices(Protocol):
     def sharing_features(
         self, device: Device, num_bytes: int, *, table: int
     ) -> AbstractContextManager[SharedFeatures]:
-        """Share memory for all features. The block fills it, or its own memory, and sets ``is_reached`` for ``device``.
+        """Share host memory for all features of a table between the ranks.
+
+        The caller's block loads the features into it, or into memory of this rank only if ``memory`` is None. The block
+        also sets ``is_reached``: whether ``device`` reads them in place.
 
         Parameters
         ----------
@@ -99,20 +108,22 @@ class OtherDevices(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class SharedFeatures:
-    """Memory for features, which either all devices read in place, or none."""
+    """Memory for features. Either all devices read the features in place, or none does."""
 
-    memory: NDArray[np.uint8] | None = None  # None means that each rank has its own memory
-    is_reached: bool = True  # whether this rank's device reads it; after the block, whether all devices do
+    memory: NDArray[np.uint8] | None = None  # None means that it is not shared
+    is_reached: bool = (
+        True  # in the block: whether this rank's device reads in place; after it: whether all devices do
+    )
 
 
 class NoOtherDevices:
     """A rank that loads for itself only."""
 
-    are_asynchronous = True  # there is no other device
+    are_asynchronous = True  # true of all other devices, as there is none
 
     @contextmanager
     def trying_step(self, largest: AnyBatch | None) -> Iterator[list[int]]:  # noqa: ARG002 - the protocol's parameter
-        """Return an empty list."""
+        """Yield an empty list, to which no other device adds its room."""
         yield []
 
     @contextmanager
@@ -122,18 +133,18 @@ class NoOtherDevices:
 
     @contextmanager
     def sharing_features(self, device: Device, num_bytes: int, *, table: int) -> Iterator[SharedFeatures]:  # noqa: ARG002 - the protocol's parameters
-        """Return no memory."""
+        """Yield no memory: nothing is shared."""
         yield SharedFeatures()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """A machine's plan to read a table's missing rows by itself, sent to the other machines."""
+    """A machine's numbers of a table's missing rows in a superbatch, from which all machines choose the read method."""
 
     counts: MissCounts  # the missing rows
-    own: Choice  # the read method if the machine reads all of its rows itself
-    forced: str  # a requested strategy, or "auto"
-    sweep_gap_bytes: int  # the longest hole that a sweep reads through
+    own: Choice  # the read method if the machine reads all of these rows itself
+    forced: str  # the read method that the user requested, or "auto"
+    sweep_gap_bytes: int  # the longest hole that a sweep reads together with its rows
     rates: IoRates  # of the machine's disks
     calibration: Calibration  # corrections of the cost model's seconds
     staging_bytes: int  # memory for the missing rows
@@ -141,12 +152,12 @@ class Offer:
 
 
 class RowExchange(Protocol):
-    """A run's part in the exchanges of all machines, one exchange per superbatch. For the staging thread."""
+    """The part of one machine in a run's exchanges, one for each superbatch. For the staging thread."""
 
     def choose(
         self, superbatch: int, offers: Sequence[Offer], *, cancellation: Cancellation
     ) -> tuple[Choice, ...]:
-        """Return the choice for each table; all machines agree whether rows are exchanged.
+        """Return each table's read method; all machines agree for which tables they exchange rows.
 
         Parameters
         ----------
@@ -167,7 +178,7 @@ class RowExchange(Protocol):
     def fetch(
         self, table: int, rows: IdArray, *, cancellation: Cancellation
     ) -> AbstractContextManager[ArrivingRows]:
-        """Begin to exchange rows; all machines call this for the same table.
+        """Begin to exchange rows; the result has the rows as they arrive. All machines call this for the same table.
 
         Parameters
         ----------
@@ -177,7 +188,7 @@ class RowExchange(Protocol):
         Raises
         ------
         MachineLeftError
-            Another machine's loop has ended. Unless `is_needed`, rows are read locally from then on.
+            Another machine's loop has ended. If `is_needed` is False, this machine reads its rows itself from then on.
         RankError
             A machine is gone, does not respond or failed; the error names its rank.
         ChannelClosedError
@@ -187,12 +198,12 @@ class RowExchange(Protocol):
 
     @property
     def is_needed(self) -> bool:
-        """True if this machine lacks rows and cannot read without the others."""
+        """True if machines store different rows, so that this machine cannot do without the others."""
         ...
 
     @property
     def bytes_read(self) -> int:
-        """Bytes that this machine's disk has read for all machines."""
+        """Bytes that this machine has read from its disk in exchanges, for all machines together."""
         ...
 
     def close(self, error: BaseException | None = None) -> None:
@@ -245,9 +256,10 @@ class OtherMachines(Protocol):
         ...
 
     def agree_on_superbatch(self, plan: MemoryPlan, *, num_ranks: int) -> int:
-        """Return the superbatch size in batches, with the most steps that fit on every machine; 0 without an exchange.
+        """Return a superbatch's number of batches on this machine; 0 if no rows are exchanged. Collective.
 
-        Collective.
+        In a step each rank trains on one batch. Superbatches of all machines have the same number of steps: the largest
+        number that every machine's memory plan allows.
 
         Parameters
         ----------

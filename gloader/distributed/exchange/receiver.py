@@ -4,11 +4,13 @@ In an exchange each machine reads a range of a table's rows from its disk, and t
 that they need. A machine takes part by one process, its host. Every host is a receiver of rows and, for its range, an
 owner (`gloader.distributed.exchange.owner`).
 
-- A round moves one part of the requested rows, so that its buffers are bounded. There are Q rounds.
-- A step is one collective transfer between all W hosts. Step s sends the ids requested in round s, and the rows of
-  round s - `LAG`. During the step between, the owners read the rows. So Q rounds take Q + `LAG` steps.
+- A round moves one part of the requested rows, so that its buffers have a limited size. There are Q rounds.
+- A step is one collective transfer between all W hosts. Round s takes three steps: in step s the hosts send the ids of
+  the requested rows, in step s + 1 the owners read these rows, and in step s + 2 they send them. `LAG` is this 2. The
+  rounds overlap: step s sends the ids of round s and the rows of round s - 2. So Q rounds take Q + `LAG` steps.
 - A request is the row ids for one owner in one round. The reply is the rows, in pages of 4 KiB with their checksums.
-- A run is the pages of one owner in one round.
+- A run is the pages of one owner in one round. Arriving rows are laid out run after run, as in a file, and each run
+  begins with a row that begins a page. So there may be unused pages between two runs.
 - A bucket is a range of consecutive rows, in which hosts count their requests before the rounds are cut.
 
 `plan_fetch` agrees with all hosts on the rounds, and `RowFetch` runs them in threads. `Arrivals` hands out the arrived
@@ -60,7 +62,7 @@ class Ahead:
 
     Parameters
     ----------
-    name : the threads' name
+    name : the name of each thread
     """
 
     def __init__(self, name: str) -> None:
@@ -77,6 +79,7 @@ class Ahead:
             except BaseException as error:  # noqa: BLE001 - raised by `wait`
                 self._error = error
 
+        # `helping` adds the thread's processor time to the caller's.
         thread = threading.Thread(target=helping(run), name=self._name, daemon=True)
         with thread_errors():
             thread.start()
@@ -105,11 +108,11 @@ class PageRun:
     at: int  # offset in the step's buffer, in bytes; the checksums follow the pages
     first_page: int  # index of the first page among all arriving pages
     num_pages: int
-    key: int  # number of the first page, which is an input of its checksum
+    key: int  # number of the first page, unique in the exchange; a page's checksum depends on its number
 
 
 class Arrivals:
-    """The arriving pages, in two alternating buffers: a `SweepSource`, filled from another thread.
+    """The arriving pages, in two alternating buffers, which a sweep reads like a file (a `SweepSource`).
 
     The network thread calls `buffer` and `publish` step by step. The sweep's thread calls `read` for ascending pages. A
     buffer is filled again after all runs of its step have been read.
@@ -133,11 +136,11 @@ class Arrivals:
         self._next = 0  # index of the run that is handed out now
         self._arrived = -1  # the last step that arrived
         self._error: BaseException | None = None
-        self._is_over = False
+        self._is_over = False  # True after `close`: no page is read any more
         self.waited_s = 0.0  # seconds that readers waited for rows that had not arrived
 
     def buffer(self, step: int, *, cancellation: Cancellation) -> NDArray[np.uint8]:
-        """Return the buffer of ``step``, after its previous pages are handed out.
+        """Return the buffer for ``step``; waits until all pages of its earlier step have been read.
 
         Raises
         ------
@@ -157,13 +160,15 @@ class Arrivals:
             self._changed.notify_all()
 
     def fail(self, error: BaseException) -> None:
-        """Raise ``error`` in every reader."""
+        """Let each `read` that waits for rows raise ``error``."""
         with self._changed:
             self._error = error
             self._changed.notify_all()
 
     def read(self, buffer: memoryview, offset: int, /, *, cancellation: Cancellation) -> None:
-        """Fill ``buffer`` with the pages from byte ``offset`` on, as `SweepSource.read`; pages between runs are zero.
+        """Fill ``buffer`` with the pages from byte ``offset`` on, as `SweepSource.read`.
+
+        Unused pages between two runs do not arrive; the call writes zeros for them.
 
         Raises
         ------
@@ -175,7 +180,7 @@ class Arrivals:
             The work was cancelled.
         """
         out = np.frombuffer(buffer, np.uint8)
-        # Pages before ``page`` are written. Each turn writes a gap of zeros, then pages of the next run.
+        # Pages before ``page`` are written. Each turn writes zeros up to the next run, then pages of this run.
         base = page = offset // PAGE_BYTES
         end = base + out.shape[0] // PAGE_BYTES
         while page < end:
@@ -193,7 +198,7 @@ class Arrivals:
                     run, page - run.first_page, out[(page - base) * PAGE_BYTES :][: count * PAGE_BYTES]
                 )
                 page += count
-        # The finished run is passed now, as this may be the last read.
+        # If the run is finished, pass it now and free its buffer: this may be the last read.
         if (
             self._next < len(self._runs)
             and self._runs[self._next].first_page + self._runs[self._next].num_pages <= page
@@ -207,9 +212,11 @@ class Arrivals:
             self._changed.notify_all()
 
     def _step_of_next(self) -> int:
+        """Return the step of the run that is handed out now; a huge number after the last run."""
         return self._runs[self._next].step if self._next < len(self._runs) else np.iinfo(np.int64).max
 
     def _pass(self) -> None:
+        """Go on to the next run."""
         with self._changed:
             self._next += 1
             self._changed.notify_all()
@@ -255,9 +262,10 @@ def _first_damaged(words: NDArray[np.uint64], sums: NDArray[np.uint64], key: int
 class FetchPlan:
     """One host's requests to the others, and the others' requests to this host, in Q rounds."""
 
-    sizes: RoundSizes  # the rounds' bounds
+    sizes: RoundSizes  # the maximum sizes of a round
     layout: ArrivalLayout  # the order of the arriving rows
-    # (W, Q + 1) the host requests rows[bounds[w, q]:bounds[w, q + 1]] from owner w in round q
+    # (W, Q + 1) positions in this host's ascending rows: in round q it requests rows[bounds[w, q]:bounds[w, q + 1]]
+    # from owner w
     bounds: IdArray
     served: IdArray  # (W, Q) rows that each other host requests
 
@@ -274,11 +282,9 @@ class FetchPlan:
     def step_bytes(self, replies: IdArray, requests: IdArray) -> IdArray:
         """Return (Q + `LAG`, W, 2) bytes of each step's replies and requests; (0, W, 2) without rounds. Pure.
 
-        Step s moves the ids of round s and the rows of round s - `LAG`.
-
         Parameters
         ----------
-        replies, requests : (W, Q) number of rows that a host replies with, and requests, in each round
+        replies, requests : (W, Q) numbers of rows in each round, by host: in the replies, and in the requests
         """
         num_steps = self.num_rounds + LAG if self.num_rounds else 0
         num_bytes = np.zeros((num_steps, replies.shape[0], 2), np.int64)
@@ -303,8 +309,8 @@ def plan_fetch(
     Parameters
     ----------
     transport : the connection to the other hosts
-    bounds : (W + 1,) the owners' row ranges
-    sizes : the rounds' bounds
+    bounds : (W + 1,) owner w has the rows from bounds[w] to bounds[w + 1] - 1
+    sizes : the maximum sizes of a round
     rows : (K,) rows that this host needs, ascending
 
     Raises
@@ -350,16 +356,16 @@ class RowFetch:
     Parameters
     ----------
     transport : the connection to the other hosts; while the network thread runs, no other thread uses it
-    owned : the table's rows
+    owned : the table's rows, and the range that this host reads for the others
     plan : the plan of this exchange
-    verify : whether pages have checksums
+    verify : whether pages are sent with checksums and compared with them
     """
 
     def __init__(self, transport: Transport, owned: OwnedRows, plan: FetchPlan, *, verify: bool) -> None:
         self._transport = transport
         self._plan = plan
-        # Bytes that arrive from each host, and bytes that are sent to it, by step.
-        self._out_bytes = plan.step_bytes(plan.asked, plan.served)
+        # (Q + LAG, W, 2) bytes that arrive from each host, and bytes that are sent to it, by step: reply, request.
+        self._arriving_bytes = plan.step_bytes(plan.asked, plan.served)
         self._send_bytes = plan.step_bytes(plan.served, plan.asked)
         self._cancellation = Cancellation()
         self._requests: list[NDArray[Any]] = []  # the row ids that each host requested in the last step
@@ -368,7 +374,7 @@ class RowFetch:
         self.steps: list[tuple[int, float]] = []  # bytes from other hosts and seconds, per step
         self.bytes_sent = 0  # bytes to other hosts
         self.arrivals = Arrivals(
-            self._runs(), names=transport.names, num_bytes=_most(self._out_bytes), verify=verify
+            self._runs(), names=transport.names, num_bytes=_most(self._arriving_bytes), verify=verify
         )
         # One reply is sent while the next one is read.
         self._data = [mapped_bytes(_most(self._send_bytes), touch=False) for _ in range(2)]
@@ -378,6 +384,7 @@ class RowFetch:
             index=transport.index,
             names=transport.names,
             sizes=plan.sizes,
+            # Maximum number of rows that a round reads, if no two hosts request the same row.
             max_union=int(plan.served.sum(axis=0).max(initial=0)),
             verify=verify,
         )
@@ -399,7 +406,7 @@ class RowFetch:
         ChannelClosedError
             The work was cancelled.
         """
-        self.arrivals.close()
+        self.arrivals.close()  # pages that were not read yet are dropped
         while self._thread.is_alive():
             cancellation.raise_if_set("an exchange with other machines")
             self._thread.join(0.05)
@@ -414,11 +421,12 @@ class RowFetch:
         self.owner.close()
 
     def _runs(self) -> list[PageRun]:
+        """Return the runs that arrive at this host and have rows, in the order of arrival."""
         plan, runs = self._plan, []
         num_hosts, num_rounds = plan.served.shape
         # A step's buffer holds each host's reply and request in turn; ``at`` are their offsets.
-        part_bytes = self._out_bytes.reshape(-1, 2 * num_hosts)
-        at = (np.cumsum(part_bytes, axis=1) - part_bytes).reshape(self._out_bytes.shape)
+        part_bytes = self._arriving_bytes.reshape(-1, 2 * num_hosts)
+        at = (np.cumsum(part_bytes, axis=1) - part_bytes).reshape(self._arriving_bytes.shape)
         first = plan.layout.first_slot.reshape(num_hosts, num_rounds) * plan.sizes.row_bytes // PAGE_BYTES
         for turn, owner in np.argwhere(plan.asked.T > 0).tolist():
             runs.append(
@@ -427,7 +435,7 @@ class RowFetch:
                     step=turn + LAG,
                     at=int(at[turn + LAG, owner, 0]),
                     first_page=int(first[owner, turn]),
-                    num_pages=int(self._out_bytes[turn + LAG, owner, 0]) // (PAGE_BYTES + SUM_BYTES),
+                    num_pages=int(self._arriving_bytes[turn + LAG, owner, 0]) // (PAGE_BYTES + SUM_BYTES),
                     key=self._key(turn, owner, self._transport.index),
                 )
             )
@@ -439,6 +447,7 @@ class RowFetch:
         return ((turn * num_hosts + owner) * num_hosts + receiver) << 32
 
     def _run(self) -> None:
+        """Make all steps, in the network thread."""
         try:
             for step in range(self._send_bytes.shape[0]):
                 self._ahead.wait()  # until the reply of this step has been read from the disk
@@ -455,8 +464,8 @@ class RowFetch:
                 self._ahead.wait()
 
     def _move(self, step: int) -> None:
-        """Send the buffers of ``step``, and receive the other hosts' buffers."""
-        sizes, out_sizes = self._send_bytes[step].sum(axis=1), self._out_bytes[step].sum(axis=1)
+        """Send this host's requests and replies of ``step``, and receive those of the others, in one transfer."""
+        sizes, out_sizes = self._send_bytes[step].sum(axis=1), self._arriving_bytes[step].sum(axis=1)
         out = self.arrivals.buffer(step, cancellation=self._cancellation)[: out_sizes.sum()]
         data = self._data[step % 2][: sizes.sum()]
         started = time.perf_counter()
@@ -483,13 +492,15 @@ class RowFetch:
             if part.shape[0]:
                 first, past = self._plan.bounds[host, step : step + 2].tolist()
                 words = part.view(np.int64)
-                words[-2] = 0  # with 4-byte ids the last word may be half full
+                # The last word is the digest, which `sealed` adds. words[-2] is the last word of ids; with 4-byte ids
+                # it may be half full.
+                words[-2] = 0
                 ids = words[:-1].view(_wire_ids(self._plan.sizes))
                 ids[: past - first] = self._plan.layout.rows[first:past]
                 words[:] = sealed(words[:-1])
 
     def _reply(self, step: int, requests: list[NDArray[Any]]) -> None:
-        """Write the rows that each host requested; they are sent in ``step``."""
+        """Write the rows that each host requested into the send buffer of ``step``."""
         if not any(rows.shape[0] for rows in requests):
             return
         pages, sums, keys = [], [], []
@@ -504,7 +515,7 @@ class RowFetch:
         """Return the row ids that each host requests in ``step``, as views that stay valid for LAG steps."""
         requests: list[NDArray[Any]] = []
         at = 0
-        for host, (reply, request) in enumerate(self._out_bytes[step].tolist()):
+        for host, (reply, request) in enumerate(self._arriving_bytes[step].tolist()):
             ids = np.empty(0, _wire_ids(self._plan.sizes))
             if request:
                 words = unsealed(
@@ -545,7 +556,7 @@ def _find_positions(rows: NDArray[Any], starts: IdArray, positions: IdArray) -> 
 
 
 def _first_positions(rows: NDArray[Any], starts: IdArray) -> IdArray:
-    """Return (B + 1,) the first position in ``rows`` of each bucket, and their end. Pure."""
+    """Return (B + 1,) the position in ``rows`` of each bucket's first row, and the end of the last bucket. Pure."""
     positions = np.empty(starts.shape[0], np.int64)
     _find_positions(rows, starts, positions)
     return positions
