@@ -4,7 +4,8 @@ If the edges do not fit in memory, hops are sampled by passes. A frontier is one
 in-edges the hop samples, with the random key of the draws. A pass takes the frontiers of many batches and reads the
 file ``indices`` once, in file order. It writes each frontier's draws, such as the source nodes of the drawn edges, to
 temporary files in the spill folder. Later each batch reads its draws back. An owner is the index of a frontier in the
-pass.
+pass. A sampler's `HopRule` makes the frontiers, and defines the form of the draws. A hole is the unwanted pages between
+two wanted pages.
 
 `EdgePasses` is the protocol between sampling and reading. `PickedPasses` serves samplers that draw edges by position:
 the positions are known from the nodes' degrees, before any edge is read. The pass then works in three steps. It marks
@@ -62,7 +63,9 @@ class PassReport:
 class PassSettings:
     """The memory and the disks of passes over edges."""
 
-    memory_bytes: int  # bytes of all buffers; `pass_memory_bytes` returns the bytes for full speed
+    memory_bytes: (
+        int  # memory for all buffers; `pass_memory_bytes` returns the bytes with which passes are fastest
+    )
     rates: IoRates  # the disks' rates
     io: IoMode = "auto"
     # The way of every pass, as in `PassReport.way`. By default, the way that is predicted to be fastest.
@@ -88,7 +91,7 @@ class SweptHops(Protocol):
         ...
 
     def release(self, owner: int) -> None:
-        """Release ``frontiers[owner]``. A file is removed once all its frontiers are released. Idempotent."""
+        """Give up the draws of ``frontiers[owner]``. A file leaves the pass with its last frontier. Idempotent."""
         ...
 
     def close(self) -> None:
@@ -109,9 +112,9 @@ class EdgePasses(Protocol):
 
         Parameters
         ----------
-        frontiers : frontiers in the form of the sampler's `HopRule`, for any batches and any of their hops. If batches
-            wait for one another, their earlier hops come first
-        label : the pass's name, for messages
+        frontiers : frontiers in the form of the sampler's `HopRule`, for any batches and any of their hops. If draws of
+            one hop are needed before those of the next, the frontiers are in the order of their hops
+        label : the name of the pass, for messages
 
         Raises
         ------
@@ -141,8 +144,8 @@ class PassCall:
         self.cancellation.raise_if_set(f"{doing} {self.label}")
 
 
-# If more than this share of the pages is wanted, the pass reads the full file. Exact marks would cost more time than
-# they save.
+# If more than this share of the pages is wanted, the pass reads the full file: to mark the remaining pages would take
+# more time than it saves.
 _FULL_SHARE: Final = 0.6
 # The marked pages are counted again after each further num_pages / _LOOKS positions.
 _LOOKS: Final = 8
@@ -181,6 +184,7 @@ class PickedPasses:
         self._settings = settings
         record = dataset.arrays["indices"]
         self._num_pages = record.num_pages
+        # A portion is the part of the wanted positions that is listed at a time, in the order of the file.
         self._portion_bytes = plan_pass_buffers(settings.memory_bytes).portion_bytes
         with dataset.as_opened():
             self._stored = stored_array(
@@ -238,7 +242,8 @@ class PickedPasses:
                 forced=self._settings.way if is_exact else "full",
             )
 
-            # Called only for a damaged page, which is an error only if the page is really wanted.
+            # For marks that are not exact: a damaged page is an error only if a frontier wants it. The function finds
+            # out, and is called only after a damaged page was read.
             def mark_all() -> NDArray[np.uint64]:
                 exact = empty_bits(self._num_pages)
                 for frontier in frontiers:
@@ -283,8 +288,9 @@ class PickedPasses:
     ) -> tuple[NDArray[np.uint64], bool]:
         """Return the wanted pages, one bit per page, and whether the marks are exact.
 
-        Once more than `_FULL_SHARE` of the pages are marked, marking stops, unless the settings force another way than
-        "full". Every page then counts as wanted, and the marks are not exact.
+        If the pass may read the full file, marking stops once more than `_FULL_SHARE` of the pages are marked. Every
+        page then counts as wanted, and the marks are not exact. If the settings force the way "direct" or "merged", the
+        marks are always exact.
         """
         pages = empty_bits(self._num_pages)
         most = _FULL_SHARE * self._num_pages
@@ -293,8 +299,8 @@ class PickedPasses:
         for frontier, count in zip(frontiers, counts.tolist(), strict=True):
             self._mark_pages(frontier, pages, call)
             num_positions += count
-            # A position marks at most one page. So the marked pages are counted only once the positions could exceed
-            # the limit ``most``.
+            # A position marks at most one page, so up to ``most`` positions cannot mark more than ``most`` pages. Only
+            # beyond are the marked pages counted, from time to time.
             if may_stop and num_positions > next_count:
                 if count_bits(pages) > most:
                     pages[:] = ~np.uint64(0)
@@ -308,7 +314,10 @@ class PickedPasses:
 
 
 def shared_buffers(memory_bytes: int) -> SharedBuffers:
-    """Return buffers for passes, with ``memory_bytes`` together. Raises as `PickedPasses`."""
+    """Return buffers for passes, of ``memory_bytes`` in all: for the sweep, and for a lane that reads the draws back.
+
+    Raises as `PickedPasses`.
+    """
     plan = plan_pass_buffers(memory_bytes)
     return SharedBuffers(
         sweep_bytes=plan.sweep_bytes, lane_bytes=plan.lane_bytes, name="the reader of the edges"

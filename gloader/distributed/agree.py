@@ -217,9 +217,7 @@ class Facts:
     """What a rank's card says of the rank: settings that ranks must have in common, and facts about its device."""
 
     batches: Mapping[str, Any]  # JSON values that determine the batches; must be the same on every rank
-    machine: Mapping[
-        str, Any
-    ]  # the loader's other settings; must be the same on the ranks that share a loader
+    machine: Mapping[str, Any]  # the loader's other settings; must be the same on ranks that share a loader
     place: torch.device  # this rank's device
     is_cache_sized: bool  # whether the user set the size of the device's cache
     # This machine's row range: its number and the number of ranges. None means all rows.

@@ -111,9 +111,8 @@ class SharedFeatures:
     """Memory for features. Either all devices read the features in place, or none does."""
 
     memory: NDArray[np.uint8] | None = None  # None means that it is not shared
-    is_reached: bool = (
-        True  # in the block: whether this rank's device reads in place; after it: whether all devices do
-    )
+    # In the block: whether this rank's device reads the features in place. After the block: whether all devices do.
+    is_reached: bool = True
 
 
 class NoOtherDevices:

@@ -1,13 +1,14 @@
 """Stage: the choice of a read method for a superbatch's missing rows, and the reads that are done ahead.
 
-This step follows `Inspect`, which planned the cache for the superbatch. `ReadMisses` follows: it fetches the rows batch
-by batch.
+A superbatch is consecutive batches that are planned together. This step follows `Inspect`, which planned the cache for
+the superbatch. `ReadMisses` follows: it fetches the rows batch by batch.
 
 - A missing row is a row that a batch needs and no cache holds.
 - A strategy is a read method. "direct" reads each batch's rows when the batch is executed, and nothing ahead. "staged"
   reads all rows ahead into memory. "packed" reads all rows ahead, and writes each batch's rows as a pack to the disk.
 - A sweep is a read ahead: it reads the rows once, in file order.
-- A hole is bytes between two needed rows. A read includes a short hole, as a second read would take longer.
+- An extent is the range of bytes of one read. A hole is bytes between two needed rows. An extent includes a short hole,
+  as a second read would take longer.
 - In an exchange, each machine reads a range of the rows, and the machines send each other the needed rows.
 
 `choose_reads` is pure: the choice depends on the missing rows and the disk's rates. `MissRetrieval` calls it during a
@@ -54,7 +55,7 @@ class RowsOnDisk:
 
     num_rows: int  # N
     row_bytes: int  # R
-    max_extent_bytes: int  # longest read for a batch's rows
+    max_extent_bytes: int  # longest extent of a batch's reads
     sweep_gap_bytes: int  # longest hole that a sweep includes
     gap_bytes: int | None = None  # longest hole in a batch's reads; None means the fastest value
 
@@ -157,7 +158,7 @@ class StageMisses:
     Parameters
     ----------
     retrievals : one per table; they choose the read method and start the reads
-    feedback : holds the errors of past predictions, and receives the next prediction
+    feedback : corrects the predicted seconds by the measured seconds of past superbatches; receives each prediction
     instruments : measure the staging
     exchange : the exchange with other machines; None if this machine reads all of its rows
     """
@@ -194,8 +195,8 @@ class StageMisses:
                 with self._naming(number):
                     # Tables are staged in order: a table gets the disk space that earlier tables left.
                     request, choice = self._request(number, plan) if chosen is None else chosen[number]
-                    # The sweep shares the disk with the reads of the superbatch in execution. `using` measures only the
-                    # sweep's part, as the cost model predicts only this part.
+                    # The previous superbatch's reads use the disk at the same time as this sweep. `using` measures only
+                    # the sweep's part of the time, because the cost model predicts only this part.
                     with self._feedback.device.using() as use:
                         table = self._begin(number, request, choice, planned.number, cancellation)
                 undo.callback(table.misses.close)
@@ -244,7 +245,8 @@ class StageMisses:
         rows = retrieval.union(request, cancellation=cancellation)
         with ExitStack() as undo:
             try:
-                # The exchange may fail after this table has its rows, as the exchange also serves other machines.
+                # Even if this table has all its rows, the end of the block may fail: it waits until this machine has
+                # served the other machines. Then `undo` closes the table.
                 with self._exchange.fetch(number, rows, cancellation=cancellation) as arriving:
                     table = retrieval.begin(
                         request, choice, superbatch=superbatch, cancellation=cancellation, arriving=arriving
@@ -272,7 +274,7 @@ class StageMisses:
             raise
 
     def cancel(self) -> None:
-        """End the current sweep and all later ones. Idempotent."""
+        """End the current sweep; later ones end at once. Idempotent."""
         self._cancellation.set()
 
     def _served_bytes(self, choice: Choice) -> int:
@@ -405,7 +407,8 @@ class MissRetrieval:
     def download_s(self, rows: Sequence[IdArray]) -> float:
         """Return the seconds that reads of ``rows`` wait for a download; 0.0 if little or nothing must be downloaded.
 
-        The same download could serve many other batches too, see `OsIO.download_s`.
+        This is for a dataset at a URL, of which the disk holds only a part. One download may serve many batches, see
+        `OsIO.download_s`.
         """
         stored = self._store.stored_rows
         if stored.os_io.is_whole:
@@ -451,6 +454,7 @@ class MissRetrieval:
             )
         else:
             source = DirectMisses(self._store, gap_bytes=request.gap_bytes)
+        # The trace, which lists the batches' nodes, was needed only to find the missing rows.
         return StagedTable(plan=request.plan.without_trace(), misses=source, choice=choice)
 
     def _choose(self, misses: MissLists, calibration: Calibration) -> ChosenReads:

@@ -1,7 +1,8 @@
 """The processes that compile kernels before a run: as many at once as the memory budget allows.
 
-A job is a group of kernels that one process compiles. numba keeps compilation memory until its process ends. When all
-processes together come near the budget, one of them ends, and a new process continues its job with the saved kernels.
+A job is a group of kernels that one process compiles and saves in numba's cache. numba keeps compilation memory until
+its process ends. When all processes together come near the budget, one of them ends, and a new process continues its
+job, which loads the saved kernels.
 """
 
 import fcntl
@@ -50,7 +51,7 @@ class CompileJob:
         return _LEAST_BYTES_WITH_TORCH if self.needs_torch else _LEAST_BYTES
 
     def start(self, folder: Path) -> "subprocess.Popen[bytes]":
-        """Start a process, which appends a byte to ``folder`` for each kernel."""
+        """Start a process. For each saved kernel it writes one byte to the job's ``.compiled`` file in ``folder``."""
         stop_file(folder, self.name).unlink(missing_ok=True)
         command = [sys.executable, "-m", self.module, self.words]
         with (folder / f"{self.name}.compiled").open("ab") as compiled:
@@ -58,7 +59,7 @@ class CompileJob:
 
 
 def room_beside(memory_budget: int | None, *, num_ranks: int) -> int:
-    """Return the anonymous memory that all compiling processes together may take beside the ranks, within a budget.
+    """Return how many bytes of anonymous memory all compiling processes may take: the budget without the ranks' part.
 
     Parameters
     ----------
@@ -69,13 +70,15 @@ def room_beside(memory_budget: int | None, *, num_ranks: int) -> int:
     from gloader.plan.available import default_budget_bytes
 
     budget = default_budget_bytes() if memory_budget is None else memory_budget
-    # `bare_bytes` imports torch. If this process has not done so yet, that memory is left to the other processes.
+    # The budget does not count an interpreter with torch, so each rank's part is its memory without ``bare``.
+    # `bare_bytes` would import torch. If this process has not done so, it needs less memory than ``bare``, and the
+    # compiling processes get the difference.
     bare = bare_bytes() if "torch" in sys.modules else _BARE_BYTES
     return budget + num_ranks * (bare - anonymous_bytes())
 
 
 def lack_of(room_bytes: int, jobs: Sequence[CompileJob]) -> str:
-    """Return a sentence on how a small memory budget affects compilation, or "" if there is room. Pure."""
+    """Return the end of a message, from its ";" on, about too small a memory budget; "" if there is room. Pure."""
     least = [job.least_bytes for job in jobs]
     if max(least) > room_bytes:
         return f"; that takes {format_bytes(max(least) - room_bytes)} more than the memory budget"
@@ -85,12 +88,13 @@ def lack_of(room_bytes: int, jobs: Sequence[CompileJob]) -> str:
 def run_all(jobs: Sequence[CompileJob], folder: Path, says: Any, *, room_bytes: int) -> bool:
     """Run all jobs in processes, one per core, and report progress every few seconds.
 
-    If the memory does not suffice for all jobs, they run one after another. Returns whether all jobs were completed.
+    If the memory does not suffice for all jobs, they run one after another. Returns False if the process of a job
+    failed; the run itself then compiles the rest of that job.
 
     Parameters
     ----------
     jobs : the jobs
-    folder : receives the files of the processes
+    folder : receives the processes' files: counts of kernels, orders to stop and a lock
     says : function for progress messages
     room_bytes : anonymous memory for all processes together
     """
@@ -149,11 +153,11 @@ def _held_by(running: "Sequence[tuple[CompileJob, subprocess.Popen[bytes]]]") ->
 def _make_room(
     running: "Sequence[tuple[CompileJob, subprocess.Popen[bytes]]]", folder: Path, room_bytes: int
 ) -> "list[subprocess.Popen[bytes]]":
-    """End one process if all together come near ``room_bytes``: the process that restarts fastest.
+    """End one process if all together come near ``room_bytes``: the process of the job with the least memory.
 
-    Normally the process gets an order to end after its current kernel, and the result is empty. If the bound is even
-    nearer and there are several processes, the process is killed and returned. Its current kernel is lost: on a busy
-    machine the kernel would take so long that the other processes exceed the bound meanwhile.
+    Normally the process gets an order to end after its current kernel, and the result is empty. If less than the memory
+    for one kernel is left and there are several processes, the process is killed and returned. Its current kernel is
+    lost, but to wait for it could take so long that the other processes exceed ``room_bytes``.
     """
     held = _held_by(running)
     if sum(held) + len(held) * _KERNEL_BYTES <= room_bytes:
@@ -162,7 +166,8 @@ def _make_room(
         _, process = min(running, key=lambda each: each[0].least_bytes)
         process.kill()
         return [process]
-    # Among several, a process that holds only its least memory is not ended: a new one would soon hold as much.
+    # If there are several, a process that holds only its job's least memory is not ended: its successor would hold as
+    # much again.
     is_alone = len(held) == 1
     grown = [job for (job, _), size in zip(running, held, strict=True) if is_alone or size > job.least_bytes]
     if grown:
@@ -197,7 +202,8 @@ def save_in_turns(folder: Path, job: str) -> None:
         sys.stdout.write(".")
         sys.stdout.flush()
         if next(saved) >= _LEAST_SAVED and stop_file(folder, job).exists():
-            # The exit is immediate: other threads of the rehearsal would continue with the next kernels.
+            # The exit is immediate. The process compiles by rehearsing a small run, and the run's other threads would
+            # continue with the next kernels.
             os._exit(_MADE_ROOM)
 
     IndexDataCacheFile.save = save_in_turn

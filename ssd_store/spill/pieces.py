@@ -3,7 +3,7 @@
 An owner is a frontier of sampled nodes, whose drawn neighbours are the data. A piece is a part of the data that is
 written together. An owner's size is not known before its last piece, so owners have no fixed regions: each full piece
 is appended to a file, in whole pages of 4 KiB with checksums in memory. Owners that finish at about the same time form
-a group and share files; a file's last owner returns it.
+a group and share files. When the last owner of a file is released, the folder gets the file back for new pieces.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 _EXTENT_BYTES: Final = 128 * 1024  # longest read
-_IN_ORDER: IdArray = np.empty(0, dtype=np.int64)  # output positions if page i goes to row i
+_IN_ORDER: IdArray = np.empty(0, dtype=np.int64)  # output positions; empty means that page i goes to row i
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class SpilledPieces:
 
     @property
     def is_gone(self) -> bool:
-        """True if every file was returned or removed."""
+        """True if the folder has every file back, for reuse, or the file was removed."""
         return self._files.is_gone
 
     def append(self, owner: int, data: NDArray[np.uint8]) -> None:
@@ -150,7 +150,7 @@ class SpilledPieces:
         Parameters
         ----------
         owner : 0..O-1
-        lane : lane for the reads
+        lane : the threads or ring, with buffers, that read the files
         dtype : the collected words' dtype
 
         Raises

@@ -1,10 +1,13 @@
 """Regions in the spill folder, one for each batch or frontier: written by a sweep, read back with every byte checked.
 
-A region is a range of a temporary file, in whole pages, with the rows of one member: a batch's feature rows, or the
-edges of a frontier of sampled nodes. Several regions share a file. A pack is the regions of one superbatch.
+A region is a range of a temporary file, in whole pages, with the rows of one member. A member is a batch with its
+feature rows that no cache holds, or a frontier of sampled nodes with its edges. The frontiers' sweep treats edges as
+rows. Several regions share a file. A pack is all regions of one sweep, for instance of a superbatch, which is
+consecutive batches that are planned together.
 
-`plan_regions` lays regions out, `RegionStore` writes them with one sweep, and `Regions` reads them back through a lane.
-`SharedBuffers` are the memory for both; several region stores may share it, one sweep at a time.
+`plan_regions` lays regions out, `RegionStore` writes them with one sweep, and `Regions` reads them back through a lane
+(threads or a ring for reads). `SharedBuffers` are the memory for both; several region stores may share it, one sweep at
+a time.
 """
 
 from __future__ import annotations
@@ -44,13 +47,13 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-# Maximum number of files per group of batches. A file is returned when its last batch is done.
+# Maximum number of files per group of members. When its last member is done, the folder gets a file back for reuse.
 MAX_FILES: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RegionLayout:
-    """The regions of S batches. A batch's row i starts ``i * row_bytes`` after the region's start."""
+    """The regions of S members. A member's row i starts ``i * row_bytes`` after the region's start."""
 
     file: IdArray  # (S,) number of the file that holds each region
     start: IdArray  # (S,) each region's offset in its file, a multiple of 4096
@@ -69,18 +72,18 @@ class RegionLayout:
 
 
 def pack_bytes(misses_per_batch: Sequence[int] | IdArray, row_bytes: int) -> int:
-    """Return the disk bytes for a pack with the given number of rows per batch. Pure."""
+    """Return the disk bytes for a superbatch's pack with the given number of rows per batch. Pure."""
     return plan_regions(np.asarray(misses_per_batch, np.int64), row_bytes).num_bytes
 
 
 def plan_regions(counts: IdArray, row_bytes: int, groups: Sequence[int] = ()) -> RegionLayout:
-    """Lay out a region for ``counts[b]`` rows of each batch; consecutive batches share a file. Pure.
+    """Lay out a region for ``counts[i]`` rows of each member i; consecutive members share a file. Pure.
 
     Parameters
     ----------
-    counts : (S,) number of rows in each batch
+    counts : (S,) number of rows of each member
     row_bytes : R
-    groups : (S,) each batch's group. Neighbours in different groups share no file, because they finish at different
+    groups : (S,) each member's group. Neighbours in different groups share no file, because they finish at different
         times. Empty means one group
     """
     pages = -(-counts * row_bytes // PAGE_BYTES)
@@ -98,8 +101,8 @@ def plan_regions(counts: IdArray, row_bytes: int, groups: Sequence[int] = ()) ->
 
 
 def _files(num_batches: int, groups: Sequence[int]) -> IdArray:
-    """Return each batch's file number (S,): at most `MAX_FILES` files per run of batches with the same group."""
-    # Neighbours share a file: batches end in order, so files and disk space become free in order.
+    """Return each member's file number (S,): at most `MAX_FILES` files per run of members with the same group."""
+    # Neighbours share a file: members end in order, so files and disk space become free in order.
     ends = np.flatnonzero(np.diff(np.asarray(groups, np.int64))) + 1
     sizes = np.diff(np.concatenate([[0], ends, [num_batches]]))
     file, first = [np.empty(0, np.int64)], 0
@@ -161,7 +164,7 @@ class SharedBuffers:
 
 
 CHUNK_BYTES: Final = 128 * 1024  # bytes of one request when a region is read back
-_IN_ORDER: IdArray = np.empty(0, dtype=np.int64)  # output positions if row i goes to row i
+_IN_ORDER: IdArray = np.empty(0, dtype=np.int64)  # output positions; empty means that row i goes to row i
 
 
 class RegionStore:
@@ -202,7 +205,7 @@ class RegionStore:
         self._owned = buffers if owns_buffers else None
         self._is_closed = False
         self._is_direct = True  # until a spilled file refuses O_DIRECT
-        self._written: list[SpillFiles] = []  # the files of all regions that were not returned yet
+        self._written: list[SpillFiles] = []  # the files of all regions that the folder did not get back yet
         self._sweeper = Sweeper(stored, buffers.memory, gap_bytes=gap_bytes, is_real=folder.os_io.is_real)
         try:
             self._lane = buffers.lane(
@@ -279,7 +282,7 @@ class RegionStore:
                     cancellation=cancellation,
                     source=arriving,
                 )
-                self._folder.os_io.kill_point("pack.after_sweep")
+                self._folder.os_io.kill_point("pack.after_sweep")  # a crash test may end the process here
                 files.complete()
             except BaseException as error:
                 files.give_up(error)
@@ -428,7 +431,7 @@ class Regions:
         return values
 
     def release(self, number: int) -> None:
-        """Mark a member as done. The last member in a file returns the file to the folder. Idempotent."""
+        """Mark a member as done. After the last member in a file, the folder gets the file for reuse. Idempotent."""
         self._is_live[number] = False
         file = int(self.layout.file[number])
         if file in self._paths and not self._is_live[self.layout.file == file].any():
@@ -442,7 +445,7 @@ class Regions:
         SpillError
             A file cannot be removed; its bytes stay in use until the folder is closed.
         """
-        # The files close first, which waits for a reader: without checksums it would verify nothing.
+        # The files close first, which waits for a read in progress: that read still needs the checksums.
         self._is_live[:] = False
         self._files.close()
         self._checksums = np.empty(0, np.uint64)
