@@ -160,8 +160,8 @@ class RamFeatures:
         self._array = array
         self._form = RowFormat(dtype=array.dtype, dim=array.shape[1], is_bfloat16=is_bfloat16, scale=scale)
         bytes_view = array.reshape(-1).view(np.uint8)
-        # Kernels convert elements of 16 bits from `_halves`. Only elements of 8 bits can leave an odd byte at the end,
-        # and these are read as bytes.
+        # Kernels convert elements of 16 bits from `_halves`. A matrix of 8-bit elements may have an odd number of
+        # bytes; `_halves` then lacks the last byte, but 8-bit elements are read from `_bytes`.
         even = bytes_view.shape[0] // 2 * 2
         self._bytes = bytes_view
         self._halves = bytes_view[:even].view(np.uint16)
@@ -205,6 +205,7 @@ class RamFeatures:
         """
         request = check_request(rows, out, num_rows=self.num_rows, dim=self.dim, at=at)
         target = make_target(request.rows, request.position, out, self._form)
+        # All rows, from the matrix's first byte to its last; its byte b is byte b + 0 of `_bytes`.
         copy_extent(*target, 0, target.rows.shape[0], 0, self._bytes.shape[0], 0, self._bytes, self._halves)
         return ReadStats(rows=request.rows.shape[0], requests=0, bytes_read=0)
 
@@ -212,7 +213,7 @@ class RamFeatures:
         """Do nothing, because the array belongs to its creator."""
 
 
-# Longest extent, if a row is shorter; the default bounce memory holds 31 of them.
+# Longest extent, if a row is shorter. The default bounce memory, 8 MiB, holds 31 of them with a spare page for each.
 MAX_EXTENT_BYTES = 256 * 1024
 _WHEN_CLOSED = "the store is closed; open it again"
 _LOAD_BYTES = 4 * 2**20  # bytes of rows per call when many rows are loaded or verified
@@ -345,11 +346,11 @@ class FeatureStore:
             "auto" bypasses the page cache if the file system can. "require" raises an error if it cannot. "off" reads
             through the page cache.
         queue_depth : int, optional
-            Requests in flight. The default with io_uring is the remembered profile's depth, or 256 without a profile;
-            with threads it is 16.
+            Requests in flight. The default with io_uring is the depth in the device's profile, which a measurement left
+            on this machine, or 256 without a profile; with threads it is 16.
         gap_bytes : int, optional
             Longest hole between two needed pages that a read bridges instead of another request. The default is the
-            remembered profile's value. Without a profile it is 8 KiB, and 0 for rows of a page or more.
+            profile's value. Without a profile it is 8 KiB, and 0 for rows of a page or more.
         ring_bytes : int
             Bytes of bounce memory; 8 MiB by default. It grows if a row, with the pages in which it begins and ends,
             does not fit.
@@ -542,8 +543,8 @@ class FeatureStore:
     def load(self, rows: ArrayLike | None = None, *, into: NDArray[np.uint8] | None = None) -> RamFeatures:
         """Read ``rows`` (by default all rows) into memory, in stored form. Thread-safe.
 
-        ``rows`` are (M,) ids in any order, or a mask over all rows. ``into`` is memory for the rows, aligned to an
-        element, and perhaps longer; by default the memory is new.
+        ``rows`` are (M,) ids in any order, or a mask over all rows. ``into`` is memory for the rows. It begins at
+        a multiple of an element's bytes, and may be longer than the rows; by default new memory is allocated.
 
         Raises
         ------

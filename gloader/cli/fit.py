@@ -260,7 +260,11 @@ def _show(screen: Screen, facts: Sequence[tuple[str, str]], fits: "Sequence[Fit]
 def _facts(
     question: "FitQuestion", least: int, least_to_prepare: int, dataset: int, scratch: int
 ) -> list[tuple[str, str]]:
-    """Return the facts that are independent of the budget."""
+    """Return the facts that are independent of the budget.
+
+    ``least`` and ``least_to_prepare`` are the least memory budgets with which training and preparing fit; ``dataset``
+    and ``scratch`` are bytes on the disk.
+    """
     data = question.dataset
     return [
         ("features", format_bytes(data.feature_bytes)),
@@ -276,6 +280,7 @@ def _facts(
 def _dataset_facts(question: "DatasetQuestion", least: "RunBudget") -> list[tuple[str, str]]:
     """Return the facts that are independent of the budget, and the least budget's division."""
     data, parts = question.dataset, _parts(least)
+    # A share of the weights, and so of the model's bytes, are learned rows.
     learned = int(question.learned_share * least.model_bytes)
     rows = f", {format_bytes(learned)} of it learned rows of nodes without features" if learned else ""
     purposes = {

@@ -114,7 +114,7 @@ def train(
     model, optim, step, loader, links
         Settings of the training; ``config.yaml`` records them.
     objects
-        Settings for the mirror of a dataset at a URL.
+        Settings for a dataset at a URL, whose files are copied to a local mirror.
     output
         Output flags.
     """
@@ -149,6 +149,7 @@ def train(
             _require_typed_run(run, loader, dataset)
         of_links = links if run.task == "link" else None
         has_machines = len(group.machine_hosts) > 1
+        # On a machine's first run, other processes compile the kernels before the run.
         group.run_on_machines(
             lambda: compile_first(
                 dataset,
@@ -168,6 +169,7 @@ def train(
         trace = out / "trace.json" if run.trace else None
         with RunView(screen, explains=run.explain, price=objects.price) as view:
             summary = _fit(dataset, settings, run, view, out=out, trace=trace)
+        # ``is_exposed``: whether training waited noticeably for the loader in the last epoch.
         is_exposed, mlp = view.is_exposed, None
         if run.compare_mlp:
             screen.say("\nfor comparison, an MLP on the same features:")

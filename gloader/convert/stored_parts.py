@@ -1,9 +1,9 @@
 """Parts of the dataset that a conversion reads back before the commit: feature rows and topology.
 
-Derived features are means over the stored rows of another type. `StoredColumn` opens the stored files. With
-``--ranges``, each machine's dataset has only a part of the rows. Then `StreamedColumn` reads the source's rows again,
-and rounds them as the store does. Link tables, which are pairs of nodes to predict, need the topology, which
-`StoredCsc` opens.
+A type without features can get derived features: means over the stored rows of another type. `StoredColumn` opens the
+stored files. With ``--ranges``, each machine's dataset has only a part of the rows. Then `StreamedColumn` reads the
+source's rows again, and rounds them as the store does. Link tables, which are pairs of nodes to predict, need the
+topology, which `StoredCsc` opens.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class StoredColumn:
         return stored_row_bytes(self.dim, self.dtype)
 
     def open(self, chunk_rows: int) -> StoredColumnRows:  # noqa: ARG002 - stored rows need no chunks
-        """Return a reader of the rows. Each read is of at most ``chunk_rows`` rows."""
+        """Return a reader of the rows. ``chunk_rows``, the maximum rows of a read, is not used here."""
         return StoredColumnRows(self)
 
 
@@ -127,7 +127,7 @@ def stored_column(writer: FeatureColumnWriter, *, dtype: str, num_rows: int, dim
     return StoredColumn(rows=writer.path, scales=writer.scale_path, dtype=dtype, num_rows=num_rows, dim=dim)
 
 
-# A chunk of the stream has at most this part of a read's rows, so that the chunk and its copies take less memory.
+# A chunk of the stream has at most 1/4 of a read's rows, so that the chunk and its copies take less memory.
 _CHUNKS_PER_READ = 4
 
 
@@ -175,7 +175,7 @@ class StreamedRows:
         self._max_rows = max_rows
         self._chunks: Generator[NDArray[Any]] | None = None
         self._chunk: NDArray[Any] = np.empty((0, column.dim), np.float32)
-        self._first = 0  # number of the chunk's first row
+        self._first = 0  # row number of the chunk's first row
 
     def __enter__(self) -> Self:
         return self
@@ -216,12 +216,12 @@ class StreamedRows:
         self._first, self._chunk = 0, next(self._begun())
 
     def _begun(self) -> Generator[NDArray[Any]]:
-        # The chunks of the present pass.
+        # The chunks of the pass that `_begin` started.
         assert self._chunks is not None  # noqa: S101 - begun by `read`
         return self._chunks
 
     def _rounded(self, rows: NDArray[Any], first_row: int) -> NDArray[np.float32]:
-        # An error names a row by its number, counted from ``first_row``.
+        # ``first_row`` is the row number of rows[0]; it serves errors, which name a row by its number.
         dtype = self._column.dtype
         if STORED_DTYPES[dtype].has_scale:
             return widened(*quantize_rows(rows, first_row), dtype=dtype)

@@ -89,7 +89,8 @@ class LoaderState:
     def require_same_stream(self, other: LoaderState) -> None:
         """Raise StateError if ``other``, a saved state, has another stream. The message names the first difference."""
         known, saved = self._facts(), other._facts()
-        # The fingerprint is compared last: it differs if any fact differs, and does not tell which.
+        # The fingerprint is compared last: it differs if any fact differs, and does not tell which. A state of version
+        # 1 has no other facts than the seed and the batch size.
         names = {**known, **saved} if other.stream else ("seed", "global_batch_size")
         for name in names:
             _require_equal(name, known.get(name), saved.get(name))

@@ -31,8 +31,8 @@ class Offsets(NamedTuple):
 
     The plain form has only ``low``, the offsets. The compact form takes 2.125 bytes per node. Each block of 64 nodes
     has a base, which is the offset of its first node, and ``low`` has each offset minus the base. A block is wide if
-    these differences do not fit in 16 bits; ``wide`` has its 64 full offsets. Wide blocks have so many edges that
-    ``wide`` takes at most one byte for 128 edges.
+    these differences do not fit in 16 bits; ``wide`` has its 64 full offsets, 512 bytes. A wide block has at least
+    65,536 edges, so that ``wide`` takes at most one byte for 128 edges.
 
     This is a named tuple, because numba accepts no dataclass. Its arrays are read-only, so that every kernel is
     compiled for only two types.
@@ -63,8 +63,8 @@ def compact_offsets(pieces: Iterable[IdArray], num_nodes: int) -> Offsets:
         `BLOCK_NODES` entries. The memory of a piece may be reused for the next piece.
     num_nodes : N
     """
-    # For each piece: the bases are its blocks' first offsets, ``low`` is the rest, and wide blocks are found by their
-    # last offset, copied in full, and referred to by a negative base.
+    # For each piece: the bases are its blocks' first offsets, and ``low`` is each offset minus its base. A block is
+    # wide if its last offset is too far from its base. Its offsets are copied to ``wide``, and its base becomes ~row.
     low = np.empty(num_nodes + 1, dtype=np.uint16)
     base = np.empty((num_nodes >> _SHIFT) + 1, dtype=np.int64)
     wide: list[NDArray[Any]] = [np.empty((0, BLOCK_NODES), dtype=np.int64)]
@@ -90,7 +90,7 @@ def compact_bytes(num_nodes: int) -> int:
 
 
 def offsets_of(offsets: Offsets, nodes: IdArray) -> IdArray:
-    """Return the position of the first in-edge of each of ``nodes`` (n,), 0..N, as (n,) int64. Pure."""
+    """Return (n,) int64: the position of the first in-edge of each of ``nodes`` (n,), which are 0..N. Pure."""
     low, base, wide = offsets
     if low.dtype == np.int64:
         plain: IdArray = low[nodes]
@@ -115,7 +115,7 @@ def degrees_between(offsets: Offsets, start: int, stop: int) -> IdArray:
 
 
 def offset_at(offsets: Offsets, node: int) -> Any:
-    """Return the position of ``node``'s first in-edge, 0..N. For kernels."""
+    """Return the position of the first in-edge of ``node``, which is 0..N. For kernels."""
     return offsets_of(offsets, np.array([node]))[0]
 
 

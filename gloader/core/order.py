@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 _ONE: Final = np.uint64(1)
 _INVERSE_GOLDEN: Final = inverse(GOLDEN)  # modulo 2**64, to compute a position from its hash
-# Number of epochs whose permutations are held: the current epoch, and the next ones that superbatches reach into.
+# Number of epochs whose permutations are held: the current epoch, and the next ones, from which a superbatch (batches
+# that are planned together) may have batches.
 EPOCHS_HELD: Final = 3
 
 
@@ -308,7 +309,7 @@ class EpochOrder:
         return max(len(self.seeds), self.num_items)
 
     def ready_epoch(self, epoch: int) -> None:
-        """Compute and keep ``epoch``'s order."""
+        """Compute the order of ``epoch`` and keep it for later calls."""
         self.epoch_positions(epoch)
 
     def seeds_of(self, batch: BatchId, *, rank: int | None = None) -> AnySeeds:
@@ -330,7 +331,7 @@ class EpochOrder:
         return positions[np.sort(firsts)]
 
     def epoch_positions(self, epoch: int) -> IdArray:
-        """Return the positions in ``seeds`` (n,) int64 in the order of ``epoch``, read-only. Pure.
+        """Return (n,) int64, read-only: positions in ``seeds``, in the order of ``epoch``. n is `num_items`. Pure.
 
         The positions index arrays with one entry per seed, such as labels:
         ``values[order.batch_seeds(positions, index)]``. The positions of the latest requested epochs are kept.
@@ -390,7 +391,7 @@ class RowOrder:
     # Function that returns the seeds for a batch's rows. None if the rows are the seeds.
     expand: Callable[[BatchId, IdArray], AnySeeds] | None = None
     expand_bytes: int = 0  # peak memory of one call of ``expand``
-    seed_blocks: int = 1  # only 1 is allowed
+    seed_blocks: int = 1  # as in `EpochOrder`, but only 1 is allowed
     _held: HeldEpochs = field(
         init=False, repr=False, compare=False, default_factory=lambda: HeldEpochs(EPOCHS_HELD)
     )

@@ -214,7 +214,7 @@ def _group() -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What a rank's card says of the rank: settings that ranks must have in common, and facts about its device."""
+    """The facts of a rank for its card: settings that ranks must have in common, and facts about its device."""
 
     batches: Mapping[str, Any]  # JSON values that determine the batches; must be the same on every rank
     machine: Mapping[str, Any]  # the loader's other settings; must be the same on ranks that share a loader

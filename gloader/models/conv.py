@@ -1,8 +1,8 @@
 """A network's layers: convolutions along relations, and their sums.
 
 A relation has edges from source nodes to destination nodes. A convolution (`Conv`) turns the rows of the sources into
-one row per destination. A `Layer` adds the convolutions of all relations into a type. Shapes: U sources, D
-destinations, E edges.
+one row per destination. For each node type, a `Layer` sums the rows from all relations that lead to the
+type. Shapes: U sources, D destinations, E edges.
 
 Inference splits a convolution into two steps. `project` turns each source row into a row of a table, and `propagate`
 adds the table's rows along the edges. `project_own` gives the own terms: what a destination's own row contributes.
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 # The result of `project`: one or several arrays, its parts, each with one row per node.
 Table = tuple[torch.Tensor, ...]
 # The cost of gathering one element, in multiply-adds of a matrix product.
-# On a CPU, measured on two cores: 0.16 ns against 0.0105 ns. An inexact value costs little: where it decides wrongly,
-# both orders are about equally fast.
+# The cost decides whether a convolution multiplies first or gathers first, see `multiplies_first`. An inexact value
+# costs little: where it decides wrongly, both orders are about equally fast.
+# On a CPU, measured on two cores: 0.16 ns against 0.0105 ns.
 _CPU_GATHER_COST = 15
 # On a GPU, not measured but computed from an H200 data sheet, with a third of each peak rate. A gathered float32 is
 # 4 bytes: 3.6 ps at a third of 3.3 TB/s. A multiply-add outside the matrix units takes 0.1 ps. In bfloat16 a gathered
@@ -75,7 +76,7 @@ class Conv(Protocol):
 
     @property
     def edge_floats(self) -> int:
-        """Number of floats per edge that `propagate` holds, besides the edge's features and a few scores."""
+        """Number of floats per edge that `propagate` holds, besides the edge's features and a few attention scores."""
         ...
 
     @property
@@ -241,7 +242,7 @@ class Layer:
 
     @property
     def head(self) -> nn.Module | None:
-        """The layers that each sum passes, or None. Only a lone convolution has a head."""
+        """The layers that each sum passes, or None. Only a layer with one convolution and no Linear can have a head."""
         return None if self.roots else next(iter(self.relations.values())).head
 
     @property

@@ -102,7 +102,7 @@ class LinkNetwork(nn.Module):
     ----------
     encoder : maps features and edges to embeddings
     decoder : maps pair embeddings to scores
-    ends : source type and destination type
+    ends : source type and destination type of the pairs
     """
 
     def __init__(self, encoder: GraphNetwork, decoder: Decoder, *, ends: tuple[str, str]) -> None:

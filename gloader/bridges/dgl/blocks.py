@@ -39,7 +39,7 @@ def create_block(
 ) -> Any:
     """Return the block that ``dgl.create_block`` would make from the hop's ``"csc"`` arrays; arrays are shared.
 
-    DGL's own search for the largest id in each relation would take most of an adapted batch's time.
+    DGL's own search for the largest id in each relation would take most of the time to convert a batch.
 
     Parameters
     ----------
@@ -287,8 +287,9 @@ def to_link_blocks(
     """Return the input nodes, graphs of the positive and negative pairs, and a DGL block per hop. Pure.
 
     The nodes of both graphs are the seeds, in the order of the last block's destinations. So a model's output for the
-    blocks can serve as the node data of both graphs. ``dgl.NID`` is set. ``dgl.EID`` in ``pair_graph`` is the link
-    table's row. The edges of ``pair_graph`` have the column "time" if the batch has times, and their labels if no
+    blocks can serve as the node data of both graphs. ``dgl.NID`` is set. ``dgl.EID`` in ``pair_graph`` is each
+    pair's row in the link table, which lists the pairs to predict.
+    The edges of ``pair_graph`` have the column "time" if the batch has times, and their labels if no
     negatives are drawn.
 
     Parameters

@@ -87,15 +87,15 @@ def reverses_by_pairs(
     """Return the relations that hold ``relation``'s pairs in the other direction, whatever their names.
 
     Pairs are compared by their hashes. Without memory for all pairs, all relations are compared by the same sample. A
-    relation is a reverse if it holds all reversed pairs, or if it holds nothing else and more than half of them. A
-    warning names relations with only a part of the reversed pairs, and the flag that declares a reverse relation.
+    relation is a reverse if it holds all reversed pairs, or if it holds only reversed pairs and more than half of them.
+    A warning names relations with only a part of the reversed pairs, and the flag that declares a reverse relation.
 
     Parameters
     ----------
     relation : the split relation
     streams : all relations' edges; candidates are read once
     counts : numbers of source and destination nodes
-    known : certain reverse relations, which are skipped
+    known : reverse relations that were found by the flag or by name; they are skipped
     budget_bytes, max_edges : memory, and edges per chunk
     """
     source, _, destination = relation
@@ -145,7 +145,7 @@ def reverses_by_pairs(
 class PairSample:
     """A sample of a relation's distinct pairs: the pairs whose hash begins with ``bits`` zero bits.
 
-    The sample is complete if ``bits`` is 0. Each further bit halves it. The hash depends only on the pair. So two
+    The sample has all pairs if ``bits`` is 0. Each further bit halves it. The hash depends only on the pair. So two
     samples with equal ``bits`` contain the same pairs of both relations.
     """
 
@@ -291,7 +291,7 @@ def split_edges(source: GraphSource, options: PrepareOptions) -> EdgeStream | No
 def split_source(
     source: GraphSource, options: PrepareOptions, *, budget_bytes: int, progress: PrepareProgress
 ) -> GraphSource:
-    """Return the source with the part "train" as its edges, and with a link table for each part.
+    """Return the source with only the train edges in its graph, and with the link tables train, valid and test.
 
     Reverse relations are split in the same way. Their edges in valid and test are dropped.
 
@@ -333,7 +333,7 @@ def split_source(
                 "--edge-split-by time cannot find its held-out edges; give its edges times, or split at random"
             )
         kept[back] = deal_edges(back_edges, rule, ends=back_ends, max_edges=max_edges, progress=progress)[0]
-    # The second key in ``kept``, if any, is the first reverse relation.
+    # The keys of ``kept`` are the split relation and then its reverses. The tables get the first reverse, if any.
     links = _part_tables(parts, source.origin, relation, *list(kept)[1:2]) + source.links
     relations = tuple(
         replace(each, edges=kept[each.relation]) if each.relation in kept else each

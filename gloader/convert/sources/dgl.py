@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
 # Number of edge numbers that `_check_numbers` reads at a time.
 _CHECKED_ENTRIES = 1 << 20
-# The forms of stored edges, the cheapest first. Lists by destination are sorted already, and pairs have the edge
-# columns' order.
+# The forms of stored edges, the cheapest first. Lists by destination (CSC) are sorted already. Pairs (COO) have the
+# order of the edge data. Lists by source (CSR) must be reversed.
 _PREFERRED = (Form.BY_DESTINATION, Form.PAIRS, Form.BY_SOURCE)
 
 
@@ -103,7 +103,7 @@ def stored_edges(file: DglFile, number: int) -> DglEdges:
     Raises
     ------
     SourceError
-        The edges are damaged, because their offsets or numbers are not possible.
+        The edges are damaged: an offset, or an edge's row number in the edge data, is out of range.
     """
     forms, columns = file.relations[number], file.edge_columns[number]
     form = next(form for form in _PREFERRED if form in forms)
@@ -147,7 +147,7 @@ class DglGraph:
             edges = DglEdges(
                 stream=array_csc_edges(indptr, indices, where="graph"),
                 data=_arrays(graph.edata),
-                # DGL numbers a listed graph's edges in list order. Without numbers, edges are in CSC order.
+                # Without edge ids, edge e of the CSC lists has row e in the edge data.
                 order=edge_ids if len(edge_ids) else None,
                 resident_bytes=0,
             )
@@ -249,7 +249,7 @@ def resident_bytes(columns: Iterable[StoredArray]) -> int:
 
 
 def _check_numbers(file: DglFile, stored: StoredArray) -> None:
-    """Refuse edge numbers outside 0..E-1, because they select rows."""
+    """Raise SourceError for edge numbers outside 0..E-1. An edge's number is its row in the edge data."""
     numbers = stored.values()
     for start in range(0, len(numbers), _CHECKED_ENTRIES):
         part = numbers[start : start + _CHECKED_ENTRIES]

@@ -61,14 +61,16 @@ def open_igb(argument: str, options: SourceOptions) -> Source:
     features = npy_features(file)
     num_classes, label_file = find_labels(paper, classes)
     require_node_memory(features.num_rows, options.budget_bytes, file.where)
-    # The label files of the larger sizes cover only the first nodes.
+    # The label files of the larger sizes have labels only for the first nodes.
     labels = first_labels(label_file, num_nodes=features.num_rows, num_labelled=features.num_rows)
     return Source(
         name=f"igb-{folder.resolve().name}-{num_classes}",
         origin=f"igb:{argument}",
         num_nodes=features.num_rows,
         num_classes=num_classes,
-        edges=pair_file_edges(NpyFile.open(edge_file), prefers_rows=True),
+        edges=pair_file_edges(
+            NpyFile.open(edge_file), prefers_rows=True
+        ),  # a (2, 2) array has one edge per row
         features=features,
         labels=labels,
         splits=sequential_splits(labels),
@@ -99,7 +101,7 @@ def first_labels(file: NpyFile, *, num_nodes: int, num_labelled: int) -> IdArray
     ----------
     file : labels for the first nodes, or for all
     num_nodes : N
-    num_labelled : largest number of labelled nodes; the file's further labels are ignored
+    num_labelled : maximum number of labelled nodes; the file's further labels are ignored
 
     Raises
     ------
