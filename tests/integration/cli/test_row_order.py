@@ -79,5 +79,5 @@ def test_original_ids_of_another_length_are_no_dataset(tmp_path, graph):
         writer.labels(np.zeros(1, np.int64))
         writer.splits(train=np.zeros(1, np.int64), valid=np.zeros(0, np.int64), test=np.zeros(0, np.int64))
         writer.nodes()._arrays.whole("original_ids", np.zeros(2, np.int64), (2,))
-    with pytest.raises(FormatError, match=r"original_ids \(2,\) beside 1 rows"):
+    with pytest.raises(FormatError, match=r"original_ids \(2,\) with 1 rows"):
         Dataset.open(tmp_path / "bad")

@@ -91,7 +91,9 @@ def test_weights_that_cannot_be(bad: float, replace: bool, fanout: int) -> None:
         return  # takes every edge of positive weight, once; looks at none of them twice
     graph = damaged(edge_weight=(2 * DEGREE + 5, bad))
     sampler = sampler_of(graph, [fanout], weighted=True, replace=replace)
-    with pytest.raises(GraphError, match=r"edge_weight\[24:36\], the in-edges of node 2, are not finite"):
+    with pytest.raises(
+        GraphError, match=r"edge_weight\[24:36\], the in-edges of node 2: one is below 0 or not finite"
+    ):
         sampler.sample(BATCH, np.arange(4))
 
 

@@ -254,7 +254,7 @@ def test_an_order_that_the_dataset_has_changes_nothing_and_none_gives_the_first_
 def test_an_order_of_several_types_cannot_be_told(dataset: gloader.Dataset, spill: Path) -> None:
     with RUNS["typed direct"](dataset, spill) as loader:
         recording = record(loader, spill.parent / "trace.json")
-    with pytest.raises(ConfigError, match="of nodes of one type whose edges have no features"):
+    with pytest.raises(ConfigError, match="only with one node type and without edge features"):
         _replanned(recording, "order=degree")
 
 
