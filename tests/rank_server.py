@@ -59,6 +59,7 @@ class RankServer:
         *,
         world: int = 2,
         timeout_s: float = 30.0,
+        ready_s: float = 120.0,
         kill: int | Sequence[int] = (),
         signal_number: int = signal.SIGKILL,
         **args: Any,
@@ -71,7 +72,7 @@ class RankServer:
             started = time.monotonic()
             try:
                 while killed and not all((Path(folder) / f"ready-{rank}").exists() for rank in range(world)):
-                    assert time.monotonic() < started + timeout_s, "the ranks do not get ready"
+                    assert time.monotonic() < started + ready_s, "the ranks do not get ready"
                     time.sleep(POLL_S)
                 for rank in killed:
                     os.kill(pids[rank], signal_number)

@@ -125,5 +125,5 @@ def test_a_rank_that_stays_away_is_named(run: Run) -> None:
 
 def test_ranks_that_do_not_get_ready_are_killed_and_the_next_ones_run(run: Run) -> None:
     with pytest.raises(AssertionError, match="the ranks do not get ready"):
-        run("killed", mode="ram", batch_size=8, kill=0, timeout_s=0.0)
+        run("killed", mode="ram", batch_size=8, kill=0, ready_s=0.0)
     assert [how.status for how in run("own_seeds", batch_size=8, apart=True)] == [0, 0]
