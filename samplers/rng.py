@@ -7,6 +7,7 @@ draw is one random number for a node, made from half a word or a whole word.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ _RETRY = np.uint64(1 << 40)
 _UNIT = 2.0**-53  # distance between the values of `unit`
 to_int: Any = np.int64  # in kernels a plain int() keeps an unsigned integer unsigned
 _MASK = 2**64 - 1  # keeps Python integers within 64 bits
+_GOLDEN_INT = int(GOLDEN)
 
 
 def layer_key(seed: int, epoch: int, index: int, layer: int) -> np.uint64:
@@ -32,11 +34,19 @@ def layer_key(seed: int, epoch: int, index: int, layer: int) -> np.uint64:
     seed, epoch, index : the sampler's seed, and the batch's epoch and index
     layer : the hop, 0 next to the seeds
     """
+    return np.uint64(_extended(_batch_key(seed, epoch, index), layer))
+
+
+@lru_cache(maxsize=256)  # the layers of a batch share its key; several batches are sampled at the same time
+def _batch_key(seed: int, epoch: int, index: int) -> int:
+    """Return a batch's key. Pure."""
+    return _extended(_extended(_extended(0, seed), epoch), index)
+
+
+def _extended(key: int, field: int) -> int:
+    """Return ``key`` with one more field of the address. Pure."""
     # The key is mixed after each field: with plain sums (1, 2) and (2, 1) would share a key.
-    key = 0
-    for field in (seed, epoch, index, layer):
-        key = mix_int((key + int(GOLDEN) + int(field)) & _MASK)
-    return np.uint64(key)
+    return mix_int((key + _GOLDEN_INT + int(field)) & _MASK)
 
 
 def relation_key(key: np.uint64, relation: int) -> np.uint64:

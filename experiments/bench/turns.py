@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ import gloader
 from gloader import Dataset
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 EPOCHS = 3
@@ -124,8 +125,11 @@ def serve(workdir: Path) -> None:
             print(*run_turn(line.strip(), workdir, spill), flush=True)
 
 
-def start(checkout: Path, workdir: Path, cases: list[str]) -> Callable[[str], tuple[float, float]]:
-    """Return a function that runs a turn of a case in a process of ``checkout``; "" ends the process."""
+@contextmanager
+def serving(
+    checkout: Path, workdir: Path, cases: list[str]
+) -> Iterator[Callable[[str], tuple[float, float]]]:
+    """Yield a function that runs a turn of a case in a process of ``checkout``, which ends with the block."""
     environment = {"PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     child = subprocess.Popen(
         [sys.executable, "-W", "ignore", str(Path(__file__).resolve()), "--serve", str(workdir)],
@@ -144,15 +148,13 @@ def start(checkout: Path, workdir: Path, cases: list[str]) -> Callable[[str], tu
         raise SystemExit(f"the process of {checkout} ended")
 
     def turn(name: str) -> tuple[float, float]:
-        if not name:
-            child.communicate()
-            return 0.0, 0.0
         requests.write(name + "\n")
         requests.flush()
         wall, cpu = map(float, answers.readline().split())
         return wall, cpu
 
-    return turn
+    with child:  # the process ends with its input, which the block closes
+        yield turn
 
 
 def compare(turns: list[list[tuple[float, float]]]) -> dict[str, float]:
@@ -189,13 +191,17 @@ def main() -> None:
     make_data(flags.workdir)
     turns: dict[str, list[list[tuple[float, float]]]] = {name: [[], []] for name in cases}
     for first in range(0, flags.turns, TURNS_PER_PROCESS):
-        trees = [start(path.resolve(), flags.workdir.resolve(), cases) for path in (ROOT, flags.other)]
-        for name in cases:
-            for number in range(first, min(first + TURNS_PER_PROCESS, flags.turns)):
-                for tree in (0, 1) if number % 2 else (1, 0):  # the second of a pair may find warmer caches
-                    turns[name][tree].append(trees[tree](name))
-        for end in trees:
-            end("")
+        with ExitStack() as stack:
+            trees = [
+                stack.enter_context(serving(path.resolve(), flags.workdir.resolve(), cases))
+                for path in (ROOT, flags.other)
+            ]
+            for name in cases:
+                for number in range(first, min(first + TURNS_PER_PROCESS, flags.turns)):
+                    for tree in (
+                        (0, 1) if number % 2 else (1, 0)
+                    ):  # the second of a pair may find warmer caches
+                        turns[name][tree].append(trees[tree](name))
     results = {name: compare(turns[name]) for name in cases}
     for name, figures in results.items():
         print(f"{name:14s}", *(f"{key} {value:.3f}" for key, value in figures.items()), flush=True)

@@ -23,6 +23,7 @@ MUL_2: Final = np.uint64(0x94D049BB133111EB)
 _S27, _S30, _S31 = np.uint64(27), np.uint64(30), np.uint64(31)
 _S54, _S60, _S62 = np.uint64(54), np.uint64(60), np.uint64(62)  # multiples of the shifts, for `unmix64`
 _MASK = 2**64 - 1
+_INT_1, _INT_2 = int(MUL_1), int(MUL_2)  # converted once: a batch mixes a dozen Python integers
 
 
 def inverse(odd: np.uint64) -> np.uint64:
@@ -61,6 +62,6 @@ def mixed_words(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def mix_int(x: int) -> int:
     """Return `mix64` of a Python int in 0..2**64-1. Pure."""
     # Python ints do not wrap around, so each product is cut to 64 bits.
-    x = ((x ^ (x >> 30)) * int(MUL_1)) & _MASK
-    x = ((x ^ (x >> 27)) * int(MUL_2)) & _MASK
+    x = ((x ^ (x >> 30)) * _INT_1) & _MASK
+    x = ((x ^ (x >> 27)) * _INT_2) & _MASK
     return x ^ (x >> 31)

@@ -303,7 +303,7 @@ def open_feature_tier(request: LoadRequest, *, others: OtherDevices | None = Non
     """
     if request.dataset.ranges is not None:
         request = replace(request, settings=_from_ssd(request.dataset, request.settings))
-    dataset, _seeds, settings = request.dataset, request.seeds, request.settings
+    dataset, settings = request.dataset, request.settings
     machines, num_ranks = request.machines, request.num_ranks
     budget = settings.memory.memory_budget
     if budget is None:
