@@ -269,7 +269,7 @@ def open_edges(argument: str, options: SourceOptions) -> Source:
     if options.labels is None and options.needs_labels:
         raise ConfigError(
             f"edges:{argument} needs labels; name their file with --labels FILE, or predict edges, with "
-            "--edge-split 80/10/10 or --edge-table, which takes none"
+            "--edge-split 80/10/10 or --edge-table, which needs no labels"
         )
     budget = options.budget_bytes
     notes = ColumnNotes()
