@@ -1,4 +1,8 @@
-"""A run as of torchrun, on the workers of Ray Train (`gloader.ray.train`)."""
+"""Training on the workers of a Ray cluster, with the same result as a launch by torchrun.
+
+`train` is the entry point for users. It checks the settings and starts Ray Train. Each worker is one rank and calls
+`run_worker`: it prepares the dataset, compiles kernels and trains. `figures_of` makes the figures for Ray's reports.
+"""
 
 from __future__ import annotations
 
@@ -34,17 +38,17 @@ if TYPE_CHECKING:
 
 
 _LOG = logging.getLogger("gloader")
-_PREFIX = "gloader-ray-"
+_PREFIX = "gloader-ray-"  # begins the names of the workers' temporary folders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRun:
-    """The arguments of every worker."""
+    """The arguments that every worker receives."""
 
-    dataset: str  # a prepared folder with its absolute path, the URL of one, or a source
+    dataset: str  # absolute path or URL of a prepared folder, or a source that each machine prepares
     settings: TrainSettings
-    objects: ObjectSettings  # settings of the mirror of a dataset at a URL
-    device: str
+    objects: ObjectSettings  # settings of the mirror, the local copy of a dataset at a URL
+    device: str  # "cpu" or "cuda"
 
 
 def run_worker(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,22 +87,24 @@ def run_worker(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def figures_of(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return the figures for Ray with ``checkpoint``. Pure.
+    """Return the figures that Ray receives with ``checkpoint``. Pure.
 
-    At the end of an epoch they are its figures in ``metrics.jsonl``; in the middle of an epoch its number and the
-    number of its finished batches.
+    At the end of an epoch, they are the epoch's figures in ``metrics.jsonl``. In the middle of an epoch, they are the
+    epoch's number and the number of its finished batches.
     """
+    # Written by `Trainer`: "partial" has the sums of an unfinished epoch, or None, and "epochs" the finished epochs.
     progress = checkpoint.progress["progress"]
     epoch, batch = checkpoint.position
     if progress["partial"] is not None:
         return {"epoch": epoch, "batch": batch}
     ended = _plain(progress["epochs"][-1])
+    # The record names the validation figure "valid_acc" for any metric. Ray gets the metric's own name.
     valid = f"valid_{ended.pop('metric')}"
     return {valid if name == "valid_acc" else name: value for name, value in ended.items()}
 
 
 def _open(run: WorkerRun) -> Dataset:
-    """Return the dataset; each machine prepares its own from a source; collective."""
+    """Open the dataset. From a source, each machine prepares its own copy. Collective: all ranks call it."""
     from gloader.dataset import Dataset
     from gloader.training.group import RankGroup
 
@@ -111,13 +117,13 @@ def _open(run: WorkerRun) -> Dataset:
 
 
 def _compile(dataset: Dataset, settings: TrainSettings) -> None:
-    """Compile kernels that are new on this machine, in another process, which frees their memory."""
+    """Compile kernels that are new on this machine, in another process. Its end frees the compilation's memory."""
     links = settings.links if settings.task == "link" else None
     compile_first(dataset, settings.loader, says=_LOG.info, links=links)
 
 
 def _prepared(run: WorkerRun) -> str:
-    """Return the path of the prepared dataset."""
+    """Return the path or URL of the prepared dataset. Prepares a source on this machine if necessary."""
     if is_url(run.dataset):
         return run.dataset
     budget = run.settings.loader.memory.memory_budget
@@ -126,7 +132,7 @@ def _prepared(run: WorkerRun) -> str:
 
 
 def _report(folder: Path, metrics: Mapping[str, Any]) -> None:
-    """Give Ray the figures, and on the first worker a copy of its folder; collective: Ray waits for every worker."""
+    """Report figures to Ray, and on the first worker a copy of its run folder. Collective: Ray waits for all."""
     import ray.train
 
     is_first = ray.train.get_context().get_world_rank() == 0
@@ -135,17 +141,17 @@ def _report(folder: Path, metrics: Mapping[str, Any]) -> None:
 
 
 def _plain(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of ``record`` that are one number or text each. Pure."""
+    """Return the entries of ``record`` whose value is one number, one text or None. Pure."""
     return {name: value for name, value in record.items() if isinstance(value, int | float | str | None)}
 
 
 __all__ = ["train"]
 
-_OBJECTS = tuple(field.name for field in fields(ObjectSettings))
+_OBJECTS = tuple(field.name for field in fields(ObjectSettings))  # keywords of `train` for the mirror
 _PLACEMENTS = ("SPREAD", "STRICT_SPREAD", "PACK", "STRICT_PACK")
-# For a Ray that is started here. Its default is 30% of the memory for objects, of which a run sends none.
+# Size of the object store if this process starts Ray. Ray's default is 30% of the memory, and a run stores no objects.
 _OBJECT_STORE_BYTES: Final = 100_000_000
-_STATISTICS: Final = "RAY_USAGE_STATS_ENABLED"
+_STATISTICS: Final = "RAY_USAGE_STATS_ENABLED"  # environment variable; "0" turns Ray's usage statistics off
 
 
 @near_options("train", (*_OBJECTS, *setting_homes()))
@@ -163,31 +169,33 @@ def train(
 ) -> Result:
     """Train on the workers of a Ray cluster, and return Ray Train's result of the run.
 
-    Each worker is a rank, as one of `torchrun ... -m gloader train`: the same batches, losses and checkpoints. Every
-    epoch is reported to Ray with its figures and the run folder as its checkpoint, and so is the middle of an epoch
-    if ``checkpoint_every`` is given. After a lost worker Ray starts all of them again, and they continue from the
-    last reported checkpoint. So does a call with the ``storage_path`` and ``name`` of an earlier one.
+    Each worker is a rank, like a rank of `torchrun ... -m gloader train`: the batches, losses and checkpoints are the
+    same. After every epoch, Ray receives the epoch's figures and the run folder as a checkpoint. With
+    ``checkpoint_every``, Ray also receives them in the middle of an epoch. If a worker is lost, Ray starts all workers
+    again, and they continue from the last reported checkpoint. A call with the ``storage_path`` and ``name`` of an
+    earlier call continues in the same way.
 
-    ``result.checkpoint`` is the run folder (``config.yaml``, ``metrics.jsonl``, ``result.json`` and the weights, for
-    ``gloader infer --checkpoint``), ``result.return_value`` the content of ``result.json``.
+    ``result.checkpoint`` is the run folder: ``config.yaml``, ``metrics.jsonl``, ``result.json`` and the weights, for
+    ``gloader infer --checkpoint``. ``result.return_value`` is the content of ``result.json``.
 
-    It uses the Ray that this process is connected to, else the cluster of ``RAY_ADDRESS`` or of this machine, else
-    one that it starts on this machine for the run, with a small object store and without usage statistics.
+    If this process is connected to Ray, that cluster is used. Otherwise the cluster of ``RAY_ADDRESS`` or of this
+    machine is used. If there is none, Ray is started on this machine for the run, with a small object store and without
+    usage statistics.
 
     Parameters
     ----------
-    dataset : a prepared folder, at this path on every machine, or its URL, or a source, which each machine prepares
-        for itself
-    num_workers : ranks
-    use_gpu : each worker has a GPU; otherwise all train on CPUs
-    resources_per_worker : reserved for each, such as ``{"CPU": 4}``; defaults to a CPU, and a GPU with ``use_gpu``
+    dataset : a prepared folder with the same path on every machine, its URL, or a source that each machine prepares
+    num_workers : number of ranks
+    use_gpu : whether each worker has a GPU; otherwise all train on CPUs
+    resources_per_worker : reserved for each worker, such as ``{"CPU": 4}``; defaults to one CPU, and with ``use_gpu``
+        also one GPU
     placement_strategy : "SPREAD" over the machines, "PACK" onto few of them, or either with ``STRICT_`` before it
-    storage_path : a folder that all machines see, or a URL that pyarrow writes to (``s3://``, ``gs://``); defaults to
-        ~/ray_results, which does for a single machine
-    name : of the run, a folder in ``storage_path``; defaults to one with the time
-    max_failures : how often lost workers are replaced; -1: always
+    storage_path : a folder that all machines see, or a URL to which pyarrow writes (``s3://``, ``gs://``); defaults to
+        ~/ray_results, which suffices for a single machine
+    name : the run's name, a folder in ``storage_path``; defaults to a name with the time
+    max_failures : number of times that lost workers are replaced; -1 means always
     **settings : the flags of `gloader train` with underscores, such as ``model="graphsage"``, ``epochs=10``,
-        ``batch_size=1024`` (of a rank), ``memory_budget="8GB"`` (of a machine); ``fanouts`` for ``--fanout``
+        ``batch_size=1024`` (per rank), ``memory_budget="8GB"`` (per machine). ``--fanout`` is called ``fanouts``
 
     Raises
     ------
@@ -200,9 +208,9 @@ def train(
     ray.train.TrainingFailedError
         The run failed on a worker more often than ``max_failures`` allows; holds each worker's error.
     """
-    of_objects = {name: settings.pop(name) for name in _OBJECTS if name in settings}
+    object_keywords = {name: settings.pop(name) for name in _OBJECTS if name in settings}
     checked = _checked(train_settings(settings), num_workers=num_workers)
-    objects = ObjectSettings.of(**of_objects)
+    objects = ObjectSettings.of(**object_keywords)
     require_choice("placement_strategy", placement_strategy, _PLACEMENTS)
     if max_failures < -1:
         raise ConfigError(f"max_failures is {max_failures}; allowed: -1 (start again always), 0 or more")
@@ -220,7 +228,7 @@ def train(
         return TorchTrainer(
             run_worker,
             train_loop_config={"run": run},
-            # gloo carries data that is not on the GPUs: settings, figures.
+            # NCCL sends tensors between GPUs. gloo sends data on the CPU: settings and figures.
             torch_config=TorchConfig(
                 backend="cpu:gloo,cuda:nccl" if use_gpu else "gloo",
                 timeout_s=int(group_timeout(checked.loader.stages.stall_timeout_s).total_seconds()),
@@ -250,7 +258,10 @@ def _require_ray() -> None:
 
 @contextmanager
 def _connected() -> Iterator[None]:
-    """Connect to a Ray cluster inside the block: the one in use, else one that is found, else a new one."""
+    """Connect to a Ray cluster inside the block: the connected one, else a running one, else a new one.
+
+    A connection that is made here is closed at the end. An existing connection stays.
+    """
     import ray
 
     if ray.is_initialized():
@@ -267,20 +278,24 @@ def _connected() -> Iterator[None]:
 
 
 def _start_ray() -> None:
+    """Start Ray on this machine, without usage statistics unless the user's environment allows them."""
     import ray
 
-    asked = os.environ.get(_STATISTICS)
-    # The started processes read it. A user's own setting is kept.
+    user_setting = os.environ.get(_STATISTICS)
+    # The started processes read the variable.
     os.environ.setdefault(_STATISTICS, "0")
     try:
         ray.init(address="local", object_store_memory=_OBJECT_STORE_BYTES, include_dashboard=False)
     finally:
-        if asked is None:
+        if user_setting is None:
             del os.environ[_STATISTICS]
 
 
 def _checked(settings: TrainSettings, *, num_workers: object) -> TrainSettings:
-    """Return ``settings`` for workers, whose folder is not this process's; ConfigError for an invalid setting."""
+    """Return checked ``settings`` with absolute paths, because workers have another working folder.
+
+    Raises ConfigError for an invalid setting.
+    """
     from gloader.training.replica import check_step
     from gloader.training.train_step import check_optim
 
@@ -295,12 +310,13 @@ def _checked(settings: TrainSettings, *, num_workers: object) -> TrainSettings:
 
 
 def _for_workers(dataset: str | os.PathLike[str]) -> str:
-    """Return ``dataset`` with an absolute path: workers have another working folder."""
+    """Return ``dataset`` with an absolute path, because workers have another working folder."""
     spec = os.fspath(dataset)
     return with_absolute_path(spec) if is_source(spec) else _absolute(spec)
 
 
 def _absolute(place: str | os.PathLike[str]) -> str:
+    """Return a URL unchanged, and any other path as an absolute path."""
     text = os.fspath(place)
     return text if "://" in text else str(_absolute_path(Path(text)))
 

@@ -1,11 +1,14 @@
 """Prediction of a step's seconds for one division of the memory, before anything is opened. Pure.
 
-The prediction has the seconds of each resource: the disk, the cores, and the stages that take turns with a feature
-buffer. The busiest resource decides, and the others delay it a little. Missing rows are read by one of three
-strategies: each batch reads its own rows (direct), one pass reads a superbatch's rows into memory (staged), or one pass
-copies them to a pack on the disk, from which each batch reads its rows in sequence (packed).
+`gloader.plan.memory_plan` compares many divisions of the memory and takes the one with the shortest step. A step is the
+work for one batch. A superbatch is S consecutive batches that are sampled and planned together. A row is missing if the
+host cache does not hold it. Missing rows are read by one of three strategies: each batch reads its own rows (direct),
+one pass over the file reads a superbatch's rows into memory (staged), or one pass copies them to a pack, a file on the
+disk from which each batch reads its rows in sequence (packed).
 
-`predict_step` makes the prediction; the dataclasses before it are its input and its result.
+The prediction adds up the seconds of each resource: the disk, the cores, and the stages that use a feature buffer one
+after another. The busiest resource decides, and the others delay it a little. `predict_step` makes the prediction; the
+dataclasses before it are its input and its result.
 """
 
 from __future__ import annotations
@@ -43,12 +46,13 @@ _CHECKED_BYTES_PER_S: Final = 2e9
 _NORM: Final = 3
 
 # Share of a step by which a slow batch delays the loop if no other batch is ready. It is divided by the number of
-# buffers.
+# buffers, because each further buffer holds one more ready batch.
 _JITTER: Final = 0.1
 
 # Factor on the memory for staged rows, because a superbatch may miss more rows than predicted. 4% more were measured.
 _STAGED_MARGIN: Final = 1.1
-# A swept batch is sampled this many times: to mark pages, to distribute the read edges, and twice to build the batch.
+# Edges are swept if passes over the edge file serve many batches. A swept batch is sampled this many times: to mark
+# pages, to distribute the read edges, and twice to build the batch.
 _SWEPT_SAMPLINGS: Final = 4.0
 _PASS_SAMPLINGS: Final = 2.0  # the first two of these samplings, in the thread that makes the passes
 _PACKS_ALIVE: Final = 2  # packs on the disk: one is read back while the next is written
@@ -63,17 +67,17 @@ class TableWork:
     rows: float  # rows per batch
     row_bytes: int  # bytes per row in a batch
     stored_row_bytes: int  # bytes per row on the SSD
-    file_rows: float  # rows of the file over which a batch's rows spread; N unless they lie close together
-    gap_bytes: int  # longest hole between two rows that one of a batch's own reads covers
+    file_rows: float  # rows of the file over which a batch's rows spread, see `spread_of`; at most N
+    gap_bytes: int  # direct reads: longest gap between two rows that one read bridges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWork:
     """A step's work, measured on the first batches and on the disk."""
 
-    tables: tuple[TableWork, ...]  # one for each type with features, in the order of `Demand.tables`
+    tables: tuple[TableWork, ...]  # one for each type with features, in the order of the run's `Demand`
     rates: IoRates  # the disk's measured rates
-    sweep_gap_bytes: int  # longest hole between two rows that one read of a pass covers
+    sweep_gap_bytes: int  # passes: longest gap between two rows that one read bridges
     sample_s: float  # sampling seconds per batch, in one thread
     cores: int  # cores that the process may use
     strategy: str = "auto"  # requested read strategy, or "auto"
@@ -83,7 +87,7 @@ class StepWork:
 
     @property
     def is_swept(self) -> bool:
-        """True if edges come in sweeps."""
+        """True if edges are read in sweeps."""
         return self.edge_bytes > 0
 
     @property
@@ -104,24 +108,26 @@ class StepShares:
     num_buffers: int  # feature buffers per rank
     num_batches: int  # S, batches per superbatch
     cache_rows: tuple[int, ...]  # cached rows for each table
-    kept_share: float = 0.0  # kept share of the batches that are sampled ahead; the others are sampled twice
-    staging_bytes: int = 0  # idle memory for missing rows
-    spill_bytes: int = 0  # disk for packs; 0 without packs
+    # Each batch is sampled before its superbatch is planned. This share of the batches is kept in memory from then on.
+    # The others are sampled a second time.
+    kept_share: float = 0.0
+    staging_bytes: int = 0  # idle memory, which may hold missing rows
+    spill_bytes: int = 0  # disk space for packs; 0 without packs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSeconds:
     """The prediction for one step."""
 
-    seconds: float
-    # ``seconds``, but more with packs, because packs wear the disk; candidates are compared by it.
+    seconds: float  # duration of the step
+    # ``seconds``, times `PACK_GAIN` with packs, because packs wear the disk. Candidates are compared by this number.
     weighed_s: float
-    disk_s: float  # disk time
+    disk_s: float  # disk time for missing rows
     miss_rate: float  # share of a batch's rows that miss the host cache
     strategy: Strategy | None  # None if features are in memory
     edges_s: float = 0.0  # disk time for edges, in addition to ``disk_s``
-    missed_bytes: tuple[int, ...] = ()  # memory for a superbatch's missing rows, for each table
-    # Part of ``disk_s`` before the batch is gathered: its share in its superbatch's pass.
+    missed_bytes: tuple[int, ...] = ()  # memory to stage a superbatch's missing rows, for each table
+    # Part of ``disk_s`` before the batch is gathered: its share of its superbatch's pass.
     ahead_s: float = 0.0
     misses: tuple[float, ...] = ()  # missing rows per batch, for each table
     swept_bytes: float = 0.0  # bytes that the superbatch's pass reads and writes, per batch
@@ -137,7 +143,8 @@ def predict_step(work: StepWork, shares: StepShares, outlooks: Sequence[CacheOut
     ----------
     work : a step's work
     shares : the memory's division
-    outlooks : each table's cache outlook with this S. None means that features are in memory.
+    outlooks : each table's cache outlook with this S: the predicted misses for any cache size. None means that
+        features are in memory.
     """
     if outlooks is None:
         seconds = _step(work, shares, _DiskWork(), samplings=1.0)
@@ -172,9 +179,9 @@ def predict_step(work: StepWork, shares: StepShares, outlooks: Sequence[CacheOut
 
 @dataclass(frozen=True, slots=True)
 class _DiskWork:
-    """The disk's work for one batch's missing rows."""
+    """The disk's work for one batch's missing rows, with one strategy."""
 
-    ahead_s: float = 0.0  # disk time in its superbatch's pass, before the batch is gathered
+    ahead_s: float = 0.0  # disk time in the superbatch's pass, before the batch is gathered; per batch
     own_s: float = 0.0  # disk time while the batch is gathered
     checked_bytes: float = 0.0  # bytes that a core verifies and copies
     swept_bytes: float = 0.0  # bytes read and written in the pass
@@ -194,6 +201,7 @@ def _step(work: StepWork, shares: StepShares, disk: _DiskWork, *, samplings: flo
     disk : the disk's work for the missing rows
     samplings : number of times that each batch is sampled, if edges are not swept
     """
+    # Every name below without a unit holds seconds per batch.
     num_bytes = work.batch_bytes
     gather, loop = num_bytes / _COPY_BYTES_PER_S, num_bytes / _LOOP_BYTES_PER_S
     checks, own = (disk.checked_bytes + work.edge_bytes) / _CHECKED_BYTES_PER_S, disk.own_s
@@ -202,12 +210,13 @@ def _step(work: StepWork, shares: StepShares, disk: _DiskWork, *, samplings: flo
     # Reading, gathering and the loop use a buffer in turn. With three buffers all three run at the same time; with
     # fewer, some of them must wait for each other, so that their seconds add up.
     turns = {1: (own + gather + loop,), 2: (own + gather, loop)}.get(shares.num_buffers, (own, gather, loop))
-    # One thread makes the passes. It picks, verifies and distributes while the disk reads.
+    # One thread makes the passes over the edges. It samples, verifies and distributes edges while the disk reads.
     passes = (
         _PASS_SAMPLINGS * work.sample_s + work.edge_bytes / _CHECKED_BYTES_PER_S if work.is_swept else 0.0
     )
     busy = (disk.seconds + work.edges_s, cores, passes, *turns)
-    return float(sum(seconds**_NORM for seconds in busy) ** (1 / _NORM)) * (1 + _JITTER / shares.num_buffers)
+    combined = float(sum(seconds**_NORM for seconds in busy) ** (1 / _NORM))
+    return combined * (1 + _JITTER / shares.num_buffers)
 
 
 class _Reads(NamedTuple):
@@ -225,8 +234,9 @@ class _Reads(NamedTuple):
 def _reads(
     work: StepWork, table: TableWork, outlook: CacheOutlook, cache_rows: int, num_batches: int
 ) -> _Reads:
-    misses = outlook.misses(cache_rows)
-    unique = outlook.distinct_misses(cache_rows, num_batches)
+    """Return the reads for one table with ``cache_rows`` cached rows and superbatches of ``num_batches``."""
+    misses = outlook.misses(cache_rows)  # per batch
+    unique = outlook.distinct_misses(cache_rows, num_batches)  # per superbatch
     return _Reads(
         misses=misses,
         missed_bytes=misses * table.stored_row_bytes,
@@ -260,6 +270,7 @@ def staged_by_name_bytes(work: StepWork, outlooks: Sequence[CacheOutlook], num_b
 
 
 def _staged_bytes(table: TableWork, outlook: CacheOutlook, cache_rows: int, num_batches: int) -> int:
+    """Return the memory for a superbatch's distinct missing rows in one table, with a margin."""
     unique = outlook.distinct_misses(cache_rows, num_batches)
     return in_ram_bytes(math.ceil(_STAGED_MARGIN * unique), table.stored_row_bytes)
 
@@ -283,21 +294,23 @@ def _disk_work(work: StepWork, shares: StepShares, reads: list[_Reads]) -> dict[
     # Machines exchange the rows of whole superbatches, so no batch reads its own rows.
     if work.is_exchanged and len(possible) > 1:
         del possible["direct"]
+    # A requested strategy is the only candidate. If it does not fit, all fitting strategies are candidates.
     forced = [strategy for strategy in STRATEGIES if strategy == work.strategy]
     return {strategy: possible[strategy] for strategy in forced if strategy in possible} or possible
 
 
-def _read_seconds(rates: IoRates, of: TableWork, rows: float, *gaps: int) -> float:
-    """Return the seconds to read ``rows`` with the best gap in ``gaps``."""
-    table = _read_table(rates, of.file_rows, of.stored_row_bytes, gaps)
-    return float(np.interp(rows, table[0], table[1]))
+def _read_seconds(rates: IoRates, table: TableWork, rows: float, *gaps: int) -> float:
+    """Return the seconds to read ``rows`` rows with the best gap, in bytes, among ``gaps``."""
+    row_counts, seconds = _read_table(rates, table.file_rows, table.stored_row_bytes, gaps)
+    return float(np.interp(rows, row_counts, seconds))
 
 
-@lru_cache(maxsize=64)  # two entries per table
+@lru_cache(maxsize=64)  # two entries per table: for direct reads, and for passes
 def _read_table(
     rates: IoRates, file_rows: float, row_bytes: int, gaps: tuple[int, ...]
 ) -> NDArray[np.float64]:
     """Return (2, K): K row counts, and for each count the least seconds for reading at least so many rows."""
+    # The squares put more points at small counts, at which the seconds per row change most.
     rows = np.linspace(0, 1, _TABLE_ROWS) ** 2 * file_rows
     seconds = [
         min(
@@ -313,27 +326,29 @@ def _read_table(
 
 
 def expected_reads(rows: float, *, file_rows: float, row_bytes: int, gap_bytes: int) -> tuple[float, float]:
-    """Return the expected requests and bytes for reading rows that are spread evenly over a file. Pure.
+    """Return (requests, bytes), both expected, for reading rows that are spread evenly over a file. Pure.
 
     Parameters
     ----------
     rows : rows to read
     file_rows : the file's rows over which they are spread
     row_bytes : R, bytes per row
-    gap_bytes : longest hole that a read bridges
+    gap_bytes : longest gap between two rows that one read bridges
     """
     if rows <= 0:
         return 0.0, 0.0
     share = min(rows / max(file_rows, 1.0), 1.0)
-    # A page is read if a requested row lies in it at least in part, or if it is in a short hole between two such rows.
-    # Each row is requested with probability ``share``; ``lone`` is the probability that no row within the gap is.
-    per_page = mean_extent_bytes(row_bytes) / row_bytes
-    between = (gap_bytes + ALIGNMENT) // row_bytes
-    lone = (1 - share) ** between
-    touched = 1 - (1 - share) ** per_page
+    # A page is read if a requested row lies in it at least in part, or if it is in a short gap between two such rows.
+    # Each row is requested with probability ``share``, independent of the others.
+    per_page = mean_extent_bytes(row_bytes) / row_bytes  # rows with at least one byte in a given page
+    between = (gap_bytes + ALIGNMENT) // row_bytes  # rows in the longest gap
+    lone = (1 - share) ** between  # probability that none of so many consecutive rows is requested
+    touched = 1 - (1 - share) ** per_page  # share of pages with a requested row
+    # An untouched page is bridged if the distances to the next requested rows on both sides add up to at most the gap.
     read = touched + (1 - touched) * (1 - lone * (1 + share * between) if gap_bytes else 0.0)
     num_bytes = file_rows * row_bytes * min(read, 1.0)
-    # A requested row begins a new read if no row within the gap before it is requested. Long reads are split.
+    # A requested row begins a new read if no row within the gap before it is requested. Long reads are split. The
+    # tiny minimum keeps the number of requests above 0.
     return min(max(rows * lone * (1 - share), num_bytes / _LONGEST_READ, 1e-9), rows), num_bytes
 
 
@@ -349,7 +364,7 @@ def spread_of(pages: float, rows: float, *, num_rows: int, row_bytes: int) -> fl
     num_rows, row_bytes : N and R
     """
     low, high = min(rows, float(num_rows)), float(num_rows)
-    for _ in range(40):
+    for _ in range(40):  # halvings: the error ends below a row for 1e12 rows
         middle = (low + high) / 2
         _, num_bytes = expected_reads(rows, file_rows=middle, row_bytes=row_bytes, gap_bytes=0)
         low, high = (middle, high) if num_bytes < pages * ALIGNMENT else (low, middle)

@@ -1,12 +1,13 @@
 """Plan for edge sweeps: the batches per pass, their memory and disk, and the spill folder.
 
 If edges are on the SSD, a sweep samples many batches together. It makes one pass over the edges for each hop. A pass
-reads the file once and writes the drawn edges to the spill disk. A topology superbatch is the S_t batches of one sweep.
-A frontier is one hop of one batch: the nodes whose in-edges the next pass samples. Between passes, frontiers are in
-memory. Several superbatches are in progress: one pass serves hop 2 of one superbatch, hop 1 of the next one, and so on.
+reads the edge file once and writes the drawn edges to the spill folder, a folder for temporary files. A topology
+superbatch is the S_t batches of one sweep. A frontier is one hop of one batch: the nodes whose in-edges the next pass
+samples. Between passes, frontiers are in memory. Several superbatches are in progress: one pass serves hop 2 of one
+superbatch, hop 1 of the next one, and so on.
 
-`plan_sweeps` chooses S_t, and is pure. `open_spill` opens a loader's spill folder, within a budget or a share of the
-free disk.
+Two parts follow, for the opening of a loader. `plan_sweeps` chooses S_t, and is pure. `open_spill` opens a loader's
+spill folder, within a budget or a share of the free disk.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ _SPILL_SHARE: Final = 1 / 2  # share of the spill disk for edges; packs of featu
 
 # Largest share of the memory budget for a pass's buffers, unless it is too little.
 _BUFFER_SHARE: Final = 1 / 10
-# Bytes per frontier in a pass: the piece being written, and a quarter of another piece.
+# Bytes per frontier in a pass. A piece of 16 KiB collects a frontier's drawn edges for one write. A quarter of a piece
+# more per frontier is spare, for writes in flight.
 _PIECE_BYTES: Final = 16 * 2**10 * 5 // 4
 # Least bytes of a pass's buffers: a fixed part, and a part per frontier. Both are twice the least that works.
 _LEAST_BYTES, _LEAST_PIECE_BYTES = 2 * 2**20, 2 * 8 * 2**10
@@ -50,8 +52,9 @@ _PAGE_HELD_BYTES: Final = 8 + 1 / 8
 
 _READ_BACK: Final = 2  # each written edge is read twice: to find the next hop's nodes, and to build the batch
 
-# Number of completely sampled topology superbatches whose edges are still on the spill disk, with the one that the
-# current pass completes. They have at most 2 (S_t + S) = 3 S_t batches: S, the feature superbatch, is at most S_t / 2.
+# Number of completely sampled topology superbatches whose edges are still on the spill disk, including the superbatch
+# that the current pass completes. They have at most 2 (S_t + S) = 3 S_t batches, because S, the batches of a feature
+# superbatch, is at most S_t / 2.
 _SUPERBATCHES_ALIVE: Final = 3
 
 
@@ -62,17 +65,17 @@ class SweepDemand:
     file_bytes: int  # bytes that a pass may read: edges, and weights if the sampler uses them
     node_bytes: int  # bytes of one node id in a frontier
     hop_nodes: tuple[int, ...]  # (L,) nodes in the frontier of a large batch for hop 0, 1, ...
-    # (L,) bytes of drawn edges that a pass writes for hop 0, 1, ... of a large batch.
+    # (L,) bytes of drawn edges that a pass writes for hop 0, 1, ... of a large batch
     hop_bytes: tuple[int, ...]
     touched_pages: int  # largest number of pages of the file that contain edges of one batch
     num_batches: int | None = None  # batches in the run, if known
     kept_bytes: int = 0  # further buffer bytes per frontier in a pass, for samplers that choose from lists
-    # Number of relations; a pass reads their files one after another, each with its own buffers.
+    # Number of relations. A pass reads their files one after another, each with its own buffers.
     num_files: int = 1
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of frontiers per batch of a superbatch: one per hop, because L superbatches are in progress."""
+        """Frontier bytes per batch of S_t: one frontier for each hop, because L superbatches are in progress."""
         return self.node_bytes * sum(self.hop_nodes)
 
     @property
@@ -82,7 +85,7 @@ class SweepDemand:
 
     @property
     def alive_bytes(self) -> int:
-        """Bytes on the spill disk per batch of a superbatch: the drawn edges of all batches that are not built yet."""
+        """Spill disk bytes per batch of S_t: the drawn edges of all batches that are not built yet."""
         # L - 1 further superbatches have only their first hops so far.
         begun = sum(num_bytes * later for later, num_bytes in enumerate(reversed(self.hop_bytes)))
         return _SUPERBATCHES_ALIVE * sum(self.hop_bytes) + begun
@@ -97,7 +100,7 @@ class SweepPlan:
     buffer_bytes: int  # memory for the buffers of one pass
     checksum_bytes: int  # memory for the file's checksums and page marks
     frontier_bytes: int  # memory for the frontiers between passes
-    spill_bytes: int  # disk for edges, which feature packs must not use
+    spill_bytes: int  # spill disk for edges; packs, the spilled feature rows, must not use it
     file_bytes: int  # bytes of the edges, and of weights if the sampler uses them
     touched_bytes: int  # bytes of the file that one batch touches
     drawn_bytes: int  # approximate edge bytes per batch
@@ -114,7 +117,7 @@ class SweepPlan:
 
     @property
     def part_bytes(self) -> float:
-        """File bytes read per batch: its share of the full file, or the bytes of its own pages if these are fewer."""
+        """File bytes read per batch: 1 / S_t of the file, or the bytes of the batch's own pages if these are fewer."""
         return min(self.file_bytes / self.num_batches, self.touched_bytes)
 
     @property
@@ -142,7 +145,7 @@ def plan_sweeps(
 
     Parameters
     ----------
-    demand : a batch's measured sizes
+    demand : measured sizes of large batches
     budget_bytes : memory for everything
     spill_bytes : spill disk for edges and packs
     room_bytes : memory from which the shares are computed. None means the whole budget.
@@ -171,6 +174,7 @@ def plan_sweeps(
             int(_SPILL_SHARE * spill_bytes), demand.alive_bytes
         ),
     }
+    # The keys are reasons for the report. The smallest limit decides.
     reason = min(limits, key=lambda name: limits[name])
     num_batches = limits[reason]
     buffer_bytes = demand.num_files * _buffer_bytes(
@@ -210,7 +214,7 @@ def _buffer_bytes(num_owners: int, kept_bytes: int, budget_bytes: int) -> int:
     """
     least = max(MIN_PASS_BYTES, _LEAST_BYTES + num_owners * _LEAST_PIECE_BYTES * 5 // 4)
     buffers = min(pass_memory_bytes(num_owners), max(int(_BUFFER_SHARE * budget_bytes), least))
-    # A quarter of all buffers is for reading.
+    # A quarter of all buffers is for reading, so only three quarters of the added bytes serve the frontiers.
     return buffers + num_owners * kept_bytes * 4 // 3
 
 
@@ -229,8 +233,8 @@ logger = logging.getLogger("gloader")
 # The default spill budget is the free disk divided by this, because other programs use the disk too.
 _FREE_SHARE = 4
 
-# The default spill budget is at most this multiple of the data that is read, features and swept edges. More would allow
-# larger superbatches, which gain little.
+# The default spill budget is at most this multiple of the data bytes: the features and the swept edges. More would
+# allow larger superbatches, which gain little.
 _MULTIPLE = 4
 
 _IN_MEMORY = ("tmpfs", "ramfs")  # types of file systems in memory
@@ -242,7 +246,9 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")  # escaped characters in folder names, su
 def open_spill(
     parent: StrPath | None, budget_bytes: int | None, *, data_bytes: int, num_loaders: int = 1
 ) -> SpillFolder | None:
-    """Open a spill folder. Returns None if the default folder cannot be used and no budget was given.
+    """Open a spill folder, for packs and drawn edges. The caller owns it.
+
+    Returns None if the budget is 0, or if no budget was given and the folder is in memory or cannot be used.
 
     Parameters
     ----------
@@ -292,7 +298,7 @@ def _file_system(folder: Path) -> str:
         lines = _MOUNTS.read_text(errors="surrogateescape").splitlines()
     except OSError:
         return ""
-    # A later mount covers an earlier mount on the same folder.
+    # The columns of a line are device, folder, type, and more. A later mount covers an earlier one on the same folder.
     mounts = {
         Path(_ESCAPED.sub(lambda match: chr(int(match[1], 8)), words[1])): words[2]
         for words in map(str.split, lines)

@@ -1,8 +1,10 @@
 """Errors for a memory budget that is too small, with the needed bytes and a sufficient budget. Pure.
 
-An attempt is a function that makes a plan with a given budget, or raises `BudgetError`. `least_enough` repeats attempts
-to find a sufficient budget. `naming_enough` writes it into the error. The ``require_`` functions check one part of a
-plan each.
+An attempt is a function that makes a plan with a given budget in bytes, or raises `BudgetError`. The error's
+``short_bytes`` has the missing bytes. `least_enough` repeats attempts to find a sufficient budget, and `naming_enough`
+writes this budget into the error. `least_planned` and `planned_within` do the same for plans without such an estimate,
+by bisection. At the end, `gloader.plan.memory_plan` calls the ``require_`` functions, which check one part of a plan
+each. A demand has the measured sizes of a run (`gloader.plan.demand`).
 """
 
 from __future__ import annotations
@@ -29,14 +31,17 @@ _LEAST_STEP: Final = 64
 _LEAST_BYTES: Final = 1 << 20
 _MOST_BYTES: Final = 1 << 44
 _TOLERANCE: Final = 0.005
-# Advice at the end of an error's message, which `_naming` replaces by a sufficient budget.
+# Endings of error messages, which `_naming` replaces by a sufficient budget.
 _RAISE: Final = ". Raise --memory-budget", ". Raise the budget"
 
 Planned = TypeVar("Planned")
 
 
 def advice(num_bytes: int, *, keyword: str = "memory_budget") -> str:
-    """Return advice to give a budget of ``num_bytes``. The command line replaces the keyword by its flag. Pure."""
+    """Return advice to give a budget of ``num_bytes``. Pure.
+
+    The command line replaces ``keyword`` by its flag. A keyword that ends with ``_bytes`` takes a plain number.
+    """
     value = num_bytes if keyword.endswith("_bytes") else f'"{format_bytes(num_bytes).replace(" ", "")}"'
     return f"Give {keyword}={value} or more"
 
@@ -55,7 +60,7 @@ def naming_enough(
     first: int,
     keyword: str = "memory_budget",
 ) -> BudgetError:
-    """Return ``error`` with a sufficient budget. If none is found, return ``error`` unchanged.
+    """Return ``error`` with advice to give a sufficient budget. If none is found, return ``error`` unchanged.
 
     Parameters
     ----------
@@ -76,8 +81,8 @@ def least_enough(attempt: Callable[[int], object], *, first: int) -> int:
 
     Parameters
     ----------
-    attempt : plans with a budget
-    first : start of the search, too small for any plan
+    attempt : makes a plan with a budget in bytes
+    first : start of the search in bytes, too small for any plan
     """
     low, high = first, first
     for _ in range(_MOST_TRIES):
@@ -96,7 +101,12 @@ def least_enough(attempt: Callable[[int], object], *, first: int) -> int:
 
 
 def least_planned(plan: Callable[[int], object], *, low: int = _LEAST_BYTES) -> int:
-    """Return the least budget with which ``plan`` succeeds, up to half a percent more.
+    """Return the least budget in bytes with which ``plan`` succeeds, up to half a percent more.
+
+    Parameters
+    ----------
+    plan : an attempt
+    low : start of the bisection in bytes
 
     Raises
     ------
@@ -106,7 +116,7 @@ def least_planned(plan: Callable[[int], object], *, low: int = _LEAST_BYTES) -> 
     high = _MOST_BYTES
     plan(high)
     while high > (1 + _TOLERANCE) * low:
-        middle = math.isqrt(low * high)
+        middle = math.isqrt(low * high)  # halves the ratio, because the bounds differ by orders of magnitude
         low, high = (low, middle) if _lacking(plan, middle) is None else (middle, high)
     return high
 
@@ -153,16 +163,18 @@ def does_not_fit(
     ----------
     demand : the run's measured sizes
     left : bytes of the budget without the fixed parts
-    spill_bytes : disk for packs
+    spill_bytes : disk for packs, files with a superbatch's missing rows
     cache_bytes : requested host cache, or None
-    num_batches : the smallest superbatch S
+    num_batches : the smallest superbatch S, in batches that are planned together
     must_pack : whether packs were requested
     """
+    # Bytes without the feature buffers and the SSD stores' checksums and read buffers.
     room = max(left - demand.fewest_buffers * demand.buffer_bytes - demand.store_bytes, 0)
     planned = demand.planning_bytes(num_batches)
     packing = demand.packing_bytes(num_batches, room=room) if must_pack and spill_bytes else 0
     if planned + packing <= room and cache_bytes is not None:
-        # A requested size counts only rows. The policy's bytes for each row are additional.
+        # A requested size counts only rows. The policy's bytes for each row, its slot, are additional. ``share`` is the
+        # rows' share in both.
         share = min(
             table.stored_row_bytes / (table.stored_row_bytes + table.slot_bytes) for table in demand.tables
         )
@@ -183,7 +195,7 @@ def does_not_fit(
 def require_batch(parts: Sequence[tuple[str, int]], allowed: int, demand: Demand) -> None:
     """Raise BudgetError if ``parts`` and the fewest feature buffers exceed ``allowed`` bytes. Pure.
 
-    ``parts`` has the names and the bytes of the fixed parts.
+    ``parts`` has the name and the bytes of each fixed part of the memory plan.
     """
     count = demand.fewest_buffers * demand.num_ranks
     buffers = f"the features of {'a batch' if count == 1 else f'{count} batches'} ({_rows_text(demand)})"
@@ -211,12 +223,15 @@ def _rows_text(demand: Demand) -> str:
 
 
 def _or_other_edges(demand: Demand, allowed: int) -> str:
-    """Return advice to move the edges to the SSD, or "" if they take no more than their default share."""
+    """Return advice to move the edges to the SSD, or "" if they take at most their default share of the memory."""
     return "topology='auto', " if demand.topology_bytes > topology_share(allowed) else ""
 
 
 def require_features(demand: Demand, left: int, features: Features, budget_bytes: int) -> None:
-    """Raise BudgetError if ``left`` has no room for the requested features, in memory or read from the SSD. Pure."""
+    """Raise BudgetError if ``left`` bytes do not suffice for the requested ``features``. Pure.
+
+    Features in memory ("ram") need all their bytes. Features on the SSD need checksums and read buffers.
+    """
     fits = demand.feature_bytes <= left
     if features == "ram" and not fits:
         raise BudgetError(

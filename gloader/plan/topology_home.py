@@ -1,11 +1,13 @@
 """Choice of the edges' home: memory, or the SSD with one of two ways of reading. Pure.
 
+The topology is a graph's edges, with their offsets and weights. `choose_home` decides when a loader is opened:
+
 - "ram": the edges are in memory.
 - "sweep": the edges are on the SSD, and one pass over them serves many batches.
 - "direct": the edges are on the SSD, and each batch reads its own pages.
 
-The room is the memory from which the edges' share is computed: first the memory budget. If the plan for the rest of the
-run then does not fit, `less_room` makes the room smaller, and the home is chosen again.
+The edges may take a share of the room. At first the room is the whole memory budget. If the plan for the rest of the
+run does not fit afterwards, `less_room` makes the room smaller, and the home is chosen again.
 """
 
 from __future__ import annotations
@@ -27,15 +29,15 @@ _FITS: Final = "they fit in half of the memory budget"
 _TOO_LARGE: Final = "they do not fit in half of the memory budget"
 _CROWDED: Final = "the rest of a run does not fit in the memory budget beside them"
 _ASKED: Final = "as asked for"
-# Memory for pages of swept edges, as a share of the edges' share and in bytes at most. It is small, because the pages
-# that one batch reads seldom help the next one.
+# Memory that keeps pages of swept edges: this share of the edges' share, and at most so many bytes. It is small,
+# because the pages that one batch reads seldom help the next one.
 _KEPT_OF_SWEPT: Final = 1 / 8
 _MOST_KEPT_OF_SWEPT: Final = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepObstacle:
-    """The reason why edges cannot be swept, and the remedy."""
+    """The reason why edges cannot be swept, and the remedy. Both are parts of a message's sentence."""
 
     reason: str  # completes "topology='sweep' is not possible, as ..."
     remedy: str  # completes "use ..."
@@ -52,8 +54,8 @@ class TopologyChoice:
     """The edges' chosen home."""
 
     home: Literal["ram", "sweep", "direct"]
-    topology_bytes: int  # offsets, edges and weights
-    max_bytes: int  # the memory limit for `gloader.dataset.topology.open_topology`
+    topology_bytes: int  # bytes of offsets, edges and weights
+    max_bytes: int  # memory in bytes that `gloader.dataset.topology.open_topology` may use
     reason: str  # the reason, for the report
 
 
@@ -70,7 +72,7 @@ def choose_home(
     Parameters
     ----------
     requested : the setting ``topology``
-    topology_bytes : offsets, edges and weights
+    topology_bytes : bytes of offsets, edges and weights
     budget_bytes : memory for everything
     obstacle : reason against sweeps. None means that edges can be swept.
     room_bytes : memory from which the edges' share is computed. None means the whole budget.
@@ -101,7 +103,7 @@ def choose_home(
             f"topology='sweep' is not possible, as {obstacle.reason}; use {obstacle.remedy}, or topology='direct', or "
             f"'ram' if the memory budget has room for {format_bytes(topology_bytes)} of edges"
         )
-    # With ``topology_bytes`` or more, `open_topology` would read all edges into memory.
+    # With ``topology_bytes`` or more, `open_topology` would read all edges into memory instead of pages on demand.
     most = min(share, topology_bytes - 1)
     reason = _TOO_LARGE if topology_bytes > topology_share(budget_bytes) else _CROWDED
     reason = reason if requested == "auto" else _ASKED
@@ -114,7 +116,7 @@ def choose_home(
 
 
 def less_room(error: BudgetError, choice: TopologyChoice, demand: Demand, *, room_bytes: int) -> int:
-    """Return a smaller room for the edges after a plan that did not fit. The last room is 0. Pure.
+    """Return a smaller room in bytes for the edges after a plan that did not fit. The last room is 0. Pure.
 
     The home is chosen before the rest of the run is measured. So the edges first get all the memory they need, and a
     sweep as many batches as fit. If this leaves too little for the rest, the edges get less. Without this, a larger
@@ -131,12 +133,15 @@ def less_room(error: BudgetError, choice: TopologyChoice, demand: Demand, *, roo
     BudgetError
         ``error`` itself: the room cannot shrink, or the edges hold less than the missing bytes.
     """
+    # Bytes that another home could free. ``others`` has the name and the bytes of each further part.
     held = demand.topology_bytes + sum(num_bytes for _, num_bytes in demand.others)
     if demand.sweeps is not None:
         # Direct reads, which replace the sweeps, have other buffers per call.
         held += demand.sweeps.memory_bytes + demand.sampler_call_bytes * demand.sampler_threads
     if not room_bytes or not 0 < error.short_bytes <= held:
         raise error
+    # With a room as large as the edges, their share is too small for memory, so the next home is on the SSD.
     if choice.home == "ram" and room_bytes > choice.topology_bytes:
         return choice.topology_bytes
+    # A smaller room makes a sweep of fewer batches. A sweep of the fewest batches gives way to direct reads.
     return room_bytes // 2 if demand.sweeps is not None and demand.sweeps.num_batches > SMALLEST else 0

@@ -1,1 +1,1 @@
-"""A recorded run's replay: demands and a machine in, predicted seconds out. Pure."""
+"""A recorded run's replay: a simulation that turns recorded work and a machine into predicted seconds. Pure."""

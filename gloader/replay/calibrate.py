@@ -1,10 +1,14 @@
-"""Calibration of a replay: each kind of work takes as long as it was recorded. Pure.
+"""Calibration of a replay: each kind of work takes as long in the replay as in the recording. Pure.
 
-A recording has the processor time and the moved bytes for each piece of work. It lacks three numbers: the cores that a
-computation could have used, the disk's own time for the bytes, and a thread's waits for locks. So one number per stage
-is fitted: the cores for "compute", a factor on the disk's time for a stage bound by the disk, and a lag for any other
-stage. The fit replays the run, compares each stage's seconds with the recorded seconds, corrects the numbers, and
-repeats. The epoch's length is not fitted. It follows from the waits, and shows whether the replay can be trusted.
+A replay simulates a recorded run (`gloader.replay.replay`). A piece of work is one stage's work on one batch, one
+superbatch (batches that are planned together) or one pass over the edges. A recording has the processor time and the
+moved bytes for each piece. It lacks three numbers: the cores that a computation could have used, the disk's own time
+for the bytes, and a thread's waits for locks. So one number per stage is fitted: the cores for "compute", a factor on
+the disk's time for a stage bound by the disk, and a lag, seconds without use of a resource, for any other stage.
+
+`calibrate` replays the run, compares each stage's seconds with the recorded seconds, corrects the numbers, and repeats.
+The epoch's length is not fitted. It follows from the waits, and shows whether the replay can be trusted. Predictions
+(`gloader.lab.analyze.predict`) then replay the fitted work with changes.
 """
 
 from __future__ import annotations
@@ -32,13 +36,14 @@ if TYPE_CHECKING:
         SuperbatchWork,
     )
 
+    # The work of one item: a dataclass with fields by stage.
     W = TypeVar("W", BatchWork, SuperbatchWork, PassWork)
 
 
 MOST_UNEXPLAINED: Final = 0.10  # share of an epoch; a replay with a larger error is not trusted
 # Share of an epoch. Lags are fitted and stay the same under all changes, so a replay with more lags is not trusted.
 MOST_LAGS: Final = 0.5
-# Maximum of corrections, each with a replay. The fit stops earlier if the numbers hardly change.
+# Largest number of corrections, each with a replay. The fit stops earlier if every stage is close.
 _ROUNDS: Final = 8
 _CLOSE: Final = 0.003  # share of a stage's seconds; the fit ends when no stage differs by more
 # Limits for the disk's factor: this number, and 1 divided by this number. Factor 1 means the rates that were measured
@@ -47,23 +52,25 @@ _MOST_FACTOR: Final = 16.0
 _LEAST_DISK_SHARE: Final = (
     0.1  # share of a stage's seconds; with less disk time, the disk's factor is not fitted
 )
-# Largest delay of a thread per processor second of other threads. Missing time beyond it is a fixed lag. In runs of
-# `experiments/bench/replay.py` the delay was 0.1 to 0.5, and nearly the same under all changes.
+# Largest delay of a thread per processor second of other threads, by stage; 0 for other stages. Missing time beyond
+# this delay is a fixed lag. In runs of `experiments/bench/replay.py` the delay was 0.1 to 0.5, and nearly the same
+# under all changes.
 _MOST_HELD_UP: Final = {"compute": 0.5, "trace": 0.15, "sample": 0.15}
+# The stages; `gloader.replay.work` explains them. Each is also a field of a work dataclass.
 _STAGES: Final = ("trace", "sample", "inspect", "stage", "read", "gather", "transfer", "compute", "sweep")
 
 
 class Mean(NamedTuple):
-    """Means over a stage's pieces of work."""
+    """Means over a stage's pieces of work in a replay. In line means: other work uses the disk on arrival."""
 
-    seconds: float = 0.0
+    seconds: float = 0.0  # duration
     meanwhile_s: float = 0.0  # other threads' processor seconds during the work
     in_line: float = 0.0  # share of pieces that found other work at the disk
     longest_line_s: float = 0.0  # longest wait in line: the duration of the other disk work
 
 
 class Lag(NamedTuple):
-    """The time between a piece of work and the next step of its thread."""
+    """The time without use of a resource at the end of a piece of work, as a sum of three parts."""
 
     each_s: float = 0.0  # seconds that do not depend on other work
     held_up: float = 0.0  # seconds per processor second of other threads
@@ -71,7 +78,17 @@ class Lag(NamedTuple):
 
     @classmethod
     def of(cls, stage: str, seconds: float, mean: Mean) -> Lag:
-        """Return a lag with ``seconds`` in a piece of work such as ``mean``."""
+        """Return the lag for which the mean piece of work lags ``seconds``.
+
+        The delay by other threads takes as much of the seconds as `_MOST_HELD_UP` allows, then the wait in line takes
+        what it can, and the rest is fixed.
+
+        Parameters
+        ----------
+        stage : the stage's name
+        seconds : the lag of the mean piece
+        mean : the stage's means
+        """
         held_up_s = min(seconds, _MOST_HELD_UP.get(stage, 0.0) * mean.meanwhile_s)
         in_line_s = min(seconds - held_up_s, mean.in_line * mean.longest_line_s)
         return cls(
@@ -81,7 +98,7 @@ class Lag(NamedTuple):
         )
 
     def seconds(self, mean: Mean) -> float:
-        """Return the lag's seconds in a piece of work such as ``mean``."""
+        """Return the lag's seconds in the mean piece of work ``mean``."""
         return self.each_s + self.held_up * mean.meanwhile_s + self.in_line_s * mean.in_line
 
 
@@ -90,7 +107,7 @@ _NO_LAG: Final = Lag()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayFit:
-    """The fitted factors from recorded to replayed demands."""
+    """The fitted numbers that turn recorded demands into replayed demands."""
 
     cores: float  # cores that the computation keeps busy without competition
     # By stage: the disk's seconds divided by the seconds that its rates give.
@@ -115,6 +132,7 @@ class ReplayFit:
         """Return ``work`` with replayed demands."""
 
         def fitted(one: W) -> W:
+            """Return one item's work with replayed demands in each field that is a stage."""
             found: dict[str, Any] = {
                 name: self.of(name, getattr(one, name)) for name in _STAGES if hasattr(one, name)
             }
@@ -135,9 +153,10 @@ class Calibrated:
     fit: ReplayFit
     work: RunWork  # the work with replayed demands
     replayed: Replayed
-    # By stage: measured seconds divided by replayed seconds, minus 1. "epoch" is for the counted epochs.
+    # By stage: measured seconds divided by replayed seconds, minus 1. The entry "epoch" compares the counted epochs,
+    # which are all but the first.
     unexplained: dict[str, float]
-    # Share of the counted epochs that are lags: no resource is used. Lags of a GPU's stages do not count.
+    # Share of the counted epochs' critical path in which no resource is used. Lags of a GPU's stages do not count.
     lags: float
 
     @property
@@ -195,7 +214,8 @@ def calibrate(
     measured : the recording's measurements
     machine, shape : the recording's machine and shape
     threads : torch's threads per operation, which is also the limit for a computation's cores
-    device : the compute device; a GPU's time is not recorded, so all missing time in "compute" and "transfer" is a lag
+    device : the compute device's name; a GPU's time is not recorded, so all missing time in "compute" and "transfer"
+        is a lag
     """
     fit = ReplayFit(cores=min(1.0, machine.cores))
     has_disk = _bound_by_disk(work, measured)
@@ -225,13 +245,13 @@ def calibrate(
 
 
 def _means(replayed: Replayed, work: RunWork, counted: Collection[int]) -> dict[str, Mean]:
-    """Return each stage's mean duration per piece of work, without empty pieces. Pure.
+    """Return each stage's means per piece of work, without empty pieces. Pure.
 
     Parameters
     ----------
     replayed : the replay
     work : the replayed work
-    counted : epochs whose work counts; a stage without work for these epochs has its mean over all epochs
+    counted : epochs whose work counts. A stage without work in these epochs has its means over all epochs.
     """
     of_counted: dict[str, list[Mean]] = defaultdict(list)
     of_all: dict[str, list[Mean]] = defaultdict(list)
@@ -246,6 +266,7 @@ def _means(replayed: Replayed, work: RunWork, counted: Collection[int]) -> dict[
         for name, found in of_all.items()
     }
     if "read" in means:
+        # A batch's read waits behind a superbatch's or a pass's reads, which take the longest.
         sweep_s = max((means[name].seconds for name in ("stage", "sweep") if name in means), default=0.0)
         means["read"] = means["read"]._replace(longest_line_s=sweep_s)
     # A recorded computation ends when all ranks have summed their gradients, so it is compared with the whole step.
@@ -282,7 +303,8 @@ def _better(
         )
         if not (replayed_s := mean.seconds) or not recorded_s:
             continue
-        # A computation that takes longer than on one core waits for something else, such as the interpreter's lock.
+        # More cores explain a computation that was recorded shorter than replayed. One that was recorded longer than
+        # on one core waits for something else, such as the interpreter's lock: it gets a lag.
         if name == "compute" and (replayed_s > recorded_s or cores > 1.0) and lag == _NO_LAG:
             cores = min(max(cores * replayed_s / recorded_s, 1.0), float(threads))
         elif name in has_disk:
@@ -295,6 +317,7 @@ def _better(
 
 
 def _is_close(known: Mapping[str, Mean], measured: Measured) -> bool:
+    """Return whether no stage's replayed seconds differ from the recorded seconds by more than `_CLOSE`."""
     return all(
         abs(one.seconds / measured.stage_s[name] - 1) < _CLOSE
         for name, one in known.items()

@@ -1,8 +1,9 @@
 """Changes of a run for a what-if: ``disk=2x``, ``cache=20%``, ``cores=8``, alone or combined. Pure.
 
 A what-if asks for a recorded run's time if one or more knobs had other values. A knob is a property of the machine or
-a setting of the loader. Changes of rates, cores, threads and computation need no new plan and are applied here.
-`gloader.lab.analyze.replan` applies the changes in `REPLANNED`, which need a new plan.
+a setting of the loader. `parse_changes` reads the text of the command line. The ``changed_`` functions apply changes of
+rates, cores, threads and computation, which need no new cache plan. `gloader.lab.analyze.replan` applies the changes in
+`REPLANNED`, which need one.
 """
 
 from __future__ import annotations
@@ -68,9 +69,8 @@ REPLANNED: Final = frozenset(
         "buffers",
     }
 )
-_RATIOS: Final = frozenset(
-    {"disk", "disk.random", "disk.write", "gpu", "compute"}
-)  # knobs that take only a factor
+# Knobs that take only a factor.
+_RATIOS: Final = frozenset({"disk", "disk.random", "disk.write", "gpu", "compute"})
 _COUNTS: Final = frozenset({"cores", "threads", "buffers", "ranks"})  # knobs that take only a number
 # Keywords of `gloader.Loader`, for knobs that are loader settings.
 KEYWORDS: Final[Mapping[str, str]] = {
@@ -86,11 +86,11 @@ KEYWORDS: Final[Mapping[str, str]] = {
 AUTO: Final = "auto"
 # The knobs that the memory plan chooses if they are AUTO. `gloader.Loader` calls this value None.
 _PLANNED: Final = frozenset({"buffers", "cache", "superbatch"})
-_CHOICES: Final = frozenset(
-    {"policy", "strategy", "dtype", "order"}
-)  # knobs that take one of the words in `_FORMS`
+# Knobs that take one of the words in `_FORMS`.
+_CHOICES: Final = frozenset({"policy", "strategy", "dtype", "order"})
 _LIMIT: Final = 1000.0  # largest factor, and its inverse the smallest; any other is a typing error
 _MOST: Final = 10_000  # largest value for `_COUNTS`; a larger one is a typing error
+# Other accepted names of knobs.
 _ALIASES: Final[Mapping[str, str]] = {"S": "superbatch", "batch_size": "batch-size", "fanouts": "fanout"}
 # A rate in bits per second, such as 25Gb/s or 25Gbps, and the factors for its prefixes.
 _BITS: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])b(?:/s|ps)?")
@@ -158,6 +158,7 @@ def _named(part: str) -> tuple[str, str]:
 
 
 def _value(name: str, text: str) -> Value:
+    """Return a knob's value from its text. Raises ConfigError with the knob's form if it is not understood."""
     try:
         return _read(name, text)
     except ValueError:  # includes ConfigError, a subclass
@@ -219,13 +220,15 @@ def _bits_per_s(text: str) -> float:
 def changed_rates(rates: IoRates, changes: Changes) -> IoRates:
     """Return a disk's rates with ``changes``.
 
-    A first read gets faster by the same factor as random reads. Dealing rows out is processor work and stays the same.
+    The latency improves by the same factor as random reads. Distributing a sweep's rows to its batches is processor
+    work, so its rate stays the same.
     """
     both = changes.ratio("disk")
     random, write = both * changes.ratio("disk.random"), both * changes.ratio("disk.write")
     in_order = rates.read_bytes_per_s * both
 
     def reads(per_s: float, size: int) -> float:
+        """Return the new rate of random reads with ``size`` bytes, from the old rate ``per_s``."""
         # No random read is faster than a read in file order. Rates that were measured faster stay unchanged.
         return min(per_s * random, max(in_order / size, per_s * both))
 
@@ -242,18 +245,22 @@ def changed_rates(rates: IoRates, changes: Changes) -> IoRates:
 
 
 def changed_machine(machine: Machine, changes: Changes) -> Machine:
-    """Return a machine with ``changes``; disk changes are in its rates."""
+    """Return a machine with ``changes`` of its cores and network. `changed_rates` applies the changes of the disk."""
     speed = {**machine.speed, "network": machine.speed_of("network") * changes.ratio("network")}
     return replace(machine, cores=float(count_of(changes, "cores", int(machine.cores))), speed=speed)
 
 
 def changed_shape(shape: PipelineShape, changes: Changes) -> PipelineShape:
-    """Return a pipeline shape with ``changes``. Raises ConfigError if it is impossible."""
+    """Return a pipeline shape with ``changes`` of ranks, threads and buffers.
+
+    Raises ConfigError if no pipeline can have this shape.
+    """
     ranks = count_of(changes, "ranks", shape.num_ranks)
     threads = count_of(changes, "threads", shape.sampler_threads)
     buffers = count_of(changes, "buffers", shape.num_buffers)
     if ranks > 1 and buffers < 2:
         raise ConfigError("ranks that share a loader need two feature buffers each; ask for buffers=2")
+    # Each sampler thread holds one batch, and each rank may have `SAMPLED_AHEAD` batches waiting.
     more = threads - shape.sampler_threads + SAMPLED_AHEAD * (ranks - shape.num_ranks)
     return replace(
         shape,
@@ -265,17 +272,17 @@ def changed_shape(shape: PipelineShape, changes: Changes) -> PipelineShape:
 
 
 def changed_compute(work: RunWork, changes: Changes) -> RunWork:
-    """Return ``work`` with the computations of ``changes``, which are longer or shorter."""
+    """Return ``work`` with computations that ``changes`` of "compute" and "gpu" make longer or shorter."""
     factor = changes.ratio("compute") / changes.ratio("gpu")
     if factor == 1.0:
         return work
 
-    def of(demands: Demands) -> Demands:
+    def scaled(demands: Demands) -> Demands:
         return demands._replace(
             cpu_s=demands.cpu_s * factor, device_s=demands.device_s * factor, lag_s=demands.lag_s * factor
         )
 
-    return replace(work, batches=tuple(replace(one, compute=of(one.compute)) for one in work.batches))
+    return replace(work, batches=tuple(replace(one, compute=scaled(one.compute)) for one in work.batches))
 
 
 def count_of(changes: Changes, name: str, before: int) -> int:

@@ -1,7 +1,8 @@
 """A recorded run's demands: the resources that each piece of work used, without its waits. Pure.
 
-`measure` takes times from a recording, and `work_of` makes the recording's `RunWork`. `gloader.replay.calibrate` then
-fits the work's demands to the times.
+A piece of work is one stage's work on one batch, one superbatch or one pass; `gloader.replay.work` explains the stages.
+A piece's demands are the seconds for which it uses each resource. `measure` takes times from a recording, and `work_of`
+makes the recording's `RunWork`. `gloader.replay.calibrate` then fits the work's demands to the times.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 # The stages of the training loop's thread. Other threads do everything else at the same time.
 _LOOP_STAGES: Final = ("compute", "wait")
 _BATCH_STAGES: Final = ("trace", "sample", "read", "gather", "transfer")  # the other stages of one batch
-_SWEEP_READ_BYTES: Final = 256 * 1024  # assumed read size of a pass, if its reads were not counted
+_SWEEP_READ_BYTES: Final = 256 * 1024  # assumed bytes per read, if a pass's reads were not counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +39,13 @@ class Measured:
     epoch_s: dict[int, float]
     # By stage: mean seconds for a piece of work. The stage "trace" is sampling ahead.
     stage_s: dict[str, float]
-    position_of: dict[tuple[int, int], int]  # stream positions of this rank's batches, by epoch and index
+    # By epoch and index in the epoch: stream positions of this rank's batches. The stream has all ranks' batches of all
+    # epochs in order, with the ranks interleaved.
+    position_of: dict[tuple[int, int], int]
 
     @property
     def counted(self) -> tuple[int, ...]:
-        """The epochs that predictions cover: those after the first, if there are any."""
+        """The epochs that predictions cover: all epochs but the first, or the first if it is the only one."""
         return counted_of(self.epoch_s)
 
     @property
@@ -52,7 +55,10 @@ class Measured:
 
 
 def counted_of(epochs: Collection[int]) -> tuple[int, ...]:
-    """Return the epochs that predictions cover. The first epoch begins with nothing prepared. Pure."""
+    """Return the epochs that predictions cover, ascending. Pure.
+
+    The first epoch is left out if there are others, because it begins with nothing prepared.
+    """
     found = sorted(epochs)
     return tuple(found[1:] or found)
 
@@ -76,6 +82,7 @@ def measure(recording: Recording) -> Measured:
     if not computed:
         raise ReplayError("no batch was computed while the run was recorded")
     header, ranks = recording.header, recording.header.shape.num_ranks
+    # The loop must have computed every batch in order, from the loader's position at the start of the recording.
     epoch, index = header.state["next"]
     for event in computed:
         if (event.epoch, event.batch) != (epoch, index):
@@ -113,6 +120,7 @@ def work_of(recording: Recording, measured: Measured, *, rates: IoRates | None =
     """
     shape, ranks = recording.header.shape, recording.header.shape.num_ranks
     num_batches = len(measured.position_of) * ranks
+    # Stage -> (epoch, index) -> events.
     by_stage: dict[str, dict[tuple[int, int], list[RecordedEvent]]] = defaultdict(lambda: defaultdict(list))
     for event in recording.events:
         by_stage[stage_of(event)][event.epoch, event.batch].append(event)
@@ -158,7 +166,7 @@ def demands_of(
     ----------
     event : a piece of work, or None
     rates : the disk's rates
-    strategies : each superbatch's read strategy, for events that read one of its batches
+    strategies : each superbatch's read strategy by its number, for events that read a batch; see `strategies_of`
     """
     if event is None:
         return NOTHING
@@ -190,7 +198,7 @@ def disk_demands(
     cpu_s : the work's processor seconds
     requests : number of reads; 0 if unknown
     bytes_read, bytes_written : the moved bytes
-    is_pack : True if the work reads a pack's region
+    is_pack : True if the work reads a region of a pack, a file with a superbatch's missing rows batch by batch
     """
     spilled = bytes_written / rates.write_bytes_per_s
     read = 0.0
@@ -204,7 +212,7 @@ def disk_demands(
 
 
 def _stage_seconds(events: Sequence[RecordedEvent], counted: Collection[int]) -> dict[str, float]:
-    """Return each stage's mean seconds over the ``counted`` epochs. A stage without work there has its overall mean."""
+    """Return each stage's mean seconds over the ``counted`` epochs, or over all if it has no work in these. Pure."""
     of_counted: dict[str, list[float]] = defaultdict(list)
     of_all: dict[str, list[float]] = defaultdict(list)
     for event in events:
@@ -217,7 +225,10 @@ def _stage_seconds(events: Sequence[RecordedEvent], counted: Collection[int]) ->
 def _superbatches(
     recording: Recording, measured: Measured, num_batches: int, rates: IoRates
 ) -> tuple[SuperbatchWork, ...]:
-    """Return the superbatches for the first ``num_batches``. Those planned before the recording have no demands."""
+    """Return the superbatches for the first ``num_batches``.
+
+    Batches whose superbatch was planned before the recording began form one superbatch without demands.
+    """
     staged = {event.notes["superbatch"]: event for event in recording.events if event.stage == "stage"}
     inspected = [
         event
@@ -243,9 +254,10 @@ def _superbatches(
 
 
 def _passes(recording: Recording, num_batches: int, rates: IoRates) -> tuple[PassWork, ...]:
-    """Return the passes over the edges for the batches."""
+    """Return the recorded passes over the edges, which must serve the first ``num_batches``."""
     header = recording.header
-    most = 2 * (header.sweep_batches + header.superbatch)  # as limited by `gloader.pipeline.edge_sweeps`
+    # The limit that `gloader.pipeline.edge_sweeps` applies.
+    most = 2 * (header.sweep_batches + header.superbatch)
     found = [
         PassWork(
             sweep=demands_of(event, rates),
@@ -261,7 +273,7 @@ def _passes(recording: Recording, num_batches: int, rates: IoRates) -> tuple[Pas
 
 
 def _num_known(recording: Recording) -> int:
-    """Return the number of positions that needed no pass: their batches were sampled before, to plan the memory."""
+    """Return the number of positions that needed no pass, because their batches were sampled to plan the memory."""
     known = {(event.epoch, event.batch) for event in recording.events if event.notes.get("known")}
     return len(known) * recording.header.shape.num_ranks
 
@@ -269,6 +281,7 @@ def _num_known(recording: Recording) -> int:
 def strategies_of(recording: Recording) -> dict[int, str]:
     """Return each superbatch's read strategy, by its number. Pure."""
     return {
+        # Several tables may have several strategies; the first counts.
         event.notes["superbatch"]: event.notes["strategy"].split(",")[0]
         for event in recording.events
         if event.stage == "stage" and "strategy" in event.notes
@@ -276,7 +289,7 @@ def strategies_of(recording: Recording) -> dict[int, str]:
 
 
 def _pauses(events: Sequence[RecordedEvent]) -> dict[tuple[int, int], float]:
-    """Return the loop's pauses between two epochs, by the next requested batch. Pure."""
+    """Return the seconds of the loop's pauses between two epochs, by (epoch, 0): the next requested batch. Pure."""
     found, before = {}, None
     # The events are sorted by ends, because a wait without duration begins together with the computation after it.
     for event in sorted((e for e in events if e.stage in _LOOP_STAGES), key=lambda event: event.ended_s):
@@ -308,6 +321,7 @@ def _use_over_time(events: Sequence[RecordedEvent]) -> tuple[NDArray[np.float64]
     """Return moments (K,) and the processor seconds (K,) that ``events`` used before each moment. Pure."""
     if not events:
         return np.zeros(1), np.zeros(1)
+    # Each event raises the total use per second at its start, and lowers it at its end.
     rates = np.array([event.cpu_s / event.seconds for event in events])
     moments = np.concatenate([[event.started_s for event in events], [event.ended_s for event in events]])
     changes = np.concatenate([rates, -rates])

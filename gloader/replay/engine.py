@@ -1,8 +1,9 @@
 """A clock for threads that share resources: a discrete-event simulation with processor sharing. Pure.
 
-A thread is a generator. It yields a `Job` and continues when the job is done, or yields a `Gate` and continues when
-the gate is opened. A `Resource` divides its rate among its users. A disk, a link or a network is divided evenly. The
-cores are divided among the runnable threads, as the system's scheduler does.
+`gloader.replay.replay` runs its threads on this clock. No thread is a real one: a thread is a generator. It yields a
+`Job`, a piece of work, and continues when the job is done, or yields a `Gate` and continues when the gate is opened.
+A `Resource` divides its rate among its users. A disk, a link or a network is divided evenly. The cores are divided
+among the runnable threads, as the system's scheduler does.
 
 A job ends when its needs for all resources are met and then its lag, a time without use of a resource, has passed. If
 other work uses the disk when a job arrives, the job is *in line*, which makes its lag longer. Each finished job is an
@@ -27,18 +28,18 @@ if TYPE_CHECKING:
     from gloader.replay.work import Demands, Machine
 
 
-T = TypeVar("T")
+T = TypeVar("T")  # a resource's user
 
-# A smaller remainder of a demand is a rounding error: seconds, or a share of the clock's time if that is more.
+# A smaller remainder of a demand is a rounding error: in seconds, or as a share of the clock's time if that is larger.
 ROUNDING: Final = 1e-12
 
 
 class Resource(Generic[T]):
     """A resource with equal shares. A user requests units, such as cores, and every requested unit is served equally.
 
-    If more units are requested than exist, each is served at the same reduced rate. So one number, `_service_s`,
-    determines every user's service: the seconds of service for a unit that is in use since the beginning. A user is
-    done when this number has grown by the user's seconds per unit.
+    If more units are requested than exist, each is served at the same reduced rate. So one number determines every
+    user's service: `_service_s`, the seconds of service for a unit that is in use since the beginning. A user is done
+    when this number has grown by the user's seconds per unit since the user's begin.
 
     Parameters
     ----------
@@ -76,6 +77,7 @@ class Resource(Generic[T]):
     def release(self, now_s: float) -> list[T]:
         """Remove and return the users that are done at ``now_s``, the next due time."""
         self._advance(now_s)
+        # Users that end here up to rounding are done too.
         reached_s = self._service_s + ROUNDING * max(1.0, now_s)
         units, ends, released = self._units, self._ends, []
         while ends and ends[0][0] <= reached_s:
@@ -111,6 +113,7 @@ class Resource(Generic[T]):
             self.due_s = math.inf
 
 
+# Indices in `RESOURCES`.
 _CPU: Final = 0
 _DISKS: Final = (RESOURCES.index("disk"), RESOURCES.index("spill"))
 _NUM_SHARED: Final = len(RESOURCES)
@@ -129,9 +132,8 @@ class Event(NamedTuple):
     started_s: float
     ended_s: float
     demands: Demands
-    limit: (
-        int  # index in `RESOURCES` of the resource whose need was met last; ``len(RESOURCES)`` without needs
-    )
+    # Index in `RESOURCES` of the resource whose need was met last; ``len(RESOURCES)`` if the job had no needs.
+    limit: int
     cause: int  # index in `Clock.events` of the event whose end started this work; -1 without such an event
     meanwhile_s: float = 0.0  # processor seconds of other work while this work used resources
     in_line: bool = False  # True if other work was at the disk when this work arrived
@@ -143,7 +145,7 @@ class Event(NamedTuple):
 
     @property
     def lag_s(self) -> float:
-        """Seconds of lag without the seconds in line."""
+        """Seconds of lag, without the additional seconds for being in line."""
         return self.demands.lag_s + self.demands.held_up * self.meanwhile_s
 
 
@@ -152,14 +154,14 @@ class Job:
     """A piece of work. A thread yields a job to have it done."""
 
     stage: str
-    batch: int
+    batch: int  # stream position of the batch, or of the first batch
     demands: Demands
-    # The clock sets the other fields. `limit`, `cause`, `meanwhile_s` and `in_line` are the fields of `Event`.
+    # The clock sets the other fields. `Event` explains `limit`, `cause`, `meanwhile_s` and `in_line`.
     left: int = 0  # number of resources with a remaining demand
-    is_lagging: bool = False  # True if all demands are met, and the lag passes
+    is_lagging: bool = False  # True while the lag passes, after all demands are met
     limit: int = _LAG
     number: int = 0  # the job's number, in the order of the jobs' beginnings
-    runner: _Runner = field(init=False)
+    runner: _Runner = field(init=False)  # the thread that yielded the job
     started_s: float = 0.0
     used_s: float = 0.0  # all jobs' processor seconds when this job began
     meanwhile_s: float = 0.0
@@ -177,7 +179,7 @@ class Gate:
         self._waiters: list[_Runner] = []
 
     def open(self) -> None:
-        """Let all waiting threads check again. Their cause is the present thread's last event."""
+        """Let all waiting threads check again. The present thread's last event becomes their cause."""
         if self._waiters:
             waiters, self._waiters = self._waiters, []
             self._clock.wake(waiters)
@@ -191,9 +193,9 @@ class Gate:
 class _Runner:
     """A thread, with the event that let it reach its present step."""
 
-    number: int
+    number: int  # the thread's number, in the order of `Clock.start`
     thread: Thread
-    cause: int = -1
+    cause: int = -1  # index in `Clock.events`, or -1 without an event
 
 
 class Clock:
@@ -208,18 +210,18 @@ class Clock:
     """
 
     def __init__(self, machine: Machine) -> None:
-        self.now_s = 0.0
-        self.events: list[Event] = []
+        self.now_s = 0.0  # the present time
+        self.events: list[Event] = []  # finished jobs, in the order of their ends
         self._speeds = [machine.speed_of(name) for name in RESOURCES]
         # The cores, the other shared resources, and the lag, whose users do not compete.
         capacities = [machine.cores, *(1.0 for _ in RESOURCES[1:]), math.inf]
         self._resources: list[Resource[Job]] = [Resource(capacity) for capacity in capacities]
-        self._ready: deque[_Runner] = deque()
-        self._current: _Runner | None = None
+        self._ready: deque[_Runner] = deque()  # threads that can continue at the present time
+        self._current: _Runner | None = None  # the thread that is running
         self._num_threads = 0
-        self._num_begun = 0
-        self._num_under_way = 0
-        self._awaited: set[int] = set()
+        self._num_begun = 0  # jobs begun so far
+        self._num_under_way = 0  # jobs begun and not finished
+        self._awaited: set[int] = set()  # numbers of the threads whose ends `run` waits for
 
     @property
     def cause(self) -> int:
@@ -239,7 +241,7 @@ class Clock:
         self._ready.extend(runners)
 
     def run(self, *, awaited: int) -> None:
-        """Run until the first ``awaited`` started threads have ended; other threads may be at any step.
+        """Run until the ``awaited`` threads that were started first have ended. Other threads may be at any step.
 
         Raises
         ------

@@ -1,10 +1,13 @@
 """An epoch's least time, in any order of its work and with any mixture of ways to run it. Pure.
 
-`needs_of` counts the seconds that an epoch needs on each resource and each thread. No order of the work is faster than
-the largest need, so this need is the floor. A way to run is a choice of settings. The floor for mixtures of several
-ways, such as another way in each superbatch, needs a linear programme. It is Plumber's
-(M. Kuchnik et al., "Plumber: Diagnosing and Removing Performance Bottlenecks in Machine Learning Data Pipelines",
-MLSys 2022), with the disk, the links and single threads added to the cores.
+`gloader analyze` and `gloader autotune` compare a run with this bound. `needs_of` counts the seconds that an epoch
+needs on each resource and each thread. No order of the work is faster than the largest need, so this need is the floor.
+A way to run is a choice of settings. The floor for mixtures of several ways, such as another way in each superbatch,
+needs a linear programme. It is Plumber's (M. Kuchnik et al., "Plumber: Diagnosing and Removing Performance Bottlenecks
+in Machine Learning Data Pipelines", MLSys 2022), with the disk, the links and single threads added to the cores.
+
+Some work of an epoch may be done before the epoch begins. The reach of a piece of work is the number of stream
+positions (batches in the loop's order) ahead of the loop at which it can be done. Work within reach does not count.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 
 
 LOOP: Final = "loop"  # the first rank's loop, whose epochs are measured
-_SAMPLERS: Final = "sample threads"
+_SAMPLERS: Final = "sample threads"  # all sampler threads together
 
 
 def needs_of(
@@ -51,10 +54,13 @@ def needs_of(
     start = next((number for number, batch in enumerate(work.batches) if batch.epoch in counted), None)
     if start is None:
         raise ReplayError("there is no batch, so there is no floor")
+    # Pauses before counted epochs. The pause before the first counted epoch lies before the time that counts, unless
+    # the run begins with it.
     pauses = [one for one in _pauses_between(work, shape) if one[0] > start or not one[0]]
     found = {}
     for name, placed in _placed(work, machine, shape).items():
         total = sum(float(one.seconds[start:].sum()) for one in placed)
+        # Seconds that may be done before the counted epochs, or during a pause but not longer than the pause.
         before = sum(one.near(start) for one in placed) if start else 0.0
         for position, pause in pauses:
             before += min(pause, sum(one.near(position) for one in placed))
@@ -89,20 +95,19 @@ def without_reads(work: RunWork) -> RunWork:
 class _Placed:
     """The seconds on one resource or thread, for work with the same reach.
 
-    A piece of work counts at the stream position of the first batch that waits for it. Its reach is the number of
-    positions ahead of the loop at which it can be done.
+    A piece of work counts at the stream position of the first batch that waits for it.
     """
 
-    seconds: NDArray[np.float64]  # (batches,) seconds by position
-    reach: int
+    seconds: NDArray[np.float64]  # (batches,) seconds by stream position
+    reach: int  # in positions, see the module's text
 
     def near(self, position: int) -> float:
-        """Return the seconds of all work that can be under way while the loop is at ``position``."""
+        """Return the seconds of all work that can be done while the loop is at ``position``."""
         return float(self.seconds[position : position + self.reach].sum())
 
 
 def _placed(work: RunWork, machine: Machine, shape: PipelineShape) -> dict[str, list[_Placed]]:
-    """Return the work's seconds on each resource and each thread, grouped by reach."""
+    """Return the work's seconds by the name of a resource or thread, grouped by reach."""
     found: dict[str, dict[int, _Placed]] = {LOOP: {}}
 
     def add(name: str, job: _Job, seconds: float) -> None:
@@ -116,6 +121,7 @@ def _placed(work: RunWork, machine: Machine, shape: PipelineShape) -> dict[str, 
         for name, seconds in zip(RESOURCES, needs, strict=True):
             if seconds:
                 add(name, job, seconds / (machine.cores if name == "cpu" else 1.0))
+        # The thread's own time: it uses all resources at the same time, and then lags.
         of_each = (needs[0] / min(job.demands.cores, machine.cores), *needs[1:])
         alone = max(of_each) + job.demands.lag_s
         add(job.thread, job, alone / (shape.sampler_threads if job.thread == _SAMPLERS else 1))
@@ -123,7 +129,7 @@ def _placed(work: RunWork, machine: Machine, shape: PipelineShape) -> dict[str, 
 
 
 def _on(machine: Machine, demands: Demands) -> tuple[float, ...]:
-    """Return the seconds that demands take on each resource in `RESOURCES`; for "cpu", seconds of one core."""
+    """Return the seconds that demands take on each resource, in the order of `RESOURCES`; "cpu" in core seconds."""
     needs = (demands.cpu_s, *demands[2:7])
     return tuple(
         seconds / machine.speed_of(name) if seconds else 0.0
@@ -132,7 +138,7 @@ def _on(machine: Machine, demands: Demands) -> tuple[float, ...]:
 
 
 class _Job(NamedTuple):
-    """A piece of work."""
+    """A piece of work, with the thread that does it."""
 
     thread: str  # the name for the user, such as "gather thread"
     position: int  # stream position of the first batch that waits for the work
@@ -148,7 +154,7 @@ def _jobs(work: RunWork, shape: PipelineShape) -> Iterator[_Job]:
         rank = position % shape.num_ranks
         of_rank = f" of rank {rank}" if rank else ""
         loop = f"{LOOP}{of_rank}"
-        reach = ahead.loops if rank else 0  # the measured rank has done nothing before
+        reach = ahead.loops if rank else 0  # the measured first rank does none of its work ahead
         sender, sent_reach = (f"send thread{of_rank}", ahead.sent) if shape.is_sending else (loop, reach)
         yield _Job(_SAMPLERS, position, ahead.sampled, batch.sample)
         if has_disk:
@@ -157,14 +163,15 @@ def _jobs(work: RunWork, shape: PipelineShape) -> Iterator[_Job]:
         yield _Job("gather thread", position, ahead.gathered, batch.gather)
         yield _Job(sender, position, sent_reach, batch.transfer)
         yield _Job(loop, position, reach, batch.compute)
+        # A pause inside an epoch is work of the loop. Pauses between epochs belong to no epoch.
         if batch.pause_s and not rank and position not in between:
             yield _Job(loop, position, 0, Demands(lag_s=batch.pause_s))
     yield from _jobs_of_several(work, ahead, has_disk=has_disk)
 
 
 def _jobs_of_several(work: RunWork, ahead: _Ahead, *, has_disk: bool) -> Iterator[_Job]:
-    """Yield the work that serves several batches."""
-    first = 0
+    """Yield the work that serves several batches: of superbatches, and of passes over the edges."""
+    first = 0  # position of the superbatch's first batch
     for superbatch in work.superbatches if has_disk else ():
         yield _Job("inspect thread", first, ahead.staged, superbatch.inspect)
         yield _Job("stage thread", first, ahead.staged, superbatch.stage)
@@ -177,15 +184,15 @@ def _jobs_of_several(work: RunWork, ahead: _Ahead, *, has_disk: bool) -> Iterato
 
 
 class _Ahead(NamedTuple):
-    """The reach of each kind of work, in positions; see `_Placed`."""
+    """The reach of each kind of work, in positions; see the module's text."""
 
     loops: int  # other ranks' loops
-    sent: int
+    sent: int  # transfers to the device
     gathered: int  # also the reach for reads
     sampled: int
-    staged: int  # also the reach for inspections
-    traced: int
-    swept: int
+    staged: int  # also the reach for inspections, the planning of superbatches
+    traced: int  # sampling ahead
+    swept: int  # passes over the edges
 
     @classmethod
     def of(cls, work: RunWork, shape: PipelineShape) -> _Ahead:
@@ -202,14 +209,14 @@ class _Ahead(NamedTuple):
             # A superbatch counts at its first batch. Beyond the gathered batches, only superbatches with a plan are
             # staged.
             staged=gathered + (shape.planned_at_once - 1) * superbatch,
-            # The inspector plans the next superbatch after its traces and the following superbatch's traces are there.
+            # The inspector plans a superbatch after its traces and the following superbatch's traces were sampled.
             traced=gathered + (shape.planned_at_once + 2) * superbatch + shape.ahead,
             swept=sampled + max((one.most_waiting for one in work.passes), default=0),
         )
 
 
 def _pauses_between(work: RunWork, shape: PipelineShape) -> list[tuple[int, float]]:
-    """Return position and seconds for the first rank's pauses between epochs, which belong to no epoch."""
+    """Return (position, seconds) of the pause before each epoch on the first rank. These belong to no epoch."""
     found, epoch = [], None
     for position in range(0, len(work.batches), shape.num_ranks):
         batch = work.batches[position]
@@ -224,7 +231,7 @@ class Floor:
     """A lower bound for an epoch's time, and its cause."""
 
     seconds: float
-    resource: str  # the resource that is never idle then: a name in `RESOURCES`, or a thread
+    resource: str  # the resource or thread that would never be idle in such an epoch: a key of `needs_of`
 
 
 def find_floor(
@@ -270,7 +277,8 @@ def floor_of_mixture(ways: Sequence[Mapping[str, float]]) -> Floor:
     from scipy.optimize import linprog
 
     names = list(dict.fromkeys(name for way in ways for name in way))
-    needs = np.array([[way.get(name, 0.0) for way in ways] for name in names])
+    needs = np.array([[way.get(name, 0.0) for way in ways] for name in names])  # (resources, ways)
+    # The variables are the shares x_c and, last, T. T is minimized.
     solution = linprog(
         np.append(np.zeros(len(ways)), 1.0),
         A_ub=np.column_stack([needs, -np.ones(len(names))]),

@@ -7,7 +7,9 @@ A what-if changes a recorded run's plan, for example its cache. The new plan's w
 - `resized_work` makes the work for batches with another size.
 - `steady_work` makes a run's work from a plan's means.
 
-`gloader.replay.work` explains the stages, the traces and the read strategies.
+`gloader.lab.analyze.predict` and `gloader.pipeline.advisor` replay this work to predict a run's time.
+`gloader.replay.work` explains the stages, the traces, the demands and the read strategies. A row is missing if the host
+cache does not hold it, and admitted if the cache takes it in.
 """
 
 from __future__ import annotations
@@ -42,9 +44,9 @@ class _Usual(NamedTuple):
     node: float = 0.0  # seconds per row of all tables, used or not
 
 
-# Usual seconds, from runs of `experiments/bench/replay.py` on two cores, with rows of 512 B. They are scaled to each
-# kind's recorded seconds, so that only the proportions of rows, bytes and slots count. A kind of work that the
-# recording lacks takes the mean scale. The kinds of staging and reading are per strategy; see `gloader.replay.work`.
+# Usual seconds by kind of work, from runs of `experiments/bench/replay.py` on two cores, with rows of 512 B. They are
+# scaled to each kind's recorded seconds, so that only the proportions of rows, bytes and slots count. A kind that the
+# recording lacks takes the mean scale. A kind is a stage, for staging and reading with the strategy's name after it.
 _USUAL: Final[Mapping[str, _Usual]] = {
     "inspect": _Usual(each=1e-3, row=40e-9, slot=20e-9, node=5e-9),
     "stage direct": _Usual(each=1e-3, row=57e-9),
@@ -72,13 +74,14 @@ class Costs:
         return replace(self, slots=slots)
 
     def stage(self, counts: SuperbatchCounts) -> float:
-        """Return the processor seconds to count a superbatch's misses and to sweep them."""
+        """Return the processor seconds of "stage": to count a superbatch's misses, and to sweep them if it is swept."""
         return self.seconds(
             f"stage {counts.strategy}", counts.misses, counts.stage_bytes + counts.written_bytes
         )
 
     def read(self, batch: BatchCounts, strategy: str) -> float:
-        """Return the processor seconds to move a batch's misses into its buffer."""
+        """Return the processor seconds to move a batch's missing rows into its feature buffer."""
+        # A staged superbatch has its rows in memory, so the batch has no reads of its own.
         num_bytes = batch.read_bytes or batch.misses * self.row_bytes
         return self.seconds(f"read {strategy}", batch.misses, num_bytes)
 
@@ -111,7 +114,7 @@ class Costs:
         )
 
     def seconds(self, kind: str, rows: float, num_bytes: float) -> float:
-        """Return the processor seconds for a ``kind`` of work on ``rows`` and ``num_bytes``."""
+        """Return the processor seconds for a ``kind`` of work, a key of `_USUAL`, on ``rows`` and ``num_bytes``."""
         usual = _USUAL[kind]
         return self.scale.get(kind, self.other) * (
             usual.each
@@ -125,6 +128,7 @@ class Costs:
 def learn_costs(recording: Recording) -> Costs:
     """Return a recording's costs by kind of work. Pure."""
     tables = recording.header.tables
+    # A scale of 1 gives the usual seconds, with which the recorded seconds are compared.
     usual = Costs(
         scale={},
         other=1.0,
@@ -170,8 +174,8 @@ _SECONDS: Final = tuple(name for name in Demands._fields if name.endswith("_s"))
 class SampleCosts:
     """Mean processor seconds per batch in the sampler threads.
 
-    Each batch is sampled for its trace. Some of these samples are *kept*, and only finished later. The other batches
-    are sampled again.
+    Each batch is sampled for its trace. Some of these samples are *kept* in memory and only finished later. The other
+    batches are sampled again.
     """
 
     trace_s: float  # seconds to sample a batch for its trace; ``again_s`` without recorded traces
@@ -181,7 +185,7 @@ class SampleCosts:
 
     @classmethod
     def of(cls, recording: Recording) -> SampleCosts:
-        """Return a recording's sampling costs."""
+        """Return a recording's sampling costs; 0 for costs that it cannot give."""
         traces: list[float] = []
         kept: list[float] = []
         again: list[float] = []
@@ -211,6 +215,7 @@ class SampleCosts:
 
     def sample_s(self, position: int) -> float:
         """Return the seconds for the batch at ``position``. Kept batches are spread evenly over the positions."""
+        # True if the number of kept batches, rounded down, grows at this position.
         is_kept = int((position + 1) * self.kept_share) > int(position * self.kept_share)
         return self.kept_s if is_kept else self.again_s
 
@@ -224,7 +229,7 @@ def planned_work(
     sampling: SampleCosts,
     rates: IoRates,
 ) -> RunWork:
-    """Return the work for a run that caches and reads rows according to ``counts``. Pure.
+    """Return the work for a run that caches and reads rows as in the new plan's ``counts``. Pure.
 
     Parameters
     ----------
@@ -273,9 +278,9 @@ def _in_memory(batch: BatchWork, rows: int, costs: Costs, sampling: SampleCosts)
 
 
 def _cached(batch: BatchWork, position: int, costs: Costs, sampling: SampleCosts, copied: float) -> BatchWork:
-    """Return a batch's work with features on the SSD, without reads.
+    """Return a batch's work with features on the SSD and a host cache; its reads are left unchanged.
 
-    ``copied`` counts the rows copied out of the cache and into it. ``position`` is the batch's stream position.
+    ``position`` is the batch's stream position. ``copied`` counts the rows copied out of the cache and into it.
     """
     return replace(
         batch,
@@ -305,7 +310,9 @@ def resized_work(
         _mean_demands([getattr(batch, name) for batch in known])
         for name in ("trace", "sample", "transfer", "compute")
     )
-    pauses = {batch.epoch: batch.pause_s for batch in known if batch.pause_s}
+    pauses = {
+        batch.epoch: batch.pause_s for batch in known if batch.pause_s
+    }  # before the epochs' first batches
     return replace(
         recorded,
         batches=tuple(
@@ -335,10 +342,12 @@ def _scaled(demands: Demands, factor: float) -> Demands:
 
 
 def _mean(values: list[float]) -> float:
+    """Return the mean, or 0 without values."""
     return sum(values) / len(values) if values else 0.0
 
 
-# Superbatches until a run is steady. Two are under way at the same time, so the first two still belong to the start.
+# Superbatches until a run is steady: later superbatches take as long as the one before. Two are under way at the same
+# time, so the first two still belong to the start.
 _SUPERBATCHES: Final = 4
 _FEWEST: Final = 48  # least number of batches; fewer do not give a reliable mean
 _MOST: Final = 512  # largest number of batches; more would make the replay slow
@@ -350,7 +359,7 @@ class StepNeeds:
 
     superbatch: int  # S, superbatch size
     rows: float  # rows gathered on the host per batch
-    misses: float  # cache misses among the rows
+    misses: float  # cache misses among these rows
     strategy: str = ""  # "direct", "staged" or "packed"; "" for features in memory
     ahead_s: float = 0.0  # disk seconds per batch for its superbatch's sweep
     own_s: float = 0.0  # disk seconds for the batch's own reads
@@ -358,7 +367,14 @@ class StepNeeds:
     kept_share: float = 0.0  # share of kept batches; see `SampleCosts`
 
     def corrected(self, *, misses: float, ahead: float, own: float) -> StepNeeds:
-        """Return the needs with three factors applied: ``ahead`` to the sweeps, ``own`` to the batches' own reads."""
+        """Return the needs times three factors, which correct a prediction by measurements.
+
+        Parameters
+        ----------
+        misses : factor on the misses
+        ahead : factor on the sweeps' disk time and bytes
+        own : factor on the disk time of the batches' own reads
+        """
         return replace(
             self,
             misses=min(self.misses * misses, self.rows),
@@ -423,6 +439,7 @@ def steady_work(
 def _steady_batch(
     batch: BatchWork, position: int, needs: StepNeeds, costs: Costs, sampling: SampleCosts
 ) -> BatchWork:
+    """Return the work at stream ``position`` of a steady run, from the recorded ``batch``."""
     if not needs.strategy:
         return _in_memory(batch, int(needs.rows), costs, sampling)
     # About as many rows are admitted as are missed. So the copied rows, hits and admissions, are about all rows.

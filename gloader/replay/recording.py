@@ -1,7 +1,8 @@
 """A recorded run: its threads' work with the resources used, and a header with the machine and the settings.
 
-A recording is stored as a trace file for Perfetto, which `TimelineRecorder.write` writes. Each piece of work is a slice
-in it. A slice's notes are further counts and properties of the work, such as hits and misses.
+A recording is stored as a trace file for Perfetto, a viewer of timelines. `TimelineRecorder.write` writes it, and
+`read_recording` reads and checks it, for predictions from the run. Each piece of work, such as one stage's work on one
+batch, is a slice in the file. A slice's notes are further counts and properties of the work, such as hits and misses.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 HEADER_VERSION: Final = 1
-_RECORDS: Final = Records(IoRates=IoRates, PipelineShape=PipelineShape)
-HEADER_KEY: Final = "gloader"  # key in a trace's ``otherData``
+_RECORDS: Final = Records(IoRates=IoRates, PipelineShape=PipelineShape)  # reads a header's nested dataclasses
+HEADER_KEY: Final = "gloader"  # key of the header in a trace's ``otherData``
 
 
 class RecordedEvent(NamedTuple):
     """A thread's piece of work."""
 
     stage: str  # the kind of work: a key of `gloader.observe.epoch_stats.WORK_NAMES`
-    thread: int  # number of the thread's track
+    thread: int  # number of the thread's track in Perfetto
     epoch: int
     batch: int  # index in the epoch; the first index for several batches
     batches: int  # number of batches that the work serves
@@ -61,8 +62,8 @@ class RecordedTable:
     row_bytes: int  # R, as stored
     cache_rows: int  # C, rows in the host cache
     device_rows: int = 0  # rows in the device's memory
-    # Longest gaps between rows that one read may include: in a batch's own reads, and in sweeps. None if no rows were
-    # read.
+    # Longest gaps between two rows that one read may bridge: in a batch's own reads, and in sweeps, the reads for a
+    # whole superbatch. None if no rows were read.
     gap_bytes: int | None = None
     sweep_gap_bytes: int | None = None
 
@@ -71,21 +72,21 @@ class RecordedTable:
 class RunHeader:
     """A recorded run's machine, settings and shape. They suffice to replay the run and sample its batches again."""
 
-    cores: int  # available to the process
+    cores: int  # cores available to the process
     torch_threads: int  # torch's threads per operation
     device: str
     shape: PipelineShape
-    superbatch: int  # largest S, the number of batches in a superbatch; 1 for features in memory
+    superbatch: int  # largest S, the number of batches planned together; 1 for features in memory
     superbatch_unit: int  # divides every superbatch size
     sweep_batches: int  # S_t, batches per pass over the edges; 0 without passes
     num_hops: int  # L
-    policy: str
+    policy: str  # the host cache's policy
     budget_bytes: int  # the memory budget
-    spill_bytes: int  # disk space for packs
+    spill_bytes: int  # disk space for packs, files with a superbatch's missing rows
     staging_bytes: int  # memory for a superbatch's missing rows
     tables: tuple[RecordedTable, ...]
     rates: IoRates  # the disk's rates
-    state: dict[str, Any]  # a `LoaderState` with the first recorded batch and the stream
+    state: dict[str, Any]  # the `LoaderState` before the first recorded batch, as JSON
     num_batches: int  # batches per epoch and rank
     dataset: str  # path or URL
     fingerprint: str  # the dataset's fingerprint
@@ -184,19 +185,21 @@ def parse_recording(body: Mapping[str, Any]) -> Recording:
 _COLUMNS: Final = ("epoch", "batch", "batches", "cpu_us", "requests", "bytes_read", "bytes_written")
 
 
-# Each stage's required notes. All are counts.
+# Each stage's required notes. All are counts or numbers of superbatches. `_event` adds further required notes.
 _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "inspect": ("superbatch", "hits", "misses"),
     "stage": ("superbatch",),
     "read": ("misses",),
     "sweep": ("completed",),
 }
+# Notes that must be integers of 0 or more if they exist.
 _COUNTS: Final = ("superbatch", "hits", "misses", "admitted", "rows", "completed")
 
 
 def _event(event: Mapping[str, Any]) -> RecordedEvent:
-    """Parse a slice. Raises an error in `MALFORMED` for anything else."""
+    """Return the event in a slice. Raises an error in `MALFORMED` if the slice is malformed."""
     args = event["args"]
+    # A trace has microseconds.
     started, took, cpu = event["ts"] / 1e6, event["dur"] / 1e6, args["cpu_us"] / 1e6
     if not (math.isfinite(started) and 0 <= took < math.inf and 0 <= cpu < math.inf):
         raise ValueError(f"a slice begins at {started} s, takes {took} s and {cpu} s of a processor")
@@ -206,7 +209,7 @@ def _event(event: Mapping[str, Any]) -> RecordedEvent:
     if stage == "gather":
         needed = ("hits", "admitted") if "hits" in notes else ("rows",)
     elif "strategy" in notes:
-        _text(notes["strategy"])
+        _text(notes["strategy"])  # raises for another type
         needed = (*needed, "misses")
     if missing := [name for name in needed if name not in notes]:
         raise ValueError(f"{stage} has no note {missing[0]}")
@@ -230,7 +233,7 @@ def _event(event: Mapping[str, Any]) -> RecordedEvent:
 
 
 def _require_rates(rates: IoRates) -> None:
-    """Raise ValueError unless a disk can have these rates."""
+    """Raise ValueError if a rate is negative, infinite, or 0 although times are divided by it."""
     _require_counts(rates)
     for name, rate in asdict(rates).items():
         if not 0 <= rate < math.inf or (rate == 0 and name in _POSITIVE):
@@ -249,6 +252,7 @@ _POSITIVE: Final = (
 
 
 def _text(value: object) -> str:
+    """Return ``value``. Raises TypeError if it is no text."""
     if not isinstance(value, str):
         raise TypeError(f"{shown(value)} is not text")
     return value

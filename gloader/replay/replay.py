@@ -1,9 +1,13 @@
 """A run's replay: the pipeline's stages on the clock of `engine`. Pure.
 
-A replayed thread is a generator. It yields a `Job`, which takes the duration of its demands in `RunWork`, or a `Gate`
-to wait. `PipelineShape.links` gives the stages' threads and the channels between them. The threads also meet at the
-sampler pool, the feature buffers and the ranks' barrier. These are named as in `gloader.pipeline`. They need no locks
-here, because only one replayed thread runs at any moment, until it yields.
+`replay` simulates a run: it takes recorded or planned work, a machine and a pipeline shape, and returns the time of
+each piece of work. A replayed thread is a generator. It yields a `Job`, one piece of work with its demands, or a `Gate`
+to wait. `PipelineShape.links` gives the stages' threads and the channels between them. The threads also wait for each
+other at the sampler pool, the feature buffers and the ranks' barrier. These have the names that they have in
+`gloader.pipeline`. They need no locks, because only one replayed thread runs at any moment, until it yields.
+
+A stream position is a batch's number in the order of the loop, over all epochs and ranks. A trace has a batch's nodes;
+it is sampled ahead, so that the batch's superbatch can be planned.
 """
 
 from __future__ import annotations
@@ -23,10 +27,10 @@ if TYPE_CHECKING:
     from gloader.replay.engine import Thread
     from gloader.replay.work import Machine, PipelineShape, RunWork, StageLink
 
-    Waits = Generator[Job | Gate, None, None]
+    Waits = Generator[Job | Gate, None, None]  # a part of a thread, used with ``yield from``
 
 
-T = TypeVar("T")
+T = TypeVar("T")  # a channel's item
 
 
 class ReplayChannel(Generic[T]):
@@ -59,13 +63,20 @@ class Lane:
 
     stage: str
     demands: list[Demands]  # by stream position
-    started: int = 0  # items that a sampler thread has begun
-    taken: int = 0  # items that the consumer has taken, in order
+    started: int = 0  # number of items that a sampler thread has begun
+    taken: int = 0  # number of items that the consumer has taken, in order
     done: set[int] = field(default_factory=set)  # positions of items that wait for the consumer
 
 
 class Pool:
-    """The sampler threads' work. Batches go before traces. Each lane is at most ``ahead`` items before its consumer."""
+    """The sampler threads' work. Batches go before traces. Each lane is at most ``ahead`` items before its consumer.
+
+    Parameters
+    ----------
+    clock : the replay's clock
+    work : the run's work
+    shape : gives ``ahead``; traces exist only if features are on the SSD
+    """
 
     def __init__(self, clock: Clock, work: RunWork, shape: PipelineShape) -> None:
         self._ahead = shape.ahead
@@ -75,10 +86,9 @@ class Pool:
             Lane("trace", [batch.trace for batch in work.batches]) if shape.features == "ssd" else None
         )
         self.gate = Gate(clock)
-        self.num_ready = (
-            work.num_known if work.passes else self._num_batches
-        )  # positions that can be sampled now
-        self._num_known = work.num_known
+        # Positions below this number can be sampled now. Passes over the edges raise it.
+        self.num_ready = work.num_known if work.passes else self._num_batches
+        self._num_known = work.num_known  # positions below this number need no pass
         # The batches known from the start, plus the batches made from passes until now; like `SweptBatches`.
         self.num_made = work.num_known
 
@@ -93,7 +103,7 @@ class Pool:
             lane.started += 1
             yield Job(lane.stage, position, lane.demands[position])
             lane.done.add(position)
-            self.num_made += lane is self.batches and position >= self._num_known
+            self.num_made += lane is self.batches and position >= self._num_known  # a bool counts as 0 or 1
             self.gate.open()
 
     def take(self, lane: Lane) -> Waits:
@@ -105,7 +115,7 @@ class Pool:
         self.gate.open()
 
     def _claim(self) -> Lane | None:
-        """Return the lane with a thread's next work, or None if there is no work now."""
+        """Return the lane with the next work for a sampler thread, or None if there is no work now."""
         # A batch starts after its trace was taken. Only then is it known whether the batch was kept.
         is_inspected = self.traces is None or self.batches.started < self.traces.taken
         if is_inspected and self._may_start(self.batches):
@@ -113,13 +123,14 @@ class Pool:
         return self.traces if self.traces is not None and self._may_start(self.traces) else None
 
     def _may_start(self, lane: Lane) -> bool:
+        """Return whether the lane's next item may be sampled now."""
         return lane.started < min(lane.taken + self._ahead, self._num_batches, self.num_ready)
 
 
 class Ring:
-    """One rank's feature buffers, and whether its loop holds one.
+    """One rank's feature buffers, and whether its training loop holds one.
 
-    A loop's variable holds its batch, and so the batch's buffer, until the next batch replaces it or the loop's
+    The loop's variable holds a batch, and so the batch's buffer, until the next batch replaces it or the loop's
     function returns. With only one buffer, the request for a batch returns the last batch's buffer. With several ranks
     this is not done, because another process gathered the batches.
     """
@@ -127,8 +138,9 @@ class Ring:
     def __init__(self, clock: Clock, shape: PipelineShape) -> None:
         self._left = shape.num_buffers  # free buffers
         self._gate = Gate(clock)
+        # Whether a request returns the buffer.
         self._is_emptied = shape.num_buffers == 1 and shape.num_ranks == 1
-        self._is_lent = False
+        self._is_lent = False  # whether the loop holds a buffer
 
     def acquire(self) -> Waits:
         """Take a buffer, waiting for one."""
@@ -163,8 +175,8 @@ class StepBarrier:
 
     def __init__(self, clock: Clock, num_ranks: int) -> None:
         self._num_ranks = num_ranks
-        self._arrived = 0
-        self._ended = 0
+        self._arrived = 0  # ranks that wait for the present step's end
+        self._ended = 0  # steps that have ended
         self._gate = Gate(clock)
 
     def meet(self) -> Waits:
@@ -206,13 +218,13 @@ def replay(work: RunWork, machine: Machine, shape: PipelineShape) -> Replayed:
     ----------
     work : the run's work
     machine : the cores and the resources' speeds
-    shape : threads and the bounds between them
+    shape : the threads, and the limits for items between them
 
     Raises
     ------
     ReplayError
-        There is no batch, the superbatches cover other batches, ranks have different numbers of batches, or no
-        pipeline can have this shape.
+        There is no batch, the superbatches do not cover exactly the batches, ranks have different numbers of batches,
+        or no pipeline can have this shape.
     """
     if not work.batches:
         raise ReplayError("there is no batch to replay")
@@ -229,7 +241,7 @@ class _ReplayRun:
     """One replay: its threads, and the channels, rings and gates between them.
 
     With several ranks, the batch at stream position p belongs to rank p modulo the number of ranks. The thread of
-    `_share` deals gathered batches out to the ranks.
+    `_share` hands gathered batches to the ranks. A channel's items are stream positions, or numbers of superbatches.
     """
 
     def __init__(self, work: RunWork, machine: Machine, shape: PipelineShape) -> None:
@@ -248,7 +260,8 @@ class _ReplayRun:
         sizes = [one.num_batches for one in work.superbatches]
         # The position of each superbatch's first batch.
         self._firsts = [end - size for end, size in zip(accumulate(sizes), sizes, strict=True)]
-        self._num_first = min(shape.unit, sizes[0]) if sizes else 0  # batches read before superbatch 1
+        # Batches read before superbatch 1 is staged.
+        self._num_first = min(shape.unit, sizes[0]) if sizes else 0
         self._splits = {*self._firsts, len(work.batches)}  # positions where superbatches begin and end
         self._collected = 0  # number of superbatches whose traces were all taken
         ranks = range(shape.num_ranks)
@@ -264,7 +277,7 @@ class _ReplayRun:
         self._last_event: dict[int, int] = {}
 
     def run(self) -> Replayed:
-        """Start all threads, and run the clock until the loops have ended."""
+        """Start all threads, run the clock until the loops have ended, and return the times."""
         clock, shape = self._clock, self._shape
         # The loops start first, because the other threads serve them.
         for rank in range(shape.num_ranks):
@@ -275,7 +288,7 @@ class _ReplayRun:
             clock.start(self._sweep())
         if shape.features == "ssd":
             for _ in range(shape.planned_at_once):
-                list(self._permits.put(None))
+                list(self._permits.put(None))  # runs the generator to its end: this channel is never full
         for link in shape.links:
             clock.start(self._stage(link))
         if shape.num_ranks > 1:
@@ -315,8 +328,15 @@ class _ReplayRun:
             yield from out.put(number)
 
     def _waits(self, link: StageLink, number: int) -> list[Generator[Job | Gate, None, object]]:
-        """Return an item's waits: for its channels, and at the meeting points of `gloader.pipeline.flow`."""
+        """Return an item's waits in order, as in `gloader.pipeline.flow`: for inputs, a permit, a buffer or the disk.
+
+        Parameters
+        ----------
+        link : the stage
+        number : the item's number: a batch's stream position, or a superbatch's number
+        """
         waits: list[Generator[Job | Gate, None, object]] = []
+        # The first batches were read, so superbatch 1 may have the disk.
         if link.stage == "read" and number == self._num_first:
             waits.append(self._first_read.put(None))
         for name in link.takes:
@@ -324,6 +344,7 @@ class _ReplayRun:
                 waits += (self._collect(number), self._permits.get())
             elif name == "sampled":
                 waits += (self._pool.take(self._pool.batches), self._ring_of(number).acquire())
+            # A superbatch is taken from "staged" only with its first batch.
             elif name != "staged" or number in self._splits:
                 waits.append(self._channels[name].get())
         if link.stage == "stage" and number == 1:
@@ -331,7 +352,10 @@ class _ReplayRun:
         return waits
 
     def _collect(self, number: int) -> Waits:
-        """Wait for a superbatch's traces and, except for the first superbatch, the next one's traces."""
+        """Wait for the traces that the plan of superbatch ``number`` needs.
+
+        These are its own traces and, except for the first superbatch, the next superbatch's traces.
+        """
         superbatches, traces = self._work.superbatches, self._pool.traces
         num_needed = min(number + 2, len(superbatches)) if number else 1
         while self._collected < num_needed and traces is not None:
@@ -340,7 +364,7 @@ class _ReplayRun:
             self._collected += 1
 
     def _share(self) -> Thread:
-        """Deal the gathered batches out to the ranks."""
+        """Hand each gathered batch to its rank, if there are several ranks."""
         for position in range(len(self._work.batches)):
             yield from self._gathered.get()
             yield from self._dealt[position % self._shape.num_ranks].put(position)
@@ -393,10 +417,12 @@ class _ReplayRun:
         self._rings[rank].lend()
 
     def _source(self, rank: int) -> ReplayChannel[int]:
+        """Return the channel with a rank's gathered batches."""
         return self._gathered if self._shape.num_ranks == 1 else self._dealt[rank]
 
     def _ring_of(self, position: int) -> Ring:
         return self._rings[position % self._shape.num_ranks]
 
     def _positions(self, rank: int) -> Sequence[int]:
+        """Return the stream positions of a rank's batches."""
         return range(rank, len(self._work.batches), self._shape.num_ranks)

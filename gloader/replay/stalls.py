@@ -1,7 +1,8 @@
 """Stalls, and a replayed epoch's critical path: the work that the epoch's end waited for. Pure.
 
-A stall is the time that one cause adds to an epoch. Its size is the difference between two replays, with the cause and
-without it.
+A replay simulates a recorded run (`gloader.replay.replay`). `parts_of_epoch` follows the critical path of one replay
+and divides the epoch by cause. `find_stalls` measures stalls. A stall is the time that one cause adds to an epoch. Its
+size is the difference between two replays, with the cause and without it.
 
 J. Mohan et al., "Analyzing and Mitigating Data Stalls in DNN Training", VLDB 2021, measures stalls by three runs: with
 synthetic batches, with everything cached, and unchanged. A. Sharma et al., "Stash", ICDCS 2023, adds ranks and
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
 
 
 _NAMES: Final[Mapping[str, str]] = {"stage": "sweep", "trace": "sample"}  # words for the user, by stage
-# The parts of an epoch that belong to no stage. A stage's part is the time that its work takes alone. Additional time,
-# from competition for the cores or from delays by other work, counts as `CORES`. The time before the first work on the
-# path counts as `START`.
+# The names of an epoch's parts that belong to no stage. A stage's part is the time that its work takes alone.
+# Additional time, from competition for the cores or from delays by other work, counts as `CORES`. The time before the
+# first work on the path counts as `START`.
 CORES: Final = "waiting for cores"
 START: Final = "start"
 _CPU: Final = RESOURCES.index("cpu")
@@ -49,6 +50,7 @@ def parts_of_epoch(replayed: Replayed, epoch: int) -> dict[str, float]:
     found: dict[str, float] = defaultdict(float)
     for event, took in _path(replayed, epoch):
         waited = 0.0
+        # Only work that the cores limit, together or alone, can have waited for cores.
         if event.limit == _CPU or event.demands.cpu_s / event.demands.cores >= event.demands.alone_s:
             alone_s = event.demands.alone_s + event.in_line_s
             waited = min(max(event.ended_s - event.started_s - alone_s, 0.0), took)
@@ -60,7 +62,7 @@ def parts_of_epoch(replayed: Replayed, epoch: int) -> dict[str, float]:
     return {
         name: seconds
         for name, seconds in sorted(found.items(), key=lambda part: -part[1])
-        if seconds > 1e-9 * replayed.epoch_s[epoch]
+        if seconds > 1e-9 * replayed.epoch_s[epoch]  # a smaller part is a rounding error
     }
 
 
@@ -92,7 +94,7 @@ def lag_share(replayed: Replayed, epochs: tuple[int, ...], *, but: Collection[st
 
 
 def _path(replayed: Replayed, epoch: int) -> Iterator[tuple[Event, float]]:
-    """Yield the work that an epoch's end waited for, last piece first, with its seconds on the path."""
+    """Yield (event, seconds on the path) for the work that an epoch's end waited for, last piece first."""
     events, number = replayed.events, replayed.last_event[epoch]
     moment_s = events[number].ended_s
     begin_s = moment_s - replayed.epoch_s[epoch]
@@ -126,10 +128,11 @@ def find_stalls(
         return replay(changed, of, within).mean_s(epochs)
 
     def without(resource: str) -> float:
+        """Return the seconds of an epoch if ``resource`` were infinitely fast."""
         return seconds(work, replace(machine, speed={**machine.speed, resource: math.inf}))
 
-    cold = seconds(work)
-    warm = seconds(_without(work, "trace", "read"))
+    cold = seconds(work)  # as recorded, with reads
+    warm = seconds(_without(work, "trace", "read"))  # with everything in memory
     computed = seconds(_without(work, "trace", "sample", "read", "gather", "transfer"))
     found = {"preparation": warm - computed, "fetch": cold - warm, "transfer": cold - without("link")}
     if shape.num_ranks > 1:

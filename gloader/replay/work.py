@@ -1,10 +1,12 @@
 """A run's work as values: batch counts, demands, the machine, and the pipeline's shape.
 
 A piece of work is one stage's work on one batch, one superbatch or one pass. Its demands are the seconds for which it
-uses each resource. `gloader.replay.replay` turns demands into time, for a machine and a pipeline shape.
+uses each resource. `gloader.replay.demands` makes the values from a recorded run, and `gloader.replay.planned_work`
+from a plan. `gloader.replay.replay` turns demands into time, for a machine and a pipeline shape. The terms:
 
-- A trace has a batch's nodes. It is sampled ahead of the batch, so that its superbatch can be planned. A superbatch is
-  a number of consecutive batches.
+- A superbatch is a number of consecutive batches that are planned together. A batch's stream position is its number in
+  the order of the loop, over all epochs and ranks.
+- A trace has a batch's nodes. It is sampled ahead of the batch, so that its superbatch can be planned.
 - The stage "inspect" plans a superbatch: which of its rows are in the host cache, and which are read.
 - The stage "stage" sweeps a superbatch's missing rows: it reads them in file order, before their batches. It keeps them
   in memory ("staged") or writes a pack, a spill file with one region per batch ("packed"). With "direct", it does not
@@ -21,7 +23,7 @@ from typing import Final, NamedTuple
 class BatchCounts(NamedTuple):
     """One batch's counts over all tables."""
 
-    rows: int  # rows gathered on the host, without rows on the device
+    rows: int  # rows gathered on the host, without the rows that the device's cache holds
     hits: int  # rows found in the host cache
     misses: int  # rows read from the disk
     admitted: int  # rows put into the host cache
@@ -52,8 +54,8 @@ class SuperbatchCounts:
         return sum(batch.misses for batch in self.batches)
 
 
-# Resources that pieces of work share, in the order of `Demands`. Runnable threads share the cores. All users share
-# every other resource evenly.
+# Resources that pieces of work share, in the order of `Demands`. Runnable threads share the cores ("cpu"). All users
+# share every other resource evenly.
 RESOURCES: Final = ("cpu", "disk", "spill", "link", "device", "network")
 
 # Sampled batches per rank that may wait for the gather. The sampler threads hold further batches.
@@ -76,7 +78,7 @@ class Demands(NamedTuple):
     device_s: float = 0.0  # seconds on the device
     network_s: float = 0.0  # seconds on the network between machines
     lag_s: float = 0.0  # seconds after the needs are met
-    # Additional seconds of lag per processor second of other threads during the work. These threads hold the
+    # Additional seconds of lag per processor second of other threads during the work. The other threads hold the
     # interpreter's lock and fill the processor's caches.
     held_up: float = 0.0
     # Additional seconds of lag if other work uses the disk when this work arrives. This work waits behind the queued
@@ -85,7 +87,7 @@ class Demands(NamedTuple):
 
     @property
     def alone_s(self) -> float:
-        """Seconds without other work on the machine."""
+        """Seconds that the work takes without other work on the machine."""
         return max(self.cpu_s / self.cores, *self[2:7]) + self.lag_s
 
 
@@ -97,7 +99,7 @@ class BatchWork:
     """The work for one batch."""
 
     epoch: int
-    index: int
+    index: int  # in the epoch and rank
     trace: Demands = NOTHING  # sampling ahead, for the trace
     sample: Demands = NOTHING  # sampling again, or finishing the batch that was kept from the trace on
     read: Demands = NOTHING
@@ -123,7 +125,8 @@ class PassWork:
 
     sweep: Demands
     completed: int  # stream positions below this number can be sampled after the pass
-    most_waiting: int  # limit for the positions below ``completed`` without a made batch; else the pass waits
+    # The pass waits while more positions than this, below ``completed``, have no batch yet.
+    most_waiting: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +153,7 @@ class Machine:
     speed: dict[str, float] = field(default_factory=dict)
 
     def speed_of(self, resource: str) -> float:
-        """Return the speed of ``resource`` divided by its recorded speed; infinite for a resource without cost."""
+        """Return the speed of ``resource`` divided by its recorded speed; infinite if its use costs no time."""
         return self.speed.get(resource, 1.0)
 
 
@@ -158,13 +161,14 @@ class StageLink(NamedTuple):
     """A pipeline stage, run by one thread, with the names of its input and output channels."""
 
     stage: str
-    takes: tuple[str, ...]  # "traces" and "sampled" come from the samplers, all others from a stage
-    puts: str
+    # Input channels; "traces" and "sampled" come from the samplers, all others from a stage.
+    takes: tuple[str, ...]
+    puts: str  # output channel
     is_of_superbatches: bool = False  # True if an item is a superbatch, False if it is a batch
 
 
-# The stages from the samplers to the ranks, in a batch's order. A replay runs the same stages as
-# `gloader.pipeline.run`: a test compares both.
+# The stages from the samplers to the ranks, in the order in which a batch runs through them. A replay runs the same
+# stages as `gloader.pipeline.run`: a test compares both.
 OUT_OF_CORE: Final = (
     StageLink("inspect", ("traces",), "planned", is_of_superbatches=True),
     StageLink("stage", ("planned",), "staged", is_of_superbatches=True),
@@ -176,7 +180,7 @@ IN_MEMORY: Final = (StageLink("gather", ("sampled",), "gathered"),)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineShape:
-    """Numbers of threads, and limits for the items between them; see `gloader.pipeline.run`."""
+    """Numbers of threads, and limits for the batches and superbatches between them; see `gloader.pipeline.run`."""
 
     features: str  # "ram" or "ssd"
     sampler_threads: int = 1
@@ -184,8 +188,8 @@ class PipelineShape:
     num_buffers: int = 3  # feature buffers per rank
     planned_at_once: int = 2  # limit for superbatches that have a plan and are not completely gathered
     waiting: int = 1  # limit for items that wait between two stages
-    # Number of batches that are read before superbatch 1 gets the disk. With an exchange between machines, these are
-    # the batches of one step.
+    # Number of superbatch 0's batches that are read before superbatch 1 gets the disk. If machines exchange rows, these
+    # are the batches of one step.
     unit: int = 1
     num_ranks: int = 1  # ranks that this loader serves in turn
     is_synchronous: bool = True  # True if ranks wait for each other at each step's end
