@@ -1,12 +1,12 @@
 """Simulated power loss: a file system that records which writes are not yet forced to the device.
 
-The idea is from SQLite's ``test6.c``. `CrashRecorder` performs every call and logs it. `crash` then builds a folder
-as a power loss at any point of the log could leave it. Synced data is there. Each other 512-byte sector and each
-other change of a folder may or may not be there. Only a rename is atomic, as on every journaling file system. Only
-fsync guarantees an order.
+The idea is from SQLite's ``test6.c``. A test writes files through a `CrashRecorder`, which performs every call and logs
+it. `CrashRecorder.crash` then builds a folder as a power loss at any point of the log could leave it, and the test
+opens this folder. Synced data survives. Each other 512-byte sector and each other change of a folder may or may not
+survive. Only a rename is atomic, as on every journaling file system. Only fsync guarantees an order.
 
-The log has three kinds of operations: a write to a file, a sync of a file or folder, and a change of folder entries. A
-node is the number of a file or a folder, like an inode.
+The log has three kinds of operations: a write to a file, a sync of a file or folder, and a change of folder entries,
+the names in a folder. A node is the number of a file or a folder, like an inode.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from random import Random
 
 SECTOR_BYTES: Final = 512
-# The surviving part of unsynced data, see `CrashRecorder.crash`.
+# Names for the part of unsynced data that survives, see `CrashRecorder.crash`.
 Survival: TypeAlias = Literal["none", "all", "last", "torn"]
 SURVIVALS: Final[tuple[Survival, ...]] = ("none", "all", "last", "torn")
 _ROOT: Final = 0  # the root folder's node
@@ -30,6 +30,8 @@ _ROOT: Final = 0  # the root folder's node
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Write:
+    """Bytes written to a file, or a change of its size."""
+
     node: int  # the file
     offset: int  # position in the file
     data: bytes  # empty if only the size is set, to ``offset``
@@ -37,17 +39,21 @@ class _Write:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sync:
-    node: int  # number of a file or a folder
+    """A sync of a file's data or of a folder's entries."""
+
+    node: int  # the file or folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entries:
     """Changes of folder entries in one step. A rename has two changes: a removal and a new entry."""
 
-    changes: tuple[tuple[int, str, int | None], ...]  # folder, name, and node; None as node is a removal
+    # The folder's node, the entry's name, and the file's node, or None for a removal.
+    changes: tuple[tuple[int, str, int | None], ...]
 
     @property
     def folders(self) -> set[int]:
+        """The nodes of the changed folders."""
         return {folder for folder, _, _ in self.changes}
 
 
@@ -57,7 +63,7 @@ _Op: TypeAlias = _Write | _Sync | _Entries
 class CrashRecorder(OsIO):
     """Performs and logs the calls below the folder ``root``. The initial content counts as durable."""
 
-    is_real: ClassVar[bool] = False
+    is_real: ClassVar[bool] = False  # these are not the plain system calls
 
     def __init__(self, root: Path) -> None:
         self._root = Path(os.path.realpath(root))
@@ -75,14 +81,14 @@ class CrashRecorder(OsIO):
         return len(self._log) + 1
 
     def crash(self, at: int, into: Path, *, survival: Survival, random: Random) -> None:
-        """Create a folder as ``root`` could look after a power loss.
+        """Create the folder ``into`` with content that ``root`` could have after a power loss.
 
         Parameters
         ----------
         at : the operation before which the power fails, 0..num_ops - 1
         into : the folder to create
-        survival : the surviving part of unsynced data: none, all, only the last operation, or a random choice of
-            sectors and folder changes
+        survival : the unsynced data that survives: "none", "all", "last" for only the last operation, or "torn" for a
+            random choice of sectors and folder changes
         random : random numbers for "torn"
         """
         log = self._log[:at]
@@ -100,6 +106,15 @@ class CrashRecorder(OsIO):
     def _export(
         self, tree: dict[int, dict[str, int]], contents: dict[int, bytes], folder: int, to: Path
     ) -> None:
+        """Write a folder's content, with all folders below it.
+
+        Parameters
+        ----------
+        tree : names and nodes in each folder, by the folder's node
+        contents : bytes by a file's node
+        folder : node of the written folder
+        to : existing empty folder to write into
+        """
         for name, node in tree[folder].items():
             if node in self._folders:
                 (to / name).mkdir()
@@ -108,7 +123,7 @@ class CrashRecorder(OsIO):
                 (to / name).write_bytes(contents.get(node, b""))
 
     def _import(self, path: Path, folder: int) -> None:
-        """Log the content of ``path`` as synced, as the node ``folder``."""
+        """Log the content of the folder ``path`` as synced. ``folder`` is the folder's node."""
         for child in sorted(path.iterdir()):
             node = self._add(is_folder=child.is_dir())
             self._change((folder, child.name, node))
@@ -128,7 +143,7 @@ class CrashRecorder(OsIO):
         return node
 
     def _locate(self, path: StrPath) -> tuple[int, str]:
-        """Return the folder and the name of ``path``."""
+        """Return the node of the folder that holds ``path``, and the last name in ``path``."""
         parts = Path(path).relative_to(self._root).parts
         folder = _ROOT
         for part in parts[:-1]:
@@ -136,6 +151,7 @@ class CrashRecorder(OsIO):
         return folder, parts[-1]
 
     def _node(self, path: StrPath) -> int:
+        """Return the node of ``path``, as the program sees it."""
         if Path(path) == self._root:
             return _ROOT
         folder, name = self._locate(path)
@@ -252,6 +268,7 @@ class CrashRecorder(OsIO):
         self._change((*self._locate(path), None))
 
     def _remove_below(self, node: int) -> None:
+        """Log the removal of all entries below the folder ``node``, innermost first. Does nothing for a file."""
         for name, child in sorted(self._tree.get(node, {}).items()):
             self._remove_below(child)
             self._change((node, name, None))
@@ -275,7 +292,8 @@ def _durable_entries(log: list[_Op]) -> set[int]:
     """
     durable: set[int] = set()
     synced: set[int] = set()
-    # The loop runs backwards: an fsync makes earlier changes durable, and a durable rename includes its other folder.
+    # The loop runs backwards, because a sync makes earlier changes durable. A durable change is durable in all its
+    # folders, and so are earlier changes of these folders.
     for index in range(len(log) - 1, -1, -1):
         op = log[index]
         if isinstance(op, _Sync):
@@ -287,6 +305,7 @@ def _durable_entries(log: list[_Op]) -> set[int]:
 
 
 def _survives(survival: Survival, random: Random, *, is_last: bool) -> bool:
+    """Return whether one unsynced sector or change survives. ``is_last`` means it belongs to the last operation."""
     return (
         survival == "all"
         or (survival == "last" and is_last)
@@ -295,7 +314,7 @@ def _survives(survival: Survival, random: Random, *, is_last: bool) -> bool:
 
 
 def _surviving_contents(log: list[_Op], survival: Survival, random: Random) -> dict[int, bytes]:
-    """Return the content of every file after the crash."""
+    """Return the content of every written file after the crash, by node."""
     last_sync = {op.node: index for index, op in enumerate(log) if isinstance(op, _Sync)}
     contents: dict[int, bytearray] = {}
     for index, op in enumerate(log):

@@ -1,7 +1,8 @@
-"""The conformance suite for compute devices. A test class inherits it and makes the device.
+"""The conformance suite for compute devices. A test class inherits `DeviceSuite` and makes the device.
 
-A device receives batches: `upload` copies arrays, and `gather` puts feature rows together. An asynchronous device, such
-as a GPU, works later than the call. Its marks, like CUDA's events, are points in its work for which threads can wait.
+A device receives batches: `upload` copies arrays to it, and `gather` puts a batch's feature rows into one tensor. An
+asynchronous device, such as a GPU, works later than the call. Work for the device is given inside ``sending()``. A
+mark, like CUDA's event, is a point in the given work for which threads can wait.
 """
 
 # ruff: noqa: S101 - tests that are shipped, for devices elsewhere to inherit
@@ -137,7 +138,7 @@ class DeviceSuite:
         assert sums == [0, 4, 8]
 
     def test_what_was_sampled_can_be_read_behind_a_mark(self, device: Device) -> None:
-        """A sampling thread makes the batch's memory, works in it, and waits for its own mark."""
+        """A sampling thread makes the batch's memory, writes to it, and waits for its own mark."""
         with device.sampling():
             made = device.empty((3,), torch.int64)
             made.fill_(7)
@@ -164,4 +165,5 @@ class DeviceSuite:
 
     @staticmethod
     def _fail() -> None:
+        """Raise an error as a step could."""
         raise MemoryError("the step's own")

@@ -1,6 +1,7 @@
-"""Faults on demand: failing system calls, and an object store with late, refused, cut or damaged answers.
+"""Faults on demand for tests: failing system calls, and an object store with late or damaged answers.
 
-`FaultyOS` stands in for `OsIO`, through which all system calls go. `FaultyObjects` stands in for an `ObjectStore`.
+All system calls of the library go through an `OsIO`, and reads of remote objects through an `ObjectStore`. A test
+passes a `FaultyOS` or a `FaultyObjects` instead, which count the calls and fail the chosen ones.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from gloader.ssd_store.mirror.object_store import ObjectFacts, ObjectStore
 
 
-# Methods of `OsIO` that are not counted, because they are no system calls: queries for bytes that a mirror may have to
-# fetch, and kill points, at which a crash test kills the process.
+# Methods of `OsIO` that are not counted, because they are no system calls. Most ask a mirror, the local copy of remote
+# features, about bytes that it may have to fetch. At a kill point, a crash test kills the process.
 NO_CALLS: Collection[str] = frozenset(
     {"limit_memory", "portions", "source", "download_s", "refetch", "kill_point"}
 )
@@ -39,9 +40,9 @@ EVERY_CALL: frozenset[str] = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corruption:
-    """A byte changed in every read."""
+    """One byte of a file that every read returns changed."""
 
-    offset: int  # position in the file
+    offset: int  # the byte's position in the file
     mask: int  # bits to flip
     file: str = ""  # only files whose path ends with this text are affected; empty means every file
 
@@ -66,7 +67,7 @@ class FaultyOS(OsIO):
         ``calls`` names a method that `OsIO` does not have.
     """
 
-    is_real: ClassVar[bool] = False
+    is_real: ClassVar[bool] = False  # these are not the plain system calls
 
     def __init__(
         self,
@@ -94,7 +95,7 @@ class FaultyOS(OsIO):
         self._refuse_flags = refuse_flags
         self._refuse_error = refuse_error
         self._lock = threading.Lock()
-        self._paths: dict[int, str] = {}
+        self._paths: dict[int, str] = {}  # by file descriptor
         self.num_calls = 0  # counted calls so far
         self.history: list[str] = []  # names of the counted calls
 
@@ -107,7 +108,7 @@ class FaultyOS(OsIO):
         """Count the call ``name``. Raises OSError if this call fails."""
         if name not in self._calls:
             return
-        # Read threads call concurrently. The number decides which thread's call fails.
+        # Several read threads call at the same time. The lock gives each call its own number.
         with self._lock:
             self.num_calls += 1
             number = self.num_calls
@@ -116,6 +117,7 @@ class FaultyOS(OsIO):
             raise OSError(self._error, f"{os.strerror(self._error)} (injected into {name}, call {number})")
 
     def _limit(self, buffer: memoryview) -> memoryview:
+        """Return the part of ``buffer`` that one call may move."""
         return buffer[: self._short] if self._short else buffer
 
     def open(self, path: StrPath, flags: int, mode: int = 0o666) -> int:
@@ -175,7 +177,7 @@ class FaultyOS(OsIO):
 
 
 def _counted(name: str) -> Callable[..., Any]:
-    """Return the `FaultyOS` method for the call ``name``, which counts the call, and fails it or performs it."""
+    """Return a method for the call ``name`` that counts the call, and then fails it or performs it."""
 
     @wraps(getattr(OsIO, name))
     def counted(self: FaultyOS, *arguments: Any, **keywords: Any) -> Any:
@@ -185,12 +187,13 @@ def _counted(name: str) -> Callable[..., Any]:
     return counted
 
 
+# Every counted call without a method above gets one.
 for _name in EVERY_CALL - vars(FaultyOS).keys():
     setattr(FaultyOS, _name, _counted(_name))
 
-# A request's fault: an errno refuses the request (EBUSY is 503), "cut" returns half of the bytes, "long" more than
-# requested, "flip" changes a bit, "hang" returns no answer before `FaultyObjects.go_on` is set, and "alien" raises an
-# error that no store raises. None means no fault.
+# A request's fault, or None. An errno refuses the request (EBUSY stands for HTTP's 503). "cut" returns half of the
+# bytes, and "long" more than requested. "flip" changes a bit. "hang" returns no answer before `FaultyObjects.go_on` is
+# set. "alien" raises an error that no store raises.
 Fault: TypeAlias = "int | Literal['cut', 'long', 'flip', 'hang', 'alien'] | None"
 
 
@@ -201,17 +204,17 @@ class Asked:
     name: str  # the object
     start: int  # first requested byte
     length: int  # requested bytes
-    etag: str  # the expected version of the object
+    etag: str  # identifies the expected version of the object
 
 
 class FaultyObjects:
-    """The objects of ``objects``, with a log of each partial read, and faults from ``fault``.
+    """An `ObjectStore` over another one, with a log of all partial reads, and with faults. Thread-safe.
 
     Parameters
     ----------
     objects : the real store
-    fault : returns a request's fault from its number (0, ...) and the request; called by several threads
-    delay_s : additional time per request
+    fault : returns a partial read's fault from its number (0, ...) and the request; called by several threads
+    delay_s : additional seconds per partial read
     is_away : whether every request fails as if there were no network
     """
 
@@ -228,7 +231,7 @@ class FaultyObjects:
         self._delay_s = delay_s
         self._lock = threading.Lock()
         self.is_away = is_away
-        self.asked: list[Asked] = []  # the partial reads so far
+        self.asked: list[Asked] = []  # the requests for partial reads so far
         self.num_others = 0  # requests other than partial reads
         self.num_running = 0  # partial reads under way
         self.most_running = 0  # largest number of partial reads under way at the same time
@@ -299,10 +302,12 @@ class FaultyObjects:
         return data
 
     def _count(self, name: str) -> None:
+        """Count a request that is no partial read. Raises StoreReadError without a network."""
         with self._lock:
             self.num_others += 1
         self._require_here(name)
 
     def _require_here(self, name: str) -> None:
+        """Raise StoreReadError if the store is away."""
         if self.is_away:
             raise StoreReadError(errno.ECONNRESET, "there is no network (injected)", f"{self.url}/{name}")

@@ -1,7 +1,8 @@
-"""The conformance suite for samplers over several types. A test class inherits it and makes the sampler.
+"""The conformance suite for samplers over several node types. A test class inherits it and makes the sampler.
 
-The test graph has four node types, one of them without nodes, and six relations, two of them without edges. A rule and
-its draws are those of `gloader.testing.sampler_suite`, with one drawn array for each relation.
+The test graph has four node types, one of them without nodes, and six relations, two of them without edges. A relation
+is an edge type: source type, name, destination type. A sweepable sampler has a rule, with which passes over the edge
+files draw its batches hop by hop, see `gloader.testing.sampler_suite`. Here each hop has one drawn array per relation.
 """
 
 # ruff: noqa: S101 - tests that are shipped, for samplers elsewhere to inherit
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from gloader.types import AnySeeds, HeteroSampler, IdArray, Relation
 
 _NUM_NODES = {"paper": 500, "author": 400, "nobody": 0, "field": 30}
-_RELATIONS: dict[Relation, int] = {  # largest in-degree of each relation
+_RELATIONS: dict[Relation, int] = {  # largest in-degree in each relation
     ("paper", "cites", "paper"): 60,
     ("author", "writes", "paper"): 12,
     ("paper", "written_by", "author"): 40,
@@ -93,6 +94,11 @@ def draw_hetero_hops(
     rule : the sampler's rule
     graph : the sampled graph
     batch_id, seeds : the batch's id and seeds
+
+    Returns
+    -------
+    For each hop, one array per relation: the draws of the hop's frontier, the nodes that draw. It is empty for a
+    relation without such nodes.
     """
     frontier = rule.begin(batch_id, seeds)
     drawn = []
@@ -127,6 +133,7 @@ class HeteroSamplerSuite:
     def test_every_type_and_relation_is_there_and_blocks_chain(self, graph: HeteroGraph) -> None:
         """Every batch is well-formed, even without seeds, nodes or edges of a type."""
         sampler = self.make_sampler(graph, seed=3)
+        # Seeds of several types, no seeds, and seeds of one type. A seed is a node's number over all types.
         for seeds in (_seeds(graph), np.empty(0, np.int64), graph.type_starts[1:2] + np.arange(9)):
             batch = sampler.sample(BatchId(epoch=2, index=5), seeds)
             assert tuple(batch.nodes) == tuple(batch.num_seeds) == graph.node_types
@@ -162,7 +169,7 @@ class HeteroSamplerSuite:
                 assert ((block.indices >= 0) & (block.indices < block.num_src)).all()
 
     def test_relations_on_the_ssd_give_the_same_batches(self, graph: HeteroGraph) -> None:
-        """A loader passes any `Topology`, whose edges may not lie in memory."""
+        """A loader passes any `Topology`, also one with its edges on the SSD."""
         paged = HeteroGraph(
             num_nodes=graph.num_nodes,
             relations={
@@ -177,7 +184,7 @@ class HeteroSamplerSuite:
         require_same(hetero_batch_bytes(found), hetero_batch_bytes(expected), batch_id, reason)
 
     def test_a_batch_is_made_of_what_passes_over_the_edges_brought(self, graph: HeteroGraph) -> None:
-        """A sweepable sampler, see `SweptSampler`, remakes its batches from the draws of its hops."""
+        """A sweepable sampler, see `SweptSampler`, makes the same batches from the draws of its hops."""
         sampler: Any = self.make_sampler(graph, seed=3)
         try:
             rule = sampler.rule
@@ -197,7 +204,10 @@ class HeteroSamplerSuite:
             ]
 
     def test_excluded_edges_of_any_relation_are_never_taken(self, graph: HeteroGraph) -> None:
-        """No hop has excluded edges; fan-outs stay full; other nodes draw the same. Or the sampler refuses."""
+        """No hop has excluded edges. Nodes still take as many edges, and other nodes draw the same edges.
+
+        A sampler may also refuse exclusion with ConfigError.
+        """
         if not self.takes_batch_seeds:
             return
         sampler: Any = self.make_sampler(graph, seed=3)
@@ -258,6 +268,9 @@ class HeteroSamplerSuite:
 
 
 def _seeds(graph: HeteroGraph, number: int = 0) -> IdArray:
-    """Return seeds of several types in a mixed order. Other numbers give other seeds."""
+    """Return seeds (80,) of several types in a mixed order, as node numbers over all types.
+
+    Another ``number`` gives other seeds.
+    """
     random = np.random.default_rng(number)
     return random.permutation(graph.type_starts[-1])[:_NUM_SEEDS]

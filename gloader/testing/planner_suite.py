@@ -1,8 +1,9 @@
 """The conformance suite for superbatch planners and their cache policies. A test class inherits it.
 
-A planner decides for each batch of a superbatch which rows the host cache takes and gives up. It plans from the
-superbatch's traces (here ``window``) and the next superbatch's (``beyond``), and from the rows that the cache's slots
-hold (``resident``).
+A superbatch is a number of consecutive batches that are planned together. The host cache has slots, each for one
+feature row. A planner decides for each batch which rows the cache takes and gives up. It plans from the node ids of the
+superbatch's batches (here ``window``) and of the next superbatch's batches (``beyond``), and from the rows that the
+slots hold (``resident``).
 """
 
 # ruff: noqa: S101 - tests that are shipped, for policies elsewhere to inherit
@@ -29,7 +30,7 @@ _CAPACITIES = (0, 1, 7, NUM_NODES, 2 * NUM_NODES)  # none, fewer than a batch, a
 
 
 def make_traces(num_superbatches: int, *, seed: int = 0) -> list[list[IdArray]]:
-    """Return superbatches of 5 sorted batches, skewed so that some rows repeat; one batch is empty. Pure."""
+    """Return superbatches of 5 batches: sorted row ids, skewed so that some rows repeat. One batch is empty. Pure."""
     random = np.random.default_rng(seed)
     return [
         [np.unique((NUM_NODES * random.random((size,)) ** 3).astype(np.int64)) for size in (9, 14, 0, 20, 9)]
@@ -43,8 +44,8 @@ class SuperbatchPlannerSuite:
     def make_planner(self, *, num_nodes: int, capacity: int) -> SuperbatchPlanner:
         """Return a planner for ``num_nodes`` rows and ``capacity`` slots.
 
-        Its `resident` has the rows that the planner assumes in the slots from the start, as those of a static cache.
-        The slots are filled with these rows before its first plan is executed.
+        The planner's `resident` has the rows that it assumes in the slots from the start, for example a static cache's
+        rows. The slots are filled with these rows before the first plan is executed.
         """
         raise NotImplementedError
 
@@ -58,7 +59,8 @@ class SuperbatchPlannerSuite:
             assert len(held) <= capacity
             assert ((held == left_behind) | (held < 0)).all(), "the planner counts on rows that no slot holds"
             plan = planner.plan(Trace(window), Trace(beyond))
-            # A planner may assume fewer rows than the cache holds (Belady with reset assumes none), never other rows.
+            # In the next round, the planner may assume fewer rows than the slots hold (Belady with reset assumes none),
+            # but never other rows.
             left_behind = plan.resident_after.copy()
             assert plan.capacity <= capacity
             plan.validate(held, window)
@@ -88,7 +90,7 @@ class SuperbatchPlannerSuite:
     @pytest.mark.parametrize("capacity", [1, 7, NUM_NODES])
     @pytest.mark.parametrize("executed", [0, 1, 3])
     def test_rows_are_right_after_plans_that_were_given_up(self, capacity: int, executed: int) -> None:
-        """An epoch may end anywhere. `restart` takes the slots' present rows, and later plans hold again."""
+        """An epoch may end anywhere. After `restart` with the slots' present rows, later plans are right again."""
         planner, features = self.make_planner(num_nodes=NUM_NODES, capacity=capacity), _features()
         traces = make_traces(6, seed=3)
         with SlotCache(capacity, dim=_DIM) as slots:
@@ -106,7 +108,7 @@ class SuperbatchPlannerSuite:
                 _execute(slots, plan, window, features)
 
     def test_equal_histories_give_equal_plans(self) -> None:
-        """A plan depends only on the traces, not on chance, time or the storage of the ids."""
+        """A plan depends only on the node ids, not on chance, time or their form (a `Trace` or plain arrays)."""
         traces, plans = make_traces(3, seed=4), []
         for coded in (True, True, False):
             planner = self.make_planner(num_nodes=NUM_NODES, capacity=7)
@@ -130,10 +132,12 @@ class SuperbatchPlannerSuite:
 
 
 def _features() -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+    """Return features (NUM_NODES, _DIM) in which every value is different."""
     return np.arange(1, NUM_NODES * _DIM + 1, dtype=np.float32).reshape(NUM_NODES, _DIM)
 
 
 def _fill(slots: SlotCache, planner: SuperbatchPlanner) -> None:
+    """Put the rows into the slots that the planner assumes there."""
     resident = planner.resident
     slots.fill(resident[resident >= 0], RamFeatures(_features()))
 
@@ -144,6 +148,7 @@ def _execute(
     window: Sequence[IdArray],
     features: np.ndarray[tuple[int, int], np.dtype[np.float32]],
 ) -> None:
+    """Execute the plan for the batches in ``window``, and check every batch's rows."""
     for batch, nodes in enumerate(window):
         out = np.full((len(nodes), _DIM), -1, np.float32)
         slots.execute(plan.step(batch), nodes, out, RamFeatures(features))

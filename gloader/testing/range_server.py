@@ -1,8 +1,8 @@
-"""A local web server that serves a folder like an object store: with ranges, ETags, uploads, and faults on demand.
+"""A local web server for tests. It serves a folder like an object store: with ranges, ETags, uploads and faults.
 
 A range is a part of a file, which the header Range requests. An ETag identifies a file's version.
 `gloader.testing.served_folder` defines the faults and counts the requests.
-`RangeServer` runs in threads of this process. For measurements, `range_server_process` runs in another process::
+`RangeServer` runs in threads of this process. For measurements, `range_server_process` runs it in another process::
 
     python -m gloader.testing.range_server FOLDER --port 8000 --latency 0.05 --bytes-per-s 1GB
 """
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 
 COUNTS_PATH: Final = "/-/counts"  # path of the request counts so far, as JSON
+# The header Range: first and last byte, either of them may be missing.
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 _PIECE_BYTES = 1 << 20  # largest read of an upload, and largest write of data with flipped bits
 
@@ -72,7 +73,7 @@ class RangeHandler(BaseHTTPRequestHandler):
         self._serve(with_body=False)
 
     def do_PUT(self) -> None:
-        """Store an upload in a draft, which replaces the file when the upload is complete."""
+        """Store an upload in a draft file, which replaces the served file when the upload is complete."""
         folder, path = self.server.served, self._path()
         length = int(self.headers.get("Content-Length", 0))
         fault = folder.begin("PUT", self._name(path), 0)
@@ -113,7 +114,14 @@ class RangeHandler(BaseHTTPRequestHandler):
         self._answer(status, b"")
 
     def _put_status(self, path: Path | None, fault: FaultKind | None, *, is_whole: bool) -> HTTPStatus | None:
-        """Return the status for an upload, or None if the connection ends without an answer."""
+        """Return the status for an upload, or None if the connection must end without an answer.
+
+        Parameters
+        ----------
+        path : the file to write, or None outside the folder
+        fault : the request's fault
+        is_whole : True if the whole body was received
+        """
         if fault is not None and fault.isdigit():
             return HTTPStatus(int(fault))
         if fault is not None or not is_whole:
@@ -152,7 +160,15 @@ class RangeHandler(BaseHTTPRequestHandler):
     def _send_file(
         self, fd: int, served: Served, range_match: re.Match[str] | None, *, with_body: bool
     ) -> None:
-        """Answer with the requested range of an open file, or refuse it."""
+        """Answer with the requested range of an open file, or refuse the request.
+
+        Parameters
+        ----------
+        fd : descriptor of the file
+        served : the request so far, to complete and note
+        range_match : match of `_RANGE`, or None for the whole file
+        with_body : False for HEAD
+        """
         status = os.fstat(fd)
         size, etag = status.st_size, _etag_of(status)
         expected_etag = self.headers.get("If-Match")
@@ -184,7 +200,10 @@ class RangeHandler(BaseHTTPRequestHandler):
             self._hang_up("cut")
 
     def _send_bytes(self, fd: int, name: str, start: int, length: int) -> int:
-        """Send ``length`` bytes from ``start``. Return their number: fewer if the file shrank or the server closes."""
+        """Send ``length`` bytes from ``start``, with flipped bits. Return the number of sent bytes.
+
+        The number is smaller than ``length`` if the file became shorter or the server closes.
+        """
         folder = self.server.served
         flips = {flip.offset: flip.mask for flip in folder.flips if flip.name == name}
         sent = 0
@@ -192,6 +211,7 @@ class RangeHandler(BaseHTTPRequestHandler):
             count = min(length - sent, folder.pace.piece_bytes)
             folder.pace.wait(count)
             position = start + sent
+            # Only data with flipped bits is copied through this process. Other data goes through sendfile.
             if any(position <= offset < position + count for offset in flips):
                 count = min(count, _PIECE_BYTES)
                 self.connection.sendall(flipped(bytearray(os.pread(fd, count, position)), position, flips))
@@ -208,12 +228,15 @@ class RangeHandler(BaseHTTPRequestHandler):
         return sent
 
     def _path(self) -> Path | None:
+        """Return the requested file, or None outside the folder."""
         return self.server.served.path_of(self.path)
 
     def _name(self, path: Path | None) -> str:
+        """Return the path below the folder, or "" for None."""
         return "" if path is None else path.relative_to(self.server.served.folder).as_posix()
 
     def _refuse(self, served: Served, status: HTTPStatus, headers: dict[str, str] | None = None) -> None:
+        """Answer with an error status, and note the request ``served``."""
         self.server.served.note(replace(served, status=int(status)))
         self._answer(status, b"" if self.command == "HEAD" else status.phrase.encode(), headers)
 
@@ -225,7 +248,7 @@ class RangeHandler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _hang_up(self, fault: FaultKind | None) -> None:
-        """End the connection, after the wait of a stall."""
+        """End the connection without a further answer. With the fault "stall", first wait until it is over."""
         if fault == "stall":
             self.server.served.is_closing.wait(self.server.served.faults.stall_s)
         self.close_connection = True
@@ -271,7 +294,10 @@ class ConnectionListener(ThreadingHTTPServer):
 
 
 def _bounds(range_match: re.Match[str] | None, size: int) -> tuple[int, int]:
-    """Return the first byte and the end of the range ``range_match`` in a file of ``size`` bytes. Pure."""
+    """Return (start, end) of a range in a file of ``size`` bytes; ``end`` is exclusive. Pure.
+
+    ``range_match`` is a match of `_RANGE`, or None for the whole file.
+    """
     if range_match is None:
         return 0, size
     first, last = range_match[1], range_match[2]
@@ -283,7 +309,7 @@ def _bounds(range_match: re.Match[str] | None, size: int) -> tuple[int, int]:
 def _file_headers(
     status: os.stat_result, etag: str, start: int, past: int, *, is_range: bool
 ) -> dict[str, str]:
-    """Return the headers of an answer with the bytes from ``start`` to ``past``. Pure."""
+    """Return the headers of an answer with the bytes from ``start`` up to, but without, ``past``. Pure."""
     headers = {
         "Content-Length": str(past - start),
         "Content-Type": "application/octet-stream",
@@ -311,7 +337,7 @@ class RangeServer:
 
     Parameters
     ----------
-    folder, latency_s, bytes_per_s, faults, flips : as in `ServedFolder`
+    folder, latency_s, bytes_per_s, faults, flips : see `ServedFolder`
     port : 0 means any free port
     """
 
@@ -363,7 +389,7 @@ class RangeServer:
 class ServerProcess:
     """A range server in a separate process."""
 
-    url: str
+    url: str  # the folder's URL, without a slash at the end
 
     @property
     def counts(self) -> ServedCounts:
@@ -376,7 +402,12 @@ class ServerProcess:
 def range_server_process(
     folder: Path, *, latency_s: float = 0.0, bytes_per_s: int | None = None, faults: Faults = NO_FAULTS
 ) -> Iterator[ServerProcess]:
-    """Serve ``folder`` from another process inside the block, so that serving takes no time of this interpreter."""
+    """Serve ``folder`` from another process inside the block, so that serving takes no time of this interpreter.
+
+    Parameters
+    ----------
+    folder, latency_s, bytes_per_s, faults : see `ServedFolder`; of the faults, methods other than GET are not passed on
+    """
     words = [sys.executable, "-m", __spec__.name, str(folder), "--latency", str(latency_s)]
     words += ["--fault-rate", str(faults.rate), "--seed", str(faults.seed), "--stall", str(faults.stall_s)]
     words += ["--kinds", ",".join(faults.kinds)]
@@ -389,6 +420,7 @@ def range_server_process(
 
 
 def _main() -> None:
+    """Run the server of the command line, and write its URL to stdout, until Ctrl-C."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

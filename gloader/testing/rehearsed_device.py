@@ -1,6 +1,6 @@
 """A software device whose streams run as late as CUDA allows, so that a missing wait gives wrong values.
 
-It never sleeps and has no randomness. Its terms are those of CUDA:
+It replaces a GPU in tests of the pipeline. It never sleeps and has no randomness. Its terms are those of CUDA:
 
 - A stream is a queue of work that runs in order. There are a sending stream and a computing stream.
 - A mark is CUDA's event: a point in a stream's work for which others can wait.
@@ -9,9 +9,9 @@ It never sleeps and has no randomness. Its terms are those of CUDA:
 
 A copy, upload or gather runs only when a host thread waits for a later mark. So a host buffer that is rewritten too
 early has its new content by then, and a stream that computes without waiting finds no rows yet. Released memory is
-overwritten as early as CUDA may overwrite it: device memory in the order of the stream that made it, and after the work
-of other streams that were recorded as its users; host memory as soon as it is returned. `OverwritingRing` overwrites
-returned host buffers.
+overwritten as early as CUDA may overwrite it. Host memory is overwritten as soon as it is returned. Device memory is
+overwritten in the order of the stream that made it, and after the work of other streams that were recorded as its
+users. `OverwritingRing` overwrites returned host buffers of the pipeline. The device's clock adds up given durations.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class StreamWork:
     """A pending operation on a stream."""
 
     run: Callable[[], None]
-    # Addresses of the blocks that the operation reads or writes.
+    # Addresses of the blocks that the operation reads or writes
     touches: frozenset[int] = frozenset()
     seconds: float = 0.0  # the operation's duration by the device's clock
     since_s: float = 0.0  # time at which the host gave the operation to the stream
@@ -68,7 +68,7 @@ class StreamWork:
 
 
 class Stream:
-    """Ordered work that runs only on demand."""
+    """Ordered work that runs only on demand. Not thread-safe: the device holds its lock during every call."""
 
     def __init__(self) -> None:
         self.work: deque[StreamWork] = deque()  # pending operations, the earliest first
@@ -85,7 +85,10 @@ class Stream:
             self._run_next()
 
     def overwrite(self, block: MemoryBlock) -> None:
-        """Overwrite the block as its next user may: after the last pending wait and the last work that touches it."""
+        """Overwrite the block after the last pending wait and the last pending work that touches it.
+
+        CUDA's allocator may give the memory to a next user at this point of the stream.
+        """
         position = 0
         for number, work in enumerate(self.work, start=1):
             if work.is_wait or block.address in work.touches:
@@ -94,6 +97,7 @@ class Stream:
         self.run_early()
 
     def _run_next(self) -> None:
+        """Run the earliest work, and the work after it that takes no time."""
         work = self.work.popleft()
         self.now_s = max(self.now_s, work.since_s) + work.seconds
         work.run()
@@ -112,9 +116,9 @@ class MemoryBlock:
     memory: NDArray[np.uint8]
     num_bytes: int  # requested bytes; ``memory`` may be longer
     stream: Stream | None = None  # the stream that made it; None for the host's own work
-    is_host: bool = False
+    is_host: bool = False  # True for host memory
     is_open: bool = True  # False after unpinning, when the device may not read it
-    streams: set[Stream] = field(default_factory=set)  # other streams that use it
+    streams: set[Stream] = field(default_factory=set)  # streams that were recorded as its users
 
     @property
     def address(self) -> int:
@@ -139,7 +143,7 @@ class RehearsedMark:
         self.at_s = 0.0  # the device's time at which the mark was reached
 
     def is_reached(self) -> bool:
-        """Return whether the device has reached the mark by a wait."""
+        """Return whether a wait has made the device reach the mark."""
         return self.reached
 
     def wait(self) -> None:
@@ -185,14 +189,14 @@ class RehearsedPin:
 
 
 class RehearsedDevice:
-    """A device that is late wherever CUDA may be late. Thread-safe.
+    """A `Device` that is late wherever CUDA may be late. Thread-safe.
 
     A training loop that computes with torch computes on the host, so each of its waits blocks, like a loop that prints
     its loss at every step. A loop that only launches work, and runs ahead of it, uses `computing` with `launch`.
 
     Parameters
     ----------
-    reads_in_place : whether to pin features in memory and gather from there
+    reads_in_place : whether `pin` pins features in host memory, so that gathers read them there
     num_bytes : size of the device memory
     send_s : seconds of every copy, upload and gather, by the device's clock
     """
@@ -208,7 +212,8 @@ class RehearsedDevice:
         self._computing = Stream()
         self._thread_state = threading.local()  # each thread's current stream, and its time in seconds
         self._blocks: dict[int, MemoryBlock] = {}  # by address
-        # Returned blocks. The callback of a dropped lease puts them here. It may run in any thread at any point.
+        # Returned blocks. The callback of a dropped lease puts them here. It may run in any thread at any point, so it
+        # must not take the lock.
         self._returned: queue.SimpleQueue[MemoryBlock] = queue.SimpleQueue()
         self._leases: dict[int, weakref.ref[NDArray[np.uint8]]] = {}  # leases in use, by the block's address
         self._held: list[MemoryBlock] = []  # blocks of device memory that are not reused yet
@@ -219,12 +224,12 @@ class RehearsedDevice:
 
     @property
     def place(self) -> torch.device:
-        """The CPU."""
+        """The torch device of the tensors: the CPU."""
         return torch.device("cpu")
 
     @property
     def is_asynchronous(self) -> bool:
-        """True."""
+        """True: work runs later than the call."""
         return True
 
     @property
@@ -237,6 +242,7 @@ class RehearsedDevice:
     def num_pinned(self) -> int:
         """Number of pinned arrays."""
         with self._settled():
+            # Host memory without a lease is pinned memory; `host_buffer` gives a lease.
             return sum(
                 block.is_host and address not in self._leases for address, block in self._blocks.items()
             )
@@ -246,7 +252,7 @@ class RehearsedDevice:
         return self._allocate(num_bytes, None, is_host=True)[:num_bytes]
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Return memory of this thread's current stream."""
+        """Return an unwritten tensor in device memory of this thread's current stream."""
         num_bytes = math.prod(shape) * dtype.itemsize
         lease = self._allocate(num_bytes, self._current())
         return torch.from_numpy(lease)[:num_bytes].view(dtype).view(shape)
@@ -278,12 +284,12 @@ class RehearsedDevice:
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """Give this thread's launched work to another late stream."""
+        """Give this thread's launched work to the computing stream, which is late too."""
         with self._giving_to(self._computing):
             yield
 
     def upload(self, arrays: Sequence[NDArray[Any]]) -> tuple[torch.Tensor, ...]:
-        """Copy ``arrays`` later, in one copy. They are packed into separate memory at once."""
+        """Copy ``arrays`` to the device later, in one copy. They are packed into separate host memory at once."""
         offsets = pack_offsets(arrays)
         packed = np.empty(offsets[-1], dtype=np.uint8)
         pack(arrays, offsets, packed)
@@ -292,13 +298,13 @@ class RehearsedDevice:
         return unpack(block, arrays, offsets)
 
     def copy(self, rows: torch.Tensor, out: torch.Tensor) -> None:
-        """Copy later. Copies from pageable memory run now, into a block that is dropped again."""
+        """Copy ``rows`` to ``out`` later. Pageable memory, which the device cannot read, is copied to a block now."""
         if self._block_of(rows) is None:
             rows = self.empty(tuple(rows.shape), rows.dtype).copy_(rows)
         self._enqueue(lambda source, to: to.copy_(source), (rows, out), self._send_s)
 
     def gather(self, ids: torch.Tensor, parts: RowParts, out: torch.Tensor) -> None:
-        """Gather later."""
+        """Gather the rows ``ids`` from ``parts`` into ``out`` later."""
         host = parts.host
         if host is not None and self._block_of(host.rows) is None:
             # The memory is pageable: the copy is complete on return, like the copy of the kernel's twin.
@@ -313,15 +319,15 @@ class RehearsedDevice:
         return self._mark_on(self._sending)
 
     def mark_computing(self) -> RehearsedMark:
-        """Return a mark after this thread's launched work so far. It is reached if the host computes."""
+        """Return a mark after this thread's launched work so far. It is reached at once if the host computes."""
         return self._mark_on(self._current())
 
     def pin(self, array: NDArray[Any]) -> RehearsedPin | None:
-        """Pin ``array`` if features are read in place."""
+        """Pin ``array`` if features are read in place; otherwise return None."""
         return self.pin_memory(array) if self._reads_in_place else None
 
     def pin_memory(self, array: NDArray[Any]) -> RehearsedPin:
-        """Pin ``array``, so that its reads happen later."""
+        """Pin ``array``, so that the device can read it later, in place."""
         memory = array.reshape(-1).view(np.uint8)
         with self._settled():
             self._blocks[array.ctypes.data] = MemoryBlock(memory, array.nbytes, is_host=True)
@@ -338,9 +344,9 @@ class RehearsedDevice:
 
         Parameters
         ----------
-        work : receives the arguments in their state at its run; should hold no tensor of the device itself
-        arguments : tensors, and dataclasses and tuples with tensors; read in place, without a reference to their memory
-        seconds : its duration by the device's clock
+        work : called with the arguments, in their state at that time; should hold no tensor of the device itself
+        arguments : tensors, and dataclasses and tuples with tensors; read in place, without a reference to their leases
+        seconds : the work's duration by the device's clock
         """
         self._enqueue(work, arguments, seconds)
 
@@ -377,6 +383,7 @@ class RehearsedDevice:
                     block.streams.add(stream)
 
     def _mark_on(self, stream: Stream | None) -> RehearsedMark:
+        """Return a mark after the stream's work so far. It is reached at once without a stream."""
         mark = RehearsedMark(self, stream)
         with self._settled():
             if stream is None:
@@ -405,10 +412,10 @@ class RehearsedDevice:
             )
 
     def _reader(self, value: Any, touches: set[int]) -> Callable[[], Any]:
-        """Return a function that returns ``value`` when the work runs. Add the addresses of its blocks to ``touches``.
+        """Return a function that returns ``value`` when the work runs. Adds the addresses of its blocks to ``touches``.
 
-        The function refers to the memory and not to the tensors. So a tensor that its user drops too early is returned,
-        as it would be on a GPU.
+        The function refers to the memory and not to the tensors. So the memory of a tensor that its user drops too
+        early is returned, as it would be on a GPU.
         """
         if isinstance(value, torch.Tensor):
             return self._tensor_reader(value, touches)
@@ -422,6 +429,7 @@ class RehearsedDevice:
         return lambda: value
 
     def _field_reader(self, value: Any, name: str, touches: set[int]) -> Callable[[], Any]:
+        """Return a function that returns the field ``name`` of the dataclass ``value``, see `_reader`."""
         content = getattr(value, name)
         if isinstance(vars(type(value)).get(name), OnDemand):
             # The thread that requested the tensor copied it into its own stream's memory. The work keeps this copy.
@@ -435,8 +443,8 @@ class RehearsedDevice:
             return lambda: torch.empty(shape, dtype=dtype)
         block = self._block_of(tensor)
         if block is None:
-            # torch owns this memory. On the sending stream it is a table, which must still exist when the work runs.
-            # Elsewhere it is the test's own.
+            # torch owns this memory. On the sending stream it is a feature table, which must still exist when the work
+            # runs, so only a weak reference is kept. Elsewhere it is the test's own tensor, which is kept alive.
             held = weakref.ref(tensor) if self._current() is self._sending else lambda: tensor
             return lambda: cast("torch.Tensor", held()) if held() is not None else self._fault(shape, dtype)
         touches.add(block.address)
@@ -446,20 +454,21 @@ class RehearsedDevice:
         return lambda: view if block.is_open else self._fault(shape, dtype)
 
     def _fault(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Note an illegal access, and return overwritten memory in place of the tensor."""
+        """Record an illegal access, and return overwritten memory instead of the tensor."""
         self.faults.append(f"memory of {shape} {dtype} was gone")
         memory = np.empty(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
         poison(memory)
         return torch.from_numpy(memory).view(dtype).view(shape)
 
     def _block_of(self, tensor: torch.Tensor) -> MemoryBlock | None:
+        """Return the block that holds ``tensor``, or None if it is not memory of the device."""
         address = tensor.data_ptr()
         with self._lock:
             return next((block for block in self._blocks.values() if block.holds(address)), None)
 
     def _allocate(self, num_bytes: int, stream: Stream | None, *, is_host: bool = False) -> NDArray[np.uint8]:
         """Return a lease on a new block, whose memory is overwritten from the start."""
-        memory = np.empty(-(-max(num_bytes, 1) // 16) * 16, dtype=np.uint8)
+        memory = np.empty(-(-max(num_bytes, 1) // 16) * 16, dtype=np.uint8)  # rounded up to 16 bytes
         poison(memory)
         block = MemoryBlock(memory, num_bytes, stream, is_host)
         # A memoryview makes every view hold the lease instead of the memory behind it. See `BufferRing`.
@@ -493,7 +502,7 @@ class RehearsedDevice:
 
     @contextmanager
     def _settled(self) -> Iterator[None]:
-        """Hold the lock, after the returned memory was taken back."""
+        """Hold the lock inside the block, after the returned memory was taken back."""
         with self._lock:
             self._take_back()
             yield
@@ -528,6 +537,7 @@ class RehearsedDevice:
             self._reuse(block)
 
     def _reuse(self, block: MemoryBlock) -> None:
+        """Let a next user overwrite the block: now for the host's own work, else in the order of its stream."""
         self._held.remove(block)
         if block.stream is None:
             poison(block.memory)
@@ -535,13 +545,16 @@ class RehearsedDevice:
             block.stream.overwrite(block)
 
     def _current(self) -> Stream | None:
+        """Return this thread's current stream. None means that the thread works on the host at once."""
         return getattr(self._thread_state, "stream", None)
 
     def _now_s(self) -> float:
+        """Return this thread's time by the device's clock."""
         return float(getattr(self._thread_state, "now_s", 0.0))
 
     @contextmanager
     def _giving_to(self, stream: Stream | None) -> Iterator[None]:
+        """Make ``stream`` this thread's current stream inside the block."""
         before = self._current()
         self._thread_state.stream = stream
         try:
@@ -558,10 +571,11 @@ class OverwritingRing(BufferRing):
     """A ring that overwrites a returned buffer at once, as the next batch would a moment later."""
 
     def acquire(self, rows: Sequence[int]) -> tuple[RowMatrix, ...]:
-        """Return a buffer, see `BufferRing.acquire`."""
+        """Return a buffer, see `BufferRing.acquire`. It is overwritten when its user drops it."""
         matrices = super().acquire(rows)
         if not matrices:  # without tables there is no buffer
             return matrices
+        # A matrix is a view of the lease, an array over the ring's memory. The lease is dropped with its last view.
         lease = cast("NDArray[np.uint8]", matrices[0].base)
         memory = cast("memoryview", lease.base)
         # This callback runs before the reference that returns the buffer: the newer of two runs first.
@@ -576,4 +590,5 @@ class OverwritingRing(BufferRing):
 
 
 def _overwrite(memory: memoryview, _lease: object) -> None:
+    """Overwrite a returned buffer. Callback of the weak reference to its lease."""
     poison(np.frombuffer(memory, dtype=np.uint8))

@@ -1,7 +1,9 @@
 """Networks for tests: hosts as threads of one process, and transports with a given speed.
 
-A host is a machine that exchanges rows with the others through its `Transport`. It leaves a note that it is present,
-that it has ended, or why it failed. An alarm is a note of a failure: it ends the other hosts' connections.
+A host is a machine that exchanges feature rows with the other hosts through its `Transport`. A collective is a call
+that all hosts make in the same order, such as `all_to_all`. Each host also has a note that all hosts can read. The note
+says that the host is present, that it has ended, or why it failed. An alarm is a note of a failure: it ends the other
+hosts' connections. `ThreadHosts` makes the hosts, and `ThrottledTransport` slows any transport down.
 """
 
 from __future__ import annotations
@@ -40,10 +42,11 @@ class ThreadHosts:
     def __init__(self, num_hosts: int, *, timeout_s: float = 10.0) -> None:
         self.names = tuple(f"rank {host} (machine {chr(ord('a') + host)})" for host in range(num_hosts))
         self.timeout_s = timeout_s
+        # Guards the fields below. Notified when one of them changes.
         self.changed = threading.Condition()
         self.notes: list[str | None] = [_THERE] * num_hosts  # by host
         self.parted: set[int] = set()  # hosts whose connections have ended
-        # Messages by call, sender and receiver. A call is one collective, which all hosts call in the same order.
+        # Messages by the collective's number, sender and receiver.
         self.mail: dict[tuple[int, int, int], NDArray[np.uint8]] = {}
         self.hosts = tuple(ThreadHost(self, host) for host in range(num_hosts))
 
@@ -61,18 +64,19 @@ class ThreadHost:
         self.index = index
         self.names = world.names
         self._world = world
-        self._num_calls = 0
+        self._num_calls = 0  # collectives called so far
         self._is_closed = False
 
     def write(self, text: str) -> None:
-        """Leave a note, see `Notes.write`."""
+        """Change this host's note, see `Notes.write`. A note of a failure ends all hosts' connections."""
         world = self._world
         with world.changed:
+            # Only the first note about an end counts.
             if is_here(world.notes[self.index]):
                 world.notes[self.index] = text
             if not text.startswith(END):
+                # The note is an alarm. A host whose connections have ended does not receive it.
                 for host, note in enumerate(world.notes):
-                    # The note is an alarm. A host whose connections have ended receives none.
                     if host not in world.parted:
                         world.notes[host] = LOST if is_here(note) else note
                         world.parted.add(host)
@@ -93,7 +97,10 @@ class ThreadHost:
         *,
         cancellation: Cancellation,
     ) -> None:
-        """Send each host its part of ``data`` and fill ``out``, see `Transport.all_to_all`."""
+        """Send each host its part of ``data``, and fill ``out`` with the parts from all hosts.
+
+        See `Transport.all_to_all`. The sizes are bytes by host.
+        """
         world, call = self._world, self._num_calls
         self._num_calls += 1
         with world.changed:
@@ -124,7 +131,15 @@ class ThreadHost:
             self._world.changed.notify_all()
 
     def _take(self, call: int, host: int, deadline: float, cancellation: Cancellation) -> NDArray[np.uint8]:
-        """Wait for the message from ``host`` in the collective with the number ``call``, and return it."""
+        """Wait for the message from ``host`` in the collective with the number ``call``, and return it.
+
+        Raises
+        ------
+        ChannelClosedError
+            The exchange was cancelled.
+        RankError
+            A host is lost, or no message came in time.
+        """
         world = self._world
         with world.changed:
             while (call, host, self.index) not in world.mail:
@@ -148,7 +163,7 @@ class ThreadHost:
         )
 
 
-_POLL_S: Final = 0.05  # seconds between two checks for a cancellation
+_POLL_S: Final = 0.05  # seconds between two checks for a cancellation while a throttled transport waits
 
 
 class ThrottledTransport:
@@ -161,7 +176,7 @@ class ThrottledTransport:
     ----------
     inner : the transport that moves the bytes
     bytes_per_s : rate in each direction
-    latency_s : latency of each collective
+    latency_s : latency of each collective in seconds
     """
 
     def __init__(self, inner: Transport, *, bytes_per_s: float, latency_s: float = 0.0) -> None:
@@ -192,6 +207,7 @@ class ThrottledTransport:
         """Exchange data as in `Transport.all_to_all`, then wait for the network's time."""
         began = time.monotonic()
         self._inner.all_to_all(out, data, out_sizes, sizes, cancellation=cancellation)
+        # A host's own part does not go through the network.
         moved_bytes = max(sum(part) - part[self.index] for part in (out_sizes, sizes))
         due = began + self._latency_s + moved_bytes / self._bytes_per_s
         while (left := due - time.monotonic()) > 0:

@@ -1,6 +1,7 @@
-"""A harness for resuming: it saves the state before every step and restores every saved state.
+"""A check of resuming, for tests of loaders: every saved state must continue with exactly the same batches.
 
-`check_resume` runs the harness on a loader, for example with `batch_digest` as its ``digest``.
+`check_resume` saves a loader's state before every step, and restores every saved state in a new loader. A step yields
+one batch. Batches are compared by a digest, for example `batch_digest`.
 """
 
 # ruff: noqa: S101 - a check that is shipped, for tests elsewhere to call
@@ -27,14 +28,14 @@ _RETURN_BATCHES = 5  # batches read after a return to a step: enough to leave a 
 
 
 class Resumable(Protocol[T_co]):
-    """A resumable object: a `gloader.Loader`, an adapter's loader, or a stand-in. An iteration is an epoch."""
+    """A resumable loader: a `gloader.Loader`, an adapter's loader, or a test's own. Each iteration is an epoch."""
 
     def __iter__(self) -> Iterator[T_co]:
         """Start the next epoch, or continue the epoch at the position from `load_state_dict`."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the first undelivered batch, as JSON."""
+        """Return the position of the first undelivered batch, as a JSON object."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any], /) -> None:
@@ -43,7 +44,7 @@ class Resumable(Protocol[T_co]):
 
 
 def batch_digest(batch: Delivered) -> str:
-    """Return a digest of every bit of a CPU batch with one or several node types, or with links. Pure."""
+    """Return a digest of every bit of a batch on the CPU, with one or several node types, or with links. Pure."""
     if isinstance(batch, LinkBatch):
         of_links = (batch.pairs.tolist(), batch.labels.tolist(), batch.edge_ids.tolist(), batch.num_positives)
         return hashlib.sha256(f"{batch_digest(batch.batch)} {of_links}".encode()).hexdigest()
@@ -62,7 +63,7 @@ def batch_digest(batch: Delivered) -> str:
 
 
 def _typed_digest(batch: HeteroReadyBatch) -> str:
-    """Return a digest of every bit of a CPU batch with several node types. Pure."""
+    """Return a digest of every bit of a batch with several node types on the CPU. Pure."""
     found = hashlib.sha256(repr((batch.id, dict(batch.num_seeds), batch.y.tolist())).encode())
     for name, nodes in batch.nodes.items():
         x = batch.x[name]
@@ -98,14 +99,14 @@ def check_resume(
     Parameters
     ----------
     open_loader : opens an equal loader each time, at its beginning, with ``2 * epochs`` epochs
-    epochs : number of epochs before whose steps states are saved; as many epochs are read after each state; two
-        cover the border between epochs
+    epochs : number of epochs in which states are saved; as many epochs are read after each state. Two epochs include
+        the border between epochs.
     digest : returns different values for different batches; `batch_digest` for the batches of gloader's loaders
-    returns_to : steps to which one loader goes back and forth, with caches filled by other steps
+    returns_to : steps to which the first loader returns one after another, with caches that other steps filled
 
     Returns
     -------
-    The digests of all ``2 * epochs`` epochs, for the caller's comparison.
+    One digest per batch of all ``2 * epochs`` epochs, for the caller's own comparisons.
 
     Raises
     ------
@@ -121,7 +122,7 @@ def check_resume(
                 stream.append(digest(batch))
                 states.append(_copy(loader.state_dict()))
         num_steps = len(stream)
-        # A resumed loader reads past the last state: it begins one epoch in the middle and ends another in full.
+        # A resumed loader begins in the middle of an epoch and reads full epochs, so it reads past the last state.
         stream += [digest(batch) for _ in range(epochs) for batch in loader]
         # The stream was read to its end first, so that every cache is as full as possible.
         for step in returns_to:
@@ -149,6 +150,7 @@ def _copy(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _require_same(found: list[str], stream: list[str], step: int, when: str, *, at_least: int) -> None:
+    """Check that ``found`` has at least ``at_least`` digests, equal to the digests in ``stream`` from ``step`` on."""
     assert len(found) >= at_least, f"{when}, the loader gives {len(found)} of {at_least} batches"
     expected = stream[step : step + len(found)]
     wrong = [at for at, pair in enumerate(itertools.zip_longest(found, expected)) if pair[0] != pair[1]]

@@ -1,9 +1,11 @@
 """The conformance suite for samplers, and checks of excluded edges.
 
 A test class inherits `SamplerSuite` and makes the tested sampler. The functions before it make test graphs and compare
-batches. A sweepable sampler has a rule (`HopRule`). With the rule, passes over the edges draw its batches hop by hop: a
-frontier has the nodes that draw in a hop, and the drawn array has their draws. The suite checks that such batches equal
-the sampler's own batches.
+batches. A loader of links excludes edges, such as the edges to predict: no batch may contain them.
+
+A sweepable sampler has a rule (`HopRule`). With the rule, passes over an edge file on the SSD draw its batches hop by
+hop. A frontier has the nodes that draw in a hop, and the drawn array has their draws. The suite checks that such
+batches equal the sampler's own batches.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 # ruff: noqa: S101 - checks that are shipped, for suites to call
 
 
+# Any links, to check that samplers pass them on unchanged.
 LINKS = Links(
     pairs=np.array([[0, 1], [1, 2]], dtype=np.int32),
     labels=np.array([1, 0], dtype=np.float32),
@@ -47,12 +50,15 @@ LINKS = Links(
 
 
 def edges_to_exclude(graph: CscGraph, nodes: IdArray, number: int = 0) -> IdArray:
-    """Return positions (X,) to exclude: a node's whole list, parts of every third list, few of others. Pure.
+    """Return ascending edge positions (X,) to exclude. Pure.
+
+    These are all in-edges of the first node, half of the in-edges of every third node, none of the node after each of
+    these, and 2% of all other edges.
 
     Parameters
     ----------
     graph : the graph
-    nodes : the batch's nodes; in-edges of other nodes are excluded as well, as a later hop may find them
+    nodes : the batch's seeds; in-edges of other nodes are excluded as well, because a later hop may find them
     number : seed of the choice; another number gives other edges
     """
     random = np.random.default_rng(number)
@@ -65,7 +71,7 @@ def edges_to_exclude(graph: CscGraph, nodes: IdArray, number: int = 0) -> IdArra
 
 
 def require_left_out(blocks: Iterable[Block], excluded: IdArray) -> None:
-    """Check that none of ``blocks`` has an edge from ``excluded``. Pure. AssertionError names some."""
+    """Check that none of ``blocks`` has an edge from ``excluded``. Pure. The AssertionError names some edges."""
     for block in blocks:
         found = np.intersect1d(block.edge_ids, excluded)
         assert len(found) == 0, (
@@ -86,6 +92,7 @@ def require_full(graph: CscGraph, nodes: IdArray, found: Block, plain: Block, ex
     excluded : ascending edge positions
     """
     starts, stops = graph.indptr[nodes], graph.indptr[nodes + 1]
+    # (D,) in-edges that are not excluded.
     left = stops - starts - (np.searchsorted(excluded, stops) - np.searchsorted(excluded, starts))
     taken, before = np.diff(found.indptr), np.diff(plain.indptr)
     short = np.flatnonzero(taken < np.minimum(before, left))
@@ -106,7 +113,7 @@ def require_full(graph: CscGraph, nodes: IdArray, found: Block, plain: Block, ex
 NUM_NODES = 600
 _NUM_BATCHES = 12
 _BATCH_SIZE = 50  # seeds per batch
-_SWITCH_S = 1e-5  # seconds between thread switches: short, so that threads meet inside a call
+_SWITCH_S = 1e-5  # seconds between thread switches: short, so that several threads are inside a call at once
 
 
 def make_graph(*, num_nodes: int = NUM_NODES, max_degree: int = 80, seed: int = 0) -> CscGraph:
@@ -144,7 +151,7 @@ def batch_bytes(batch: SampledBatch) -> dict[str, bytes]:
 
 
 def require_same(found: dict[str, bytes], expected: dict[str, bytes], batch_id: BatchId, reason: str) -> None:
-    """Check that two results of `batch_bytes` are equal. Pure. AssertionError names the differing fields.
+    """Check that two results of `batch_bytes` are equal. Pure. The AssertionError names the differing fields.
 
     Parameters
     ----------
@@ -167,7 +174,7 @@ def draw_hops(
     rule : the sampler's rule
     graph : the sampled graph
     batch_id, seeds : the batch's id and seeds
-    width : columns of the listed positions
+    width : largest number of positions that the rule lists at once
     """
     frontier = rule.begin(batch_id, seeds)
     drawn: list[NDArray[Any]] = []
@@ -180,13 +187,14 @@ def draw_hops(
 
 def draw_hop(rule: HopRule, graph: CscGraph, frontier: Frontier, *, width: int = 64) -> NDArray[Any]:
     """Return the drawn array for ``frontier``, see `draw_hops`. Pure."""
+    # A list rule sees all edges and chooses among them. Other rules list the positions that they take.
     if isinstance(rule, ListRule):
         return _choose(rule, graph, frontier)
     return graph.indices[list_positions(cast("UniformPickRule", rule), frontier, width=width)]
 
 
 def list_positions(rule: UniformPickRule, frontier: Frontier, *, width: int = 64) -> IdArray:
-    """Return the positions (K,) that ``frontier`` takes. They come in portions of at most ``width``. Pure."""
+    """Return the edge positions (K,) that ``frontier`` takes, asked for in portions of at most ``width``. Pure."""
     portions = rule.portions([frontier])
     ids = np.empty((1, width), np.int64)
     taken, ends, has_more = np.zeros(1, np.int64), np.zeros(1, np.int64), np.ones(1, np.bool_)
@@ -200,7 +208,7 @@ def list_positions(rule: UniformPickRule, frontier: Frontier, *, width: int = 64
 
 
 def _choose(rule: ListRule, graph: CscGraph, frontier: Frontier) -> NDArray[Any]:
-    """Return the rule's choice for ``frontier``, which is offered all edges in pieces of 1000."""
+    """Return the rule's draws for ``frontier``. The rule is offered all edges, in pieces of 1000 as in a pass."""
     words: list[NDArray[Any]] = []
     draws = ListDraws(rule, [frontier], capacity=64)
     weights = np.zeros(0) if graph.edge_weight is None else graph.edge_weight
@@ -212,7 +220,12 @@ def _choose(rule: ListRule, graph: CscGraph, frontier: Frontier) -> NDArray[Any]
 
 
 class _CopiedValues:
-    """`EdgeValues` like those of a graph on the SSD: each request gets a separate copy."""
+    """`EdgeValues` like those of a graph on the SSD: each request gets its own copy of the values.
+
+    Parameters
+    ----------
+    array : (E,) a value for each edge
+    """
 
     def __init__(self, array: NDArray[Any]) -> None:
         self._array = array
@@ -221,6 +234,7 @@ class _CopiedValues:
         return self._array[positions], np.arange(len(positions))
 
     def lists(self, starts: IdArray, degrees: IdArray, first: int, last: int) -> EdgeLists:
+        """Return the values of the nodes ``first`` to ``last``, one node's list after another."""
         list_starts = np.zeros(len(starts), dtype=np.int64)
         list_starts[first:last] = np.cumsum(degrees[first:last]) - degrees[first:last]
         copied = [
@@ -260,7 +274,7 @@ class GraphOnDisk:
 class SamplerSuite:
     """Checks for every `Sampler`. A test class inherits them and provides `make_sampler`."""
 
-    is_random = True  # False if the sampler takes all neighbours
+    is_random = True  # False if the sampler always takes all neighbours
     takes_batch_seeds = False  # True if the sampler also takes `BatchSeeds`, which link loaders pass
 
     def make_sampler(self, graph: Topology, *, seed: int) -> Sampler:
@@ -274,7 +288,7 @@ class SamplerSuite:
 
     @pytest.mark.parametrize("num_seeds", [0, 1, 7, NUM_NODES])
     def test_blocks_chain_from_the_features_to_the_seeds(self, graph: CscGraph, num_seeds: int) -> None:
-        """Every batch is well-formed: dtypes, shapes, prefixes, local ids in range."""
+        """Every batch is well-formed: dtypes, shapes, seeds first, local ids in range."""
         seeds = np.random.default_rng(num_seeds).permutation(NUM_NODES)[:num_seeds]
         batch_id = BatchId(epoch=2, index=5)
         batch = self.make_sampler(graph, seed=3).sample(batch_id, seeds)
@@ -309,7 +323,7 @@ class SamplerSuite:
             assert (block.edge_ids < graph.indptr[destination + 1]).all()
 
     def test_weights_are_finite_and_positive(self, graph: CscGraph) -> None:
-        """A sampled edge's weight, if any, is the number of graph edges for which it stands: above 0, never NaN."""
+        """A sampled edge's weight, if any, is the number of graph edges that it represents: above 0, never NaN."""
         batch = self.make_sampler(graph, seed=3).sample(BatchId(epoch=0, index=0), np.arange(60))
         for block in batch.blocks:
             if block.edge_weight is not None:
@@ -318,7 +332,7 @@ class SamplerSuite:
                 assert (np.isfinite(block.edge_weight) & (block.edge_weight > 0)).all()
 
     def test_seed_epoch_and_index_decide_the_batch(self, graph: CscGraph) -> None:
-        """The address (seed, epoch, index) decides: a new sampler draws the same, another address draws otherwise."""
+        """Equal (seed, epoch, index) give equal draws, also in a new sampler. Any other address gives other draws."""
         seeds = np.arange(80)
         first = BatchId(epoch=0, index=0)
         drawn = {
@@ -337,7 +351,7 @@ class SamplerSuite:
             assert not alike, f"the same draws for different (seed, epoch, index): {alike}"
 
     def test_a_graph_on_the_ssd_gives_the_same_batches(self, graph: CscGraph) -> None:
-        """A loader passes any `Topology`, whose edges may not lie in memory."""
+        """A loader passes any `Topology`, also one with its edges on the SSD."""
         seeds = np.arange(60)
         held, on_disk = self.make_sampler(graph, seed=0), self.make_sampler(GraphOnDisk(graph), seed=0)
         for index in range(3):
@@ -348,7 +362,7 @@ class SamplerSuite:
             )
 
     def test_a_batch_is_made_of_what_passes_over_the_edges_brought(self, graph: CscGraph) -> None:
-        """A sweepable sampler, see `SweptSampler`, remakes its batches from the draws of its hops."""
+        """A sweepable sampler, see `SweptSampler`, makes the same batches from the draws of its hops."""
         sampler: Any = self.make_sampler(graph, seed=3)
         try:
             rule = sampler.rule
@@ -384,7 +398,7 @@ class SamplerSuite:
         require_same(batch_bytes(first), before, first.id, "the next call overwrites a batch")
 
     def test_graph_and_seeds_are_left_alone(self, graph: CscGraph) -> None:
-        """Readers never write."""
+        """A sampler never writes to the graph's arrays or to the seeds."""
         seeds = np.arange(60)[::-1].copy()
         arrays = {"indptr": graph.indptr, "indices": graph.indices, "seeds": seeds}
         before = {name: array.tobytes() for name, array in arrays.items()}
@@ -424,7 +438,7 @@ class SamplerSuite:
                 self.make_sampler(graph, seed=0).sample(BatchId(epoch=0, index=0), seeds)  # type: ignore[arg-type]
 
     def test_batch_seeds_without_exclusion_give_the_batch_of_their_nodes(self, graph: CscGraph) -> None:
-        """The links of the seeds are passed on and change nothing."""
+        """`BatchSeeds` without excluded edges give the same batch as their nodes. Their links are passed on."""
         if not self.takes_batch_seeds:
             return
         sampler, nodes, batch_id = self.make_sampler(graph, seed=0), np.arange(60), BatchId(epoch=0, index=4)
@@ -436,7 +450,10 @@ class SamplerSuite:
             require_same(batch_bytes(found), batch_bytes(expected), batch_id, "links change the draws")
 
     def test_excluded_edges_are_never_taken(self, graph: CscGraph) -> None:
-        """No hop has excluded edges; fan-outs stay full; other nodes draw the same. Or the sampler refuses."""
+        """No hop has excluded edges. Nodes still take as many edges, and other nodes draw the same edges.
+
+        A sampler may also refuse exclusion with ConfigError.
+        """
         if not self.takes_batch_seeds:
             return
         sampler: Any = self.make_sampler(graph, seed=3)
@@ -471,7 +488,7 @@ class SamplerSuite:
             assert swept.links is LINKS
 
     def test_nodes_without_neighbours_are_sampled(self) -> None:
-        """A graph without edges gives blocks without edges, with only the seeds."""
+        """A graph without edges gives blocks without edges, whose only nodes are the seeds."""
         empty = CscGraph(indptr=np.zeros(9, np.int64), indices=np.zeros(0, np.int32), edge_weight=np.zeros(0))
         batch = self.make_sampler(empty, seed=0).sample(BatchId(epoch=0, index=0), np.array([4, 1]))
         assert batch.nodes.tolist() == [4, 1]
@@ -480,7 +497,7 @@ class SamplerSuite:
     def _sample(
         self, sampler: Sampler, *, threads: int, order: Iterable[int]
     ) -> dict[BatchId, dict[str, bytes]]:
-        """Return the content of every batch, sampled in the ``order``."""
+        """Return the `batch_bytes` of every batch in ``order``, sampled in this order by several threads."""
         seeds: IdArray = np.random.default_rng(7).permutation(NUM_NODES)
 
         def one(index: int) -> tuple[BatchId, dict[str, bytes]]:

@@ -1,7 +1,8 @@
-"""A range server's folder: late, capped and faulty answers, with counts of the answered requests.
+"""The folder of a test server: its speed, the faults of its answers, and counts of the answered requests.
 
-`gloader.testing.range_server` serves the folder over HTTP. A fault is an error status ("500", "503"), an answer with
-half of the bytes ("cut"), or no answer ("stall").
+`gloader.testing.range_server` serves the folder over HTTP, like an object store. For each request it asks the
+`ServedFolder` for the fault, if any, and reports the answer to it. A fault is an error status ("500", "503"), an answer
+with half of the bytes ("cut"), or no answer ("stall").
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ _BURST_S = 0.01  # seconds: a thread that sends late may catch up at most this m
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """Faulty answers, chosen by the seed and the request, independent of time."""
+    """A random choice of faulty answers. It depends on the seed and the request, and not on time."""
 
-    rate: float = 0.0  # share of the requests that fail
+    rate: float = 0.0  # share of the requests that fail, 0 to 1
     kinds: tuple[FaultKind, ...] = FAULT_KINDS  # a failing request has each kind with equal probability
     methods: tuple[str, ...] = ("GET",)  # HTTP methods whose requests fail
     seed: int = 0
@@ -39,8 +40,10 @@ class Faults:
 
         Parameters
         ----------
-        method, name, start : the request and its first byte
-        attempt : number of earlier equal requests
+        method : the HTTP method
+        name : the file's path below the folder
+        start : the first requested byte
+        attempt : number of earlier requests with the same method, name and start
         """
         if self.rate <= 0 or method not in self.methods:
             return None
@@ -53,7 +56,7 @@ NO_FAULTS: Final = Faults()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flip:
-    """A byte of a served file, changed in every answer."""
+    """A byte of a served file that every answer has changed."""
 
     name: str  # path below the folder
     offset: int  # position in the file
@@ -71,7 +74,7 @@ class RateCap:
     def __init__(self, bytes_per_s: float | None) -> None:
         self._rate = bytes_per_s
         self._lock = threading.Lock()
-        self._free_at_s = time.monotonic()  # the time at which the bytes so far are sent
+        self._free_at_s = time.monotonic()  # the time at which all bytes so far are sent at the cap's rate
 
     @property
     def piece_bytes(self) -> int:
@@ -79,7 +82,7 @@ class RateCap:
         return 1 << 30 if self._rate is None else int(min(max(0.002 * self._rate, 1 << 14), 1 << 20))
 
     def wait(self, num_bytes: int) -> None:
-        """Wait until ``num_bytes`` more bytes may be sent."""
+        """Reserve the time for ``num_bytes`` bytes, and wait until they may be sent."""
         if self._rate is None:
             return
         now = time.monotonic()
@@ -91,7 +94,14 @@ class RateCap:
 
 
 def flipped(data: bytearray, start: int, flips: Mapping[int, int]) -> bytearray:
-    """Return ``data``, which begins at a file's byte ``start``, with the bits of ``flips`` (mask by offset) changed."""
+    """Change bits of ``data`` in place, and return it.
+
+    Parameters
+    ----------
+    data : bytes of a file from ``start`` on
+    start : position in the file
+    flips : by position in the file: the mask with the bits to flip
+    """
     for offset, mask in flips.items():
         if start <= offset < start + len(data):
             data[offset - start] ^= mask
@@ -113,13 +123,13 @@ class Served:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedCounts:
-    """The requests to a server so far."""
+    """Sums over the requests to a server so far."""
 
     requests: int
     gets: int
-    bytes_sent: int
-    bytes_received: int
-    faults: int
+    bytes_sent: int  # in bodies of answers to GET
+    bytes_received: int  # in bodies of PUT requests
+    faults: int  # requests with a fault
     gets_of: dict[str, int]  # number of GET requests by name
 
     @classmethod
@@ -137,12 +147,12 @@ class ServedCounts:
 
 
 class ServedFolder:
-    """A served folder with its speed and faults. Thread-safe; `latency_s`, `faults` and `flips` may be set at any time.
+    """A served folder with its speed and faults. Thread-safe. `latency_s`, `faults` and `flips` may be set at any time.
 
     Parameters
     ----------
     folder : the served folder; uploads are written there, completely or not at all
-    latency_s : delay before each answer
+    latency_s : seconds before each answer
     bytes_per_s : cap over all connections; None means no cap
     faults : faulty answers
     flips : bytes changed in every answer
@@ -162,7 +172,7 @@ class ServedFolder:
         self.faults = faults
         self.flips = flips
         self.pace = RateCap(bytes_per_s)
-        self.is_closing = threading.Event()
+        self.is_closing = threading.Event()  # set by the server: waiting threads end
         self._log: list[Served] = []
         self._replacements: dict[str, tuple[int, Path]] = {}  # by name: remaining requests, and the new file
         self._attempts: Counter[tuple[str, str, int]] = Counter()  # by method, name and first byte
@@ -195,7 +205,12 @@ class ServedFolder:
             self._log.append(served)
 
     def begin(self, method: str, name: str, start: int) -> FaultKind | None:
-        """Return a request's fault. Due replacements happen first."""
+        """Return a request's fault, or None. First makes a due replacement of the file, see `replace_after`.
+
+        Parameters
+        ----------
+        method, name, start : the request, see `Faults.of`
+        """
         with self._lock:
             attempt = self._attempts[method, name, start]
             self._attempts[method, name, start] += 1

@@ -1,7 +1,8 @@
 """Conformance suites for feature sources and miss sources, with feature arrays of any bit pattern for their tests.
 
-A feature source reads any rows of a matrix. A miss source reads the rows that each batch of a superbatch misses in the
-cache. A test class inherits a suite and makes the tested source.
+A feature source reads any rows of a feature matrix. A miss source reads the rows that the batches of one superbatch
+miss in the host cache; a superbatch is a number of batches that are planned together. A test class inherits a suite
+and makes the tested source. `make_features` and `widen` give the features and the expected float32 rows.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def make_features(num_rows: int, dim: int, dtype: str, *, seed: int = 0) -> NDAr
 
 
 def widen(array: NDArray[Any], dtype: str, scale: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-    """Return stored rows as float32, as numpy converts them. A source must return the same rows. Pure.
+    """Return stored rows as float32. A source must convert its rows to exactly the same values. Pure.
 
     Parameters
     ----------
@@ -63,7 +64,7 @@ def widen(array: NDArray[Any], dtype: str, scale: NDArray[np.float32] | None = N
 
 
 def same_bits(first: NDArray[Any], second: NDArray[Any]) -> bool:
-    """Return whether two arrays have the same dtype, shape and bits: a NaN equals itself. Pure."""
+    """Return whether two arrays have the same dtype, shape and bits. NaNs with equal bits are equal. Pure."""
     return first.dtype == second.dtype and first.shape == second.shape and first.tobytes() == second.tobytes()
 
 
@@ -101,7 +102,7 @@ class FeatureSourceSuite:
 
     @pytest.fixture
     def features(self) -> NDArray[np.float32]:
-        """Features with rows that straddle pages."""
+        """Features whose rows have 400 bytes, so that some of them straddle pages of 4 KiB."""
         return make_features(self.num_rows, 100, "float32")
 
     @pytest.fixture
@@ -157,7 +158,7 @@ class FeatureSourceSuite:
     def test_reads_rows_in_any_order(
         self, source: FeatureSource, features: NDArray[np.float32], rows: list[int]
     ) -> None:
-        """The caller chooses order and repeats."""
+        """Rows may be requested in any order, and several times."""
         wanted = np.array(rows, np.int64)
         out = np.full((len(rows), 100), 1, np.float32)
         assert source.read_into(wanted, out).rows == len(rows)
@@ -165,14 +166,14 @@ class FeatureSourceSuite:
 
     @pytest.mark.parametrize("row", [-1, 500, 2**31, 2**62, -(2**63)])
     def test_refuses_rows_out_of_range(self, source: FeatureSource, row: int) -> None:
-        """A wrong id is named, and nothing is written."""
+        """The error names the wrong id, and nothing is written to ``out``."""
         out = np.zeros((2, 100), np.float32)
         with pytest.raises(ShapeError, match=rf"rows: 1 ids are out of range 0\.\.499: {row}"):
             source.read_into(np.array([0, row]), out)
         assert not out.any()
 
     def test_refuses_rows_that_are_not_ids(self, source: FeatureSource) -> None:
-        """Floats, unsigned 64-bit and matrices are no ids."""
+        """Floats, unsigned 64-bit integers and matrices are not accepted as ids."""
         out = np.zeros((2, 100), np.float32)
         for rows in (np.zeros(2), np.zeros(2, np.uint64), np.zeros((2, 1), np.int64)):
             with pytest.raises(ShapeError, match="one-dimensional array of int64"):
@@ -217,11 +218,14 @@ class FeatureSourceSuite:
 NUM_ROWS = 700
 # Rows have 400 bytes as float32, and some of them straddle pages.
 DIM = 100
-_OUT_ROWS = NUM_ROWS + 3  # rows of the output, more than are read
+_OUT_ROWS = NUM_ROWS + 3  # rows of the output: more than are read, to see that the others stay unchanged
 
 
 def make_misses(*, seed: int = 0) -> list[IdArray]:
-    """Return the missing rows of 6 batches: few, none, many, the same many again, a range, the first and last. Pure."""
+    """Return the missing rows of 6 batches, ascending ids. Pure.
+
+    The batches miss few rows, none, many, the same many again, a range, and the first and last row.
+    """
     random = np.random.default_rng(seed)
     dense = np.flatnonzero(random.random(NUM_ROWS) < 0.4)
     sparse = np.flatnonzero(random.random(NUM_ROWS) < 0.02)
@@ -232,7 +236,7 @@ def make_misses(*, seed: int = 0) -> list[IdArray]:
 class MissSourceSuite:
     """Checks for every `MissSource`. A test class inherits them and provides `open_source`."""
 
-    is_prepared = True  # False if the source reads any rows, not only the rows that it was made from
+    is_prepared = True  # False if the source can read any rows, not only the rows for which it was made
 
     def open_source(
         self, store: FeatureStore, misses: Sequence[IdArray], tmp_path: Path
@@ -275,7 +279,7 @@ class MissSourceSuite:
     def test_every_batch_gets_its_rows(
         self, source: MissSource, misses: list[IdArray], features: NDArray[Any]
     ) -> None:
-        """Row i goes to ``out[at[i]]``, as stored or as float32. Nothing else in ``out`` changes."""
+        """The row ``rows[i]`` goes to ``out[at[i]]``, as stored or as float32. Nothing else in ``out`` changes."""
         random = np.random.default_rng(1)
         for expected in (features, features.astype(np.float32)):
             # Batches are read in any order, and each twice: only `release` consumes a batch.
@@ -290,7 +294,7 @@ class MissSourceSuite:
                 assert stats.rows == len(rows)
 
     def test_says_how_it_works_and_what_that_took(self, source: MissSource) -> None:
-        """`explain` and the epoch's statistics name the strategy and count its reads and writes."""
+        """A source has its strategy's name and its cost, for `explain` and the epoch's statistics."""
         assert source.strategy in ("direct", "staged", "packed")
         cost = source.cost
         assert min(cost.read.rows, cost.read.requests, cost.read.bytes_read) >= 0
@@ -316,7 +320,7 @@ class MissSourceSuite:
         source.release(1)
 
     def test_what_does_not_fit_is_refused(self, source: MissSource, misses: list[IdArray]) -> None:
-        """Wrong shapes and positions are found before any byte is written."""
+        """Wrong shapes and positions raise ShapeError before any byte is written."""
         rows = misses[4]
         at = np.arange(len(rows))
         for out in (np.zeros((len(rows), DIM + 1), np.float32), np.zeros((len(rows), DIM), np.int32)):
@@ -329,14 +333,14 @@ class MissSourceSuite:
         assert not out.any()
 
     def test_rows_that_do_not_exist_are_refused(self, source: MissSource) -> None:
-        """A row beyond the store's end is named, and nothing is written."""
+        """A row beyond the store's end raises ShapeError, and nothing is written."""
         out = np.zeros((2, DIM), np.float32)
         with pytest.raises(ShapeError, match="out of range"):
             source.read_into(5, np.array([0, NUM_ROWS]), out, at=np.arange(2))
         assert not out.any()
 
     def test_rows_of_another_plan_are_refused(self, source: MissSource, misses: list[IdArray]) -> None:
-        """A prepared source serves only the rows it was made from. Other rows are an error, never wrong bytes."""
+        """A prepared source serves only the rows for which it was made. Other rows are an error, never wrong bytes."""
         if not self.is_prepared:
             return
         absent = np.setdiff1d(np.arange(NUM_ROWS), np.concatenate(misses))[:2]

@@ -1,4 +1,7 @@
-"""Conformance suites, one per seam, for test classes to inherit. See ``docs/extending.md``."""
+"""Conformance suites, one per interface that others can implement, for test classes to inherit.
+
+See ``docs/extending.md``.
+"""
 
 from gloader.testing.device_suite import DeviceSuite
 from gloader.testing.hetero_sampler_suite import HeteroSamplerSuite
