@@ -1,8 +1,11 @@
 """The processes that compile kernels before a run: as many at once as the memory budget allows.
 
-A job is a group of kernels that one process compiles and saves in numba's cache. numba keeps compilation memory until
-its process ends. When all processes together come near the budget, one of them ends, and a new process continues its
-job, which loads the saved kernels.
+A kernel is a function that numba compiles. A job is a group of kernels that one process compiles and saves in numba's
+cache. numba keeps compilation memory until its process ends. When all processes together come near the budget, one of
+them ends, and a new process continues its job; it loads the saved kernels.
+
+`gloader.training.first_run` starts the jobs with `run_all`, and calls `save_in_turns` in each process. All memory here
+is anonymous memory, which is not backed by a file, in bytes.
 """
 
 import fcntl
@@ -21,18 +24,18 @@ from gloader.core.units import format_bytes
 
 _LOG = logging.getLogger("gloader")
 _SAYS_EVERY_S = 4.0  # seconds between two progress messages
-_LOOKS_EVERY_S = 0.05  # seconds between two looks at the processes
+_LOOKS_EVERY_S = 0.05  # seconds between two checks of the processes
 
-# Anonymous memory that a process takes to load all kernels of a job and compile a few. Measured: 95 MB, and with
-# torch 216 MB; for links, or for several types, somewhat more.
+# Memory that a process takes to load all kernels of a job and compile a few. Measured: 95 MB, and with torch 216 MB;
+# for links, or for several types, somewhat more.
 _LEAST_BYTES, _LEAST_BYTES_WITH_TORCH = 120_000_000, 232_000_000
 # Memory to compile the largest kernel. A process finishes its kernel before it checks whether it should end.
 _KERNEL_BYTES = 12_000_000
-# Kernels that a process saves before it may be ended: the next process takes two seconds to begin.
+# Kernels that a process saves before it may end early, because the next process takes two seconds to begin.
 _LEAST_SAVED = 2
 _MADE_ROOM = 75  # exit status of a process that ended early to free its memory
-# Anonymous memory of an interpreter with torch, if it cannot be measured here. A memory budget counts only the memory
-# above this base.
+# Memory of an interpreter with torch, if it cannot be measured here. A memory budget counts only memory above this
+# base.
 _BARE_BYTES = 145_000_000
 
 
@@ -40,14 +43,14 @@ _BARE_BYTES = 145_000_000
 class CompileJob:
     """Kernels that one process compiles."""
 
-    name: str
+    name: str  # names the job's files
     module: str  # the program, run as ``python -m module words``
     words: str  # its argument
     needs_torch: bool  # whether the process imports torch
 
     @property
     def least_bytes(self) -> int:
-        """Anonymous memory that the process takes in any case."""
+        """Bytes that the process takes in any case."""
         return _LEAST_BYTES_WITH_TORCH if self.needs_torch else _LEAST_BYTES
 
     def start(self, folder: Path) -> "subprocess.Popen[bytes]":
@@ -59,26 +62,26 @@ class CompileJob:
 
 
 def room_beside(memory_budget: int | None, *, num_ranks: int) -> int:
-    """Return how many bytes of anonymous memory all compiling processes may take: the budget without the ranks' part.
+    """Return the bytes that all compiling processes may take: the budget without the memory of the waiting ranks.
 
     Parameters
     ----------
     memory_budget : budget in bytes; None means half the free memory
-    num_ranks : ranks on this machine; each holds as much as this one
+    num_ranks : ranks, the run's processes, on this machine; each holds as much as this one
     """
     from gloader.observe.peak_memory import anonymous_bytes, bare_bytes
     from gloader.plan.available import default_budget_bytes
 
     budget = default_budget_bytes() if memory_budget is None else memory_budget
-    # The budget does not count an interpreter with torch, so each rank's part is its memory without ``bare``.
-    # `bare_bytes` would import torch. If this process has not done so, it needs less memory than ``bare``, and the
-    # compiling processes get the difference.
+    # ``bare`` is the memory of an interpreter with torch. The budget does not count it, so each rank's part is its
+    # memory without ``bare``. `bare_bytes` would import torch. If this process has not imported it, the process needs
+    # less memory than ``bare``, and the compiling processes get the difference.
     bare = bare_bytes() if "torch" in sys.modules else _BARE_BYTES
     return budget + num_ranks * (bare - anonymous_bytes())
 
 
 def lack_of(room_bytes: int, jobs: Sequence[CompileJob]) -> str:
-    """Return the end of a message, from its ";" on, about too small a memory budget; "" if there is room. Pure."""
+    """Return the end of a message, beginning with ";", if ``room_bytes`` is little for the jobs; otherwise "". Pure."""
     least = [job.least_bytes for job in jobs]
     if max(least) > room_bytes:
         return f"; that takes {format_bytes(max(least) - room_bytes)} more than the memory budget"
@@ -95,8 +98,8 @@ def run_all(jobs: Sequence[CompileJob], folder: Path, says: Any, *, room_bytes: 
     ----------
     jobs : the jobs
     folder : receives the processes' files: counts of kernels, orders to stop and a lock
-    says : function for progress messages
-    room_bytes : anonymous memory for all processes together
+    says : function that shows a progress message
+    room_bytes : memory for all processes together
     """
     is_ample = sum(job.least_bytes for job in jobs) <= room_bytes
     max_running = len(os.sched_getaffinity(0)) if is_ample else 1
@@ -104,8 +107,9 @@ def run_all(jobs: Sequence[CompileJob], folder: Path, says: Any, *, room_bytes: 
     # kernels that the first ones compiled.
     waiting = list(jobs) if is_ample else sorted(jobs, key=lambda job: job.least_bytes)
     running: list[tuple[CompileJob, subprocess.Popen[bytes]]] = []
+    # Processes that `_make_room` has killed; their jobs start again.
     killed: list[subprocess.Popen[bytes]] = []
-    is_whole = True
+    is_whole = True  # False after a failed process
     began = reported = time.monotonic()
     try:
         while waiting or running:
@@ -123,7 +127,7 @@ def run_all(jobs: Sequence[CompileJob], folder: Path, says: Any, *, room_bytes: 
             killed += _make_room(running, folder, room_bytes)
             if time.monotonic() - reported >= _SAYS_EVERY_S:
                 reported = time.monotonic()
-                done = sum(path.stat().st_size for path in folder.glob("*.compiled"))
+                done = sum(path.stat().st_size for path in folder.glob("*.compiled"))  # one byte per kernel
                 # Each process first loads numba, which takes some seconds.
                 says(f"compiling: {reported - began:.0f} s so far" + (f", kernels: {done}" if done else ""))
             if running:
@@ -138,13 +142,16 @@ def run_all(jobs: Sequence[CompileJob], folder: Path, says: Any, *, room_bytes: 
 def _has_room(
     job: CompileJob, running: "Sequence[tuple[CompileJob, subprocess.Popen[bytes]]]", room_bytes: int
 ) -> bool:
-    """Return whether a process may start. Each running process counts at least the memory to load its kernels."""
+    """Return whether a process for ``job`` may start. Each process counts with its least memory and one more kernel.
+
+    A first process may always start.
+    """
     held = [max(each.least_bytes, size) for (each, _), size in zip(running, _held_by(running), strict=True)]
     return not running or sum(held) + job.least_bytes + (len(held) + 1) * _KERNEL_BYTES <= room_bytes
 
 
 def _held_by(running: "Sequence[tuple[CompileJob, subprocess.Popen[bytes]]]") -> list[int]:
-    """Return each process's anonymous memory."""
+    """Return each process's memory in bytes."""
     from gloader.observe.peak_memory import anonymous_bytes
 
     return [anonymous_bytes(Path(f"/proc/{process.pid}/status")) for _, process in running]
@@ -153,11 +160,12 @@ def _held_by(running: "Sequence[tuple[CompileJob, subprocess.Popen[bytes]]]") ->
 def _make_room(
     running: "Sequence[tuple[CompileJob, subprocess.Popen[bytes]]]", folder: Path, room_bytes: int
 ) -> "list[subprocess.Popen[bytes]]":
-    """End one process if all together come near ``room_bytes``: the process of the job with the least memory.
+    """End one process if all together come near ``room_bytes``. Returns the killed process, or nothing.
 
-    Normally the process gets an order to end after its current kernel, and the result is empty. If less than the memory
-    for one kernel is left and there are several processes, the process is killed and returned. Its current kernel is
-    lost, but to wait for it could take so long that the other processes exceed ``room_bytes``.
+    The process belongs to the job with the least memory. Normally it gets an order to end after its current kernel, and
+    the result is empty. If less than the memory for one kernel is left and there are several processes, the process is
+    killed. Its current kernel is lost, but to wait for it could take so long that the other processes exceed
+    ``room_bytes``.
     """
     held = _held_by(running)
     if sum(held) + len(held) * _KERNEL_BYTES <= room_bytes:
@@ -166,7 +174,7 @@ def _make_room(
         _, process = min(running, key=lambda each: each[0].least_bytes)
         process.kill()
         return [process]
-    # If there are several, a process that holds only its job's least memory is not ended: its successor would hold as
+    # A process that holds only its job's least memory is not ended, unless it is alone: its successor would hold as
     # much again.
     is_alone = len(held) == 1
     grown = [job for (job, _), size in zip(running, held, strict=True) if is_alone or size > job.least_bytes]
@@ -181,7 +189,9 @@ def stop_file(folder: Path, job: str) -> Path:
 
 
 def save_in_turns(folder: Path, job: str) -> None:
-    """Let one process at a time save a kernel, and end this process if it must make room.
+    """Replace numba's function that saves a kernel, in this process.
+
+    From now on, only one process at a time saves a kernel, and this process ends after a save if it must make room.
 
     numba numbers a kernel's files by an index, which it reads and writes without a lock. Two processes that save
     the kernel for different types at once would take the same number, and one file would replace the other.

@@ -1,4 +1,7 @@
-"""Checks that a dataset suits a run, made before kernels are compiled and torch is imported."""
+"""Checks that a dataset suits a training run, made before kernels are compiled and torch is imported.
+
+`require_dataset` makes all checks. The single checks also serve the modules that open models and tasks.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ def require_dataset(settings: TrainSettings, dataset: Dataset) -> None:
     Raises
     ------
     ConfigError
-        There are no training nodes, there is no link table, or the model does not fit the dataset or ``compile``.
+        There are no training nodes, there is no link table (edges to predict), or the model does not fit the dataset or
+        the setting ``compile``.
     """
     if settings.task == "link":
         require_link_tables(dataset)

@@ -1,4 +1,8 @@
-"""Accuracy and predicted classes, computed with all neighbours of each node instead of sampled ones."""
+"""Accuracy and predicted classes of nodes, computed with all neighbours of each node instead of sampled ones.
+
+`evaluate` gives the accuracy on several splits, `accuracy` on one set of nodes, and `predict_classes` the classes
+themselves. `HeteroInference` does the computation.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ def accuracy(
 
     Parameters
     ----------
-    model : the network; its mode is restored
+    model : the network; its mode (training or evaluation) is restored
     inference : graph, features and memory
     nodes : (n,) int64
     labels : (n,) int64 classes of ``nodes``; nodes with a negative label are unlabelled and left out
@@ -89,9 +93,10 @@ def predict_classes(
     DivergedError
         Logits are NaN, so no class is the most likely. The error counts the nodes.
     """
+    # ``first_bad`` is the first node with NaN logits, or -1.
     predicted, num_bad, first_bad = np.empty(len(nodes), dtype=np.int64), 0, -1
-    # The arrays of an inference are large and of many sizes. In the heap they would leave holes that the budget
-    # does not count.
+    # The arrays of an inference are large and have many sizes. Freed at once, they leave no holes in the heap, which
+    # would exceed the memory budget.
     with eager_release():
         for positions, logits in inference.logits(model, nodes, on_progress):
             highest, predicted[positions] = (each.numpy() for each in torch.max(logits, dim=1))

@@ -1,11 +1,12 @@
 """The first run on a machine: separate processes compile the kernels and free their memory when they end.
 
-Compilation takes some 250 MB, which numba keeps until its process ends. So before a command takes memory, other
-processes rehearse the command on a small graph and leave the kernels in numba's cache. The memory budget covers these
-processes too.
+A kernel is a function that numba compiles. Compilation takes some 250 MB, which numba keeps until its process ends. So
+before a command takes memory, other processes rehearse the command: they run it on a small graph and leave the kernels
+in numba's cache. The memory budget covers these processes too.
 
-A rehearsal has up to four parts, such as the loading of batches or the reading of rows. `compile_first` starts the
-processes, one for each part. This module is also their program: it calls `Rehearsal.hold`.
+A rehearsal has up to four parts, such as the loading of batches or the reading of rows. A command calls
+`compile_first`, which starts the processes, one for each part. This module is also their program: it calls
+`Rehearsal.hold`.
 """
 
 import hashlib
@@ -34,8 +35,9 @@ _MODULE = "gloader.training.first_run"
 
 # Modules with a kernel that every run needs. If none is compiled, this machine has never made a run.
 _READING = ("gloader.ssd_store.read.row_kernels",)
-# Kernels of every policy that uses only the past.
+# Module with the kernels of every cache policy that uses only the past.
 _ONLINE = "gloader.cache.baselines"
+# Modules with the kernels of the other cache policies.
 _POLICIES = {
     "belady": "gloader.cache.belady_kernels",
     "static": "gloader.cache.slot_kernels",
@@ -47,7 +49,7 @@ _LINKS = "gloader.samplers.link_kernels"
 _EXCHANGE = "gloader.distributed.exchange.owner"
 # The small graph's link tables: edges to predict, and given negatives.
 _TABLE, _WRONG = "train", "wrong"
-# Folders below ``gloader`` with kernels. After a change in one of them, kernels may need compilation again.
+# Folders below ``gloader`` with kernels. After a change of a file in one of them, kernels may need compilation again.
 _KERNEL_ROOMS = ("samplers", "cache", "ssd_store", "core", "dataset")
 
 # Sizes of the small graph; _MAX_DIM is its largest number of features.
@@ -60,8 +62,9 @@ _EXCHANGE_BYTES = 8 << 20  # memory for exchanged rows
 # "rows": only feature rows, in node order and in sweeps. "exchange": rows that machines exchange.
 Part = Literal["batches", "swept", "rows", "exchange"]
 
-# Multiples of the edges' bytes. With a budget below the first multiple, the edges stay on the SSD. With more than the
-# second, besides the run's code, the edges are in memory. In between, the loader's share of the budget decides.
+# Multiples of the edges' bytes, to compare a memory budget with. Below the first multiple, the edges stay on the SSD.
+# Above the second, after the run's code is subtracted, the edges are in memory. In between, the loader's share of the
+# budget decides.
 _SWEPT_BELOW, _HELD_ABOVE = 2, 10
 # Value of ``topology`` for a budget in between: both ways are rehearsed.
 _EITHER = "either"
@@ -69,18 +72,18 @@ _EITHER = "either"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
-    """The settings that determine a command's kernels."""
+    """The settings that determine a command's kernels, and one part of the rehearsal."""
 
     folder: str  # folder for the small graph and for the processes' files
     index_dtype: str  # dtype of the edges' sources
     feature_dtype: str
     feature_dim: int
     has_weights: bool  # whether edges have weights
-    kind: str  # kind of the dataset: several types have sampling kernels of their own
+    kind: str  # the dataset's kind; "hetero", several node types, has sampling kernels of its own
     loader: dict[str, Any] | None  # keywords of a loader; None if the command samples no batch
     links: dict[str, Any] | None = None  # further keywords of a link loader
     is_exchanged: bool = False  # whether rows may come from other machines
-    part: Part = "rows"
+    part: Part = "rows"  # the part that this process rehearses
 
     def jobs(self) -> list[CompileJob]:
         """Return one job for each part. Parts have few kernels in common, so processes may run them side by side."""
@@ -108,18 +111,19 @@ class Rehearsal:
         folder = getattr(caches[0], "cache_path", None) if caches else None
         if folder is None:
             return None
-        # Settings that choose no kernel are left out.
+        # Settings that do not influence the kernels are left out.
         facts = asdict(self) | {"folder": "", "feature_dim": 0}
         if self.loader is not None:
             facts["loader"] = {name: value for name, value in self.loader.items() if name != "fanouts"}
         root = Path(__file__).parents[1]
         files = (path for room in _KERNEL_ROOMS for path in (root / room).rglob("*.py"))
+        # The times of the kernels' source files.
         stamps = sorted((str(path), path.stat().st_mtime_ns) for path in files)
         digest = hashlib.sha256(json.dumps([facts, stamps], default=str).encode()).hexdigest()[:16]
         return Path(folder) / f"gloader-{digest}.held"
 
     def hold(self) -> None:
-        """Write a graph of a thousand nodes, and sample, cache and read it as this part of the command does."""
+        """Rehearse this part: write a graph of 1024 nodes, and sample, cache and read it as the command does."""
         from gloader.dataset import Dataset
 
         dataset = Dataset.open(self._write_graph())
@@ -158,7 +162,7 @@ class Rehearsal:
                 pass
 
     def _look_ahead(self, dataset: "Dataset", **changes: str) -> None:
-        """Run the further steps of a run whose edges stay on the SSD.
+        """Do the further steps of a run whose edges stay on the SSD.
 
         Before the run, a training step is measured with batches that are sampled from the edges that fit in memory.
         Small relations stay in memory while others are swept. An evaluation reads edge lists one after another.
@@ -231,7 +235,7 @@ class Rehearsal:
         dataset.labels_of(dataset.train)
 
     def _sweep(self, dataset: "Dataset") -> None:
-        """Read the missing rows of a superbatch in both ways of a sweep: into memory, and packed on the disk."""
+        """Read a superbatch's missing rows in both ways of a sweep: into memory, and into a file on the disk."""
         import numpy as np
 
         from gloader.ssd_store import Packer, load_misses
@@ -271,7 +275,7 @@ class Rehearsal:
         ):
             owned = OwnedRows(store=store, bounds=np.array([0, _NODES]))
             exchange = Exchange(group, [owned], memory_bytes=_EXCHANGE_BYTES)
-            # The orders of a superbatch and of an evaluation.
+            # A superbatch asks for int32 ids, and an evaluation for int64 ids.
             for dtype in (np.int32, np.int64):
                 with exchange.fetch(0, ids.astype(dtype), cancellation=NEVER) as arriving:
                     staged = load_misses(store, [ids], cancellation=NEVER, arriving=arriving)
@@ -336,14 +340,14 @@ def compile_first(
 ) -> None:
     """Compile a run's kernels in other processes, if this machine has never compiled them; otherwise do nothing.
 
-    Kernels that fail to compile there, for any reason, are compiled by the run itself.
+    If the compilation there fails for any reason, the run itself compiles the missing kernels.
 
     Parameters
     ----------
     dataset : the run's dataset
     loader : settings of the run's loader; None for a command without a loader
-    says : function for progress messages
-    links : the task of a link loader; None for a node loader
+    says : function that shows a progress message
+    links : settings of the link prediction task; None for a node loader
     has_machines : whether other machines also load and may exchange rows
     memory_budget : bytes for a command without a loader; None means half the free memory
     num_ranks : ranks on this machine, which wait meanwhile
@@ -352,6 +356,7 @@ def compile_first(
     from gloader.training.run_budget import ProcessKind
 
     is_exchanged = has_machines and loader is not None and loader.ranks.exchange != "never"
+    # True if a module that the run needs has no compiled kernel at all.
     lacks = _lacks_kernels(loader, links, is_exchanged=is_exchanged)
     process = ProcessKind(
         num_ranks=num_ranks,
@@ -373,7 +378,8 @@ def compile_first(
         links=None if links is None else _small_links(links),
         is_exchanged=is_exchanged,
     )
-    # A run of another kind needs the same kernels for other argument types. Only the mark tells whether these exist.
+    # A run of another kind needs the same kernels for other argument types. Only the mark, a file, shows whether these
+    # were compiled.
     mark = rehearsal.mark()
     if not lacks and (mark is None or mark.exists()):
         return
@@ -450,6 +456,7 @@ def _of_one_relation(fanouts: "Fanouts") -> tuple[int, ...] | str:
 def _lacks_kernels(
     loader: "LoaderSettings | None", links: "LinkConfig | None", *, is_exchanged: bool = False
 ) -> bool:
+    """Return whether a module that the command needs has no compiled kernel. The parameters are `compile_first`'s."""
     from gloader.samplers.make import kernels_of
 
     modules = [*_READING]
@@ -482,7 +489,7 @@ def _is_compiled(name: str) -> bool:
 
 
 def _kernels_of(name: str) -> list[Any]:
-    """Return a module's kernels."""
+    """Return the kernels that are defined in the module ``name``."""
     from numba.core.dispatcher import Dispatcher
 
     # The module may also have imported kernels of other modules.

@@ -1,8 +1,9 @@
 """The processes that train one network together.
 
-A rank is one process of a launch by torchrun; a machine runs one or several ranks. `RankGroup` gathers values from
-the ranks, runs work on some of them while the others wait, and turns the transport's errors into RankError. The
-transport is gloo or NCCL, below ``torch.distributed``.
+A rank is one process of a launch by torchrun; a machine runs one or several ranks. A collective is a call that all
+ranks make in the same order. The transport, gloo or NCCL below ``torch.distributed``, carries it. `RankGroup` gathers
+values from the ranks, runs work on some of them while the others wait, and turns the transport's errors into RankError.
+The classes after it run this work: `_Heartbeat` and `_StatusExchange` show that a working rank is alive.
 
 A rank is lost if its process has ended or is silent for too long. `RankWatch` looks at the processes of this machine.
 `RankSigns` shows signs of life, small entries in a store, to the ranks of other machines.
@@ -33,15 +34,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger("gloader")
 
 T = TypeVar("T")
-# Work of a waiting rank. Its argument is set when the work should end early.
+# Work of a waiting rank. Its argument is a flag that is set when the work should end early.
 SideWork: TypeAlias = "Callable[[Cancellation], None]"
 
-# Seconds between two messages from the first rank, while the other ranks wait.
+# Seconds between two messages of a working rank, while other ranks wait.
 _BEAT_S = 1.0
 # Longest search for an ended process, in seconds. A killed process closes its sockets a little before it ends, so the
 # other ranks' collectives fail while its process still exists.
 _SEARCH_S = 2.0
-_SEARCH_PAUSE_S = 0.02  # between two looks at the processes
+_SEARCH_PAUSE_S = 0.02  # seconds between two checks of the processes
 _SIDE_END_S: Final = 10.0  # seconds for a side thread to receive its last message
 # Words in the text of a transport's error. gloo raises plain RuntimeErrors, which name its source files.
 _TRANSPORTS = ("gloo", "NCCL", "ncclSystemError")
@@ -50,9 +51,9 @@ _TRANSPORTS = ("gloo", "NCCL", "ncclSystemError")
 class RankGroup:
     """The ranks of the default process group, or this process alone without a group. Owns nothing.
 
-    `gather`, `sum`, `run_on_first`, `agree` and `require_equal` are collective: every rank calls them, in the same
-    order. Values are sent as JSON. A lost rank ends them with RankError. A hanging rank ends them after the process
-    group's timeout.
+    `gather`, `sum`, `run_on_first`, `run_on_machines`, `agree` and `require_equal` are collective: every rank calls
+    them, in the same order. Values are sent as JSON. A lost rank ends them with RankError. A hanging rank ends them
+    after the process group's timeout.
 
     Parameters
     ----------
@@ -86,7 +87,7 @@ class RankGroup:
         self.first_machine = [other for other, machine in enumerate(machines) if machine == machines[0]]
         self.machines = tuple(machines)
         places = {(machines[other], host) for other, host in enumerate(hosts) if host == hosts[rank]}
-        self.machines_here = max(1, len(places))  # machines that share this host's memory
+        self.machines_here = max(1, len(places))  # number of machines that share this host's memory
 
     @classmethod
     def alone(cls) -> Self:
@@ -232,7 +233,7 @@ class RankGroup:
         if self.is_alone:
             yield
             return
-        key = self.gather(secrets.token_hex(8))[0]
+        key = self.gather(secrets.token_hex(8))[0]  # the first rank's random name for this watch's entries
         with ExitStack() as stack:
             # A signal must not come between the threads' starts and the stack that ends the threads.
             with uninterrupted():
@@ -260,14 +261,14 @@ class RankGroup:
 
     @contextmanager
     def log_failures(self) -> Iterator[None]:
-        """Log this rank's error at once, before the rank closes connections and the other ranks fail too."""
+        """Log an error of the block at once, before this rank closes connections and the other ranks fail too."""
         try:
             with self.lost_rank_errors():
                 yield
         except RankError:
             raise
         except Exception as error:
-            # The signs tell the error to ranks on other machines. The log tells it to the user.
+            # The signs carry the error to ranks on other machines, and the log shows it to the user.
             if self._signs is not None:
                 self._signs.fail(error)
             if not self.is_alone:
@@ -302,7 +303,10 @@ class RankGroup:
             raise
 
     def _explained(self, cause: str) -> RankError:
-        """Return the error that names the lost rank. Waits a moment until the rank is known."""
+        """Return the error that names the lost rank. Waits a moment until the rank is known.
+
+        ``cause`` is the transport's error, for the end of the text.
+        """
         if self._signs is not None:
             return self._signs.explain(cause)
         lost = (self._watch and self._watch.lost) or self._find_lost()
@@ -379,6 +383,7 @@ class _SideThread:
             raise self._error from error
 
     def _run(self) -> None:
+        """Call the work and keep its error. Body of the thread."""
         try:
             self._work(self._cancellation)
         except BaseException as error:  # noqa: BLE001 - raised where the rank waits
@@ -386,7 +391,10 @@ class _SideThread:
 
 
 class _Heartbeat:
-    """Sends the first rank's sign of life to the waiting ranks once a second. Owns its thread until `end`."""
+    """Sends the first rank's sign of life to the waiting ranks once a second. Owns its thread until `end`.
+
+    The first rank calls `start`, works, and calls `end` and `require_others`. The others call `RankGroup._follow`.
+    """
 
     def __init__(self, group: RankGroup) -> None:
         self._group = group
@@ -415,11 +423,13 @@ class _Heartbeat:
             raise self._lost
 
     def _beat(self) -> None:
+        """Send signs until the end. Body of the thread."""
         # A lost rank ends this thread without an error. `require_others` raises the error in the calling thread.
         while self._lost is None and not self._is_over.wait(_BEAT_S):
             self._send(lambda: _broadcast_size(0))
 
     def _send(self, send: Callable[[], object]) -> None:
+        """Call ``send``, a collective, and record the error if a rank is lost."""
         try:
             with self._group.lost_rank_errors():
                 send()
@@ -428,9 +438,10 @@ class _Heartbeat:
 
 
 class _StatusExchange:
-    """Exchanges the ranks' statuses once a second, until no rank works or one has failed.
+    """Exchanges the ranks' statuses once a second, until no rank works or one has failed. For one use.
 
-    A status has the entry ``busy``, and after the work ``result`` or ``error``.
+    Each rank calls either `work` or `attend`. A status has the entry ``busy``, and after the work ``result`` or
+    ``error``.
     """
 
     def __init__(self, group: RankGroup) -> None:
@@ -452,7 +463,7 @@ class _StatusExchange:
                 return
 
     def work(self, work: Callable[[], Any]) -> None:
-        """Call ``work`` while a thread exchanges statuses."""
+        """Call ``work`` while a thread exchanges statuses. Keeps its error in `error`. A lost rank raises RankError."""
         self._status = {"busy": True}
         thread = threading.Thread(target=self._attend_quietly, name="gloader-pulse", daemon=True)
         try:
@@ -469,6 +480,7 @@ class _StatusExchange:
             raise self._lost
 
     def _attend_quietly(self) -> None:
+        """Exchange statuses, and record the error if a rank is lost. Body of the thread."""
         try:
             self.attend()
         except RankError as error:
@@ -497,11 +509,13 @@ def _text(error: BaseException) -> str:
 
 
 def _have_ended(ranks: Sequence[int]) -> str:
+    """Return a clause such as "ranks 1, 2 and 5 have ended"."""
     *others, last = map(str, ranks)
     return f"ranks {', '.join(others)} and {last} have ended" if others else f"rank {last} has ended"
 
 
 def _is_loss(error: RuntimeError) -> bool:
+    """Return whether the transport raised ``error``."""
     from torch import distributed
 
     return isinstance(error, distributed.DistError) or any(name in str(error) for name in _TRANSPORTS)
@@ -520,7 +534,7 @@ def _broadcast_size(num_bytes: int) -> int:
 
 
 def _broadcast_bytes(text: bytes, size: int) -> bytes:
-    """Send the ``size`` bytes of ``text`` on the first rank; return them on all. Other ranks give b"". Collective."""
+    """Send the ``size`` bytes of ``text`` on the first rank; return them on all. Other ranks pass b"". Collective."""
     import torch
     from torch import distributed
 

@@ -1,8 +1,11 @@
-"""Names and digests of the checkpoints in a run folder.
+"""Names and digests of the checkpoints in a run folder, the folder of ``--out``.
 
-A checkpoint file ends with a seal: a line with its position and its digest. A checkpoint of several ranks is a folder
-of shards, the ranks' parts, with the digests of its files. A position is the epoch and the index of the next training
-batch; the newest checkpoint has the latest position.
+A run of one rank writes a checkpoint file, which ends with a seal: a line with its position and its digest. A run of
+several ranks (processes that train together) writes a folder of shards, the ranks' parts, with the digests of all its
+files. A position is the epoch and the index of the next training batch; the newest checkpoint has the latest position.
+
+`save` and `sharded` in this package write and read the content with the first part of this module. `RunFolder` finds
+and removes checkpoints with the second part.
 """
 
 from __future__ import annotations
@@ -24,9 +27,10 @@ if TYPE_CHECKING:
 
 # This file is written last into a folder. `sha256sum -c SHA256SUMS` checks the folder by hand.
 SUMS_NAME = "SHA256SUMS"
+# A seal's parts are the epoch, the index of the batch, and the SHA-256 of everything before it.
 _SEAL = re.compile(rb"\ngloader checkpoint (\d{5,})-(\d{7,}) ([0-9a-f]{64})\n\Z")
 _MAX_SEAL_BYTES = 200  # the search for a seal begins this far before the file's end
-_SUM = re.compile(r"([0-9a-f]{64})  ([\w.-]+)\n")
+_SUM = re.compile(r"([0-9a-f]{64})  ([\w.-]+)\n")  # a line of the digest record: digest and file name
 _ADVICE = "it is damaged, or not written by this version of gloader train; move it away and train again"
 
 
@@ -46,6 +50,8 @@ def sealed(body: memoryview, position: tuple[int, int]) -> bytes:
 
 def unsealed(content: bytes, file: Path) -> tuple[memoryview, tuple[int, int]]:
     """Return the body and the position of a checkpoint file with ``content``. Pure.
+
+    The position is the epoch and the index of the next training batch. ``file`` is named in errors.
 
     Raises
     ------
@@ -72,14 +78,14 @@ def is_sealed(file: Path) -> bool:
 
 
 def write_sums(folder: Path, sums: Mapping[str, str], *, os_io: OsIO = REAL_OS) -> None:
-    """Complete the checkpoint ``folder``, whose files are already on the device, with a record of their digests.
+    """Complete the checkpoint ``folder`` with a record of its files' digests. The files must be synced already.
 
     Parameters
     ----------
     folder : folder with only the checkpoint files
     sums : SHA-256 of each file, by name
     """
-    # The file names reach the device before the record that makes the folder a checkpoint.
+    # The file names must survive a power loss before the record makes the folder a checkpoint.
     os_io.fsync_dir(folder)
     write_atomically(folder / SUMS_NAME, _sums_text(sums).encode(), os_io=os_io)
 
@@ -107,17 +113,18 @@ def read_checked(folder: Path) -> dict[str, bytes]:
 
 
 def _sums_text(sums: Mapping[str, str]) -> str:
+    """Return the digest record of files, in the form of ``sha256sum``."""
     return "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))
 
 
 CHECKPOINT_NAME = "checkpoint.pt"
-# This file is written first into a folder of shards, and holds the run id.
+# The mark. This file is written first into a folder of shards, and holds the id of the run that owns the folder.
 MARK_NAME = "gloader-run"
 # torch writes this file last into the same folder. It lists every tensor with its file and offset.
 TORCH_RECORD_NAME = ".metadata"
 _SHARDS = re.compile(r"checkpoint-(\d{5,})-(\d{7,})")  # checkpoint folders of runs with several ranks
 
-_REMOVED = re.compile(rf"\.{_SHARDS.pattern}\.removed")
+_REMOVED = re.compile(rf"\.{_SHARDS.pattern}\.removed")  # names by `removed_name`
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -158,7 +165,8 @@ def is_sharded_checkpoint(path: Path) -> bool:
 def shard_folders(root: Path) -> list[Path]:
     """Return the folders in ``root`` with parts of checkpoints from several ranks, complete or not.
 
-    A filled folder with such a name but without the mark is left out: another program or an earlier version made it.
+    A filled folder with such a name but without the mark `MARK_NAME` is left out: another program or an earlier version
+    made it.
     """
     named = [path for path in root.iterdir() if _SHARDS.fullmatch(path.name)] if root.is_dir() else []
     return [path for path in named if path.is_dir() and not path.is_symlink() and _is_marked(path)]
@@ -185,10 +193,12 @@ def removed_folders(root: Path) -> list[Path]:
 
 
 def _is_torch_checkpoint(path: Path) -> bool:
+    """Return whether ``path`` is a folder that torch's writer has completed."""
     return (path / TORCH_RECORD_NAME).is_file()
 
 
 def _is_marked(folder: Path) -> bool:
+    """Return whether a run of this version made ``folder``."""
     # A new folder without a mark is also ours: it is empty, or holds an incomplete mark.
     names = {path.name for path in folder.iterdir()}
     return MARK_NAME in names or all(name.startswith(f".{MARK_NAME}.") for name in names)

@@ -1,4 +1,8 @@
-"""Writing and reading of checkpoints: the weights, their settings, and the position to resume from."""
+"""Writing and reading of checkpoints: the weights, their settings, and the position to resume from.
+
+One rank writes a file with `save_checkpoint`. Several ranks, the processes that train together, write a folder with
+`save_sharded_checkpoint`. `load_checkpoint` reads both, for a run that resumes and for predictions.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
     from gloader.training.group import RankGroup
 
 
-CHECKPOINT_VERSION = 3  # of the content
+CHECKPOINT_VERSION = 3  # version of the content's entries, see `_content`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +40,10 @@ class Checkpoint:
 
     run_id: str  # id of the run that wrote the checkpoint
     settings: Mapping[str, Any]  # settings that change a run's result, see `decisive_settings`
-    spec: AnyModelSpec
+    spec: AnyModelSpec  # defines the names and shapes of the weights
     fingerprint: str  # the dataset's fingerprint
-    weights: Mapping[str, torch.Tensor]  # the best weights so far, by the validation data
-    progress: Mapping[str, Any]  # the state that `Trainer` needs to continue
+    weights: Mapping[str, torch.Tensor]  # the weights with the best validation figure so far
+    progress: Mapping[str, Any]  # the state that `Trainer` needs to continue, with the present weights
 
     @property
     def position(self) -> tuple[int, int]:
@@ -80,7 +84,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint, *, os_io: OsIO = REAL_OS
 def save_sharded_checkpoint(
     root: Path, checkpoint: Checkpoint, group: RankGroup, *, os_io: OsIO = REAL_OS
 ) -> Path:
-    """Write ``checkpoint`` to a folder in ``root``, a part for each rank; collective. Return the folder.
+    """Write ``checkpoint`` to a folder in ``root``, a part for each rank. Return the folder. All ranks must call it.
 
     Parameters
     ----------
@@ -132,6 +136,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
 
 
 def _content(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return the stored form of a checkpoint. `_parse` is the inverse."""
     return {
         "version": CHECKPOINT_VERSION,
         "run_id": checkpoint.run_id,
@@ -144,10 +149,11 @@ def _content(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _parse(content: Any, file: Path) -> Checkpoint:
+    """Return the checkpoint in ``content``, read from ``file``. Raises CheckpointError for malformed content."""
     keys = {"version", "run_id", "settings", "spec", "fingerprint", "weights", "progress"}
     if not isinstance(content, dict) or set(content) != keys:
         raise CheckpointError(f"{file} is not a gloader checkpoint: it has other entries than {sorted(keys)}")
-    # Refused before any of the content is used.
+    # The version is checked first, because another version's entries may have other meanings.
     if content["version"] != CHECKPOINT_VERSION:
         raise CheckpointError(
             f"{file} has version {content['version']!r}; this build reads version {CHECKPOINT_VERSION}"

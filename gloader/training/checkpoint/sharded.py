@@ -1,8 +1,9 @@
 """Checkpoints written by all ranks of a run, one part each, with ``torch.distributed.checkpoint``.
 
-Such a checkpoint is a folder. torch's writer puts the tensors into it, and its record lists them. The other values are
-one JSON document, stored as a tensor of bytes. At the end, a file with the digests of all files makes the folder a
-checkpoint. Reading verifies the digests, and unpickles nothing but the classes of torch's record.
+A rank is one of the processes that train together. Such a checkpoint is a folder. torch's writer puts the tensors into
+it, and torch's record, a pickle, lists them. The other values are one JSON document, stored as a tensor of bytes. At
+the end, a file with the digests of all files makes the folder a checkpoint. `save_shards` writes a folder.
+`load_shards` reads it: it verifies the digests, and unpickles nothing but the classes of torch's record.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 _DOCUMENT = "document"  # name of the tensor with the JSON document
 _BUFFER_BYTES = 1 << 20  # buffer of a file during its writing
 _TENSOR = "$tensor"  # key of an object in the document that stands for a tensor
-_METADATA = torch_metadata.__name__
+_METADATA = torch_metadata.__name__  # module of the record's classes
 # Module and name of every class that a record may contain.
 _ALLOWED = {
     *(
@@ -70,15 +71,15 @@ _ALLOWED = {
 def save_shards(folder: Path, content: Any, group: RankGroup, *, run_id: str, os_io: OsIO = REAL_OS) -> None:
     """Write ``content``, dicts and lists of tensors and JSON values, to a new ``folder``; collective.
 
-    Every rank passes the same tensors; JSON values are taken from the first rank. The bytes reach the device before
-    the record of their digests.
+    Collective means that all ranks must call it. Every rank passes the same tensors. JSON values are taken from the
+    first rank. All files are synced before the file with their digests is written.
 
     Parameters
     ----------
     folder : must not exist yet
     content : this rank's content
     group : the ranks that write together
-    run_id : id of the run that owns the folder and may remove it
+    run_id : id of the run that owns the folder
 
     Raises
     ------
@@ -96,7 +97,7 @@ def save_shards(folder: Path, content: Any, group: RankGroup, *, run_id: str, os
     writer.fs = files
     try:
         group.run_on_first(lambda: files.begin(folder, run_id))
-        # torch takes Ctrl-C for a failure of this rank's part, and continues to notify the others.
+        # torch would take Ctrl-C for a failure of this rank's part, and continue to notify the other ranks.
         with group.lost_rank_errors(), interruption_first(), _is_quiet():
             save(tensors, storage_writer=writer)
     except CheckpointException as error:  # a BaseException
@@ -108,7 +109,7 @@ def save_shards(folder: Path, content: Any, group: RankGroup, *, run_id: str, os
 
 
 def _complete(folder: Path, sums: Mapping[str, str], os_io: OsIO) -> None:
-    """Write the digests ``sums``, which complete the checkpoint."""
+    """Write the digests ``sums``, by file name, which complete the checkpoint. For the first rank."""
     write_sums(folder, sums, os_io=os_io)
     with write_errors(folder, "writing the checkpoint", os_io=os_io):
         # Sync the folder's own name: a power loss must not remove it after the older checkpoint was deleted.
@@ -118,8 +119,8 @@ def _complete(folder: Path, sums: Mapping[str, str], os_io: OsIO) -> None:
 def load_shards(folder: Path) -> Any:
     """Return the content of ``folder``, on the CPU. Never executes code from the files. Not collective.
 
-    torch stores the record as a pickle, and unpickles entries other than tensors. Only torch's own record classes are
-    allowed in the record. Other pickled entries are refused.
+    torch stores the record as a pickle. Only torch's own record classes are allowed in it. Entries that are no tensors,
+    which torch would unpickle too, are refused.
 
     Raises
     ------
@@ -143,7 +144,7 @@ def load_shards(folder: Path) -> Any:
 
 
 class _NewFiles(FileSystem):
-    """Files of torch's writer through `OsIO`, synced on close, with their digests."""
+    """File system for torch's writer. It makes files through `OsIO`, syncs them on close, and records their digests."""
 
     def __init__(self, os_io: OsIO, *, needed_bytes: int) -> None:
         self._os_io = os_io
@@ -214,7 +215,7 @@ class _NewFile(io.RawIOBase):
 
 
 class _CheckedFiles(FileSystem):
-    """Verified files in memory, so that exactly the checked bytes are read."""
+    """File system for torch's reader. It has verified files in memory, so that exactly the checked bytes are read."""
 
     def __init__(self, contents: Mapping[str, bytes]) -> None:
         self._contents = contents
@@ -234,7 +235,7 @@ class _ShardReader(FileSystemReader):
         self.fs = _CheckedFiles(contents)
 
     def read_metadata(self, *_: Any, **__: Any) -> torch_metadata.Metadata:
-        """Return the record."""
+        """Return torch's record, which lists the tensors with their shapes and files."""
         record = _RecordUnpickler(io.BytesIO(self._record)).load()
         if not isinstance(record, torch_metadata.Metadata):
             raise CheckpointError(f"its record is a {type(record).__name__}")
@@ -253,14 +254,17 @@ class _RecordUnpickler(pickle.Unpickler):
 
 
 def _empty(name: str, entry: Any) -> torch.Tensor:
-    """Return an unwritten tensor for a record's entry."""
+    """Return an unwritten tensor for the record's entry ``name``. Raises CheckpointError if it is no tensor."""
     if not isinstance(entry, torch_metadata.TensorStorageMetadata):
         raise CheckpointError(f"its entry {name!r} is no tensor")
     return torch.empty(entry.size, dtype=entry.properties.dtype)
 
 
 def _take_tensors(content: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
-    """Move tensors from ``content`` into ``tensors``; return ``content`` with their names in their places."""
+    """Return ``content`` with an object with a name in place of each tensor. Adds the tensors to ``tensors`` by name.
+
+    ``path`` is the place of ``content`` in the whole content. It is the name if ``content`` is a tensor.
+    """
     if isinstance(content, torch.Tensor):
         tensors[path] = content.detach()
         return {_TENSOR: path}
@@ -272,7 +276,7 @@ def _take_tensors(content: Any, path: str, tensors: dict[str, torch.Tensor]) -> 
 
 
 def _put_tensors(document: Any, tensors: dict[str, torch.Tensor]) -> Any:
-    """Return ``document`` with tensors for their names: the inverse of `_take_tensors`."""
+    """Return ``document`` with the tensors in place of their names. This is the inverse of `_take_tensors`."""
     if isinstance(document, dict):
         if set(document) == {_TENSOR}:
             return tensors[document[_TENSOR]]
@@ -283,6 +287,7 @@ def _put_tensors(document: Any, tensors: dict[str, torch.Tensor]) -> Any:
 
 
 def _first_failure(error: BaseException) -> str:
+    """Return the text of ``error``, or of the first rank's error in torch's collection of errors."""
     if isinstance(error, CheckpointException):
         rank, (inner, _) = next(iter(error.failures.items()))
         return f"rank {rank}: {_text(inner)}"
