@@ -275,7 +275,7 @@ class Rehearsal:
         ):
             owned = OwnedRows(store=store, bounds=np.array([0, _NODES]))
             exchange = Exchange(group, [owned], memory_bytes=_EXCHANGE_BYTES)
-            # A superbatch asks for int32 ids, and an evaluation for int64 ids.
+            # A superbatch and an evaluation ask for ids with different dtypes.
             for dtype in (np.int32, np.int64):
                 with exchange.fetch(0, ids.astype(dtype), cancellation=NEVER) as arriving:
                     staged = load_misses(store, [ids], cancellation=NEVER, arriving=arriving)

@@ -1,8 +1,12 @@
 """Evaluation of predicted links: scores of node pairs, and metrics such as hits@K, MRR and AUC.
 
-A positive is an edge of a link table, and a negative is a pair of nodes that is no edge. A good network gives
-positives higher scores. `PairScorer` computes scores in chunks, from embeddings that may lie on the SSD. `LinkJudge`
-chooses the pairs and turns their scores into the metric.
+A link table lists edges, for example for validation. A positive is an edge of a link table, and a negative is a pair of
+nodes that is no edge. A good network gives positives higher scores. A table may store negatives for each edge or for
+all edges; otherwise they are drawn at random.
+
+The functions first in this module compute metrics from scores. `PairScorer` computes scores in chunks, from embeddings,
+the network's output rows, which may lie on the SSD. `LinkJudge` chooses the pairs and turns their scores into the
+metric. `gloader.training.link_prediction` calls it after an epoch and at the end.
 """
 
 from __future__ import annotations
@@ -31,19 +35,23 @@ if TYPE_CHECKING:
     Scores = NDArray[np.float32]
 
 
-_HITS: Final = re.compile(r"hits@([1-9]\d{0,8})")
+_HITS: Final = re.compile(r"hits@([1-9]\d{0,8})")  # the metric hits@K, with K
 _LOWEST: Final = np.float32(-np.inf)  # below every score
 
 
 @dataclass(frozen=True, slots=True)
 class LinkMetric:
-    """A metric for a set of links. ``str()`` is its name in `result.json` and on the command line."""
+    """A metric for a set of links. ``str()`` is its name in ``result.json`` and on the command line.
+
+    hits@K is the share of positives above the K-th best negative. "mrr" is the mean reciprocal rank of a positive among
+    its negatives. "auc" is the area under the ROC curve. "acc" (accuracy) and "rmse" (error) judge learned labels.
+    """
 
     kind: Literal["hits", "mrr", "auc", "acc", "rmse"]
     k: int = 0  # K of hits@K
 
     def __str__(self) -> str:
-        """Return the form of the command line, such as "hits@50"."""
+        """Return the name, such as "hits@50"."""
         return f"hits@{self.k}" if self.kind == "hits" else self.kind
 
     @property
@@ -91,14 +99,14 @@ def reciprocal_ranks(positives: Scores, negatives: Scores) -> NDArray[np.float64
 
 
 def hits_of_rows(positives: Scores, negatives: Scores, k: int) -> int:
-    """Return how many positives score strictly above the k-th best of their negatives. Pure.
+    """Return the number of positives that score strictly above the k-th best of their own negatives. Pure.
 
     A positive with fewer than k negatives counts too.
 
     Parameters
     ----------
-    positives : (n,)
-    negatives : (n, m)
+    positives : (n,) scores
+    negatives : (n, m) scores, m for each positive
     k : at least 1
     """
     as_good = np.count_nonzero(negatives >= positives[:, None], axis=1)
@@ -106,7 +114,7 @@ def hits_of_rows(positives: Scores, negatives: Scores, k: int) -> int:
 
 
 def best_scores(chunks: Iterable[Scores], k: int) -> Scores:
-    """Return the k best scores, ascending, or all if there are fewer. Holds 2k scores and a chunk."""
+    """Return the k best scores, ascending, or all if there are fewer. Needs memory for 2k scores and two chunks."""
     best = np.empty(0, np.float32)
     for chunk in chunks:
         both = np.concatenate([best, chunk.ravel()])
@@ -171,8 +179,8 @@ def auc(positives: Iterable[Scores], negatives: Any) -> float:
 _FLOAT_BYTES: Final = 4  # bytes of a float32
 # Bytes per pair: both ids, the destinations' order, their numbers, the score, and temporaries.
 _PAIR_BYTES: Final = 48
-# The scorer's memory has four equal parts: rows of sources, rows of destinations, data of pairs, and temporaries of
-# the decoder.
+# The scorer's memory has four equal parts: rows of sources, rows of destinations, ids and scores of pairs, and
+# temporaries of the decoder.
 _SHARES: Final = 4
 # Rows per pair that the decoder holds at once: both ends, their product, hidden layers.
 _DECODER_ROWS: Final = 6
@@ -187,7 +195,7 @@ class PairScorer:
     Parameters
     ----------
     decoder : maps the rows of both ends, (P, width) each, to (P,) scores, or (P, C) with C outputs per pair
-    sources, destinations : embeddings of both ends; the same object if both ends have one type
+    sources, destinations : embeddings of both ends; the same object if both ends have the same node type
     budget_bytes : memory for the held rows and for the data of pairs
     place : the decoder's device
     """
@@ -206,6 +214,7 @@ class PairScorer:
         self._share_bytes = budget_bytes // _SHARES
         self._place = place
         row_bytes = _FLOAT_BYTES * sources.width
+        # Rows of one end that are held at once, and pairs that are decoded at once.
         self._rows_held = max(1, self._share_bytes // row_bytes)
         self._pairs_decoded = max(1, self._share_bytes // (_DECODER_ROWS * row_bytes))
 
@@ -229,8 +238,8 @@ class PairScorer:
         """
         ids, source_at = np.unique(sources, return_inverse=True)
         source_rows = self._take(self._sources, ids)
-        # `flat` has the destination of each pair. `order` lists the pairs sorted by destination, `distinct` has each
-        # destination once, ascending, and `number` is the position in it of each sorted pair's destination.
+        # `flat` has the destination of each pair, and `order` lists the pairs sorted by destination. `distinct` has
+        # each destination once, ascending. `number` gives each sorted pair's place of its destination in `distinct`.
         flat = destinations.ravel()
         per_source = len(flat) // max(len(sources), 1)
         order = np.argsort(flat, kind="stable")
@@ -283,9 +292,9 @@ class PairScorer:
 
 # The table "valid_neg" has the negatives for all edges of the table "valid".
 SHARED_SUFFIX: Final = "_neg"
-# Each open link table gets one part in eight of the budget.
+# The reader of each open link table gets one part in eight of the budget.
 _TABLE_SHARE: Final = 8
-# For AUC, the positives' scores that are sorted and held get one part in eight too.
+# For AUC, the positives' scores, which are sorted and held, get one part in eight too.
 _SORTED_SHARE: Final = 8
 # Key of the hash that draws negatives.
 _DRAWN_KEY: Final = np.uint64(mix_int(int.from_bytes(b"judged", "big")))
@@ -296,7 +305,7 @@ class LinkJudge:
     """Evaluates a table's edges against negatives.
 
     Negatives are given for each edge, or given for all edges, or drawn. A drawn negative pairs an edge's source with
-    one random destination, a hash of the row number: every run draws the same destinations.
+    one random destination. The destination is a hash of the edge's row number, so every run draws the same.
 
     Parameters
     ----------
@@ -387,10 +396,12 @@ class LinkJudge:
         return mean if self.metric.kind == "acc" else mean**0.5
 
     def _positives(self, scorer: PairScorer, table: LinkReader) -> Iterator[Scores]:
+        """Yield the scores of the table's edges, in chunks."""
         for rows in self._chunks(table, scorer.rows_per_call()):
             yield scorer.score(rows.sources, rows.destinations)
 
     def _negatives(self, scorer: PairScorer, table: LinkReader, budget_bytes: int) -> Iterator[Scores]:
+        """Yield the scores of the negatives, in chunks."""
         for sources, destinations in self._negative_pairs(scorer, table, budget_bytes):
             yield scorer.score(sources, destinations)
 
@@ -415,12 +426,14 @@ class LinkJudge:
     def _drawn(self, first: int, count: int) -> IdArray:
         """Return the random destinations of ``count`` rows, from row ``first`` on, (count,)."""
         rows = np.arange(first, first + count, dtype=np.uint64)
+        # The upper 53 bits of the hash make a float64 in [0, 1).
         share = (mixed_words(rows * GOLDEN + _DRAWN_KEY) >> np.uint64(11)).astype(np.float64) * 2.0**-53
         destinations: IdArray = (share * self.num_destinations).astype(np.int64)
         return destinations
 
     @staticmethod
     def _chunks(table: LinkReader, size: int) -> Iterator[LinkRows]:
+        """Yield the table's rows in order, ``size`` at a time."""
         for start in range(0, table.num_rows, size):
             yield table.read(np.arange(start, min(start + size, table.num_rows), dtype=np.int64))
 

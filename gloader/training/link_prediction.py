@@ -1,8 +1,11 @@
-"""The link prediction task: whether a pair is an edge, or an edge's label.
+"""The link prediction task: a network predicts whether a pair of nodes is an edge, or an edge's label.
 
-The training edges are the rows of a link table. With negatives, which are drawn pairs that are no edges, the network
-learns to tell edges from negatives. Without negatives it learns the labels of the edges: classes or values. Two more
-tables, "valid" and "test", are evaluated; their names can be set.
+The training edges are the rows of a link table, a list of edges in the dataset. With negatives, which are drawn pairs
+that are no edges, the network learns to separate edges from negatives. Without negatives it learns the labels of the
+edges: classes or values. Two more tables, "valid" and "test", are evaluated; the settings can name others.
+
+`LinkPrediction` is the task that a training run uses: it opens the loader, gives the loss and evaluates. `pair_scorer`
+also serves predictions from a checkpoint.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ logger = logging.getLogger("gloader")
 
 _DEFAULT_EVAL: Final = ("valid", "test")  # the link tables for validation and test
 # The part of an inference's budget for scoring pairs. An evaluation gives half of this part to the scorer and half to
-# the judge. Embeddings in memory may take up to a third of the budget besides.
+# the judge. In addition, embeddings in memory may take up to a third of the budget.
 SCORING_SHARE: Final = 3 / 8
 _ROWS_READ: Final = 1 << 16  # rows read together to find the range of labels
 
@@ -61,7 +64,7 @@ class LinkPrediction:
     config : the task's settings
     negatives : the negatives in ``config``
     measure : metric of validation and test
-    judges : the evaluator of each split ("valid", "test") that has a link table
+    judges : the evaluator for each split ("valid", "test") that has a link table
     """
 
     dataset: Dataset
@@ -84,7 +87,7 @@ class LinkPrediction:
         config = settings.links
         require_link_tables(dataset)
         negatives, metric = parse_negatives(config.negatives), parse_metric(config.metric)
-        table = dataset.link_table(config.edges)
+        table = dataset.link_table(config.edges)  # the training edges
         evaluated = _evaluated(dataset, config, table)
         learns, num_outputs = _learned(table, negatives, evaluated.values())
         measure = _measure(dataset, metric, learns, evaluated)
@@ -150,9 +153,9 @@ class LinkPrediction:
         return plan_training_seeds(self.dataset, sampling, are_named=self.spec.has_types, links=links)
 
     def warn(self) -> None:
-        """Log the evaluated edges that the graph contains: messages along them reveal the answer to the network.
+        """Log a warning if the graph contains evaluated edges: messages along them reveal the answer to the network.
 
-        After a split by time, the same pair may have an earlier edge, so the advice is another one.
+        After a split by time, the same pair may have an earlier edge, so the advice differs.
         """
         options = self.dataset.metadata.get("options")
         is_split_by_time = isinstance(options, Mapping) and options.get("edge_split_by") == "time"
@@ -244,7 +247,10 @@ def _evaluated(dataset: Dataset, config: LinkConfig, table: LinkTable) -> dict[s
 
 
 def _learned(table: LinkTable, negatives: Negatives | None, evaluated: Any) -> tuple[LinkTarget, int]:
-    """Return what the network learns about an edge, and its number of outputs."""
+    """Return the learned target ("pairs", "classes" or "values") and the network's number of outputs.
+
+    Raises ConfigError if labels are learned and the tables lack labels, or their labels do not fit each other.
+    """
     if negatives is not None:
         return "pairs", 1
     tables = [table, *evaluated]
@@ -268,7 +274,7 @@ def _learned(table: LinkTable, negatives: Negatives | None, evaluated: Any) -> t
 
 
 def _label_range(tables: Sequence[LinkTable]) -> tuple[int, int]:
-    """Return the lowest and the highest class of all edges."""
+    """Return the lowest and the highest class of all edges, and of 0."""
     lowest, highest = 0, 0
     for table in tables:
         with table.open(max_bytes=0) as rows:

@@ -1,4 +1,8 @@
-"""Training metrics: an epoch's record, running sums, and the combined statistics of all ranks."""
+"""Training metrics: an epoch's record, running sums, and the combined statistics of all ranks.
+
+`Trainer` adds each batch to a `RunningMetrics`. After an epoch it combines the sums and the loader's statistics
+(`EpochStats`) of all ranks, the processes that train together, and makes an `EpochRecord` from them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
     from gloader.training.task import Objective
     from gloader.types import Delivered
 
-_NO_BATCH: Final = 2**62  # above every batch's index: no batch had a bad loss
+_NO_BATCH: Final = 2**62  # larger than every batch's index; means that no batch had a bad loss
 _LOWER: Final = "the network diverged: lower --lr"
 # Figures of an epoch that are equal on every rank, and figures that are the slowest rank's. All others are summed.
 _OF_EACH = ("epoch", "batches")
@@ -32,14 +36,14 @@ _OF_THE_SLOWEST = ("seconds", "retrieval_s")
 class EpochRecord:
     """One line of ``metrics.jsonl``."""
 
-    epoch: int
+    epoch: int  # from 0
     loss: float  # mean over the seeds, or over the predicted edges
-    train_acc: float
+    train_acc: float  # share of correct predictions during training
     valid_acc: float | None  # value of ``metric``; None if this epoch was not evaluated
-    lr: float
+    lr: float  # learning rate
     seconds: float  # training time
     evaluate_seconds: float
-    rows_per_second: float
+    rows_per_second: float  # feature rows delivered per training second
     bottleneck: str  # a sentence on the slowest part of the epoch
     stats: EpochStats
     # Name of the validation metric. In the file the value has the key ``valid_<metric>``.
@@ -68,6 +72,8 @@ class EpochRecord:
 class RunningMetrics:
     """Loss and accuracy over the batches of an epoch so far, kept on the device until they are read.
 
+    The objective's items are the seeds of a batch, or its predicted edges.
+
     Parameters
     ----------
     device : the device of the batches
@@ -89,9 +95,8 @@ class RunningMetrics:
         self._seeds = int(saved["seeds"])
         self._rows = int(saved["rows"])
         self._epoch = 0
-        self._is_far = (
-            device.type != "cpu"
-        )  # if True, reading a number waits for all earlier work on the device
+        # If True, reading a number waits for all earlier work on the device.
+        self._is_far = device.type != "cpu"
         # Index of the first batch with a NaN or infinite loss.
         self._bad_at = torch.full((), _NO_BATCH, device=device)
         # A resumed epoch continues the sums of the interrupted one.
@@ -167,6 +172,7 @@ class RunningMetrics:
         }
 
     def _read_loss(self) -> float:
+        """Return the sum of losses from the device. Raises DivergedError if it is NaN or infinite."""
         loss_sum = self._loss_sum.item()
         if not math.isfinite(loss_sum):
             # The batch is no longer on the device, so its features cannot be checked.
@@ -181,11 +187,12 @@ class RunningMetrics:
 
 
 def _diverged_text(epoch: int, index: int, cause: str) -> str:
+    """Return an error's text. ``epoch`` and ``index`` count from 0."""
     return f"epoch {epoch + 1}, batch {index + 1}: the loss is NaN or infinite, so that the run ends; {cause}"
 
 
 def _cause(batch: Delivered) -> str:
-    """Return the likely cause of a batch's NaN loss on the CPU. Pure."""
+    """Return the likely cause of a batch's bad loss, with advice. For batches on the CPU. Pure."""
     typed = batch.typed
     for name, rows in typed.x.items():
         if len(bad := (~rows.isfinite()).nonzero()):

@@ -1,7 +1,9 @@
 """Model specifications: the settings and dataset facts that define the names and shapes of a model's weights.
 
-A checkpoint stores the specification as JSON, so that `spec.build` gives a network that fits the checkpoint's weights.
-Learned rows are weights: the trained features of nodes without features.
+A run makes its specification with `spec_of`, and builds its network from it. A checkpoint stores the specification as
+JSON (`spec_content`, `parse_spec`), so that ``build`` gives a network that fits the checkpoint's weights. There are
+three kinds: for nodes of one type, for graphs of several types, and for links, pairs of nodes. Learned rows are
+weights: the trained features of nodes without features.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from gloader.dataset import Dataset
     from gloader.dataset.tables import FeatureRows
 
-LinkTarget = Literal["pairs", "classes", "values"]
+LinkTarget = Literal["pairs", "classes", "values"]  # see `LinkSpec.learns`
 
 # Names of entries in older checkpoints, and their names today.
 _FORMER_NAMES: Final = {"num_classes": "out_dim"}
@@ -50,7 +52,7 @@ class ModelSpec:
 
     @property
     def schema(self) -> Schema:
-        """The type and the relation, without the node count."""
+        """The graph as a graph of several types would be described: one type and one relation, no node count."""
         return Schema.of_one_type(self.in_dim)
 
     @property
@@ -84,7 +86,7 @@ class HeteroModelSpec:
     """A network over the types and relations of a graph."""
 
     config: ModelConfig
-    schema: Schema
+    schema: Schema  # node types, relations, feature widths and target types
     out_dim: int  # width of the logits or embeddings
     num_layers: int
     has_head: bool = True  # whether rsage and rgat have their MLP head; embeddings have none
@@ -99,7 +101,10 @@ class HeteroModelSpec:
         return self
 
     def with_rows(self, counts: Mapping[str, int]) -> HeteroModelSpec:
-        """Return the specification with ``counts`` nodes of each type, at least one, and so with fewer learned rows."""
+        """Return the specification for ``counts`` nodes of each type, at least one.
+
+        Learned rows, one for each node, change with the counts. Memory is measured with such smaller networks.
+        """
         num_nodes = {name: max(1, counts.get(name, 1)) for name in self.schema.num_nodes}
         return replace(self, schema=replace(self.schema, num_nodes=num_nodes))
 
@@ -165,8 +170,8 @@ def spec_of(
     ----------
     settings : the run's settings
     dataset : the training data
-    targets : types whose nodes get embeddings, as wide as a hidden layer: both end types of links. If None, the nodes
-        of the labelled type get logits, as wide as the number of classes
+    targets : types whose nodes get embeddings, as wide as a hidden layer; for links these are both end types. If None,
+        the nodes of the labelled type get logits, as wide as the number of classes
 
     Raises
     ------
@@ -261,6 +266,7 @@ def parse_spec(content: Mapping[str, Any], file: Path) -> AnyModelSpec:
 
 
 def _parse_link_spec(content: Mapping[str, Any], file: Path) -> LinkSpec:
+    """Return the specification of a network for pairs, see `parse_spec`."""
     if {field.name for field in fields(LinkSpec)} != set(content):
         raise TypeError(f"the model of links in {file} has the wrong entries: {sorted(content)}")
     source, destination = content["ends"]
@@ -277,6 +283,7 @@ def _parse_link_spec(content: Mapping[str, Any], file: Path) -> LinkSpec:
 
 
 def _parse_encoder_spec(content: Mapping[str, Any], file: Path) -> EncoderSpec:
+    """Return the specification of a network that computes node rows, see `parse_spec`."""
     kind = HeteroModelSpec if "schema" in content else ModelSpec
     content = {_FORMER_NAMES.get(name, name): value for name, value in content.items()}
     known = {field.name: field.default for field in fields(kind)}
@@ -290,6 +297,7 @@ def _parse_encoder_spec(content: Mapping[str, Any], file: Path) -> EncoderSpec:
 
 
 def _parse_schema(content: Mapping[str, Any]) -> Schema:
+    """Return the schema in ``content``, the entry that `spec_content` makes."""
     if "labelled" in content:  # an entry of earlier versions
         content = {name: value for name, value in content.items() if name != "labelled"} | {
             "targets": [content["labelled"]]

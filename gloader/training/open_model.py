@@ -1,7 +1,8 @@
 """A checkpoint's network, opened with its graph and features for predictions over a whole dataset.
 
-`open_model` first checks that the network fits the dataset. Then it divides the memory budget: edges that fit stay in
-memory, and the rest is for the inference.
+`gloader.training.predict` calls `open_model`. It first checks that the network fits the dataset. Then it divides the
+memory budget: edges that fit stay in memory, and the rest is for the inference, which computes rows layer by layer over
+all neighbours. Of several machines, each may hold a part of the feature rows; then `MachineRows` reads all of them.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
     from gloader.training.run_inference import MachineRows
     from gloader.types import FeatureSource, IdArray
 
-# Copies of the weights, which may have large learned rows: one in the checkpoint, one in the network.
+# Copies of the weights in memory: one in the checkpoint, one in the network. The weights may have large learned rows,
+# the trained features of nodes without features.
 _WEIGHT_COPIES: Final = 2
 # Bytes of each table's buffer for reading ahead, if there are several tables. Rows are read in order, so a few large
 # reads are enough.
@@ -50,7 +52,7 @@ _RING_BYTES: Final = 1 << 20
 class OpenedModel:
     """A network, with an inference over its graph and features."""
 
-    model: Any
+    model: Any  # the network with the best weights, on its device
     inference: HeteroInference
 
     @property
@@ -84,13 +86,13 @@ class OpenedModel:
 class _Place:
     """The memory and the device of an inference, and its readers of other machines' rows."""
 
-    budget_bytes: int  # for all memory
+    budget_bytes: int  # memory for edges, weights and the inference
     device: str | torch.device
     scratch: Path | None  # folder for activations that do not fit
     machines: MachineRows | None  # None if all rows are on this machine
 
     def open_rows(self, rows: FeatureRows, stack: ExitStack, **settings: Any) -> tuple[FeatureSource, int]:
-        """Return all rows of a table and their reader's memory. ``stack`` closes the reader."""
+        """Return (reader of all rows of a table, the reader's bytes in memory). ``stack`` closes the reader."""
         if self.machines is not None:
             return self.machines.source(rows.name), 0
         store = stack.enter_context(rows.open_features(**settings))
@@ -137,6 +139,7 @@ def open_model(
         require_all_rows([dataset.ranges])
 
     def attempt(budget: int, stack: ExitStack, *, holds_edges: bool) -> OpenedModel:
+        """Open the model within ``budget`` bytes. ``stack`` gets the readers only if everything fits."""
         with ExitStack() as readers:
             left = max(budget - (0 if rows is None else rows.memory_bytes), 0)
             opened = _open(
@@ -150,7 +153,7 @@ def open_model(
             stack.enter_context(readers.pop_all())
             return opened
 
-    # Edges in memory come first. If the computation does not fit beside them, all edges are read page by page.
+    # The first attempt holds edges in memory. If the computation does not fit then, all edges are read page by page.
     def open_within(budget: int, stack: ExitStack) -> OpenedModel:
         try:
             return attempt(budget, stack, holds_edges=True)
@@ -195,6 +198,7 @@ def _open(
     graph = stack.enter_context(open_hetero_topology(dataset, max_bytes=held_bytes))
     spec, model = checkpoint.spec.encoder, checkpoint.model()
     encoder = encoder_of(model)
+    # A ring is a reader's buffer. A single table keeps the default size.
     rings = {"ring_bytes": _RING_BYTES} if len(dataset.node_tables) > 1 else {}
     features = {
         name: place.open_rows(table.feature_rows, stack, **rings)[0]
@@ -246,6 +250,7 @@ def _require_fit(dataset: Dataset, spec: AnyModelSpec) -> None:
                 f"{edge_dim}"
             )
         return
+    # ``theirs`` describes the checkpoint's dataset, and ``ours`` the given one.
     theirs = encoder.schema
     # The ends of links may have any two types, so the targets are not compared.
     ours = schema_of(dataset, dataset.node_types[:1] if isinstance(spec, LinkSpec) else None)

@@ -1,7 +1,7 @@
 """Predictions from a checkpoint, over all neighbours: classes, embeddings or scores of pairs.
 
-`predict` returns the class of every node, `embed` a layer's output, and `score_pairs` the scores of given pairs from a
-model of links.
+`gloader infer` calls these functions. `predict` returns the class of every node, `embed` a layer's output, and
+`score_pairs` the scores of given node pairs from a model of links, which predicts edges.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def predict(
     on_progress: Progress = lambda _: None,
     rows: MachineRows | None = None,
 ) -> IdArray:
-    """Return each labelled-type node's most likely class, (N,) int64, over all neighbours.
+    """Return the most likely class of each node of the labelled type, (N,) int64, over all neighbours.
 
-    Nodes are in the order of ``dataset``, like its labels and splits.
-    `Dataset.in_original_order` converts the result to the source's order.
+    Nodes are in the order of ``dataset``, like its labels and splits. A dataset may have another node order than its
+    source; `Dataset.in_original_order` converts the result to the source's order.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ class Embeddings:
 
     num_nodes: int
     width: int
-    # Consecutive rows, in the order of the nodes' original ids.
+    # Consecutive rows (., width), in the order of the nodes' original ids.
     chunks: Iterator[NDArray[np.float32]]
 
 
@@ -112,9 +112,10 @@ def embed(  # noqa: PLR0913 - what is computed, from what, and within which boun
     on_progress: Progress = lambda _: None,
     rows: MachineRows | None = None,
 ) -> Iterator[Embeddings]:
-    """Open a layer's output for all nodes of a type, over all neighbours. The first chunk starts the computation.
+    """Open a layer's output for all nodes of a type, over all neighbours.
 
-    The output is the layer's own: it comes before the next layer's batch norm and activation.
+    The computation starts when the first chunk is requested. The output is taken before the batch norm and the
+    activation that follow the layer.
 
     Parameters
     ----------
@@ -155,7 +156,7 @@ def embed(  # noqa: PLR0913 - what is computed, from what, and within which boun
         model = opened.encoder
         layer = len(model.layers) if layer is None else layer
         all_nodes = np.arange(table.num_nodes, dtype=np.int64)
-        order = None  # otherwise the node at each original id
+        order = None  # if the dataset was reordered: the node at each original id
         if table.original_ids is not None:
             order = np.empty_like(all_nodes)
             order[table.original_ids] = all_nodes
@@ -169,7 +170,7 @@ def embed(  # noqa: PLR0913 - what is computed, from what, and within which boun
 
 
 def embedded_type(dataset: Dataset, checkpoint: Checkpoint) -> str:
-    """Return the default type for `embed`; ConfigError if two types are possible."""
+    """Return the default node type for `embed`. Raises ConfigError if links have two end types."""
     if not isinstance(checkpoint.spec, LinkSpec):
         return dataset.labelled.name
     source, destination = checkpoint.spec.ends
@@ -181,7 +182,7 @@ def embedded_type(dataset: Dataset, checkpoint: Checkpoint) -> str:
 
 
 def _require_made(model: Any, node_type: str, layer: int) -> None:
-    """Raise ConfigError if the layer computes no rows of the type."""
+    """Raise ConfigError if there is no such layer (1 to L), or if it computes no rows of the type."""
     layers = range(1, len(model.layers) + 1)
     if layer not in layers:
         raise ConfigError(f"layer is {layer}; the network has the layers 1 to {len(layers)}")
@@ -251,7 +252,7 @@ def score_pairs(
 
 
 def checked_pairs(pairs: Any) -> IdArray:
-    """Return ``pairs`` as (n, 2) int64; ShapeError for another shape or dtype."""
+    """Return ``pairs`` as (n, 2) int64. Raises ShapeError for another shape or a dtype that has no integers."""
     array = np.asarray(pairs)
     if array.ndim != 2 or array.shape[1] != 2 or array.dtype.kind not in "iu":
         advice = ", as .T makes it" if array.shape[:1] == (2,) else ""
@@ -262,7 +263,7 @@ def checked_pairs(pairs: Any) -> IdArray:
 
 
 def _dataset_ids(table: NodeTable, ids: IdArray) -> IdArray:
-    """Return the dataset's node numbers for ids from its source."""
+    """Return the dataset's node numbers (n,) for ids (n,) from its source. Raises ShapeError for missing nodes."""
     wrong = outside(ids, table.num_nodes)
     if len(wrong):
         raise ShapeError(

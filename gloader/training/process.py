@@ -1,4 +1,8 @@
-"""Settings of a rank's process: its GPU, torch's random state and threads, and the release of freed memory."""
+"""Settings of a rank's process: its GPU, torch's random state and threads, and the release of freed memory.
+
+A rank is one of the processes that train together; a machine runs one or several. Training, evaluation and prediction
+use these functions independently of each other.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +28,8 @@ if TYPE_CHECKING:
 def resolve_device(device: str, *, local_rank: int = 0) -> torch.device:
     """Return the device for "auto" or a torch device name, on the rank ``local_rank`` of a machine.
 
-    "auto" and "cuda" stand for the rank's own GPU: the GPU with its number, or the only visible GPU. SLURM, Kubernetes
-    and Ray show each rank its own GPU.
+    "auto" and "cuda" mean the rank's own GPU. It is the only visible GPU, because SLURM, Kubernetes and Ray may show
+    each rank only its own, or the GPU with the number ``local_rank``. Without a GPU, "auto" means the CPU.
 
     Raises
     ------
@@ -76,16 +80,17 @@ def require_own_gpu(group: RankGroup, target: torch.device, *, asked: str) -> No
 
 
 # Numbers of glibc's options for `mallopt`. Blocks above the first threshold in bytes are mapped separately and returned
-# when they are freed. The heap's free end is returned if it exceeds the second one.
+# to the system when they are freed. The free end of the heap is returned if it exceeds the second threshold.
 _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -3, -1
-# glibc's own upper limits of both thresholds.
+# Normal values: glibc's own upper limits of both thresholds.
 _LAZY = {_M_MMAP_THRESHOLD: 32 << 20, _M_TRIM_THRESHOLD: 64 << 20}
+# Values inside `eager_release`: glibc's default trim threshold, and twice its default map threshold.
 _EAGER = {_M_MMAP_THRESHOLD: 256 << 10, _M_TRIM_THRESHOLD: 128 << 10}
 
 
 @contextmanager
 def private_randomness(device: torch.device) -> Iterator[None]:
-    """Restore the state of torch's generators at exit."""
+    """Restore the state of torch's random generators, for the CPU and ``device``, at the end of the block."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         yield
@@ -104,10 +109,10 @@ def seed_torch(*address: int, device: torch.device) -> None:
 
 @contextmanager
 def own_cores(group: RankGroup, device: torch.device) -> Iterator[None]:
-    """Compute with this rank's part of the cores.
+    """Let torch compute with this rank's part of the machine's cores inside the block.
 
-    torchrun gives each of several ranks one thread unless OMP_NUM_THREADS is set. Any other number is the user's choice
-    and stays.
+    torchrun gives each of several ranks one thread unless OMP_NUM_THREADS is set. So one thread counts as torchrun's
+    choice and is changed. Any other number is the user's choice and stays.
     """
     # A GPU does not use torch's threads: the loader's threads get the cores.
     is_ours = not group.is_alone and device.type == "cpu" and torch.get_num_threads() == 1
@@ -117,7 +122,7 @@ def own_cores(group: RankGroup, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def all_cores(group: RankGroup, device: torch.device) -> Iterator[None]:
-    """Compute with the cores of all ranks on this machine while the other ranks wait."""
+    """Let torch compute with the cores of all ranks on this machine inside the block, while the other ranks wait."""
     is_shared = group.most_local > 1 and device.type == "cpu"
     with _threads(min(_num_cores(), torch.get_num_threads() * group.most_local) if is_shared else None):
         yield
@@ -141,11 +146,11 @@ def _threads(number: int | None) -> Iterator[None]:
 
 @contextmanager
 def eager_release() -> Iterator[None]:
-    """Return every larger block to the system as soon as it is freed, inside the block.
+    """Return every larger memory block to the system as soon as it is freed, inside the ``with`` block.
 
-    The setting is for code that holds large blocks of many sizes for long: the heap would keep holes between them. A
-    training step makes the same blocks again and again, and would be up to half slower with the setting. It affects the
-    whole process: memory freed by other threads is returned at once too.
+    The setting is for code that holds large memory blocks of many sizes for long: the heap would keep holes between
+    them. A training step makes the same blocks again and again, and would be up to half slower with the setting. The
+    setting affects the whole process: memory freed by other threads is returned at once too.
     """
     _set(_EAGER)
     try:
@@ -157,7 +162,7 @@ def eager_release() -> Iterator[None]:
 
 
 def _set(options: dict[int, int]) -> None:
-    """Set options of the C library's memory; without glibc do nothing."""
+    """Set options of the C library's allocator. Does nothing without glibc."""
     mallopt = getattr(_libc(), "mallopt", None)
     if mallopt is not None:
         for option, value in options.items():

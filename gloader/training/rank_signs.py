@@ -1,7 +1,9 @@
 """Ranks' signs of life on several machines, which name a silent rank when a collective fails.
 
-Each rank keeps a note in the process group's key-value store and renews it twice a second. At the rank's end, the note
-gets the reason. The other ranks read these notes.
+A rank is one of the processes that train together; a collective is a call that all of them make in the same order. Each
+rank keeps a note in the process group's key-value store and renews it twice a second. At the rank's end, the note gets
+the reason. The other ranks read these notes. `RankGroup` opens the signs, `RankWatch` checks them, and an error is made
+from them.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-# Notes and `Patience` are made for numbered collectives. Here the notes always have number 1, and `Patience` waits for
-# number 2, which never comes: so only silence, or a note about an end, counts as a loss.
+# Notes and `Patience`, which decides when a host counts as lost, are made for numbered collectives. Here the notes
+# always have number 1, and `Patience` waits for number 2, which never comes. So only silence, or a note about an end,
+# counts as a loss.
 _THERE: Final = 1
 
 
@@ -42,7 +45,7 @@ class RankSigns:
     def __init__(self, *, rank: int, machines: Sequence[str], key: str, timeout_s: float) -> None:
         self._rank = rank
         self._names = [f"rank {number} (machine {machine})" for number, machine in enumerate(machines)]
-        self._is_over = threading.Event()
+        self._is_over = threading.Event()  # set by the notes' thread when another rank announces a failure
         self._notes = StoreNotes(
             PrefixStore(f"gloader/ranks/{key}", group_store()),
             index=rank,
@@ -64,7 +67,7 @@ class RankSigns:
         return is_silent or self._is_over.is_set()
 
     def explain(self, cause: str) -> RankError:
-        """Return the error that names the rank behind a collective's end with ``cause``. Waits a few seconds."""
+        """Return the error that names the lost rank, after a collective failed with ``cause``. Waits a few seconds."""
         return explain(
             self._notes,
             index=self._rank,
@@ -75,7 +78,10 @@ class RankSigns:
         )
 
     def fail(self, error: BaseException) -> None:
-        """Announce this rank's end and its reason to the others, unless it only reacts to another rank's end."""
+        """Announce this rank's end to the other ranks, with the reason.
+
+        A RankError is only a reaction to another rank's end, so it is not announced as a reason.
+        """
         if isinstance(error, RankError):
             self._notes.write(LOST)
         else:

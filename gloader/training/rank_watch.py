@@ -1,7 +1,8 @@
-"""The watch over a run's ranks: a lost rank ends the other ranks' collectives.
+"""The watch over a run's ranks: if a rank is lost, the watch ends the waits of this rank's collectives.
 
-A rank is lost if its process on this machine has ended, or if its signs of life (`RankSigns`) are missing for too long.
-A collective is a call that all ranks make together; without the watch it would wait for a lost rank.
+A rank is one of the processes that train together. It is lost if its process on this machine has ended, or if its signs
+of life (`RankSigns`) are missing for too long. A collective is a call that all ranks make together; without the watch
+it would wait for a lost rank. `RankGroup.watching` runs the watch.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("gloader")
 
-_LOOK_EVERY_S: Final = 0.5  # seconds between two looks at the ranks
+_LOOK_EVERY_S: Final = 0.5  # seconds between two checks of the ranks
 # Longest wait for the thread's end, in seconds: it may hang in the transport during the abort.
 _END_S: Final = 1.0
 
@@ -39,7 +40,7 @@ class RankWatch:
     def __init__(self, processes: Sequence[Mapping[str, Any]], signs: RankSigns | None) -> None:
         self._processes = processes
         self._signs = signs
-        # Ranks that had ended when the first loss was noticed.
+        # Ranks on this machine whose processes had ended when the first loss was noticed.
         self.lost: list[int] = []
         self.has_ended_group = False  # whether the watch has aborted the process group
         self._is_over = threading.Event()
@@ -56,6 +57,7 @@ class RankWatch:
         self._thread.join(_END_S)
 
     def _watch(self) -> None:
+        """Check all ranks until the end, or until one is lost. Body of the thread."""
         from gloader.distributed.agree import is_gone
 
         while not self._is_over.wait(_LOOK_EVERY_S):
@@ -68,7 +70,7 @@ class RankWatch:
 
 
 def _abort(*, is_missed: bool) -> None:
-    """End the process group's waits. ``is_missed`` is true if a rank is silent, which gloo does not notice itself."""
+    """End the process group's waits. ``is_missed`` means that a rank is silent, which gloo does not notice itself."""
     import torch
     from torch import distributed
 

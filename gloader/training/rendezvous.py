@@ -1,6 +1,8 @@
 """The rendezvous: all ranks of a launch agree on a fresh part of torchrun's key-value store.
 
-After a restart the store still has entries of dead ranks. A part is a name that prefixes all later keys.
+A rank is one of the processes that train together. After a restart the store still has entries of dead ranks, so each
+launch uses its own part of the store: a random name that begins all later keys. The command line calls `fresh_store`
+on every rank before it makes the process group.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
 
-# Seconds between two looks into the store, which cannot wait for one of several keys.
+# Seconds between two checks of the store, which cannot wait for one of several keys.
 _POLL_S = 0.02
 # Seconds by which a collective's timeout exceeds the stall timeout: a stalled stage is then reported first.
 _AFTER_STALL_S = 60.0
@@ -59,7 +61,7 @@ def fresh_store(store: Store, *, rank: int, world_size: int, timeout: timedelta)
 
 
 def _invite(store: Store, world_size: int, deadline: float) -> str:
-    """Choose a name for the part and answer requests until all ranks have confirmed it. For the first rank."""
+    """Choose a name for the part, and answer requests until all ranks have confirmed. Return the name. For rank 0."""
     name = secrets.token_hex(8)
     missing = set(range(1, world_size))
     # A rank is done when it confirms its arrival. An answer alone does not count: it may have gone to a dead rank.

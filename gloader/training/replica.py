@@ -1,7 +1,9 @@
 """A rank's copy of the network: its precision, compilation, and gradient average over the ranks.
 
-torch's DistributedDataParallel (DDP) averages the gradients of all dense parameters. Learned rows, the trained features
-of nodes without features, have sparse gradients; `average_rows` averages only the rows that the step used.
+Ranks are the processes that train together. A training step calls `Replica.forward` and `Replica.backward`; the
+optimizer's step follows elsewhere. torch's DistributedDataParallel (DDP) averages the gradients of all dense
+parameters. Learned rows, the trained features of nodes without features, have sparse gradients; `average_rows` averages
+only the rows that the step used.
 """
 
 from __future__ import annotations
@@ -51,11 +53,11 @@ def average_rows(tables: Sequence[torch.Tensor]) -> None:
 
 
 def _gathered(ids: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the ids (M,) and rows (M, F) of all ranks, in rank order."""
+    """Return the ids (M,) and rows (M, F) of all ranks, in rank order. Collective: all ranks must call it."""
     from gloader.distributed.agree import collective_device
 
     place = collective_device()
-    # A collective sends equally many rows from each rank: the maximum over the ranks.
+    # A collective needs equally many rows from each rank, so all are padded to the maximum over the ranks.
     count = torch.tensor([len(ids)], device=place)
     counts = [int(number) for number in _all(count)]
     most = max(counts)
@@ -105,14 +107,14 @@ class Replica:
         self._autocast = config.autocast
         self._group = group
         self._tables = tuple(_learned_rows(model).values())
-        # DDP is inside the compiled module: then torch splits the graph at DDP's buckets.
+        # DDP is inside the compiled module, so that torch splits the compiled graph at DDP's groups of gradients.
         network: torch.nn.Module = model
         if not group.is_alone:
             network = _distribute(model, config, num_steps=num_steps)
         self._network: Callable[..., torch.Tensor] = (
             torch.compile(network, dynamic=True) if config.compile else network
         )
-        # torch compiles at the first batch, perhaps after minutes of preparation. A missing compiler is reported now.
+        # torch compiles at the first batch, perhaps minutes later. A missing compiler is reported now instead.
         if config.compile and next(model.parameters()).device.type == "cpu":
             _require_compiler()
 

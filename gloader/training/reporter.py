@@ -1,7 +1,8 @@
 """Reporters: listeners for a run's events.
 
-A trainer calls its reporter at the run's start, during and after each epoch, and at the end. The command line's
-reporter is `gloader.cli.run_view.RunView`. This module has the protocol, and the writer of TensorBoard curves.
+A run trains one network once; a command may make several runs with different seeds. A trainer calls its reporter at the
+run's start, during and after each epoch, and at the end. The command line's reporter is `gloader.cli.run_view.RunView`.
+This module has the protocol, and the writer of TensorBoard curves.
 """
 
 from __future__ import annotations
@@ -22,31 +23,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStart:
-    """Facts of a run, known before its start."""
+    """Facts of a run that are known at its start."""
 
     run: int  # number of the run, from 0
     num_runs: int
     first_epoch: int  # above 0 in a resumed run
     num_epochs: int
     num_batches: int  # batches per epoch
-    num_parameters: int
+    num_parameters: int  # trained weights
     device: str
-    # A line or two on the memory plan and the place of the features.
-    summary: str
-    num_ranks: int = 1
-    explanation: str  # the tiers that hold the features, with reasons
+    summary: str  # a line or two on the memory plan and the place of the features
+    num_ranks: int = 1  # processes that train together
+    explanation: str  # the memories and disks that hold the features, with reasons
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReport:
     """Figures of the running epoch, after its last computed batch."""
 
-    epoch: int
-    index: int  # number of the last computed batch
-    num_batches: int
+    epoch: int  # from 0
+    index: int  # number of the last computed batch in the epoch, from 0
+    num_batches: int  # batches per epoch
     loss: float  # mean over the epoch so far
-    accuracy: float
-    rows_per_second: float
+    accuracy: float  # share of correct predictions over the epoch so far
+    rows_per_second: float  # feature rows delivered per second
 
 
 class Reporter(Protocol):
@@ -166,6 +166,7 @@ class TensorBoardReporter:
 
 
 def _import_writer() -> type[SummaryWriter]:
+    """Return torch's writer of event files. Raises MissingDependencyError without tensorboard."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:

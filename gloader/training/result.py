@@ -1,4 +1,7 @@
-"""The result of a run, and the summary of several runs."""
+"""The result of a run, and the summary of several runs with different seeds.
+
+`gloader.training.train` makes a `RunResult` after each run, and writes the content from `summarize` to ``result.json``.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +33,12 @@ class RunResult:
 
     seed: int
     best_epoch: int
-    # The value of ``metric``. None if the dataset has no validation split.
+    # Values of ``metric`` on the validation and test data, with the best weights. None if the dataset lacks this data.
     valid_acc: float | None
     test_acc: float | None
     epochs: tuple[EpochRecord, ...]
     task: str = "node"
-    # Part of the result's names ``valid_<metric>`` and ``test_<metric>``.
-    metric: str = "acc"
+    metric: str = "acc"  # in ``result.json`` the values are named ``valid_<metric>`` and ``test_<metric>``
     is_error: bool = False  # whether a smaller value is better
     seconds: float  # all time, evaluation and set-up included
     num_parameters: int
@@ -45,11 +47,11 @@ class RunResult:
     io_strategy: str  # see `name_strategy`
     sampler_threads: int
     explanation: str  # the loader's predictions and measurements
-    rank_peak_rss_bytes: tuple[int, ...] = ()  # peak of each rank, if there are several
+    rank_peak_rss_bytes: tuple[int, ...] = ()  # peak resident memory of each rank (process), if there are several
     # The traffic from the dataset's URL since it was opened. None without a URL.
     objects: Mapping[str, Any] | None = None
     memory_budget_bytes: int = 0  # budget of a machine
-    # Sum of the peaks of the first machine's ranks, each counted above a bare `import torch`.
+    # Sum of the peaks of anonymous memory over the first machine's ranks, each counted above a bare `import torch`.
     peak_anonymous_bytes: int = 0
     device: str = "cpu"  # "cpu", or the GPU's name
 
@@ -118,16 +120,19 @@ def summarize(results: Sequence[RunResult]) -> dict[str, Any]:
 
 
 def _worth(result: RunResult) -> float:
-    """Return the value that selects the best of several runs."""
+    """Return a number that is larger for a better run."""
     if result.valid_acc is None:
         return -math.inf
     return -result.valid_acc if result.is_error else result.valid_acc
 
 
 def name_strategy(asked: str, chosen: Sequence[str]) -> str:
-    """Return a run's I/O strategy: ``asked``, or for "auto" each strategy with its number of superbatches. Pure.
+    """Return text on a run's I/O strategy, such as "auto: packed 12, direct 3". Pure.
 
-    "auto: packed 12, direct 3" lists the most frequent strategy first.
+    Parameters
+    ----------
+    asked : the requested strategy, which is the whole text unless it is "auto"
+    chosen : the strategy of each superbatch, a number of batches whose rows are read in one way; counted in the text
     """
     if asked != "auto" or not chosen:
         return asked
@@ -151,6 +156,7 @@ def machine() -> dict[str, str | int]:
 
 
 def _processor() -> str:
+    """Return the processor's model name, or the architecture if it is unknown."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines()
     except OSError:
@@ -160,7 +166,7 @@ def _processor() -> str:
 
 
 def _overlap(stage_seconds: dict[str, float], seconds: float, sampler_threads: int) -> float:
-    """Return the slowest stage's time over the wall time: 1 if all other stages run during the slowest one."""
+    """Return the slowest stage's time divided by the wall time. It is 1 if all other stages run during this stage."""
     # "wait" is the consumer's idle time and no stage.
     spent = {stage: time for stage, time in stage_seconds.items() if stage != "wait"}
     # The "sample" seconds are summed over the parallel sampling threads.
@@ -169,6 +175,7 @@ def _overlap(stage_seconds: dict[str, float], seconds: float, sampler_threads: i
 
 
 def _mean_and_std(name: str, values: Sequence[float | None]) -> dict[str, float | None]:
+    """Return entries ``name`` and ``name_std`` over the known ``values``."""
     known = [value for value in values if value is not None]
     return {
         name: statistics.fmean(known) if known else None,

@@ -1,8 +1,11 @@
 """The division of a run's memory budget between the loader, the model and its evaluation.
 
-The budget bounds anonymous memory above an interpreter with torch. Its parts are the model, the running training step
-or evaluation (never both), the code, a reserve, and the rest for the loader. The constants below are measurements:
-"with 90, two ranks took 668 of 633 MB" means that the peak exceeded the budget when this constant was 90 MB.
+The budget bounds anonymous memory (not backed by a file) on one host, above an interpreter with torch in each process.
+Its parts are the model, the running training step or evaluation (never both), the code, a reserve, and the rest for the
+loader. `share_budget` divides it before anything is allocated. A rank is one of the processes that train together.
+
+The constants below are measurements. "With 90, two ranks took 668 of 633 MB" means that the peak exceeded the budget
+when this constant was 90 MB.
 """
 
 from __future__ import annotations
@@ -13,10 +16,11 @@ from gloader.core.units import format_bytes
 from gloader.errors import BudgetError
 from gloader.plan.demand import FIXED_BYTES
 
-# Besides its tensors, a step holds temporary buffers of operations, the previous step's gradients, and gaps between
-# heap blocks: 70 of 314 MB in a typed network. A later batch may also exceed the measured ones.
+# In addition to its tensors, a step holds temporary buffers of operations, the previous step's gradients, and gaps
+# between heap blocks: 70 of 314 MB in a network over several node types. A later batch may also exceed the measured
+# batches.
 _STEP_FACTOR = 1.5  # multiple of the tensors' bytes
-# With several types, each relation has temporaries of its own sizes, and the gaps are larger. With 1.5, attention
+# With several node types, each relation has temporaries of its own sizes, and the gaps are larger. With 1.5, attention
 # over 10 relations took 283 to 289 of 282 MB.
 _TYPED_STEP_FACTOR = 1.75
 # Divisors of the budget for an evaluation's part. With less memory an evaluation reads its inputs more often: a quarter
@@ -30,8 +34,8 @@ _HELD_COPIES = 4
 # runtime (38 MB), and first calls of the arithmetic, less the part in a loader's own plan. With 68, four of 41 kinds
 # of runs took up to 1.5 MB more than the least accepted budget. Peaks differ by 4 MB from run to run.
 _PROCESS_BYTES = 74_000_000
-# The part of these bytes before a process's first run: modules (52 MB), and part of numba's own tables (20 MB) if it
-# prepared a dataset with compiled kernels. A run would load all but 8 MB of these tables.
+# The part of these bytes that a process may already have before its first run: modules (52 MB), and part of numba's own
+# tables (20 MB) if the process prepared a dataset with compiled kernels. A run would load all but 8 MB of these tables.
 _IMPORTED_BYTES = 64_000_000
 # One of several ranks takes more: DistributedDataParallel imports torch's compiler (78 MB), and gloo has buffers.
 # Several types take more still. By their summed peaks, two ranks took 668 of 633 MB with 90, and 702 of 689 with 114.
@@ -41,8 +45,8 @@ _TYPED_LINK_BYTES = 20_000_000
 # Predictions: readers of edges, features and activations. Without it, 140 MB became 141, 125 became 126, and 107
 # became 114 with a layer made in 256 parts.
 _PREDICTION_BYTES = 12_000_000
-# The reserve for freed blocks that the heap has not returned yet, see `PeakMemory.keep_below`: one part in 16 of the
-# budget, within bounds.
+# The reserve for freed blocks that the heap has not returned to the system yet, see `PeakMemory.keep_below`: one part
+# in 16 of the budget, within bounds.
 _SLACK_SHARE = 16
 _MIN_SLACK_BYTES, _MAX_SLACK_BYTES = 20 << 20, 64 << 20
 
@@ -59,9 +63,9 @@ class RunBudget:
     """
 
     total_bytes: int
-    model_bytes: int  # memory from the first batch to the last
+    model_bytes: int  # copies of the weights, which are held from the first batch to the last
     step_bytes: int  # peak of a training step or of saving a checkpoint
-    phase_bytes: int  # memory for the running step or evaluation
+    phase_bytes: int  # memory for the running step or evaluation, at least ``step_bytes``
     process_bytes: int  # modules and compiled kernels of all ranks
     slack_bytes: int  # reserve for freed blocks
 
@@ -72,10 +76,11 @@ class RunBudget:
 
     @property
     def _beside_bytes(self) -> int:
+        """All parts but the loader's."""
         return self.model_bytes + self.phase_bytes + self.process_bytes + self.slack_bytes
 
     def rank_bytes(self, num_ranks: int, *, of_loader: int) -> int:
-        """Return one rank's bytes, of which ``of_loader`` are the loader's."""
+        """Return one rank's bytes: its part of everything but the loader, and its loader's bytes ``of_loader``."""
         return self._beside_bytes // num_ranks + of_loader
 
     def explain(self) -> str:
@@ -91,7 +96,7 @@ class RunBudget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessKind:
-    """Facts of a run that determine its processes' memory besides tensors."""
+    """Facts of a run that determine its processes' memory apart from tensors."""
 
     num_ranks: int = 1  # ranks on this host
     is_joined: bool = False  # whether ranks on other machines take part
@@ -168,13 +173,13 @@ def share_budget(
             "nothing to load batches with. Use a smaller batch size, fan-out or hidden width, or raise the budget",
             short_bytes=1 - least.loader_bytes,
         )
-    # Divisions that leave no loader enough memory are not tried.
+    # Divisions that leave too little for any loader are left out.
     fitting = [budget for budget in budgets if budget.loader_bytes > FIXED_BYTES]
     return tuple(dict.fromkeys(fitting or [least]))
 
 
 def prediction_code_bytes(*, first_bytes: int = 0) -> int:
-    """Return a predicting process's bytes besides its computation: code and reserve. Pure.
+    """Return the bytes of code and reserve in a predicting process, in addition to its computation's bytes. Pure.
 
     Parameters
     ----------

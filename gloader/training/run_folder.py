@@ -1,7 +1,12 @@
 """A run's ``--out`` folder: its settings, identity, metrics, result and checkpoints.
 
 Every run has a random id, recorded in ``config.yaml`` and in its checkpoints. A checkpoint belongs to the folder's run
-if the ids are equal. A run that resumes must have the same decisive settings: those that change its result.
+if the ids are equal. A run that resumes must have the same decisive settings, which are the settings that change its
+result (`decisive_settings`, `differing`).
+
+`gloader.training.train` calls `RunFolder.enter` first. Then `remove_residue` cleans the folder, and `begin` gives it to
+the run once nothing can refuse the run. Metrics and checkpoints are written during the run, and `release` ends it. All
+ranks, the processes that train together, write checkpoints only if the folder is shared.
 """
 
 from __future__ import annotations
@@ -62,7 +67,7 @@ _FREE_OF_OPTIM = frozenset({"checkpoint_every"})
 _OF_THE_MODEL = frozenset(
     {"dataset", "model", "hidden", "dropout", "batch_norm", "heads", "task", "decoder", "decoder_layers"}
 )
-# Values of settings that earlier versions did not record.
+# Settings that earlier versions did not record, with the values that these versions used.
 _FORMER: dict[str, Any] = {
     "task": "node",
     "edge_features": "auto",
@@ -102,6 +107,7 @@ def decisive_settings(settings: TrainSettings, *, world_size: int) -> dict[str, 
 
 
 def _of_links(settings: TrainSettings) -> dict[str, Any]:
+    """Return the settings of the link prediction task, by name."""
     values = asdict(settings.links)
     # The form is JSON, as in the checkpoints of several ranks.
     names = values["eval_edges"]
@@ -129,6 +135,7 @@ def is_of_the_model(names: list[str]) -> bool:
 def _epochs_matter(saved: Mapping[str, Any], ours: Mapping[str, Any], epochs_done: int) -> bool:
     """Return whether this run's number of epochs would have given other finished epochs. Pure."""
     # Schedules and gradient compression depend on the finished share of the epochs.
+    # Here an epoch may depend on the total number of epochs.
     follows_share = saved.get("lr_schedule") != "constant" or saved.get("grad_compress") == "powersgd"
     # The last epoch is always evaluated. A longer run would not have evaluated it.
     was_last = epochs_done == saved.get("epochs") and epochs_done % max(saved.get("eval_every") or 1, 1) != 0
@@ -174,7 +181,7 @@ class RunFolder:
         self._is_shared = is_shared
         self._on_checkpoint = on_checkpoint
         self._os_io = os_io
-        self._lock = -1
+        self._lock = -1  # file descriptor of the lock, or -1
         self._new_folders = make_output_folder(root.parent, os_io=os_io)
         with write_errors(root, "creating the folder", os_io=os_io):
             self._new_folders += make_folders(root, os_io=os_io)
@@ -219,7 +226,7 @@ class RunFolder:
             close_quietly(fd, os_io=self._os_io)
 
     def begin(self, config: Mapping[str, Any], *, is_fresh: bool) -> None:
-        """Give the folder to the run ``config``. A fresh run removes an older run's files.
+        """Write the run's settings, which make the folder its own. A fresh run first removes an older run's files.
 
         Parameters
         ----------
@@ -233,7 +240,7 @@ class RunFolder:
         self.write_config(config)
 
     def remove_residue(self) -> None:
-        """Delete a killed run's activations and unfinished files."""
+        """Delete the spilled activations (rows between layers) and the unfinished files that a killed run left."""
         remove_dead_spills(self.root, os_io=self._os_io)
         for name in (CHECKPOINT_NAME, CONFIG, _METRICS, _RESULT, _TRACE):
             remove_dead_drafts(self.root / name, os_io=self._os_io)
@@ -283,7 +290,7 @@ class RunFolder:
             group.run_on_first(lambda: save_checkpoint(new, checkpoint, os_io=self._os_io))
         else:
             new = save_sharded_checkpoint(self.root, checkpoint, group, os_io=self._os_io)
-        # The new checkpoint is complete, with its name synced, before the old one goes: one exists at every moment.
+        # The new checkpoint is complete, and its name is synced, before the old one is removed. So one always exists.
         if group.is_first:
             with write_errors(self.root, "replacing the older checkpoint", os_io=self._os_io):
                 self._remove_checkpoints(but=new)
@@ -305,6 +312,10 @@ class RunFolder:
             self._os_io.fsync_dir(self.root)
 
     def _take_lock(self) -> None:
+        """Lock the folder. Only logs a warning if the file system has no locks.
+
+        Raises StoreLockedError if another process has the lock.
+        """
         try:
             self._lock = lock_folder(self.root, os_io=self._os_io)
         except StoreLockedError:
@@ -362,7 +373,7 @@ class RunFolder:
                 self._remove_shards(folder)
 
     def _remove_shards(self, folder: Path) -> None:
-        """Delete a checkpoint. After a crash in the middle, the remaining files do not count as a checkpoint."""
+        """Delete a checkpoint folder. It gets another name first, so that a half-deleted one is no checkpoint."""
         gone = folder.with_name(removed_name(folder))
         remove_tree(gone, os_io=self._os_io)
         self._os_io.replace(folder, gone)

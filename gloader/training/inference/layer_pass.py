@@ -1,9 +1,12 @@
 """One full-neighbour inference pass through a network, layer by layer and type by type.
 
-A layer computes the rows of a node type in two steps. First the rows of a source type stream past in chunks and are
-projected into a table. Then the table's rows are added along all in-edges, relation after relation, into sums. The
-sums are the layer's outputs and the next layer's inputs. `layer_plan` chose the chunks, the slabs (ranges of columns)
-and the home of the outputs.
+A layer has one convolution for each relation (edge type) and, if it adds several terms, a Linear term for a node's own
+row. It computes the rows of a node type in two steps. First the rows of a source type are read in chunks and projected
+into a table. Then the table's rows are added along all in-edges, relation after relation, into sums. The sums are the
+layer's outputs and the next layer's inputs.
+
+`HeteroInference` makes an `InferenceRun` for each call. `layer_plan` chose the chunks, the slabs (ranges of output
+columns) and the home of the outputs before; `placement` chose the device. Activations are the rows between two layers.
 """
 
 from __future__ import annotations
@@ -55,14 +58,15 @@ class _Step:
     def convs(self) -> dict[Relation, Conv]:
         """The relations into the type and their convolutions.
 
-        A relation from the type itself comes first: one scan of the type's rows then makes its table and own terms.
+        A relation from the type itself comes first, because one scan of the type's rows makes its table and all own
+        terms.
         """
         into = self.layer.relations_into(self.node_type)
         return dict(sorted(into.items(), key=lambda item: item[0][0] != self.node_type))
 
     @property
     def is_sum(self) -> bool:
-        """True if the layer adds several terms to the row. Otherwise a lone convolution gives the whole row."""
+        """True if a row is a sum of several terms. Otherwise one convolution gives the whole row."""
         return self.node_type in self.layer.roots
 
 
@@ -72,8 +76,8 @@ class InferenceRun:
     Parameters
     ----------
     placed : the inference's device, plans, inputs and edges
-    scratch : folder for activations that do not fit into memory
-    stack : closes the activations
+    scratch : parent of the folder for activations that do not fit into memory; None means the default
+    stack : the caller's exit stack, which closes the activations
     """
 
     def __init__(self, placed: Placement, scratch: Path | None, stack: ExitStack) -> None:
@@ -88,7 +92,7 @@ class InferenceRun:
             for layer, plans in zip(placed.layers, placed.plans, strict=True)
             for name, plan in plans.items()
         )
-        self._num_done = 0
+        self._num_done = 0  # finished steps, for the progress
 
     def all_layers(self, nodes: Mapping[str, IdArray | range], on_progress: Progress) -> dict[str, MadeRows]:
         """Return the last layer's sums for ``nodes`` of each target type, in host memory or on the SSD.
@@ -113,7 +117,7 @@ class InferenceRun:
                 step = _Step(
                     depth=depth, layer=layer, node_type=node_type, plan=plan, inputs=inputs, targets=targets
                 )
-                # Each slab reads all inputs again, in order: more I/O, but no table that exceeds the memory.
+                # Each slab reads all inputs again, in order. This is more I/O, but no table exceeds the memory.
                 for columns in plan.slabs:
                     self._make(step, columns, outputs, on_progress)
                 # Inputs that no later type of this layer reads are closed at once.
@@ -131,7 +135,7 @@ class InferenceRun:
         return results
 
     def _make(self, step: _Step, columns: slice, outputs: LayerOutputs, on_progress: Progress) -> None:
-        """Compute one slab of columns for all rows of a type.
+        """Compute one slab of columns for all rows of a type, and write it to ``outputs``.
 
         `_begin` scans the type's own rows. Then each relation's table is made and its messages are added.
         """
@@ -149,6 +153,7 @@ class InferenceRun:
             own = own_terms[relation]
             with closing(self._messages(step, relation, conv, table, own, columns)) as messages:
                 if sums is None:
+                    # The messages of one convolution are the whole rows, in order.
                     self._write(outputs, columns, (rows for _, rows in messages))
                 else:
                     for positions, rows in messages:
@@ -167,7 +172,7 @@ class InferenceRun:
             )
 
     def _write(self, outputs: LayerOutputs, columns: slice, chunks: Iterator[torch.Tensor]) -> None:
-        """Write consecutive chunks of rows."""
+        """Write consecutive chunks of rows, on the device, to ``columns`` of the outputs."""
         if isinstance(outputs, DeviceRows):
             outputs.write_slab(columns, chunks)
             return
@@ -193,8 +198,8 @@ class InferenceRun:
     ) -> tuple[dict[Relation, Table], Table | None]:
         """Scan the type's own rows; write their Linear terms to ``sums``, if there are sums.
 
-        Returns each relation's own terms (`Conv.project_own`), and the first relation's table if its sources have this
-        type, otherwise None.
+        Returns each relation's own terms, the values that its convolution computes from the destination's own row
+        (`Conv.project_own`). Also returns the first relation's table if its sources have this type, otherwise None.
         """
         convs, num_columns = step.convs, columns.stop - columns.start
         own_terms = {
@@ -208,6 +213,7 @@ class InferenceRun:
         for start, x in self._entered(step, step.node_type):
             if table is not None and first is not None:
                 self._project_chunk(table, start, x, first, convs[first], columns)
+            # The chunk's rows of target nodes: their positions in the outputs, and in the chunk.
             choice = step.targets.among(start, start + len(x)) if sums is not None else None
             if sums is None or choice is None:
                 continue
@@ -232,13 +238,17 @@ class InferenceRun:
     ) -> None:
         """Write the projection of the rows ``x``, which begin at node ``start``, into ``table``."""
         stop = start + len(x)
-        # The in-degrees count all edges of the graph, as the degrees of training blocks do.
+        # Only within one type may a convolution use in-degrees. They count all edges of the graph, as the degrees of
+        # training blocks do.
         is_within = relation[0] == relation[2]
         degree = self._placed.edges(relation).degree(start, stop) if is_within else x.new_empty(0)
         _write(table, slice(start, stop), conv.project(x, degree, columns))
 
     def _table_rows(self, step: _Step, relation: Relation) -> int:
-        """Return a relation's number of table rows: 0 without edges, unless a lone convolution reads own rows there."""
+        """Return a relation's number of table rows: 0 without edges, unless the table also has the nodes' own rows.
+
+        It has these rows if one convolution gives the whole row.
+        """
         return self._num_nodes[relation[0]] if relation in self._with_edges or not step.is_sum else 0
 
     def _entered(self, step: _Step, node_type: str) -> Iterator[tuple[int, torch.Tensor]]:
@@ -257,7 +267,7 @@ class InferenceRun:
     def _messages(
         self, step: _Step, relation: Relation, conv: Conv, table: Table, own: Table, columns: slice
     ) -> Generator[tuple[slice, torch.Tensor]]:
-        """Yield ranges of target positions and `Conv.propagate` results, (., columns), in one scan of the edges."""
+        """Yield (range of target positions, their summed messages (., columns)) in one scan of the edges."""
         limits = PieceLimits(max_edges=step.plan.edges_per_piece, max_rows=step.plan.rows_per_piece)
         features = self._placed.edge_features[relation] if conv.edge_dim else None
         parts: Generator[Part] = self._placed.edges(relation).parts(step.targets.nodes, limits, features)
@@ -275,8 +285,8 @@ class InferenceRun:
 
     @cached_property
     def _buffers(self) -> list[NDArray[np.uint8]]:
-        """Host buffers for inputs on their way to the device, or for outputs on their way back, never both at once."""
-        values = 1
+        """Host buffers for inputs on the way to the device, or for outputs on the way back, never for both at once."""
+        values = 1  # floats of the largest chunk in the whole pass
         for depth, plans in enumerate(self._placed.plans):
             dims = read_dims(self._placed.layers, depth)
             for node_type, plan in plans.items():

@@ -1,11 +1,12 @@
 """Plans that keep full-neighbour inference within its memory: one plan for each layer and node type. Pure.
 
-A layer computes the rows of a node type in two steps. First the rows of a source type stream past in chunks and are
-projected into a table, which stays in memory. Then the table's rows are added along the in-edges, one piece of edges
-after another, into sums. A table and sums that exceed the memory are made slab by slab: a slab is a range of output
-columns, and each slab reads all inputs again.
+A layer computes the rows of a node type in two steps. First the rows of a source type are read in chunks and projected
+into a table, which stays in memory. Then the table's rows are added along the in-edges, one piece of edges after
+another, into sums. A table and sums that exceed the memory are made slab by slab: a slab is a range of output columns,
+and each slab reads all inputs again. The sums are the layer's outputs; between two layers they are called activations.
 
-A plan chooses the slabs, the sizes of chunks and pieces, and the home of the outputs. `layer_pass` follows it.
+A plan chooses the slabs, the sizes of chunks and pieces, and the home of the outputs. `plan_inference` plans for the
+CPU, and `plan_on_device` for a GPU. `layer_pass` follows the plan.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 FLOAT_BYTES: Final = 4
 # Bytes per edge: its source, another source read ahead, its destination and the scores of a few heads.
 EDGE_BYTES: Final = 40
-MAX_BUFFER_BYTES: Final = 128 << 20  # host memory for chunks and pieces; larger ones are not faster
+MAX_BUFFER_BYTES: Final = 128 << 20  # host memory for chunks and pieces; larger chunks are not faster
 # Bytes for the buffers of one file of activations.
 FILE_BYTES: Final = 8 << 20
 # Bytes per requested node: its id, position, label and class.
@@ -44,8 +45,8 @@ ORDER_BYTES: Final = 16
 
 # Device memory for chunks and pieces. More than on the host, because a small piece is not worth a kernel launch.
 MAX_DEVICE_BUFFER_BYTES: Final = 512 << 20
-# Copies of an input row on a device. Three chunks exist at once. The chunk under computation is also widened,
-# normalised and cut off at 0.
+# Copies of an input row on a device. Three chunks exist at once. The chunk under computation has three more copies:
+# widened, normalised, and after the activation.
 DEVICE_ROW_COPIES: Final = 6
 # Device bytes per edge. Three pieces of sources exist at once. One of them also has destinations, positions and scores.
 DEVICE_EDGE_BYTES: Final = 64
@@ -66,8 +67,8 @@ class LayerPlan:
 
     slabs: tuple[slice, ...]  # column ranges; each takes one pass over the inputs
     rows_per_read: int  # input rows of a chunk, which are projected together
-    rows_per_piece: int  # maximum of output rows of a piece, which are propagated together
-    edges_per_piece: int  # maximum of in-edges of a piece
+    rows_per_piece: int  # largest number of output rows in a piece; their messages are added together
+    edges_per_piece: int  # largest number of in-edges in a piece
     is_on_disk: bool  # whether the outputs go to the SSD
     # Whether the outputs stay on the GPU that computes. Outputs neither there nor on the SSD are in host memory.
     is_on_device: bool = False
@@ -82,7 +83,7 @@ class Extent:
     outputs: Mapping[str, int]  # requested rows of each target type: the last layer computes no other rows
 
     def needed(self, num_layers: int) -> tuple[tuple[str, ...], ...]:
-        """Return the types whose rows the outputs need after 0 to ``num_layers`` layers, see `Schema.reaching`."""
+        """Return the types whose rows the outputs need after 0, 1, ... ``num_layers`` layers; see `Schema.reaching`."""
         targets = tuple(self.outputs)
         schema = Schema(num_nodes=self.num_nodes, feature_dims={}, relations=self.relations, targets=targets)
         return schema.reaching(num_layers)
@@ -98,7 +99,7 @@ class Extent:
 
 
 def read_dims(layers: Sequence[Layer], depth: int) -> Mapping[str, int]:
-    """Return each type's input row width in layer ``depth``: features, or sums from the layer below. Pure."""
+    """Return the width of each type's input rows in layer ``depth``: features, or the layer below's sums. Pure."""
     dims = layers[depth].in_dims
     return dict.fromkeys(dims, layers[depth - 1].sum_dim) if depth else dims
 
@@ -107,8 +108,8 @@ def plan_inference(layers: Sequence[Layer], extent: Extent, *, budget_bytes: int
     """Return a plan for each layer and each of its types that keeps all memory within ``budget_bytes``. Pure.
 
     The types of a layer are computed one after another, in order. A type needs one relation's source table at a
-    time. It also needs a sum for each destination if several terms are added. Tables and sums that do not fit come in
-    slabs of columns. Every slab streams the inputs once more, in node order, so that all I/O stays sequential. The
+    time. It also needs a sum for each destination if several terms are added. Tables and sums that do not fit are made
+    in slabs of columns. Every slab reads the inputs once more, in node order, so that all I/O stays sequential. The
     activations of a layer's types may take a third of the memory, smallest types first. The other activations go to
     the SSD. A layer's inputs are freed after the last type that reads them.
 
@@ -161,14 +162,14 @@ def reasonable_device_bytes(layers: Sequence[Layer], extent: Extent) -> int:
     ----------
     layers, extent : see `plan_inference`
     """
-    most = 0
+    most = 0  # largest bytes for tables and sums
     for depth, types in enumerate(extent.needed(len(layers))[1:]):
         for name in types:
             # All nodes are counted. Only the last layer computes fewer rows.
             num_rows = extent.num_nodes[name]
             work = _TypeWork(layers, depth, extent, name, num_rows=num_rows, adds_in_place=False)
             most = max(most, work.held_bytes(work.at_least(REASONABLE_COLUMNS)))
-    # Buffers take a quarter of the memory, up to their limit.
+    # Buffers take a quarter of the memory, up to their limit. The 4 bytes make up for roundings.
     return min(most + most // 3 + 4, most + MAX_DEVICE_BUFFER_BYTES)
 
 
@@ -178,7 +179,7 @@ class Room:
     Parameters
     ----------
     num_bytes : the memory
-    max_buffer_bytes : maximum of bytes for the buffers
+    max_buffer_bytes : largest number of bytes for the buffers
     fixed : bytes that are already taken
     """
 
@@ -189,7 +190,7 @@ class Room:
 
 
 def _host_room(layers: Sequence[Layer], extent: Extent, budget_bytes: int) -> Room:
-    """Return the host memory without file buffers and results."""
+    """Return the host memory that is left after file buffers and results."""
     # Each type may have files open for its inputs and for its outputs.
     files = min(budget_bytes // 8, FILE_BYTES * max(1, len(extent.num_nodes) // 2))
     result_bytes = OUTPUT_BYTES + (ORDER_BYTES if layers[-1].roots else 0)
@@ -197,7 +198,7 @@ def _host_room(layers: Sequence[Layer], extent: Extent, budget_bytes: int) -> Ro
 
 
 class _Memory(Protocol):
-    """The memory for computing on the CPU, or on a device with its host."""
+    """The memory for computing on the CPU (`_OnCpu`), or on a device with its host (`_OnDevice`)."""
 
     @property
     def tables(self) -> Room:
@@ -205,7 +206,7 @@ class _Memory(Protocol):
         ...
 
     def homes(self, sizes: Mapping[str, int], *, is_last: bool) -> Mapping[str, Home]:
-        """Return the place for each type's outputs."""
+        """Return the place for each type's outputs, from their bytes. ``is_last`` means that they are the result."""
         ...
 
     def plan(self, slabs: tuple[slice, ...], widths: _Widths, home: Home) -> LayerPlan:
@@ -240,8 +241,9 @@ class _OnCpu:
         return {name: "near" if name in near else "disk" for name in sizes}
 
     def plan(self, slabs: tuple[slice, ...], widths: _Widths, home: Home) -> LayerPlan:
+        # Half of the buffers is for chunks of inputs, and a quarter each for the rows and the edges of a piece.
         buffers = self.tables.buffers
-        # A row needs two input buffers and the entered copy, besides the computed floats.
+        # A row needs two input buffers and the entered copy, in addition to the computed floats.
         row_bytes = FLOAT_BYTES * (3 * widths.entered + widths.made)
         return LayerPlan(
             slabs=slabs,
@@ -293,7 +295,7 @@ class _OnDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Lacking:
-    """A type whose narrowest table and sums do not fit."""
+    """A type whose narrowest table and sums do not fit, as the result of a failed plan."""
 
     node_type: str
     needed: int  # bytes of the narrowest table and sums
@@ -373,7 +375,8 @@ class _TypeWork:
         self._entered_dim = 2 * entered if depth and layers[depth - 1].head is not None else entered
         self._sum_dim = layer.sum_dim
         self._num_rows = num_rows
-        # A lone convolution computes the whole row from a table that includes the node's own row. Several are summed.
+        # Either one convolution computes the whole row, from a table that includes the node's own row, or terms are
+        # summed.
         self._is_sum = node_type in layer.roots
         self._needs_sums = self._is_sum and not adds_in_place
         self.column_step = max((conv.column_step for conv in self._convs.values()), default=1)
@@ -387,13 +390,14 @@ class _TypeWork:
         return widths[index] if index < len(widths) else None
 
     def at_least(self, num_columns: int) -> int:
-        """Return ``num_columns``, rounded up to a width that the layer allows."""
+        """Return ``num_columns``, rounded up to a slab width that the layer allows, at most all columns."""
         return min(-(-num_columns // self.column_step) * self.column_step, self._sum_dim)
 
     def held_bytes(self, width: int) -> int:
-        """Return the bytes for ``width`` columns of the largest table, own terms, and sums with separate memory.
+        """Return the bytes that a slab of ``width`` columns needs: the largest table, own terms, and separate sums.
 
-        Own terms are the values that a convolution computes from each destination's own row.
+        Own terms are the values that a convolution computes from each destination's own row. Sums are separate if they
+        are not added in the memory of the outputs.
         """
         tables = [
             self._num_nodes[relation[0]] * sum(conv.table_widths(width))
@@ -422,6 +426,7 @@ class _TypeWork:
         )
 
     def _own_floats(self, width: int) -> int:
+        """Return the floats of a destination's own terms, over all convolutions."""
         return sum(sum(conv.own_widths(width)) for conv in self._convs.values())
 
 

@@ -1,8 +1,9 @@
 """Rows of an inference on the host: input features, layer outputs in memory or on the SSD, and result rows.
 
-Outputs are written slab by slab: a slab is a range of columns, for all rows. `RamRows` and `SsdRows` hold a layer's
-sums. `EmbeddedRows` and `iter_rows` turn the last layer's sums into results. `Targets` are the nodes whose rows are
-requested.
+Rows between two layers are called activations, or sums, because a layer adds them up. Outputs are written slab by slab:
+a slab is a range of columns, for all rows. `RamRows` and `SsdRows` hold a layer's sums, and `InputRows` reads the first
+layer's inputs. `EmbeddedRows` and `iter_rows` turn the last layer's sums into results. `Targets` are the nodes whose
+rows are requested. Rows are float32; ``stop`` is exclusive everywhere.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _RING_BYTES = 1 << 20
 
 
 class InputRows:
-    """The input features. Does not own them."""
+    """The input features, read in node order. Does not own them."""
 
     def __init__(self, features: FeatureSource) -> None:
         self._features = features
@@ -64,11 +65,11 @@ class RamRows:
         return self._array[:, columns]
 
     def read(self, start: int, stop: int, out: Matrix) -> None:
-        """Copy rows ``start`` to ``stop``."""
+        """Copy rows ``start`` to ``stop`` into ``out``."""
         out[:] = self._array[start:stop]
 
     def take(self, rows: IdArray, out: Matrix) -> None:
-        """Copy ``rows`` (n,), in any order."""
+        """Copy ``rows`` (n,), in any order, into ``out``."""
         np.take(self._array, rows, axis=0, out=out)
 
     def close(self) -> None:
@@ -77,7 +78,14 @@ class RamRows:
 
 
 class SsdRows:
-    """Activations in ``folder``, one feature store per slab of columns. Owns the folder until `close`."""
+    """Activations on the SSD, one feature store per slab of columns. Owns its new folder until `close`.
+
+    Parameters
+    ----------
+    folder : the folder to make
+    num_rows : number of rows
+    num_slabs : number of slabs that will be written
+    """
 
     def __init__(self, folder: Path, *, num_rows: int, num_slabs: int) -> None:
         self._folder = folder
@@ -86,7 +94,7 @@ class SsdRows:
         self._slabs: list[tuple[slice, FeatureStore]] = []
         folder.mkdir()
 
-    # Each slab has a store of its own: its rows are contiguous, so that the next layer reads every slab in one sweep.
+    # Each slab has its own store, in which its rows are contiguous: the next layer reads every slab from start to end.
     def write_slab(self, columns: slice, chunks: Iterable[Matrix]) -> None:
         """Write all rows of ``columns`` from consecutive ``chunks``."""
         path = self._folder / f"columns-{columns.start}"
@@ -125,7 +133,7 @@ Rows: TypeAlias = InputRows | MadeRows  # read in row order
 
 
 class EmbeddedRows:
-    """A network's output for all nodes of a type, in host memory or on the SSD, as planned.
+    """A network's output for all nodes of a type, computed on reading from sums in host memory or on the SSD.
 
     Parameters
     ----------
@@ -195,17 +203,17 @@ RowChoice: TypeAlias = "slice | torch.Tensor"  # positions of rows, (m,) int64 o
 
 
 class Targets:
-    """Requested nodes of a type.
+    """Requested nodes of a type. The output row at position i belongs to ``nodes[i]``.
 
     Parameters
     ----------
-    nodes : (n,) ids, in any order, repeats allowed; a range stands for all nodes
+    nodes : (n,) ids, in any order, repeats allowed; a range means all nodes
     num_nodes : node count of the type
     place : the computing device
     """
 
     def __init__(self, nodes: IdArray | range, num_nodes: int, place: torch.device) -> None:
-        # All nodes of the type, in order, are stored as a range: predictions for a whole dataset need no sorting.
+        # All nodes of the type, in order, are kept as a range, which needs no sorting.
         is_all = isinstance(nodes, range) or (
             len(nodes) == num_nodes and bool((nodes == np.arange(num_nodes)).all())
         )
@@ -217,9 +225,10 @@ class Targets:
         return len(self.nodes)
 
     def among(self, start: int, stop: int) -> tuple[RowChoice, RowChoice] | None:
-        """Return the positions of the requested nodes among ``start`` to ``stop``, and their rows in that chunk.
+        """Return (positions, rows) of the requested nodes in the chunk of nodes ``start`` to ``stop``.
 
-        Both are slices if all nodes are requested. The result is None if no node of the chunk is requested.
+        Positions are places in the output, and rows are places in the chunk. Both are slices if all nodes are
+        requested. The result is None if no node of the chunk is requested.
         """
         if isinstance(self.nodes, range):
             return slice(start, stop), slice(None)

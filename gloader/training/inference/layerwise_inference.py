@@ -1,10 +1,12 @@
 """Full-neighbour inference, layer by layer, on any device, for graphs whose features exceed memory.
 
-A sampled network would visit a node's neighbourhood once per batch. Layer by layer, every node is computed once, from
-the rows of the layer below. A graph of one node type is treated as a graph of one type and one relation.
+Batch by batch, a node's row would be computed again for every batch that reaches the node. Layer by layer, every row is
+computed once, from the rows of the layer below. A graph of one node type is treated as a graph of one type and one
+relation.
 
-`HeteroInference` is the entry. Per call, `layer_plan` fits all layers into the memory, `placement` chooses the device
-and the copies of rows and edges that it reads, and `layer_pass` computes the layers.
+`HeteroInference` is the entry, for evaluations and predictions. In each call, `layer_plan` fits all layers into the
+memory, `placement` chooses the device and the copies of rows and edges that it reads, and `layer_pass` computes the
+layers. A layer's sums are its output rows before the network's last operations on a row, its tail.
 """
 
 from __future__ import annotations
@@ -48,13 +50,14 @@ class HeteroInference:
 
     Parameters
     ----------
-    graph : all relations
+    graph : the graph, with the in-edges of all relations
     features : (N_t, F_t) features of each type that has some
     target : the type for `logits`
     memory_budget_bytes : host memory for tables, activations and buffers. The topology and the network, with its
         learned rows, are not counted. On a GPU, tables and activations take its free memory first
     scratch : folder for activations that do not fit; defaults to $GLOADER_SPILL_DIR, otherwise the system's temporary
-        folder. Only a private folder inside it is written, and removed at the end. After a kill the next run removes it
+        folder. Only a private folder inside it is written, and removed at the end. After a kill, the next run removes
+        the private folder
     device : the computing device; defaults to the network's device
     edge_features : (E, F_e) features of relations in edge order, which layers with edge features read in that order
     tiers : the loader's part of the device memory, with cached rows and perhaps the edges, by type; used if the
@@ -204,9 +207,11 @@ class HeteroInference:
         return self._given().extent({self.target: num_outputs})
 
     def _all_outputs(self, network: GraphNetwork) -> dict[str, int]:
+        """Return the number of nodes of each target type."""
         return {name: self.graph.num_nodes[name] for name in network.targets}
 
     def _given(self) -> Given:
+        """Return the inputs in the form that `place_inference` takes."""
         return Given(
             graph=self.graph,
             features=self.features,
@@ -227,6 +232,10 @@ class HeteroInference:
         *,
         is_output: bool,
     ) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Yield position ranges and rows after layer number ``num_layers``.
+
+        The parameters are those of `activations`. ``is_output`` means that the rows are the network's output.
+        """
         leave = _tail_on_host(network, num_layers, is_output=is_output)
         with self._last_sums(network, num_layers, {node_type: nodes}, on_progress) as sums:
             width = network.layers[num_layers - 1].sum_dim
@@ -241,8 +250,8 @@ class HeteroInference:
         nodes: Mapping[str, IdArray | range],
         on_progress: Progress,
     ) -> Iterator[dict[str, MadeRows]]:
-        """Open layer number ``num_layers``'s sums for each type's ``nodes``."""
-        # This comes before any thread computes: two threads must not make the first call at the same time.
+        """Open the sums of layer number ``num_layers``, 1 to L, for each type's ``nodes``."""
+        # This comes before any thread computes, because two threads must not make the first call at the same time.
         settle_vector_math()
         self._require_edge_features(network)
         was_training = network.training
@@ -285,8 +294,8 @@ class HeteroInference:
                     stack.push(attempt.pop_all())
                 # The attempt's device memory must not count as taken.
                 del placed
-            # torch keeps freed memory for the stream that allocated it, but batches use another stream. The call also
-            # makes torch release that memory.
+            # torch keeps freed memory for the stream that allocated it, but batches use another stream. This call makes
+            # torch release that memory; its result is not needed.
             device.free_bytes()
             if sums is not None:
                 return sums
@@ -294,6 +303,7 @@ class HeteroInference:
             logger.warning("evaluation ran out of memory on %s: again, in half of it", device.place)
 
     def _require_edge_features(self, network: GraphNetwork) -> None:
+        """Raise ConfigError if a layer reads edge features of a width that the graph does not have."""
         for layer in network.layers:
             for relation, conv in layer.relations.items():
                 source = self.edge_features.get(relation)
@@ -307,7 +317,7 @@ class HeteroInference:
 def _tail_on_host(
     network: GraphNetwork, num_layers: int, *, is_output: bool
 ) -> Callable[[torch.Tensor], torch.Tensor] | None:
-    """Return the network's `tail` as a function from host rows to host rows."""
+    """Return the function `GraphNetwork.tail`, from a layer's sums to its rows, for rows on the host. May be None."""
     tail = network.tail(num_layers, is_output=is_output)
     if tail is None:
         return None

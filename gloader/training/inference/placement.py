@@ -1,8 +1,9 @@
 """The placement of an inference: its computing device, and the memory for its inputs, edges and outputs.
 
-`place_inference` makes a `Placement` before the pass: the device, the plan of each layer, and the copies of features
-and edges that are read. A tier is the loader's part of the device memory, with cached rows and perhaps the edges; an
-inference on the same device reads it. `OutputRoom` opens the outputs of each layer during the pass.
+`place_inference` makes a `Placement` before a pass through the layers (`layer_pass`): the device, the plan of each
+layer, and the copies of features and edges that are read. A tier is the loader's part of the device memory, with cached
+rows and perhaps the edges; an inference on the same device reads it. `OutputRoom` opens the outputs of each layer
+during the pass.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ if TYPE_CHECKING:
 
 LayerOutputs: TypeAlias = "RamRows | SsdRows | DeviceRows"
 
-SCRATCH_PREFIX = "gloader-infer-"  # of the folder for activations on the SSD
+# Begins the name of the folder for activations, the rows between layers, on the SSD.
+SCRATCH_PREFIX = "gloader-infer-"
 
 
 class OutputRoom:
@@ -91,11 +93,11 @@ class OutputRoom:
 
 logger = logging.getLogger("gloader")
 
-# The divisor for the device's free memory: an inference takes half. The loader sends the next batches meanwhile, and
-# torch leaves holes.
+# The divisor for the device's free memory: an inference takes half of it at first. The rest is for the loader, which
+# sends the next batches meanwhile, and for holes that torch leaves.
 FIRST_SHARE: Final = 2
-# The divisor for this half: a third of it may hold the edges. Edges that take more stay on the host, and are sent again
-# for every slab of every layer.
+# The divisor for this half: a third of it may hold the edges. Edges that take more stay on the host. They are sent
+# again for every slab (a range of output columns) of every layer.
 _TOPOLOGY_SHARE: Final = 3
 
 
@@ -161,7 +163,7 @@ class Placement:
             name: _inputs(name, network, given, tiers.get(name)) for name in extent.needed(len(plans))[0]
         }
         self._held = held
-        self._sent: tuple[Relation, Edges] | None = None
+        self._sent: tuple[Relation, Edges] | None = None  # the last relation whose edges are sent on demand
 
     def edges(self, relation: Relation) -> Edges:
         """Return a relation's in-edges. Only one relation with sent edges keeps its offsets on the device."""
@@ -180,7 +182,10 @@ class Placement:
 def place_inference(
     network: GraphNetwork, given: Given, extent: Extent, *, num_layers: int, share: int = FIRST_SHARE
 ) -> Placement:
-    """Choose the computing device: the network's device if slabs fit there, otherwise the CPU, with a log line.
+    """Choose the computing device, and plan the layers for it.
+
+    The device is the network's device if slabs fit there, otherwise the CPU, with a log line. A slab is a range of a
+    layer's output columns that is computed at once.
 
     Parameters
     ----------
@@ -226,7 +231,8 @@ def _on_device(
     """Return a placement on ``device``, or None with a log line if not even the narrowest slab fits there."""
     room = device.free_bytes() // share
     held = _held_by_tiers(device, given)
-    # Edges that no tier holds are uploaded whole if they are in host memory and fit. Otherwise pieces are sent.
+    # Edges that no tier holds are uploaded whole if they are in host memory and all fit. Otherwise they are sent in
+    # pieces during the pass.
     left = {key: given.graph.relations[key] for key in extent.relations if key not in held}
     whole = {key: topology for key, topology in left.items() if isinstance(topology, CscGraph)}
     whole_bytes = sum(topology.indptr.nbytes + topology.indices.nbytes for topology in whole.values())
@@ -271,7 +277,13 @@ def _held_by_tiers(device: Device, given: Given) -> dict[Relation, Edges]:
 
 
 def _inputs(name: str, network: GraphNetwork, given: Given, tier: DeviceTier | None) -> AnyRows:
-    """Return a type's learned rows, or the nearest copy of its features."""
+    """Return a type's input rows: learned rows, or features from the device, pinned memory or the source.
+
+    Raises
+    ------
+    ConfigError
+        See `Placement`.
+    """
     learned = network.learned.get(name)
     if learned is not None:
         num_learned = len(learned)

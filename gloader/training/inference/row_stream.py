@@ -1,8 +1,9 @@
 """Rows of a matrix, streamed in order to the computing device while it computes, and back.
 
-`stream_rows` yields chunks of rows on the device. A thread reads and copies the next chunks meanwhile (`send_ahead`).
-`fetch_behind` copies results back to the host while the next result is computed. A mark is a point in the device's
-queue of work; `Mark.wait` waits until the device has reached it.
+An inference reads its inputs and writes its outputs with these functions (`layer_pass`). `stream_rows` yields chunks of
+rows on the device. A thread reads and copies the next chunks meanwhile (`send_ahead`). `fetch_behind` copies results
+back to the host while the next result is computed. A mark is a point in the device's queue of work. `Mark.wait` waits
+until the device has reached it; `Mark.precede` makes the device's later computation wait for it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-# Tensors in transfer, and the mark after their copy.
+# Tensors on the device whose copy has begun, and the mark after the copy.
 Sent: TypeAlias = "tuple[tuple[torch.Tensor, ...], Mark]"
 
 # Items in progress: the host reads one, one is in transfer, and the device computes with one.
@@ -61,6 +62,7 @@ def send_ahead(
     ThreadStartError
         The system allows no more threads.
     """
+    # Free buffers go to the thread, and sent items come back from it.
     free: Channel[_Slot] = Channel(num_ahead(device))
     for number in range(num_ahead(device)):
         free.put(_Slot(number, None))
@@ -83,7 +85,8 @@ def send_ahead(
             # The device's later computation waits for the copy; this thread does not.
             found.mark.precede(found.tensors)
             yield found.tensors
-            # The device may be far behind. The slot's memory, on both sides, is reused only after this mark.
+            # The device may be far behind this thread. The thread reuses the slot's memory, on the host and on the
+            # device, only after this mark.
             free.put(_Slot(found.slot, device.mark_computing()))
             del found
     finally:
@@ -107,7 +110,7 @@ def fetch_behind(
         for chunk in chunks:
             yield chunk.numpy()
         return
-    behind: tuple[Mark, NDArray[np.float32]] | None = None
+    behind: tuple[Mark, NDArray[np.float32]] | None = None  # the newest copy: its mark and its host memory
     try:
         for number, chunk in enumerate(chunks):
             memory = buffers()[number % 2][: chunk.nbytes].view(np.float32).reshape(tuple(chunk.shape))
@@ -131,7 +134,7 @@ class _Slot:
     """A buffer for one item that is free again."""
 
     number: int  # number of the buffer
-    computed: Mark | None  # the mark after the computation that used the slot
+    computed: Mark | None  # the mark after the computation that used the slot; None if it was never used
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +147,7 @@ class _OnItsWay:
 
 
 class _Items(Generic[T]):
-    """Gives a thread one item after another."""
+    """An iterator in the form of an input channel of `stage_thread`."""
 
     def __init__(self, items: Iterator[T]) -> None:
         self._items = items
@@ -156,7 +159,7 @@ class _Items(Generic[T]):
 
 
 class _Send:
-    """Sends items. A send waits until the device no longer uses its buffer's earlier content."""
+    """The thread's stage: sends items. It fills a buffer only after the device no longer uses the buffer."""
 
     def __init__(self, send: Callable[[Any, int], Sent], free: Channel[_Slot], name: str) -> None:
         self.name = name
@@ -205,7 +208,7 @@ class DeviceRows:
         return self._table.rows[:, columns]
 
     def chunk(self, start: int, stop: int) -> torch.Tensor:
-        """Return rows ``start`` to ``stop`` as float32: a view if they are stored as float32."""
+        """Return rows ``start`` to ``stop`` as float32. They are a view if they are stored as float32."""
         return _widened(self._table, self._table.rows[start:stop], start)
 
     def close(self) -> None:
@@ -275,7 +278,7 @@ def stream_rows(
 
 
 class _CopyInPlace:
-    """Sends a stored chunk directly from its memory."""
+    """Sends a stored chunk directly from its pinned memory. Called with the first row and an unused slot number."""
 
     def __init__(self, rows: torch.Tensor, device: Device, rows_per_read: int) -> None:
         self._rows = rows
@@ -288,7 +291,10 @@ class _CopyInPlace:
 
 
 class _ReadAndCopy:
-    """Reads a chunk into a buffer and sends it. On the CPU the buffer itself is the chunk."""
+    """Reads a chunk into a buffer and sends it. On the CPU the buffer itself is the chunk.
+
+    Called with the number of the first row and the number of the buffer.
+    """
 
     def __init__(
         self, rows: Rows, device: Device, memory: Sequence[NDArray[np.float32]], num_rows: int

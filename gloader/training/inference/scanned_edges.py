@@ -1,9 +1,9 @@
 """In-edges for inference, in pieces of bounded size, read on the host or held on the device.
 
-The target nodes are cut into spans: consecutive targets whose edges fit the limits together. The edges of a span are
-one piece. Only a lone node with too many edges is a span with several pieces. A `Part` is a span on the computing
-device. `HostEdges` makes parts for the CPU, and `DeviceEdges` for a GPU. Offsets are CSC offsets: the in-edges of node
-v are the positions ``offsets[v]`` to ``offsets[v + 1]``.
+Targets are the nodes whose rows a layer computes (`layer_pass`). They are cut into spans: consecutive targets whose
+edges fit the limits together. The edges of a span are one piece. Only a node that exceeds the limit alone is a span
+with several pieces. A `Part` is a span on the computing device. `HostEdges` makes parts for the CPU, and `DeviceEdges`
+for a GPU. Offsets are CSC offsets: the in-edges of node v are the positions ``offsets[v]`` to ``offsets[v + 1]``.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _ROWS_PER_READ: Final = 1 << 14  # rows of edge features read together
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PieceLimits:
-    """The maximum numbers of edges and rows that are propagated together."""
+    """The largest numbers of edges and target rows that are computed together."""
 
-    max_edges: int  # a lone node with more edges is split into several pieces
-    max_rows: int  # maximum number of target nodes
+    max_edges: int  # a node with more edges is split into several pieces
+    max_rows: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class EdgeFeatures:
     def of(self, piece: Span) -> NDArray[np.float32]:
         """Read the features of a piece's edges, (num_edges, F_e)."""
         rows = np.empty((piece.num_edges, self.source.dim), dtype=np.float32)
-        # Reads come in portions: ids and row positions would take more memory than narrow rows.
+        # The reads are made in portions, because all ids and row positions together may take more memory than the rows.
         for first in range(0, len(rows), _ROWS_PER_READ):
             portion = rows[first : first + _ROWS_PER_READ]
             self.source.read_into(piece.positions(first, first + len(portion)), portion)
@@ -83,20 +83,20 @@ class Edges(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowRange:
-    """Consecutive output rows that are propagated together."""
+    """Consecutive output rows that are computed together."""
 
     start: int
-    stop: int
+    stop: int  # exclusive
 
 
 def cut_rows(counts: IdArray, *, max_edges: int, max_rows: int) -> tuple[RowRange, ...]:
-    """Cut rows into ranges that are propagated together. A row with too many edges has a range for itself. Pure.
+    """Cut rows into ranges that are computed together. A row with too many edges has its own range. Pure.
 
     Parameters
     ----------
-    counts : (n,) each row's in-edges
-    max_edges : maximum of edges of a range with several rows
-    max_rows : maximum of rows of a range
+    counts : (n,) each row's number of in-edges
+    max_edges : largest number of edges in a range with several rows
+    max_rows : largest number of rows in a range
     """
     ends = np.cumsum(counts)
     ranges = []
@@ -104,7 +104,7 @@ def cut_rows(counts: IdArray, *, max_edges: int, max_rows: int) -> tuple[RowRang
     while start < len(counts):
         before = ends[start] - counts[start]
         stop = int(np.searchsorted(ends, before + max_edges, side="right"))
-        # A range has at least one row: otherwise a node with more edges than a piece would block the cut.
+        # A range has at least one row, so that a node with more edges than ``max_edges`` does not stop the loop.
         stop = min(max(stop, start + 1), start + max_rows, len(counts))
         ranges.append(RowRange(start=start, stop=stop))
         start = stop
@@ -113,7 +113,7 @@ def cut_rows(counts: IdArray, *, max_edges: int, max_rows: int) -> tuple[RowRang
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Span:
-    """Nodes that are propagated together, with the positions of their in-edges, on the host."""
+    """Target nodes that are computed together, with the positions of their in-edges, on the host."""
 
     nodes: IdArray  # (n,)
     starts: IdArray  # (n,) position of each node's first in-edge
@@ -135,6 +135,7 @@ class Span:
         The numbers count the span's edges from 0, node after node.
         """
         ends = np.cumsum(self.counts)
+        # The nodes with at least one of these edges.
         nodes = slice(
             int(np.searchsorted(ends, first, side="right")), int(np.searchsorted(ends, stop, side="left")) + 1
         )
@@ -145,7 +146,7 @@ class Span:
         return positions
 
     def pieces(self, max_edges: int) -> Iterator[Span]:
-        """Yield the span itself, or a lone node's edges in parts of ``max_edges``. Yields nothing without edges."""
+        """Yield the span itself, or a single node's edges in parts of ``max_edges``. Yields nothing without edges."""
         if len(self.nodes) > 1:
             if self.num_edges:
                 yield self
@@ -225,6 +226,7 @@ class HostEdges:
     def _adjacency(
         self, span: Span, sources: torch.Tensor, features: torch.Tensor | None = None
     ) -> Adjacency:
+        """Return a piece's edges as a CSC adjacency of its nodes."""
         indptr = np.zeros(len(span.nodes) + 1, dtype=sources.numpy().dtype)
         np.cumsum(span.counts, out=indptr[1:])
         return Adjacency(
@@ -239,9 +241,9 @@ def _shared(sources: NDArray[Any]) -> torch.Tensor:
 
 
 class DeviceEdges:
-    """In-edges of all nodes on a device.
+    """In-edges of all nodes for computation on a GPU.
 
-    Spans and pieces are cut by the host's copy of the offsets, so that nothing waits for the device.
+    Spans and pieces are cut with the host's copy of the offsets, so that the host never waits for the device.
 
     Parameters
     ----------
@@ -321,6 +323,7 @@ class DeviceEdges:
         """
         for piece in span.pieces(limits.max_edges):
             if piece is span:
+                # The span has one piece. Otherwise a piece has one node.
                 indptr = counts.new_zeros(len(ids) + 1)
                 torch.cumsum(counts, 0, out=indptr[1:])
             else:
@@ -344,14 +347,17 @@ class DeviceEdges:
         if span.is_range:
             start = int(span.starts[0])
             return self._indices[start : start + span.num_edges]
-        # The host knows the number of edges: a size that depends on device data would wait for the device.
+        # The number of edges is given from the host. A size that depends on device data would wait for the device.
         shift = (self._indptr[ids] - indptr[:-1]).repeat_interleave(counts, output_size=span.num_edges)
         return self._indices[shift + torch.arange(span.num_edges, device=self._device.place)]
 
     def _send(
         self, targets: IdArray | range, limits: PieceLimits, features: EdgeFeatures | None
     ) -> Generator[tuple[torch.Tensor, ...]]:
-        """Send each piece's edge features if requested, and its sources if the device does not hold them."""
+        """Yield each piece's sources if the device does not hold them, and its edge features if requested.
+
+        A thread sends them ahead of the computation.
+        """
         scan = self._graph.sources.scan() if self._indices is None else None
 
         def send(piece: Span, slot: int) -> Sent:  # noqa: ARG001 - pinned memory is the device's
