@@ -47,7 +47,8 @@ class RunResult:
     io_strategy: str  # see `name_strategy`
     sampler_threads: int
     explanation: str  # the loader's predictions and measurements
-    rank_peak_rss_bytes: tuple[int, ...] = ()  # peak resident memory of each rank (process), if there are several
+    # Peak resident memory of each rank (process), if there are several.
+    rank_peak_rss_bytes: tuple[int, ...] = ()
     # The traffic from the dataset's URL since it was opened. None without a URL.
     objects: Mapping[str, Any] | None = None
     memory_budget_bytes: int = 0  # budget of a machine
