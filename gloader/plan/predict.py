@@ -2,9 +2,9 @@
 
 `gloader.plan.memory_plan` compares many divisions of the memory and takes the one with the shortest step. A step is the
 work for one batch. A superbatch is S consecutive batches that are sampled and planned together. A row is missing if the
-host cache does not hold it. Missing rows are read by one of three strategies: each batch reads its own rows (direct),
-one pass over the file reads a superbatch's rows into memory (staged), or one pass copies them to a pack, a file on the
-disk from which each batch reads its rows in sequence (packed).
+host cache does not hold it. Missing rows are read by one of three strategies. With "direct", each batch reads its own
+rows. With "staged", one pass over the file reads a superbatch's rows into memory. With "packed", one pass copies them
+to a pack, a file on the disk from which each batch reads its rows in sequence.
 
 The prediction adds up the seconds of each resource: the disk, the cores, and the stages that use a feature buffer one
 after another. The busiest resource decides, and the others delay it a little. `predict_step` makes the prediction; the

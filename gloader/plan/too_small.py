@@ -32,7 +32,7 @@ _LEAST_BYTES: Final = 1 << 20
 _MOST_BYTES: Final = 1 << 44
 _TOLERANCE: Final = 0.005
 # Endings of error messages, which `_naming` replaces by a sufficient budget.
-_RAISE: Final = ". Raise --memory-budget", ". Raise the budget"
+_RAISE_ADVICE: Final = ". Raise --memory-budget", ". Raise the budget"
 
 Planned = TypeVar("Planned")
 
@@ -134,7 +134,7 @@ def _naming(
 ) -> BudgetError:
     """Return a copy of ``error`` that names the sufficient budget ``enough`` instead of advice to raise the budget."""
     cause = error.cause
-    for words in _RAISE:
+    for words in _RAISE_ADVICE:
         cause = cause.removesuffix(words)
     return BudgetError(cause, short_bytes=enough - budget_bytes, advice=advice(enough, keyword=keyword))
 

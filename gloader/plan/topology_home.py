@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _FITS: Final = "they fit in half of the memory budget"
 _TOO_LARGE: Final = "they do not fit in half of the memory budget"
 _CROWDED: Final = "the rest of a run does not fit in the memory budget beside them"
-_ASKED: Final = "as asked for"
+_REQUESTED: Final = "as asked for"
 # Memory that keeps pages of swept edges: this share of the edges' share, and at most so many bytes. It is small,
 # because the pages that one batch reads seldom help the next one.
 _KEPT_OF_SWEPT: Final = 1 / 8
@@ -94,7 +94,7 @@ def choose_home(
             short_bytes=topology_bytes - budget_bytes,
         )
     if requested == "ram" or (requested == "auto" and fits):
-        reason = _FITS if fits else _ASKED
+        reason = _FITS if fits else _REQUESTED
         return TopologyChoice(
             home="ram", topology_bytes=topology_bytes, max_bytes=topology_bytes, reason=reason
         )
@@ -106,7 +106,7 @@ def choose_home(
     # With ``topology_bytes`` or more, `open_topology` would read all edges into memory instead of pages on demand.
     most = min(share, topology_bytes - 1)
     reason = _TOO_LARGE if topology_bytes > topology_share(budget_bytes) else _CROWDED
-    reason = reason if requested == "auto" else _ASKED
+    reason = reason if requested == "auto" else _REQUESTED
     if requested != "direct" and obstacle is None:
         kept = min(most, int(_KEPT_OF_SWEPT * share), _MOST_KEPT_OF_SWEPT)
         return TopologyChoice(home="sweep", topology_bytes=topology_bytes, max_bytes=kept, reason=reason)

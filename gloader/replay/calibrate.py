@@ -4,7 +4,7 @@ A replay simulates a recorded run (`gloader.replay.replay`). A piece of work is 
 superbatch (batches that are planned together) or one pass over the edges. A recording has the processor time and the
 moved bytes for each piece. It lacks three numbers: the cores that a computation could have used, the disk's own time
 for the bytes, and a thread's waits for locks. So one number per stage is fitted: the cores for "compute", a factor on
-the disk's time for a stage bound by the disk, and a lag, seconds without use of a resource, for any other stage.
+the disk's time for a stage bound by the disk, and a lag for any other stage. A lag is time without use of a resource.
 
 `calibrate` replays the run, compares each stage's seconds with the recorded seconds, corrects the numbers, and repeats.
 The epoch's length is not fitted. It follows from the waits, and shows whether the replay can be trusted. Predictions
@@ -152,7 +152,7 @@ class Calibrated:
 
     fit: ReplayFit
     work: RunWork  # the work with replayed demands
-    replayed: Replayed
+    replayed: Replayed  # the replay of this work
     # By stage: measured seconds divided by replayed seconds, minus 1. The entry "epoch" compares the counted epochs,
     # which are all but the first.
     unexplained: dict[str, float]

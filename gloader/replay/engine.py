@@ -126,12 +126,12 @@ Thread: TypeAlias = "Generator[Job | Gate, None, None]"
 class Event(NamedTuple):
     """A finished piece of work."""
 
-    stage: str
+    stage: str  # see `gloader.replay.work`
     thread: int  # the thread's number
     batch: int  # stream position of the batch, or of the first batch
-    started_s: float
+    started_s: float  # by the clock, as all times
     ended_s: float
-    demands: Demands
+    demands: Demands  # the job's
     # Index in `RESOURCES` of the resource whose need was met last; ``len(RESOURCES)`` if the job had no needs.
     limit: int
     cause: int  # index in `Clock.events` of the event whose end started this work; -1 without such an event
@@ -279,7 +279,8 @@ class Clock:
         job.used_s = self._resources[_CPU].used_s(now_s)
         self._num_begun += 1
         self._num_under_way += 1
-        for number, seconds in enumerate((demands.cpu_s, *demands[2:7])):  # in the order of `RESOURCES`
+        # The fields 2 to 6 are "disk_s" to "network_s", so the numbers are indices in `RESOURCES`.
+        for number, seconds in enumerate((demands.cpu_s, *demands[2:7])):
             if seconds and (scaled_s := seconds / self._speeds[number]) > ROUNDING:
                 units = demands.cores if number == _CPU else 1.0
                 job.in_line = job.in_line or (number in _DISKS and self._resources[number].is_in_use)

@@ -130,7 +130,7 @@ def _placed(work: RunWork, machine: Machine, shape: PipelineShape) -> dict[str, 
 
 def _on(machine: Machine, demands: Demands) -> tuple[float, ...]:
     """Return the seconds that demands take on each resource, in the order of `RESOURCES`; "cpu" in core seconds."""
-    needs = (demands.cpu_s, *demands[2:7])
+    needs = (demands.cpu_s, *demands[2:7])  # the fields 2 to 6 are "disk_s" to "network_s"
     return tuple(
         seconds / machine.speed_of(name) if seconds else 0.0
         for name, seconds in zip(RESOURCES, needs, strict=True)
@@ -143,12 +143,12 @@ class _Job(NamedTuple):
     thread: str  # the name for the user, such as "gather thread"
     position: int  # stream position of the first batch that waits for the work
     reach: int  # largest number of positions ahead of the loop at which the work can be done
-    demands: Demands
+    demands: Demands  # the work's
 
 
 def _jobs(work: RunWork, shape: PipelineShape) -> Iterator[_Job]:
     """Yield every piece of work."""
-    ahead, has_disk = _Ahead.of(work, shape), shape.features == "ssd"
+    ahead, has_disk = _Reaches.of(work, shape), shape.features == "ssd"
     between = dict(_pauses_between(work, shape))
     for position, batch in enumerate(work.batches):
         rank = position % shape.num_ranks
@@ -169,7 +169,7 @@ def _jobs(work: RunWork, shape: PipelineShape) -> Iterator[_Job]:
     yield from _jobs_of_several(work, ahead, has_disk=has_disk)
 
 
-def _jobs_of_several(work: RunWork, ahead: _Ahead, *, has_disk: bool) -> Iterator[_Job]:
+def _jobs_of_several(work: RunWork, ahead: _Reaches, *, has_disk: bool) -> Iterator[_Job]:
     """Yield the work that serves several batches: of superbatches, and of passes over the edges."""
     first = 0  # position of the superbatch's first batch
     for superbatch in work.superbatches if has_disk else ():
@@ -183,19 +183,19 @@ def _jobs_of_several(work: RunWork, ahead: _Ahead, *, has_disk: bool) -> Iterato
             return
 
 
-class _Ahead(NamedTuple):
+class _Reaches(NamedTuple):
     """The reach of each kind of work, in positions; see the module's text."""
 
     loops: int  # other ranks' loops
     sent: int  # transfers to the device
     gathered: int  # also the reach for reads
-    sampled: int
+    sampled: int  # sampling of batches
     staged: int  # also the reach for inspections, the planning of superbatches
     traced: int  # sampling ahead
     swept: int  # passes over the edges
 
     @classmethod
-    def of(cls, work: RunWork, shape: PipelineShape) -> _Ahead:
+    def of(cls, work: RunWork, shape: PipelineShape) -> _Reaches:
         """Return upper bounds for a pipeline's reaches; see `gloader.replay.replay`."""
         superbatch = max((one.num_batches for one in work.superbatches), default=0)
         sent = shape.sent_ahead + 2 if shape.is_sending else 0
@@ -230,7 +230,7 @@ def _pauses_between(work: RunWork, shape: PipelineShape) -> list[tuple[int, floa
 class Floor:
     """A lower bound for an epoch's time, and its cause."""
 
-    seconds: float
+    seconds: float  # per epoch
     resource: str  # the resource or thread that would never be idle in such an epoch: a key of `needs_of`
 
 

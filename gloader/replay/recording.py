@@ -43,8 +43,8 @@ class RecordedEvent(NamedTuple):
     # Processor seconds of the thread and its helpers. For "compute", the process's seconds during the computation.
     cpu_s: float
     requests: int  # disk reads
-    bytes_read: int
-    bytes_written: int
+    bytes_read: int  # from the disk
+    bytes_written: int  # to the disk
     notes: Mapping[str, Any]  # further counts and properties of the work, such as "misses" and "strategy"
 
     @property
@@ -57,7 +57,7 @@ class RecordedEvent(NamedTuple):
 class RecordedTable:
     """A table's rows: a node type's features, or a relation's edge features."""
 
-    name: str
+    name: str  # the node type or relation
     num_rows: int  # N
     row_bytes: int  # R, as stored
     cache_rows: int  # C, rows in the host cache

@@ -61,7 +61,7 @@ class ReplayChannel(Generic[T]):
 class Lane:
     """One of the sampler pool's two sequences of items, batches or traces, as in `gloader.pipeline.sample`."""
 
-    stage: str
+    stage: str  # "sample" or "trace"
     demands: list[Demands]  # by stream position
     started: int = 0  # number of items that a sampler thread has begun
     taken: int = 0  # number of items that the consumer has taken, in order

@@ -115,8 +115,8 @@ def find_stalls(
     """Return the seconds that each kind of stall adds to an epoch. Pure.
 
     Preparation is the time that sampling, gathering and transfer add with everything in memory. Fetch is the time that
-    the disk adds. The other stalls are the seconds that an epoch saves without the cost of copies to the device
-    (transfer), without waits for other ranks (interconnect), or without the cost of the network.
+    the disk adds. The other stalls are the seconds that an epoch saves if one cost is removed: copies to the device
+    (transfer), waits for other ranks (interconnect), or the network.
 
     Parameters
     ----------

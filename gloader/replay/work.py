@@ -35,7 +35,7 @@ class BatchCounts(NamedTuple):
 class SuperbatchCounts:
     """One superbatch's counts over all tables."""
 
-    batches: tuple[BatchCounts, ...]
+    batches: tuple[BatchCounts, ...]  # in stream order
     strategy: str  # "direct", "staged" or "packed", for the table with the most reads
     accesses: int  # rows in the traces; a row in several traces counts several times
     stage_requests: int  # number of the sweep's reads; 0 if each batch reads its own rows
@@ -88,6 +88,7 @@ class Demands(NamedTuple):
     @property
     def alone_s(self) -> float:
         """Seconds that the work takes without other work on the machine."""
+        # The fields 2 to 6 are `disk_s` to `network_s`.
         return max(self.cpu_s / self.cores, *self[2:7]) + self.lag_s
 
 
@@ -102,10 +103,10 @@ class BatchWork:
     index: int  # in the epoch and rank
     trace: Demands = NOTHING  # sampling ahead, for the trace
     sample: Demands = NOTHING  # sampling again, or finishing the batch that was kept from the trace on
-    read: Demands = NOTHING
-    gather: Demands = NOTHING
-    transfer: Demands = NOTHING
-    compute: Demands = NOTHING
+    read: Demands = NOTHING  # moving missing rows into the batch's feature buffer
+    gather: Demands = NOTHING  # copying cached rows into the buffer
+    transfer: Demands = NOTHING  # copying the batch to the device
+    compute: Demands = NOTHING  # the training step
     # The loop's other work before it requests this batch, such as an evaluation.
     pause_s: float = 0.0
 
@@ -115,8 +116,8 @@ class SuperbatchWork:
     """Consecutive batches that are planned and staged together."""
 
     num_batches: int
-    inspect: Demands = NOTHING
-    stage: Demands = NOTHING
+    inspect: Demands = NOTHING  # the planning
+    stage: Demands = NOTHING  # the sweep of the missing rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +149,7 @@ class RunWork:
 class Machine:
     """A machine's resources, relative to the recorded machine."""
 
-    cores: float
+    cores: float  # cores that the process may use
     # Each resource's speed divided by its recorded speed. Missing resources have speed 1.
     speed: dict[str, float] = field(default_factory=dict)
 

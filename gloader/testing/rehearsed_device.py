@@ -58,7 +58,7 @@ def poison(memory: NDArray[Any]) -> None:
 class StreamWork:
     """A pending operation on a stream."""
 
-    run: Callable[[], None]
+    run: Callable[[], None]  # does the work on the host
     # Addresses of the blocks that the operation reads or writes
     touches: frozenset[int] = frozenset()
     seconds: float = 0.0  # the operation's duration by the device's clock
@@ -273,19 +273,19 @@ class RehearsedDevice:
     @contextmanager
     def sending(self) -> Iterator[None]:
         """Give this thread's work to the sending stream."""
-        with self._giving_to(self._sending):
+        with self._using_stream(self._sending):
             yield
 
     @contextmanager
     def sampling(self) -> Iterator[None]:
         """Run this thread's kernels at once, on the host: sampling is not delayed."""
-        with self._giving_to(None):
+        with self._using_stream(None):
             yield
 
     @contextmanager
     def computing(self) -> Iterator[None]:
         """Give this thread's launched work to the computing stream, which is late too."""
-        with self._giving_to(self._computing):
+        with self._using_stream(self._computing):
             yield
 
     def upload(self, arrays: Sequence[NDArray[Any]]) -> tuple[torch.Tensor, ...]:
@@ -498,16 +498,16 @@ class RehearsedDevice:
             except BaseException as error:
                 self._error = error
                 raise
-            self._take_back()  # memory returned meanwhile
+            self._reclaim_returned()  # memory returned meanwhile
 
     @contextmanager
     def _settled(self) -> Iterator[None]:
         """Hold the lock inside the block, after the returned memory was taken back."""
         with self._lock:
-            self._take_back()
+            self._reclaim_returned()
             yield
 
-    def _take_back(self) -> None:
+    def _reclaim_returned(self) -> None:
         """Let CUDA's allocator reuse the returned memory, which overwrites it.
 
         Host memory is overwritten now. Device memory is overwritten in the order of its own stream, and only after all
@@ -527,10 +527,12 @@ class RehearsedDevice:
                 self._reuse(block)
             # CUDA's allocator records an event in each of these streams when the memory is returned.
             for stream in others:
-                stream.work.append(StreamWork(partial(self._leave, block, stream), is_early=True))
+                stream.work.append(
+                    StreamWork(partial(self._release_from_stream, block, stream), is_early=True)
+                )
                 stream.run_early()
 
-    def _leave(self, block: MemoryBlock, stream: Stream) -> None:
+    def _release_from_stream(self, block: MemoryBlock, stream: Stream) -> None:
         """Record that ``stream`` no longer uses the block."""
         block.streams.discard(stream)
         if not block.streams - {block.stream}:
@@ -553,7 +555,7 @@ class RehearsedDevice:
         return float(getattr(self._thread_state, "now_s", 0.0))
 
     @contextmanager
-    def _giving_to(self, stream: Stream | None) -> Iterator[None]:
+    def _using_stream(self, stream: Stream | None) -> Iterator[None]:
         """Make ``stream`` this thread's current stream inside the block."""
         before = self._current()
         self._thread_state.stream = stream

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 _HOST_POLL_S: Final = 0.01  # seconds between two checks while a host waits for a message
-_THERE: Final = f"{HERE} 1 1"  # the note of a host that has reached its first collective
+_PRESENT_NOTE: Final = f"{HERE} 1 1"  # the note of a host that has reached its first collective
 
 
 class ThreadHosts:
@@ -44,7 +44,7 @@ class ThreadHosts:
         self.timeout_s = timeout_s
         # Guards the fields below. Notified when one of them changes.
         self.changed = threading.Condition()
-        self.notes: list[str | None] = [_THERE] * num_hosts  # by host
+        self.notes: list[str | None] = [_PRESENT_NOTE] * num_hosts  # by host
         self.parted: set[int] = set()  # hosts whose connections have ended
         # Messages by the collective's number, sender and receiver.
         self.mail: dict[tuple[int, int, int], NDArray[np.uint8]] = {}

@@ -52,8 +52,8 @@ LINKS = Links(
 def edges_to_exclude(graph: CscGraph, nodes: IdArray, number: int = 0) -> IdArray:
     """Return ascending edge positions (X,) to exclude. Pure.
 
-    These are all in-edges of the first node, half of the in-edges of every third node, none of the node after each of
-    these, and 2% of all other edges.
+    These are all in-edges of the first node, half of the in-edges of every third node, and none of the node after it.
+    Of all other edges they are 2%.
 
     Parameters
     ----------

@@ -112,7 +112,7 @@ def flipped(data: bytearray, start: int, flips: Mapping[int, int]) -> bytearray:
 class Served:
     """One answered request."""
 
-    method: str
+    method: str  # the HTTP method
     name: str  # path below the folder
     start: int = 0  # first requested byte
     # Sent bytes of the answer's body, or received bytes of the request's body.

@@ -33,7 +33,7 @@ _LEAST_BYTES, _LEAST_BYTES_WITH_TORCH = 120_000_000, 232_000_000
 _KERNEL_BYTES = 12_000_000
 # Kernels that a process saves before it may end early, because the next process takes two seconds to begin.
 _LEAST_SAVED = 2
-_MADE_ROOM = 75  # exit status of a process that ended early to free its memory
+_EXIT_FOR_ROOM = 75  # exit status of a process that ended early to free its memory
 # Memory of an interpreter with torch, if it cannot be measured here. A memory budget counts only memory above this
 # base.
 _BARE_BYTES = 145_000_000
@@ -119,7 +119,7 @@ def run_all(jobs: Sequence[CompileJob], folder: Path, says: Any, *, room_bytes: 
             for ended in [each for each in running if each[1].poll() is not None]:
                 running.remove(ended)
                 job, process = ended
-                if process.returncode == _MADE_ROOM or process in killed:
+                if process.returncode == _EXIT_FOR_ROOM or process in killed:
                     waiting.insert(0, job)
                 elif process.returncode:
                     is_whole = False
@@ -146,11 +146,14 @@ def _has_room(
 
     A first process may always start.
     """
-    held = [max(each.least_bytes, size) for (each, _), size in zip(running, _held_by(running), strict=True)]
+    held = [
+        max(each.least_bytes, size)
+        for (each, _), size in zip(running, _bytes_of_processes(running), strict=True)
+    ]
     return not running or sum(held) + job.least_bytes + (len(held) + 1) * _KERNEL_BYTES <= room_bytes
 
 
-def _held_by(running: "Sequence[tuple[CompileJob, subprocess.Popen[bytes]]]") -> list[int]:
+def _bytes_of_processes(running: "Sequence[tuple[CompileJob, subprocess.Popen[bytes]]]") -> list[int]:
     """Return each process's memory in bytes."""
     from gloader.observe.peak_memory import anonymous_bytes
 
@@ -167,7 +170,7 @@ def _make_room(
     killed. Its current kernel is lost, but to wait for it could take so long that the other processes exceed
     ``room_bytes``.
     """
-    held = _held_by(running)
+    held = _bytes_of_processes(running)
     if sum(held) + len(held) * _KERNEL_BYTES <= room_bytes:
         return []
     if len(held) > 1 and sum(held) + _KERNEL_BYTES > room_bytes:
@@ -206,6 +209,7 @@ def save_in_turns(folder: Path, job: str) -> None:
     save, saved = IndexDataCacheFile.save, count(1)
 
     def save_in_turn(cache: Any, key: Any, data: Any) -> None:
+        """Save a kernel under the lock, count it on stdout, and end this process if ordered."""
         with (folder / "saving").open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             save(cache, key, data)
@@ -214,6 +218,6 @@ def save_in_turns(folder: Path, job: str) -> None:
         if next(saved) >= _LEAST_SAVED and stop_file(folder, job).exists():
             # The exit is immediate. The process compiles by rehearsing a small run, and the run's other threads would
             # continue with the next kernels.
-            os._exit(_MADE_ROOM)
+            os._exit(_EXIT_FOR_ROOM)
 
     IndexDataCacheFile.save = save_in_turn

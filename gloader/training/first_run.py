@@ -48,7 +48,7 @@ _POLICIES = {
 _LINKS = "gloader.samplers.link_kernels"
 _EXCHANGE = "gloader.distributed.exchange.owner"
 # The small graph's link tables: edges to predict, and given negatives.
-_TABLE, _WRONG = "train", "wrong"
+_LINK_TABLE, _NEGATIVE_TABLE = "train", "wrong"
 # Folders below ``gloader`` with kernels. After a change of a file in one of them, kernels may need compilation again.
 _KERNEL_ROOMS = ("samplers", "cache", "ssd_store", "core", "dataset")
 
@@ -65,7 +65,7 @@ Part = Literal["batches", "swept", "rows", "exchange"]
 # Multiples of the edges' bytes, to compare a memory budget with. Below the first multiple, the edges stay on the SSD.
 # Above the second, after the run's code is subtracted, the edges are in memory. In between, the loader's share of the
 # budget decides.
-_SWEPT_BELOW, _HELD_ABOVE = 2, 10
+_ON_SSD_BELOW, _IN_MEMORY_ABOVE = 2, 10
 # Value of ``topology`` for a budget in between: both ways are rehearsed.
 _EITHER = "either"
 
@@ -76,8 +76,8 @@ class Rehearsal:
 
     folder: str  # folder for the small graph and for the processes' files
     index_dtype: str  # dtype of the edges' sources
-    feature_dtype: str
-    feature_dim: int
+    feature_dtype: str  # dtype of the stored features
+    feature_dim: int  # F
     has_weights: bool  # whether edges have weights
     kind: str  # the dataset's kind; "hetero", several node types, has sampling kernels of its own
     loader: dict[str, Any] | None  # keywords of a loader; None if the command samples no batch
@@ -320,7 +320,7 @@ class Rehearsal:
 
         places = np.arange(_NODES // 2, dtype=np.int64)
         pairs = np.stack([places * 7 % _NODES, places // _EDGES_PER_NODE, places, places * 0 - 1], axis=1)
-        for name in (_TABLE, _WRONG):
+        for name in (_LINK_TABLE, _NEGATIVE_TABLE):
             table = writer.links(name)
             with table.pairs(len(pairs)) as rows:
                 rows.append(pairs)
@@ -412,10 +412,10 @@ def _small_loader(loader: "LoaderSettings", dataset: "Dataset", *, beside_bytes:
     topology: str = memory.topology
     if topology == "auto" and memory.memory_budget is not None:
         num_bytes = max(dataset.topology_bytes, 1)
-        if memory.memory_budget < _SWEPT_BELOW * num_bytes:
+        if memory.memory_budget < _ON_SSD_BELOW * num_bytes:
             topology = "sweep"
         # A budget below the code's bytes is refused later.
-        elif 0 < memory.memory_budget - beside_bytes < _HELD_ABOVE * num_bytes:
+        elif 0 < memory.memory_budget - beside_bytes < _IN_MEMORY_ABOVE * num_bytes:
             topology = _EITHER
     same = ("fanouts", "sampler", "layout", "policy", "io_strategy", "io", "verify")
     keywords: dict[str, Any] = dict(loader.keywords())
@@ -437,8 +437,8 @@ def _small_loader(loader: "LoaderSettings", dataset: "Dataset", *, beside_bytes:
 def _small_links(links: "LinkConfig") -> dict[str, Any]:
     """Return link loader keywords that need the kernels for ``links``, over the rehearsal's table."""
     return {
-        "edges": _TABLE,
-        "negatives": f"table:{_WRONG}" if links.negatives.startswith("table:") else links.negatives,
+        "edges": _LINK_TABLE,
+        "negatives": f"table:{_NEGATIVE_TABLE}" if links.negatives.startswith("table:") else links.negatives,
         "exclude": links.exclude,
         "exclude_duplicates": links.exclude_duplicates,
     }

@@ -240,7 +240,7 @@ class RankGroup:
                 self._signs = self._show_signs(key, timeout_s, stack)
                 self._watch = RankWatch(self._processes, self._signs)
                 stack.callback(self._watch.close)
-            with self._telling_others(), self.lost_rank_errors():
+            with self._announcing_errors(), self.lost_rank_errors():
                 yield
                 # The watch ends before this last collective. After the collective, a rank may end its process.
                 self._watch.end()
@@ -293,7 +293,7 @@ class RankGroup:
         return signs
 
     @contextmanager
-    def _telling_others(self) -> Iterator[None]:
+    def _announcing_errors(self) -> Iterator[None]:
         """Announce an error of the block in this rank's signs."""
         try:
             yield

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from gloader.types import Delivered
 
 _NO_BATCH: Final = 2**62  # larger than every batch's index; means that no batch had a bad loss
-_LOWER: Final = "the network diverged: lower --lr"
+_DIVERGED_ADVICE: Final = "the network diverged: lower --lr"
 # Figures of an epoch that are equal on every rank, and figures that are the slowest rank's. All others are summed.
-_OF_EACH = ("epoch", "batches")
-_OF_THE_SLOWEST = ("seconds", "retrieval_s")
+_EQUAL_ON_RANKS = ("epoch", "batches")
+_OF_SLOWEST_RANK = ("seconds", "retrieval_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,14 +42,14 @@ class EpochRecord:
     valid_acc: float | None  # value of ``metric``; None if this epoch was not evaluated
     lr: float  # learning rate
     seconds: float  # training time
-    evaluate_seconds: float
+    evaluate_seconds: float  # time of the evaluation after the epoch
     rows_per_second: float  # feature rows delivered per training second
     bottleneck: str  # a sentence on the slowest part of the epoch
-    stats: EpochStats
+    stats: EpochStats  # the loader's counts and times, over all ranks
     # Name of the validation metric. In the file the value has the key ``valid_<metric>``.
     metric: str = "acc"
-    # Peak anonymous memory in each of several equal parts of the time of the epoch and its evaluation, for all ranks of
-    # the first machine, counted as a memory budget counts it.
+    # The time of the epoch and its evaluation is cut into several equal parts. For each part: the peak of anonymous
+    # memory of all ranks of the first machine, counted as a memory budget counts it.
     memory_bytes: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -180,7 +180,7 @@ class RunningMetrics:
                 _diverged_text(
                     self._epoch,
                     int(self._bad_at.item()),
-                    f"if the dataset was prepared with --allow-nan, features may be NaN; otherwise {_LOWER}",
+                    f"if the dataset was prepared with --allow-nan, features may be NaN; otherwise {_DIVERGED_ADVICE}",
                 )
             )
         return loss_sum
@@ -202,7 +202,7 @@ def _cause(batch: Delivered) -> str:
     blocks = [block for hop in typed.blocks for block in hop.values()]
     if not all(block.edge_x is None or block.edge_x.isfinite().all() for block in blocks):
         return "clean the edge features: some are NaN or infinite"
-    return f"the features of the batch are finite, so {_LOWER}"
+    return f"the features of the batch are finite, so {_DIVERGED_ADVICE}"
 
 
 def _num_rows(batch: Delivered) -> int:
@@ -236,7 +236,7 @@ def merge_stats(parts: Sequence[EpochStats]) -> EpochStats:
     names = [field.name for field in fields(EpochStats) if field.name not in ("stage_seconds", "tables")]
     values = {name: [getattr(part, name) for part in parts] for name in names}
     merged = {
-        name: max(column) if name in _OF_EACH + _OF_THE_SLOWEST else sum(column)
+        name: max(column) if name in _EQUAL_ON_RANKS + _OF_SLOWEST_RANK else sum(column)
         for name, column in values.items()
     }
     # A stage is as slow as on its slowest rank, because the other ranks wait for it in the next step.

@@ -41,7 +41,7 @@ _FORMER_NAMES: Final = {"num_classes": "out_dim"}
 class ModelSpec:
     """A network for nodes of one type."""
 
-    config: ModelConfig
+    config: ModelConfig  # the model's settings, such as its name and hidden width
     in_dim: int  # width of the features
     out_dim: int  # width of the logits or embeddings
     num_layers: int

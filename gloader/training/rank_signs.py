@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # Notes and `Patience`, which decides when a host counts as lost, are made for numbered collectives. Here the notes
 # always have number 1, and `Patience` waits for number 2, which never comes. So only silence, or a note about an end,
 # counts as a loss.
-_THERE: Final = 1
+_NOTE_NUMBER: Final = 1
 
 
 class RankSigns:
@@ -50,13 +50,13 @@ class RankSigns:
             PrefixStore(f"gloader/ranks/{key}", group_store()),
             index=rank,
             num_hosts=len(machines),
-            call=_THERE,
+            call=_NOTE_NUMBER,
             alarm=self._is_over.set,
         )
         self._patience = Patience(
             index=rank,
             num_hosts=len(machines),
-            call=_THERE + 1,
+            call=_NOTE_NUMBER + 1,
             timeout_s=timeout_s,
             now=time.monotonic(),
         )

@@ -56,11 +56,11 @@ def fresh_store(store: Store, *, rank: int, world_size: int, timeout: timedelta)
     from torch.distributed.distributed_c10d import PrefixStore
 
     deadline = time.monotonic() + timeout.total_seconds()
-    name = _invite(store, world_size, deadline) if rank == 0 else _ask(store, rank, deadline)
+    name = _publish_part(store, world_size, deadline) if rank == 0 else _request_part(store, rank, deadline)
     return PrefixStore(f"gloader/{name}", store)
 
 
-def _invite(store: Store, world_size: int, deadline: float) -> str:
+def _publish_part(store: Store, world_size: int, deadline: float) -> str:
     """Choose a name for the part, and answer requests until all ranks have confirmed. Return the name. For rank 0."""
     name = secrets.token_hex(8)
     missing = set(range(1, world_size))
@@ -81,7 +81,7 @@ def _invite(store: Store, world_size: int, deadline: float) -> str:
     return name
 
 
-def _ask(store: Store, rank: int, deadline: float) -> str:
+def _request_part(store: Store, rank: int, deadline: float) -> str:
     """Send a request, wait for the answer and confirm it; return the name of the part. For all other ranks."""
     # Each start uses a new random name, so that no answer of an earlier rendezvous fits.
     request = secrets.token_hex(8)

@@ -31,17 +31,17 @@ _PACKAGES = ("torch", "numpy", "numba")  # packages whose versions a result reco
 class RunResult:
     """One run's result: all epochs, and the accuracy with its best weights by validation."""
 
-    seed: int
-    best_epoch: int
+    seed: int  # the run's random seed
+    best_epoch: int  # the epoch with the best validation value, from 0
     # Values of ``metric`` on the validation and test data, with the best weights. None if the dataset lacks this data.
     valid_acc: float | None
     test_acc: float | None
     epochs: tuple[EpochRecord, ...]
-    task: str = "node"
+    task: str = "node"  # "node" or "link"
     metric: str = "acc"  # in ``result.json`` the values are named ``valid_<metric>`` and ``test_<metric>``
     is_error: bool = False  # whether a smaller value is better
     seconds: float  # all time, evaluation and set-up included
-    num_parameters: int
+    num_parameters: int  # trained weights
     features: str  # home of the features, "ram" or "ssd"
     policy: str  # cache policy
     io_strategy: str  # see `name_strategy`

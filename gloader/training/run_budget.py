@@ -62,7 +62,7 @@ class RunBudget:
     A training step and an evaluation share one part, because they never run at the same time.
     """
 
-    total_bytes: int
+    total_bytes: int  # the budget
     model_bytes: int  # copies of the weights, which are held from the first batch to the last
     step_bytes: int  # peak of a training step or of saving a checkpoint
     phase_bytes: int  # memory for the running step or evaluation, at least ``step_bytes``

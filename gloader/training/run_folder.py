@@ -62,13 +62,13 @@ if TYPE_CHECKING:
 
 
 # Settings in the group "optim" that do not change a run's result.
-_FREE_OF_OPTIM = frozenset({"checkpoint_every"})
+_OPTIM_WITHOUT_EFFECT = frozenset({"checkpoint_every"})
 # Settings that define the network and its inputs. With another value, the checkpoint's weights do not fit.
-_OF_THE_MODEL = frozenset(
+_MODEL_SETTINGS = frozenset(
     {"dataset", "model", "hidden", "dropout", "batch_norm", "heads", "task", "decoder", "decoder_layers"}
 )
 # Settings that earlier versions did not record, with the values that these versions used.
-_FORMER: dict[str, Any] = {
+_UNRECORDED_DEFAULTS: dict[str, Any] = {
     "task": "node",
     "edge_features": "auto",
     "time_strategy": "none",
@@ -93,7 +93,9 @@ def decisive_settings(settings: TrainSettings, *, world_size: int) -> dict[str, 
     world_size : number of ranks; it may change if the global batch keeps its size
     """
     model, sampling = asdict(settings.model), asdict(settings.loader.sampling)
-    optim = {name: value for name, value in asdict(settings.optim).items() if name not in _FREE_OF_OPTIM}
+    optim = {
+        name: value for name, value in asdict(settings.optim).items() if name not in _OPTIM_WITHOUT_EFFECT
+    }
     return {
         "model": model.pop("name"),
         **model,
@@ -102,11 +104,11 @@ def decisive_settings(settings: TrainSettings, *, world_size: int) -> dict[str, 
         "global_batch_size": sampling.pop("batch_size") * world_size,
         **sampling,
         "fanouts": plain_fanouts(settings.loader.sampling.fanouts),
-        **({"task": "link", **_of_links(settings)} if settings.task == "link" else {}),
+        **({"task": "link", **_link_settings(settings)} if settings.task == "link" else {}),
     }
 
 
-def _of_links(settings: TrainSettings) -> dict[str, Any]:
+def _link_settings(settings: TrainSettings) -> dict[str, Any]:
     """Return the settings of the link prediction task, by name."""
     values = asdict(settings.links)
     # The form is JSON, as in the checkpoints of several ranks.
@@ -122,14 +124,14 @@ def differing(saved: Mapping[str, Any], ours: Mapping[str, Any], *, epochs_done:
     saved, ours : `decisive_settings` of the saved run and of this run, with the dataset's fingerprint
     epochs_done : finished epochs of the saved run
     """
-    saved, ours = {**_FORMER, **saved}, {**_FORMER, **ours}
+    saved, ours = {**_UNRECORDED_DEFAULTS, **saved}, {**_UNRECORDED_DEFAULTS, **ours}
     names = [name for name in dict.fromkeys((*saved, *ours)) if saved.get(name) != ours.get(name)]
     return [name for name in names if name != "epochs" or _epochs_matter(saved, ours, epochs_done)]
 
 
 def is_of_the_model(names: list[str]) -> bool:
     """Return whether a setting in ``names`` changes the model or the dataset of the weights. Pure."""
-    return not _OF_THE_MODEL.isdisjoint(names)
+    return not _MODEL_SETTINGS.isdisjoint(names)
 
 
 def _epochs_matter(saved: Mapping[str, Any], ours: Mapping[str, Any], epochs_done: int) -> bool:

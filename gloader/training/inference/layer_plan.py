@@ -125,7 +125,7 @@ def plan_inference(layers: Sequence[Layer], extent: Extent, *, budget_bytes: int
         The narrowest table and sum of a type do not fit.
     """
     plans = _plan(layers, extent, _OnCpu(_host_room(layers, extent, budget_bytes)))
-    if isinstance(plans, _Lacking):
+    if isinstance(plans, _PlanFailure):
         raise plans.error(extent)
     return plans
 
@@ -150,7 +150,7 @@ def plan_on_device(
     # The second try leaves all memory on the device to tables and sums.
     for keeps_activations in (True, False):
         plans = _plan(layers, extent, _OnDevice(device, host, keeps_activations))
-        if not isinstance(plans, _Lacking):
+        if not isinstance(plans, _PlanFailure):
             return plans
     return None
 
@@ -294,10 +294,10 @@ class _OnDevice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Lacking:
+class _PlanFailure:
     """A type whose narrowest table and sums do not fit, as the result of a failed plan."""
 
-    node_type: str
+    node_type: str  # the type
     needed: int  # bytes of the narrowest table and sums
     left: int  # bytes left for them
 
@@ -313,7 +313,7 @@ class _Lacking:
         )
 
 
-def _plan(layers: Sequence[Layer], extent: Extent, memory: _Memory) -> tuple[TypePlans, ...] | _Lacking:
+def _plan(layers: Sequence[Layer], extent: Extent, memory: _Memory) -> tuple[TypePlans, ...] | _PlanFailure:
     """Return the plans of all layers, or the first type that does not fit. Pure."""
     needed = extent.needed(len(layers))
     plans: list[TypePlans] = []
@@ -335,7 +335,7 @@ def _plan(layers: Sequence[Layer], extent: Extent, memory: _Memory) -> tuple[Typ
             )
             width = work.widest(left)
             if width is None:
-                return _Lacking(node_type=name, needed=work.held_bytes(work.column_step), left=left)
+                return _PlanFailure(node_type=name, needed=work.held_bytes(work.column_step), left=left)
             layer_plans[name] = memory.plan(work.slabs(width), work.widths(width), homes[name])
         plans.append(layer_plans)
         inputs = near

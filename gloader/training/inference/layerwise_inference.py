@@ -5,8 +5,8 @@ computed once, from the rows of the layer below. A graph of one node type is tre
 relation.
 
 `HeteroInference` is the entry, for evaluations and predictions. In each call, `layer_plan` fits all layers into the
-memory, `placement` chooses the device and the copies of rows and edges that it reads, and `layer_pass` computes the
-layers. A layer's sums are its output rows before the network's last operations on a row, its tail.
+memory. `placement` chooses the device, and the copies of rows and edges to read. `layer_pass` then computes the layers.
+A layer's sums are its output rows before the network's last operations on a row, its tail.
 """
 
 from __future__ import annotations
