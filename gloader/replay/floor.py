@@ -73,6 +73,7 @@ def without_reads(work: RunWork) -> RunWork:
 
     Its floor holds for every cache, superbatch and read strategy, because none of these needs less work.
     """
+    # With superbatches, each batch was sampled for its trace, and perhaps again. The longer of both remains.
     return replace(
         work,
         batches=tuple(
@@ -111,6 +112,7 @@ def _placed(work: RunWork, machine: Machine, shape: PipelineShape) -> dict[str, 
     found: dict[str, dict[int, _Placed]] = {LOOP: {}}
 
     def add(name: str, job: _Job, seconds: float) -> None:
+        """Add a job's seconds on the resource or thread ``name``."""
         by_reach = found.setdefault(name, {})
         if job.reach not in by_reach:
             by_reach[job.reach] = _Placed(np.zeros(len(work.batches)), job.reach)
@@ -177,6 +179,7 @@ def _jobs_of_several(work: RunWork, ahead: _Reaches, *, has_disk: bool) -> Itera
         yield _Job("stage thread", first, ahead.staged, superbatch.stage)
         first += superbatch.num_batches
     for one in work.passes:
+        # The last batch that the pass completes cannot be sampled before it.
         last = min(one.completed, len(work.batches)) - 1
         yield _Job("sweep thread", last, ahead.swept, one.sweep)
         if one.completed >= len(work.batches):  # no batch waits for later passes

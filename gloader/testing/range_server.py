@@ -122,6 +122,7 @@ class RangeHandler(BaseHTTPRequestHandler):
         fault : the request's fault
         is_whole : True if the whole body was received
         """
+        # A fault is an HTTP status such as "503", or a word.
         if fault is not None and fault.isdigit():
             return HTTPStatus(int(fault))
         if fault is not None or not is_whole:

@@ -81,7 +81,13 @@ def room_beside(memory_budget: int | None, *, num_ranks: int) -> int:
 
 
 def lack_of(room_bytes: int, jobs: Sequence[CompileJob]) -> str:
-    """Return the end of a message, beginning with ";", if ``room_bytes`` is little for the jobs; otherwise "". Pure."""
+    """Return a warning for the end of a message, beginning with ";", if the room is small; otherwise "". Pure.
+
+    Parameters
+    ----------
+    room_bytes : memory for all processes together
+    jobs : the jobs
+    """
     least = [job.least_bytes for job in jobs]
     if max(least) > room_bytes:
         return f"; that takes {format_bytes(max(least) - room_bytes)} more than the memory budget"
