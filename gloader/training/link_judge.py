@@ -114,7 +114,7 @@ def hits_of_rows(positives: Scores, negatives: Scores, k: int) -> int:
 
 
 def best_scores(chunks: Iterable[Scores], k: int) -> Scores:
-    """Return the k best scores, ascending, or all if there are fewer. Needs memory for 2k scores and two chunks."""
+    """Return the k best scores, ascending, or all if there are fewer. Holds a few copies of k scores and of a chunk."""
     best = np.empty(0, np.float32)
     for chunk in chunks:
         both = np.concatenate([best, chunk.ravel()])
