@@ -1,12 +1,15 @@
 """A store of feature rows (N, F): written to the SSD, read from it with every byte verified, or held in memory.
 
 `FeatureWriter` writes a new store, `FeatureStore` reads its rows, and `RamFeatures` has the same interface over an
-array. The terms of a read:
+array (the protocol `FeatureSource` in `gloader.types`). Loaders and training read the rows of a batch, or of all nodes,
+through it. The terms of a read:
 
 - A page is 4 KiB of the file, with a checksum. An extent is one aligned read, which may cover several rows and the
   holes between them.
 - The bounce memory receives the bytes of an extent. They are verified there, and then copied to the caller's array.
 - A lane is the bounce memory with its threads or its io_uring ring.
+
+`FeatureStore.read_into` sorts the row ids, plans extents that cover the rows, and lets the lane read, verify and copy.
 """
 
 from __future__ import annotations
@@ -52,7 +55,7 @@ if TYPE_CHECKING:
 
 
 FEATURES: Final = "features"  # name of the array in a stand-alone store
-FEATURE_STORE: Final = "feature_store"  # kind of the store in its commit record
+FEATURE_STORE: Final = "feature_store"  # the directory's kind in its commit record
 
 
 class FeatureWriter:
@@ -68,6 +71,7 @@ class FeatureWriter:
     dtype : stored dtype: float32, float16, bfloat16 or int8, as text or as a numpy dtype
     overwrite : replace a store or dataset at ``path``, atomically, at the commit
     check_finite : refuse NaN and infinity (int8 always does)
+    os_io : the system calls
 
     Raises
     ------
@@ -90,7 +94,7 @@ class FeatureWriter:
         self._dtype = feature_dtype(dtype).name
         self._check_finite = check_finite
         self._directory = NewDirectory(path, manifest_name=STORE_MANIFEST, overwrite=overwrite, os_io=os_io)
-        self._column: FeatureColumnWriter | None = None
+        self._column: FeatureColumnWriter | None = None  # None until the ``with`` block begins
 
     def __enter__(self) -> Self:
         """Create the directory under a temporary name, and check the free space.
@@ -107,7 +111,7 @@ class FeatureWriter:
             self._column = stack.enter_context(self._directory).features(
                 FEATURES, num_rows=num_rows, dim=dim, dtype=self._dtype, check_finite=self._check_finite
             )
-            self._entered = stack.pop_all()
+            self._entered = stack.pop_all()  # leaves the directory at the end of the ``with`` block
         return self
 
     def __exit__(
@@ -205,7 +209,8 @@ class RamFeatures:
         """
         request = check_request(rows, out, num_rows=self.num_rows, dim=self.dim, at=at)
         target = make_target(request.rows, request.position, out, self._form)
-        # All rows, from the matrix's first byte to its last; its byte b is byte b + 0 of `_bytes`.
+        # The numbers are: requested rows 0 to M - 1, the matrix's bytes 0 to the last, and the shift 0, because the
+        # matrix's byte b is byte b + 0 of `_bytes`.
         copy_extent(*target, 0, target.rows.shape[0], 0, self._bytes.shape[0], 0, self._bytes, self._halves)
         return ReadStats(rows=request.rows.shape[0], requests=0, bytes_read=0)
 
@@ -465,7 +470,7 @@ class FeatureStore:
             require_here(self._file.path, self._rows.held, first, past - 1)
 
     def duplicate_file(self) -> DeviceFile:
-        """Return another owner of the store's open file, for the caller to close.
+        """Return another owner of the store's open file, for another reader, such as a sweep. The caller closes it.
 
         Raises
         ------
@@ -536,15 +541,15 @@ class FeatureStore:
             checksums=stored.checksums,
             format_version=stored.format_version,
         )
-        if page >= 0:
+        if page >= 0:  # the first damaged page; -1 if all are intact
             raise mismatch(stored.path, page, target.rows, row_bytes=self.row_bytes)
         return ReadStats(rows=target.rows.shape[0], requests=requests, bytes_read=extents.num_bytes)
 
     def load(self, rows: ArrayLike | None = None, *, into: NDArray[np.uint8] | None = None) -> RamFeatures:
         """Read ``rows`` (by default all rows) into memory, in stored form. Thread-safe.
 
-        ``rows`` are (M,) ids in any order, or a mask over all rows. ``into`` is memory for the rows. It begins at
-        a multiple of an element's bytes, and may be longer than the rows; by default new memory is allocated.
+        ``rows`` are (M,) ids in any order, or an (N,) boolean mask. ``into`` is (n,) uint8 memory for the rows. It
+        begins at a multiple of an element's bytes, and may be longer than the rows; by default new memory is allocated.
 
         Raises
         ------
@@ -593,4 +598,5 @@ class FeatureStore:
         except BaseException:
             self.close()
             raise
+        # Without checksums, reads are not verified.
         self._rows = replace(self._rows, checksums=np.empty(0, np.uint64))

@@ -1,8 +1,11 @@
 """Machine operations that numba lacks: atomics, raw memory, calls through an address.
 
-The kernels for io_uring and for reading threads use them. Each is a numba intrinsic: ``generate`` emits the LLVM
-instructions for a call inside a kernel. Every operand is an int64, also addresses, so that kernels have one signature
-and numba can cache them; a ctypes function as a global would prevent that.
+A kernel is a function that numba compiles. The kernels for io_uring and for reading threads call these operations.
+Each is a numba intrinsic: numba calls it once per call in a kernel, with a typing context and the operands' types. It
+returns the call's signature, and ``generate``, which emits the LLVM instructions; ``args`` are the operands' values.
+
+Every operand is an int64, also addresses, so that kernels have one signature and numba can cache them. A ctypes
+function as a global would prevent the cache.
 """
 
 from __future__ import annotations
@@ -13,13 +16,14 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-# An io_uring is shared with the operating system, which fills it on another core. Only loads that acquire and stores
-# that release keep their order relative to other accesses; numba has only plain ones.
+# Memory accesses with an order: an io_uring is shared with the operating system, which fills it on another core. Only
+# loads that acquire and stores that release keep their order relative to other accesses; numba has only plain ones.
 _I32 = ir.IntType(32)
 _I64 = ir.IntType(64)
 
 
 def _pointer(builder: Any, address: Any, element: Any) -> Any:
+    """Emit the conversion of an integer ``address`` to a pointer to the LLVM type ``element``."""
     return builder.inttoptr(address, element.as_pointer())
 
 

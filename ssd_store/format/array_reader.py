@@ -1,9 +1,11 @@
 """Readers for stored arrays: an entire array into memory, an array piece by piece, or single elements.
 
 A page is 4 KiB of an array's data, with a checksum in the array's ``.pages`` file. The digest in the commit record is a
-hash over all page checksums. Each page is verified when it is read. An array in format version 1 may have no ``.pages``
-file: only a read of the entire file, compared with the digest, can verify it. Reading single elements takes memory for
-the elements and one buffer.
+hash over all page checksums. Each page is verified when it is read; `read_run` reads and compares. An array in format
+version 1 may have no ``.pages`` file: only a read of the entire file, compared with the digest, can verify it. Reading
+single elements takes memory for the elements and one buffer.
+
+A dataset's tables and edges are read by these functions, feature rows by `gloader.ssd_store.read`.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ def load_array(root: Path | str, record: ArrayRecord, *, os_io: OsIO = REAL_OS) 
     data = aligned_bytes(record.num_pages * PAGE_BYTES)
     with open_array(path, os_io=os_io) as fd:
         for _ in read_pages(fd, path, record, checksums=checksums, out=data, os_io=os_io):
-            pass
+            pass  # the bytes arrive in ``data``
     return as_stored(data, record)
 
 
@@ -155,6 +157,7 @@ def known_page_checksums(
             # must be zero.
             if digest_of(checksums, record.version) == record.digest and not data[checksums.nbytes :].any():
                 break
+            # A mirror of an object store fetches damaged bytes again; on a plain disk this returns False.
             if not os_io.refetch(fd, DATA_OFFSET):
                 raise ChecksumError(
                     f"{path}: the page checksums of {record.name!r} do not match the digest {record.digest} of the "
@@ -229,7 +232,7 @@ def read_pages(
     """
     size = record.num_pages * PAGE_BYTES
     buffer = aligned_bytes(min(_STEP_BYTES, size)) if out is None else out
-    running = Digest(record.version)
+    running = Digest(record.version)  # over the pages so far
     for start in range(0, size, _STEP_BYTES):
         step = buffer[: size - start] if out is None else out[start : start + _STEP_BYTES]
         first = start // PAGE_BYTES
@@ -257,7 +260,7 @@ def read_run(
     wanted: NDArray[np.integer[Any]] | None = None,
     os_io: OsIO = REAL_OS,
 ) -> NDArray[np.uint64]:
-    """Read consecutive pages of ``record``. A damaged page is read once more if a mirror fetches it again.
+    """Read consecutive pages of ``record``. A damaged page is read again if a mirror, a local copy, fetches it again.
 
     Parameters
     ----------
@@ -326,9 +329,9 @@ def load_elements(
     wanted = _checked(positions, record)
     if wanted.size == 0:
         return np.empty(0, dtype=stored_dtype(record.dtype))
-    # Both readers pass over the file once, in file order. The result is then put into the requested order.
+    # Both readers need sorted positions. The result is then put into the requested order.
     read = _scan if record.pages_file is None else _pick
-    if bool(np.all(wanted[1:] >= wanted[:-1])):
+    if bool(np.all(wanted[1:] >= wanted[:-1])):  # already sorted
         return read(root, record, wanted, os_io)
     order = np.argsort(wanted)
     in_file_order = read(root, record, wanted[order], os_io)
@@ -358,6 +361,7 @@ def _scan(root: Path | str, record: ArrayRecord, wanted: IdArray, os_io: OsIO) -
         first = done = 0  # the piece's first element, and the number of copied elements
         for piece in read_pages(fd, path, record, checksums=None, os_io=os_io):
             elements = piece.view(dtype)
+            # The wanted positions from ``done`` to ``stop`` - 1 lie in this piece.
             stop = int(np.searchsorted(wanted, first + elements.shape[0]))
             values[done:stop] = elements[wanted[done:stop] - first]
             first, done = first + elements.shape[0], stop
@@ -374,6 +378,7 @@ def _pick(root: Path | str, record: ArrayRecord, wanted: IdArray, os_io: OsIO) -
     with open_array(path, os_io=os_io) as fd:
         for first, last in _runs(wanted // per_page):
             data = buffer[: (last - first) * PAGE_BYTES]
+            # wanted[begin:end] lie on these pages. Only pages with a wanted element are compared: gaps may be damaged.
             begin, end = np.searchsorted(wanted, [first * per_page, last * per_page])
             positions = wanted[begin:end]
             read_run(
@@ -391,7 +396,7 @@ def _pick(root: Path | str, record: ArrayRecord, wanted: IdArray, os_io: OsIO) -
 
 
 def _runs(pages: IdArray) -> list[tuple[int, int]]:
-    """Return ranges [first, last) of at most `_RUN_PAGES` pages that cover the sorted ``pages``. Pure."""
+    """Return page ranges (first, last + 1) of at most `_RUN_PAGES` pages that cover the sorted ``pages``. Pure."""
     unique = pages[np.concatenate([[True], pages[1:] != pages[:-1]])]
     cuts = np.flatnonzero(np.diff(unique) > _GAP_PAGES) + 1
     runs = []

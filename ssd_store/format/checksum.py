@@ -38,7 +38,8 @@ PAGE_BYTES: Final = 4096  # bytes in a page, the unit of verification
 PAGE_WORDS: Final = PAGE_BYTES // 8  # 64-bit words in a page
 FORMAT_VERSION: Final = 2  # version for new files; version 2 changed the checksum
 
-# The constants are uint64, because an int combined with a uint64 would make numba compute in floats.
+# Distances of rotations (29 + 35 = 47 + 17 = 64), small numbers, and the number of lanes. They are uint64, because an
+# int combined with a uint64 would make numba compute in floats.
 _R29 = np.uint64(29)
 _R35 = np.uint64(35)
 _R47 = np.uint64(47)
@@ -78,7 +79,7 @@ def page_checksum_at(words: NDArray[np.uint64], first_word: int, page_index: int
     # This is one test per page, which is little compared with 512 steps.
     if version == 1:
         return page_checksum_v1(words, first_word, page_index)
-    start = finish(np.uint64(page_index) + _ONE)
+    start = finish(np.uint64(page_index) + _ONE)  # plus one, because `finish` maps 0 to 0
     # The indices are unsigned, because a signed index costs a comparison per word (negative indices wrap).
     at = np.uint64(first_word)
     end = at + _PAGE_WORDS
@@ -115,7 +116,7 @@ def page_checksum_at(words: NDArray[np.uint64], first_word: int, page_index: int
 
 @njit(cache=True, nogil=True)
 def checksum_words(words: NDArray[np.uint64], first_page: int, out: NDArray[np.uint64], version: int) -> None:
-    """Write the checksums of ``len(out)`` consecutive pages from number ``first_page`` on."""
+    """Write the checksums of ``len(out)`` consecutive pages, the first with the number ``first_page``, into ``out``."""
     for i in range(out.shape[0]):
         out[i] = page_checksum_at(words, i * PAGE_WORDS, first_page + i, version)
 
@@ -151,7 +152,7 @@ class Digest:
         return self._num_pages
 
     def update(self, checksums: NDArray[np.uint64]) -> None:
-        """Add the next pages' checksums."""
+        """Add the next pages' checksums, (n,) uint64."""
         extend = extend_digest_v1 if self._version == 1 else extend_digest
         with np.errstate(over="ignore"):  # the arithmetic wraps; interpreted kernels would warn
             self._state = np.uint64(extend(self._state, checksums))

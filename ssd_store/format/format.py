@@ -1,9 +1,10 @@
-"""The entry to the format: its names and constants, and the opening of a committed directory with arrays.
+"""The public names of the file format, and functions that open a committed directory with arrays.
 
 A dataset or store is a directory of arrays with a manifest, also called commit record: ``dataset.json`` or
 ``store.json``. The manifest is written last, so a directory without one is incomplete. `read_manifest` reads it, and
-`load_manifest` also checks the arrays' files. docs/storage.md describes the bytes; the parts are in `manifest` and
-`checksum`.
+`load_manifest` also checks the size and header of the arrays' files. A directory may be replaced while it is in use:
+`require_same` and `detecting_replacement` notice this. docs/storage.md describes the bytes; the parts are in `manifest`
+and `checksum`.
 """
 
 from __future__ import annotations
@@ -204,7 +205,7 @@ def require_same(root: Path | str, manifest: Manifest, *, os_io: OsIO = REAL_OS)
     try:
         current = read_manifest(root, find_manifest_name(root, os_io=os_io), os_io=os_io)
     except StoreOpenError as error:
-        if error.errno not in {errno.ENOENT, errno.ENOTDIR}:
+        if error.errno not in {errno.ENOENT, errno.ENOTDIR}:  # the folder or its record is gone
             raise
         raise replaced_error(root) from error
     # The parts of a divided dataset, on several machines, have the same arrays, but different rows.
@@ -307,6 +308,7 @@ def read_exactly(
 
 
 def _check_size(path: Path, actual: int, expected: int) -> None:
+    """Raise TruncatedStoreError or FormatError if a file has not exactly ``expected`` bytes."""
     if actual < expected:
         raise TruncatedStoreError(
             f"{path}: the file has {actual} bytes, expected {expected}; "
@@ -369,6 +371,7 @@ def _without_manifest(
     """Return the error for a folder with the files ``names``, but without a manifest. Pure."""
     # The record is renamed into place last, so data without one is an interrupted creation or copy.
     has_files = any(name.endswith((".npy", ".pages", ".json.tmp")) for name in names)
+    # A dataset with several types has its arrays in these two folders.
     if has_files or {NODES, RELATIONS} <= set(names):
         return IncompleteStoreError(
             errno.ENOENT,

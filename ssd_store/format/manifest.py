@@ -37,10 +37,11 @@ if TYPE_CHECKING:
     from gloader.core.ids import HeldRows
 
 
-# Folders in a dataset with several types: nodes/TYPE/ and relations/SOURCE__RELATION__DESTINATION/.
+# Folders in a dataset with several node types or relations (edge types): nodes/TYPE/ and
+# relations/SOURCE__RELATION__DESTINATION/.
 NODES: Final = "nodes"
 RELATIONS: Final = "relations"
-LINKS: Final = "links"  # links/NAME/ for a link table, also in a dataset with one type
+LINKS: Final = "links"  # links/NAME/ for a link table (edges to predict), also in a dataset with one type
 SEPARATOR: Final = "__"  # between source type, relation and destination type
 # Longest folder name. File systems allow 255 bytes; the difference leaves room for copies under longer names.
 MAX_FOLDER_LENGTH: Final = 240
@@ -68,7 +69,7 @@ def is_array_name(name: object) -> bool:
     """
     if not isinstance(name, str):
         return False
-    *folders, last = name.split("/", 3)
+    *folders, last = name.split("/", 3)  # three folders or more match no case below
     if not is_plain_name(last):
         return False
     match folders:
@@ -179,7 +180,7 @@ def parse_ranges(body: object, num_rows: Mapping[str, int], path: Path | str) ->
 
     Parameters
     ----------
-    body : the record's entry "ranges", unchecked
+    body : the record's entry "ranges", unchecked, in the form of `ranges_to_json`
     num_rows : N for each array that may be partly stored: a matrix with page checksums
     path : the record's path, for messages
 
@@ -206,7 +207,10 @@ def parse_ranges(body: object, num_rows: Mapping[str, int], path: Path | str) ->
 def _checked_bounds(
     name: str, bounds: Any, of: int, num_rows: Mapping[str, int], where: str
 ) -> tuple[int, ...]:
-    """Return a matrix's ``bounds``: part i of ``of`` has the rows ``bounds[i]`` to ``bounds[i + 1] - 1``."""
+    """Return the ``bounds`` of the matrix ``name`` as a tuple, or raise FormatError.
+
+    Part i of the ``of`` parts has the rows ``bounds[i]`` to ``bounds[i + 1] - 1``.
+    """
     if name not in num_rows:
         raise FormatError(f"{where}: {name[:100]!r} is no matrix with page checksums of this record")
     count = num_rows[name]
@@ -241,12 +245,13 @@ LINKS_FEATURE: Final = "link-tables"  # arrays in the folders for link tables
 # Edge features and edge times. A build that ignored them would train without the features, or on edges after a seed's
 # time.
 EDGE_COLUMNS_FEATURE: Final = "edge-columns"
+# "int8-row-scale" is for int8 features with a float32 factor per row.
 KNOWN_FEATURES: Final = frozenset(
     {"int8-row-scale", FOLDERS_FEATURE, LINKS_FEATURE, EDGE_COLUMNS_FEATURE, RANGES_FEATURE}
 )
 
 _DIGEST = re.compile(r"[0-9a-f]{16}")
-# bytes of `_trailer`, the record's end with its SHA-256
+# Bytes of `_trailer`, the record's end. The SHA-256 takes 64 hexadecimal digits.
 _TRAILER_BYTES = len(b',\n  "checksum": "') + 64 + len(b'"\n}\n')
 
 
@@ -415,7 +420,15 @@ def _rows_in_parts(records: Mapping[str, ArrayRecord]) -> dict[str, int]:
 
 
 class _Fields:
-    """Typed access to an untrusted JSON object's members."""
+    """Typed access to an untrusted JSON object's members.
+
+    Each method returns the member ``key``. It raises FormatError if the member is missing or has another type.
+
+    Parameters
+    ----------
+    body : the parsed JSON value
+    where : beginning of each message, such as "PATH: array NAME"
+    """
 
     __slots__ = ("_body", "_where")
 
@@ -431,6 +444,7 @@ class _Fields:
         return self._body[key]
 
     def _refuse(self, key: str, expected: str) -> FormatError:
+        """Return the error for the member ``key``, which is not ``expected``."""
         return FormatError(f"{self._where}: {key!r} must be {expected}, not {repr(self._body[key])[:100]}")
 
     def text(self, key: str) -> str:
@@ -461,6 +475,7 @@ class _Fields:
         return value
 
     def only(self, keys: frozenset[str]) -> None:
+        """Raise FormatError if the object has members other than ``keys``."""
         unknown = sorted(self._body.keys() - keys)
         if unknown:
             raise FormatError(f"{self._where} has unknown members {shown(unknown)}")
@@ -470,6 +485,7 @@ _RECORD_KEYS = frozenset({"file", "dtype", "shape", "num_bytes", "digest", "page
 
 
 def _parse_record(name: str, body: object, path: Path | str, version: int) -> ArrayRecord:
+    """Return the array ``name``'s entry from the JSON value ``body``, or raise FormatError. Pure."""
     where = f"{path}: array {name[:100]!r}"
     if not is_array_name(name):
         raise FormatError(f"{where}: an array's name has {ALLOWED}")
@@ -491,7 +507,8 @@ def _parse_record(name: str, body: object, path: Path | str, version: int) -> Ar
     if not _DIGEST.fullmatch(digest):
         raise FormatError(f"{where}: the digest must have 16 hexadecimal digits, not {digest[:40]!r}")
     file, pages = fields.text("file"), fields.text_or_none("pages_file")
-    # The names are constructed and not read: a record cannot name a file outside its folder, or another array's file.
+    # The files' names follow from the array's name, so a record cannot name a file outside its folder, or
+    # another array's file. In version 1 the file of page checksums may be missing.
     allowed = {f"{name}.pages"} if version > 1 else {f"{name}.pages", None}
     if file != f"{name}.npy" or pages not in allowed:
         raise FormatError(
@@ -516,6 +533,7 @@ def _trailer(head: bytes) -> bytes:
 
 
 def _load_json(data: bytes, path: Path | str) -> dict[str, Any]:
+    """Return the manifest's JSON object, or raise FormatError if ``data`` is none. Pure."""
     try:
         body = json.loads(data.decode("ascii"), object_pairs_hook=_distinct, parse_constant=_refuse_constant)
     except MALFORMED as error:
@@ -526,6 +544,7 @@ def _load_json(data: bytes, path: Path | str) -> dict[str, Any]:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object's members, or raise ValueError if a name occurs twice. Called by `json.loads`. Pure."""
     # Parsers disagree about two members with the same name.
     members = dict(pairs)
     if len(members) != len(pairs):
@@ -534,10 +553,12 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(text: str) -> None:
+    """Raise ValueError for NaN and Infinity, which Python's parser accepts."""
     raise ValueError(f"{text} is not JSON")
 
 
 def _check_versions(body: dict[str, Any], path: Path | str) -> None:
+    """Raise VersionError if this build does not support the record's version, layout or features."""
     fields = _Fields(body, str(path))
     version = fields.count("format_version")
     if version not in READABLE_VERSIONS:
@@ -561,6 +582,7 @@ def _check_versions(body: dict[str, Any], path: Path | str) -> None:
 
 
 def _check_files_distinct(records: Mapping[str, ArrayRecord], path: Path | str) -> None:
+    """Raise FormatError if two arrays have a file in common, or an array's file has the record's name."""
     files = [record.file for record in records.values()]
     files += [record.pages_file for record in records.values() if record.pages_file]
     # Some file systems ignore case: names that differ only in case would be one file there.

@@ -189,6 +189,7 @@ class _Check:
 
     def _is_pages_file_sound(self, record: ArrayRecord, pages_file: str) -> bool:
         """Verify the file of page checksums, with which the data is then compared. Return True if they are intact."""
+        # A word is one page's checksum. ``padding`` is True if a byte after the last checksum is not zero.
         digest, num_words, padding = Digest(record.version), record.num_pages, False
         try:
             for words in self._read(pages_file, num_pages_of(num_words * 8)):
@@ -238,13 +239,13 @@ class _Check:
                     for wrong in np.flatnonzero(checksums != expected.next(checksums.size)):
                         self._report_page(record, page + int(wrong))
                 page += checksums.size
+                # The elements' meaning is checked if all elements are stored, and until the first problem.
                 if (
                     elements is not None
                     and here is None
                     and meaning is None
                     and len(self.problems) == num_reported
                 ):
-                    # Damaged elements have no meaning to check.
                     values = data.view(stored_dtype(record.dtype))[:count]
                     count -= values.size
                     meaning = elements.wrong(values)
@@ -278,6 +279,7 @@ class _Check:
                     self._progress(self.done_bytes, self._total_bytes)
 
     def _report_page(self, record: ArrayRecord, page: int) -> None:
+        """Report a page that does not match its checksum, with the rows on it."""
         start = page * PAGE_BYTES
         row_bytes = max(record.row_bytes, 1)
         last_row = max(record.shape[0] - 1, 0)
@@ -295,12 +297,13 @@ class _Check:
         offset: int | None = None,
         rows: tuple[int, int] | None = None,
     ) -> None:
+        """Add a `Problem` with these fields, up to `_MAX_PROBLEMS`."""
         if len(self.problems) < _MAX_PROBLEMS:
             self.problems.append(Problem(file=file, message=message, page=page, offset=offset, rows=rows))
 
 
 class _Expected:
-    """An array's page checksums from page ``first`` on, read on demand."""
+    """An array's page checksums from page ``first`` on, read on demand. Owns a descriptor until `close`."""
 
     def __init__(self, path: Path, num_pages: int, os_io: OsIO, *, first: int = 0) -> None:
         self._path = path
@@ -310,6 +313,7 @@ class _Expected:
         self._file = Descriptor(path, os_io=os_io)
 
     def next(self, count: int) -> NDArray[np.uint64]:
+        """Return the next (count,) checksums, at most `_STEP_PAGES`. The next call overwrites them."""
         words = self._words[:count]
         read_exactly(
             self._file.number, words.view(np.uint8).data, self._offset, path=self._path, os_io=self._os_io
