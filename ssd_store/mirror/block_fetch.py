@@ -1,8 +1,9 @@
 """Fetches of object blocks, many in flight at the same time: the oldest first, repeated after a failure.
 
-A block is a range of an object's bytes, such as 8 MiB. `Fetcher` fetches blocks for a mirror, in threads. `Window`
-limits the number of requests in flight: the window grows by one for every round of requests without a failure, and is
-halved after a failure. `MirrorStats` and `FetchCounts` are the counts that a run reports.
+A block is a range of an object's bytes, such as 8 MiB. `Fetcher` fetches blocks in threads for a mirror, the local copy
+of a dataset in an object store. `Window` limits the number of requests in flight: the window grows by one for every
+round of requests without a failure, and is halved if the store is overloaded. `MirrorStats` and `FetchCounts` are the
+counts that a run reports.
 """
 
 from __future__ import annotations
@@ -191,13 +192,13 @@ class BlockFetch:
 
 def may_repeat(error: StoreError, attempt: int) -> bool:
     """Return True if a block is requested again after ``attempt`` failed requests. Pure."""
-    if isinstance(error, ChecksumError):
+    if isinstance(error, ChecksumError):  # damage on the way does not recur; damage in the store does
         return attempt == 1
     return isinstance(error, StoreReadError) and error.errno in _REPEATED and attempt < MAX_ATTEMPTS
 
 
 def final_error(error: StoreError, request: BlockRequest, attempt: int, url: str) -> StoreError:
-    """Return the final error for a block that is not requested again. Pure."""
+    """Return the final error for a block whose last request ended with ``error``. It names all attempts. Pure."""
     if attempt == 1 or not isinstance(error, StoreReadError):
         return error
     text = f"{request.text} was given up after {attempt} requests, the last of which: {error.strerror}"
@@ -368,12 +369,14 @@ class Fetcher:
         return StoreError(f"{self._objects.url}: it is closed; open the dataset again")
 
     def _end(self, fetch: BlockFetch, error: StoreError | None) -> None:
+        """End a fetch, with an error or None, and wake its waiting threads. Has no effect on an ended fetch."""
         if not fetch.is_done:
             fetch.error = error
             fetch.is_done = True
         self._changed.notify_all()
 
     def _add_thread(self) -> None:
+        """Start one more thread if there are fewer than the work needs: one per request, and a few for `keep`."""
         state = self._state
         wanted = min(self._window.width, len(state.waiting) + len(state.running))
         wanted += min(state.num_keeping, _KEEPING)
@@ -399,6 +402,7 @@ class Fetcher:
     # --- threads ---
 
     def _work(self) -> None:
+        """Claim and run blocks until there is no work; the target of each of the fetcher's threads."""
         while True:
             with self._changed.lock:
                 pause = self._pause_s()
@@ -406,6 +410,7 @@ class Fetcher:
             claimed = self._changed.when(lambda: self._state.is_closed or self._next(), self._claim, pause)
             if claimed is None:
                 return
+            # After a request that took too long, this thread is no longer counted, and must end.
             if isinstance(claimed, BlockFetch) and not self._run(claimed):
                 return
 
@@ -428,6 +433,7 @@ class Fetcher:
         """Fetch the block. Return True if this thread still counts among the fetcher's threads."""
         attempt, request = fetch.attempt, fetch.request
         failure: StoreError | None = None
+        # The stack holds the context from ``alone`` until the end of ``keep``, which `_settle` calls.
         with ExitStack() as held:
             try:
                 with fetch.asked_by.charged():
@@ -468,10 +474,11 @@ class Fetcher:
     def _settle(self, fetch: BlockFetch, attempt: int, error: StoreError | None) -> bool:
         """Record the end of a request. Repeat a failed request if this may help.
 
-        Return False if the request already counts as failed, because it took too long. The request's thread then no
-        longer counts among the fetcher's threads.
+        Return False if the request was already ended, because it took too long or the fetcher was closed. The request's
+        thread then no longer counts among the fetcher's threads.
         """
         with self._changed.lock:
+            # `_give_up_late` or `close` has already ended this attempt.
             if fetch not in self._state.running or fetch.attempt != attempt:
                 return False
             was_full = len(self._state.running) >= self._window.width
@@ -495,6 +502,7 @@ class Fetcher:
         return True
 
     def _repeat_or_end(self, fetch: BlockFetch, attempt: int, error: StoreError) -> None:
+        """Put a failed block back into ``waiting``, or end its fetch. The caller holds the lock."""
         if not may_repeat(error, attempt):
             self._end(fetch, final_error(error, fetch.request, attempt, self._url(fetch.request)))
             return

@@ -1,8 +1,11 @@
 """A mirror's stored blocks: all blocks, or as many as a budget allows.
 
-`Keeper` writes each verified block to the disk, if the budget has room. Otherwise it evicts less used blocks, which
-means that it removes them from the disk. A pin protects a block from eviction while it is read. Each pass over a file
-counts one use for each needed block, and earlier uses lose a quarter of their weight.
+A mirror is a local copy of a dataset in an object store. The `Mirror` gives each verified block to its `Keeper`, which
+writes the block to the disk if the budget has room. Otherwise the keeper evicts less used blocks, which means that it
+removes them from the disk. A pin protects a block from eviction while it is read. Each pass over a file counts one use
+for each needed block, and earlier uses lose a quarter of their weight.
+
+A mark is a byte on the disk for each block: MISSING, HERE (stored and verified), or WRITTEN (stored, not yet verified).
 """
 
 from __future__ import annotations
@@ -58,6 +61,7 @@ def choose_victims(
     """
     order = np.argsort(uses, kind="stable")
     freed = np.cumsum(lengths[order])
+    # The fewest blocks of ``order`` that free enough bytes.
     count = int(np.searchsorted(freed, needed_bytes)) + 1 if needed_bytes > 0 else 0
     if count > order.size:
         return order if newcomer is None else None
@@ -93,7 +97,7 @@ class Keeper:
         self._folder = folder
         self._os_io = os_io
         self._files: list[MirroredFile] = []
-        self._evictable: set[str] = set()
+        self._evictable: set[str] = set()  # names of files whose blocks may be evicted
         self._lock = threading.RLock()  # protects the pins
         # Admits one block after another, so that two do not take the same room.
         self._admission = threading.Lock()
@@ -127,7 +131,7 @@ class Keeper:
                 file.reload(first, past)
             return bool((file.marks[first:past] == HERE).all())
         with self._lock:
-            if (file.pins[first:past] == EVICTED).any():
+            if (file.pins[first:past] == EVICTED).any():  # another thread evicts one of them now
                 return False
             file.pins[first:past] += 1
         try:
@@ -138,7 +142,7 @@ class Keeper:
         except BaseException:
             self.unpin(file, first, past)
             raise
-        self.unpin(file, first, past)
+        self.unpin(file, first, past)  # some blocks are missing
         return False
 
     def unpin(self, file: MirroredFile, first: int, past: int) -> None:
@@ -183,7 +187,7 @@ class Keeper:
         ----------
         file, block : the block's file and number
         data : the block's bytes
-        mark : HERE, or WRITTEN
+        mark : HERE, or WRITTEN for a file that only the digest of the entire file can verify
         must : True keeps the block even beyond the budget, and pins it
 
         Raises
@@ -220,12 +224,13 @@ class Keeper:
     def _write(
         self, file: MirroredFile, block: int, data: NDArray[np.uint8], mark: int, *, is_held: bool
     ) -> bool:
+        """Write and mark an admitted block; arguments as in `keep`. ``is_held`` leaves the block pinned."""
         if self.budget_bytes is None:
             file.write(block, data)
             file.mark(block, mark)
             return True
         with self._lock:
-            if file.pins[block] == EVICTED:
+            if file.pins[block] == EVICTED:  # another thread evicts the block's earlier copy now
                 return False
             file.pins[block] += 1
         try:
@@ -252,7 +257,8 @@ class Keeper:
         if self._victims(needed, newcomer) is None:
             return False
         with self._alone() as is_alone:
-            if not is_alone:  # another process evicts for long
+            # Another process evicts for long. A block that must be stored then exceeds the budget for a time.
+            if not is_alone:
                 return must
             # Other processes may have stored or evicted blocks meanwhile, so the victims are chosen again.
             for kept_file in self._files:
@@ -289,10 +295,11 @@ class Keeper:
                 return
             file.pins[block] = EVICTED
         try:
-            if file.own(block):
+            if file.own(block):  # no other process reads the block
                 try:
                     # The mark is removed first, durably: with a mark, the hole's zeros would pass for data.
                     file.mark(block, MISSING, is_durable=True)
+                    # A crash test may end the process at this point.
                     self._os_io.kill_point("mirror.before_punch")
                     file.punch(block)
                     self.num_evicted += 1
@@ -310,10 +317,10 @@ class Keeper:
                 open_regular(self._folder / MIRROR_RECORD, os.O_RDONLY | os.O_NOFOLLOW, os_io=self._os_io)
             )
         with record:
-            yield self._is_locked(record.fileno())
+            yield self._try_lock(record.fileno())  # closing the file releases the lock
 
-    def _is_locked(self, fd: int) -> bool:
-        # This call takes the lock; False means that another process holds the lock for long.
+    def _try_lock(self, fd: int) -> bool:
+        """Take the lock on the open file ``fd``. Return False if another process holds it for about a second."""
         for _ in range(_ATTEMPTS):
             try:
                 self._os_io.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,10 +1,11 @@
 """A mirror: a dataset's files on this disk, whose blocks are fetched from an object store on demand.
 
-`Mirror` brings the parts of this room together. The `Fetcher` requests blocks, `FileCheck` verifies them, and the
-`Keeper` stores and evicts them within a budget. `MirrorIO` calls the mirror for each read.
+`Mirror` joins the parts of this folder. The `Fetcher` requests blocks, `FileCheck` verifies them, and the `Keeper`
+stores and evicts them within a budget. `MirrorIO` calls the mirror for each read. A pin protects a block from eviction.
 
 An `Arrival` is one requested block. Its users are the readers that wait for it. It is settled once it is decided if the
-block stays on the disk. A mark tells a block's state on the disk: MISSING, WRITTEN (not verified yet), or HERE.
+block stays on the disk. A mark is a block's state on the disk: MISSING, WRITTEN (stored, not verified yet), or HERE
+(stored and verified). WRITTEN is for a file without page checksums, which only the digest of the entire file verifies.
 """
 
 from __future__ import annotations
@@ -57,9 +58,9 @@ class Arrival:
     """A block on its way from the store: in memory after its verification, then perhaps kept on the disk."""
 
     file: MirroredFile
-    block: int
+    block: int  # the block's number within the file
     must_keep: bool = False  # a user reads the block from the disk, so it must be stored
-    num_users: int = 0
+    num_users: int = 0  # calls to `Mirror.ask` and `Mirror.share` without their `Mirror.drop`
     buffer: NDArray[np.uint8] | None = None  # the mirror's memory under ``data``
     data: NDArray[np.uint8] | None = None  # the verified bytes
     fetch: BlockFetch | None = None  # None if the block was already stored
@@ -114,6 +115,7 @@ class Mirror:
         self._spare: list[NDArray[np.uint8]] = []
         # Number of reports of a damaged block, by file name and block.
         self._num_reports: dict[tuple[str, int], int] = {}
+        # A lock for each file that only the digest of the entire file verifies: one thread fetches and verifies it.
         self._whole_locks = {
             name: threading.Lock() for name, check in checks.items() if check.pages_name is None
         }
@@ -136,7 +138,7 @@ class Mirror:
         file, block : the block's file and number
         must_keep : the block will be read from the disk
         """
-        sums = self._checks[file.name].pages_name
+        sums = self._checks[file.name].pages_name  # the file of page checksums
         if sums is not None:
             self.require_whole(self.files.named(sums))
         with self._changed.lock:
@@ -166,6 +168,8 @@ class Mirror:
             The fetch failed; the message names the object, the bytes and the reason.
         ChecksumError
             The block arrived damaged twice; the message names the block.
+        StoreError
+            The mirror was closed.
         ChannelClosedError
             The work was cancelled.
         """
@@ -266,7 +270,7 @@ class Mirror:
         )
 
     def refetch(self, file: MirroredFile, offset: int) -> bool:
-        """Fetch a damaged page's block once more, as in `OsIO.refetch`."""
+        """Fetch a damaged page's block once more, as in `OsIO.refetch`. Return False after `_MOST_REPORTS` reports."""
         block = offset // file.block_bytes
         key = file.name, block
         with self._changed.lock:
@@ -292,6 +296,7 @@ class Mirror:
     # --- arrivals ---
 
     def _begin(self, file: MirroredFile, block: int) -> Arrival:
+        """Request a block from the fetcher. The caller holds the lock."""
         arrival = self._arriving[file.name, block] = Arrival(file, block)
         request = BlockRequest(
             name=file.name,
@@ -383,6 +388,7 @@ class Mirror:
         arrival.buffer = arrival.data = None
 
     def _unpin(self, arrival: Arrival) -> None:
+        """End the arrival's pin, if it has one. The caller holds the lock."""
         if arrival.is_pinned:
             arrival.is_pinned = False
             self.keeper.unpin(arrival.file, arrival.block, arrival.block + 1)
@@ -392,6 +398,7 @@ class Mirror:
 
         The arrival may be replaced in the list, because a block that was not stored is requested again.
         """
+        # A block without a fetch was already stored, and is pinned.
         while (arrival := arrivals[number]).fetch is not None:
             self.wait(arrival, cancellation=cancellation)
             self._wait_settled(arrival, cancellation)
@@ -403,6 +410,7 @@ class Mirror:
             self.drop(arrival)
 
     def _wait_settled(self, arrival: Arrival, cancellation: Cancellation) -> None:
+        """Wait until it is decided if the block stays on the disk; raises `StoreWriteError` if the disk failed."""
         while not arrival.is_settled:
             cancellation.raise_if_set(f"waiting for block {arrival.block} of {arrival.file.path}")
             self._changed.when(lambda: arrival.is_settled, lambda: None, _LOOK_S)
@@ -419,4 +427,5 @@ class Mirror:
         return f"{self.record.url}/{file.name}"
 
     def _disk_errors(self, file: MirroredFile) -> AbstractContextManager[None]:
+        """Return a context that turns an `OSError` of this disk into a `StoreReadError`."""
         return disk_errors(StoreReadError, "reading the mirror failed", file.path)

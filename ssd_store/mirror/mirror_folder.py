@@ -3,10 +3,11 @@
 A mirror is a local copy of a dataset in an object store, filled block by block. Its folder holds:
 
 - ``files/``: the dataset's files, each sparse and with its full size from the start;
-- ``blocks/``: for each file a file of marks, one byte per block, that tells if the block is stored;
+- ``blocks/``: for each file a file of marks, one byte per block: the block is missing, stored, or not yet verified;
 - ``mirror.json``: the owner record, with the URL and each object's size and ETag. It is written last.
 
-`make_mirror` prepares a new folder as a draft, and renames the draft when it is complete.
+`open_mirror` calls `make_mirror`, which prepares a new folder as a draft, and renames the draft when it is complete. Or
+it calls `mend_mirror`, which repairs an existing folder. `MirrorFiles` then opens the files.
 """
 
 from __future__ import annotations
@@ -174,9 +175,11 @@ class MirrorFiles:
                 file.close()
 
     def _opening(self) -> AbstractContextManager[None]:
+        """Return a context that turns an `OSError` into a `StoreOpenError`."""
         return disk_errors(StoreOpenError, "the mirror cannot be opened", self._folder)
 
     def _require_budget(self, budget_bytes: int | None) -> None:
+        """Raise BudgetError if the budget has no room for the blocks that are always stored, and a few more."""
         sizes = {name: facts.size for name, facts in self._record.files.items()}
         always = sum(size for name, size in sizes.items() if self._checks[name].pages_name is None)
         least = min(always + WINDOW_BLOCKS * self._record.block_bytes, sum(sizes.values()))
@@ -201,6 +204,7 @@ def disk_errors(kind: type[StoreReadError | StoreOpenError], text: str, path: Pa
 
 _LOG = logging.getLogger(__name__)
 _PRIVATE: Final = 0o700  # mode of new folders: no access for other users
+# Creates a file for writing. Fails if the name exists, also as a link.
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 _HEADS: Final = 16  # requests for facts about objects at the same time
 _WAIT_S: Final = 300.0  # longest wait for another process that creates the same mirror
@@ -278,7 +282,7 @@ def make_mirror(
                 draft.acquire()
                 break
             except StoreLockedError:
-                if is_folder(folder, os_io):
+                if is_folder(folder, os_io):  # the other process has finished the same mirror
                     return
                 if time.monotonic() > deadline:
                     raise
@@ -286,7 +290,7 @@ def make_mirror(
         try:
             if not is_folder(folder, os_io):
                 _write_all(draft.path / "new", record, commit, headers, os_io)
-                os_io.kill_point("mirror.before_publish")
+                os_io.kill_point("mirror.before_publish")  # a crash test may end the process at this point
                 os_io.rename_noreplace(draft.path / "new", folder)
                 os_io.fsync_dir(folder.parent)
                 os_io.kill_point("mirror.after_publish")
@@ -410,6 +414,7 @@ def read_record(folder: Path, *, os_io: OsIO) -> MirrorRecord:
 
 
 def _require_own(folder: Path, os_io: OsIO) -> None:
+    """Raise StoreOpenError if ``folder`` is not a folder of this user; raises `OSError` if it cannot be examined."""
     status = os_io.lstat(folder)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         text = "the folder belongs to another user, so its content is not trusted; give another --mirror-dir"
@@ -428,10 +433,12 @@ def is_folder(path: Path, os_io: OsIO) -> bool:
 
 
 def _draft_of(folder: Path) -> Path:
+    """Return the hidden folder, next to the mirror ``folder``, in which the mirror is prepared. Pure."""
     return folder.with_name(f".{folder.name}.making")
 
 
 def _make_private_folders(path: Path, os_io: OsIO) -> None:
+    """Create the folder ``path`` for its owner only, and its parents with the usual permissions."""
     if is_folder(path, os_io):
         return
     make_folders(path.parent, os_io=os_io)
@@ -450,7 +457,8 @@ def _write_all(
     for path in folders:
         os_io.mkdir(path, _PRIVATE)
     for name, facts in record.files.items():
-        for root in folders[1:3]:
+        for root in folders[1:3]:  # FILES and MARKS
+            # The folders in the file's name, the outermost first.
             for parent in reversed((root / name).relative_to(root).parents[:-1]):
                 if root / parent not in folders:
                     os_io.mkdir(root / parent, _PRIVATE)
@@ -465,6 +473,7 @@ def _write_all(
 
 
 def _write_new(path: Path, content: bytes, size: int, os_io: OsIO) -> None:
+    """Write a new file with ``content``, extended to ``size`` bytes by a hole, and force it to the device."""
     fd = os_io.open(path, _NEW, 0o600)
     try:
         write_full(fd, memoryview(content), os_io=os_io)

@@ -11,7 +11,8 @@ of such a dataset: readers use it like the plain system calls. It serves three k
 
 A pin protects a stored block from eviction while it is read. A mirror with a budget evicts blocks when their bytes on
 the disk would exceed the budget. Some files have no page checksums, so only the digest of the entire file verifies
-them: such a file is fetched and verified as a whole at its first read.
+them: such a file is fetched and verified as a whole at its first read. An `Arrival` is one requested block. Each reader
+that uses it calls `Mirror.drop` in the end.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ class ReadAhead:
         """
         if block != self._last:
             self._steps = self._steps + 1 if block == self._last + 1 else 0
+        # 0, 2, 6, 14, ... blocks after 1, 2, 3, 4, ... steps. The limit of 16 only keeps the power small.
         num_ahead = min(2 ** min(self._steps, 16) - 2, self._mirror.width) if self._steps else 0
         past = min(block + 1 + num_ahead, self._file.num_blocks)
         for other in [each for each in self._arrivals if not block <= each < past]:
@@ -89,7 +91,7 @@ def wanted_blocks(pages: NDArray[np.uint64], data_offset: int, file: MirroredFil
 
     Parameters
     ----------
-    pages : one bit per page
+    pages : uint64 words with one bit per page, the lowest bit first; a set bit means that the page is needed
     data_offset : page 0's offset in the file, in bytes, whole pages
     file : the file
     """
@@ -174,6 +176,7 @@ class MirrorSource:
             self._next += 1
 
     def _prepare(self, block: int) -> None:
+        """Pin a stored block, or request a missing one."""
         if self._mirror.keeper.pin(self._file, block, block + 1):
             self._pinned.add(block)
         else:
@@ -203,7 +206,7 @@ class MirrorIO(OsIO):
 
     Parameters
     ----------
-    mirror : the mirror, which fetches and keeps blocks
+    mirror : the mirror, which fetches blocks and stores them on this disk
     fetcher : the mirror's fetcher, which has the counts
     num_requests : number of requests to the store before the mirror was open, for `stats`
     os_io : the system calls
@@ -448,6 +451,7 @@ class MirrorIO(OsIO):
         return True
 
     def _let_go(self, fd: int) -> None:
+        """Release the pins from `_hold`, if ``fd`` has some."""
         with self._lock:
             held = self._held.pop(fd, None)
         if held is not None:

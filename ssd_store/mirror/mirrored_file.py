@@ -2,8 +2,8 @@
 
 A mirror is a local copy of a dataset in an object store. `MirroredFile` reads, writes and marks one file's blocks; the
 `Keeper` decides which blocks to store. Several processes may share a mirror. They share blocks by locks on bytes of the
-file of marks: a shared lock protects a block from eviction, an exclusive lock evicts it, and another exclusive lock
-claims it for fetching.
+file of marks. A shared lock protects a block from eviction, and an exclusive lock permits its eviction. Another
+exclusive lock claims the block for fetching, so that one process fetches it.
 
 `MirrorRecord` identifies a mirror's folder and each object's version. `FileCheck` checks a file by its page checksums,
 or by the digest of the entire file.
@@ -105,6 +105,7 @@ def folder_name(url: str, record: bytes) -> str:
 
 
 def _check(record: MirrorRecord) -> None:
+    """Raise ValueError if a text or size in a parsed record is not valid. Pure."""
     texts = [record.url, *(facts.etag for facts in record.files.values())]
     if not all(isinstance(text, str) for text in texts):
         raise ValueError("a text is missing")
@@ -117,7 +118,7 @@ def _check(record: MirrorRecord) -> None:
 # that only a digest of the entire file can check.
 MISSING, HERE, WRITTEN = range(3)
 EVICTED: Final = -1  # replaces a block's number of pins while the block is evicted
-_LOCK_ATTEMPTS: Final = 200
+_LOCK_ATTEMPTS: Final = 200  # together 2 s
 _LOCK_PAUSE_S: Final = 0.01  # pause while another process evicts a block
 _LOG = logging.getLogger(__name__)
 
@@ -161,7 +162,7 @@ class MirroredFile:
         self._file = _opened(path, os_io)
         self._writer: FileIO | None = None  # a second opening, which bypasses the page cache if possible
         self._is_direct = False
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # protects the marks, the claims and the writer
         self.marks = np.zeros(self.num_blocks, np.uint8)  # the marks as last read or set
         try:
             self._marks = _opened(marks_path, os_io)
@@ -226,7 +227,7 @@ class MirroredFile:
             unwritten, offset, refusals = unwritten[count:], offset + count, 0
             if unwritten:  # the rest after a short write may begin at an offset that O_DIRECT refuses
                 self._leave_direct(fd)
-        self._os_io.kill_point("mirror.after_block_write")
+        self._os_io.kill_point("mirror.after_block_write")  # a crash test may end the process at a kill point
         # The sync precedes the block's mark, which promises that the bytes are on the device.
         self._os_io.datasync(fd)
         self._os_io.kill_point("mirror.after_block_sync")
@@ -253,7 +254,13 @@ class MirroredFile:
             self._os_io.punch_hole(self._file.fileno(), start + skipped, length - skipped)
 
     def share(self, first: int, past: int) -> None:
-        """Lock blocks ``first`` to ``past - 1`` against eviction; waits for a current eviction."""
+        """Lock blocks ``first`` to ``past - 1`` against eviction. Waits for a current eviction, at most 2 s.
+
+        Raises
+        ------
+        OSError
+            The lock was refused; `BlockingIOError` after the wait.
+        """
         for attempt in range(_LOCK_ATTEMPTS):
             try:
                 self._os_io.lock_range(self._marks.fileno(), fcntl.LOCK_SH, first, past - first)
@@ -270,7 +277,7 @@ class MirroredFile:
     def own(self, block: int) -> bool:
         """Lock a block for eviction. Return False if another process uses it.
 
-        This process must not have the block locked with `share`.
+        This process must not have the block locked with `share`, because the new lock would replace the shared lock.
         """
         try:
             self._os_io.lock_range(self._marks.fileno(), fcntl.LOCK_EX, block, 1)
@@ -308,6 +315,7 @@ class MirroredFile:
                     file.close()
 
     def _open_writer(self) -> int:
+        """Return the descriptor for writes, opened at the first call."""
         with self._lock:
             if self._writer is None:
                 self._writer = _opened(self.path, self._os_io)
@@ -319,17 +327,20 @@ class MirroredFile:
             return self._writer.fileno()
 
     def _leave_direct(self, fd: int) -> None:
+        """Let later writes through ``fd`` use the page cache."""
         if self._is_direct:
             self._is_direct = False
             self._os_io.set_direct(fd, is_direct=False)
 
     def _require_unsupported(self, error: OSError) -> None:
+        """Raise ``error``, unless it means that the file system has no locks."""
         # Some network file systems have no such locks. Processes can share a mirror there only without a budget.
         if not is_unsupported(error) and error.errno != errno.ENOLCK:
             raise error
 
 
 def _opened(path: Path, os_io: OsIO) -> FileIO:
+    """Open a regular file, not a link, for reading and writing; raises `OSError`."""
     with uninterrupted():
         return FileIO(open_regular(path, os.O_RDWR | os.O_NOFOLLOW, os_io=os_io), "r+")
 
@@ -378,6 +389,7 @@ class FileCheck:
         pages = data[skipped:]
         first = (file.start_of(block) + skipped - DATA_OFFSET) // PAGE_BYTES
         expected, actual = np.empty((2, pages.size // PAGE_BYTES), np.uint64)
+        # A checksum has 8 bytes; page ``first`` is the first page in ``pages``.
         sums.read(expected.view(np.uint8).data, DATA_OFFSET + 8 * first)
         checksum_pages(pages, first, actual, self.array.version)
         wrong = np.flatnonzero(actual != expected)
@@ -397,6 +409,7 @@ class FileCheck:
         for start in range(DATA_OFFSET, file.size, max(buffer.size, 1)):
             part = buffer[: file.size - start]
             file.read(part.data, start)
+            # The digest is over the page checksums: they are in the file itself, or computed from its pages.
             if self.is_sums:
                 words = part.view(np.uint64)
                 count = min(pages_left, words.size)

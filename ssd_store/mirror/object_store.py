@@ -89,7 +89,8 @@ class ObjectStore(Protocol):
 
 # The expected rate of a store for one machine, in bytes per second. On S3, 6 to 20 Gb/s were measured.
 _LIKELY_BYTES_PER_S: Final = 1e9
-_BURST_S: Final = 0.25  # a burst after idle time takes at most the amount for this many seconds
+# After idle time, the amount for this many seconds may be taken at once.
+_BURST_S: Final = 0.25
 _REQUESTS: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*req/s", re.IGNORECASE)
 _ALLOWED: Final = "bytes and requests a second, as in 500MB/s,3000req/s, or one of them"
 
@@ -177,6 +178,7 @@ class Limits:
 
 
 def _bytes_of(part: str, text: str | None) -> float:
+    """Return the bytes per second in ``part``, such as "500MB/s"; the error shows the user's full ``text``. Pure."""
     size = part[: -len("/s")] if part.lower().endswith("/s") else ""
     try:
         rate = parse_bytes(size) if size[:1].isdigit() else 0
@@ -258,11 +260,13 @@ def _is_same_host(first: str, second: str) -> bool:
 
 
 def _port(url: str) -> int:
+    """Return the URL's port, by default its scheme's. Pure."""
     parts = urlsplit(url)
     return parts.port or (443 if parts.scheme == "https" else 80)
 
 
 def _basic(user: str) -> str:
+    """Return the value for HTTP's basic authentication from "user:password" in a URL. Pure."""
     return base64.b64encode(unquote(user).encode()).decode("ascii")
 
 
@@ -341,7 +345,7 @@ def _classified(error: BaseException) -> tuple[int, str]:
     known = _BY_NAME.get(type(error).__name__)
     if known is not None:
         return known
-    kind = _KIND.search(text)
+    kind = _KIND.search(text)  # the HTTP library's kind of failure
     if "TimedOut" in text or (kind is not None and kind[1] == "Timeout"):
         return errno.ETIMEDOUT, "timed out"
     if kind is not None:
@@ -352,6 +356,7 @@ def _classified(error: BaseException) -> tuple[int, str]:
 
 
 def _errno_of_status(status: int) -> int:
+    """Return the errno for an HTTP status that reports a failure. Pure."""
     if status in (429, 503):
         return errno.EBUSY
     if status in (408, 504):
@@ -388,15 +393,15 @@ def open_objects(url: str, *, timeout_s: float = REQUEST_TIMEOUT_S, redirects: b
     MissingDependencyError
         obstore is not installed.
     """
-    shown = shown_url(url)
+    public_url = shown_url(url)  # without secrets
     try:
         from obstore.exceptions import BaseError
         from obstore.store import from_url
     except ImportError as error:
-        raise MissingDependencyError.of_extra(f"{shown} is read with obstore", "object") from error
+        raise MissingDependencyError.of_extra(f"{public_url} is read with obstore", "object") from error
     if url.startswith("memory://"):
-        store = _memory_store(shown)
-        return ObstoreClient(shown, once=store, patient=store)
+        store = _memory_store(public_url)
+        return ObstoreClient(public_url, once=store, patient=store)
     options: dict[str, Any] = {}
     if not url.startswith("file://"):
         options["client_options"] = {
@@ -416,13 +421,13 @@ def open_objects(url: str, *, timeout_s: float = REQUEST_TIMEOUT_S, redirects: b
         )
     except (BaseError, ValueError, OSError) as error:
         raise ConfigError(
-            f"{shown} cannot be opened: {redacted(error)}; allowed are s3://bucket/folder, gs://bucket/folder, "
+            f"{public_url} cannot be opened: {redacted(error)}; allowed are s3://bucket/folder, gs://bucket/folder, "
             "az://container/folder, https://host/folder and file:///folder, and the settings of the store in the "
             "environment, such as AWS_REGION or AZURE_STORAGE_ACCOUNT_NAME"
         ) from None
-    is_guarded = shown.lower().startswith("http") and not redirects
+    is_guarded = public_url.lower().startswith("http") and not redirects
     guard = RedirectGuard(url, timeout_s=timeout_s) if is_guarded else None
-    return ObstoreClient(shown, once=once, patient=patient, guard=guard)
+    return ObstoreClient(public_url, once=once, patient=patient, guard=guard)
 
 
 def _says_http(url: str) -> bool:
@@ -470,7 +475,7 @@ class ObstoreClient:
         def request() -> tuple[bytes, ObjectFacts]:
             result = self._patient.get(name)
             facts = _facts(result.meta)
-            # The size is known before the bytes are requested.
+            # The size is known before the bytes are read. A larger object raises below.
             return b"" if facts.size > max_bytes else bytes(result.bytes()), facts
 
         data, facts = self._call(StoreReadError, name, "reading it", request)
@@ -561,6 +566,7 @@ def _memory_store(_url: str) -> Any:
 
 
 def _facts(meta: Any) -> ObjectFacts:
+    """Return the facts in obstore's metadata about an object."""
     # Without an ETag the time of the last change replaces it. This text never begins with a quote.
     etag = meta["e_tag"] or f"of {meta['last_modified'].isoformat()}"
     return ObjectFacts(size=meta["size"], etag=etag)

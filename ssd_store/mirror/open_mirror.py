@@ -1,7 +1,9 @@
 """Opening a dataset at a URL: the object store provides its commit record, a mirror on this disk its files.
 
-A mirror is a local copy of the dataset, filled block by block as the blocks are read. `open_mirror` fetches the record,
-finds or creates the mirror's folder, checks it, and returns the system calls (`MirrorIO`) that fetch missing blocks.
+A mirror is a local copy of the dataset, filled block by block as the blocks are read. The commit record,
+``dataset.json``, lists the dataset's arrays. `open_mirror` fetches it, finds or creates the mirror's folder, checks the
+folder, and returns the system calls (`MirrorIO`) that fetch missing blocks. The folder has an owner record too,
+``mirror.json``, with the URL and each object's size and version.
 """
 
 from __future__ import annotations
@@ -115,6 +117,7 @@ def open_mirror(
         commit = _local_commit(folder, os_io)
     manifest = parse_manifest(commit, f"{store.url}/{DATASET_MANIFEST}")
     headers = headers_of(manifest)
+    # By file name: the first page of each array file.
     pages = {name: header for name, (header, _) in headers.items()}
     folder = mirror_dir / folder_name(store.url, commit)
     if not is_folder(folder, os_io):
@@ -169,6 +172,7 @@ def _whole_mirror(mirror_dir: Path, url: str, os_io: OsIO) -> Path | None:
 
 def _is_whole(folder: Path, record: MirrorRecord, os_io: OsIO) -> bool:
     """Return True if every block of a mirror's files is stored and verified."""
+    # The folder's name is a hash over its URL and commit record: with another name, the record is damaged.
     if folder.name != folder_name(record.url, _local_commit(folder, os_io)):
         return False
     for name, facts in record.files.items():
