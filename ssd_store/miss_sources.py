@@ -11,7 +11,8 @@ A sweep is one pass over the store's file, in file order. A pack holds one regio
 with only this batch's rows. A random read of a small row costs as much as a sequential read of kilobytes. So the sweep
 copies each row into the regions of all batches that need it, and each batch reads its region sequentially.
 
-Rows may also arrive from other machines, in another order than the file's; the order of arrival is an `ArrivalOrder`.
+Rows may also arrive from other machines ("arriving"), in another order than the file's: in runs of ascending rows. The
+order of arrival is an `ArrivalOrder`. A row's rank is its position among the ascending ids of the missing rows.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-# the cost of a source that is made without a sweep
+# The cost of a source that is made without a sweep.
 _NO_SWEEP: Final = SweepCost(read=ReadStats(rows=0, requests=0, bytes_read=0), writes=0, bytes_written=0)
 
 
@@ -194,6 +195,7 @@ def load_misses(
     ----------
     store : the rows' store
     misses : S arrays with row ids, ascending, without repeats; each array is read once
+    cancellation : the order to end the read early
     arriving : source of all rows in place of the store's file; its owner closes it. The read then takes four more bytes
         per row.
 
@@ -311,7 +313,7 @@ class InRamMisses:
         if held is None:
             raise StoreError(f"{stored.path}: the staged rows were given back")
         ids, held_rows = held
-        # A row's rank is its position among the ascending ids; its place is its position in the memory.
+        # First each row's rank, its position among the ascending ids, then its place, its position in the memory.
         place = np.empty(request.rows.shape[0], np.int64)
         if not _find_ranks(ids, request.rows, place):
             raise other_rows("staged", "", batch)
@@ -321,6 +323,7 @@ class InRamMisses:
             if form.scale is not None:
                 form = replace(form, scale=self._arrivals.in_memory_order(form.scale))
         target = make_target(place, request.position, out, form)
+        # Copies rows 0 to M - 1 of the target from the memory's bytes 0 to the last, which are not shifted.
         copy_extent(
             *target, 0, place.shape[0], 0, held_rows.shape[0], 0, held_rows, held_rows.view(np.uint16)
         )
@@ -344,10 +347,11 @@ class _ArrivalRuns:
 
     @classmethod
     def of(cls, ids: NDArray[Any], order: ArrivalOrder) -> _ArrivalRuns:
+        """Return the runs of the rows ``ids`` (K,), which ascend and arrive in ``order``. Pure."""
         begins = order.begins(ids)
         counts = np.diff(begins)[order.run_order]
         place = np.empty_like(counts)
-        place[order.run_order] = np.cumsum(counts) - counts
+        place[order.run_order] = np.cumsum(counts) - counts  # of each run's first row
         return cls(begins=begins, shift=place - begins[:-1], run_order=order.run_order)
 
     def in_memory_order(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -492,7 +496,7 @@ class PackedMisses:
 
 
 DEFAULT_MEMORY_BYTES: Final = 16 * 2**20  # bytes of a packer's buffers
-MIN_MEMORY_BYTES: Final = 2 * 2**20
+MIN_MEMORY_BYTES: Final = 2 * 2**20  # fewest bytes of a packer's buffers
 # Maximum bytes of memory to read packs back: 64 chunks of 128 KiB. The extra page per chunk makes the distance between
 # two chunks no power of two, so that they do not compete for the same cache lines.
 _MAX_LANE_BYTES: Final = 8 * 2**20 + 64 * PAGE_BYTES
@@ -563,6 +567,7 @@ class Packer:
         ----------
         misses : S arrays with row ids, ascending, without repeats; each array is read once
         superbatch : the superbatch's number, for messages
+        cancellation : the order to end the sweep early
         arriving : source of all rows in place of the store's file; its owner closes it
 
         Raises
@@ -587,7 +592,7 @@ class Packer:
             ``arriving`` raised it.
         """
         stored = self._stored
-        with self._regions.turn:
+        with self._regions.turn:  # the lock on the buffers: one sweep at a time
             self._regions.require_open()
             # The result is not used. Too many batches for the buffers must fail here, before rows are collected.
             plan_buffers(len(misses), self._regions.sweep_bytes)
@@ -643,7 +648,8 @@ def pack_buffers(memory_bytes: int | None = None) -> SharedBuffers:
             f"packing needs {MIN_MEMORY_BYTES} bytes of buffers and {memory_bytes} are allowed; raise "
             "memory_budget, or use another io_strategy"
         )
-    # The lane, which reads packs back, has separate memory, so that a batch is read while the next pack is written.
+    # The lane, which reads packs back, has separate memory, at most a quarter, so that a batch is read while the next
+    # pack is written.
     lane_bytes = min(_MAX_LANE_BYTES, memory_bytes // 4 // PAGE_BYTES * PAGE_BYTES)
     sweep_bytes = (memory_bytes - lane_bytes) // PAGE_BYTES * PAGE_BYTES
     return SharedBuffers(sweep_bytes=sweep_bytes, lane_bytes=lane_bytes, name="the packer")
@@ -660,6 +666,7 @@ def packer_memory_bytes(num_batches: int, *, room: int | None = None) -> int:
     room : bytes of available memory; pieces above 16 KiB may use a sixteenth of them. None means no limit
     """
     pieces = num_batches + num_batches // 4  # one piece per batch, and a quarter more for writes in flight
+    # The lane, the ring for extents that are read (3 MiB, or twice its largest size), and pieces of 16 or 64 KiB.
     least = max(DEFAULT_MEMORY_BYTES, _MAX_LANE_BYTES + 3 * 2**20 + pieces * 4 * PAGE_BYTES)
     most = max(least, _MAX_LANE_BYTES + 2 * MAX_RING_BYTES + pieces * MAX_PIECE_BYTES)
     chosen = most if room is None else min(most, max(least, room // _SHARE_OF_ROOM))

@@ -3,7 +3,7 @@
 `OsIO` is the seam at which tests inject faults: no other module of `gloader.ssd_store` opens, reads, writes, renames or
 removes a file. A function that does I/O takes ``os_io: OsIO = REAL_OS``; `gloader.testing.faults` and
 `gloader.testing.crash` wrap it. `Descriptor` owns a file that is open for reading. `write_errors` and `spill_errors`
-turn an `OSError` into a gloader error that has the path and the needed bytes.
+turn an `OSError` into a gloader error that has the path and the needed bytes. To spill is to write temporary files.
 
 An extent is one aligned read. A sweep is one pass over a file, in file order, that reads only the needed pages of
 4 KiB. A wrapper such as `MirrorIO` may present a file of which this disk holds only a part. `SweepSource` then brings
@@ -183,7 +183,7 @@ class OsIO:
         ----------
         fd : the open file, for reading and, with LOCK_EX, for writing
         operation : LOCK_SH, LOCK_EX or LOCK_UN from `fcntl`
-        offset, num_bytes : range in the file
+        offset, num_bytes : range in the file, which may lie beyond its end
         """
         kinds = {fcntl.LOCK_SH: fcntl.F_RDLCK, fcntl.LOCK_EX: fcntl.F_WRLCK, fcntl.LOCK_UN: fcntl.F_UNLCK}
         # Linux's struct flock, 64-bit: type, whence, start, length, pid. With pid 0 the opening owns the lock.
@@ -329,6 +329,7 @@ class OsIO:
 
 REAL_OS = OsIO()
 
+# Errors of an operation that the system or the file system does not have.
 _UNSUPPORTED = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP})
 
 
@@ -427,7 +428,9 @@ def close_quietly(fd: int, *, os_io: OsIO = REAL_OS) -> None:
 
 
 def read_full(fd: int, buffer: memoryview, offset: int, *, os_io: OsIO = REAL_OS) -> int:
-    """Read until ``buffer`` is full or the file ends; return the bytes read.
+    """Read until ``buffer`` is full or the file ends; return the number of bytes read.
+
+    Short reads and EINTR are continued; any other error is raised at once, as `OSError`.
 
     Parameters
     ----------
@@ -435,8 +438,6 @@ def read_full(fd: int, buffer: memoryview, offset: int, *, os_io: OsIO = REAL_OS
     buffer : the buffer to fill
     offset : offset in the file
     os_io : the system calls
-
-    Short reads and EINTR are continued; any other error is raised at once, as `OSError`.
     """
     done = 0
     while done < len(buffer):
@@ -525,10 +526,12 @@ def make_folders(path: Path, *, os_io: OsIO = REAL_OS) -> list[Path]:
 
 
 def _libc() -> ctypes.CDLL:
+    """Return the C library of this process; its calls leave their errno in `ctypes.get_errno`."""
     return ctypes.CDLL(None, use_errno=True)
 
 
 def _renameat2(source: StrPath, target: StrPath, flags: int) -> None:
+    """Rename ``source`` to ``target`` with Linux's ``renameat2``, for which Python has no function."""
     try:
         function = _libc().renameat2
     except AttributeError as error:
@@ -726,6 +729,7 @@ def free_bytes(folder: Path, *, os_io: OsIO = REAL_OS) -> int:
 
 
 def _store_space_text(path: Path, needed_bytes: int, os_io: OsIO) -> str:
+    """Return the needed and the free bytes, with advice, for a store that does not fit."""
     try:
         free = free_bytes(path.parent, os_io=os_io)
     except OSError:  # the disk fails entirely; the caller reports the first error
@@ -734,6 +738,7 @@ def _store_space_text(path: Path, needed_bytes: int, os_io: OsIO) -> str:
 
 
 def _spill_space_text(folder: Path, needed_bytes: int, os_io: OsIO) -> str:
+    """Return the needed and the free bytes for temporary files that do not fit."""
     needed = f"needed {needed_bytes} bytes ({format_bytes(needed_bytes)})"
     try:
         free = free_bytes(folder, os_io=os_io)

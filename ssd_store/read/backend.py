@@ -3,6 +3,7 @@
 A job is a list of extents (aligned reads) with the rows that each covers. A backend reads each extent into a slot of
 the bounce memory, verifies its pages and copies its rows to the caller's array. `PreadPool` reads in threads that each
 block in ``pread`` without the GIL. `PlainBackend` leaves the reads to the caller. `uring` has the backend for io_uring.
+`ReadLane` owns a backend. `choose_executor` chooses it, and in the same way the driver of a sweep, a pass over a file.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _Executor = TypeVar("_Executor")
 
+# An executor makes requests to the system: a backend for reads, or a driver for sweeps.
 ExecutorKind: TypeAlias = Literal["uring", "threads", "plain"]
 
 
@@ -163,6 +165,7 @@ class PreadPool:
         self._pool.shutdown()
 
     def _run(self, fd: int, job: ReadJob, shared: IdArray, reports: IdArray) -> None:
+        """Read in one thread for each of ``reports`` (threads, 3), which are written; return when all have ended."""
         work = helping(_work)
         futures: list[Future[None]] = []
         try:
@@ -228,6 +231,7 @@ def _serve(pread: int, fd: int, job: ReadJob, slot: int, state: int, report: IdA
         for extent in range(chunk, end):
             wanted = length[extent]
             if call_pread(pread, fd, address, wanted, offset[extent]) != wanted:
+                # The caller reads the rest of this chunk.
                 report[FIRST] = extent
                 report[END] = end
                 _stop(state)

@@ -3,7 +3,8 @@
 A column is a stored array whose rows belong to nodes or edges. `RowRequest` has one read's checked row ids (M,).
 `RowFile` describes the rows in a store's file, with their scales and page checksums. `ArrayFile` reads rows or pages
 from any array. A page is 4 KiB of the file, with a checksum. A lane is the memory and the threads or the ring through
-which files are read. Requests for rows that another machine stores are refused before any read.
+which files are read. A sweep is one pass over a file for all needed rows. Several machines may each store a range of
+the rows: requests for rows that another machine stores are refused before any read.
 """
 
 from __future__ import annotations
@@ -125,6 +126,7 @@ def _as_ids(name: str, ids: IdArray) -> IdArray:
 
 
 def _out_of_range(name: str, ids: IdArray, limit: int) -> ShapeError:
+    """Return the error for ``ids`` that are not in 0..limit-1; ``name`` is the argument's name. Pure."""
     wrong = outside(ids, limit)
     listed = ", ".join(str(i) for i in wrong[:5])
     return ShapeError(f"{name}: {wrong.shape[0]} ids are out of range 0..{limit - 1}: {listed}")
@@ -132,7 +134,7 @@ def _out_of_range(name: str, ids: IdArray, limit: int) -> ShapeError:
 
 @njit(cache=True, nogil=True)
 def _inspect(ids: IdArray) -> tuple[np.int64, np.int64, bool]:
-    """Return the smallest and the largest id, and True if the ids ascend."""
+    """Return the smallest and the largest id (0 without ids), and True if the ids ascend."""
     smallest = np.int64(0)
     largest = np.int64(0)
     is_sorted = True
@@ -162,11 +164,11 @@ class RowFile:
     path: Path
     identity: tuple[int, int]  # device and inode of the store's open file
     num_rows: int  # N
-    form: RowFormat
+    form: RowFormat  # the rows' dtype, width, and factors if they are int8
     checksums: NDArray[np.uint64]  # (P,) one per page; empty without verification
     format_version: int  # the checksums' format version
     gap_bytes: int  # longest hole between needed pages that a batch's reads bridge
-    settings: ReadSettings
+    settings: ReadSettings  # the settings with which the store was opened
     os_io: OsIO
     held: HeldRows | None = None  # rows on this machine; None for all rows
 

@@ -1,8 +1,9 @@
 """Open data files, read without the page cache if the file system allows it.
 
 O_DIRECT is the system's flag for files that are read and written without the page cache. Some file systems refuse it
-when the file is opened, others only at the first read; reads are then buffered. `DeviceFile` reads at any offset.
-`StreamFile` reads a file from start to end, one block ahead of its reader.
+when the file is opened, others only at the first read; reads are then buffered. `DeviceFile` is the open file of a
+store, for reads at any offset. `StreamFile` reads a source file of a conversion from start to end, one block ahead of
+its reader.
 """
 
 from __future__ import annotations
@@ -180,6 +181,7 @@ class DeviceFile:
         raise StoreReadError(code, message, str(self.path)) from error
 
     def _raise_truncated(self, offset: int, length: int) -> None:
+        """Raise the error for a file that ends before ``length`` bytes from ``offset`` on."""
         message = (
             f"{self.path}: bytes {offset} to {offset + length} are needed, but the file now has "
             f"{self.num_bytes}; it was truncated after it was opened: prepare it again"
@@ -190,6 +192,7 @@ class DeviceFile:
         return open_regular(self.path, os.O_RDONLY | (os.O_DIRECT if direct else 0), os_io=self._os_io)
 
     def _fall_back(self) -> None:
+        """Open the file again for reads through the page cache."""
         _LOG.warning("%s: the file system refuses O_DIRECT, reading through the page cache", self.path)
         self.is_direct = False
         try:
@@ -301,7 +304,7 @@ class StreamFile(io.RawIOBase):
     def _load(self, number: int) -> None:
         """Make block ``number`` the current block, and begin to read the next one if the reader moves in order."""
         start = number * BLOCK_BYTES
-        is_next = 0 < self._block_end == start
+        is_next = 0 < self._block_end == start  # the block follows the current block
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead[0] == number and self._spare is not None:
             count = ahead[1].result()
@@ -309,7 +312,7 @@ class StreamFile(io.RawIOBase):
         else:
             # The reader moved, so the block read ahead is useless.
             if ahead is not None:
-                ahead[1].exception()
+                ahead[1].exception()  # waits for the read to end, and ignores its error
             self._block_end = self._block_start
             count = self._fill(number, self._memory)
         self._block_start, self._block_end = start, start + count
@@ -318,6 +321,7 @@ class StreamFile(io.RawIOBase):
             self._read_ahead(number + 1)
 
     def _read_ahead(self, number: int) -> None:
+        """Begin to read block ``number`` into the spare memory, on the stream's thread."""
         if self._spare is None:
             self._spare = aligned_bytes(BLOCK_BYTES)
         if self._pool is None:
@@ -351,4 +355,5 @@ class StreamFile(io.RawIOBase):
 
 
 def _whole_pages(num_bytes: int) -> int:
+    """Return ``num_bytes`` rounded up to whole pages, as O_DIRECT needs. Pure."""
     return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT

@@ -1,7 +1,8 @@
 """A pure planner from row ids to a file's aligned extents: the reads, and the rows that each read fetches.
 
 An extent is one read of whole pages of 4 KiB. It covers one or more needed rows, and bridges short holes between them,
-because reading a short hole takes less time than another request. A lane then executes the extents.
+because reading a short hole takes less time than another request. `plan_extents` makes the plan, and a `ReadLane` then
+executes it.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def min_extent_bytes(row_bytes: int) -> int:
 
 def mean_extent_bytes(row_bytes: int) -> int:
     """Return the average bytes of an aligned read for one row with ``row_bytes``. Pure."""
-    # Rows begin at multiples of this value within a page, all equally often.
+    # Within a page, rows begin at the multiples of gcd(row_bytes, 4096), all equally often.
     return row_bytes + ALIGNMENT - math.gcd(row_bytes, ALIGNMENT)
 
 

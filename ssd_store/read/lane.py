@@ -137,6 +137,7 @@ class ReadLane:
         os_io: OsIO = REAL_OS,
         when_closed: str,
     ) -> None:
+        # Called now, and again at the first read of a forked child.
         def open_backend() -> tuple[NDArray[np.uint8], Backend]:
             bounce = mapped_bytes(bounce_bytes)
 
@@ -151,7 +152,7 @@ class ReadLane:
         self._when_closed = when_closed
         self._open_backend = open_backend
         self._bounce, self._backend = open_backend()
-        self._is_inherited = False
+        self._is_inherited = False  # True in a forked child until its first read
         self._is_closed = False
         _LANES.add(self)
 
@@ -246,6 +247,7 @@ _LANES: weakref.WeakSet[ReadLane] = weakref.WeakSet()
 
 
 def _leave_to_parent() -> None:
+    """Make all lanes of a forked child independent of the parent."""
     for lane in list(_LANES):
         lane.leave_to_parent()
 
@@ -267,6 +269,7 @@ def _run_all(backend: Backend, file: DeviceFile, job: ReadJob) -> tuple[int, int
             )
         more, page = _run(backend, file, part)
         requests += more
+        # A mirror, a local copy of an object store's file, fetches a damaged page again a few times.
         while page >= 0 and file.refetch(job.data_offset + page * ALIGNMENT):
             more, page = _run(backend, file, part)
             requests += more
@@ -290,6 +293,7 @@ def _run(backend: Backend, file: DeviceFile, job: ReadJob) -> tuple[int, int]:
         # No request is in flight now, so the first slot is free for careful reads one after another.
         for extent in progress.unfinished.tolist():
             length = int(job.length[extent])
+            # One request for this extent is counted already.
             requests += file.read_fully(job.bounce[:length].data, int(job.offset[extent])) - 1
             with np.errstate(over="ignore"):  # interpreted checksums wrap around
                 page = verify_and_copy(job, extent, 0)
@@ -324,6 +328,7 @@ def mismatch(path: Path, page: int, rows: IdArray | None, *, row_bytes: int) -> 
 def slot_distance(extents: Extents, bounce_bytes: int) -> int:
     """Return the distance between bounce slots in bytes: the longest extent, perhaps with one more page."""
     longest = int(extents.length.max(initial=ALIGNMENT))
-    # Slots at a distance of a large power of two would compete for the same sets of the processor's caches.
+    # Slots at a distance of a large power of two would compete for the same sets of the processor's caches. The extra
+    # page is added only to extents of 16 KiB or more, and only if at least 8 slots fit.
     padded = longest + ALIGNMENT if longest >= 4 * ALIGNMENT else longest
     return padded if padded * 8 <= bounce_bytes else longest

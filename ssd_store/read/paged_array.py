@@ -2,7 +2,8 @@
 
 The arrays are long one-dimensional arrays such as the edges. A page is 4 KiB of an array's file. `PagedArray.take`
 reads any elements, and keeps their pages in `KeptPages` for later calls. `PagedScan.lists` reads lists (ranges of
-consecutive elements, such as each node's in-edges) in large reads, and keeps no pages.
+consecutive elements, such as each node's in-edges) in large reads, and keeps no pages. Samplers read the edges of a
+graph that does not fit in memory through both.
 
 `KeptPages` has slots, each a place in memory for one page. It evicts by CLOCK: a hand moves around the slots. It clears
 the mark of a page that was used since its last visit, and evicts the first page without a mark.
@@ -56,9 +57,9 @@ class KeptPages:
         self.num_slots = min(max(room, 0) // _SLOT_BYTES, num_pages)
         self._lock = threading.Lock()
         self._hand = 0  # the slot at which the next eviction begins its search
-        self._slot_of: LocalArray = np.full(num_pages, _NOWHERE, dtype=np.int32)
-        self._page_in: LocalArray = np.full(self.num_slots, _NOWHERE, dtype=np.int32)
-        self._was_used = np.zeros(self.num_slots, dtype=np.uint8)
+        self._slot_of: LocalArray = np.full(num_pages, _NOWHERE, dtype=np.int32)  # by page
+        self._page_in: LocalArray = np.full(self.num_slots, _NOWHERE, dtype=np.int32)  # by slot
+        self._was_used = np.zeros(self.num_slots, dtype=np.uint8)  # by slot: the mark of a use, 0 or 1
         # The memory is not touched, so that unused pages take no space.
         self._memory = mapped_bytes(PAGE_BYTES * max(self.num_slots, 1), touch=False)
 
@@ -139,7 +140,7 @@ def _keep(
         while was_used[hand]:
             was_used[hand] = 0
             hand = (hand + 1) % page_in.shape[0]
-        if page_in[hand] >= 0:
+        if page_in[hand] >= 0:  # evict the slot's page
             slot_of[page_in[hand]] = -1
         # An assignment of the entire row would compile for seconds, and run slower.
         for byte in range(memory.shape[1]):
@@ -279,6 +280,7 @@ class PagedArray:
             yield scan.lists(np.array([start]), np.array([min(step, self.length - start)]))
 
     def _require_own_process(self) -> None:
+        """Raise ForkError in a child of the process that opened the array."""
         # Locks, a ring and its threads do not survive a fork.
         if os.getpid() != self._pid:
             raise ForkError(
@@ -287,6 +289,7 @@ class PagedArray:
             )
 
     def _require_inside(self, first: IdArray, last: IdArray) -> None:
+        """Raise ShapeError if a range of positions ``first[i]`` to ``last[i]`` exceeds the array."""
         length = self.length
         if len(first) and (first.min() < 0 or last.max() >= length):
             wrong = np.where(first < 0, first, last)[(first < 0) | (last >= length)][:5].tolist()
@@ -298,6 +301,7 @@ class PagedArray:
         wanted = (positions[missing] // self._per_page).astype(np.int32)
         order = np.argsort(wanted)
         in_order = wanted[order]
+        # Each page's elements are order[begins[p]:ends[p]].
         begins = np.flatnonzero(np.diff(in_order, prepend=-1))
         ends = np.append(begins[1:], len(order))
         pages = in_order[begins].astype(np.int64)

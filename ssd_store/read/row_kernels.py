@@ -2,7 +2,9 @@
 
 A read brings an extent, an aligned range of a file, into a slot of the bounce memory. The kernels here then verify the
 extent's pages (4 KiB each, with a checksum), and copy its rows to the caller's array. `Target` is the caller's array
-with the rows' conversion, such as float16 to float32. `ReadJob` has one file's extents and their rows.
+with the rows' conversion, such as float16 to float32. `ReadJob` has one file's extents and their rows. The backends of a
+`ReadLane` call `verify_and_copy_fields` for each extent that was read; rows that are in memory already are copied by
+`copy_extent` alone. A kernel is a function that numba compiles.
 """
 
 from __future__ import annotations
@@ -115,6 +117,7 @@ def copy_extent(
     """
     fetched = min(row_bytes, _FETCHED_BYTES)
     for i in range(begin, end):
+        # A later row's first cache lines are prefetched, because rows are far apart in memory.
         if i + _AHEAD < end:
             ahead = rows[i + _AHEAD] * row_bytes + shift
             for byte in range(0, fetched, _LINE_BYTES):
@@ -286,7 +289,7 @@ def next_pages(
             page = (starts[number] + done) // per_page
             if count > 0 and page < pages[count - 1]:
                 return count
-            if count > 0 and page == pages[count - 1]:
+            if count > 0 and page == pages[count - 1]:  # the page is written already, for the previous list
                 page += 1
             for wanted in range(page, (starts[number] + counts[number] - 1) // per_page + 1):
                 if count == pages.shape[0]:
@@ -327,7 +330,7 @@ def copy_lists(
             page = (starts[number] + done) // per_page
             while row < pages.shape[0] and pages[row] < page:
                 row += 1
-            if row == pages.shape[0] or pages[row] != page:
+            if row == pages.shape[0] or pages[row] != page:  # the rest needs another call of `next_pages`
                 return at, done
             column = starts[number] + done - page * per_page
             out = ends[number] - counts[number] + done

@@ -7,8 +7,8 @@ submits requests and waits for completions. A registered buffer is memory that t
 request.
 
 In this file a kernel is a function compiled by numba; "the system" is the operating system.
-`Uring.read` reads a job's extents (aligned reads), verifies their pages and copies their rows. `drivers` in the room
-``sweep`` uses `submit` and `enter` for sweeps.
+`Uring.read` reads a job's extents (aligned reads), verifies their pages and copies their rows. For sweeps, which are
+passes over a whole file, `gloader.ssd_store.sweep.drivers` uses `submit` and `enter`.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ MAX_REFUSALS = 10_000  # EAGAIN or EBUSY in a row, after which the ring counts a
 MAX_DEPTH = 4096  # maximum number of requests in flight
 MASK32 = 0xFFFFFFFF  # heads and tails are 32-bit counters that wrap around
 
-# Bytes delivered (verified and copied) before new requests are submitted. During the copies the device gets no new
-# requests. Delivering all completed reads together, often half of the ring, would halve the rate for packs, and lower
-# the rate for rows of 6.5 KB to three quarters.
+# Bytes delivered (verified and copied) in one turn, before new requests are submitted. During the copies the device gets
+# no new requests. Delivering all completed reads together, often half of the ring, would halve the rate for packs (rows
+# of a batch that lie together), and lower the rate for rows of 6.5 KB to three quarters.
 _TURN_BYTES = 64 * 1024
 
 # Positions in the table that describes a ring to numba's kernels: the descriptor, addresses of the rings' fields, masks
@@ -101,6 +101,7 @@ class Uring:
             params = _setup(self.depth, self._descriptor)
             self._table = self._map_rings(params)
             self._bounce = bounce  # kept alive: the system may write to it as long as the ring exists
+            # Memory may be registered if a fork leaves this process its pinned pages, see `FEAT_EXT_ARG`.
             is_pinned_for_good = int(params[5]) & FEAT_EXT_ARG
             self._table[FIXED] = bool(is_pinned_for_good) and bounce is not None and self._register(bounce)
             self._check_entry()
@@ -179,7 +180,8 @@ class Uring:
 
     def _map_rings(self, params: NDArray[np.uint32]) -> IdArray:
         """Map both rings into this process, and return the table that describes them."""
-        # `struct io_uring_params`: sizes, then the offsets of both rings' fields in the mapping.
+        # Words 0 and 1 of `struct io_uring_params` are sizes; from words 10 and 20 on it has the offsets of both rings'
+        # fields in the mapping. Of these, word 6 of sq is the index array's, and word 5 of cq the completions'.
         sq_entries, cq_entries = int(params[0]), int(params[1])
         sq, cq = params[10:20].astype(np.int64), params[20:30].astype(np.int64)
         ring = self._map(max(sq[6] + sq_entries * 4, cq[5] + cq_entries * CQE_BYTES), 0)
@@ -197,6 +199,7 @@ class Uring:
         return table
 
     def _map(self, length: int, offset: int) -> NDArray[np.uint8]:
+        """Map ``length`` bytes of the ring's file from ``offset`` on, and return them."""
         flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
         mapping = mmap.mmap(self._fd, int(length), flags=flags, offset=offset)
         self._maps.append(mapping)
@@ -240,7 +243,10 @@ def _system_call(
 
 
 def _setup(entries: int, descriptor: IdArray) -> NDArray[np.uint32]:
-    """Create a ring, write its descriptor to ``descriptor`` (1,), and return its parameter block."""
+    """Create a ring, write its descriptor to ``descriptor`` (1,), and return its parameter block.
+
+    The block is `struct io_uring_params` as 30 words: word 2 has the requested flags, word 5 the system's features.
+    """
     # A system that is too old for the flag returns EINVAL, and works without the flag.
     for flags in (COOP_TASKRUN, 0):
         params = np.zeros(30, np.uint32)
@@ -372,7 +378,7 @@ def _drive(ring: IdArray, fd: int, job: ReadJob, start: int, depth: int, report:
         delivered = np.int64(0)
         while head != last and delivered < _TURN_BYTES:
             entry = ring[CQES] + (head & ring[CQ_MASK]) * CQE_BYTES
-            slot = load64(entry)
+            slot = load64(entry)  # the request's tag; byte 8 has the bytes read, or a negative errno
             extent = owner[slot]
             delivered += slot_bytes
             if load32(entry + 8) != length[extent]:
