@@ -2,8 +2,8 @@
 
 A read brings an extent, an aligned range of a file, into a slot of the bounce memory. The kernels here then verify the
 extent's pages (4 KiB each, with a checksum), and copy its rows to the caller's array. `Target` is the caller's array
-with the rows' conversion, such as float16 to float32. `ReadJob` has one file's extents and their rows. The backends of a
-`ReadLane` call `verify_and_copy_fields` for each extent that was read; rows that are in memory already are copied by
+with the rows' conversion, such as float16 to float32. `ReadJob` has one file's extents and their rows. A `ReadLane`'s
+backends call `verify_and_copy_fields` for each extent that was read; rows that are in memory already are copied by
 `copy_extent` alone. A kernel is a function that numba compiles.
 """
 

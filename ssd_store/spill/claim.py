@@ -4,6 +4,9 @@ A spill folder, ``gloader-KIND-BOOT-XXXX``, belongs to one process. KIND is its 
 characters of the kernel's boot id. Two things show that its process lives: a lock on the folder, and the owner file
 ``owner.json``, which names the process. A process that was killed leaves its folder behind. The next run removes the
 folder once the lock is free and the owner file's process has ended.
+
+`SpillClaim` creates and locks a folder for a `SpillFolder`, or for a block through `scratch_folder`.
+`remove_dead_spills` removes dead processes' folders.
 """
 
 from __future__ import annotations
@@ -135,6 +138,7 @@ def _stat_fields(text: str) -> list[str]:
 
 
 def _boot_id(os_io: OsIO) -> str:
+    """Return the id of this boot of the kernel, or an empty text if it is unknown."""
     try:
         return _read_text(_BOOT_ID, os_io).strip()
     except OSError:
@@ -142,6 +146,7 @@ def _boot_id(os_io: OsIO) -> str:
 
 
 def _read_text(path: Path, os_io: OsIO, flags: int = 0) -> str:
+    """Return a small file's text; ``flags`` are further flags for its opening. Raises `OSError`."""
     buffer = bytearray(_MAX_BYTES)
     with Descriptor(path, os.O_RDONLY | flags, os_io=os_io) as fd:
         count = read_full(fd, memoryview(buffer), 0, os_io=os_io)
@@ -160,6 +165,7 @@ OWNER_NAME: Final = "owner.json"
 # Age at which an empty folder without an owner file is removed. A younger folder may be new: its process may run under
 # another kernel, whose locks are invisible here.
 UNCLAIMED_GRACE_S: Final = 600.0
+# The lines at which a crash test may end the process, in their order.
 KILL_POINTS: Final = (
     "spill.after_mkdtemp",
     "spill.after_lock",
@@ -186,6 +192,7 @@ class SpillClaim:
     ----------
     parent : an existing folder
     prefix : ``gloader-KIND-``
+    os_io : the system calls
 
     Raises
     ------
@@ -207,7 +214,7 @@ class SpillClaim:
         doing = f"creating a spill folder in {parent} (set {SPILL_DIR_VARIABLE} to another)"
         try:
             with spill_errors(parent / prefix, doing, needed_bytes=1, os_io=os_io), uninterrupted():
-                # Between the two calls, another run may take this folder for a dead process's folder and remove it.
+                # Between `_make` and `_lock`, another run may take this folder for a dead process's, and remove it.
                 while not (self._make(parent) and self._lock()):
                     self._owner_pid = 0
                 self._sign()
@@ -250,7 +257,7 @@ class SpillClaim:
                 self.release()
 
     def _make(self, parent: Path) -> bool:
-        """Create a folder with a free name, closed to other users."""
+        """Create a folder with a free name, closed to other users, and return True."""
         for _ in range(_ATTEMPTS):
             # The kernel's tag in the name shows which processes can rely on the lock: see `_is_abandoned`.
             name = f"{self._prefix}{_boot_tag(self._os_io)}-{secrets.token_hex(4)}"

@@ -56,6 +56,7 @@ class SpillFile:
     num_bytes : bytes to write; a reused file may be longer, and is not shortened
     direct : bypass the page cache if the file system can
     is_new : True if the file must not exist yet
+    os_io : the system calls
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class SpillFile:
             close_quietly(fd, os_io=self._os_io)
 
     def _open(self, flags: int) -> int:
+        """Open the file for writing, and create it if it is missing; ``flags`` are further flags."""
         direct = os.O_DIRECT if self.is_direct else 0
         fd = self._os_io.open(self.path, os.O_WRONLY | os.O_CREAT | flags | direct, 0o600)
         try:
@@ -119,6 +121,7 @@ class SpillFile:
         return fd
 
     def _reserve(self, num_bytes: int) -> None:
+        """Reserve the file's space on the device, if the file system can."""
         try:
             self._os_io.fallocate(self.fd, 0, num_bytes)
         except OSError as error:
@@ -139,6 +142,7 @@ class SpillFile:
         raise error
 
     def _fall_back(self) -> None:
+        """Open the file again, for writes through the page cache."""
         _LOG.warning("%s: the file system refuses O_DIRECT, writing through the page cache", self.path)
         self.is_direct = False
         self.fd = self._open(os.O_NOFOLLOW)  # without O_EXCL, because the file may exist with content
@@ -153,6 +157,7 @@ class SpillFolder:
     ----------
     parent : an existing folder; by default $GLOADER_SPILL_DIR, else the system's temporary folder
     budget_bytes : maximum bytes for all files on disk
+    os_io : the system calls
 
     Raises
     ------
@@ -167,11 +172,11 @@ class SpillFolder:
             raise ConfigError(f"the spill budget is {budget_bytes} bytes; give 0 or more")
         self.budget_bytes = budget_bytes
         self._os_io = os_io
-        self._lock = threading.Lock()
-        self._files: dict[Path, int] = {}  # reserved bytes by file
-        self._used_bytes = 0
+        self._lock = threading.Lock()  # protects the files and the budget
+        self._files: dict[Path, int] = {}  # files in use, and their reserved bytes
+        self._used_bytes = 0  # sum of the reserved bytes
         self._idle: dict[Path, int] = {}  # unused files and their bytes
-        self._numbers = count()
+        self._numbers = count()  # numbers for the names of new files
         self._pid = os.getpid()
         self._is_open = True
         # Dead folders are removed first, so that they do not count against this run's space.
@@ -358,6 +363,7 @@ class SpillFolder:
 
     @property
     def _idle_bytes(self) -> int:
+        """Bytes of all idle files."""
         return sum(self._idle.values())
 
     def _remove_idle(self, room_bytes: int) -> None:
@@ -370,6 +376,7 @@ class SpillFolder:
             del self._idle[path]
 
     def _unlink(self, path: Path) -> None:
+        """Remove a file, if it exists; raises `OSError`."""
         try:
             try:
                 self._os_io.unlink(path)
@@ -386,6 +393,7 @@ class SpillFolder:
             self._used_bytes -= self._files.pop(path, 0)
 
     def _require_usable(self) -> None:
+        """Raise SpillError if the folder is closed, ForkError in a child of its process."""
         if not self._is_open:
             raise SpillError(errno.EBADF, "the spill folder is closed", str(self.path))
         if os.getpid() != self._pid:
@@ -417,8 +425,8 @@ class SpillFiles:
         self.is_direct = is_direct
         self._label = label
         self._lock = threading.Lock()
-        self._paths: list[Path] = []
-        self._writing: list[SpillFile] = []
+        self._paths: list[Path] = []  # files that were neither returned nor removed
+        self._writing: list[SpillFile] = []  # files that are open for writing
 
     @property
     def is_gone(self) -> bool:

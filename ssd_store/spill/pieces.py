@@ -51,7 +51,7 @@ class _File:
 class _Owner:
     """One owner's collected pieces."""
 
-    num_bytes: int = 0
+    num_bytes: int = 0  # without the padding of the last page
     pieces: list[tuple[_File, int, int]] = field(default_factory=list)  # file, first page, pages
 
 
@@ -160,7 +160,8 @@ class SpilledPieces:
         SpillError
             The device fails, or the owner was released.
         """
-        # The lock is held during the read, so that the file is not removed. Readers take turns in the lane anyway.
+        # The lock is held during the read, so that `release` returns no file meanwhile. Readers take turns in the lane
+        # anyway.
         with self._lock:
             if not self._is_live[owner]:
                 raise SpillError(
@@ -241,6 +242,7 @@ class SpilledPieces:
             )
 
     def _damage(self, owner: int, file: _File, what: str) -> ChecksumError:
+        """Return the error for an owner's damaged file; ``what`` is the damage. Pure."""
         return ChecksumError(
             f"{self._label}, owner {owner} ({file.path}), is damaged: {what}; it was changed after it was written: "
             "check the disk and resume from the last checkpoint"

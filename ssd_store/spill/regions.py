@@ -90,7 +90,7 @@ def plan_regions(counts: IdArray, row_bytes: int, groups: Sequence[int] = ()) ->
     first_page = np.concatenate([[0], np.cumsum(pages)]).astype(np.int64)
     file = _files(counts.shape[0], groups)
     num_files = int(file[-1]) + 1 if file.shape[0] else 0
-    begins = np.searchsorted(file, np.arange(num_files))
+    begins = np.searchsorted(file, np.arange(num_files))  # each file's first member
     file_pages = np.bincount(file, pages, num_files).astype(np.int64)
     return RegionLayout(
         file=file,
@@ -103,6 +103,7 @@ def plan_regions(counts: IdArray, row_bytes: int, groups: Sequence[int] = ()) ->
 def _files(num_batches: int, groups: Sequence[int]) -> IdArray:
     """Return each member's file number (S,): at most `MAX_FILES` files per run of members with the same group."""
     # Neighbours share a file: members end in order, so files and disk space become free in order.
+    # ``sizes`` are the lengths of the runs. A run's members are divided evenly among its files.
     ends = np.flatnonzero(np.diff(np.asarray(groups, np.int64))) + 1
     sizes = np.diff(np.concatenate([[0], ends, [num_batches]]))
     file, first = [np.empty(0, np.int64)], 0
@@ -124,7 +125,7 @@ class SharedBuffers:
     """
 
     def __init__(self, *, sweep_bytes: int, lane_bytes: int, name: str) -> None:
-        self.turn = threading.RLock()  # held during a sweep
+        self.turn = threading.RLock()  # held during a sweep: the memory serves one sweep at a time
         self.memory = mapped_bytes(sweep_bytes)
         self.num_bytes = sweep_bytes + lane_bytes
         self.name = name
@@ -246,6 +247,7 @@ class RegionStore:
         layout : the regions' layout
         label : name of the members' owner in messages, such as "superbatch 3"
         member : name for one member in messages, such as "batch"
+        cancellation : the order to end the sweep early
         arriving : source of rows in place of the file; ``wanted`` then holds the rows' slots, which are their places in
             the order of arrival
 
@@ -367,7 +369,7 @@ class Regions:
 
     @property
     def resident_bytes(self) -> int:
-        """Memory bytes held: checksums and layout."""
+        """Memory bytes held: checksums, and the layout's three int64 arrays (S,)."""
         return int(self._checksums.nbytes + 3 * 8 * self.layout.file.shape[0])
 
     def read(self, number: int, extents: Extents, target: Target) -> int:
@@ -402,7 +404,7 @@ class Regions:
             except TruncatedStoreError as error:
                 text = f"it has {file.num_bytes} bytes, {start + (last - first) * PAGE_BYTES} are needed"
                 raise _damage(label, path, start, text) from error
-        if page >= 0:
+        if page >= 0:  # a damaged page's number within the region
             offset = start + page * PAGE_BYTES
             raise _damage(label, path, offset, f"the page at byte {offset} does not match its checksum")
         return requests
@@ -472,6 +474,7 @@ def region_extents(start: int, num_bytes: int, num_rows: int, row_bytes: int) ->
 
 
 def _damage(label: str, path: Path, offset: int, what: str) -> ChecksumError:
+    """Return the error for a region that is damaged at byte ``offset`` of its file; ``what`` is the damage. Pure."""
     return ChecksumError(
         f"the pack of {label} ({path}) is damaged at byte {offset}: {what}; it was changed after it was written: "
         "check the disk and resume from the last checkpoint"

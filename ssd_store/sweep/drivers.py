@@ -186,6 +186,7 @@ class CallDriver:
             self._pool.shutdown()
 
     def _start_reads(self, sweep: Sweep, files: SweepFiles) -> None:
+        """Plan extents, and start their reads."""
         state, extents, fd = sweep.state, sweep.extents, files.fd
         kernels.plan_reads(sweep)
         while state[kernels.SUBMITTED] < state[kernels.PLANNED]:
@@ -195,6 +196,7 @@ class CallDriver:
             if self._pool is None or fd < 0:
                 extents[kernels.FLAG, slot] = kernels.FAILED_READ
                 continue
+            # The extent's first byte in the matrix, its bytes and its place in the ring.
             start, length, ring_offset, _, _ = extents[:, slot].tolist()
             with thread_errors():
                 self._reads[slot] = self._pool.submit(
@@ -205,6 +207,7 @@ class CallDriver:
                 )
 
     def _start_writes(self, sweep: Sweep, files: SweepFiles) -> None:
+        """Start the writes of all full pieces."""
         state = sweep.state
         while state[kernels.NUM_READY]:
             state[kernels.NUM_READY] -= 1
@@ -335,6 +338,7 @@ class UringDriver:
         self._ring.close()
 
     def _check(self, status: int, sweep: Sweep) -> None:
+        """Close the ring and raise StoreReadError if the step's result is BROKEN."""
         if status == BROKEN:
             # Requests may still be in flight: nothing may use the ring or its memory again.
             self.close()
@@ -487,6 +491,7 @@ def _step(
             missing = deal_out(slot, sweep)
             if missing == DEALT:
                 dealt += extents[LENGTH, slot]
+                # With few unsubmitted requests, another extent is dealt out before the next system call.
                 if (tail - load_acquire32(ring[SQ_HEAD])) & MASK32 < _UNSUBMITTED and dealt < budget_bytes:
                     continue
             # More may be ready to deal out: submit new requests and collect completions. Only a missing piece waits.

@@ -2,7 +2,8 @@
 
 A pass is one sweep over a long array, such as the edges, that brings several owners the elements that each needs. An
 owner is a frontier of sampled nodes. A way reads only the needed pages ("direct"), also short holes between them
-("merged"), or the entire file ("full").
+("merged"), or the entire file ("full"). `plan_pass` chooses the way for samplers whose edges stay on the SSD, and
+`plan_pass_buffers` divides their memory.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class WayReads:
     """The reads of one way."""
 
     requests: int
-    num_bytes: int
-    seconds: float
+    num_bytes: int  # with the holes
+    seconds: float  # predicted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +77,7 @@ def plan_pass(
     times, gaps = rates.times, {"direct": 0, "merged": gap_bytes, "full": WHOLE_FILE}
     ways: dict[PassWay, WayReads] = {}
     for name in _WAYS:
+        # by_size[k] is the number of extents with k pages.
         by_size = np.zeros(EXTENT_BYTES // ALIGNMENT + 1, np.int64)
         count_extents(pages, num_pages, gaps[name], EXTENT_BYTES, by_size)
         num_bytes = int(by_size @ np.arange(by_size.shape[0])) * ALIGNMENT
@@ -126,7 +128,8 @@ MIN_PASS_BYTES: Final = 4 * 2**20  # minimum bytes for all buffers
 # Maximum bytes for reading back: 64 chunks of 128 KiB. The extra page per chunk makes the distance between two chunks
 # no power of two, so that they do not compete for the same cache lines.
 _LANE_BYTES: Final = 8 * 2**20 + 64 * PAGE_BYTES
-# Maximum bytes for all owners' portions of positions, which are filled in a few milliseconds.
+# Maximum bytes for all owners' portions of positions. A portion is the part of an owner's positions that is in memory;
+# all portions are filled in a few milliseconds.
 _PORTION_BYTES: Final = 6 * 2**20
 _PIECE_BYTES: Final = 4 * PAGE_BYTES  # bytes of one write for an owner
 

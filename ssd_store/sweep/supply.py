@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 # Maximum number of ids per owner in a portion. A longer portion is not filled faster.
 _MOST_COLUMNS: Final = 16384
-_ID_BYTES: Final = 8
+_ID_BYTES: Final = 8  # ids in a portion are int64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -84,7 +84,7 @@ class Supply:
         self.ends = ends
         self.num_rows = int(counts.sum())
         self._left = counts - (ends - starts)  # number of ids not supplied yet
-        self.has_more = self._left > 0
+        self.has_more = self._left > 0  # (O,) True for owners with another portion
         self._portions = portions
 
     def refill(self, sweep: Sweep) -> None:
@@ -100,7 +100,7 @@ class Supply:
         width = self.ids.shape[0] // self.ends.shape[0]  # room for each owner's ids
         taken = sweep.batches[kernels.ROW] - self.starts  # ids that the sweep has used
         filled = self.ends - self.starts  # ids in each owner's room, before and after the call to `fill`
-        unused = filled - taken
+        unused = filled - taken  # these stay
         is_waiting = sweep.batches[kernels.NEXT_BYTE] == kernels.UNKNOWN
         self._portions.fill(self.ids.reshape(-1, width), taken, filled, self.has_more)
         self._left -= filled - unused
@@ -150,7 +150,7 @@ def is_wanted_for_certain(wanted: WantedRows | WantedPositions, sweep: Sweep) ->
     if isinstance(wanted, WantedPositions) and wanted.exact_pages is not None:
         np.copyto(sweep.pages, wanted.exact_pages())
         page = int(sweep.state[kernels.BAD_PAGE])
-        return bool(int(sweep.pages[page >> 6]) >> (page & 63) & 1)
+        return bool(int(sweep.pages[page >> 6]) >> (page & 63) & 1)  # a word has 64 pages' bits
     return True
 
 
@@ -182,6 +182,7 @@ def bring(source: SweepSource, sweep: Sweep, cancellation: Cancellation) -> None
     sweep : the running sweep
     """
     slot = int(sweep.state[kernels.HEAD]) % sweep.extents.shape[1]
+    # The extent's first byte in the matrix, its bytes and its place in the ring (the read buffer).
     start, length, ring_offset, _, _ = sweep.extents[:, slot].tolist()
     source.read(sweep.ring[ring_offset : ring_offset + length].data, start, cancellation=cancellation)
     sweep.extents[kernels.FLAG, slot] = kernels.DONE

@@ -54,7 +54,7 @@ NUM_STATES = 21
 NEVER, UNKNOWN = np.int64(2**62), np.int64(-1)
 # Results for an extent. DEALT: all its rows are dealt out. NO_PIECE: no piece is free. STARVED: a batch has used up its
 # portion of rows. ASTRAY: a batch needs a row from an unmarked page, which may not be read. STARVED and ASTRAY also end
-# a driver's step.
+# a driver's step, so they differ from a step's own results, 0 to 6.
 DEALT, NO_PIECE, STARVED, ASTRAY = range(7, 11)
 WHOLE_FILE = -1  # a value of ``gap_bytes``: every page is read, needed or not
 
@@ -95,7 +95,7 @@ class Sweep(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def begin(sweep: Sweep, starts: IdArray) -> None:
-    """Initialise everything; each batch's rows begin at ``starts`` (S,)."""
+    """Initialise the state, the stacks and the batches; each batch's ids begin at ``starts`` (S,) in ``ids``."""
     sweep.state[:] = 0
     sweep.state[BAD_PAGE] = -1
     sweep.batches[:] = 0
@@ -205,6 +205,7 @@ def is_damaged(slot: int, sweep: Sweep) -> bool:
     first, ring_offset = sweep.extents[START, slot] // ALIGNMENT, sweep.extents[AT, slot]
     for i in range(sweep.extents[LENGTH, slot] // ALIGNMENT):
         page = first + i
+        # A word of ``pages`` has 64 bits.
         is_wanted = (pages[page >> 6] >> np.uint64(page & 63)) & np.uint64(1)
         word = (ring_offset + i * ALIGNMENT) // 8
         if is_wanted and page_checksum_at(words, word, page, sweep.format_version) != checksums[page]:
@@ -216,7 +217,7 @@ def is_damaged(slot: int, sweep: Sweep) -> bool:
 
 @njit(cache=True, nogil=True)
 def seal(piece: int, batch: int, length: int, sweep: Sweep) -> None:
-    """Checksum a full piece's pages and mark it for writing."""
+    """Compute the page checksums of ``batch``'s full piece with ``length`` bytes, and mark it for writing."""
     owners, state = sweep.owners, sweep.state
     offset = sweep.batches[WRITTEN, batch]
     for i in range(length // ALIGNMENT):

@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 EXTENT_BYTES: Final = 128 * 1024  # longest extent from a file; fits in a core's cache for checksum and copies
 _BROUGHT_BYTES: Final = 2**20  # longest extent from a source; longer, because each extent costs a Python call
 MAX_RING_BYTES: Final = 4 * 2**20  # bytes of the ring of extents, with much memory
-MIN_RING_BYTES: Final = 2**20
+MIN_RING_BYTES: Final = 2**20  # with little memory
 MAX_PIECE_BYTES: Final = 64 * 1024  # larger pieces gain nothing
 _STEP_BYTES: Final = 4 * 2**20  # bytes dealt out between two checks for a cancellation: a few milliseconds
 _SPARE_SHARE: Final = 4  # one spare piece for 4 batches; spare pieces are for writes in flight
@@ -84,7 +84,7 @@ class SweepBuffers:
     """The division of a sweep's memory."""
 
     ring_bytes: int  # for extents that are in flight, or read but not dealt out yet
-    piece_bytes: int
+    piece_bytes: int  # bytes of one piece, whole pages
     num_pieces: int
 
 
@@ -213,6 +213,7 @@ class Sweeper:
         ----------
         wanted : the rows of one batch
         out : uint8, page-aligned and longer than the rows, because the sweep would try to write a full buffer
+        cancellation : the order to end the sweep early
         source : brings the pages instead of the file, and is closed by the caller. For `ArrivingRows`, ``wanted`` has
             the rows' slots (their places in the order of arrival) instead of ids. If None, the sweep reads the file,
             or uses `OsIO.source` if the file lacks pages
@@ -263,6 +264,7 @@ class Sweeper:
         sums : receives the checksums of the written pages
         first_page : (S,) index of each batch's first checksum in ``sums``
         label : a batch's name in messages, without its number, such as "superbatch 3, batch"
+        cancellation : the order to end the sweep early
         source : as in `to_memory`
 
         Raises
@@ -322,11 +324,12 @@ class Sweeper:
         sums: NDArray[np.uint64],
         first_page: IdArray,
     ) -> Sweep:
-        """Return the state of a new sweep in the form for kernels."""
+        """Return the state of a new sweep in the form for kernels; `Sweep` describes its tables."""
         ring, wanted = self._memory[: buffers.ring_bytes], content.wanted
         num_batches = supply.ends.shape[0]
         is_long = supply.ids.dtype == np.int64
         stored, longest = content.stored, EXTENT_BYTES if content.source is None else _BROUGHT_BYTES
+        # At least four extents fit into the ring, so that reads and copies overlap.
         max_bytes = min(longest, buffers.ring_bytes // 4) // ALIGNMENT * ALIGNMENT
         gap_bytes = wanted.gap_bytes if isinstance(wanted, WantedPositions) else self._gap_bytes
         sweep = Sweep(

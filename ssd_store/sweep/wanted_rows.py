@@ -111,7 +111,7 @@ class ArrivalLayout:
         """
         order = self.order
         begins, slots = order.begins(rows), np.empty(len(rows), id_dtype(self.num_slots))
-        has_rows = np.diff(self.bounds) > 0
+        has_rows = np.diff(self.bounds) > 0  # by run
         missing = 0 if len(rows) else -1
         if len(order.run_order):
             begins[0] = 0  # rows before the first arriving row are searched in the first run, and not found
@@ -147,6 +147,7 @@ def collect_rows(
     ----------
     misses : S arrays with row ids, ascending, without repeats
     num_rows, row_bytes : the store's N and R
+    cancellation : the order to end the work early
     layout : layout of rows that arrive in another order than the file's; the result then has the rows' slots
 
     Raises
@@ -171,6 +172,7 @@ def collect_rows(
         start, end = int(bounds[batch]), int(bounds[batch]) + rows.shape[0]
         # The system grows a large array in place, without a copy. The first size assumes batches of equal length.
         if end > ids.shape[0]:
+            # (batch == 0) applies this first size only once.
             ids.resize(max(end, len(misses) * rows.shape[0] * (batch == 0)), refcheck=False)
         ids[start:end] = rows if layout is None else layout.slots(rows)
         bounds[batch + 1] = end
@@ -190,7 +192,7 @@ def collect_union(
     misses : S arrays with row ids, ascending, without repeats
     num_rows, row_bytes : the store's N and R
     """
-    # A bitmap of rows sorts and merges in one pass, for any S.
+    # A bitmap of rows sorts and merges in one pass, for any S. Each uint64 word has 64 bits, the lowest first.
     bits = empty_bits(num_rows)
     for batch in range(len(misses)):
         cancellation.raise_if_set(f"collecting the missing rows of batch {batch}")

@@ -2,8 +2,8 @@
 
 An array has two files: ``NAME.npy`` with the elements, and ``NAME.pages`` with a checksum for each page of 4 KiB.
 `PageFile` writes one file: a header page and then whole pages. `ArrayWriter` fills both files from rows, and makes the
-array's entry for the commit record. A machine that stores only a part of the rows writes only these rows' pages; the
-rest of the file is a hole.
+array's entry for the commit record. `NewDirectory` makes the writers. A machine that stores only a part of the rows
+writes only these rows' pages; the rest of the file is a hole.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ class PageFile:
     kept : first data page to write, and the last plus one. The other pages are a hole in the file, which still has its
         full size. None means that every page is written
     buffer_bytes : size of the buffer, whole pages
+    os_io : the system calls
     """
 
     __slots__ = (
@@ -180,12 +181,13 @@ class PageFile:
             written.result()
 
     def _end_thread(self) -> None:
+        """Wait for the writing thread, and end it."""
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
 
     def _drop_buffers(self) -> None:
-        # The buffers are dropped here, because a directory keeps all its writers until the commit.
+        """Free the buffers' memory, because a directory keeps all its writers until the commit."""
         self._buffer, self._spare = aligned_bytes(0), None
 
     def _write(self, data: memoryview) -> None:
@@ -224,6 +226,7 @@ class ArrayWriter:
     held : rows whose pages are written, in a file with its full size. All rows are appended and have checksums. None
         means that all rows are written
     on_close : receives the completed array's record
+    os_io : the system calls
     """
 
     def __init__(
@@ -242,7 +245,7 @@ class ArrayWriter:
         self.shape = shape
         self.held = held
         self.rows_written = 0
-        self._stored = stored_dtype(dtype)
+        self._stored = stored_dtype(dtype)  # the dtype that rows must have
         self._path = folder / f"{name}.npy"
         self._os_io = os_io
         self._on_close = on_close
@@ -251,7 +254,7 @@ class ArrayWriter:
         self._digest = Digest()
         self._checksums = np.empty(BUFFER_BYTES // PAGE_BYTES, dtype=np.uint64)
         self._num_bytes = data_bytes(dtype, shape)
-        self._files: list[PageFile] = []
+        self._files: list[PageFile] = []  # the data's file, then the page checksums' file
         with self._errors("creating the file"):
             # There are two files: if the second cannot be created, the first file's descriptor must be closed.
             try:
@@ -334,6 +337,7 @@ class ArrayWriter:
             self.abort()
 
     def _open_files(self, folder: Path) -> None:
+        """Create both files with their headers; raises `OSError`."""
         header = npy_header(self.dtype, self.shape)
         row_bytes = data_bytes(self.dtype, self.shape[1:])
         kept = None if self.held is None else self.held.span(row_bytes, PAGE_BYTES)
@@ -343,7 +347,7 @@ class ArrayWriter:
         header = npy_header("uint64", (-(-self._num_bytes // PAGE_BYTES),))
         path = folder / f"{self.name}.pages"
         self._files.append(PageFile(path, header, buffer_bytes=_PAGES_BUFFER_BYTES, os_io=self._os_io))
-        self._os_io.kill_point("writer.after_create")
+        self._os_io.kill_point("writer.after_create")  # a crash test may end the process at a kill point
 
     def _record_pages(self, pages: NDArray[np.uint8]) -> None:
         """Append the checksums of the next pages to the second file and to the digest."""
@@ -353,6 +357,7 @@ class ArrayWriter:
         self._files[1].append(checksums.view(np.uint8))
 
     def _complete(self) -> None:
+        """Write the last pages of both files, and force the files to the device; raises `OSError`."""
         for file in self._files:  # the data file comes first, because writing it appends to the checksums
             file.write_out()
         self._os_io.kill_point("writer.after_data_write")
@@ -362,6 +367,7 @@ class ArrayWriter:
         self._os_io.kill_point("writer.after_data_fsync")
 
     def _record(self) -> ArrayRecord:
+        """Return the array's entry for the commit record."""
         return ArrayRecord(
             name=self.name,
             file=f"{self.name}.npy",
@@ -373,6 +379,7 @@ class ArrayWriter:
         )
 
     def _validate(self, chunk: NDArray[Any]) -> None:
+        """Raise ShapeError if the rows ``chunk`` cannot be appended."""
         where = f"array {self.name!r}, row {self.rows_written}"
         if not self._is_open:
             raise ShapeError(f"{where}: the writer is closed and takes no more rows")
@@ -389,6 +396,7 @@ class ArrayWriter:
             )
 
     def _errors(self, doing: str) -> Any:
+        """Return a context that turns an `OSError` into a `StoreWriteError`; ``doing`` is the operation."""
         return write_errors(self._path, doing, needed_bytes=self.file_bytes, os_io=self._os_io)
 
 

@@ -38,6 +38,11 @@ class LockedFolder:
 
     The lock is on the folder itself, so it leaves no file behind, ends with the process, and moves with the folder at a
     rename. A dead process's files in the folder are removed.
+
+    Parameters
+    ----------
+    path : the folder, in an existing folder
+    os_io : the system calls
     """
 
     __slots__ = ("_fd", "_os_io", "path")
@@ -89,6 +94,7 @@ class LockedFolder:
             self.release()
 
     def _acquire(self) -> None:
+        """Create or find the folder, and lock it; raises as `acquire`."""
         # Another process may rename or remove the folder before it is locked here. Then the name is free again.
         for _ in range(_ATTEMPTS):
             if self._try_acquire():
@@ -155,6 +161,7 @@ def holder_of(path: Path, *, os_io: OsIO = REAL_OS) -> int | None:
         return None
     device = status.st_dev
     name = f"{os.major(device):02x}:{os.minor(device):02x}:{status.st_ino}"
+    # A line is "1: FLOCK ADVISORY WRITE 4711 fd:01:1234 0 EOF", with the process in field 4 and the file in field 5.
     fields = (line.split() for line in lines)
     pids = [int(field[4]) for field in fields if len(field) > 5 and field[1] == "FLOCK" and field[5] == name]
     # The number 0 stands for a process outside this container.
@@ -358,6 +365,7 @@ def remove_dead_drafts(path: Path, *, os_io: OsIO = REAL_OS) -> None:
 
 
 def _create(path: Path, os_io: OsIO) -> tuple[Path, int]:
+    """Create the file ``path``; return its path and its descriptor."""
     return path, os_io.open(path, _CREATE)
 
 

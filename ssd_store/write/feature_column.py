@@ -1,7 +1,8 @@
 """Columns of feature rows before the write: float rows are cast to the format's dtypes, then written.
 
 The stored dtypes are float32, float16, bfloat16 (as uint16 bits) and int8 with one float32 scale per row. `cast_rows`
-and `quantize_rows` convert rows, and `FeatureColumnWriter` writes them through an `ArrayWriter`.
+and `quantize_rows` convert rows, and `FeatureColumnWriter` writes them through an `ArrayWriter`. The method
+`NewDirectory.features` makes the column writers.
 """
 
 from __future__ import annotations
@@ -79,8 +80,9 @@ def cast_rows(chunk: NDArray[Any], dtype: str, first_row: int) -> NDArray[Any]:
 def round_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     """Return float32 ``values`` rounded to nearest even as bfloat16 bits; a NaN stays a (quiet) NaN."""
     bits = values.view(np.uint32)
-    # Half of the last kept bit is added, less one if this bit is even, so that ties go to even. A NaN's carry could
-    # give another number, so NaNs are truncated instead and made quiet.
+    # bfloat16 is the upper half of a float32. The sum adds half of the last kept bit (0x8000), less one if this bit is
+    # even, so that ties go to even. A NaN's carry could give another number, so NaNs are truncated, and made quiet by
+    # the bit 0x0040.
     rounded = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)
     quiet = (bits >> np.uint32(16)) | np.uint32(0x0040)
     return np.where(np.isnan(values), quiet, rounded).astype(np.uint16)
@@ -220,6 +222,7 @@ class FeatureColumnWriter:
             self.close()
 
     def _append_step(self, chunk: NDArray[Any]) -> None:
+        """Cast and append a few MB of rows; raises as `append`."""
         first_row = self.rows_written
         if self._check_finite and chunk.dtype.kind == "f":
             check_finite_rows(chunk, first_row)

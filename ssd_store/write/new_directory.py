@@ -3,7 +3,7 @@
 The target is the directory's final path. `NewDirectory` writes into ``.<name>.staging`` next to it, for one process at
 a time. The commit record, ``dataset.json`` or ``store.json``, is written last. The commit is one atomic rename to the
 target (`publish_new`), or an exchange with an overwritten directory (`publish_over`), forced to the device. Until then
-an overwritten directory can be restored.
+an overwritten directory can be restored. Dataset writers and `FeatureWriter` use it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 
 _LOG = logging.getLogger(__name__)
-# errors of a rename whose target exists
+# Errors of a rename whose target exists.
 _TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR})
 
 
@@ -205,6 +205,7 @@ class NewDirectory:
     overwrite : replace a store or dataset at ``path``, atomically, at the commit
     part : this machine's part of the rows of every feature matrix; only the part's pages are written. None, or the only
         part, writes all pages
+    os_io : the system calls
     """
 
     def __init__(
@@ -224,11 +225,11 @@ class NewDirectory:
         self._os_io = os_io
         name = f".{self._target.name}{_SUFFIX}"
         self._folder = LockedFolder(self._target.with_name(name), os_io=os_io)
-        self._writers: dict[str, ArrayWriter] = {}
-        self._records: dict[str, ArrayRecord] = {}
+        self._writers: dict[str, ArrayWriter] = {}  # by array name
+        self._records: dict[str, ArrayRecord] = {}  # of completed arrays, by name
         self._required_features: list[str] = []
-        self._subfolders: set[Path] = set()
-        self._scratch: Path | None = None
+        self._subfolders: set[Path] = set()  # folders of types, relations and link tables
+        self._scratch: Path | None = None  # the folder for temporary files
         self._made: list[Path] = []  # new folders above the target, the topmost first
         self._is_committed = False
 
@@ -367,6 +368,11 @@ class NewDirectory:
     def commit(self, kind: str, metadata: Mapping[str, Any]) -> Manifest:
         """Make all writes so far durable and visible under the target's name, in one step.
 
+        Parameters
+        ----------
+        kind : the directory's kind in the record: "dataset" or "feature_store"
+        metadata : JSON values for the record, which the kind interprets
+
         Raises
         ------
         ShapeError
@@ -424,6 +430,7 @@ class NewDirectory:
             self._scratch = None
 
     def _make_subfolder(self, folder: Path) -> None:
+        """Create a folder within the directory, if it is missing; raises StoreWriteError."""
         if folder in self._subfolders:
             return
         with write_errors(folder, "creating the folder", os_io=self._os_io):
@@ -506,6 +513,7 @@ class NewDirectory:
 
 
 def _is_there(path: Path, os_io: OsIO) -> bool:
+    """Return True if ``path`` exists, links followed; raises `OSError`."""
     try:
         os_io.stat(path)
     except FileNotFoundError:
