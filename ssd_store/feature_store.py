@@ -1,8 +1,8 @@
 """A store of feature rows (N, F): written to the SSD, read from it with every byte verified, or held in memory.
 
 `FeatureWriter` writes a new store, `FeatureStore` reads its rows, and `RamFeatures` has the same interface over an
-array (the protocol `FeatureSource` in `gloader.types`). Loaders and training read the rows of a batch, or of all nodes,
-through it. The terms of a read:
+array (the protocol `FeatureSource` in `gloader.types`). Loaders and training read feature rows through this interface.
+The terms of a read:
 
 - A page is 4 KiB of the file, with a checksum. An extent is one aligned read, which may cover several rows and the
   holes between them.
@@ -209,8 +209,8 @@ class RamFeatures:
         """
         request = check_request(rows, out, num_rows=self.num_rows, dim=self.dim, at=at)
         target = make_target(request.rows, request.position, out, self._form)
-        # The numbers are: requested rows 0 to M - 1, the matrix's bytes 0 to the last, and the shift 0, because the
-        # matrix's byte b is byte b + 0 of `_bytes`.
+        # Requested rows 0 to M - 1, and the matrix's bytes from 0 to the last. The shift is 0, because byte b of the
+        # matrix is byte b of `_bytes`.
         copy_extent(*target, 0, target.rows.shape[0], 0, self._bytes.shape[0], 0, self._bytes, self._halves)
         return ReadStats(rows=request.rows.shape[0], requests=0, bytes_read=0)
 

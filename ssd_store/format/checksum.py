@@ -9,7 +9,7 @@ What the checksum detects:
 - A change within one word, always: for a given lane the step is a bijection of the word, and for a given word a
   bijection of the lane.
 - Two or three flipped bits in two consecutive words of a lane, always. One flipped bit changes at least ten bits of the
-  lane's next value, and two flipped bits of one word at least eight, so the next word cannot cancel them. The rotations
+  lane's next value, and two flipped bits of one word at least eight. So the next word cannot cancel them. The rotations
   are needed, because the multiplication carries differences upwards only.
 - A page at the wrong place: the page's number is part of the start value.
 - Other changes, except with a probability of 2**-64.
@@ -102,8 +102,8 @@ def page_checksum_at(words: NDArray[np.uint64], first_word: int, page_index: int
         g = _step(g, words[at + _U6])
         h = _step(h, words[at + _U7])
         at += _LANES
-    # Each lane is finished before it is combined, so that equal differences of two lanes, such as the same bits flipped
-    # in their last words, do not cancel. The lanes are combined in order by the step, so that swapped lanes, and so
+    # Each lane is finished before it is combined. Otherwise equal differences of two lanes, such as the same flipped
+    # bits in their last words, would cancel. The lanes are combined in order by the step, so that swapped lanes, and so
     # swapped words, change the checksum.
     total = _step(_step(start, finish(a)), finish(b))
     total = _step(total, finish(c))

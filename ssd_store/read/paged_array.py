@@ -2,8 +2,8 @@
 
 The arrays are long one-dimensional arrays such as the edges. A page is 4 KiB of an array's file. `PagedArray.take`
 reads any elements, and keeps their pages in `KeptPages` for later calls. `PagedScan.lists` reads lists (ranges of
-consecutive elements, such as each node's in-edges) in large reads, and keeps no pages. Samplers read the edges of a
-graph that does not fit in memory through both.
+consecutive elements, such as each node's in-edges) in large reads, and keeps no pages. Samplers and
+inference read the edges of a graph that does not fit in memory through these two.
 
 `KeptPages` has slots, each a place in memory for one page. It evicts by CLOCK: a hand moves around the slots. It clears
 the mark of a page that was used since its last visit, and evicts the first page without a mark.

@@ -62,8 +62,8 @@ MAX_DEPTH = 4096  # maximum number of requests in flight
 MASK32 = 0xFFFFFFFF  # heads and tails are 32-bit counters that wrap around
 
 # Bytes delivered (verified and copied) in one turn, before new requests are submitted. The device gets no new requests
-# during the copies. Delivering all completed reads together, often half of the ring, would halve the rate for packs
-# (rows of a batch that lie together), and lower the rate for rows of 6.5 KB to three quarters.
+# during the copies. All completed reads together are often half of the ring. Delivering them in one turn would halve
+# the rate for packs (rows of a batch that lie together), and lower the rate for rows of 6.5 KB to three quarters.
 _TURN_BYTES = 64 * 1024
 
 # Positions in the table that describes a ring to numba's kernels: the descriptor, addresses of the rings' fields, masks

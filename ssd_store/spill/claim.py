@@ -109,11 +109,13 @@ class SpillOwner:
         # Process numbers and start times are meaningful only within one boot of one kernel.
         boot_id, is_same_host = _boot_id(os_io), self.host == os.uname().nodename
         if self.boot_id != boot_id:
+            # Another boot of this host has ended the process. If a boot id is unknown, the process number decides.
             is_known = bool(self.boot_id and boot_id)
             return is_same_host and (is_known or not _is_running(self.pid))
         try:
             fields = _stat_fields(_read_text(_PROC / str(self.pid) / "stat", os_io))
         except (FileNotFoundError, ProcessLookupError):  # no such process, or no /proc
+            # Without a boot id, only the host's name shows that the process number is one of this kernel.
             return (bool(boot_id) or is_same_host) and not _is_running(self.pid)
         except OSError:  # the state is unknown, so the folder stays
             return False

@@ -102,8 +102,10 @@ class Supply:
         filled = self.ends - self.starts  # ids in each owner's room, before and after the call to `fill`
         unused = filled - taken  # these stay
         is_waiting = sweep.batches[kernels.NEXT_BYTE] == kernels.UNKNOWN
+        # Moves the unused ids to the front of each owner's room, appends the next ids, and updates all three arrays.
         self._portions.fill(self.ids.reshape(-1, width), taken, filled, self.has_more)
         self._left -= filled - unused
+        # More ids than announced, lost ids, or more than there is room for; or no ids for an owner that waits for them.
         is_wrong = (self._left < 0) | (filled < unused) | (filled > width)
         is_wrong |= is_waiting & (filled == 0) & self.has_more
         if is_wrong.any():
