@@ -1,7 +1,9 @@
 """The registry of sources: each source's prefix, and the function that opens it.
 
-A user names a source by a text such as ``ogb:ogbn-arxiv``: a prefix, a colon, and an argument. Here, this text is
-called ``spec``.
+A *source* is a graph in a foreign format, which a conversion turns into a gloader dataset. A user names a source by a
+text such as ``ogb:ogbn-arxiv``: a prefix, a colon, and an argument. This text is called ``spec``. The command
+``gloader prepare`` and the cache of prepared datasets call `open_source` to open the source. The cache also calls
+`source_files`, to see whether the source's files have changed.
 """
 
 from __future__ import annotations
@@ -24,10 +26,10 @@ if TYPE_CHECKING:
     Opener: TypeAlias = Callable[[str, SourceOptions], AnySource]
     PathFinder: TypeAlias = Callable[[str, SourceOptions], list[Path]]
 
-# By prefix: the module below gloader.convert.sources, the name of its function (argument, options) -> source, and the
-# form of the source's text. The registry has names instead of functions, so that a module, which may need torch, is
-# imported only for its own source. The argument is a file or a folder of files, except for sources in `_DEEP` and
-# `_NO_FILES`.
+# By prefix, three texts: the module below gloader.convert.sources, the module's function (argument, options) -> source,
+# and the form of ``spec`` for messages. The registry has names instead of functions. So a module, which may need torch,
+# is imported only for its own source. The argument is a file or a folder of files, except for the sources in `_DEEP`
+# and `_NO_FILES`.
 _OPENERS = {
     "ogb": ("ogb", "open_ogb", "ogb:NAME[@DIR]"),
     "npy": ("npy", "open_npy", "npy:DIR"),
@@ -42,8 +44,9 @@ _OPENERS = {
     "builtin": ("digits", "open_builtin", "builtin:digits"),
     "synthetic": ("synthetic", "open_synthetic", "synthetic:demo|community,nodes=...|rmat,nodes=..."),
 }
-# Sources with files in subfolders of the named folder, or in a folder that must be found. By prefix: the name of the
-# function (argument, options) -> paths in the same module.
+# Sources whose files are in subfolders of the argument, or in a folder that the source's module must find. The values
+# are names of functions (argument, options) -> paths in that module. The paths are files, or folders that are read
+# with all their subfolders.
 _DEEP = {
     "ogb": "source_paths",
     "igb": "igb_paths",
@@ -131,7 +134,10 @@ def source_files(spec: str, options: SourceOptions) -> list[Path]:
 
 
 def _files_at(path: Path, below: str) -> Iterable[Path]:
-    """Return a path's files: the file itself, a folder's files, or a pattern's matches."""
+    """Return a path's files: the file itself, a folder's files, or a pattern's matches.
+
+    ``below`` is the glob for a folder: "*" for its own files, or "**/*" for those of its subfolders too.
+    """
     from gloader.convert.readers.open_table import is_pattern
 
     if path.is_dir():
@@ -140,7 +146,7 @@ def _files_at(path: Path, below: str) -> Iterable[Path]:
 
 
 def _require_columns(source: AnySource, options: SourceOptions, spec: str) -> None:
-    """Refuse options for edge ends, edge times or edge features that the source does not have."""
+    """Raise ConfigError if ``options`` name edge ends, edge times or edge features that the source does not have."""
     named = options.src or options.dst
     if named is not None and not spec.startswith("edges:"):
         raise ConfigError(

@@ -1,8 +1,9 @@
 """Sources for a conversion: a graph as streams of edges, feature rows and link tables.
 
-A *stream* is a value with a function that yields chunks of at most a given size. Each call starts again at the first
-edge or row, so a conversion can read a stream several times. A conversion reads a `GraphSource`, with node types and
-relations. `Source` is the short form for one node type and one relation.
+The modules in `gloader.convert.sources` make these values, one module per file format, and `gloader.convert.prepare`
+converts them into a dataset. A *stream* is a value with a function that yields chunks of at most a given size. Each
+call starts again at the first edge or row, so a conversion can read a stream several times. A conversion reads a
+`GraphSource`, with node types and relations. `Source` is the short form for one node type and one relation.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ OR_EDGES = "or predict edges: --edge-split 80/10/10, in Python edge_split=(0.8, 
 class EdgeChunk:
     """Consecutive edges of a stream: edge i runs from ``src[i]`` to ``dst[i]``."""
 
-    src: IdArray  # (n,)
-    dst: IdArray  # (n,)
-    weight: NDArray[np.float32] | None = None  # (n,)
+    src: IdArray  # (n,) source node ids
+    dst: IdArray  # (n,) destination node ids
+    weight: NDArray[np.float32] | None = None  # (n,) edge weights
     time: IdArray | None = None  # (n,) int64 seconds
     # (n,) each edge's number in the source, which is the row of its features. None means the order of the stream.
     number: IdArray | None = None
@@ -45,7 +46,7 @@ class EdgeChunk:
         return self.with_columns(lambda column: column[which])
 
     def with_columns(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> EdgeChunk:
-        """Return the chunk with ``change`` applied to each column."""
+        """Return the chunk with ``change`` applied to each column that is not None."""
         columns = {name: getattr(self, name) for name in self.__slots__}
         return EdgeChunk(**{name: change(column) for name, column in columns.items() if column is not None})
 
@@ -54,21 +55,22 @@ class EdgeChunk:
 class EdgeStream:
     """A graph's edges in a fixed order.
 
-    ``chunks(max_edges)`` starts again at the first edge, and yields chunks with at most ``max_edges`` edges. File
-    formats differ only in this function.
+    ``chunks(max_edges)`` starts again at the first edge, and yields chunks with at most ``max_edges`` edges. Each file
+    format has its own such function.
     """
 
     chunks: Callable[[int], Iterator[EdgeChunk]]
     num_edges: int | None  # None means unknown until the edges are read
     has_weights: bool = False  # True if every chunk has weights
     has_times: bool = False  # True if every chunk has times
-    columns: tuple[str, ...] = ()  # names of a table's columns, without the two ends
+    # For a table: its columns' names, without the columns of source and destination.
+    columns: tuple[str, ...] = ()
     held_bytes: int = 0  # memory that the stream keeps all the time, such as row offsets
     reading_bytes: int = 0  # memory that is needed only while the stream is read, without its chunks
 
 
 def edges_over(edges: EdgeStream, chunks: Callable[[int], Iterator[EdgeChunk]]) -> EdgeStream:
-    """Return a stream with the given ``chunks``. Its number of edges, weights and times are as in ``edges``. Pure."""
+    """Return a stream that reads ``chunks``, with the number of edges and the flags of ``edges``. Pure."""
     return EdgeStream(
         chunks=chunks,
         num_edges=edges.num_edges,
@@ -85,16 +87,16 @@ def changed_edges(
     Parameters
     ----------
     edges : the stream to change
-    change : function of a chunk and the number of edges before it
-    part : numerator and denominator of a factor for the size of the chunks to read. A factor below 1 is for changes
-        that make chunks larger or need copies
+    change : function of a chunk, and of the number of edges before this chunk
+    part : numerator and denominator of a factor. Chunks of ``edges`` have at most ``max_edges`` times this factor
+        edges. A factor below 1 is for changes that make chunks larger or need copies
     """
 
     def chunks(max_edges: int) -> Iterator[EdgeChunk]:
-        done = 0
+        num_before = 0
         for chunk in edges.chunks(max(1, max_edges * part[0] // part[1])):
-            yield change(chunk, done)
-            done += chunk.src.shape[0]
+            yield change(chunk, num_before)
+            num_before += chunk.src.shape[0]
 
     return edges_over(edges, chunks)
 
@@ -114,7 +116,7 @@ def doubled_edges(edges: EdgeStream) -> EdgeStream:
     """Return the edges, each followed by its reverse, as in OGB. Pure."""
 
     def doubled(chunk: EdgeChunk, _: int) -> EdgeChunk:
-        ends = np.stack([chunk.src, chunk.dst], axis=1)
+        ends = np.stack([chunk.src, chunk.dst], axis=1)  # row by row: s0, d0, s1, d1, ...
         twice = chunk.with_columns(lambda column: np.repeat(column, 2))
         return replace(twice, src=ends.ravel(), dst=ends[:, ::-1].ravel())
 
@@ -147,8 +149,8 @@ class FeatureStream:
     dtype: np.dtype[np.generic]  # the chunks' dtype
     names: tuple[str, ...] = ()  # (F,) the columns' names, for messages
     where: str | None = None  # the file, for messages; None means that messages name only the source
-    # The same rows, but whole numbers are rounded to float32 without an error. None means that ``chunks`` never refuses
-    # such a number itself.
+    # ``chunks`` of a text table refuse whole numbers that float32 cannot represent. ``rounded`` has the same rows with
+    # such numbers rounded. None means that ``chunks`` never refuse a number for this reason.
     rounded: FeatureStream | None = None
     held_bytes: int = 0  # memory that the stream keeps all the time, such as row offsets
     reading_bytes: int = 0  # memory that is needed only while the stream is read, without its chunks
@@ -181,19 +183,19 @@ class Source:
 
     name: str  # a short display name, such as "ogbn-arxiv"
     origin: str  # the source as the user wrote it, such as "ogb:ogbn-arxiv"
-    num_nodes: int
+    num_nodes: int  # N
     num_classes: int
     edges: EdgeStream
     features: FeatureStream
-    labels: IdArray  # (N,), -1 if unlabelled
+    labels: IdArray  # (N,) class numbers, -1 if unlabelled
     splits: Splits
     edge_features: FeatureStream | None = None  # (E, F_e) in the order of ``edges``
     edge_file: Path | None = None  # the edges' file, for messages
     row_ids: IdArray | None = None  # (N,) each feature row's node; None means that row i belongs to node i
     resident_bytes: int = 0  # memory that the streams keep all the time, such as row offsets
     links: tuple[LinkSource, ...] = ()  # tables of edges to predict
-    # Texts for the conversion's receipt on the columns' roles, such as "edges: src and dst of e.csv, amount is the
-    # weight".
+    # Lines on the columns' roles, such as "edges: src and dst of e.csv, amount is the weight", for the receipt: the
+    # conversion's printed summary.
     column_notes: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()  # parts of the source that the dataset lacks, such as "pos (N, 3)"
 
@@ -224,9 +226,9 @@ class Source:
 class LinkChunk:
     """Consecutive rows in a link table."""
 
-    src: IdArray  # (n,)
-    dst: IdArray  # (n,)
-    time: IdArray | None = None  # (n,) seconds
+    src: IdArray  # (n,) source node ids
+    dst: IdArray  # (n,) destination node ids
+    time: IdArray | None = None  # (n,) int64 seconds
 
     @property
     def num_rows(self) -> int:
@@ -235,6 +237,7 @@ class LinkChunk:
 
 
 def _nothing(_max_rows: int) -> Iterator[Any]:
+    """Return an empty iterator: the chunks of labels or negatives that a table does not have."""
     return iter(())
 
 
@@ -243,7 +246,8 @@ class LinkStream:
     """A link table's rows in a fixed order.
 
     ``chunks``, ``labels`` and ``negatives`` take the largest number of rows per chunk. Each call starts again at row 0.
-    Labels come in arrays (n,) of ``label_dtype``, and negatives in arrays (n, k).
+    Labels come in arrays (n,) of ``label_dtype``. Negatives are destinations without an edge from the row's source.
+    They come in arrays (n, k).
     """
 
     chunks: Callable[[int], Iterator[LinkChunk]]
@@ -260,11 +264,11 @@ class LinkStream:
 class LinkSource:
     """A link table that a conversion writes: pairs of nodes whose edges a model predicts."""
 
-    name: str
+    name: str  # the table's name in the dataset, such as "train"
     rows: LinkStream
     where: str  # the file or source, for messages
-    relation: str | None = None  # "author:writes:paper", or only the name; None means the only relation
-    reverse: str | None = None  # the reverse relation; None means that it is found by its name
+    relation: str | None = None  # "author:writes:paper", or only "writes"; None means the only relation
+    reverse: str | None = None  # the reverse relation; None means that the conversion finds it by its name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,7 +278,7 @@ class MeanOf:
     A neighbour counts once per edge.
     """
 
-    relation: Relation  # a relation between this type and a type with features
+    relation: Relation  # the edges to the neighbours, between this node type and a type with features
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,19 +298,19 @@ class NodeSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelationSource:
-    """One relation's edges. Ids count within the source type and within the destination type."""
+    """One relation's edges. Source ids are within the source type, and destination ids within the destination type."""
 
     relation: Relation
     edges: EdgeStream
     edge_features: FeatureStream | None = None  # (E, F_e) in the order of ``edges``
     edge_file: Path | None = None  # the edges' file, for messages
-    # True if every edge is there in both directions, so no reverse relation is needed.
+    # True if the stream has every edge in both directions, so no reverse relation is needed.
     is_symmetric: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphSource:
-    """A graph that a conversion turns into a dataset. The dataset has the types and relations in the same order."""
+    """A graph for a conversion. The dataset will have the node types and relations in the order that they have here."""
 
     name: str  # a short display name
     origin: str  # the source as the user wrote it, such as "ogb:ogbn-mag"
@@ -316,7 +320,7 @@ class GraphSource:
     num_classes: int
     labels: IdArray  # (N,) labels for the labelled type, -1 if unlabelled
     splits: Splits  # ids within the labelled type
-    # Kind of the dataset; "homogeneous" means that type and relation have no names.
+    # Kind of the dataset. "homogeneous" means one type and one relation, for which messages use no names.
     kind: DatasetKind = "hetero"
     resident_bytes: int = 0  # memory that the streams keep all the time, such as row offsets
     links: tuple[LinkSource, ...] = ()  # tables of edges to predict
@@ -372,7 +376,7 @@ AnySource: TypeAlias = Source | GraphSource
 
 
 def only_labelled(types: Iterable[str], *, otherwise: str | None = None, where: str) -> str:
-    """Return the labelled node type, or ``otherwise`` without labels. Pure.
+    """Return the only node type with labels, or ``otherwise`` if no type has labels. Pure.
 
     Parameters
     ----------

@@ -1,4 +1,8 @@
-"""The check of a source before a conversion: its parts must fit together. Edges and features are not read."""
+"""The check of a source before a conversion: its parts must fit together.
+
+`gloader.convert.prepare` calls `check_source` first, before it reads edges and features, which may take hours. Only
+numbers of rows, labels and splits are checked here, as these are in memory.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +20,14 @@ if TYPE_CHECKING:
     from gloader.convert.source import AnySource, EdgeStream, FeatureStream
     from gloader.types import IdArray
 
-# With more classes than this, at least the share below must occur among the labels. Otherwise, the labels are probably
-# not class numbers, but years or ids for example.
+# With more than `_MANY_CLASSES` classes, at least the share `_LEAST_SHARE` of the classes must occur among the labels.
+# Otherwise, the labels are probably not class numbers, but years or ids for example.
 _MANY_CLASSES = 4096
 _LEAST_SHARE = 1 / 8
 
 
 def check_source(source: AnySource) -> None:
-    """Refuse a source with parts that contradict each other. Edges and features are not read. Pure.
+    """Raise an error if the source's parts contradict each other. Edges and features are not read. Pure.
 
     Raises
     ------
@@ -55,6 +59,7 @@ def check_source(source: AnySource) -> None:
 
 
 def _check_counts(num_nodes: int, num_classes: int, where: str) -> None:
+    """Raise ConfigError if the labelled type has no nodes, or the number of classes is out of range."""
     if num_nodes < 1 or not 1 <= num_classes <= MAX_CLASSES:
         raise ConfigError(
             f"{where} has {num_nodes} nodes and {num_classes} classes; at least one of each, and "
@@ -63,6 +68,7 @@ def _check_counts(num_nodes: int, num_classes: int, where: str) -> None:
 
 
 def _check_features(features: FeatureStream, num_nodes: int, where: str) -> None:
+    """Raise ShapeError if there is not one feature row per node, or a row has no columns."""
     if features.num_rows != num_nodes:
         raise ShapeError(f"{where}: features have {features.num_rows} rows for {num_nodes} nodes")
     if features.dim < 1:
@@ -70,6 +76,7 @@ def _check_features(features: FeatureStream, num_nodes: int, where: str) -> None
 
 
 def _check_edge_features(edges: EdgeStream, features: FeatureStream | None, where: str) -> None:
+    """Raise ShapeError if there is not one feature row per edge, or a row has no columns."""
     if features is None:
         return
     # If the number of edges is unknown, the check follows after the edges were read.
@@ -80,6 +87,7 @@ def _check_edge_features(edges: EdgeStream, features: FeatureStream | None, wher
 
 
 def _check_labels(labels: IdArray, num_nodes: int, num_classes: int, where: str) -> None:
+    """Raise an error if labels (N,) have the wrong shape, are out of range, or are probably not class numbers."""
     if labels.shape != (num_nodes,):
         raise ShapeError(f"{where}: labels have shape {labels.shape}; they must be ({num_nodes},)")
     bad = np.flatnonzero((labels < -1) | (labels >= num_classes))
@@ -87,11 +95,12 @@ def _check_labels(labels: IdArray, num_nodes: int, num_classes: int, where: str)
         raise SourceError(
             f"{where}: node {bad[0]} has label {labels[bad[0]]}; labels are 0..{num_classes - 1}, or -1"
         )
-    # The source may state a larger number of classes, for classes that do not occur yet.
+    # The last check is only for a number of classes that was counted as the largest label plus one. A source may state
+    # a larger number itself, for classes that do not occur yet.
     if num_classes <= _MANY_CLASSES or num_classes != count_classes(labels):
         return
     occurs = np.zeros(num_classes + 1, np.bool_)
-    occurs[labels] = True  # a label of -1 sets the last entry
+    occurs[labels] = True  # a label of -1 sets the extra last entry, which is not counted below
     if np.count_nonzero(occurs[:-1]) < _LEAST_SHARE * num_classes:
         raise SourceError(
             f"{where}: labels go up to {num_classes - 1}, for which a model has {num_classes:,} outputs; "

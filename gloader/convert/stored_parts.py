@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredColumn:
-    """One type's stored feature files."""
+    """One node type's stored feature files."""
 
     rows: Path  # the file with the rows (N, F)
     scales: Path | None  # the file with the float32 scales (N,) of int8 rows; None for other dtypes
     dtype: str  # float32, float16, bfloat16 or int8
-    num_rows: int
-    dim: int
+    num_rows: int  # N
+    dim: int  # F
 
     @property
     def row_bytes(self) -> int:
@@ -108,7 +108,7 @@ def widened(
     scales : (n,) scales for int8 rows
     dtype : the stored dtype
     """
-    if dtype == "bfloat16":
+    if dtype == "bfloat16":  # stored as uint16: the upper half of a float32
         return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
     rows = stored.astype(np.float32, copy=False)
     if scales is not None:
@@ -127,7 +127,7 @@ def stored_column(writer: FeatureColumnWriter, *, dtype: str, num_rows: int, dim
     return StoredColumn(rows=writer.path, scales=writer.scale_path, dtype=dtype, num_rows=num_rows, dim=dim)
 
 
-# A chunk of the stream has at most 1/4 of a read's rows, so that the chunk and its copies take less memory.
+# A chunk of the stream has at most 1/_CHUNKS_PER_READ of a read's rows, so the chunk and its copies take less memory.
 _CHUNKS_PER_READ = 4
 
 
@@ -173,9 +173,10 @@ class StreamedRows:
     def __init__(self, column: StreamedColumn, max_rows: int) -> None:
         self._column = column
         self._max_rows = max_rows
+        # The current pass over the stream, or None before the first.
         self._chunks: Generator[NDArray[Any]] | None = None
-        self._chunk: NDArray[Any] = np.empty((0, column.dim), np.float32)
-        self._first = 0  # row number of the chunk's first row
+        self._chunk: NDArray[Any] = np.empty((0, column.dim), np.float32)  # the current chunk (n, F)
+        self._first = 0  # row number of the current chunk's first row
 
     def __enter__(self) -> Self:
         return self
@@ -198,10 +199,10 @@ class StreamedRows:
         out = np.empty((rows.shape[0], self._column.dim), np.float32)
         if self._chunks is None or start < self._first:
             self._begin()
-        done = 0
+        done = 0  # number of rows that are in ``out`` already
         while done < rows.shape[0]:
-            past = self._first + self._chunk.shape[0]
-            stop = int(np.searchsorted(rows, past))
+            past = self._first + self._chunk.shape[0]  # the first row after the current chunk
+            stop = int(np.searchsorted(rows, past))  # rows[done:stop] are in the current chunk
             if done < stop:
                 out[done:stop] = self._rounded(self._chunk[rows[done:stop] - self._first], int(rows[done]))
                 done = stop
@@ -210,18 +211,19 @@ class StreamedRows:
         return out
 
     def _begin(self) -> None:
-        # Start a pass over the stream, and load its first chunk.
+        """Start a pass over the stream, and load its first chunk."""
         self.close()
+        # The generator wraps the stream's iterator, which may have no method to close it.
         self._chunks = (chunk for chunk in self._column.features.chunks(self._max_rows))
         self._first, self._chunk = 0, next(self._begun())
 
     def _begun(self) -> Generator[NDArray[Any]]:
-        # The chunks of the pass that `_begin` started.
+        """Return the chunks of the pass that `_begin` started."""
         assert self._chunks is not None  # noqa: S101 - begun by `read`
         return self._chunks
 
     def _rounded(self, rows: NDArray[Any], first_row: int) -> NDArray[np.float32]:
-        # ``first_row`` is the row number of rows[0]; it serves errors, which name a row by its number.
+        """Return source rows (n, F) as the store would return them. ``first_row``, rows[0]'s number, is for errors."""
         dtype = self._column.dtype
         if STORED_DTYPES[dtype].has_scale:
             return widened(*quantize_rows(rows, first_row), dtype=dtype)
@@ -238,8 +240,8 @@ class StoredCsc:
         From every method: a file was truncated, or the system refuses.
     """
 
-    indptr: NpyFile  # (N + 1,)
-    indices: NpyFile  # (E,)
+    indptr: NpyFile  # (N + 1,) offsets: the in-neighbours of node i are at positions indptr[i] ... indptr[i + 1] - 1
+    indices: NpyFile  # (E,) the in-neighbours of node 0, then of node 1, and so on
     has_times: bool = False  # True if edges have times; then in-neighbours are in time order
 
     @classmethod

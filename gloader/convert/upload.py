@@ -1,7 +1,8 @@
 """Upload of a dataset directory to a URL.
 
 The *record* is ``dataset.json``, which lists the dataset's files. It is uploaded last, so that an interrupted upload
-leaves no dataset.
+leaves no dataset. A command that converts a source directly to a URL calls `require_target` before the conversion, and
+`upload_dataset` after it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from gloader.ssd_store.format.format import Manifest
     from gloader.ssd_store.mirror import ObjectStore
 
-_PIECE_BYTES: Final = 8 * 2**20  # bytes per piece of an uploaded file
+_PIECE_BYTES: Final = 8 * 2**20  # bytes of a file that are in memory at a time
 _STEP: Final = "uploading"  # the step's name in the progress
 
 
@@ -42,9 +43,9 @@ class UploadReport:
     """The result of an upload."""
 
     url: str  # the URL without secrets
-    num_files: int
-    num_bytes: int
-    seconds: float
+    num_files: int  # number of uploaded files, with the record
+    num_bytes: int  # bytes of these files, without the record
+    seconds: float  # duration of the upload
     replaced: bool  # True if the upload replaced a dataset
 
 
@@ -109,7 +110,7 @@ def upload_dataset(
     former = _former_files(store, overwrite=overwrite)
     if former is not None:
         store.delete(DATASET_MANIFEST)
-    files = _files(manifest, root, os_io)
+    files = _files(manifest, root, os_io)  # each file's size by its name
     total, done = sum(files.values()), 0
 
     def advance(num_bytes: int) -> None:
@@ -139,6 +140,7 @@ def upload_dataset(
 
 
 def _open(url: str) -> ObjectStore:
+    """Return the store at a URL, which reads, writes and deletes whole objects."""
     # This import is late, because obstore is optional.
     from gloader.ssd_store.mirror import open_objects
 

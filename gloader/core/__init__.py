@@ -1,1 +1,1 @@
-"""Basic parts that every room may use: ids, order, hashing, units, signals, locks, memory."""
+"""Basic parts that every other package of gloader may import: ids, order, hashing, units, signals, locks, memory."""

@@ -1,4 +1,9 @@
-"""Page-aligned memory for O_DIRECT, the checksum kernels and row copies."""
+"""Page-aligned memory for O_DIRECT, the checksum kernels and row copies.
+
+`aligned_bytes` allocates through numpy. `mapped_bytes` and `warm_bytes` map memory that returns to the system when its
+last view is deleted. `plain_array` makes arrays fit for kernels. A page is *touched* when it was written once: the
+system provides its memory only then, which takes time.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-# Bytes of a memory page, and of a page of a file; a multiple of every disk's sector.
+# Bytes of a memory page, and of a page of a file. It is a multiple of every disk's sector, as O_DIRECT requires.
 _PAGE_BYTES: Final = 4096
 _HUGE_PAGE_BYTES: Final = 2 * 2**20  # bytes of a huge page, for which the processor needs fewer table entries
 
@@ -21,7 +26,7 @@ _HUGE_PAGE_BYTES: Final = 2 * 2**20  # bytes of a huge page, for which the proce
 def aligned_bytes(num_bytes: int) -> NDArray[np.uint8]:
     """Return memory (num_bytes,) that starts on a page, uninitialised and untouched.
 
-    numpy allocates it with `numpy.empty`, which reuses freed memory, and requests huge pages, unlike `numpy.zeros`.
+    It comes from `numpy.empty`. Unlike `numpy.zeros`, this function reuses freed memory and requests huge pages.
     """
     # One page more than needed is allocated, so that the array can start at the first page boundary.
     raw = np.empty(num_bytes + _PAGE_BYTES, dtype=np.uint8)
@@ -37,14 +42,14 @@ def warm_bytes(num_bytes: int) -> NDArray[np.uint8]:
 def mapped_bytes(num_bytes: int, *, touch: bool = True, inherited: bool = True) -> NDArray[np.uint8]:
     """Return memory of ``num_bytes`` bytes, rounded up to full pages. It is unmapped when its last view is deleted.
 
-    So the memory returns to the system. numpy's allocator instead may keep blocks below 32 MB for the life of the
-    process, in an arena of the calling thread, and each new loader would take more memory.
+    So the memory returns to the system. numpy's allocator may keep freed blocks below 32 MB until the process ends, in
+    an arena of the calling thread. Then each new loader would take more memory.
 
     Parameters
     ----------
     num_bytes : least number of bytes; the result has at least one page
     touch : write to every page now, so that later uses do not wait for page faults
-    inherited : whether a forked child has its own copy. If False, these addresses are not mapped in the child
+    inherited : True if a forked child has its own copy. If False, these addresses are not mapped in the child
     """
     size = max(-(-num_bytes // _PAGE_BYTES), 1) * _PAGE_BYTES
     # The mapping is private: with mmap's default, a forked child would write into its parent's memory.
@@ -78,4 +83,5 @@ def plain_array(values: NDArray[Any], dtype: np.dtype[Any] | type[np.generic] | 
     values : array of at least one dimension
     dtype : dtype to convert to. None keeps the dtype.
     """
+    # C-contiguous, aligned, writable, and an ndarray itself instead of a subclass such as numpy.memmap.
     return np.require(values, dtype, ["C", "A", "W", "E"])

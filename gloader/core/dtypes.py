@@ -1,8 +1,9 @@
 """The dtypes of stored arrays, and the format of stored feature rows.
 
-Every list of dtypes in gloader follows from `STORED_DTYPES` and `FeatureDtype`. CONTRIBUTING.md tells how to add a
+Every list of dtypes in gloader follows from `STORED_DTYPES` and `FeatureDtype`. CONTRIBUTING.md explains how to add a
 dtype. Feature rows that are stored with 8 or 16 bits per element are converted to float32 when they are read. An int8
-row has a factor (scale): its values are the elements times the factor.
+row has a factor (scale): its values are the elements times the factor. A *way* is one of the four conversions to
+float32. `RowFormat` tells readers and kernels the way for an array's rows.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from gloader.errors import ConfigError, ShapeError
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
-# Conversions ("ways") from a stored element to float32: none, from float16, from bfloat16, and int8 times a factor.
-# Their kernels are in `gloader.core.value_kernels`.
+# The ways, as numbers for the kernels: no conversion, from float16, from bfloat16, and int8 times a factor. Their
+# kernels are in `gloader.core.value_kernels`.
 RAW, HALF, BRAIN, SCALED = range(4)
 
 FeatureDtype: TypeAlias = Literal["float32", "float16", "bfloat16", "int8"]
@@ -35,7 +36,7 @@ class Dtype:
     name: str
     descr: str  # numpy's text for the dtype in a file header
     way: int = RAW  # conversion to float32
-    # The largest float that a feature may be. 0 if features cannot have this dtype.
+    # The largest absolute value of a feature that can be stored. 0 if features cannot have this dtype.
     largest: float = 0.0
 
     @property
@@ -90,11 +91,11 @@ def feature_dtype(dtype: DTypeLike | str) -> Dtype:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowFormat:
-    """The dtype and width of stored rows."""
+    """The dtype and width of an array's stored rows."""
 
     dtype: np.dtype[Any]  # uint16 for bfloat16
     dim: int  # F
-    is_bfloat16: bool = False  # whether uint16 elements are bfloat16
+    is_bfloat16: bool = False  # True if uint16 elements are the bits of bfloat16 numbers
     scale: NDArray[np.float32] | None = None  # (N,) the factor of each int8 row
     # Conversion from a stored row to float32. RAW if there is no conversion.
     way: int = field(init=False)
@@ -102,6 +103,7 @@ class RowFormat:
     def __post_init__(self) -> None:
         """Look up the conversion once, because every read uses it."""
         element = self.element
+        # int8 rows without factors can only be read as they are stored.
         way = RAW if element.has_scale and self.scale is None else element.way
         object.__setattr__(self, "way", way)  # frozen; this is its constructor
 
@@ -118,7 +120,7 @@ class RowFormat:
         return int(self.dtype.itemsize) * self.dim
 
     def way_to(self, wanted: np.dtype[Any]) -> int:
-        """Return the conversion from stored rows to rows of the dtype ``wanted``. Pure.
+        """Return the conversion (way) from stored rows to rows of the dtype ``wanted``. Pure.
 
         Raises
         ------

@@ -1,7 +1,8 @@
 """Fan-outs in the forms that users write: a list, a list per relation, or a list for all relations together.
 
 A fan-out is the number of neighbours that a hop samples per node. A list has one fan-out per hop, and its first number
-belongs to the hop next to the seeds. -1 takes all neighbours.
+belongs to the hop next to the seeds. -1 takes all neighbours. With *collective* fan-outs, a node draws this number of
+neighbours from all relations together. `checked_fanouts` accepts every form, and calls the other functions.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from gloader.types import ANY_RELATION, CollectiveFanouts, Fanouts, Relation, Re
 MAX_COUNT: Final = 2**31 - 1
 _MAX_FANOUT: Final = 2**31 - 2  # local ids and offsets of a batch are int32
 _COLLECTIVE: Final = "collective:"  # prefix of collective fan-outs on the command line
-_EXAMPLE = "'author:writes:paper=25,20;*=10,5'"
+_EXAMPLE = "'author:writes:paper=25,20;*=10,5'"  # for messages
 
 FanoutsLike: TypeAlias = (
     Sequence[int] | Mapping[Relation | str, Sequence[int]] | RelationFanouts | CollectiveFanouts | str
@@ -102,7 +103,7 @@ def checked_hops(fanouts: Any, *, noun: str = "fanouts") -> tuple[int, ...]:
 
 
 def largest_fanout(fanouts: Fanouts) -> int:
-    """Return the largest fan-out over all hops and relations. -1, which takes all, counts as the largest. Pure."""
+    """Return the largest fan-out over all hops and relations. Return -1 if any fan-out takes all neighbours. Pure."""
     match fanouts:
         case CollectiveFanouts():
             hops = fanouts.fanouts
@@ -135,7 +136,7 @@ def parse_fanouts(text: str) -> Fanouts:
 
 
 def parse_fanout(text: str) -> tuple[int, ...]:
-    """Return the fan-outs for ``text``, such as "15,10,5", "[15, 10]" or "-1". Pure.
+    """Return the fan-outs, one per hop, for a list without relations, such as "15,10,5", "[15, 10]" or "-1". Pure.
 
     Raises
     ------
@@ -174,7 +175,7 @@ def parse_relation(name: object) -> Relation:
 
 
 def _by_relation(given: Any) -> Fanouts:
-    """Return the checked fan-outs for pairs (relation, fan-outs). The pair of "*" comes last."""
+    """Return the checked fan-outs for pairs (relation, fan-outs). In the result, the pair of "*" is the last one."""
     by_relation: dict[Relation | str, tuple[int, ...]] = {}
     for name, hops in given:
         relation = ANY_RELATION if name == ANY_RELATION else parse_relation(name)
@@ -184,7 +185,7 @@ def _by_relation(given: Any) -> Fanouts:
         by_relation[relation] = checked_hops(hops, noun=f"fanouts[{text}]")
     if not by_relation:
         raise ConfigError(f"fanouts is empty; pass one integer per hop, such as [15, 10, 5], or {_EXAMPLE}")
-    lengths = {
+    lengths = {  # number of hops by relation, for the message
         ":".join(name) if isinstance(name, tuple) else name: len(hops) for name, hops in by_relation.items()
     }
     if len(set(lengths.values())) > 1:

@@ -1,4 +1,8 @@
-"""The classes that describe a setting's flag: cyclopts' own, or stand-ins if cyclopts is not installed."""
+"""The classes that describe a setting's flag: cyclopts' own, or stand-ins if cyclopts is not installed.
+
+cyclopts is the library that reads the command line. The settings are annotated with its classes, and also used without
+a command line.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Types of settings as users write them: sizes, shares, fan-outs and counts.
 
-A flag is a setting on the command line. `Size` and the other annotated types at the end tell cyclopts how to convert
-and check a flag's text. `as_flags` rewrites messages for the command line: Python's ``cache="2GB"`` becomes ``--cache
-2GB``.
+A flag is a setting on the command line, which the library cyclopts reads. `Size` and the other annotated types at the
+end tell cyclopts how to convert and check a flag's text. The functions ``_convert_...`` and ``_require_...`` above them
+have the arguments that cyclopts passes. `as_flags` rewrites messages for the command line: Python's ``cache="2GB"``
+becomes ``--cache 2GB``.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
     from cyclopts import Token
 
 _PERCENT = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*%\s*$")
-# ``keyword=value`` in a sentence. Not matched: a keyword that follows a comma at once, as ``b`` in ``a=1,b=2``, and a
-# keyword after "in Python", where the sentence already names the flag. `_CALL` matches a text that ends inside a call,
-# such as "use Loader(", whose keywords stay as they are.
+# `_KEYWORD` matches ``keyword=value`` in a sentence. It does not match a keyword directly after a comma, as ``b`` in
+# ``a=1,b=2``, nor a keyword after "in Python", because that sentence already names the flag. `_CALL` matches a text
+# that ends inside a call, such as "use Loader(". The keywords of a call stay as they are.
 _KEYWORD = re.compile(
     r"""(?<![\w.,:(=/-])(?<!in Python )(?P<name>[a-z_]+)=(?P<value>'[^']*'|"[^"]*"|[\w.:/+-]*[\w%]|)(?![\w=])"""
 )
@@ -121,7 +122,7 @@ def _convert_names(_type: Any, tokens: Sequence[Token]) -> tuple[str, ...]:
     return tuple(name.strip() for name in _text(tokens).split(","))
 
 
-# The command line puts "--FLAG is VALUE; " before these messages, see `gloader.cli.failure.describe`.
+# The command line puts "--FLAG is VALUE; " before the messages of these checks, see `gloader.cli.failure.describe`.
 def _require_count(_type: Any, value: Any) -> None:
     if value is not None and value < 1:
         raise ConfigError("it must be 1 or more")

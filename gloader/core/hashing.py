@@ -2,7 +2,8 @@
 
 A random number is a hash of its address, such as (seed, epoch, batch, hop, node), so no generator has a state. The
 bijection `mix64` is the finaliser of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators",
-OOPSLA'14), with the constants of Stafford's variant 13. It exists for kernels, for arrays and for Python integers.
+OOPSLA'14), with the constants of Stafford's variant 13. It exists for kernels (`mix64`), for arrays (`mixed_words`) and
+for Python integers (`mix_int`). `unmix64` is its inverse.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ def mix64(x: np.uint64) -> np.uint64:
     return x ^ (x >> _S31)
 
 
-# x ^ (x >> s) is undone by x ^ (x >> s) ^ (x >> 2s) ^ ... up to 64 bits; a product by the inverse modulo 2**64.
+# The steps of `mix64` are undone from the last to the first. x ^ (x >> s) is undone by x ^ (x >> s) ^ (x >> 2s) ^ ...,
+# up to 64 bits. A product is undone by a product with the factor's inverse modulo 2**64.
 @njit(cache=True, nogil=True, inline="always")
 def unmix64(x: np.uint64) -> np.uint64:
     """Return the word w with ``mix64(w) == x``. Pure."""

@@ -3,8 +3,9 @@
 An id array is one-dimensional and holds integers in a range. The caller names the ids for the error's message.
 
 If a dataset is divided over machines, each machine stores one part: for each table (a feature matrix), a range of
-consecutive rows. A division has a fixed number of parts. `RangePart` is a part's number, `RowRanges` has all tables'
-ranges, and `HeldRows` one table's ranges.
+consecutive rows. Such a division has a fixed number of parts. `RangePart` is a part's number, `RowRanges` has all
+tables' ranges, and `HeldRows` one table's ranges. The functions after them check the machines of a *run*, which is one
+training job, and say which machine serves which rows.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 _LARGEST = np.iinfo(np.int64).max  # the largest id
-_MOST_SHORT_IDS = 2**31  # number of ids that int32 can tell apart
+_MOST_SHORT_IDS = 2**31  # number of ids 0, 1, ... that fit int32
 
 
 def as_ids(values: ArrayLike, *, noun: str, error: type[GloaderError], masked: int | None = None) -> IdArray:
@@ -140,11 +141,13 @@ class HeldRows:
         return int(np.searchsorted(self.bounds, row, side="right")) - 1
 
     def span(self, row_bytes: int, page_bytes: int) -> tuple[int, int]:
-        """Return the first page with a local row and the page after the last; equal without local rows. Pure.
+        """Return the first page with a local row, and the page after the last such page. Pure.
+
+        Both are 0 without local rows.
 
         Parameters
         ----------
-        row_bytes : R
+        row_bytes : R, the bytes of a row in the table's file
         page_bytes : bytes per page; a page with rows of two parts is in both spans
         """
         if self.first == self.past:
@@ -191,7 +194,7 @@ def copy_bounds(num_rows: int, parts: int) -> IdArray:
 
 
 def require_all_rows(parts: Sequence[RowRanges | None], names: Sequence[str] = ()) -> None:
-    """Raise ConfigError if a run's machines together do not hold all rows. Pure.
+    """Check that a run's machines together hold all rows. Pure.
 
     Parameters
     ----------
@@ -245,6 +248,7 @@ def host_bounds(parts: Sequence[RowRanges], table: str) -> IdArray:
 
 
 def _require_one_division(parts: Sequence[RowRanges | None], first: RowRanges, names: Sequence[str]) -> None:
+    """Raise ConfigError if a machine has no part, or a part of another division than ``first``."""
     has_first = names[parts.index(first)]
     for name, other in zip(names, parts, strict=True):
         if other is None:

@@ -1,9 +1,10 @@
 """The decorator for every kernel: numba's, with a disk cache that also notices changes of the kernel's callees.
 
 A kernel is a function that numba compiles. With ``cache=True``, numba keeps its machine code on disk until the kernel's
-own file changes. That is not enough: after a change of a callee in another file, numba would run old machine code. If a
-class whose values a kernel takes was moved, numba fails while it reads its own index. The cache here uses a stamp, a
-digest of all files and constants on which the kernel depends.
+own file changes. That is not enough: after a change of a callee in another file, numba would run old machine code. And
+numba's *index*, the file that lists a kernel's machine code by argument types, cannot be read after a class of a
+kernel's argument was moved. So `njit` replaces numba's cache by `KernelCache`. It compares a *stamp*, a digest of all
+files and constants on which the kernel depends.
 """
 
 from __future__ import annotations
@@ -78,8 +79,8 @@ class KernelCache(FunctionCache):  # type: ignore[misc, unused-ignore]
 
     def _stamp(self) -> None:
         """Set the stamp that numba compares with the stamp in its index."""
-        # This is done at the first use, and not by the decorator, because callees may stand below the kernel in its
-        # file.
+        # This is done at the first use, and not by the decorator, because callees may be defined below the kernel in
+        # its file.
         if not self._is_stamped:
             self._cache_file._source_stamp = kernel_stamp(self._py_func)  # noqa: SLF001 - as above
             self._is_stamped = True
@@ -88,7 +89,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc, unused-ignore]
 def kernel_stamp(function: FunctionType) -> str:
     """Return a digest of the files of ``function`` and its callees, and of the constants in their globals.
 
-    Constants are included by value, because a constant does not tell its source file.
+    Constants are included by value, because a number does not have its source file as an attribute.
     """
     files, constants = set(), set()
     visited: set[FunctionType] = set()

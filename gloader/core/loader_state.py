@@ -1,7 +1,8 @@
 """A loader's state as JSON: its position in its stream of batches, and the stream's identity.
 
-A loader's stream is the sequence of all batches of all epochs. It is determined by the dataset, the seeds and some
-settings. A saved state can only be resumed by a loader with the same stream.
+A loader's stream is the sequence of all batches of all epochs. It is determined by *facts*: the dataset, the seeds and
+some settings. A saved state can only be resumed by a loader with the same stream. A loader writes its state with
+`to_json`, and checks a saved one with `from_json` and `require_same_stream`.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ class LoaderState:
     """A loader's position in its stream of batches, with the settings that determine the stream."""
 
     next: BatchId  # the first undelivered batch
-    seed: int
-    global_batch_size: int
-    fingerprint: str  # hash of the facts that determine the stream: dataset, seeds, fan-outs, order
+    seed: int  # the loader's random seed
+    global_batch_size: int  # seeds per step of all ranks together
+    fingerprint: str  # hash of the facts: dataset, seeds, fan-outs, order
     # The same facts by name, as JSON values. Empty in a state of version 1.
     stream: Mapping[str, Any] = field(default_factory=dict)
     version: int = STATE_VERSION
@@ -89,8 +90,8 @@ class LoaderState:
     def require_same_stream(self, other: LoaderState) -> None:
         """Raise StateError if ``other``, a saved state, has another stream. The message names the first difference."""
         known, saved = self._facts(), other._facts()
-        # The fingerprint is compared last: it differs if any fact differs, and does not tell which. A state of version
-        # 1 has no other facts than the seed and the batch size.
+        # The fingerprint is compared last: it differs if any fact differs, but does not show which one. A state of
+        # version 1 has no other facts than the seed and the batch size.
         names = {**known, **saved} if other.stream else ("seed", "global_batch_size")
         for name in names:
             _require_equal(name, known.get(name), saved.get(name))
@@ -102,6 +103,7 @@ class LoaderState:
 
 
 def _require_equal(name: str, ours: object, theirs: object) -> None:
+    """Raise StateError if a fact of this loader differs from the saved one."""
     if ours != theirs:
         raise StateError(
             f"the state was saved with {name} {shown(theirs)}, this loader has {shown(ours)}; "
@@ -110,4 +112,5 @@ def _require_equal(name: str, ours: object, theirs: object) -> None:
 
 
 def _is_count(value: object) -> bool:
+    """Return True for a whole number from 0 on that fits int64 with room for sums."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**62

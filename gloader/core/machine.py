@@ -1,8 +1,8 @@
 """The machine that a process belongs to, and the limit on its open files.
 
-A host is a computer. A machine is normally a host. For rehearsals of several machines on one host, the environment
-variable GLOADER_MACHINE names the machine of a process. `require_descriptors` checks the limit on open files before a
-loader opens more.
+A host is a computer. A machine is normally a host. To try a run of several machines on one host, a user sets the
+environment variable GLOADER_MACHINE to a different name for the processes of each. `require_descriptors` checks the
+limit on open files before a loader opens more.
 """
 
 from __future__ import annotations
@@ -76,12 +76,12 @@ def folder_of_machine(folder: Path) -> Path:
 
 
 def distinct_names(names: Sequence[str], first_ranks: Sequence[int]) -> tuple[str, ...]:
-    """Return the machines' names. Equal names get their first rank as a suffix. Pure.
+    """Return the machines' names. A name of several machines gets the machine's first rank as a suffix. Pure.
 
     Parameters
     ----------
     names : each machine's name
-    first_ranks : each machine's first rank
+    first_ranks : the rank of each machine's first process
     """
     return tuple(
         f"{name} (rank {rank})" if names.count(name) > 1 else name
@@ -110,6 +110,7 @@ def require_descriptors(more: int) -> None:
         The hard limit is too small. The message gives the needed and the allowed number of files.
     """
     needed = _num_open() + more + SPARE
+    # The soft limit applies now. A process may raise its soft limit up to the hard limit.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or needed <= soft:
         return
@@ -117,7 +118,7 @@ def require_descriptors(more: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
         _LOG.info("the limit on open files was raised from %d to %d", soft, needed)
         return
-    suggested = 1 << (needed - 1).bit_length()
+    suggested = 1 << (needed - 1).bit_length()  # the next power of two
     text = (
         f"up to {needed:,} files are open together, for the tables and relations of this dataset, and the system "
         f"allows {hard:,}: run `ulimit -n {suggested}` before (in a container: --ulimit nofile={suggested})"
@@ -126,6 +127,7 @@ def require_descriptors(more: int) -> None:
 
 
 def _num_open() -> int:
+    """Return the number of files that the process has open."""
     try:
         return len(os.listdir(_OPEN))  # noqa: PTH208 - names alone
     except OSError:

@@ -1,7 +1,8 @@
 """Input from other programs: parser errors, text for a terminal, and YAML settings files.
 
-`MALFORMED` holds the exceptions that parsers raise on malformed bytes. `printable` replaces the characters that a
-terminal would obey. `read_yaml_mapping` reads a YAML file of any origin within fixed limits.
+`MALFORMED` holds the exceptions that parsers raise on malformed bytes. `shown` shortens a value for a message.
+`printable` replaces the characters that a terminal would interpret. `read_yaml_mapping` reads a YAML file of any origin
+within fixed limits.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# For `except MALFORMED` around the reading of a file of unknown origin: such an error then means a wrong file, not a
+# For `except MALFORMED` around code that reads a file of unknown origin. There, such an error means a wrong file, not a
 # wrong program. Of gloader's own errors, only those that are also a ValueError are caught, see `gloader.errors`. Some
-# cases: a number too large for any type raises ArithmeticError; too deep a nesting raises RecursionError, or
-# MemoryError in Python's parser; a missing member raises LookupError, or AttributeError if a list stands in place of an
+# cases: a number too large for any type raises ArithmeticError. Too deep a nesting raises RecursionError, or
+# MemoryError in Python's parser. A missing member raises LookupError, or AttributeError if a list is in the place of an
 # object.
 MALFORMED: Final = (
     ArithmeticError,
@@ -54,10 +55,10 @@ def shown(value: object) -> str:
 
 
 _REPLACEMENT: Final = "\ufffd"
-# The characters that `printable` replaces. First, control characters except line end and tab: a terminal obeys
-# sequences that begin with the escape character. Then marks that change the writing direction, by which a name can look
-# like another name, and unusual line ends. Last, surrogates: file names that are not UTF-8 contain them, and no stream
-# can encode them.
+# The characters that `printable` replaces. First, control characters except line end and tab: a terminal executes
+# sequences that begin with the escape character. Then marks that change the writing direction, with which a name can
+# look like another name, and unusual line ends. Last, surrogates: Python uses them for the bytes of file names that are
+# not UTF-8, and cannot print them.
 _UNFIT: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -83,7 +84,7 @@ def read_yaml_mapping(path: Path, *, what: str, holds: str, error: type[Exceptio
     Parameters
     ----------
     path : the file
-    what : the file's kind, for messages, such as "recipe"
+    what : the file's kind, for messages, such as "the description"
     holds : text for messages: the required content, and after a semicolon advice on writing the file
     error : the error's class
 

@@ -19,10 +19,10 @@ K = TypeVar("K", bound=type)
 N = TypeVar("N")
 V = TypeVar("V")
 
-# Least `difflib` similarity of a misspelled name and its correct form: they differ by about one letter.
+# Least `difflib` similarity of two names that differ by about one letter: a slip of the fingers.
 _SLIP: Final = 0.9
 
-# Names that other libraries use for the same thing, as suggestions.
+# By a name from another library: gloader's names for the same thing, as suggestions.
 _FOREIGN_NAMES: Final[dict[str, tuple[str, ...]]] = {
     "num_neighbors": ("fanouts",),
     "num_neighbours": ("fanouts",),
@@ -86,6 +86,7 @@ def require_keywords(owner: str, given: Iterable[str], known: Collection[str]) -
 def near_keywords(target: F) -> F:
     """Make a function or a class suggest the nearest keyword for an unknown keyword."""
     if isinstance(target, type):
+        # A class may pass keywords on to its bases as **keywords, so the bases' keywords are accepted too.
         base_signatures = [inspect.signature(base.__init__) for base in target.__mro__[1:]]  # type: ignore[misc]
         inherited = {name for signature in base_signatures for name in signature.parameters}
         target.__init__ = _checked(target.__init__, target.__name__, inherited)  # type: ignore[misc]
@@ -131,7 +132,8 @@ def near_attributes(target: K) -> K:
     """Make a class suggest the nearest attribute for a missing attribute."""
 
     def getattr_of(self: object, name: str) -> Any:
-        # The attribute exists, so a property raised this error. The second read raises the property's own message.
+        # Python calls __getattr__ if the normal look-up raised AttributeError. If the class has the attribute, it is a
+        # property that raised the error itself. The second read raises it again, with the property's own message.
         if hasattr(type(self), name):
             return object.__getattribute__(self, name)
         raise missing_attribute(with_article(type(self).__name__), name, dir(self), {})
@@ -146,7 +148,7 @@ class Named(dict[N, V]):
     __slots__ = ()
 
     def __missing__(self, key: N) -> V:
-        """Raise KeyError."""
+        """Raise KeyError with the nearest existing key."""
         raise missing_key(key, self, "no type or relation of this batch")
 
 

@@ -1,7 +1,8 @@
 """Negatives in the forms that users write: the kind and the number of wrong edges for link prediction.
 
 A model that predicts edges trains on positives, which are true edges, and on negatives, which are drawn pairs of nodes.
-`Uniform`, `Binary`, `InBatch` and `Table` are four ways to get negatives. Each has a text form for the command line.
+`Uniform`, `Binary`, `InBatch` and `Table` are four ways to get negatives. Each has a text form for the command line,
+which `str` returns and `parse_negatives` reads. A *link table* is a dataset's stored list of edges to predict.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class Table:
         ``name`` is not a text, or is empty.
     """
 
-    name: str
+    name: str  # the link table's name
 
     def __post_init__(self) -> None:
         """Check the name."""
@@ -178,6 +179,7 @@ def parse_negatives(text: str) -> Negatives | None:
 
 
 def _suffix(strict: bool) -> str:
+    """Return the end of the command line's form: ",strict" or nothing."""
     return f",{_STRICT}" if strict else ""
 
 

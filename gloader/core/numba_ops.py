@@ -1,7 +1,8 @@
 """Machine operations for numba kernels that Python has no syntax for: prefetch, block copy, arrays by address.
 
-An intrinsic is a function for which we write LLVM's code ourselves. Its Python function gets the types of the
-arguments, and returns a signature with ``codegen``, which emits the code.
+An intrinsic is a function for which this module emits LLVM's code itself. Its Python function gets the types of the
+arguments, and returns the function's signature and ``codegen``, which emits the code. Kernels use `prefetch`,
+`copy_block` and `array_at`.
 """
 
 # ruff: noqa: ARG001  numba declares the arguments of an intrinsic by the names of its parameters
@@ -20,8 +21,8 @@ from numba.extending import intrinsic
 
 from gloader.core.kernels import njit
 
-# If a process is forked while another thread compiles, the child would wait for ever for the compiler's lock. So the
-# fork waits for the lock.
+# If a process forked while another thread compiles, its child would wait forever for the compiler's lock. So a fork
+# waits until no thread compiles.
 os.register_at_fork(
     before=global_compiler_lock.acquire,
     after_in_parent=global_compiler_lock.release,
@@ -71,7 +72,7 @@ def _copy_block(typingctx: Any, target: Any, to: Any, source: Any, start: Any, l
         pointer = to_address.type
         signature_ir = ir.FunctionType(ir.VoidType(), [pointer, pointer, i64, i1])
         memcpy_ir = builder.module.declare_intrinsic("llvm.memcpy", [pointer, pointer, i64], signature_ir)
-        builder.call(memcpy_ir, [to_address, from_address, num_bytes, i1(0)])
+        builder.call(memcpy_ir, [to_address, from_address, num_bytes, i1(0)])  # 0: not volatile
         return context.get_dummy_value()
 
     return types.void(target, types.intp, source, types.intp, types.intp), codegen
@@ -79,7 +80,7 @@ def _copy_block(typingctx: Any, target: Any, to: Any, source: Any, start: Any, l
 
 @intrinsic
 def _pointer(typingctx: Any, address: Any) -> Any:
-    """Return ``address`` as a pointer."""
+    """Convert the integer ``address`` to a pointer."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.inttoptr(args[0], ir.IntType(8).as_pointer())
@@ -108,8 +109,8 @@ _as_pointer: Any = _c_pointer if config.DISABLE_JIT else _pointer
 
 @njit(cache=True, nogil=True)
 def array_at(address: int, length: int, like: Any) -> Any:
-    """Return the array (length,) at ``address``, with the dtype of the array ``like``.
+    """Return the array (length,) at the memory ``address``, with the dtype of the array ``like``.
 
-    So a kernel can take any number of arrays, as one array of addresses. The caller keeps the memory alive.
+    With it, a kernel takes any number of arrays as one array of their addresses. The caller keeps the memory alive.
     """
     return carray(_as_pointer(address), (length,), like.dtype)

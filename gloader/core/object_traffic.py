@@ -1,4 +1,7 @@
-"""Traffic with an object store: requests and bytes, and their price."""
+"""Traffic with an object store, such as S3: requests and bytes, and their price.
+
+`ObjectTraffic` has the counts, and `ObjectPrice` the user's prices. `ObjectTraffic.describe` makes a line for a log.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from gloader.core.units import format_bytes, format_count, format_seconds, parse
 from gloader.errors import ConfigError
 
 _FORM: Final = "write prices as 0.0004/1000req,0.09/GB: per number of requests, and per number of bytes"
+# One price: an amount, then "/", then a number of requests ("1000req") or of bytes ("GB" or "10 GB").
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*(?:(\d*)\s*req|(\d*(?:\.\d+)?\s*[A-Za-z]+))", re.IGNORECASE)
 
 
@@ -19,7 +23,7 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*(?:(\d*)\s*req|(\d*(?:\.\d+)?\s*[A-Za
 class ObjectPrice:
     """An object store's prices for requests and for received bytes, in any currency."""
 
-    per_request: float = 0.0
+    per_request: float = 0.0  # per sent request
     per_byte: float = 0.0  # per received byte
 
     @classmethod

@@ -1,7 +1,8 @@
 """Offsets of each node's in-edges: 8 bytes per node, or about 2 in the compact form.
 
 A graph's edges are sorted by destination, so a node's in-edges are consecutive. The offset of node v is the position of
-its first in-edge; offset N is the number of edges.
+its first in-edge; offset N is the number of edges. `plain_offsets` and `compact_offsets` make the two forms, and
+`offset_at` reads either one in a kernel.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ class Offsets(NamedTuple):
 
     The plain form has only ``low``, the offsets. The compact form takes 2.125 bytes per node. Each block of 64 nodes
     has a base, which is the offset of its first node, and ``low`` has each offset minus the base. A block is wide if
-    these differences do not fit in 16 bits; ``wide`` has its 64 full offsets, 512 bytes. A wide block has at least
-    65,536 edges, so that ``wide`` takes at most one byte for 128 edges.
+    these differences do not fit in 16 bits. Then a row of ``wide`` has its 64 full offsets, 512 bytes. A wide block has
+    at least 65,536 edges, so ``wide`` takes at most one byte for 128 edges.
 
     This is a named tuple, because numba accepts no dataclass. Its arrays are read-only, so that every kernel is
     compiled for only two types.
     """
 
     low: NDArray[Any]  # (N + 1,) int64, or uint16 in the compact form
-    base: IdArray  # (blocks,) the block's base; for a wide block ~r, which is negative, with its row r in ``wide``
+    base: IdArray  # (blocks,) each block's base; for a wide block with row r in ``wide``, the negative number ~r
     wide: IdArray  # (64 W,) for W wide blocks, 64 offsets per row
 
     @property
@@ -65,6 +66,7 @@ def compact_offsets(pieces: Iterable[IdArray], num_nodes: int) -> Offsets:
     """
     # For each piece: the bases are its blocks' first offsets, and ``low`` is each offset minus its base. A block is
     # wide if its last offset is too far from its base. Its offsets are copied to ``wide``, and its base becomes ~row.
+    # Differences in a wide block wrap around in ``low``, and are not read.
     low = np.empty(num_nodes + 1, dtype=np.uint16)
     base = np.empty((num_nodes >> _SHIFT) + 1, dtype=np.int64)
     wide: list[NDArray[Any]] = [np.empty((0, BLOCK_NODES), dtype=np.int64)]
@@ -85,12 +87,12 @@ def compact_offsets(pieces: Iterable[IdArray], num_nodes: int) -> Offsets:
 
 
 def compact_bytes(num_nodes: int) -> int:
-    """Return the compact form's bytes without wide blocks. Pure."""
+    """Return the bytes of the compact form of N = ``num_nodes``, if no block is wide. Pure."""
     return 2 * (num_nodes + 1) + 8 * ((num_nodes >> _SHIFT) + 1)
 
 
 def offsets_of(offsets: Offsets, nodes: IdArray) -> IdArray:
-    """Return (n,) int64: the position of the first in-edge of each of ``nodes`` (n,), which are 0..N. Pure."""
+    """Return the offsets (n,) int64 of ``nodes`` (n,), which are 0..N. Pure."""
     low, base, wide = offsets
     if low.dtype == np.int64:
         plain: IdArray = low[nodes]
@@ -115,16 +117,16 @@ def degrees_between(offsets: Offsets, start: int, stop: int) -> IdArray:
 
 
 def offset_at(offsets: Offsets, node: int) -> Any:
-    """Return the position of the first in-edge of ``node``, which is 0..N. For kernels."""
+    """Return the offset of ``node``, which is 0..N. For kernels, in which numba uses `_offset_at` instead."""
     return offsets_of(offsets, np.array([node]))[0]
 
 
 def prefetch_offset(offsets: Offsets, node: int) -> None:
-    """Prefetch ``node``'s offset. For kernels."""
+    """Prefetch ``node``'s offset. For kernels, in which numba uses `_prefetch_offset`. In Python, it does nothing."""
 
 
-# numba chooses the form at compilation, by the type of ``low``. A test at run time instead made counting degrees take
-# 1.14 times as long.
+# numba calls this function at compilation, and chooses the form by the type of ``low``. With a test at run time,
+# counting degrees took 1.14 times as long.
 @overload(offset_at, strict=False)
 def _offset_at(offsets: Any, node: Any) -> Any:  # noqa: ARG001 - numba gives the types of all arguments
     if _is_plain(offsets):

@@ -1,9 +1,10 @@
 """Orders of seeds and rows: permutations keyed by (seed, epoch), and the batches cut from them.
 
 A step is one update of the model: every rank computes one batch. `StepCut` cuts an epoch's items into steps, and a step
-into the batches of the ranks. The items are seeds (`EpochOrder`) or rows of a link table (`RowOrder`). `EpochOrder`
-holds the permutation of its seeds. `RowOrder` computes the needed entries of a long permutation instead. `Draws` are an
-epoch's random draws from the seeds, with or without replacement. The loader's argument for them is `DrawnSeeds`.
+into the batches of the ranks. The items are seeds (`EpochOrder`) or rows of a link table, which lists edges to predict
+(`RowOrder`). `EpochOrder` holds the permutation of its seeds. `RowOrder` computes the needed entries of a long
+permutation instead. `Draws` are an epoch's random draws from the seeds, with or without replacement. The loader's
+argument for them is `DrawnSeeds`. Loaders use an order through `num_batches`, `ready_epoch` and `seeds_of`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 _ONE: Final = np.uint64(1)
-_INVERSE_GOLDEN: Final = inverse(GOLDEN)  # modulo 2**64, to compute a position from its hash
+_INVERSE_GOLDEN: Final = inverse(GOLDEN)  # modulo 2**64, for `_read_positions`
 # Number of epochs whose permutations are held: the current epoch, and the next ones, from which a superbatch (batches
 # that are planned together) may have batches.
 EPOCHS_HELD: Final = 3
@@ -84,12 +85,12 @@ def _read_positions(key: np.uint64, words: NDArray[np.uint64]) -> None:
 
 
 def _epoch_key(seed: int, epoch: int) -> int:
-    """Return an epoch's key. Pure."""
+    """Return the key of an epoch's hashes. Pure."""
     return mix_int((mix_int(seed % 2**64) + epoch * int(GOLDEN)) % 2**64)
 
 
 def block_permutation(num_items: int, block: int, *, seed: int, epoch: int) -> IdArray:
-    """Return a permutation of ``range(num_items)`` that keeps blocks of ``block`` neighbours together. Pure.
+    """Return a permutation of ``range(num_items)`` that keeps blocks of ``block`` consecutive items together. Pure.
 
     The items form a circle: item 0 follows item num_items - 1. The circle is cut into blocks. The first cut depends on
     (seed, epoch), so one block may hold the last and the first items. The blocks are permuted. If ``block`` does not
@@ -99,7 +100,7 @@ def block_permutation(num_items: int, block: int, *, seed: int, epoch: int) -> I
     Parameters
     ----------
     num_items : number of positions
-    block : neighbours that stay together
+    block : number of consecutive items that stay together
     seed, epoch : see `epoch_permutation`
 
     Returns
@@ -166,10 +167,10 @@ class StepCut:
     """The rule that cuts an epoch's items into steps, and a step into one part per rank. Pure."""
 
     num_items: int
-    batch_size: int  # per rank
-    rank: int
-    world_size: int
-    drop_last: bool
+    batch_size: int  # items per rank and step
+    rank: int  # this process's rank
+    world_size: int  # W, the number of ranks
+    drop_last: bool  # True to drop a last step that is not full
 
     def check(self, *, noun: str) -> None:
         """Check the sizes and the rank. Messages call the items ``noun``.
@@ -204,6 +205,7 @@ class StepCut:
     @property
     def num_batches(self) -> int:
         """Steps per epoch, equal on every rank."""
+        # A last step with fewer items than ranks is dropped too, because a rank would have no item.
         full, rest = divmod(self.num_items, self.global_batch_size)
         return full + int(rest >= self.world_size and not self.drop_last)
 
@@ -243,19 +245,20 @@ class EpochOrder:
     seeds: IdArray  # (n,) node ids, unique unless they may repeat or have times
     num_nodes: int  # N
     batch_size: int  # per rank
-    seed: int
+    seed: int  # of the random permutations and draws
     shuffle: bool = True
-    drop_last: bool = False
-    rank: int = 0
+    drop_last: bool = False  # True to drop a last step that is not full
+    rank: int = 0  # this process's rank
     world_size: int = 1
     seed_blocks: int = 1  # b; 1 permutes single seeds
     # (n,) int64 seconds, each seed's time. None samples edges of all times.
     times: IdArray | None = None
-    may_repeat: bool = False  # whether ``seeds`` may contain a node more than once
+    may_repeat: bool = False  # True if ``seeds`` may contain a node more than once
     # The draws that choose an epoch's seeds. None takes each seed once.
     draws: Draws | None = None
     # (n,) the positions of the seeds in ascending order of node id; None if b is 1.
     _by_id: IdArray | None = field(init=False, repr=False, compare=False, default=None)
+    # The last epochs' results of `make_positions`.
     _held: HeldEpochs = field(
         init=False, repr=False, compare=False, default_factory=lambda: HeldEpochs(EPOCHS_HELD)
     )
@@ -279,7 +282,7 @@ class EpochOrder:
 
     @property
     def cut(self) -> StepCut:
-        """The cut of an epoch into steps."""
+        """The cut of an epoch into steps and ranks' parts."""
         return StepCut(
             num_items=self.num_items,
             batch_size=self.batch_size,
@@ -327,6 +330,7 @@ class EpochOrder:
         positions = self.drawn_positions(batch, rank=rank)
         if self.draws is None and not self.may_repeat:
             return positions
+        # Of each node, only its first position in the batch is kept. The batch keeps its order.
         _, firsts = np.unique(self.seeds[positions], return_index=True)
         return positions[np.sort(firsts)]
 
@@ -366,8 +370,9 @@ class EpochOrder:
         return ordered[first:last]
 
 
-# Permutations of up to this many items are computed by `epoch_permutation` and held, in at most half a MB each. Short
-# permutations need this, because a Feistel network with halves of fewer than nine bits can produce only few orders.
+# `RowOrder` computes permutations of up to this many items by `epoch_permutation` and holds them, in at most half a MB
+# each. Short permutations need this, because a Feistel network (see `permuted_range`) with halves of fewer than nine
+# bits can produce only few orders.
 _MOST_HELD: Final = 1 << 16
 # Rounds of the Feistel network. Luby and Rackoff ("How to construct pseudorandom permutations from pseudorandom
 # functions", SIAM J. Comput. 1988) need four rounds. Two more cost nothing compared with reading a row.
@@ -381,16 +386,16 @@ class RowOrder:
     A table may have more rows than a graph has nodes, so no memory is held per row. Thread-safe.
     """
 
-    num_items: int  # rows
-    batch_size: int  # per rank
-    seed: int
+    num_items: int  # rows of the table
+    batch_size: int  # rows per rank and step
+    seed: int  # of the random permutations
     shuffle: bool = True
-    drop_last: bool = False
-    rank: int = 0
+    drop_last: bool = False  # True to drop a last step that is not full
+    rank: int = 0  # this process's rank
     world_size: int = 1
-    # Function that returns the seeds for a batch's rows. None if the rows are the seeds.
+    # Function that returns the seeds for a batch and its rows (B,). None if the rows are the seeds.
     expand: Callable[[BatchId, IdArray], AnySeeds] | None = None
-    expand_bytes: int = 0  # peak memory of one call of ``expand``
+    expand_bytes: int = 0  # peak memory of one call of ``expand``, in bytes
     seed_blocks: int = 1  # as in `EpochOrder`, but only 1 is allowed
     _held: HeldEpochs = field(
         init=False, repr=False, compare=False, default_factory=lambda: HeldEpochs(EPOCHS_HELD)
@@ -450,6 +455,7 @@ class RowOrder:
         return rows if self.expand is None else self.expand(batch, rows)
 
     def _permutation(self, epoch: int) -> IdArray:
+        """Return the held permutation (num_items,) of ``epoch``. Only for at most `_MOST_HELD` rows."""
         return self._held.positions(
             epoch, lambda: epoch_permutation(self.num_items, seed=self.seed, epoch=epoch)
         )
@@ -528,7 +534,7 @@ class Draws:
 
     num_draws: int  # per epoch
     weights: NDArray[np.float64] | None = None  # (n,) weights of the items; None draws evenly
-    replace: bool = True  # whether an item may be drawn more than once
+    replace: bool = True  # True if an item may be drawn more than once
 
     def check(self, num_items: int) -> None:
         """Raise SeedError if these draws do not fit ``num_items`` items."""
@@ -547,7 +553,7 @@ class Draws:
         """Return the drawn items (num_draws,) int64 of ``epoch``, in draw order. Pure."""
         key = mix_int((seed + _DRAWS) % 2**64)
         if self.replace:
-            chances = _chances(self.num_draws, key, epoch)
+            chances = _chances(self.num_draws, key, epoch)  # (num_draws,) random numbers in [0, 1)
             if self.weights is None:
                 return np.minimum((chances * num_items).astype(np.int64), num_items - 1)
             sums = np.cumsum(self.weights)
@@ -571,7 +577,7 @@ class Draws:
         return np.argsort(times, kind="stable")[: self.num_draws]
 
     def facts(self) -> dict[str, Any]:
-        """Return the properties that identify these draws, except the weights, as JSON values by name."""
+        """Return the properties that identify these draws, without the weights, for a loader's saved state."""
         return {"num_draws": self.num_draws, "replace": self.replace, "is_weighted": self.weights is not None}
 
 

@@ -1,7 +1,8 @@
 """Paths and URLs of datasets, and gloader's own folder for files that it can rebuild.
 
 A dataset is given by a path, or by a URL of an object store or a web server. A URL may contain a user and a password,
-so messages and records contain only the result of `shown_url`.
+so messages and records contain only the result of `shown_url`. The first half of the functions is about local paths,
+the second about URLs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from urllib.parse import urlsplit
 
 from gloader.errors import ConfigError
 
-_MAX_SLUG: Final = 60  # characters
+_MAX_SLUG: Final = 60  # characters of a text that `file_slug` keeps
 
 
 def home_dir() -> Path:
@@ -62,6 +63,7 @@ def bytes_on_disk(folder: Path, *, has_holes: bool) -> int:
     With ``has_holes``, only the blocks on the disk count: a file with holes takes less than its size.
     """
     files = [file.stat() for file in folder.rglob("*") if file.is_file()]
+    # st_blocks counts units of 512 bytes on every Linux file system.
     return sum(512 * file.st_blocks if has_holes else file.st_size for file in files)
 
 
@@ -81,7 +83,7 @@ URL_SCHEMES: Final = (
 )
 _URL = re.compile(rf"(?:{'|'.join(URL_SCHEMES)})://", re.IGNORECASE)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,20})://")
-# A URL after `pathlib.Path`, which merges slashes: "s3:/bucket/papers".
+# The text of a URL that became a `pathlib.Path`, which merges slashes: "s3:/bucket/papers".
 _SQUEEZED = re.compile(rf"(?:{'|'.join(URL_SCHEMES)}):/(?!/)", re.IGNORECASE)
 
 

@@ -1,7 +1,8 @@
 """Records: frozen dataclasses that are sent or stored as JSON.
 
 `dataclasses.asdict` turns a record into its JSON form. `Records.read` checks a JSON form and returns the record. A
-reader is a function that checks and converts the JSON form of one field.
+reader is a function that checks and converts the JSON form of one field. It raises ValueError with the end of a
+sentence, such as "is 'x', not an integer". `Records.read` adds the field's name.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Records:
 
     def __init__(self, **names: Any) -> None:
         self._names = names
+        # By class: each field's name, whether it is required, and its reader.
         self._fields: dict[type[Any], tuple[tuple[str, bool, Reader], ...]] = {}
 
     def read(self, kind: type[T], document: object) -> T:
@@ -102,12 +104,12 @@ class Records:
         """Return the reader for a generic type, such as a tuple, from its origin and its type arguments."""
         if origin is Literal:
             return partial(_choice, arguments)
-        if origin in {Union, UnionType}:
+        if origin in {Union, UnionType}:  # only a union of one type and None is allowed
             (inner,) = (self._reader_of(each) for each in arguments if each is not NoneType)
             return lambda value: None if value is None else inner(value)
-        if origin is tuple and arguments[-1] is not Ellipsis:
+        if origin is tuple and arguments[-1] is not Ellipsis:  # tuple[X, Y]: a reader for each item
             return partial(_items, tuple(map(self._reader_of, arguments)))
-        if origin is tuple:
+        if origin is tuple:  # tuple[X, ...]
             item = self._reader_of(arguments[0])
             return lambda value: tuple(map(item, _of_type(list, value)))
         item = self._reader_of(arguments[1])  # the reader of a mapping's values
@@ -124,18 +126,21 @@ def _of_type(kind: type[Any], value: Any) -> Any:
 
 
 def _number(value: Any) -> float:
+    """Return a JSON number as a float. Raises ValueError for another type."""
     if type(value) not in {int, float}:
         raise ValueError(f"is {value!r:.80}, not a number")
     return float(value)
 
 
 def _choice(choices: tuple[Any, ...], value: Any) -> Any:
+    """Return ``value``. Raises ValueError if it is not among the values of a `Literal`."""
     if value not in choices:
         raise ValueError(f"is {value!r:.80}, not one of {', '.join(map(str, choices))}")
     return value
 
 
 def _items(readers: tuple[Reader, ...], value: Any) -> tuple[Any, ...]:
+    """Return a JSON list as a tuple, each item read by its own reader."""
     if len(_of_type(list, value)) != len(readers):
         raise ValueError(f"is {value!r:.80}, not a list of {len(readers)}")
     return tuple(reader(each) for reader, each in zip(readers, value, strict=True))

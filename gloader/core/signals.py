@@ -1,7 +1,7 @@
 """Threads, locks and blocks that Ctrl-C and SIGTERM cannot cut short.
 
 Python runs a signal's handler between any two lines of the main thread, and raises the handler's exception there. If
-this happens inside `threading`, a lock may stay held for ever or be released twice. If it happens just after a call has
+this happens inside `threading`, a lock may stay held forever or be released twice. If it happens just after a call has
 opened a file, the file may never be closed. docs/adr/0014-signals.md lists other ways that were tried.
 
 `uninterrupted` delays signals during a short block. `SignalSafeCondition` is a lock for waiting threads that a signal
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # These signals end a run, and Python code may turn them into exceptions.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_AGAIN_S = 0.02  # seconds until a signal is sent again after a finalizer, which has then returned
+_AGAIN_S = 0.02  # seconds until `close_in_finalizer` sends a delayed signal again; by then, the finalizer has returned
 _ATTEMPTS = 8  # the eighth signal is not delayed any more: the user does not want to wait
 _last_acts: dict[Hashable, Callable[[], object]] = {}  # the work of `act_at_sigterm`, by key
 
@@ -57,11 +57,11 @@ def uninterrupted() -> Iterator[None]:
 
 @contextmanager
 def interruption_first() -> Iterator[None]:
-    """Raise an exception of Ctrl-C or SIGTERM from inside the block once more at its end, even if the block caught it.
+    """Raise the exception of Ctrl-C or SIGTERM again at the block's end, in case the block caught it.
 
     This is for foreign code that catches every exception. It has no effect outside the main thread.
     """
-    raised: list[BaseException] = []
+    raised: list[BaseException] = []  # the exceptions that handlers raised inside the block
     original = {number: signal.getsignal(number) for number in _SIGNALS if _is_main_thread()}
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -87,9 +87,9 @@ def interruption_first() -> Iterator[None]:
 
 
 def close_in_finalizer(close: Callable[[], object]) -> None:
-    """Call ``close`` in a finalizer, and delay signals until the finalizer has returned.
+    """Call ``close``, and delay signals until the calling finalizer (``__del__``) has returned.
 
-    Python ignores exceptions in a finalizer, so the exception of a signal's handler would be lost there.
+    Python ignores exceptions in a finalizer, so the exception of a signal's handler would be lost in it.
     """
     note = _SignalNote()
     try:
@@ -113,7 +113,7 @@ def act_at_sigterm(key: Hashable, act: Callable[[], object]) -> None:
     Parameters
     ----------
     key : key for `forget_sigterm`
-    act : called on the main thread, between any two lines
+    act : called on the main thread, between any two lines of its code
     """
     if _is_main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _act_and_end)
@@ -143,6 +143,7 @@ def _leave_sigterm() -> None:
 
 
 def _forget_in_child() -> None:
+    """Drop the registered work in a forked child, because the files belong to the parent."""
     _last_acts.clear()
     _leave_sigterm()
 
@@ -164,16 +165,18 @@ def expect_signals_at_exit() -> None:
 
 
 def _ignore_once() -> None:
+    """Install `_end_at_the_next` for Ctrl-C, unless the user has an own handler."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler and _is_main_thread():
         signal.signal(signal.SIGINT, _end_at_the_next)
 
 
 def _end_at_the_next(number: int, _frame: FrameType | None) -> None:
+    """Handle a signal by nothing but its default for the next time, which ends the process."""
     signal.signal(number, signal.SIG_DFL)
 
 
 def is_signal_pending() -> bool:
-    """Return True if `uninterrupted` delays a signal now. A long wait inside the block should then end."""
+    """Return True if `uninterrupted` is delaying a signal. A long wait inside its block should then end."""
     handlers = map(signal.getsignal, _SIGNALS)
     return any(isinstance(handler, _SignalNote) and handler.arrived for handler in handlers)
 
@@ -200,7 +203,7 @@ class _SignalNote:
                     # and __exit__ restores it.
                     self._handlers[number] = handler
                     signal.signal(number, self)
-        except BaseException:  # a signal before the handler is installed
+        except BaseException:  # a signal between the two lines, whose real handler raised
             self.__exit__()
             raise
 
@@ -214,10 +217,11 @@ class _SignalNote:
                 handler = signal.SIG_DFL
             try:
                 signal.signal(number, handler)
-            finally:  # an exception may come as soon as the handler is restored
+            finally:  # a restored handler may raise at once
                 self.__exit__()
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Record a signal. At the eighth one, call the real handler."""
         self.arrived.append(signal.Signals(number))
         if len(self.arrived) >= _ATTEMPTS:
             self._handlers[signal.Signals(number)](number, frame)
@@ -230,8 +234,9 @@ class SignalSafeCondition:
     """A condition for waiting threads that Ctrl-C cannot break, unlike `threading.Condition`.
 
     `threading.Condition` takes its lock in Python code, at the start and after a wait. An exception between two of
-    those lines leaves the lock held for ever, or released twice. Here the lock is only used as ``with condition.lock``,
-    which no signal can divide, and no lock is held during a wait. A waiting thread waits for its own bell, a queue.
+    those lines leaves the lock held forever, or released twice. This class uses its lock only as ``with
+    condition.lock``, which no signal can divide, and holds no lock during a wait. A waiting thread waits for an item in
+    its own *bell*, a queue. `notify_all` puts an item into every bell.
 
     Attributes
     ----------
@@ -240,7 +245,7 @@ class SignalSafeCondition:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self._bells: list[queue.SimpleQueue[None]] = []
+        self._bells: list[queue.SimpleQueue[None]] = []  # each waiting thread's bell; changed under the lock
 
     def when(self, is_ready: Callable[[], object], act: Callable[[], T], timeout_s: float | None = None) -> T:
         """Wait until ``is_ready`` is true, then return the result of ``act``. Both are called under the lock.
@@ -274,7 +279,7 @@ class SignalSafeCondition:
 
 
 class Cancellation:
-    """An order to end long work, which cannot be undone. The work checks for it every few milliseconds. Thread-safe.
+    """A flag that tells long work to end. It is never reset. The work checks it every few milliseconds. Thread-safe.
 
     Parameters
     ----------
@@ -301,7 +306,7 @@ class Cancellation:
             raise ChannelClosedError(f"{work} was cancelled")
 
     def reporting(self, progress: Callable[[], object]) -> Cancellation:
-        """Return this cancellation for one piece of work. Each check also calls ``progress``."""
+        """Return a cancellation that is set together with this one. Each check of it also calls ``progress``."""
 
         def test() -> bool:
             progress()
@@ -360,10 +365,10 @@ def run_together(
         The error of the first failed task.
     """
     changed = SignalSafeCondition()
-    numbers = iter(range(len(tasks)))  # shared: each thread takes the next one
+    numbers = iter(range(len(tasks)))  # shared by the threads: each takes the next number
     is_stopped = False
-    done: dict[int, T] = {}
-    failed: dict[int, BaseException] = {}
+    done: dict[int, T] = {}  # results by task number
+    failed: dict[int, BaseException] = {}  # errors by task number
 
     def run() -> None:
         for number in numbers:
@@ -397,6 +402,7 @@ def run_together(
 
 
 def _begin(run: Callable[[], None], name: str) -> threading.Thread:
+    """Start a thread. It is a daemon, so that it cannot keep the process from ending."""
     thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()
     return thread

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-_PATH: Final = "/proc/thread-self/schedstat"  # ns running, ns waiting for a core, number of time slices
-_MOST_BYTES: Final = 128  # bytes to read of that file, more than it has
+# The file has three numbers: nanoseconds running, nanoseconds waiting for a core, and time slices.
+_PATH: Final = "/proc/thread-self/schedstat"
+_MOST_BYTES: Final = 128  # bytes to read from this file, more than it has
 
 
 class _Schedule:

@@ -26,9 +26,9 @@ _FACTORS = {
     "T": 10**12,
 }
 _SIZE = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*$")
-# A number from 1 to 99 without a unit. So few bytes are probably an error.
+# A number from 1 to 99 without a unit. A user who writes it probably means GB or MB.
 _NO_UNIT = re.compile(r"^\s*[1-9][0-9]?\s*$")
-MAX_BYTES: Final = 1 << 62  # sums and products of sizes stay in 64 bits
+MAX_BYTES: Final = 1 << 62  # 4 EB; the sum of two sizes still fits int64
 _MAX_DIGITS = 100  # digits before the unit; longer numbers exceed MAX_BYTES
 
 

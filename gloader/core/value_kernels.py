@@ -5,8 +5,9 @@ values without a branch, so that the compiler uses vector instructions. Only in 
 for the value.
 
 A conversion turns stored elements of 8 or 16 bits into float32 (widen, dequantize), or float32 back into the same
-elements (narrow, requantize). It takes arrays and start indices, not slices, because a slice costs more than copying a
-row. The indices are unsigned, because numba compares signed indices with zero, which prevents vector instructions.
+elements (narrow, requantize). It takes arrays and start indices, not slices, because making a slice costs more than
+copying a row. Its indices are converted to unsigned integers, because numba compares signed indices with zero, which
+prevents vector instructions. `gloader.core.dtypes` has the list of stored dtypes.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _BLOCK: Final = 4096  # elements per block of a check
 def first_outside(values: NDArray[Any], low: int, high: int) -> int:
     """Return the index of the first value outside low..high, or -1."""
     for start in range(0, values.shape[0], _BLOCK):
-        # For a bad value, one of the two differences is negative. Its sign bit stays set in ``signs``.
+        # For a bad value, one of the two differences is negative. Then the sign bit of ``signs`` stays set.
         block = values[start : start + _BLOCK]
         signs = np.int64(0)
         for value in block:
@@ -49,7 +50,7 @@ def first_descent(values: NDArray[Any], last: int) -> int:
     if values.shape[0] and values[0] < last:
         return 0
     for start in range(0, values.shape[0], _BLOCK):
-        block = values[start : start + _BLOCK + 1]
+        block = values[start : start + _BLOCK + 1]  # with the next block's first value
         # The values are compared, not subtracted, because a difference may overflow.
         num_good = np.int64(1)
         for i in range(block.shape[0] - 1):
@@ -98,12 +99,12 @@ def float16_to_float32(bits: int) -> np.float32:
 
 @njit(cache=True, nogil=True)
 def float32_to_float16(bits: int) -> int:
-    """Return the float16 bits of a float32. Exact only for results of `float16_to_float32`."""
+    """Return the float16 bits of the float32 with these ``bits``. Exact only for results of `float16_to_float32`."""
     sign = (bits >> 16) & 0x8000
     magnitude = bits & 0x7FFFFFFF
     if magnitude >= 0x7F800000:  # infinity or NaN
         return sign | 0x7C00 | ((magnitude >> 13) & 0x3FF)
-    if magnitude >= 113 << 23:
+    if magnitude >= 113 << 23:  # at least 2**-14, a normal number of float16
         return sign | (((magnitude - (112 << 23)) >> 13) & 0x7FFF)
     return sign | to_int(float32_from_bits(magnitude) * np.float32(2.0**24))
 
@@ -149,7 +150,7 @@ def narrow_to_float16(
 ) -> bool:
     """Copy float32 bits ``values[values_start:][:count]`` to ``out[out_start:]`` as float16; return True if exact."""
     to, start = np.uint64(out_start), np.uint64(values_start)
-    lost = np.uint32(0)
+    lost = np.uint32(0)  # bits that differ between a value and its float16, over all values
     for k in range(np.uint64(count)):
         bits = values[start + k]
         half = float32_to_float16(np.int64(bits))
@@ -164,7 +165,7 @@ def narrow_to_bfloat16(
 ) -> bool:
     """Copy float32 bits ``values[values_start:][:count]`` to ``out[out_start:]`` as bfloat16; return True if exact."""
     to, start = np.uint64(out_start), np.uint64(values_start)
-    lost = np.uint32(0)
+    lost = np.uint32(0)  # the lower halves, which bfloat16 lacks, over all values
     for k in range(np.uint64(count)):
         bits = values[start + k]
         lost |= bits & np.uint32(0xFFFF)

@@ -1,3 +1,3 @@
-"""The version of gloader, in this file alone. Every room may import it, and pyproject.toml reads it."""
+"""The version of gloader. No other file has it: all packages may import it, and pyproject.toml reads it."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""Datasets: a directory's arrays and their meaning."""
+"""Datasets: a directory's arrays and their meaning. `Dataset` is the public class."""
 
 from gloader.dataset.dataset import Dataset
 

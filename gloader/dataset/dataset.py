@@ -2,7 +2,8 @@
 
 The commit record ``dataset.json`` is written last. It lists all arrays with their checksums. A table has the arrays of
 one node type, one relation (edge type) or one link table (edges to predict). A homogeneous dataset has one node type
-and one relation, without names. The labelled type is the one node type with labels and splits.
+and one relation, without names. The labelled type is the one node type with labels and splits. The *mirror* of a
+dataset at a URL is a partial copy on the local disk. Most properties of `Dataset` return those of its tables.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Dataset:
     Parameters
     ----------
     root : the directory
-    manifest : the directory's commit record. If another dataset replaces the directory later, its arrays are refused
+    manifest : the directory's commit record. If another dataset replaces the directory later, reads raise an error
     os_io : system calls for reading arrays
     mirrored : the mirror that fills the directory from a URL, or None
 
@@ -501,10 +502,12 @@ class Dataset:
 
     @property
     def _nodes(self) -> NodeTable:
+        """The homogeneous dataset's node table. Raises ConfigError if there are several types."""
         return self._only(self.node_tables, "node_tables")
 
     @property
     def _edges(self) -> EdgeTable:
+        """The homogeneous dataset's edge table. Raises ConfigError if there are several types."""
         return self._only(self.edge_tables, "edge_tables")
 
     def _only(self, tables: Mapping[Any, _Table], name: str) -> _Table:
@@ -525,6 +528,7 @@ class Dataset:
 
 
 def _conversions() -> Any:
+    """Return the module that writes arrays and graphs of other libraries as datasets."""
     # The import is late and by name, because the conversions are in a higher layer, and need torch, PyG or DGL.
     return import_module("gloader.convert.in_memory")
 
@@ -537,8 +541,10 @@ def arrays_of(dataset: Dataset) -> dict[str, Any]:
     """
     nodes, labelled = dataset.node_tables, dataset.labelled
     graphs = {relation: table.load_graph() for relation, table in dataset.edge_tables.items()}
+    # Each relation's edge features, or None.
     rows = {relation: table.feature_rows for relation, table in dataset.edge_tables.items()}
     features = {name: table.all_features() for name, table in nodes.items() if table.has_features}
+    # Arrays with one row per edge: by name, then by relation. Missing ones are dropped below.
     columns: dict[str, dict[Any, Any]] = {
         "edge_weight": {relation: graph.edge_weight for relation, graph in graphs.items()},
         "edge_features": {relation: each.all_rows() for relation, each in rows.items() if each},

@@ -3,9 +3,10 @@
 If the edges do not fit in memory, hops are sampled by passes. A frontier is one hop of one batch: the nodes whose
 in-edges the hop samples, with the random key of the draws. A pass takes the frontiers of many batches and reads the
 file ``indices`` once, in file order. It writes each frontier's draws, such as the source nodes of the drawn edges, to
-temporary files in the spill folder. Later each batch reads its draws back. An owner is the index of a frontier in the
-pass. A sampler's `HopRule` makes the frontiers, and defines the form of the draws. A hole is the unwanted pages between
-two wanted pages.
+temporary files in the spill folder, a folder for temporary files on a local disk. Later each batch reads its draws
+back. An owner is the index of a frontier in the pass. A sampler's `HopRule` makes the frontiers, and defines the form
+of the draws. A page is a fixed number of bytes of the file, with a checksum. A hole is the unwanted pages between two
+wanted pages.
 
 `EdgePasses` is the protocol between sampling and reading. `PickedPasses` serves samplers that draw edges by position:
 the positions are known from the nodes' degrees, before any edge is read. The pass then works in three steps. It marks
@@ -54,7 +55,7 @@ class PassReport:
     """The predicted and the measured cost of a pass."""
 
     way: PassWay  # "direct": only wanted pages; "merged": also short holes between them; "full": the whole file
-    predicted_s: float
+    predicted_s: float  # predicted duration in seconds
     pages_wanted: int  # pages with wanted edges
     cost: SweepCost  # measured requests and bytes
 
@@ -63,11 +64,10 @@ class PassReport:
 class PassSettings:
     """The memory and the disks of passes over edges."""
 
-    memory_bytes: (
-        int  # memory for all buffers; `pass_memory_bytes` returns the bytes with which passes are fastest
-    )
-    rates: IoRates  # the disks' rates
-    io: IoMode = "auto"
+    # Memory for all buffers. `pass_memory_bytes` returns the bytes with which passes are fastest.
+    memory_bytes: int
+    rates: IoRates  # the measured speed of the disks, from which a pass's duration is predicted
+    io: IoMode = "auto"  # the system calls that read the file, such as "uring"
     # The way of every pass, as in `PassReport.way`. By default, the way that is predicted to be fastest.
     way: PassWay | None = None
 
@@ -91,7 +91,7 @@ class SweptHops(Protocol):
         ...
 
     def release(self, owner: int) -> None:
-        """Give up the draws of ``frontiers[owner]``. A file leaves the pass with its last frontier. Idempotent."""
+        """Give up the draws of ``frontiers[owner]``. A file is removed with its last frontier's draws. Idempotent."""
         ...
 
     def close(self) -> None:
@@ -144,15 +144,15 @@ class PassCall:
         self.cancellation.raise_if_set(f"{doing} {self.label}")
 
 
-# If more than this share of the pages is wanted, the pass reads the full file: to mark the remaining pages would take
+# If more than this share of the pages is wanted, the pass reads the full file. Marking the remaining pages would take
 # more time than it saves.
 _FULL_SHARE: Final = 0.6
-# The marked pages are counted again after each further num_pages / _LOOKS positions.
+# `_mark` counts the marked pages again after each further num_pages / _LOOKS positions.
 _LOOKS: Final = 8
 
 
 class PickedPasses:
-    """`EdgePasses` for a `UniformPickRule`. Thread-safe: passes take turns. Owns its buffers until `close`.
+    """`EdgePasses` for a `UniformPickRule`. Thread-safe: one pass runs at a time. Owns its buffers until `close`.
 
     Parameters
     ----------
@@ -226,7 +226,7 @@ class PickedPasses:
             The passes are closed.
         """
         stored = self._stored
-        with self._store.turn:
+        with self._store.turn:  # a lock, held during a pass, because passes share the buffers
             self._store.require_open()
             # This call only raises its error: too many frontiers must fail before any page is marked.
             plan_buffers(len(frontiers), self._store.sweep_bytes)
@@ -242,8 +242,8 @@ class PickedPasses:
                 forced=self._settings.way if is_exact else "full",
             )
 
-            # For marks that are not exact: a damaged page is an error only if a frontier wants it. The function finds
-            # out, and is called only after a damaged page was read.
+            # If the marks are not exact, the pass also reads unwanted pages, and a damaged one among them is no error.
+            # This function returns the exact marks. It is called only after a damaged page was read.
             def mark_all() -> NDArray[np.uint64]:
                 exact = empty_bits(self._num_pages)
                 for frontier in frontiers:
@@ -300,7 +300,7 @@ class PickedPasses:
             self._mark_pages(frontier, pages, call)
             num_positions += count
             # A position marks at most one page, so up to ``most`` positions cannot mark more than ``most`` pages. Only
-            # beyond are the marked pages counted, from time to time.
+            # after that many positions are the marked pages counted, from time to time.
             if may_stop and num_positions > next_count:
                 if count_bits(pages) > most:
                     pages[:] = ~np.uint64(0)
@@ -309,12 +309,13 @@ class PickedPasses:
         return pages, True
 
     def _mark_pages(self, frontier: Frontier, pages: NDArray[np.uint64], call: PassCall) -> None:
+        """Set the bits in ``pages`` of the pages with a position that ``frontier`` wants."""
         call.raise_if_cancelled("marking the pages of")
         self._rule.mark(frontier, pages, per_page=PAGE_BYTES // self._stored.row_bytes)
 
 
 def shared_buffers(memory_bytes: int) -> SharedBuffers:
-    """Return buffers for passes, of ``memory_bytes`` in all: for the sweep, and for a lane that reads the draws back.
+    """Return buffers for passes, of ``memory_bytes`` in all: for the pass, and for a reader of the draws.
 
     Raises as `PickedPasses`.
     """

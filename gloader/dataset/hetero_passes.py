@@ -2,7 +2,8 @@
 
 A pass reads edges from the SSD for the hops of many batches, see `gloader.dataset.edge_passes`. A frontier is one hop
 of one batch, and an owner is the index of a frontier in a pass. With several relations, a frontier has a part in each
-relation that it draws from. `HeteroPasses` makes one pass per relation, and `HeteroHops` combines the results.
+relation that it draws from. `open_passes` returns the passes for a sampler's rule. For several relations, these are
+`HeteroPasses`, which make one pass per relation, and `HeteroHops` combines the results.
 """
 
 from __future__ import annotations
@@ -72,9 +73,9 @@ _NO_DRAWS = np.empty(0, dtype=np.int32)  # the draws in a relation that a fronti
 
 
 class HeteroPasses:
-    """`EdgePasses` for a `HeteroRule`. A pass reads one relation after another. Thread-safe: passes take turns.
+    """`EdgePasses` for a `HeteroRule`. A pass reads one relation after another. Thread-safe: one pass runs at a time.
 
-    Owns the files, rings and buffers of every relation with edges, until `close`.
+    Owns the files, read queues and buffers of every relation with edges, until `close`.
 
     Parameters
     ----------
@@ -101,7 +102,7 @@ class HeteroPasses:
     ) -> None:
         self._rule = rule
         self._shared_bytes = 0  # bytes of the buffers that all relations share
-        self._passes: list[EdgePasses | None] = []
+        self._passes: list[EdgePasses | None] = []  # by relation; None for a relation without edges
         with ExitStack() as stack:
             buffers = None
             if not looks_at_lists(rule):
@@ -132,9 +133,9 @@ class HeteroPasses:
 
         Takes the parameters of `EdgePasses.sweep`, and raises its errors.
         """
-        parts = [self._rule.parts(frontier) for frontier in frontiers]
-        hops: list[SweptHops | None] = []
-        owners: list[dict[int, int]] = []
+        parts = [self._rule.parts(frontier) for frontier in frontiers]  # each frontier's parts, by relation
+        hops: list[SweptHops | None] = []  # each relation's results
+        owners: list[dict[int, int]] = []  # as the parameter of `HeteroHops`
         with ExitStack() as undo:
             for relation, passes in enumerate(self._passes):
                 drawing: list[Frontier] = []  # the frontiers' parts in this relation
@@ -210,7 +211,7 @@ def looks_at_lists(rule: HeteroRule) -> bool:
 
 
 def num_swept(dataset: Dataset) -> int:
-    """Return the number of relations with edges. A pass reads only these."""
+    """Return the number of relations with edges. A pass reads no other relations."""
     return sum(table.num_edges > 0 for table in dataset.edge_tables.values())
 
 

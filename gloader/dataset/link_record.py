@@ -2,10 +2,12 @@
 
 The array ``pairs`` (n, 4) has one row per edge: source, destination, position and reverse position. The position is the
 edge's index in the relation's ``indices``; the reverse position is the reverse edge's index in the reverse relation. -1
-means that the graph has no such edge. Optional arrays have labels (n,), times (n,) and negative destinations (n, k).
+means that the graph has no such edge. Optional arrays have labels (n,), times (n,) and negative destinations (n, k),
+which are destinations without an edge from the row's source.
 
-The commit record lists each link table's arrays. `LinkLimits` and `LinkCheck` check that ids are within their node
-types, and positions within their relations.
+The commit record ``dataset.json`` lists each link table's arrays. `read_links` checks their names, dtypes and shapes,
+when a dataset is opened or written. `LinkLimits` and `LinkCheck` check the values: ids must be within their node types,
+and positions within their relations.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 
 
 METADATA_KEY: Final = "links"  # the record's entry that describes the link tables
-# The plain names of a link table's arrays.
+# The plain names of a link table's arrays, without the table's folder.
 PAIRS, LINK_LABELS, TIMES, NEGATIVES = "pairs", "labels", "times", "negatives"
 # The allowed dtypes on disk, by array name.
 LINK_DTYPES: Final[dict[str, tuple[str, ...]]] = {
@@ -45,7 +47,7 @@ LINK_DTYPES: Final[dict[str, tuple[str, ...]]] = {
     NEGATIVES: ("int32", "int64"),
 }
 PAIR_WIDTH: Final = 4  # columns of the pairs
-POSITION: Final = 2  # the column with the position
+POSITION: Final = 2  # the column of the pairs with the position
 # Remedies for a leak: an edge to predict is also an edge of the graph. The first is for tables from a split of the
 # graph's edges by time, the second is for other tables.
 REPEATED_PAIRS: Final = (
@@ -110,7 +112,7 @@ def read_links(root: Path, manifest: Manifest, schema: DatasetSchema) -> tuple[L
         raise FormatError(f"{root}: {METADATA_KEY!r} must list relation, reverse and in_graph of each table")
     relations = {relation_text(relation): relation for relation in schema.relations}
     tables = tuple(_read_entry(root, name, entry, relations, schema) for name, entry in entries.items())
-    left = {name for name in manifest.arrays if is_of_links(name)}
+    left = {name for name in manifest.arrays if is_of_links(name)}  # arrays that no table has yet
     for table in tables:
         arrays = link_arrays(manifest.arrays, table)
         left.difference_update(record.name for record in arrays.values())
@@ -189,10 +191,10 @@ _BLOCK: Final = 1 << 20  # elements that `_first_not_finite` checks at a time, w
 class LinkLimits:
     """Bounds for the array values of a link table."""
 
-    num_sources: int  # the source type's nodes
-    num_destinations: int
-    num_edges: int  # the relation's edges
-    num_reverses: int  # the reverse relation's edges; 0 without one
+    num_sources: int  # number of the source type's nodes
+    num_destinations: int  # number of the destination type's nodes
+    num_edges: int  # number of the relation's edges
+    num_reverses: int  # number of the reverse relation's edges; 0 without such a relation
     num_negatives: int = 0  # k: given negatives per row
 
     @property

@@ -3,7 +3,7 @@
 `LinkTable` describes a table from the commit record, without open files. `LinkTable.open` returns `OpenLinks`, which
 reads rows. A table has up to four columns: pairs, labels, times and negatives, see `gloader.dataset.link_record`. A
 column is in memory if it fits, and otherwise its rows are read from the SSD. A lane is a read queue with an aligned
-buffer.
+buffer. A link loader opens a table and reads the rows of each batch.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, Relation
 
 
-# Minimum bytes of the lane's read buffer: 512 requests of one page.
+# Minimum bytes of the lane's read buffer: 512 requests of one page of 4096 bytes.
 _BOUNCE_BYTES: Final = 2 * 2**20
 _WHEN_CLOSED: Final = "the link table is closed; open it again"
 
@@ -51,14 +51,14 @@ class LinkArrays:
 
     root: Path  # the dataset's directory
     manifest: Manifest  # the dataset's checked commit record
-    os_io: OsIO
-    table: LinkRecord
+    os_io: OsIO  # system calls for reading
+    table: LinkRecord  # the table's entry in the commit record
     records: Mapping[str, ArrayRecord]  # array records by plain name
     limits: LinkLimits
 
 
 class OpenLinks:
-    """A `LinkReader`: a link table that is open for reading. Thread-safe. A forked child may read too.
+    """A link table that is open for reading, as the protocol `LinkReader`. Thread-safe. A forked child may read too.
 
     Checksums and values are checked at every read. Owns memory, or files and a lane, until `close`. A context manager.
     Made by `LinkTable.open`.
@@ -94,7 +94,7 @@ class OpenLinks:
 
     @property
     def num_rows(self) -> int:
-        """The table's number of edges."""
+        """The number of edges to predict."""
         return self._arrays.records[PAIRS].shape[0]
 
     @property
@@ -133,6 +133,7 @@ class OpenLinks:
             message = f"rows must be in 0..{self.num_rows - 1}; these are not: {wrong[:5].tolist()}"
             raise ShapeError(link_error(self._arrays.table.name, message))
         is_sorted = bool(np.all(ids[1:] >= ids[:-1]))
+        # A column on disk is read in file order. ``columns`` have the rows in the order of ``rows``.
         request = RowRequest(rows=ids, position=NO_POSITIONS, is_sorted=is_sorted).in_file_order()
         columns = {name: column.read(ids, request) for name, column in self._columns.items()}
         sources, destinations, positions, reverses = np.ascontiguousarray(columns[PAIRS].T)
@@ -191,6 +192,7 @@ class _HeldRows:
         self.num_bytes = values.nbytes
 
     def read(self, rows: IdArray, request: RowRequest) -> NDArray[Any]:
+        """Return the values of ``rows`` (n,)."""
         del request  # the order does not matter in memory
         return self._values[rows]
 
@@ -203,10 +205,11 @@ class _RowsOnDisk:
         self.num_bytes = file.num_bytes
 
     def read(self, rows: IdArray, request: RowRequest) -> NDArray[Any]:
+        """Return the values of ``rows`` (n,), which ``request`` has in file order. Raises FormatError."""
         values = self._file.read_rows(self._lane, request)
         wrong_index = self._limits.first_wrong(self._name, values)
         if wrong_index >= 0:
-            width = values.size // len(rows)
+            width = values.size // len(rows)  # elements per row
             position = int(rows[wrong_index // width]) * width + wrong_index % width
             message = self._limits.describe(self._name, position, values.reshape(-1)[wrong_index])
             raise wrong_value(self._file.path, self._name, message)
@@ -229,6 +232,7 @@ def _held(arrays: LinkArrays, max_bytes: int) -> tuple[str, ...]:
 
 
 def _load(arrays: LinkArrays, name: str) -> _HeldRows:
+    """Read a column into memory, verified. Raises FormatError for an invalid value."""
     record = arrays.records[name]
     values = load_array(arrays.root, record, os_io=arrays.os_io)
     check = LinkCheck(name, arrays.limits, in_graph=arrays.table.in_graph)
@@ -276,7 +280,7 @@ class LinkTable:
 
     @property
     def num_rows(self) -> int:
-        """Edges in the table."""
+        """The number of edges to predict."""
         return self.arrays[PAIRS].shape[0]
 
     @property

@@ -5,10 +5,11 @@ whose in-edges the hop samples. A pass reads the lists of many frontiers once, i
 many batches. The hops before these frontiers are drawn already when the pass begins. After the pass, the batches read
 their draws back from the spill folder.
 
-A pass works piece by piece. A piece is some pages of the file ``indices``, with the same edges' pages of
-``edge_weight``. While the frontiers choose edges in one piece, a thread reads the next piece. A choice is stored as a
-record of a few words (numbers), whose dtype the `ListRule` defines. Each frontier gathers its words in a buffer, which
-is written to the spill folder when it is full.
+A pass first marks the pages that the frontiers need. Then it works piece by piece. A *piece* is some pages of the file
+``indices``, with the same edges' pages of ``edge_weight``. While the frontiers choose edges in one piece, a thread
+reads the next piece. A choice is stored as a *record* of a few *words* (numbers), whose dtype the `ListRule` defines.
+Each frontier gathers its words in a buffer, which is written to the spill folder, a folder for temporary files, when it
+is full. A *lane* is a read queue with an aligned buffer. An *owner* is the index of a frontier in the pass.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
 MIN_LIST_PASS_BYTES: Final = 2 * 2**20
 # Maximum bytes of edges per piece. Such a piece fits in a core's cache, and its reads keep a disk busy.
 _MAX_PIECE_BYTES: Final = 2**20
-_READING_PART: Final = 4  # 1 / 4 of the memory is for reading; the frontiers' draws have the rest
+_READING_PART: Final = 4  # 1 / 4 of the memory is for reading; the rest is for the frontiers' draws
 _MAX_WORD_BYTES: Final = 64 * 2**10  # bytes that a frontier gathers before a write; more gains nothing
 # Pieces in the reading memory: each of two buffers holds a piece of ``indices`` and a piece of ``edge_weight``, and
 # each of two lanes has a read buffer for two pieces.
@@ -65,12 +66,14 @@ _PIECES_HELD: Final = 8
 # Approximate number of spill files per hop ("group"). A file is removed once all of its frontiers are released.
 _FILES_PER_GROUP: Final = 8
 _MIN_FILE_BYTES: Final = 16 * 2**10  # minimum planned bytes of a spill file
-_WIDE_GAP: Final = 2**40  # a gap of so many bytes exceeds every file, so one read covers any hole
+# A read covers the unwanted pages between two wanted pages, a hole, if they have at most a given number of bytes (gap).
+# This gap exceeds every file, so one read covers any hole.
+_WIDE_GAP: Final = 2**40
 _NO_WEIGHTS: Final[NDArray[Any]] = np.empty(0, dtype=np.float32)
 
 
 class ListPasses:
-    """`EdgePasses` for a `ListRule`. Passes take turns. Owns files, rings, a thread and buffers until `close`.
+    """`EdgePasses` for a `ListRule`. One pass runs at a time. Owns files, lanes, a thread and buffers until `close`.
 
     Parameters
     ----------
@@ -110,9 +113,9 @@ class ListPasses:
         self._draw_bytes = memory_bytes - _PIECES_HELD * max(piece_bytes, allowed)  # memory of the frontiers
         self._piece_pages = piece_bytes // PAGE_BYTES
         self._settings = settings
-        self._turn = threading.Lock()
+        self._turn = threading.Lock()  # held during a pass and by `close`, because passes share the buffers
         self._is_closed = False
-        self._passes: list[SpilledPieces] = []
+        self._passes: list[SpilledPieces] = []  # the draws of earlier passes that have files left
         self._stack = ExitStack()
         with dataset.as_opened(), ExitStack() as undo:
             undo.callback(self._stack.close)
@@ -157,8 +160,8 @@ class ListPasses:
         with self._turn:
             if self._is_closed:
                 raise StoreError(f"{self._sources.path}: the passes over it are closed; open them again")
-            capacity = self._capacity(len(frontiers))
-            wanted = empty_bits(self._sources.record.num_pages)
+            capacity = self._capacity(len(frontiers))  # words that each frontier gathers before a write
+            wanted = empty_bits(self._sources.record.num_pages)  # one bit per page
             call = PassCall(label=label, cancellation=cancellation)
             num_words = self._mark(frontiers, wanted, call)  # estimated number of drawn words by hop
             plan = self._plan(wanted, sum(num_words.values()))
@@ -170,7 +173,7 @@ class ListPasses:
                 {
                     hop: max(_MIN_FILE_BYTES, size * words // _FILES_PER_GROUP)
                     for hop, words in num_words.items()
-                },
+                },  # the planned bytes of a spill file, by hop
                 piece_bytes=capacity * size,
                 label=f"what {label} drew",
             )
@@ -213,12 +216,14 @@ class ListPasses:
         return reader
 
     def _open_lane(self, bounce_bytes: int, io: IoMode, is_direct: bool, os_io: OsIO) -> ReadLane:
+        """Open a lane until `close`. ``bounce_bytes`` is the size of its buffer; ``is_direct`` means O_DIRECT."""
         when_closed = "the passes over the edges are closed; open them again"
         lane = ReadLane(bounce_bytes, io=io, is_direct=is_direct, os_io=os_io, when_closed=when_closed)
         self._stack.callback(lane.close)
         return lane
 
     def _new_buffer(self) -> _Buffer:
+        """Allocate the memory for one piece."""
         # A piece's edges may begin or end within a page of weights, so there is one page more.
         num_weights = self._piece_pages + 1 if self._weights is not None else 0
         return _Buffer(
@@ -345,17 +350,17 @@ class ListPasses:
         """
         per_page = self._sources.per_page
         sources = piece.sources.reshape(-1).view(self._sources.dtype)
-        begins = np.flatnonzero(np.diff(piece.pages, prepend=-2) != 1)
+        begins = np.flatnonzero(np.diff(piece.pages, prepend=-2) != 1)  # indices of the runs' first pages
         for first, last in zip(begins, np.append(begins[1:], len(piece.pages)), strict=True):
             begin = int(piece.pages[first]) * per_page
-            # The last page has padding behind the last edge.
+            # The file's last page has padding after the last edge.
             count = min(int(last - first) * per_page, self._rule.graph.num_edges - begin)
             run_sources = sources[first * per_page : first * per_page + count]
             if self._weights is None:
                 yield begin, run_sources, _NO_WEIGHTS
                 continue
             weights = piece.weights.reshape(-1).view(self._weights.dtype)
-            page = begin // self._weights.per_page
+            page = begin // self._weights.per_page  # the page with the first edge's weight
             offset = int(np.searchsorted(piece.weight_pages, page)) * self._weights.per_page
             offset += begin - page * self._weights.per_page
             yield begin, run_sources, weights[offset : offset + count]
@@ -410,7 +415,7 @@ class _ListPiece:
     sources: NDArray[np.uint8]  # (p, 4096)
     weight_pages: IdArray  # (q,) ascending page numbers of the weights
     weights: NDArray[np.uint8]  # (q, 4096)
-    cost: ReadStats
+    cost: ReadStats  # requests and bytes of reading the piece
 
 
 def _page_batches(wanted: NDArray[np.uint64], num_pages: int, size: int) -> Iterator[IdArray]:

@@ -1,7 +1,7 @@
 """A dataset at a URL, mirrored in a directory of this machine.
 
 The mirror is a partial copy on this machine's SSD. It is divided into blocks. A read of a missing block fetches the
-block from the object store ("the store") at the URL.
+block from the object store ("the store") at the URL. `Dataset.open` calls `open_mirrored`, and keeps the `Mirrored`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Mirrored:
         self.settings = settings
         self.os_io = os_io
         self.price = settings.price
-        self._reported = ObjectTraffic()
+        self._reported = ObjectTraffic()  # the traffic at the last call of `unreported`
 
     def traffic(self) -> ObjectTraffic:
         """Return the traffic since the mirror was opened."""
@@ -78,6 +78,7 @@ class Mirrored:
         budget = self.settings.mirror_budget
         record = self.os_io.mirror.record
         total = sum(facts.size for facts in record.files.values())
+        # The share of the dataset that the mirror cannot hold.
         share = 0.0 if budget is None or not total else max(0.0, 1 - budget / total)
         return rates_with_store(
             disk, share=share, bytes_per_s=self.os_io.likely_bytes_per_s, block_bytes=record.block_bytes

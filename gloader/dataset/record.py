@@ -2,7 +2,9 @@
 
 The commit record ``dataset.json`` lists every array with name, dtype, shape and checksums. An array's name is its
 table's folder plus a plain name, such as "nodes/paper/" + "labels". `check_record` refuses a record whose arrays
-contradict each other, before any array is read.
+contradict each other, before any array is read. The other public functions return bounds for the arrays' values, from a
+checked record. A *format feature* is a name in the record. A version of gloader that does not know it refuses the
+dataset.
 """
 
 from __future__ import annotations
@@ -42,8 +44,8 @@ def check_record(root: Path, manifest: Manifest) -> DatasetSchema:
     """Check a dataset's record, and return its types, relations and link tables. Pure.
 
     A record with link tables, edge features or edge times must name a required format feature. A version of gloader
-    that does not know the feature refuses the dataset. Without this rule, such a version would ignore the arrays: it
-    would draw edges later than their seeds, or train without the edge features.
+    that does not know the feature refuses the dataset. Without this rule, an old version would ignore these arrays: it
+    would draw edges that are later than their seeds, or train without the edge features.
 
     Raises
     ------
@@ -137,6 +139,7 @@ def all_limits(manifest: Manifest, schema: DatasetSchema) -> Iterator[tuple[str,
 
 
 def _limits(manifest: Manifest, **counts: int) -> ValueLimits:
+    """Return bounds with the record's number of classes, and the other fields of `ValueLimits` in ``counts``."""
     return ValueLimits(num_classes=manifest.metadata["num_classes"], **counts)
 
 
@@ -145,6 +148,7 @@ def _check_typed(root: Path, manifest: Manifest, schema: DatasetSchema) -> None:
     left = {name for name in manifest.arrays if not is_of_links(name)}  # arrays that no table has yet
 
     def table(folder: str, names: tuple[str, ...]) -> dict[str, ArrayRecord]:
+        """Return the existing arrays of the table in ``folder``, by plain name, and take them out of ``left``."""
         records = {name: manifest.arrays[folder + name] for name in names if folder + name in left}
         left.difference_update(folder + name for name in records)
         return records
@@ -177,7 +181,7 @@ def _check_typed(root: Path, manifest: Manifest, schema: DatasetSchema) -> None:
 
 
 def _lengths(num_nodes: int, num_destinations: int, num_edges: int) -> dict[str, int]:
-    """Return the required length of each array, by plain name. Splits are not in it, because any length is valid."""
+    """Return the required length of each array, by plain name. Splits are missing, because any length is valid."""
     return {
         "features": num_nodes,
         "features.scale": num_nodes,
@@ -221,6 +225,7 @@ def _check_arrays(
 
 
 def _check_columns_known(root: Path, manifest: Manifest) -> None:
+    """Raise FormatError if there are edge features or times without their format feature."""
     columns = [
         name for name in manifest.arrays if name.rpartition("/")[2] in EDGE_COLUMNS and not is_of_links(name)
     ]
@@ -231,8 +236,8 @@ def _check_columns_known(root: Path, manifest: Manifest) -> None:
 
 
 def _check_ranges(root: Path, manifest: Manifest) -> None:
-    # Only feature matrices may have row ranges, the rows on this machine. Ids, labels and scales must be complete,
-    # because their readers ignore ranges.
+    """Raise FormatError if row ranges, the rows on this machine, are recorded for other arrays than all matrices."""
+    # Ids, labels and scales must be complete, because their readers ignore ranges.
     matrices = {
         name for name in manifest.arrays if name.rpartition("/")[2] in MATRICES and not is_of_links(name)
     }

@@ -2,7 +2,8 @@
 
 A relation is an edge type: (source type, name, destination type). A link table lists edges to predict. In a homogeneous
 dataset, the one node type and the one relation have no names in the record, and their arrays are in no subfolder. In a
-"hetero" dataset, each has a name and a folder. The functions of this file check names from users and from records.
+"hetero" dataset, each has a name and a folder. `checked_schema` makes the schema from a user's names, and `read_schema`
+from a commit record. Both check the names.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ MAX_NODES: Final = 2**48  # nodes per type; the numbers of all types' nodes then
 class LinkRecord:
     """The commit record's entry for one link table."""
 
-    name: str
+    name: str  # the table's name, such as "train"
     relation: Relation  # the edges' relation
     reverse: Relation | None  # the relation with the reverse edges, or None
     in_graph: int  # rows whose edge is also an edge of the relation
@@ -190,6 +191,7 @@ def read_schema(root: Path, manifest: Manifest) -> DatasetSchema:
 
 
 def _is_type_entry(entry: object) -> bool:
+    """Return True if a record's value is a mapping with a type's name and its number of nodes."""
     return (
         isinstance(entry, dict)
         and entry.keys() == {"name", "num_nodes"}
@@ -199,6 +201,7 @@ def _is_type_entry(entry: object) -> bool:
 
 
 def _is_relation_entry(entry: object) -> bool:
+    """Return True if a record's value is a list of three texts."""
     return isinstance(entry, list) and len(entry) == 3 and all(isinstance(name, str) for name in entry)
 
 

@@ -1,8 +1,9 @@
 """A dataset's tables for node types, relations and links, each with its arrays.
 
-A node table has feature rows (N, F), labels and splits. An edge table has each destination node's in-neighbours,
-and feature rows (E, F_e) if the relation has them. The array ``indices`` lists the in-neighbours of one node after the
-other; ``indptr`` has the start of each node's list. An edge's position is its index in ``indices``.
+`open_tables` makes all tables of a dataset, for `Dataset`. A node table has feature rows (N, F), labels and splits. An
+edge table has each destination node's in-neighbours, and feature rows (E, F_e) if the relation has them. The array
+``indices`` lists the in-neighbours of one node after the other; ``indptr`` has the start of each node's list. An edge's
+position is its index in ``indices``.
 
 The commit record ``dataset.json`` has one array record per file, with name, dtype, shape and checksums. A table's
 arrays have a plain name, such as "labels". In the record, the table's folder precedes it. An array is verified (its
@@ -106,7 +107,7 @@ class TableArrays:
 
     @contextmanager
     def as_opened(self) -> Iterator[None]:
-        """Check, if the block cannot read the files, whether another dataset has replaced this one.
+        """Run a block that reads the files. If it fails, check whether another dataset has replaced this one.
 
         If so, the error reports the replacement instead of damaged files.
 
@@ -119,7 +120,7 @@ class TableArrays:
             yield
 
 
-_CHUNK_ROWS: Final = 1 << 16  # rows per read of `FeatureRows.all_rows`
+_CHUNK_ROWS: Final = 1 << 16  # rows that `FeatureRows.all_rows` reads per request
 
 
 class FeatureRows:
@@ -156,7 +157,7 @@ class FeatureRows:
 
     @property
     def feature_bytes(self) -> int:
-        """Bytes of all N rows in the stored dtype, wherever they are stored."""
+        """Bytes of all N rows in the stored dtype, on this machine or on others."""
         return self._record.num_bytes
 
     @property
@@ -172,7 +173,7 @@ class FeatureRows:
     @property
     def held_span(self) -> tuple[int, int]:
         """The byte range (begin, end) of this machine's rows in the file, extended to complete pages."""
-        pages = (0, self._record.num_pages)
+        pages = (0, self._record.num_pages)  # the first page with a local row, and the page after the last one
         if self.held is not None:
             pages = self.held.span(self._record.row_bytes, PAGE_BYTES)
         return DATA_OFFSET + pages[0] * PAGE_BYTES, DATA_OFFSET + pages[1] * PAGE_BYTES
@@ -371,21 +372,24 @@ class NodeTable:
             )
         if self.original_ids is None:
             return values
-        # Stored node i is original_ids[i] in the source, so each value is written to its place in the source.
+        # Stored node i had the id original_ids[i] in the source.
         ordered = np.empty_like(values)
         ordered[self.original_ids] = values
         return ordered
 
     def _features(self) -> FeatureRows:
+        """Return the feature rows. Raises ConfigError if there are none."""
         if self.feature_rows is None:
             raise ConfigError(f"{self._arrays.root}: nodes of type {self.name!r} have no features")
         return self.feature_rows
 
     def _load(self, name: str) -> IdArray:
+        """Return the labels or a split in memory, verified and checked."""
         self._require_labels()
         return self._arrays.load(name)
 
     def _require_labels(self) -> None:
+        """Raise ConfigError if this is not the labelled type."""
         if not self.has_labels:
             raise ConfigError(
                 f"{self._arrays.root}: nodes of type {self.name!r} have no labels and splits; "
@@ -397,14 +401,14 @@ class NodeTable:
 class EdgeTable:
     """The edges in one relation. Thread-safe and read-only, without open files. Made by `Dataset`.
 
-    A homogeneous dataset has one edge table, so readers of the topology treat both kinds of datasets alike.
+    It has the same members as `Dataset` for the topology, so that readers take either one.
 
     Parameters
     ----------
     relation : (source type, name, destination type)
     number : the table's number in the dataset, T + k for relation k with T node types
     arrays : indptr, indices, and optional edge_weight, edge_features and edge_time
-    name : name of the edge features, see `FeatureRows`
+    name : the edge features' name, as in `FeatureRows`
     """
 
     def __init__(self, relation: Relation, number: int, arrays: TableArrays, *, name: str) -> None:

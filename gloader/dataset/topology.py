@@ -3,7 +3,8 @@
 The topology is stored in lists: a node's in-edges are consecutive, and `Offsets` has the start of each node's list. An
 edge's position is its index in the arrays of edges: sources, weights and times. A page is 4096 bytes of a file, with a
 checksum of its own. A topology on the SSD reads the pages that one batch needs, and keeps the most recently used pages
-in memory. (Passes over the edges, which serve many batches, are in `gloader.dataset.edge_passes`.)
+in memory. (Passes over the edges, which serve many batches, are in `gloader.dataset.edge_passes`.) A *lane* is a read
+queue with an aligned buffer. Loaders call `open_topology` or `open_hetero_topology`, and samplers read the result.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, Relation
 
 
-# ``max_bytes`` for callers that read at most a few batches.
+# ``max_bytes`` of `open_topology` for callers that read at most a few batches.
 FEW_BYTES: Final = 64 * 2**20
 # Share of the allowed memory that keeps pages of a large topology. Features make better use of the rest.
 _PAGED_SHARE: Final = 1 / 2
 _BOUNCE_BYTES: Final = 2 * 2**20  # bytes of the aligned read buffer: 512 requests of one page
-_EDGES: Final = ("indices", "edge_weight")
+_EDGES: Final = ("indices", "edge_weight")  # plain names of the arrays that every topology opens, if they exist
 _TIMES: Final = "edge_time"
 _LIST_EDGES: Final = 1 << 18  # edges that `PagedValues.lists` reads per request
 
@@ -145,11 +146,12 @@ def held_relations(sizes: Mapping[Relation, int], *, max_bytes: int) -> frozense
 
 
 def _size(dataset: AnyEdges, *, times: bool) -> int:
+    """Return the bytes of a topology in memory, with its edge times on request."""
     return dataset.topology_bytes + (dataset.time_bytes if times else 0)
 
 
 def require_offsets(dataset: Dataset, *, budget_bytes: int, times: bool = False) -> None:
-    """Refuse a budget that is too small for node offsets and page checksums, before they are read.
+    """Raise BudgetError if a budget is too small for node offsets and page checksums, before they are read.
 
     Parameters
     ----------
@@ -166,7 +168,7 @@ def require_offsets(dataset: Dataset, *, budget_bytes: int, times: bool = False)
     num_nodes = sum(table.num_nodes for table in tables)
     offset_bytes = sum(compact_bytes(table.num_nodes) for table in tables)
     names = [*_EDGES, _TIMES] if times else _EDGES
-    page_bytes = sum(
+    page_bytes = sum(  # a page's checksum has 8 bytes
         8 * table.arrays[name].num_pages for table in tables for name in names if name in table.arrays
     )
     needed = offset_bytes + page_bytes
@@ -208,14 +210,15 @@ class PagedTopology:
         self.sources = PagedValues(sources)
         self.weights = None if weights is None else PagedValues(weights)
         self.times = None if times is None else PagedValues(times)
-        self.kept_bytes = kept.num_bytes
+        self.kept_bytes = kept.num_bytes  # memory for the kept pages
+        # ``held_bytes`` is all memory of the topology. An array's ``num_bytes`` is that of its page checksums.
         arrays = sum(array.num_bytes for array in (sources, weights, times) if array is not None)
         self.held_bytes = offsets.num_bytes + self.kept_bytes + _BOUNCE_BYTES + arrays
         self._num_edges = sources.length
 
     @property
     def num_nodes(self) -> int:
-        """N."""
+        """N, the number of destinations."""
         return len(self.offsets.low) - 1
 
     @property
@@ -259,6 +262,7 @@ class PagedValues:
         ----------
         starts, degrees, first, last : see `EdgeValues.lists`
         """
+        # The lists are joined in ``values``. ``offsets`` has each list's start in it, for the nodes ``first:last``.
         offsets = np.zeros(last - first + 1, dtype=np.int64)
         np.cumsum(degrees[first:last], out=offsets[1:])
         list_starts = np.zeros(len(starts), dtype=np.int64)
@@ -359,6 +363,7 @@ def _offset_pieces(dataset: AnyEdges) -> Iterator[IdArray]:
 
 
 def _raise_if(message: str | None, path: Path) -> None:
+    """Raise the error for an invalid offset, if there is a message about one."""
     if message is not None:
         raise wrong_value(path, "indptr", message)
 
@@ -379,4 +384,5 @@ def element_rule(path: Path, name: str, limits: ValueLimits) -> Rule:
     return Rule(first_wrong=partial(limits.first_wrong, name), error=error)
 
 
+# The edges of one relation: an edge table, or a homogeneous dataset, which has the same members.
 AnyEdges: TypeAlias = "Dataset | EdgeTable"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # Maximum number of classes of a dataset. The limit is far above real numbers of classes, and a model, which has one row
 # of weights per class, still fits in memory.
 MAX_CLASSES: Final = 1_000_000
-# The allowed dtypes of each array on disk.
+# The allowed dtypes of each array on disk, by plain name.
 DTYPES: Final[dict[str, tuple[str, ...]]] = {
     "indptr": ("int64",),
     "indices": ("int32", "int64"),
@@ -42,8 +42,8 @@ DTYPES: Final[dict[str, tuple[str, ...]]] = {
     "test": ("int64",),
     "original_ids": ("int64",),
 }
-_TOPOLOGY: Final = ("indptr", "indices", "edge_weight", "edge_time")
-_NODES: Final = ("train", "valid", "test", "original_ids")
+_TOPOLOGY: Final = ("indptr", "indices", "edge_weight", "edge_time")  # arrays whose errors are GraphErrors
+_NODES: Final = ("train", "valid", "test", "original_ids")  # arrays of node ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class ValueLimits:
 
 
 class ValueCheck:
-    """The check of a full array, which comes in consecutive parts.
+    """The check of a full array, which comes in consecutive parts. Call `wrong` for each, then `wrong_end`.
 
     Parameters
     ----------
@@ -133,7 +133,10 @@ class ValueCheck:
         return None
 
     def _wrong_order(self, values: NDArray[Any], first: int) -> str | None:
-        """Return a message about the first repeated id or descending offset, or None. ``first`` is a position."""
+        """Return a message about the first repeated id or descending offset, or None.
+
+        ``first`` is the position of values[0] in the whole array.
+        """
         view = values.view()
         view.flags.writeable = False
         if self._name == "original_ids":

@@ -1,7 +1,8 @@
 """Verification of a dataset, for ``gloader verify``: all checksums, all ids' ranges, and the order of edge times.
 
 A node's in-edges are consecutive and form a list. Edge times ascend within each list, so that a sampler finds all edges
-before a given time at the list's start.
+before a given time at the list's start. `verify_dataset` reads every file once, with a check of the values for each
+kind of array. `verified_tables` sums up its report by type, relation and link table.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class TimeCheck:
     """The check that the times of each node's in-edges are sorted. Times come in consecutive parts, in edge order.
 
     A part's times are compared with their predecessors. A time below its predecessor is an error, unless a list starts
-    there. Only the list starts of one part are in memory.
+    with it. Only the list starts of one part are in memory.
 
     Parameters
     ----------
@@ -140,10 +141,10 @@ def verify_dataset(
         schema = check_record(root, manifest)
         by_array: dict[str, ElementCheck] = {}
         for array, plain, limits in all_limits(manifest, schema):
-            if plain == "edge_time":
+            if plain == "edge_time":  # its check also needs the offsets of the same relation
                 offsets = manifest.arrays[array.removesuffix(plain) + "indptr"]
                 by_array[array] = TimeCheck(array_pieces(root, offsets, os_io=os_io))
-            elif plain.partition(".")[0] not in MATRICES:
+            elif plain.partition(".")[0] not in MATRICES:  # any feature value and scale is valid
                 by_array[array] = ValueCheck(plain, limits)
         for table in schema.links:
             bounds = link_limits(manifest, schema, table)
@@ -161,13 +162,13 @@ class VerifiedTable:
     """The result of the verification for one node type, relation or link table."""
 
     table: str  # "type paper", "relation author:writes:paper" or "links train"
-    num_arrays: int
+    num_arrays: int  # number of the table's arrays
     num_bytes: int  # bytes of the arrays' elements
     num_problems: int  # problems that the report lists for the table's files
 
 
 def verified_tables(report: VerifyReport, *, os_io: OsIO = REAL_OS) -> tuple[VerifiedTable, ...]:
-    """Return the results by link table and, for a dataset with named types, by type and relation."""
+    """Return the results of `verify_dataset` by link table and, for named types, also by type and relation."""
     root = Path(report.path)
     try:
         manifest = read_manifest(root, DATASET_MANIFEST, os_io=os_io)

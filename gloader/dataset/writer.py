@@ -1,9 +1,9 @@
 """The writer for a dataset directory. All arrays are committed together, or none.
 
 A dataset has a node table per type, an edge table per relation, and link tables (edges to predict). `DatasetWriter`
-gives out one writer per table, and a table's writer gives out one writer per array. Large arrays are streamed: their
-rows are appended in order. The commit writes the record ``dataset.json``, and makes the complete directory appear under
-its final path. In a homogeneous dataset, the arrays are not in subfolders.
+returns one writer per table, and a table's writer returns one writer per array. Large arrays are streamed: their rows
+are appended in order. The commit writes the record ``dataset.json``, and makes the complete directory appear under its
+final path. In a homogeneous dataset, the arrays are not in subfolders. A conversion uses it, and `Dataset.create`.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ class TableArraysWriter:
         return writer
 
     def _require(self, name: str) -> None:
-        # The feature is named before its array starts, because the record lists features in the order of these calls.
+        """Add the format feature that the array ``name`` needs, if any, to the commit record."""
+        # This comes before the array starts, because the record lists format features in the order of these calls.
         if name in EDGE_COLUMNS:
             self.directory.require(EDGE_COLUMNS_FEATURE)
 
@@ -212,7 +213,7 @@ class PairsWriter:
 
     def __init__(self, writer: ArrayWriter) -> None:
         self._writer = writer
-        self.in_graph = 0
+        self.in_graph = 0  # rows so far whose edge is in the graph
 
     @property
     def rows_written(self) -> int:
@@ -266,7 +267,7 @@ class LinkTableWriter:
         self._directory = directory
         self._relation = relation
         self._reverse = reverse
-        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}  # shapes of the started arrays, by plain name
         self._pairs: PairsWriter | None = None
 
     @property
@@ -307,6 +308,7 @@ class LinkTableWriter:
             raise ShapeError(link_error(self.name, f"its {PAIRS} were not written"))
 
     def _array(self, name: str, dtype: str, shape: tuple[int, ...]) -> ArrayWriter:
+        """Start array ``name``, after a check of its dtype, and of its number of rows against earlier arrays."""
         if dtype not in LINK_DTYPES[name]:
             allowed = " or ".join(LINK_DTYPES[name])
             raise ShapeError(link_error(self.name, f"{name} cannot be {dtype}; they must be {allowed}"))
@@ -447,8 +449,8 @@ class DatasetWriter:
         if reverse is None and not self.schema.has_names:
             reverse = relation
         wrong = wrong_table(name, relation, reverse, self.schema)
+        # Some file systems ignore case. On these, folders whose names differ only in case would be one.
         taken = next((other for other in self._links if other.casefold() == name.casefold()), None)
-        # Some file systems ignore case. There, two such folders would be one.
         if wrong is None and taken is not None:
             wrong = link_error(name, f"the dataset has the link table {taken!r} already")
         if wrong is not None:
@@ -499,6 +501,7 @@ class DatasetWriter:
         self._metadata.update(metadata)
 
     def _commit(self) -> None:
+        """Check that no array is missing, and commit the directory."""
         if self.schema.has_names:
             self._require_named_tables()
         else:
@@ -510,6 +513,7 @@ class DatasetWriter:
         self._directory.commit(self.schema.record_kind, metadata)
 
     def _require_arrays(self) -> None:
+        """Raise ShapeError if a homogeneous dataset lacks an array."""
         written = self._types[NODE].paths.keys() | self._relations[EDGE].paths.keys()
         missing = [name for name in REQUIRED_ARRAYS if name not in written]
         if missing:
@@ -518,6 +522,7 @@ class DatasetWriter:
             )
 
     def _require_named_tables(self) -> None:
+        """Raise ShapeError if not exactly one type has labels, or a split or a relation's edges are missing."""
         labelled = [name for name, arrays in self._types.items() if arrays.paths.keys() & set(LABELS)]
         if len(labelled) != 1:
             names = ", ".join(map(repr, labelled)) or "none"

@@ -1,7 +1,8 @@
 """The source ``dgl:FILE``: a DGL graph in memory, or in a file of `dgl.save_graphs`, with one type or several.
 
-`DglGraph` collects the arrays of either form, and makes the source. `from_graph` and `to_graph` convert topologies from
-and to `dgl.DGLGraph`. Only `quiet_dgl` imports DGL.
+`DglGraph` collects the arrays of either form, and its method `source` makes the source for a conversion. `open_dgl`
+does so for the user's text ``dgl:FILE``. `from_graph` and `to_graph` convert topologies from and to `dgl.DGLGraph`
+without a conversion. Only `quiet_dgl` imports DGL.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ if TYPE_CHECKING:
     from gloader.types import Relation
 
 
-# Number of edge numbers that `_check_numbers` reads at a time.
+# Number of edge numbers that `_check_numbers` reads at a time. It bounds the memory for the comparison.
 _CHECKED_ENTRIES = 1 << 20
-# The forms of stored edges, the cheapest first. Lists by destination (CSC) are sorted already. Pairs (COO) have the
-# order of the edge data. Lists by source (CSR) must be reversed.
+# The forms of stored edges, the cheapest to convert first. Lists by destination (CSC) have the order of a dataset.
+# Pairs (COO) have the order of the edge data. In lists by source (CSR), sources and destinations must be exchanged.
 _PREFERRED = (Form.BY_DESTINATION, Form.PAIRS, Form.BY_SOURCE)
 
 
@@ -67,8 +68,8 @@ class DglEdges:
 
         Parameters
         ----------
-        relation : the relation
-        attributes : the edge data
+        relation : the relation's name
+        attributes : the edge data, which is `data` with a text for messages
         saved : the graph's name and options
 
         Raises
@@ -105,6 +106,7 @@ def stored_edges(file: DglFile, number: int) -> DglEdges:
     SourceError
         The edges are damaged: an offset, or an edge's row number in the edge data, is out of range.
     """
+    # The relation's stored edges by form, and its edge data by name.
     forms, columns = file.relations[number], file.edge_columns[number]
     form = next(form for form in _PREFERRED if form in forms)
     stored, where = forms[form], f"{file.path}: edges"
@@ -130,7 +132,7 @@ def stored_edges(file: DglFile, number: int) -> DglEdges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DglGraph:
-    """A graph's arrays, in memory or mapped from a file."""
+    """A DGL graph's arrays, in memory or mapped from a file."""
 
     num_nodes: Mapping[str, int]  # number of nodes by type
     node_data: Mapping[str, Mapping[str, NDArray[np.generic]]]  # named arrays with one row per node, by type
@@ -223,6 +225,7 @@ class DglGraph:
 
 
 def _arrays(tensors: Mapping[str, Any]) -> dict[str, NDArray[np.generic]]:
+    """Return named tensors as numpy arrays. Sparse tensors are left out."""
     return numpy_arrays(dense_tensors(tensors))
 
 
@@ -391,6 +394,7 @@ def to_graph(graph: CscGraph, *, keep_ids: bool = False) -> Any:
 
 
 def _weights(graph: Any, name: str, edge_ids: torch.Tensor) -> NDArray[Any]:
+    """Return the edge data ``name`` as floats (E,) in CSC order. Empty ``edge_ids`` mean that it has this order."""
     if name not in graph.edata:
         raise GraphError(f"the graph has no edge data {name!r}; it has {sorted(graph.edata) or 'none'}")
     values = graph.edata[name].reshape(-1)

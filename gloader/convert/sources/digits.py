@@ -80,9 +80,11 @@ def stratified_splits(labels: IdArray, *, train: float, valid: float, seed: int)
     seed : seed of the permutation
     """
     num = len(labels)
+    # (N,) each node's place in a random order.
     rank = permute_range(0, num, num, make_permutation(num, seed, "splits"))
     parts: tuple[list[IdArray], ...] = ([], [], [])
     for label in np.unique(labels):
+        # The class's nodes, in the random order, are cut at the rounded shares.
         members = np.flatnonzero(labels == label)
         members = members[np.argsort(rank[members])]
         cuts = np.round(np.array([train, train + valid]) * len(members)).astype(np.int64)

@@ -1,7 +1,7 @@
 """The source ``edges:FILE``: an edge list as CSV or Parquet, with separate files for features, labels and splits.
 
 `open_edges` opens the source. The other functions open its files one by one, and also serve the source ``tables:DIR``.
-The parameter ``notes`` collects the receipt's lines on the files' columns.
+The parameter ``notes`` collects lines on the role of each column, for the *receipt*: the conversion's printed summary.
 """
 
 from __future__ import annotations
@@ -174,12 +174,12 @@ def edge_table_columns(
     ----------
     edges : the table's edges
     time : the column of times. None or "none" means that edges get no times
-    features : columns of numbers or lists of numbers, such as "amount,kind", or a file with a row per edge. None or
-        "none" means that edges get no features
-    budget_bytes : memory for a sparse matrix's row offsets
+    features : names of the table's feature columns, such as "amount,kind", with numbers or lists of numbers. If the
+        table lacks these columns, it is a file with a row per edge. None or "none" means that edges get no features
+    budget_bytes : memory for the row offsets of a feature file with a sparse matrix
     notes : receives the receipt's line on the table's columns
     features_file : path of the feature file. By default, ``features`` is the path
-    keys : the user's options for times and features, for messages
+    keys : the names of the user's options for times and features, for messages
 
     Raises
     ------
@@ -209,13 +209,13 @@ def edge_table_columns(
             )
         return edges.stream(), open_edge_features(path, budget_bytes=budget_bytes, notes=notes)
     if edges.num_edges is None:
-        # The sort of edges must know the number of feature rows before it begins, because they take disk space.
+        # The conversion needs the number of feature rows before it sorts the edges, because the rows take disk space.
         edges = replace(edges, num_edges=table.count_rows())
     return edges.stream(), table_features(table, edges.num_edges or 0, names)
 
 
 def _note_columns(edges: TableEdges, features: tuple[str, ...], notes: ColumnNotes) -> None:
-    """Add the receipt's line on an edge table's columns."""
+    """Add the receipt's line on an edge table's columns, such as "edges: src and dst of e.csv, w is the weight"."""
     table = edges.table
     if not table.names:
         return
@@ -238,7 +238,7 @@ def _missing(key: str, name: str, edges: TableEdges, *, what: str = "column") ->
     return f"{key} {shown(name)}: {edges.table.path} has no such {what}; it has {existing}"
 
 
-# File names that say nothing about the graph. The folder's name is used instead.
+# File names that are no name for a graph. The folder's name is used instead.
 _PLAIN_NAMES = ("edge", "edges", "edge_list", "edgelist", "edge_index", "graph", "data")
 
 

@@ -1,6 +1,7 @@
 """The source ``tables:DIR``: a folder with edge tables, node tables and arrays, described by its ``graph.yaml``.
 
-The description lists node types under ``nodes`` and relations under ``edges``, with the files of each:
+`open_tables` opens the source: it reads the description, then opens each file with the functions of `edge_list`. The
+description lists node types under ``nodes`` and relations under ``edges``, with the files of each:
 
 .. code-block:: yaml
 
@@ -81,7 +82,8 @@ class EdgeEntry:
     dst: str | None = None  # None means that the column is found by its name, or is the second one
     weight: str | None = None  # None means a column with a usual name, or no weights
     time: str | None = None  # None means no times, unless the user names a column for all tables
-    features: str | None = None  # column names with commas between them, or a file; None as for ``time``
+    # Column names with commas between them, or a file. None means no features, unless the user names columns.
+    features: str | None = None
 
     def open_array(self, name: str | None) -> NpyFile | None:
         """Open the array file ``name``. Return None without a name."""
@@ -92,9 +94,9 @@ class EdgeEntry:
 class GraphYaml:
     """The content of a ``graph.yaml``, with the paths of its files."""
 
-    path: Path
-    name: str
-    nodes: Mapping[str, NodeEntry]
+    path: Path  # the path of graph.yaml
+    name: str  # the graph's display name
+    nodes: Mapping[str, NodeEntry]  # by node type
     edges: Mapping[Relation, EdgeEntry]
 
     def where(self, *keys: str) -> str:
@@ -110,7 +112,10 @@ class GraphYaml:
             raise type(error)(f"{self.where(*keys)}: {error}") from error
 
     def files(self) -> list[Path]:
-        """Return every named file."""
+        """Return every file that the description may name.
+
+        A relation's ``weight``, ``time`` and ``features`` may be columns of its table. Their paths do not exist.
+        """
         named = [
             path
             for entry in self.nodes.values()
@@ -167,6 +172,7 @@ def _mapping(content: Mapping[str, object], key: str, where: str) -> Mapping[str
 
 
 def _relation_of_key(text: str, nodes: Mapping[str, NodeEntry], where: str) -> Relation:
+    """Return the relation in a key such as "author:writes:paper". Raise SourceError for an unknown node type."""
     names = text.split(":")
     if len(names) != 3:
         raise SourceError(
@@ -179,6 +185,7 @@ def _relation_of_key(text: str, nodes: Mapping[str, NodeEntry], where: str) -> R
 
 
 def _node_entry(folder: Path, value: object, where: str) -> NodeEntry:
+    """Return the value under a node type's key. Raise SourceError if it is not valid; ``where`` names the key."""
     # A type without any entry gets its number of nodes from the edges.
     entry = {} if value is None else value
     if not isinstance(entry, dict):
@@ -194,6 +201,7 @@ def _node_entry(folder: Path, value: object, where: str) -> NodeEntry:
 
 
 def _edge_entry(folder: Path, value: object, where: str) -> EdgeEntry:
+    """Return the value under a relation's key: a mapping, or only the name of the edges' file."""
     entry = {"file": value} if isinstance(value, str) else value
     if not isinstance(entry, dict):
         raise SourceError(f"{where} is {shown(value)}; it must be a file, or have {', '.join(_EDGE_KEYS)}")
@@ -217,6 +225,7 @@ def _only(content: Mapping[str, object], allowed: tuple[str, ...], where: str) -
 
 
 def _text(entry: Mapping[str, object], key: str, where: str) -> str | None:
+    """Return the text under ``key``, or None without the key. Raise SourceError for other values."""
     value = entry.get(key)
     if value is None:
         return None
@@ -226,11 +235,13 @@ def _text(entry: Mapping[str, object], key: str, where: str) -> str | None:
 
 
 def _file(folder: Path, entry: Mapping[str, object], key: str, where: str) -> Path | None:
+    """Return the path of the file under ``key``, or None without the key. The file need not exist."""
     name = _text(entry, key, where)
     return None if name is None else folder / name
 
 
 def _count(entry: Mapping[str, object], key: str, limits: tuple[int, int], where: str) -> int | None:
+    """Return the number under ``key``, or None without the key. ``limits`` are the smallest and largest number."""
     value = entry.get(key)
     if value is None:
         return None
@@ -270,6 +281,7 @@ def open_edge_table(
 def _open_table(
     entry: EdgeEntry, names: EdgeNames, budget_bytes: int, notes: ColumnNotes
 ) -> tuple[EdgeStream, FeatureStream | None]:
+    """Return the edges in a table, and the edge features. The entry's columns go before the user's ``names``."""
     table = open_table(entry.file)
     named = {"weight": entry.weight, "time": entry.time}
     for key, column in named.items():
@@ -296,6 +308,7 @@ def _open_table(
 def _open_array(
     entry: EdgeEntry, names: EdgeNames, budget_bytes: int, notes: ColumnNotes
 ) -> tuple[EdgeStream, FeatureStream | None]:
+    """Return the edges in a ``.npy`` array, with weights, times and features from the entry's other arrays."""
     if entry.src is not None or entry.dst is not None:
         raise SourceError(
             f"src and dst name columns, and {entry.file} is an array, (E, 2) or (2, E), without columns; leave them out"
@@ -309,6 +322,7 @@ def _open_array(
     return edges, open_edge_features(entry.folder / entry.features, budget_bytes=budget_bytes, notes=notes)
 
 
+# Suffixes of the files that `_unused` reports.
 _DATA_FILES = frozenset({".npy", ".npz", ".csv", ".tsv", ".parquet"})
 _CHUNK_EDGES = 1 << 18  # edges per chunk while the largest id is found
 
@@ -414,6 +428,7 @@ def source_paths(argument: str, options: SourceOptions) -> list[Path]:
 def _relation(
     graph: GraphYaml, relation: Relation, names: EdgeNames, budget_bytes: int, notes: ColumnNotes
 ) -> RelationSource:
+    """Open the files of one relation."""
     entry = graph.edges[relation]
     where = graph.where("edges", ":".join(relation))
     edges, rows = open_edge_table(entry, where=where, names=names, budget_bytes=budget_bytes, notes=notes)
@@ -428,6 +443,7 @@ def _edge_columns(relations: tuple[RelationSource, ...]) -> set[str]:
 def _features(
     graph: GraphYaml, name: str, entry: NodeEntry, budget_bytes: int, notes: ColumnNotes
 ) -> tuple[FeatureStream, IdArray | None]:
+    """Open a type's features. Returns the feature rows, and each row's node or None, as `open_node_features`."""
     if entry.features is None:
         raise TypeError(f"type {name!r} has no features")
     with graph.naming("nodes", name, "features"):
@@ -435,6 +451,7 @@ def _features(
 
 
 def _labels(graph: GraphYaml, name: str, num_nodes: int, budget_bytes: int, notes: ColumnNotes) -> IdArray:
+    """Read a type's labels (N,). Without a file, all are -1."""
     path = graph.nodes[name].labels
     if path is None:
         return no_labels(num_nodes)
@@ -443,6 +460,7 @@ def _labels(graph: GraphYaml, name: str, num_nodes: int, budget_bytes: int, note
 
 
 def _splits(graph: GraphYaml, name: str, labels: IdArray, options: SourceOptions) -> Splits:
+    """Read a type's splits. Without a file, the labelled nodes are split at random."""
     path = graph.nodes[name].splits
     if path is None:
         return random_splits(labels, seed=options.seed)
@@ -453,7 +471,10 @@ def _splits(graph: GraphYaml, name: str, labels: IdArray, options: SourceOptions
 def _counts(
     graph: GraphYaml, features: dict[str, FeatureStream], relations: tuple[RelationSource, ...]
 ) -> dict[str, int]:
-    """Return the number of nodes by type."""
+    """Return the number of nodes by type.
+
+    A type's number comes from the first of these that exists: ``num_nodes``, feature rows, labels, ids in the edges.
+    """
     counts: dict[str, int] = {}
     for name, entry in graph.nodes.items():
         declared = entry.num_nodes
@@ -478,6 +499,7 @@ def _largest_id(name: str, relations: tuple[RelationSource, ...]) -> int:
         if name not in (first, last):
             continue
         for chunk in each.edges.chunks(_CHUNK_EDGES):
+            # The sources, the destinations or both, as the type is at one end of the relation or at both.
             ends = [chunk.src] * (first == name) + [chunk.dst] * (last == name)
             largest = max(largest, *(int(ids.max(initial=-1)) for ids in ends))
     if largest >= MAX_NODES:

@@ -2,7 +2,8 @@
 
 ``igb`` is the homogeneous graph of papers. ``igbh`` is the heterogeneous graph, with the relations of MLPerf's R-GAT
 benchmark, which follows a GraphLearn-for-PyTorch script. Each relation between two types has a reverse relation.
-Citations have both directions of every edge, and new self loops (`undirected_edges`).
+Citations have both directions of every edge, and new self loops (`undirected_edges`). `open_igb` and `open_igbh` open
+the sources, and share the functions that find and read the files.
 """
 
 from __future__ import annotations
@@ -61,16 +62,15 @@ def open_igb(argument: str, options: SourceOptions) -> Source:
     features = npy_features(file)
     num_classes, label_file = find_labels(paper, classes)
     require_node_memory(features.num_rows, options.budget_bytes, file.where)
-    # The label files of the larger sizes have labels only for the first nodes.
+    # The label files of the larger sizes have labels only for the first nodes. All these labels are used.
     labels = first_labels(label_file, num_nodes=features.num_rows, num_labelled=features.num_rows)
     return Source(
         name=f"igb-{folder.resolve().name}-{num_classes}",
         origin=f"igb:{argument}",
         num_nodes=features.num_rows,
         num_classes=num_classes,
-        edges=pair_file_edges(
-            NpyFile.open(edge_file), prefers_rows=True
-        ),  # a (2, 2) array has one edge per row
+        # The edges are (E, 2). prefers_rows matters for a (2, 2) array, which could also be (2, E).
+        edges=pair_file_edges(NpyFile.open(edge_file), prefers_rows=True),
         features=features,
         labels=labels,
         splits=sequential_splits(labels),
@@ -123,6 +123,7 @@ def parse_folder(argument: str, *, prefix: str) -> tuple[Path, int | None]:
     ConfigError
         IGB has no labels with this number of classes.
     """
+    # A folder's own name may have an @, so only digits after the last @ are a number of classes.
     directory, at, classes = argument.rpartition("@")
     if not at or not classes.isdigit():
         return Path(argument).expanduser(), None
@@ -138,7 +139,7 @@ def _locate(folder: Path) -> tuple[Path, Path]:
 
 
 def find_labels(paper: Path, classes: int | None) -> tuple[int, NpyFile]:
-    """Return the number of classes and the label file. Without ``classes``, 19 classes are preferred.
+    """Return the number of classes and the label file. If ``classes`` is None, 19 classes are preferred.
 
     Raises
     ------
@@ -155,7 +156,10 @@ def find_labels(paper: Path, classes: int | None) -> tuple[int, NpyFile]:
 
 
 def open_floats(path: Path, *, row_shape: tuple[int, ...]) -> NpyFile:
-    """Open an array. It is raw float32 in the large and full sizes, and a .npy file in the other sizes."""
+    """Open an array. It is raw float32 in the large and full sizes, and a .npy file in the other sizes.
+
+    ``row_shape`` is a row's shape, which a file without a header does not have: (F,) for features, () for labels.
+    """
     return open_headerless(path, dtype=np.dtype("<f4"), row_shape=row_shape)
 
 
@@ -253,6 +257,7 @@ def igbh_paths(argument: str, options: SourceOptions) -> list[Path]:
 
 
 def _processed(folder: Path) -> Path:
+    """Return IGB's subfolder ``processed``, which has the arrays, or ``folder`` if it is this subfolder itself."""
     return folder / "processed" if (folder / "processed").is_dir() else folder
 
 
@@ -280,6 +285,7 @@ def _relations(
 
 
 def _relation(processed: Path, relation: Relation) -> RelationSource:
+    """Return a relation with the edges in its file, as they are."""
     path = processed / "__".join(relation) / "edge_index.npy"
     edges = pair_file_edges(NpyFile.open(path), prefers_rows=True)
     return RelationSource(relation=relation, edges=edges, edge_file=path)

@@ -3,7 +3,7 @@
 ``mag240m-papers`` is the citation graph of papers. ``mag240m`` has papers, authors and institutions. OGB gives features
 only for papers. DGL's example makes features for authors and institutions. If the folder has them, they are read.
 Otherwise, the conversion derives them: an author's features are the mean over its papers, and an institution's features
-are the mean over its authors.
+are the mean over its authors. `open_papers` and `open_mag240m` open the sources. Both call `read_papers` first.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _MISSING = "DIR names the folder that OGB-LSC's archive unpacks to"  # the remed
 class MagPapers:
     """A MAG240M folder's papers, with labels and splits in memory, and the numbers of other nodes."""
 
-    folder: Path
+    folder: Path  # the data set's folder, with meta.pt
     meta: Mapping[str, Any]  # the content of meta.pt: the numbers of nodes by type, and of classes
     num_papers: int
     num_classes: int
@@ -142,7 +142,10 @@ def locate(argument: str) -> Path:
 
 
 def _count(meta: Mapping[str, Any], key: str, path: Path, *, default: int | None = None) -> int:
-    """Return the number under ``key``. Raises SourceError if it is not a number, or is less than 1."""
+    """Return the number under ``key``, or ``default`` without the key.
+
+    Raises SourceError if it is not a whole number, or is less than 1. ``path`` is for the message.
+    """
     value = meta.get(key, default)
     if not isinstance(value, int | np.integer) or not 1 <= value < 2**62:
         what = f"{key}s" if default is None else "classes"
@@ -161,11 +164,12 @@ def _split(splits: Mapping[str, Any], names: tuple[str, ...], num_nodes: int, fo
 
 
 def _split_ids(value: object, num_nodes: int, where: str) -> IdArray:
+    """Return the node ids in an array, list or tensor that was read from a file."""
     try:
         ids = np.asarray(value)
     except (RuntimeError, *MALFORMED) as error:  # such as ragged lists, or sparse tensors
         raise SourceError(f"{where} is a {type(value).__name__} that is no array of ids: {error}") from error
-    # A small file may declare a tensor of any size over a few stored numbers.
+    # A damaged or hostile file may declare a huge tensor that repeats a few numbers. It is refused before it is copied.
     require_split_size(ids.size, num_nodes, where)
     return to_split(ids, num_nodes=num_nodes, where=where)
 
@@ -245,7 +249,10 @@ def mag240m_paths(argument: str, options: SourceOptions) -> list[Path]:
 
 
 def _given(folder: Path, node_type: str, count: int, dim: int) -> FeatureStream | None:
-    """Return the folder's features for a type, or None without features."""
+    """Return the folder's features for a type, or None without features.
+
+    ``count`` and ``dim`` are the number of rows and columns that the features must have.
+    """
     path = next((folder / name for name in _FILES[node_type] if (folder / name).is_file()), None)
     if path is None:
         return None

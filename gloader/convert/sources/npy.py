@@ -10,7 +10,8 @@ labels         ``labels`` (N,), -1 or NaN if unlabelled; optional if edges are p
 splits         ``train``, ``valid`` (or ``val``), ``test``: ids or masks; without them 60/20/20 at random
 =============  ================================================================================
 
-Each name is a file ``NAME.npy``, or an array in ``graph.npz`` or ``split.npz``.
+Each name is a file ``NAME.npy``, or an array in ``graph.npz`` or ``split.npz``. `open_npy` opens the features first,
+because they give the number of nodes N, and then the other arrays, which `_ArrayFolder` finds by name.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from gloader.convert.source import EdgeStream, FeatureStream
     from gloader.types import IdArray
 
-# Names of arrays that are no edge times or edge features.
+# Names of arrays that are no edge times or edge features. A message about missing ones does not offer these names.
 _NOT_OF_EDGES = frozenset(
     {
         "indptr",
@@ -158,6 +159,7 @@ class _ArrayFolder:
 
     @classmethod
     def open(cls, path: Path) -> _ArrayFolder:
+        """List the folder's archives. Raises SourceError if there is no such folder."""
         if not path.is_dir():
             raise SourceError(f"{path} is not a folder; npy:DIR names a folder of .npy and .npz files")
         # A separate file is preferred over an archive's member; see `_open`.
@@ -165,22 +167,23 @@ class _ArrayFolder:
         return cls(path=path, archived={name: file for file in archives for name in npz_members(file)})
 
     def find(self, name: str) -> NpyFile | None:
-        """Return the array ``name``, or None."""
+        """Return the array ``name``, or None, and note it as used."""
         self.used.add(name)
         return self._open(name)
 
     def _open(self, name: str) -> NpyFile | None:
+        """Return the array ``name`` from its own file, or else from an archive, or else None."""
         if (self.path / f"{name}.npy").exists():
             return NpyFile.open(self.path / f"{name}.npy")
         return NpyFile.open(self.archived[name], name) if name in self.archived else None
 
     def unused(self, *, num_nodes: int, num_edges: int | None) -> tuple[str, ...]:
         """Return the unused arrays, with their shapes, and the unused archives."""
-        taken = next(name for name in _FEATURE_FILES if (self.path / name).exists())
+        feature_file = next(name for name in _FEATURE_FILES if (self.path / name).exists())
         left = ({path.stem for path in self.path.glob("*.npy")} | set(self.archived)) - self.used
         # The features were opened by file name, so they are not in `used`.
-        left -= {"features"} if taken == "features.npy" else set()
-        # Only dtypes and shapes are needed, so these arrays take no memory.
+        left -= {"features"} if feature_file == "features.npy" else set()
+        # Only dtypes and shapes are needed. So each array is one number, broadcast to the shape, and takes no memory.
         found = Attributes(
             arrays={
                 name: np.broadcast_to(np.empty((), file.dtype), file.shape)
@@ -189,7 +192,7 @@ class _ArrayFolder:
             },
             where=str(self.path),
         )
-        archives = sorted({path.name for path in self.path.glob("*.npz")} - {taken, *_ARCHIVES})
+        archives = sorted({path.name for path in self.path.glob("*.npz")} - {feature_file, *_ARCHIVES})
         return (*found.unused(num_nodes=num_nodes, num_edges=num_edges), *archives)
 
     def require(self, *names: str, instead: str = "") -> NpyFile:
@@ -214,7 +217,7 @@ class _ArrayFolder:
             return csc_file_edges(indptr, self.require("indices"), weight, budget_bytes=budget_bytes)
         if (index := self.find("edge_index")) is not None:
             return pair_file_edges(index, prefers_rows=False, weight=weight)
-        # Of these names, only edges may exist here. The others are for the message.
+        # edge_index and indptr do not exist if this line is reached. They are only for the message.
         return pair_file_edges(
             self.require("edges", "edge_index", "indptr"), prefers_rows=True, weight=weight
         )

@@ -1,8 +1,9 @@
 """The source ``ogb:NAME``: an Open Graph Benchmark data set, read from OGB's folder.
 
 OGB's loader is not used, because it holds everything in memory, and reads its own pickle on the second load. The
-streams here have the same edges as OGB's loader, in its order, with its added reverse edges. `open_ogb` chooses among
-four layouts: link data sets (`ogb_links`), graphs of several types (`ogb_text`), and text or binary files of one type.
+streams of this module have the same edges as OGB's loader, in the same order, with its added reverse edges. `open_ogb`
+finds or downloads the folder, then chooses among four layouts: link data sets (`ogb_links`), graphs of several types
+(`ogb_text`), and text or binary files of one type.
 """
 
 from __future__ import annotations
@@ -50,10 +51,10 @@ class OgbInfo:
 
     num_classes: int | None  # None means that the classes in the labels are counted
     add_inverse_edge: bool  # True if OGB's loader adds a reverse to each edge
-    split: str | None  # the folder below ``split/``; None means the only one
+    split: str | None  # the folder below ``split/`` with the split's files; None means the only folder
 
 
-# The rows of the data sets that fit, which means that they can be converted.
+# The rows of the data sets for node classification that *fit*, which means that they can be converted.
 _KNOWN = {
     "ogbn-arxiv": OgbInfo(num_classes=40, add_inverse_edge=False, split="time"),
     "ogbn-products": OgbInfo(num_classes=47, add_inverse_edge=True, split="sales_ranking"),
@@ -145,7 +146,7 @@ def source_paths(argument: str, options: SourceOptions) -> list[Path]:
 
 
 def _root(directory: str, options: SourceOptions) -> Path:
-    """Return the folder of data sets."""
+    """Return the folder of data sets. ``directory`` is DIR in ``ogb:NAME@DIR``, or "" without it."""
     given = Path(directory) if directory else options.root or Path(os.environ.get(ROOT_VARIABLE, "dataset"))
     return given.expanduser()
 
@@ -193,12 +194,13 @@ def _existing_folder(name: str, root: Path) -> Path | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CsvLayout:
-    """``raw/*.csv.gz``, the layout of all but the largest data sets."""
+    """``raw/*.csv.gz``, the layout of all but the largest data sets. `_BinaryLayout` has the same methods."""
 
-    folder: Path
+    folder: Path  # the data set's folder, with ``raw``
 
     @property
     def edge_file(self) -> Path:
+        """The edges' file, for messages and the receipt."""
         return self._raw("edge.csv.gz")
 
     def num_nodes(self) -> int:
@@ -214,6 +216,7 @@ class _CsvLayout:
         return table_features(raw_table(self._raw("node-feat.csv.gz")), self.num_nodes())
 
     def labels(self, num_nodes: int) -> NDArray[Any]:
+        """Return the labels (N,). Raises ShapeError for more than ``num_nodes``."""
         return read_column(self._raw("node-label.csv.gz"), max_rows=num_nodes)
 
     def _raw(self, name: str) -> Path:
@@ -224,10 +227,11 @@ class _CsvLayout:
 class _BinaryLayout:
     """``raw/data.npz`` and ``raw/node-label.npz``, the layout of ogbn-papers100M. Their members are streamed."""
 
-    folder: Path
+    folder: Path  # the data set's folder, with ``raw``
 
     @property
     def edge_file(self) -> Path:
+        """The archive with the edges and the features."""
         return self.folder / "raw" / "data.npz"
 
     def num_nodes(self) -> int:
@@ -237,7 +241,7 @@ class _BinaryLayout:
         return plausible(int(counts.read().ravel()[0]), self.edge_file)
 
     def num_edges(self) -> None:
-        """None, because the edge array has the number."""
+        """Return None: no file has the number, and the edge array's own shape gives it."""
         return
 
     def edges(self) -> EdgeStream:
@@ -247,12 +251,14 @@ class _BinaryLayout:
         return npy_features(self._member("node_feat"))
 
     def labels(self, num_nodes: int) -> NDArray[Any]:
+        """Return the labels (N,). Raises ShapeError for more than ``num_nodes``."""
         file = NpyFile.open(self.folder / "raw" / "node-label.npz", "node_label")
         if file.size > num_nodes:
             raise ShapeError(f"{file.where} has shape {file.shape}; labels must be ({num_nodes},)")
         return file.read()
 
     def _member(self, name: str) -> NpyFile:
+        """Return an array of the archive. Raises SourceError if it is missing."""
         if name not in npz_members(self.edge_file):
             raise SourceError(f"{self.edge_file} holds no array {name!r}")
         return NpyFile.open(self.edge_file, name)
@@ -275,6 +281,7 @@ def _read_link_info(name: str, folder: Path) -> OgbLinkInfo | None:
 
 
 def _read_meta(path: Path) -> dict[str, Any]:
+    """Return the content of a ``meta_dict.json``, of which at most `_MAX_META_CHARACTERS` are read."""
     with path.open(encoding="utf-8") as file:
         meta: dict[str, Any] = json.loads(file.read(_MAX_META_CHARACTERS))
     return meta

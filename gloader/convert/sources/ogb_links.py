@@ -2,7 +2,8 @@
 
 The graph has OGB's training edges in OGB's order, with the reverse edges that OGB's loader adds. The link tables are
 OGB's splits train, valid and test, which are files such as ``split/time/train.pt``. *Negatives* are pairs without an
-edge. A table has them as lists of destinations per row, or they are separate tables, valid_neg and test_neg.
+edge. A table has them as a list of destinations per row, or they are separate tables, valid_neg and test_neg.
+`open_ogb` calls `open_ogb_links`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 
 # Copies of a pickled array while it is read: the file, the text, the bytes and the array.
 _PICKLE_COPIES = 4
-# Prefix of file names in ``raw``. Split files have the same column under the name without it: edge_year is year.
+# Prefix of file names in ``raw``. A split file's key for the same column lacks the prefix: edge_year.csv.gz is the key
+# year.
 _EDGE_PREFIX = "edge_"
 
 
@@ -43,10 +45,10 @@ class OgbLinkInfo:
     """A data set's row in OGB's list, ``ogb/linkproppred/master.csv`` in the ogb package."""
 
     add_inverse_edge: bool  # True if OGB's loader adds a reverse to each edge
-    split: str  # the folder below ``split/``
+    split: str  # the folder below ``split/`` with the split's files
 
 
-# The rows of the data sets that fit, which means that they can be converted.
+# The rows of the data sets that *fit*, which means that they can be converted.
 LINK_SETS = {
     "ogbl-citation2": OgbLinkInfo(add_inverse_edge=False, split="time"),
     "ogbl-collab": OgbLinkInfo(add_inverse_edge=True, split="time"),
@@ -174,7 +176,7 @@ def _split_rows(content: Mapping[Any, Any], file: Path, suffix: str, time_key: s
 
 
 def _content(file: Path) -> Mapping[Any, Any]:
-    """Return a split file's arrays, by name."""
+    """Read a split file and return its arrays, by name. Raises SourceError if it is missing or damaged."""
     content = load_mapping(file, missing="unpack OGB's archive anew")
     require_stored(dense_tensors(content), file)
     return content
@@ -205,6 +207,7 @@ def _rows(content: Mapping[Any, Any], suffix: str, file: Path, time_key: str | N
 
 
 def _array(value: object, where: str) -> NDArray[Any]:
+    """Return a value of a split file as an array. Raises SourceError if it is none."""
     try:
         return np.asarray(value)
     except (RuntimeError, *MALFORMED) as error:  # such as sparse tensors, or ragged lists
@@ -212,7 +215,7 @@ def _array(value: object, where: str) -> NDArray[Any]:
 
 
 def _require_memory(file: Path, budget_bytes: int) -> int:
-    """Return an upper bound for the memory to read a file, in bytes."""
+    """Return an upper bound for the memory to read a file, in bytes. Raises BudgetError if it exceeds the budget."""
     needed = _PICKLE_COPIES * pickled_bytes(file)
     if needed > budget_bytes:
         raise BudgetError(

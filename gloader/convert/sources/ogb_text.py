@@ -1,7 +1,8 @@
 """Readers of OGB's text layout, where a data set's folder ``raw`` has gzipped CSV files.
 
 `OgbEdgeFiles` finds edge times and edge features: files with one row per edge, next to ``edge.csv.gz``. A graph with
-several node types, such as ``ogb:ogbn-mag``, has subfolders for its types and relations. `open_ogb_hetero` opens it.
+several node types, such as ``ogb:ogbn-mag``, has subfolders for its types and relations. `open_ogb_hetero` opens such a
+graph. The other functions also serve the modules `ogb` and `ogb_links`, whose graphs have one type.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def raw_table(path: Path) -> CsvTable:
 
 
 def table_column(table: CsvTable, number: Number) -> EdgeColumn:
-    """Return a table's first column, with one number per edge, to be read as ``number``. Pure."""
+    """Return a table's first column, with one number per edge. ``number`` is the dtype, or "time". Pure."""
 
     def pieces(_max_values: int) -> Iterator[NDArray[Any]]:
         for (values,) in table.read(dict.fromkeys(table.names[:1], number), error=SourceError):
@@ -84,11 +85,11 @@ _PREFIXES: Final = ("edge-", "edge_")
 class OgbEdgeFiles:
     """The files with edge times and edge features of a graph or a relation, in one folder."""
 
-    folder: Path
-    names: EdgeNames  # the user's names of edge times and edge features, which are file names without suffix
+    folder: Path  # the folder with ``edge.csv.gz``
+    names: EdgeNames  # the user's names of edge times and edge features: file names without .csv.gz
 
     def there(self) -> set[str]:
-        """Return the names of the files with one row per edge, without suffix."""
+        """Return the names of the existing files with one row per edge, without .csv.gz."""
         names = {path.name.removesuffix(_SUFFIX) for path in self.folder.glob(f"edge*{_SUFFIX}")}
         return {name for name in names if name.startswith(_PREFIXES)}
 
@@ -147,7 +148,7 @@ class OgbEdgeFiles:
 RELATION_FILE = "triplet-type-list.csv.gz"  # the list of relations
 _NODE_FILE = "num-node-dict.csv.gz"  # the numbers of nodes by type
 _MAX_TEXT = 1 << 16  # number of characters to read from the list of relations; real lists have hundreds
-_MAX_COUNT = 2**48  # bound for numbers of nodes and edges per type and relation, far above real numbers
+_MAX_COUNT = 2**48  # bound for the number of a type's nodes or a relation's edges, far above real numbers
 
 
 def has_types(folder: Path) -> bool:
@@ -223,10 +224,10 @@ def open_ogb_hetero(
 class _TypedLayout:
     """The folder ``raw`` of a data set with several types, with subfolders for relations, features and labels."""
 
-    raw: Path
+    raw: Path  # the folder ``raw``
 
     def num_nodes(self) -> dict[str, int]:
-        """Return the number of nodes by type. The file has one column per type."""
+        """Return the number of nodes by type, sorted by name. The file has one column per type."""
         path = self.raw / _NODE_FILE
         if not path.is_file():
             raise SourceError(f"{path} is missing; unpack OGB's archive anew")
@@ -243,7 +244,7 @@ class _TypedLayout:
         return dict(sorted(counts.items()))
 
     def relations(self) -> list[Relation]:
-        """Return the relations. The file has one line with three names per relation."""
+        """Return the relations, sorted. The file has one line with three names per relation."""
         path = self.raw / RELATION_FILE
         try:
             with gzip.open(path, "rt", encoding="utf-8") as file:

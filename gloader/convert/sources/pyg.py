@@ -1,7 +1,8 @@
 """The source ``pyg:FILE``: a PyTorch Geometric graph, saved with ``torch.save(data, FILE)``.
 
 The file has a ``Data``, a ``HeteroData``, or the dictionary form of either. A *store* is PyG's mapping of names to
-arrays, one for each node type and relation.
+arrays, one for each node type and relation. `open_pyg` loads the file without executing code in it, and `pyg_source`
+makes the source from the loaded object. `pyg_source` also serves graphs in memory.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ def pyg_source(data: object, saved: SavedGraph, *, is_mapped: bool) -> AnySource
     has_types = type(_unwrapped(data, where)).__name__ == "HeteroData"
     if not has_types and not any(isinstance(key, tuple) for key in stores):
         attributes = attributes_of(stores, str(where))
-        # Features and labels are read first, because messages about them are clearer.
+        # Features and labels are read once before the edges, so that an error about a missing x or y comes first.
+        # `one_type_source` reads them again.
         rows = attributes.features("x")
         attributes.labels("y", num_nodes=len(rows), needs_labels=saved.needs_labels)
         edges = replace(_edge_store(attributes, EDGE, saved.edge_names), arrays=None)
@@ -103,6 +105,7 @@ def pyg_source(data: object, saved: SavedGraph, *, is_mapped: bool) -> AnySource
 
 
 def _relation(key: tuple[Any, ...], where: Path | str) -> Relation:
+    """Return a store's key as a relation. Raises SourceError if it is not three texts."""
     if len(key) != 3 or not all(isinstance(part, str) for part in key):
         raise SourceError(
             f"{where}: {shown(key)} is no relation; one is (source type, name, destination type)"
@@ -122,7 +125,7 @@ def _edge_store(attributes: Attributes, relation: Relation, names: EdgeNames) ->
     attributes.used[name] = "edges"
     pairs = attributes.arrays[name]
     where = f"{attributes.where}: {name}"
-    if isinstance(pairs, SparseRows):
+    if isinstance(pairs, SparseRows):  # adj_t, a sparse matrix with a row per destination
         # PyG's transform that makes adj_t also sorts the edge attributes into the order of adj_t's rows.
         columns = _edge_columns(attributes, names, num_edges=len(pairs.columns))
         weight = columns.weight
@@ -155,11 +158,12 @@ def _edge_columns(attributes: Attributes, names: EdgeNames, *, num_edges: int) -
     """
     weight_names = [name for name in ("edge_weight", "edge_attr") if name != names.features]
     weight = attributes.weights(*weight_names, num_edges=num_edges)
-    is_taken = weight is not None and attributes.find(*weight_names) == "edge_attr"
+    attr_is_weight = weight is not None and attributes.find(*weight_names) == "edge_attr"
+    feature_names = () if attr_is_weight else ("edge_attr",)
     return EdgeArrays(
         weight=weight,
         times=attributes.edge_times(names, num_edges=num_edges),
-        features=attributes.edge_features(names, () if is_taken else ("edge_attr",), num_edges=num_edges),
+        features=attributes.edge_features(names, feature_names, num_edges=num_edges),
         where=attributes.where,
     )
 
@@ -178,6 +182,7 @@ def _num_nodes(store: Mapping[str, Any], attributes: Attributes) -> int:
 
 
 def _key_text(key: object) -> str:
+    """Return a store's key for messages: a node type, or a relation with colons."""
     return shown(":".join(map(str, key)) if isinstance(key, tuple) else key)
 
 
@@ -202,6 +207,7 @@ def open_pyg(argument: str, options: SourceOptions) -> AnySource:
 
 
 def _load(path: Path) -> object:
+    """Load a file of `torch.save`, without executing code in it. Raises SourceError for any other file."""
     import torch
 
     if not path.is_file():
@@ -260,7 +266,7 @@ def _data_classes() -> list[Any]:
 
 
 def _unwrapped(loaded: object, path: Path | str) -> object:
-    """Return the data in a result of `torch.load`."""
+    """Return the graph in a result of `torch.load`. Raises SourceError if it has several graphs."""
     # A processed InMemoryDataset is a tuple: data, slices, class.
     if isinstance(loaded, tuple | list) and loaded:
         if len(loaded) > 1 and loaded[1] is not None:

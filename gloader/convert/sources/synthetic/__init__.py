@@ -1,4 +1,7 @@
-"""Synthetic graphs of any size, as streams from a specification and a seed."""
+"""Synthetic graphs of any size, as streams from a specification and a seed.
+
+`spec` checks the user's text, `generators` makes edges, features and labels, and `opener` joins them into a source.
+"""
 
 from gloader.convert.sources.synthetic.opener import DEMO_SPEC, open_synthetic
 from gloader.convert.sources.synthetic.spec import CommunitySpec, RmatSpec, parse_spec

@@ -1,7 +1,8 @@
 """Generators for synthetic graphs: random draws, features, community graphs and R-MAT graphs.
 
-A *draw* is a random number: the hash of a key and the draw's number. No state is kept, so any part of a graph can be
-made separately. A feature row is the centre of the node's class or traits, plus strong noise.
+`opener` calls the functions without a leading underscore. The kernels below them fill the arrays. A *draw* is a random
+number: the hash of a key and the draw's number. No state is kept, so any part of a graph can be made separately. A
+feature row is the *centre* of the node's class or traits, a fixed row (F,), plus strong noise.
 
 Community graphs are degree-corrected (Karrer and Newman, Phys. Rev. E 83, 2011). A node's *position* is its id before
 ids are shuffled. Community c has the positions ``starts[c] ... starts[c + 1] - 1``, by descending expected degree. An
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
+# In the kernels, all operands of a hash are uint64: numba would make a float64 of a uint64 and an int64.
 U64 = np.uint64
 _ONE = U64(1)
 _S11 = U64(11)  # 64 - 53: the bits that do not fit a float64
@@ -55,9 +57,9 @@ def to_unit(bits: np.uint64) -> float:
 def permute(x: np.uint64, size: np.uint64, perm: NDArray[np.uint64]) -> np.uint64:
     """Return the image of ``x`` under the permutation ``perm`` of [0, size).
 
-    Each step is a bijection of [0, 2**bits). A result of ``size`` or more takes further steps along its cycle (Black
-    and Rogaway, CT-RSA'02), so no table with N entries is needed. ``perm`` (6,) is from `make_permutation`: the mask,
-    the shift, an offset and three odd factors.
+    Each pass of the loop is a bijection of [0, 2**bits), where 2**bits is at least ``size``. A result of ``size`` or
+    more takes further passes, until it is in range (Black and Rogaway, CT-RSA'02). So no table with N entries is
+    needed. ``perm`` (6,) is from `make_permutation`: the mask 2**bits - 1, the shift, an offset and three odd factors.
     """
     mask, shift = perm[0], perm[1]
     while True:
@@ -75,12 +77,13 @@ def permute(x: np.uint64, size: np.uint64, perm: NDArray[np.uint64]) -> np.uint6
 def _permute_range(
     first: np.uint64, size: np.uint64, perm: NDArray[np.uint64], out: NDArray[np.int64]
 ) -> None:
+    """Write the images of ``first``, ``first + 1``, ... to ``out`` (n,)."""
     for i in range(out.shape[0]):
         out[i] = np.int64(permute(first + U64(i), size, perm))
 
 
 def make_key(seed: int, purpose: str) -> np.uint64:
-    """Return the key for the draws of one ``purpose``. Pure."""
+    """Return the key for the draws of one ``purpose``, such as "features". Other purposes have other keys. Pure."""
     # The length is hashed too, because two purposes may share their first eight letters.
     state = int.from_bytes(purpose.encode()[:8].ljust(8, b"\0"), "little")
     for word in (seed, len(purpose)):
@@ -118,13 +121,13 @@ def permute_range(start: int, stop: int, size: int, perm: NDArray[np.uint64]) ->
     (stop - start,) numbers in [0, size)
     """
     out = np.empty(stop - start, np.int64)
-    # Hashes wrap around by design. Compiled kernels do not check this, and interpreted kernels warn.
+    # Hashes overflow by design. Compiled kernels do not check for overflow. Interpreted kernels, in tests, would warn.
     with np.errstate(over="ignore"):
         _permute_range(U64(start), U64(size), perm, out)
     return out
 
 
-# Mask and shifts for the four 16-bit numbers in a draw.
+# Mask and shifts that cut a 64-bit draw into four 16-bit numbers.
 _LOW = U64(0xFFFF)
 _S16, _S32, _S48 = U64(16), U64(32), U64(48)
 # The mean of a sum of four uniform 16-bit numbers, and the inverse of the sum's standard deviation.
@@ -137,7 +140,7 @@ def synthetic_features(codes: IdArray, centers: NDArray[np.float32], *, seed: in
 
     Parameters
     ----------
-    codes : (N,) row of ``centers`` per node
+    codes : (N,) each node's row in ``centers``: its class, or its traits as one number
     centers : (K, F) centres of the feature rows
     seed : the graph's seed
     """
@@ -209,6 +212,7 @@ def _fill_rows(
     key: np.uint64,
     out: NDArray[np.float32],
 ) -> None:
+    """Write the rows of nodes ``first``, ``first + 1``, ... to ``out`` (n, F): their centres plus noise."""
     for i in range(out.shape[0]):
         node_key = draw(key, U64(first + i))
         center = centers[codes[i]]
@@ -219,7 +223,7 @@ def _fill_rows(
             out[i, f] = center[f] + np.float32(np.int64(total) - _NOISE_MEAN) * _NOISE_SCALE
 
 
-# Number of intervals of the inverse degree distribution, which is linear within each interval.
+# Number of intervals of the inverse degree distribution (`degree_quantiles`), which is linear within each interval.
 _NUM_KNOTS = 4096
 # Draws reserved for each pair. Five are used. Another value would change all graphs.
 _DRAWS = U64(8)
@@ -240,7 +244,7 @@ def _made_edges(num_edges: int, fill: Callable[[int, IdArray, IdArray], None]) -
 
 
 def community_edges(spec: CommunitySpec) -> EdgeStream:
-    """Return the graph's edges. Edges 2p and 2p + 1 are the two directions of pair p. Pure."""
+    """Return the edges of a community graph. Edges 2p and 2p + 1 are the two directions of pair p. Pure."""
     starts = community_starts(spec)  # (communities + 1,) first position of each community
     # (_NUM_KNOTS + 1,) a node's relative position in its community, by quantile.
     quantiles = degree_quantiles(
@@ -256,7 +260,7 @@ def community_edges(spec: CommunitySpec) -> EdgeStream:
 
 
 def community_starts(spec: CommunitySpec) -> IdArray:
-    """Return each community's first position, then N. Sizes differ by up to a factor of 3. Pure."""
+    """Return each community's first position, then N. Sizes are random, and differ by up to a factor of 3. Pure."""
     count = spec.num_communities
     key = make_key(spec.seed, "sizes")
     with np.errstate(over="ignore"):
@@ -279,14 +283,16 @@ def degree_quantiles(*, exponent: float, max_ratio: float) -> NDArray[np.float64
     slope = 1.0 - 1.0 / (exponent - 1.0)  # in (0, 1)
 
     def ratio(shift: float) -> float:
+        """Return the largest expected degree divided by the mean, for a shift s."""
         return float(shift ** (slope - 1.0) * slope / ((1.0 + shift) ** slope - shift**slope))
 
     low, high = -60.0, 10.0  # bounds of log2(shift); the ratio falls from thousands to 1
-    for _ in range(60):
+    for _ in range(60):  # each bisection halves the interval; 60 exhaust a float64
         middle = (low + high) / 2
         low, high = (middle, high) if ratio(2.0**middle) > max_ratio else (low, middle)
     shift = 2.0**high
     u = np.linspace(0.0, 1.0, _NUM_KNOTS + 1)
+    # The integral of the weights from 0 to x, divided by the integral to 1, is solved for x.
     x = (u * ((1.0 + shift) ** slope - shift**slope) + shift**slope) ** (1.0 / slope) - shift
     # Two machines' `pow` may differ in the last digit. Rounding keeps such a difference from moving an edge.
     return np.round(np.clip(x, 0.0, 1.0) * 2.0**40) / 2.0**40
@@ -306,6 +312,7 @@ def community_classes(spec: CommunitySpec) -> IdArray:
 def _fill_classes(
     starts: NDArray[np.int64], classes: int, perm: NDArray[np.uint64], out: NDArray[np.int64]
 ) -> None:
+    """Write each node's class to ``out`` (N,)."""
     size = U64(out.shape[0])
     for c in range(starts.shape[0] - 1):
         for position in range(starts[c], starts[c + 1]):
@@ -327,7 +334,10 @@ def _community_of(position: int, starts: NDArray[np.int64]) -> int:
 
 @njit(cache=True, nogil=True)
 def _pick(u: float, first: int, size: int, quantiles: NDArray[np.float64]) -> int:
-    """Return a position by expected degree, among ``size`` positions from ``first`` on. ``u`` in [0, 1) is a draw."""
+    """Return one of the ``size`` positions from ``first`` on, in proportion to expected degree.
+
+    ``u`` in [0, 1) is the draw, and ``quantiles`` is from `degree_quantiles`.
+    """
     scaled = u * (quantiles.shape[0] - 1)
     knot = np.int64(scaled)
     x = quantiles[knot] + (scaled - knot) * (quantiles[knot + 1] - quantiles[knot])
@@ -379,7 +389,8 @@ def _fill_community_edges(
             src[k + 1], dst[k + 1] = b, a
 
 
-_LEVEL_MASK, _LEVEL_BITS = U64(0xFFFF), U64(16)  # each level of an R-MAT draw takes 16 bits
+# Each level of an R-MAT edge takes 16 bits of a draw. A level chooses a quadrant; see `_fill_rmat_edges`.
+_LEVEL_MASK, _LEVEL_BITS = U64(0xFFFF), U64(16)
 # Maximum attempts to draw a pair of ids in [0, N). At least a quarter of the matrix is in range, so few are needed.
 _MAX_ATTEMPTS = 64
 # Edges per chunk while labels are counted.
@@ -387,7 +398,7 @@ _LABEL_CHUNK = 1 << 20
 
 
 def rmat_edges(spec: RmatSpec) -> EdgeStream:
-    """Return the graph's edges. Pure.
+    """Return the edges of an R-MAT graph. Pure.
 
     Ids are shuffled, as in Graph500. Parallel edges and self loops occur.
     """
@@ -408,7 +419,7 @@ def num_traits(num_classes: int) -> int:
 
 
 def node_traits(spec: RmatSpec) -> IdArray:
-    """Return every node's traits (N,), one bit each. Pure."""
+    """Return every node's traits (N,) as a number with one random bit per trait. Pure."""
     traits = np.empty(spec.nodes, np.int64)
     with np.errstate(over="ignore"):
         _fill_traits(U64((1 << num_traits(spec.classes)) - 1), make_key(spec.seed, "traits"), traits)
@@ -437,6 +448,7 @@ def rmat_labels(spec: RmatSpec, edges: EdgeStream, traits: IdArray) -> IdArray:
 
 @njit(cache=True, nogil=True)
 def _fill_traits(mask: np.uint64, key: np.uint64, out: NDArray[np.int64]) -> None:
+    """Write each node's random traits to ``out`` (N,). ``mask`` has a bit per trait."""
     for i in range(out.shape[0]):
         out[i] = np.int64(draw(key, U64(i)) & mask)
 
@@ -456,6 +468,7 @@ def _add_votes(
 def _count_votes(
     votes: NDArray[np.int32], traits: NDArray[np.int64], classes: int, out: NDArray[np.int64]
 ) -> None:
+    """Write each node's label to ``out`` (N,): the sign of its votes per trait. In a tie, its own trait decides."""
     for i in range(out.shape[0]):
         label = 0
         for j in range(votes.shape[1]):

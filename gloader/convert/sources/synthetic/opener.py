@@ -1,4 +1,7 @@
-"""The source ``synthetic:SPEC``: a random graph of the kind and size in a specification."""
+"""The source ``synthetic:SPEC``: a random graph of the kind and size in a specification.
+
+`open_synthetic` makes labels and splits in memory. Edges and features are streams, made when a conversion reads them.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,8 @@ def open_synthetic(argument: str, options: SourceOptions) -> Source:
     """
     spec = parse_spec(argument, seed=options.seed)
     _check_memory(spec, options.budget_bytes)
-    resident = 0
+    resident = 0  # bytes that the streams keep, besides labels and splits
+    # ``codes`` (N,) is each node's row in ``centers``: its class in a community graph, its traits in an R-MAT graph.
     if isinstance(spec, CommunitySpec):
         kind, edges = "community", community_edges(spec)
         codes = labels = community_classes(spec)
@@ -66,7 +70,7 @@ def open_synthetic(argument: str, options: SourceOptions) -> Source:
 
 
 def _make_splits(spec: SyntheticSpec) -> Splits:
-    """Split the nodes by their rank in a permutation. So the parts have exactly their shares of the nodes."""
+    """Split the nodes by their rank in a random permutation. So the parts have exactly their shares of the nodes."""
     perm = make_permutation(spec.nodes, spec.seed, "splits")
     rank = permute_range(0, spec.nodes, spec.nodes, perm)
     first = round(spec.train * spec.nodes)

@@ -1,4 +1,8 @@
-"""Specifications for synthetic graphs: checked values from the text after ``synthetic:``."""
+"""Specifications for synthetic graphs: checked values from the text after ``synthetic:``.
+
+`parse_spec` reads a text such as "rmat,nodes=500000,edges=6000000": a kind of graph, then fields of the kind's class
+below. `open_synthetic` makes the graph from the result.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from typing import TypeAlias
 
 from gloader.errors import ConfigError
 
-# Upper bounds. The edge sort has 256 buckets, with 32 bits for a node's offset in its bucket: 40 bits for a node.
+# Upper bounds. A conversion sorts edges in 256 buckets, and a node's offset in its bucket has 32 bits: 40 bits in all.
 MAX_NODES = 1 << 40
 MAX_EDGES = 1 << 50
 MAX_CLASSES = 1 << 16
@@ -125,6 +129,7 @@ def parse_spec(text: str, *, seed: int = 0) -> SyntheticSpec:
 
 
 def _parse_value(key: str, value: str, type_name: str) -> float | int:
+    """Return a field's value as its type, "int" or "float". Raises ConfigError if it is no such number."""
     try:
         return int(value) if type_name == "int" else float(value)
     except ValueError:
@@ -133,6 +138,7 @@ def _parse_value(key: str, value: str, type_name: str) -> float | int:
 
 
 def _check_sizes(spec: SyntheticSpec) -> None:
+    """Raise ConfigError for a field, common to both kinds, that is out of range."""
     _check_range("nodes", spec.nodes, 1, MAX_NODES)
     _check_range("edges", spec.edges, 0, MAX_EDGES)
     _check_range("dim", spec.dim, 1, 1 << 20)
@@ -144,7 +150,7 @@ def _check_sizes(spec: SyntheticSpec) -> None:
         ("valid", spec.valid),
         ("train+valid", spec.train + spec.valid),
     ):
-        _check_range(name, value, 0.0, 1.0 + 1e-9)
+        _check_range(name, value, 0.0, 1.0 + 1e-9)  # the sum of two shares may be rounded up
 
 
 def _check_range(name: str, value: float, low: float, high: float) -> None:
@@ -153,6 +159,7 @@ def _check_range(name: str, value: float, low: float, high: float) -> None:
 
 
 def _nearest(word: str, valid: list[str]) -> str:
+    """Return the end of a message about an unknown word: the most similar valid word, and all valid words."""
     nearest = get_close_matches(word.lower(), valid, n=1, cutoff=0.5)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ";"
     return f"{hint} Allowed: {', '.join(valid)}"
