@@ -173,7 +173,7 @@ class FeatureRows:
     @property
     def held_span(self) -> tuple[int, int]:
         """The byte range (begin, end) of this machine's rows in the file, extended to complete pages."""
-        pages = (0, self._record.num_pages)  # the first page with a local row, and the page after the last one
+        pages = (0, self._record.num_pages)  # first page with a local row, and the page after the last
         if self.held is not None:
             pages = self.held.span(self._record.row_bytes, PAGE_BYTES)
         return DATA_OFFSET + pages[0] * PAGE_BYTES, DATA_OFFSET + pages[1] * PAGE_BYTES

@@ -45,7 +45,8 @@ FEW_BYTES: Final = 64 * 2**20
 # Share of the allowed memory that keeps pages of a large topology. Features make better use of the rest.
 _PAGED_SHARE: Final = 1 / 2
 _BOUNCE_BYTES: Final = 2 * 2**20  # bytes of the aligned read buffer: 512 requests of one page
-_EDGES: Final = ("indices", "edge_weight")  # plain names of the arrays that every topology opens, if they exist
+# Plain names of the arrays that a topology opens, if they exist. Times are opened on request.
+_EDGES: Final = ("indices", "edge_weight")
 _TIMES: Final = "edge_time"
 _LIST_EDGES: Final = 1 << 18  # edges that `PagedValues.lists` reads per request
 
@@ -211,7 +212,7 @@ class PagedTopology:
         self.weights = None if weights is None else PagedValues(weights)
         self.times = None if times is None else PagedValues(times)
         self.kept_bytes = kept.num_bytes  # memory for the kept pages
-        # ``held_bytes`` is all memory of the topology. An array's ``num_bytes`` is that of its page checksums.
+        # ``held_bytes`` is all memory of the topology. An array's part is its page checksums and small buffers.
         arrays = sum(array.num_bytes for array in (sources, weights, times) if array is not None)
         self.held_bytes = offsets.num_bytes + self.kept_bytes + _BOUNCE_BYTES + arrays
         self._num_edges = sources.length

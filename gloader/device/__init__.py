@@ -1,4 +1,8 @@
-"""The compute device: a static cache of the hottest rows, a fused gather, and transfers parallel to the computation."""
+"""The compute device: a static cache of the hottest rows, a fused gather, and transfers parallel to the computation.
+
+`open_device` returns a `CpuDevice` or a GPU's `CudaDevice`, both of the protocol `Device`. `StaticCache` holds the rows
+that most batches need on the device, and `gather_rows` puts a batch's rows into one tensor.
+"""
 
 from gloader.core.dtypes import RowFormat
 from gloader.device.dry_run import dry_step

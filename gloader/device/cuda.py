@@ -4,7 +4,8 @@ Pinned memory cannot be swapped out, so the GPU reads it without the CPU. A larg
 Small arrays are packed into one pinned block, which one copy sends.
 
 A stream is a queue of GPU work. `CudaDevice` has one stream for transfers and one for sampling; the model has its own.
-An event marks a point in a stream. Streams wait for each other's events, so that the CPU need not wait.
+An event marks a point in a stream. Streams wait for each other's events, so that the CPU need not wait. The link is the
+connection between host and GPU. `open_device` makes a `CudaDevice`, and the pipeline's last stages use it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from gloader.device.row_table import LaunchGather
 
-    Offsets = tuple[int, ...]
+    Offsets = tuple[int, ...]  # the result of `pack_offsets`
 
 
 logger = logging.getLogger("gloader")
@@ -68,7 +69,7 @@ def pack(arrays: Sequence[NDArray[Any]], offsets: Offsets, block: NDArray[np.uin
 
 
 def unpack(block: torch.Tensor, arrays: Sequence[NDArray[Any]], offsets: Offsets) -> tuple[torch.Tensor, ...]:
-    """Return the tensors in a packed block, as views of it. Pure.
+    """Return the tensors in a packed block, as views of the block. Pure.
 
     Parameters
     ----------
@@ -85,7 +86,7 @@ def unpack(block: torch.Tensor, arrays: Sequence[NDArray[Any]], offsets: Offsets
 class PinnedArray:
     """An array that is pinned in place until `close`. Made by `pin_in_place`.
 
-    Until then, a global set keeps the array alive, so that the device never reads unmapped memory.
+    Until `close`, a global set keeps the array alive, so that the device never reads unmapped memory.
 
     Parameters
     ----------
@@ -101,7 +102,7 @@ class PinnedArray:
 
     @property
     def array(self) -> NDArray[Any]:
-        """The memory."""
+        """The pinned array."""
         return self._array
 
     def pin(self, start: int, num_bytes: int) -> Any:
@@ -119,7 +120,8 @@ class PinnedArray:
         """Unpin the array. Idempotent. A forked child unpins nothing, because its parent owns the memory."""
         if os.getpid() == self._process:
             while self.starts:
-                # The start is removed after the call: a Ctrl-C in between repeats the call, which CUDA then refuses.
+                # The start is removed after the call. If a Ctrl-C comes in between, the next `close` repeats the call,
+                # which CUDA then refuses without harm.
                 self._runtime.cudaHostUnregister(self.starts[-1])
                 self.starts.pop()
         _PINNED.discard(self)
@@ -129,6 +131,7 @@ _PINNED: Final[set[PinnedArray]] = set()  # all arrays that are pinned now
 
 
 def _unpin_all() -> None:
+    """Unpin all arrays that are still pinned at the end of the process."""
     for pinned in tuple(_PINNED):
         pinned.close()
 
@@ -173,8 +176,8 @@ def pinned_bytes(num_bytes: int, runtime: CudaHostMemory) -> NDArray[np.uint8] |
 
     When the last view is freed, the memory is unpinned and then unmapped.
     """
-    # A child does not inherit the memory: if it shared a page, the first process to write the page would get a copy.
-    # With older kernels the device would then still read the pinned original.
+    # A forked child does not inherit the memory. If both processes shared a page, the first of them to write would get
+    # a copy of the page. With older Linux kernels, this could be the parent, and the device would read the old page.
     memory = mapped_bytes(num_bytes, inherited=False)
     pinned = pin_in_place(memory, runtime, chunk_bytes=ONE_PIECE)
     if pinned is None:
@@ -182,7 +185,8 @@ def pinned_bytes(num_bytes: int, runtime: CudaHostMemory) -> NDArray[np.uint8] |
     # In numpy, a view of a view references the original array, not the view between them. ``lease`` is made from a
     # memoryview, so later views reference ``lease``, which lives as long as any of them; see `BufferRing.acquire`.
     lease = np.frombuffer(memory.data, dtype=np.uint8, count=num_bytes)
-    # Not at exit: a loader's threads may still send from this memory then. `_unpin_all` unpins it later.
+    # This finalizer does not run at exit, because a loader's threads may still send from the memory. `_unpin_all` runs
+    # later, and unpins it.
     weakref.finalize(lease, close_in_finalizer, pinned.close).atexit = False
     return lease
 
@@ -206,7 +210,7 @@ def pieces(address: int, num_bytes: int, *, chunk_bytes: int = CHUNK_BYTES) -> I
         start = stop
 
 
-_WARM_UP_ROWS: Final = 16  # rows that the gather kernel's trial run gathers
+_WARM_UP_ROWS: Final = 16  # rows in the trial run of the gather kernel; see `gather_kernel`
 _DEVICE_POINTER: Final = 3  # the driver's CU_POINTER_ATTRIBUTE_DEVICE_POINTER
 
 
@@ -247,7 +251,7 @@ class CudaMark:
 
 
 class CudaDevice:
-    """One GPU. Not yet measured on a GPU.
+    """One GPU, as a `Device`; `gloader.device.seam` describes the methods. Not yet measured on a GPU.
 
     Parameters
     ----------
@@ -266,9 +270,10 @@ class CudaDevice:
         if not 0 <= index < torch.cuda.device_count():
             raise ConfigError(f"device={str(place)!r}: there are {torch.cuda.device_count()} GPUs")
         self._place = torch.device("cuda", index)
-        # The stream has the model's priority: the sending kernels wait for host memory, and must not take precedence.
+        # The sending stream. It has the same priority as the model's stream, because its kernels mostly wait for host
+        # memory, and must not delay the model's.
         self._stream = torch.cuda.Stream(self._place)  # type: ignore[no-untyped-call]
-        # Sampling has its own stream: on the sending stream, a gather over the link would delay every later hop.
+        # Sampling has its own stream. On the sending stream, each hop would wait for the gathers that were sent before.
         self._sampling_stream = torch.cuda.Stream(self._place)  # type: ignore[no-untyped-call]
         self._host_memory = CudaHostMemory(self._place)
         self._registers = True  # True if `host_buffer` pins in place; False after the system refused once
@@ -285,7 +290,7 @@ class CudaDevice:
         return True
 
     def host_buffer(self, num_bytes: int) -> NDArray[np.uint8]:
-        """Return page-aligned memory pinned in place; it is unpinned and unmapped with its last view.
+        """Return page-aligned memory, pinned in place. With its last view, it is unpinned and unmapped.
 
         If the system refuses, the memory is pinned by torch, whose allocator may take and keep twice as much. If that
         fails too, the memory is not pinned.
@@ -308,7 +313,7 @@ class CudaDevice:
             return int(torch.cuda.mem_get_info()[0])
 
     def most_bytes_of(self, step: Callable[[], object]) -> int:
-        """Run ``step``; return by how many bytes its peak of torch's reserved memory exceeds the amount before."""
+        """Run ``step``. Return the bytes by which torch's reserved memory grew at its peak."""
         with torch.cuda.device(self._place):
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
@@ -368,6 +373,7 @@ class CudaDevice:
         return self._mark_on(self._stream)
 
     def _mark_on(self, stream: torch.cuda.Stream, *, is_timed: bool = False) -> CudaMark:
+        """Record an event on ``stream``. Only between events with ``is_timed`` can the seconds be measured."""
         with torch.cuda.device(self._place):
             # Blocking events let a waiting thread sleep; otherwise it would poll and occupy a core.
             event = torch.cuda.Event(enable_timing=is_timed, blocking=True)  # type: ignore[no-untyped-call]
@@ -459,7 +465,8 @@ class _UploadBlocks:
     """
 
     def __init__(self) -> None:
-        # Each block with the mark after its copy. `popleft` is one step, so that no two threads get the same block.
+        # Each block, with a mark that the GPU reaches after it has read the block. `popleft` is atomic, so that no two
+        # threads get the same block.
         self._sent: deque[tuple[CudaMark, NDArray[np.uint8]]] = deque()
 
     @contextmanager
@@ -467,7 +474,7 @@ class _UploadBlocks:
         """Lend memory (num_bytes,) for one copy, which the ``with`` block starts on this thread's stream."""
         block = self._take_read(num_bytes)
         if block is None:
-            # The spare room is for slightly larger batches.
+            # A quarter is spare room, so that slightly larger batches can use the block.
             block = device.host_buffer(max(num_bytes + num_bytes // 4, 1))
         try:
             yield block[:num_bytes]

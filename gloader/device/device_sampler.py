@@ -1,8 +1,9 @@
 """Neighbour sampling on a device that holds the topology; its batches equal the CPU sampler's, bit for bit.
 
-`DeviceSampler` calls the kernels of `gloader.device.sampling_kernels` hop by hop. A hop takes sampled in-edges of its
-destinations, which are all nodes so far (layered), or only the nodes that the last hop found (merged). A label is a
-node's local id, its index among the batch's nodes.
+`DeviceSampler` calls the kernels of `gloader.device.sampling_kernels` hop by hop. A hop samples in-edges of its
+destinations. In the *layered* layout, the destinations are all nodes so far. In the *merged* layout, they are only the
+nodes that the last hop found. A label is a node's local id, its index among the batch's nodes. Arrays on the device
+have *spare room* (room for the largest possible number of nodes or edges), until the true number is known on the host.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ if TYPE_CHECKING:
 class _Hop:
     """A hop's edges, in arrays with spare room until `cut`. Its destinations are the batch's nodes ``first:last``."""
 
-    to: Destinations
+    to: Destinations  # the destinations, and the number of edges of each
     indices: torch.Tensor  # int32, each edge's source, as a local id
     edge_ids: torch.Tensor  # int64, each edge's position in the graph
-    first: int = 0  # `first` and `last` are known after `cut`
-    last: int = 0
+    first: int = 0  # local id of the first destination; known after `cut`
+    last: int = 0  # local id after the last destination; known after `cut`
 
     def cut(self, first: int, last: int, num_edges: int) -> _Hop:
         """Return the hop without the spare room. Pure."""
@@ -53,7 +54,7 @@ class _Hop:
 
 
 class DeviceSampler:
-    """A `NeighborSampler` on a device. Pure and thread-safe: calls take turns.
+    """A `NeighborSampler` on a device. Pure and thread-safe: one call runs at a time.
 
     A batch's topology stays on the device, see `SampledOnDevice`. The host receives only the batch's nodes, at the end.
     Until then the host does not wait: the arrays have room for all edges that the fan-outs allow, and the device counts
@@ -94,7 +95,8 @@ class DeviceSampler:
         checked = checked_seeds(batch_seeds.nodes, self.graph.num_nodes)
         require_distinct(checked)
         with self._lock, self._device.sampling():
-            # A failed call leaves wrong labels. It also leaves None here, so that the next call allocates new labels.
+            # A failed call leaves wrong labels. It also leaves None in ``_labels``, so that the next call allocates new
+            # ones.
             labels, self._labels = self._labels, None
             if labels is None:
                 labels = torch.full(
@@ -105,12 +107,12 @@ class DeviceSampler:
                 )
             on_device, on_host, hops = self._sample_hops(batch_id, checked, labels)
             nodes = self._owned(on_device)
-            degrees = self._owned(
+            degrees = self._owned(  # (U,) float32, in-degrees in the full graph
                 self.graph.indptr[on_device + 1] - self.graph.indptr[on_device], torch.float32
             )
             make = self._merged_blocks if self._is_merged else self._layered_blocks
             blocks = make(hops, len(on_device), degrees)
-            # Only these nodes' entries were written.
+            # Only the entries of the batch's nodes were written, so only they are reset.
             labels.index_fill_(0, on_device, sampling_kernels.UNSEEN)
             self._labels = labels
             made = self._device.mark_computing()
@@ -129,7 +131,8 @@ class DeviceSampler:
         """Return a batch's nodes (U,) in first-seen order, on device and host, and its hops from the seeds on."""
         state, nodes = self._begun(batch_id, seeds, labels)
         hops: list[_Hop] = []
-        # Each round bounds or counts a hop's edges, allocates room for them, samples them, and labels new nodes.
+        # For each hop: find the largest possible number of edges, or fetch the true number if this would be too large.
+        # Then allocate room for the edges, sample them, and label new nodes.
         most_nodes = most_new = len(seeds)  # upper bounds for all nodes, and for the last hop's new nodes
         for hop, fanout in enumerate(self._fanouts):
             most_rows = most_new if self._is_merged else most_nodes
@@ -152,7 +155,7 @@ class DeviceSampler:
                     state, nodes, to, edge_ids, hop=hop, is_drawn=fanout >= 0
                 )
                 sampling_kernels.launch_relabel(state, nodes, to, sources, indices, hop=hop)
-            else:
+            else:  # a hop without edges finds no nodes
                 state.ends[hop + 2 : hop + 3].copy_(state.ends[hop + 1 : hop + 2])
         ends, totals, on_host = self._fetched(state.ends, state.totals, nodes)
         self._require_fit(batch_id, ends, totals)
@@ -168,8 +171,8 @@ class DeviceSampler:
     ) -> tuple[Sampling, torch.Tensor]:
         """Return a batch's state before its first hop, and its nodes so far, which are the seeds."""
         num_hops = len(self._fanouts)
-        # One copy sends the counts, the keys and the seeds. The seeds start after an even number of int64 values,
-        # because kernels need an alignment of 16 bytes.
+        # One copy sends `ends`, `totals` and `keys` of `Sampling` one after another, then the seeds. The seeds start
+        # after an even number of int64 values, because kernels need an alignment of 16 bytes.
         keys_at = 2 * num_hops + 2
         head = np.zeros(keys_at + num_hops + num_hops % 2, dtype=np.int64)
         head[1] = len(seeds)
@@ -203,6 +206,7 @@ class DeviceSampler:
         self, hops: Sequence[_Hop], num_nodes: int, degrees: torch.Tensor
     ) -> tuple[DeviceBlock, ...]:
         """Return one block per hop, the seeds' block last, in the layered layout."""
+        # A hop's sources are all nodes up to the next hop's last destination.
         num_src = [*(hop.last for hop in hops[1:]), num_nodes]
         blocks = [
             DeviceBlock(
@@ -221,7 +225,7 @@ class DeviceSampler:
         self, hops: Sequence[_Hop], num_nodes: int, degrees: torch.Tensor
     ) -> tuple[DeviceBlock, ...]:
         """Return the blocks in the merged layout: prefixes of all hops' joined edges, see `MergedBatch.to_blocks`."""
-        shifts = np.cumsum([0, *(len(hop.indices) for hop in hops)]).tolist()
+        shifts = np.cumsum([0, *(len(hop.indices) for hop in hops)]).tolist()  # edges in all earlier hops
         offsets = [hop.to.offsets[1:] + shift for hop, shift in zip(hops, shifts, strict=False)]
         indptr = self._owned(torch.cat([hops[0].to.offsets[:1], *offsets]), torch.int32)
         indices = self._owned(torch.cat([hop.indices for hop in hops]))
@@ -248,7 +252,7 @@ class DeviceSampler:
         arrays = [self._host_copy[start:end] for start, end in itertools.pairwise(starts)]
         for array, tensor in zip(arrays, values, strict=True):
             torch.from_numpy(array).copy_(tensor, non_blocking=True)
-        # A thread that waits for a mark sleeps. A thread that waits for a copy occupies a core.
+        # A thread that waits for a mark sleeps. A thread that waits for a copy would occupy a core.
         self._device.mark_computing().wait()
         return arrays
 

@@ -1,4 +1,7 @@
-"""A trial step of a model, which measures the step's memory and leaves the model unchanged."""
+"""A trial step of a model, for measuring the step's memory, which leaves the model unchanged.
+
+The memory plan runs the function from `dry_step` inside `Device.most_bytes_of`, before training begins.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +38,8 @@ def dry_step(model: torch.nn.Module, loss_of: Callable[[B], torch.Tensor]) -> Ca
         devices = [] if batch.y.device.type == "cpu" else [batch.y.device]
         buffers = [buffer.clone() for buffer in model.buffers()]
         was_training = model.training
-        # Training keeps memory between steps, which the trial must hold too, as copies of the parameters. Adam keeps
-        # two copies after its first step. With other ranks, DDP keeps the gradients once more, in its buckets.
+        # Training keeps memory between steps, so the trial must hold as much, here as copies of the parameters. Adam
+        # keeps two copies after its first step. With other ranks, DDP keeps the gradients once more, in its buckets.
         copies = 3 if has_other_ranks() else 2
         state = [torch.empty((copies, *p.shape), dtype=p.dtype, device=p.device) for p in model.parameters()]
         with torch.random.fork_rng(devices=devices):

@@ -1,7 +1,8 @@
 """The hottest rows, chosen before the first epoch by sampling, by probability or by degree.
 
 A hot row is needed by many batches, so it is worth a slot in the device's static cache. A table has the feature rows of
-one node type. `heat_of_tables` returns a score per row, and `RowHeat.plan` takes the rows with the highest scores.
+one node type. To *presample* is to sample batches before the first epoch, only to count their nodes. A loader calls
+`heat_of_tables`, which returns a score per row, and `RowHeat.plan`, which takes the rows with the highest scores.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from gloader.samplers import HeteroGraph
     from gloader.types import AnySampler, IdArray
 
-# Bounds for the number of batches to presample, which is normally one epoch. The lower bound suffices to distinguish
+# Bounds for the number of batches to presample, which is normally one epoch's. The lower bound suffices to distinguish
 # hot rows from cold rows. The upper bound keeps the work below a few seconds.
 LEAST_PRESAMPLED: Final = 64
 MOST_PRESAMPLED: Final = 512
@@ -46,9 +47,9 @@ MOST_PRESAMPLED: Final = 512
 class RowHeat:
     """Access frequency of a table's rows, in the same unit for all tables."""
 
-    # (N,) presampled batches with the row, the row's probability to be in a batch, or the node's out-degree.
+    # (N,) number of presampled batches with the row, the row's probability to be in a batch, or the node's out-degree.
     scores: NDArray[np.integer] | NDArray[np.floating]
-    # Function that returns the out-degrees (N,), which rank rows without accesses. None if scores are no counts
+    # Function that returns the out-degrees (N,), which rank rows in no presampled batch. None if scores are no counts.
     degrees: Callable[[], IdArray] | None = None
 
     def plan(self, num_rows: int) -> DeviceCachePlan:
@@ -77,7 +78,7 @@ def presampled_counts(
 
     Returns
     -------
-    (N,) for each of these types
+    (N,) int64 counts for each of these types
 
     Raises
     ------
@@ -88,6 +89,7 @@ def presampled_counts(
     num_batches = min(max(per_epoch, LEAST_PRESAMPLED), MOST_PRESAMPLED) if per_epoch else 0
 
     def nodes_of(number: int) -> tuple[IdArray, ...]:
+        """Return the nodes of batch ``number``, counted over epochs, for each type of the graph."""
         epoch, index = divmod(number, per_epoch)
         batch = BatchId(epoch=epoch, index=index)
         seeds: Any = order.seeds_of(batch)
@@ -120,8 +122,8 @@ def heat_of_tables(
 
     Parameters
     ----------
-    hotness : "presampled" counts a row's batches in a sample, "vip" computes the probability that a batch needs the
-        row, "degree" counts the node's out-edges over all relations
+    hotness : "presampled" counts the presampled batches with a row, "vip" computes the probability that a batch needs
+        the row, "degree" counts the node's out-edges over all relations
     types : each table's node type number
     graph : the graph; "vip" and "degree" read all of its edges
     sampler, order : the run's sampler and order; seeds are numbered over all types

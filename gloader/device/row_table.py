@@ -1,8 +1,9 @@
 """Tables of feature rows that a device can read, and the gather of rows by ids.
 
 A batch's rows come from up to two places. The device's table holds the rows of some nodes; the index in it is a node's
-slot. The host's table has the other rows, in pinned memory. Rows keep their stored dtype, and are widened to float32 by
-the gather. If the gather kernel can run, it reads both tables in one pass. Otherwise torch operations do the same.
+slot. The host's table has the other rows, in pinned memory, from which the device can read. Rows keep their stored
+dtype, and are widened to float32 by the gather. If the gather kernel can run, it reads both tables in one pass.
+Otherwise torch operations do the same. Devices call `gather_rows`, with `RowParts` that `StaticCache` made.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class RowTable:
     """Feature rows as tensors: on a device, or in host memory that the device reads in place."""
 
     rows: torch.Tensor  # (C, F) in a dtype of stored features, contiguous; C is the number of rows here
-    # float32 factors of int8 rows, on the device. (C,), or (N,) by node id if the host gathered the rows for one batch
+    # float32 factors of int8 rows, on the device: (C,), or (N,) by node id if the host gathered the rows for one batch.
     scale: torch.Tensor | None = None
 
     def widened(self, index: torch.Tensor) -> torch.Tensor:
@@ -70,6 +71,7 @@ class RowParts:
     expected_hit_rate: float | None = None  # share of a batch's rows in the table; None if not measured
 
     def __post_init__(self) -> None:
+        """Raise ShapeError for tables that contradict each other."""
         if self.table is None and (self.host is None or self.slot_of is not None):
             raise ShapeError("rows must come from a table or from the host, and a slot map needs a table")
         if self.host is None and self.slot_of is not None:
@@ -79,14 +81,17 @@ class RowParts:
 
     @property
     def dim(self) -> int:
-        """F."""
+        """F, the number of features per row."""
         part = self.table if self.table is not None else self.host
         assert part is not None  # noqa: S101 - by __post_init__
         return int(part.rows.shape[1])
 
     @property
     def share_held(self) -> float:
-        """Share of all rows that the device's table holds: 1 without a host table, else 0 without a slot map."""
+        """Share of all rows that the device's table holds, in [0, 1].
+
+        It is 1 without a host table. With a host table, it is 0 if the device's table or the slot map is missing.
+        """
         if self.table is None or self.slot_of is None:
             return float(self.host is None)
         return min(len(self.table.rows) / max(len(self.slot_of), 1), 1.0)
@@ -113,8 +118,8 @@ def rows_as_tensor(array: NDArray[Any], form: RowFormat | None) -> torch.Tensor:
 
 
 # A kernel runs as several programs, each with 128 threads (4 warps of 32). In one step, a program moves a tile: some
-# rows, and up to `_MOST_COLUMNS` of their columns. A tile has so many elements that each thread has four 16-byte loads
-# in flight.
+# rows, and up to `_MOST_COLUMNS` of their columns. `_TILE` is the number of its elements: with so many, each thread has
+# four 16-byte loads in flight.
 _TILE: Final = 2048
 # Maximum number of columns in a tile. Wider rows take several steps, so that a tile has at least four rows.
 _MOST_COLUMNS: Final = 512
@@ -242,6 +247,7 @@ def _is_reachable(rows: torch.Tensor) -> bool:
 
 
 def _check(ids: torch.Tensor, parts: RowParts, out: torch.Tensor) -> None:
+    """Raise ShapeError if ``out`` or the host's rows do not fit ``ids``."""
     if out.shape != (len(ids), parts.dim) or out.dtype != torch.float32 or not out.is_contiguous():
         raise ShapeError(
             f"out must be contiguous float32 of shape {(len(ids), parts.dim)} for {len(ids)} ids; it is {out.dtype} of "

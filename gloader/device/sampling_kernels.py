@@ -11,15 +11,17 @@ hop. A hop runs these kernels in order:
 6. label (per edge): write the source's label, and append new nodes
 
 Floyd's rule draws without replacement: a draw that repeats an earlier pick is replaced by its top, the last position
-that the draw could have. A label is a node's local id: its index among the batch's nodes in first-seen order. A node is
-first seen at its edge with the least number. ``IS_MERGED`` means that a hop's destinations are only the nodes that the
-previous hop found, ``IS_REPLACED`` that draws are with replacement.
+that the draw could have. A label is a node's local id: its index among the batch's nodes in first-seen order. If
+several edges of a hop have the same new source, the edge with the least number finds it first. ``IS_MERGED`` means that
+a hop's destinations are only the nodes that the previous hop found. ``IS_REPLACED`` means that draws are with
+replacement.
 
 No result depends on the order in which lanes run, because a lane reads only results of earlier kernels, a minimum has
 no order, and a draw depends only on (seed, epoch, batch, hop, node, draw).
 
 The counts of nodes and edges stay on the device, see `Sampling`. Each array has room for the maximum, and lanes beyond
-the count do nothing. The graph's and the hop's arrays are passed as pointers.
+the count do nothing. The graph's and the hop's arrays are passed as pointers. `DeviceSampler` calls `launch_count`
+(kernel 1), `launch_pick` (2 to 4) and `launch_relabel` (5 and 6) for each hop.
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ if TYPE_CHECKING:
     from gloader.device.tier import DeviceTopology
 
 # The array `labels` has one int32 entry per node of the graph. For a labelled node, the entry is the label minus
-# `_KNOWN`, which is negative. For a node that the current hop found, it is the least number of an edge from the node.
-# For all other nodes, it is `UNSEEN`.
+# `_KNOWN`, which is negative. For a node that the current hop found, it is the least number, within the hop, of an edge
+# from the node. For all other nodes, it is `UNSEEN`, which exceeds all edge numbers.
 UNSEEN: Final = 2**31 - 1
 _KNOWN = tl.constexpr(2**31)
 
@@ -126,8 +128,8 @@ def _count_kernel(  # type: ignore[no-untyped-def]
     """Handle one destination per lane: write its label and the number of its sampled in-edges.
 
     A negative fan-out takes all in-edges. Lanes beyond the last destination write 0 edges. ``nodes`` has the batch's
-    global ids, ``ends`` is `Sampling.ends`.
-    Written: ``labels`` (N,), and ``starts``, ``degrees`` and ``counts``, each (capacity,).
+    global ids, ``ends`` is `Sampling.ends`. ``hop``, ``capacity`` and ``fanout`` are as in `launch_count`. The kernel
+    writes ``labels`` (N,), and ``starts``, ``degrees`` and ``counts``, each (capacity,).
     """
     row = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
     label = row + (tl.load(ends + hop) if IS_MERGED else 0)
@@ -165,7 +167,8 @@ def _draw_kernel(  # type: ignore[no-untyped-def]
     """Handle one edge per lane: write its draw into ``draws``, before Floyd's rule.
 
     A draw is a position in the destination's list. If the destination takes all its in-edges, edge i takes position i.
-    ``rows`` has each edge's destination, ``offsets`` each destination's first edge.
+    ``rows`` has the index of each edge's destination among the hop's ``num_rows`` destinations, and ``offsets`` has
+    each destination's first edge. The later kernels have the same arguments.
     """
     edge = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
     num_edges = tl.load(offsets + num_rows)
@@ -238,10 +241,10 @@ def _find_kernel(  # type: ignore[no-untyped-def]
     A new node's entry in ``labels`` becomes the least number of an edge from the node.
 
     Draw d of a destination is a position p in 0..top, where top = degree - count + d. If an earlier draw has taken p,
-    Floyd's rule replaces draw d by its top. The earlier draw has taken p in one of two ways: its own value was p, as
-    ``repeats`` tells; or p was its top, and the earlier draw was itself replaced. Position p is the top of one draw
-    only, number p - (degree - count). So the loop goes from a draw to the draw whose top equals its value, until a draw
-    is known to be replaced, or no such draw is left.
+    Floyd's rule replaces draw d by its top. An earlier draw has taken p in one of two ways. Its own value was p; then
+    ``repeats`` is True for draw d. Or p was its top, and the earlier draw was itself replaced. Position p is the top of
+    one draw only, number p - (degree - count). So the loop goes from a draw to the draw whose top equals its value,
+    until a draw is known to be replaced, or no such draw is left.
     """
     edge = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
     num_edges = tl.load(offsets + num_rows)
@@ -332,22 +335,22 @@ def _label_kernel(  # type: ignore[no-untyped-def]
 class Sampling:
     """The state of a batch during sampling, on the device: topology, keys, labels and counts."""
 
-    graph: DeviceTopology
+    graph: DeviceTopology  # offsets and in-neighbours of all nodes
     labels: torch.Tensor  # (N,) int32, see `UNSEEN`
     ends: torch.Tensor  # (L + 2,) int64: 0, the number of seeds, and the number of nodes after each hop
     totals: torch.Tensor  # (L,) int64, number of edges of each hop; 0 until the hop is sampled
     keys: torch.Tensor  # (L,) int64, each hop's random key
     # True if a hop's destinations are only the nodes that the last hop found, False if all nodes so far.
     is_merged: bool
-    is_replaced: bool  # True if draws are with replacement
+    is_replaced: bool  # True if draws are with replacement, False if Floyd's rule applies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destinations:
-    """A hop's destinations and their numbers of edges. D is the room; unused entries have no edges."""
+    """A hop's destinations and their edges. D is the room in the arrays; unused entries have no edges."""
 
     starts: torch.Tensor  # (D,) int64, start of each destination's in-edges in the graph
-    degrees: torch.Tensor  # (D,) int64
+    degrees: torch.Tensor  # (D,) int64, each destination's in-degree in the graph
     offsets: torch.Tensor  # (D + 1,) int64, start of each destination's edges in the hop
 
     def cut(self, count: int) -> Destinations:
