@@ -184,7 +184,7 @@ class Source:
     name: str  # a short display name, such as "ogbn-arxiv"
     origin: str  # the source as the user wrote it, such as "ogb:ogbn-arxiv"
     num_nodes: int  # N
-    num_classes: int
+    num_classes: int  # labels are in 0..num_classes-1
     edges: EdgeStream
     features: FeatureStream
     labels: IdArray  # (N,) class numbers, -1 if unlabelled
@@ -246,8 +246,8 @@ class LinkStream:
     """A link table's rows in a fixed order.
 
     ``chunks``, ``labels`` and ``negatives`` take the largest number of rows per chunk. Each call starts again at row 0.
-    Labels come in arrays (n,) of ``label_dtype``. Negatives are destinations without an edge from the row's source.
-    They come in arrays (n, k).
+    Labels come in arrays (n,) of ``label_dtype``. Negatives are wrong destinations for the row's source, which a model
+    should not predict. They come in arrays (n, k).
     """
 
     chunks: Callable[[int], Iterator[LinkChunk]]
@@ -285,8 +285,8 @@ class MeanOf:
 class NodeSource:
     """A node type with its features."""
 
-    name: str
-    num_nodes: int
+    name: str  # the type's name, such as "paper"
+    num_nodes: int  # N
     features: FeatureStream | MeanOf | None = None  # None without features
     row_ids: IdArray | None = None  # (N,) each feature row's node; None means that row i belongs to node i
 
@@ -300,7 +300,7 @@ class NodeSource:
 class RelationSource:
     """One relation's edges. Source ids are within the source type, and destination ids within the destination type."""
 
-    relation: Relation
+    relation: Relation  # (source type, name, destination type)
     edges: EdgeStream
     edge_features: FeatureStream | None = None  # (E, F_e) in the order of ``edges``
     edge_file: Path | None = None  # the edges' file, for messages

@@ -138,7 +138,7 @@ class StreamedColumn:
     The rows are rounded to the stored dtype, so that they equal stored rows.
     """
 
-    features: FeatureStream
+    features: FeatureStream  # the source's rows, before rounding
     dtype: str  # the stored dtype: float32, float16, bfloat16 or int8
 
     @property

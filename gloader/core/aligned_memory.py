@@ -26,7 +26,7 @@ _HUGE_PAGE_BYTES: Final = 2 * 2**20  # bytes of a huge page, for which the proce
 def aligned_bytes(num_bytes: int) -> NDArray[np.uint8]:
     """Return memory (num_bytes,) that starts on a page, uninitialised and untouched.
 
-    It comes from `numpy.empty`. Unlike `numpy.zeros`, this function reuses freed memory and requests huge pages.
+    It comes from `numpy.empty`, which reuses freed memory and requests huge pages, unlike `numpy.zeros`.
     """
     # One page more than needed is allocated, so that the array can start at the first page boundary.
     raw = np.empty(num_bytes + _PAGE_BYTES, dtype=np.uint8)

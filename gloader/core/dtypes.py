@@ -33,7 +33,7 @@ _SCALE_BYTES: Final = 4  # bytes of a factor, a float32
 class Dtype:
     """A dtype of stored elements."""
 
-    name: str
+    name: str  # gloader's name for the dtype; numpy's, except for bfloat16
     descr: str  # numpy's text for the dtype in a file header
     way: int = RAW  # conversion to float32
     # The largest absolute value of a feature that can be stored. 0 if features cannot have this dtype.

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from cyclopts import Token
 
+# A percentage, such as "10%" or "2.5 %".
 _PERCENT = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*%\s*$")
 # `_KEYWORD` matches ``keyword=value`` in a sentence. It does not match a keyword directly after a comma, as ``b`` in
 # ``a=1,b=2``, nor a keyword after "in Python", because that sentence already names the flag. `_CALL` matches a text
@@ -124,6 +125,7 @@ def _convert_names(_type: Any, tokens: Sequence[Token]) -> tuple[str, ...]:
 
 # The command line puts "--FLAG is VALUE; " before the messages of these checks, see `gloader.cli.failure.describe`.
 def _require_count(_type: Any, value: Any) -> None:
+    """Raise ConfigError if ``value`` is not in 1..MAX_COUNT. None, an unset flag, is valid."""
     if value is not None and value < 1:
         raise ConfigError("it must be 1 or more")
     if value is not None and value > MAX_COUNT:
@@ -131,16 +133,19 @@ def _require_count(_type: Any, value: Any) -> None:
 
 
 def _require_share(_type: Any, value: Any) -> None:
+    """Raise ConfigError if ``value`` is not in [0, 1)."""
     if not 0 <= value < 1:
         raise ConfigError("it must be at least 0 and below 1")
 
 
 def _require_duration(_type: Any, value: Any) -> None:
+    """Raise ConfigError if ``value`` is not a positive, finite number of seconds."""
     if not (value > 0 and math.isfinite(value)):
         raise ConfigError("it must be a number of seconds above 0")
 
 
 def _require_price(_type: Any, value: Any) -> None:
+    """Raise ConfigError if ``value`` is not the text of an `ObjectPrice`."""
     if value is not None:
         ObjectPrice.parse(value)
 

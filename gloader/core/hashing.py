@@ -23,7 +23,7 @@ MUL_1: Final = np.uint64(0xBF58476D1CE4E5B9)
 MUL_2: Final = np.uint64(0x94D049BB133111EB)
 _S27, _S30, _S31 = np.uint64(27), np.uint64(30), np.uint64(31)
 _S54, _S60, _S62 = np.uint64(54), np.uint64(60), np.uint64(62)  # multiples of the shifts, for `unmix64`
-_MASK = 2**64 - 1
+_MASK = 2**64 - 1  # the low 64 bits of a Python int
 _INT_1, _INT_2 = int(MUL_1), int(MUL_2)  # converted once: a batch mixes a dozen Python integers
 
 

@@ -83,6 +83,7 @@ def outside(ids: NDArray[Any], limit: int) -> NDArray[Any]:
 
 
 MAX_PARTS: Final = 4096  # largest number of parts of a division, far more than a run has machines
+# A part's text, such as "0/4": its number and the number of parts.
 _PART = re.compile(r"(\d{1,9})/(\d{1,9})", re.ASCII)
 
 
@@ -235,7 +236,7 @@ def hosts_by_part(parts: Sequence[RowRanges]) -> tuple[int, ...]:
 
 
 def host_bounds(parts: Sequence[RowRanges], table: str) -> IdArray:
-    """Return the bounds between the rows that each machine serves to the others: (W + 1,) int64. Pure.
+    """Return the bounds between the rows that each of W machines serves to the others, (W + 1,) int64. Pure.
 
     If several machines have the same part, the first of them serves its rows.
 

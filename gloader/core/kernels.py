@@ -25,7 +25,7 @@ from numba.core.dispatcher import Dispatcher
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_PACKAGE = __name__.partition(".")[0]
+_PACKAGE = __name__.partition(".")[0]  # "gloader"
 # Errors while numba reads an index or a kernel of an earlier version: a module or a class moved, or a field is gone.
 _OUTDATED = (ImportError, AttributeError, TypeError, EOFError, KeyError)
 
@@ -100,6 +100,7 @@ def kernel_stamp(function: FunctionType) -> str:
             continue
         visited.add(caller)
         files.add(caller.__code__.co_filename)
+        # A Dispatcher is a kernel that is called. Other values become constants, or the file that defines them.
         for name in _names(caller.__code__):
             value = caller.__globals__.get(name)
             if isinstance(value, Dispatcher):

@@ -33,7 +33,7 @@ class LoaderState:
     fingerprint: str  # hash of the facts: dataset, seeds, fan-outs, order
     # The same facts by name, as JSON values. Empty in a state of version 1.
     stream: Mapping[str, Any] = field(default_factory=dict)
-    version: int = STATE_VERSION
+    version: int = STATE_VERSION  # version of the JSON form that this state came from or will have
 
     def to_json(self) -> dict[str, Any]:
         """Return the state as a JSON object."""
@@ -112,5 +112,5 @@ def _require_equal(name: str, ours: object, theirs: object) -> None:
 
 
 def _is_count(value: object) -> bool:
-    """Return True for a whole number from 0 on that fits int64 with room for sums."""
+    """Return True for a whole number in 0..2**62-1, which fits int64."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**62

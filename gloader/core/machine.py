@@ -1,8 +1,8 @@
 """The machine that a process belongs to, and the limit on its open files.
 
 A host is a computer. A machine is normally a host. To try a run of several machines on one host, a user sets the
-environment variable GLOADER_MACHINE to a different name for the processes of each. `require_descriptors` checks the
-limit on open files before a loader opens more.
+environment variable GLOADER_MACHINE, with one name for all processes of the same machine. `require_descriptors` checks
+the limit on open files before a loader opens more.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-MACHINE_VARIABLE: Final = "GLOADER_MACHINE"
+MACHINE_VARIABLE: Final = "GLOADER_MACHINE"  # the environment variable with a machine's name
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")  # a random id that Linux draws at every start
 _MOST_CHARACTERS: Final = 64  # largest length of a machine's name

@@ -42,6 +42,7 @@ MALFORMED: Final = (
     tokenize.TokenError,
     zlib.error,
 )
+# Shortens long values in messages.
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 100  # characters
 

@@ -19,6 +19,7 @@ from gloader.core.malformed import shown
 from gloader.core.near_names import near_keywords
 from gloader.errors import ConfigError
 
+# The allowed texts, for messages.
 _ALLOWED: Final = "'uniform:5', 'uniform:5,strict', 'binary:1.0', 'in_batch', 'table:NAME' or 'none'"
 _STRICT: Final = "strict"
 
@@ -184,5 +185,6 @@ def _suffix(strict: bool) -> str:
 
 
 def _check_strict(name: str, strict: object) -> None:
+    """Raise ConfigError if ``strict``, a field of the class ``name``, is neither True nor False."""
     if not isinstance(strict, bool):
         raise ConfigError(f"{name}(strict={shown(strict)}): strict must be True or False")

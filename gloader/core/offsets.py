@@ -66,7 +66,7 @@ def compact_offsets(pieces: Iterable[IdArray], num_nodes: int) -> Offsets:
     """
     # For each piece: the bases are its blocks' first offsets, and ``low`` is each offset minus its base. A block is
     # wide if its last offset is too far from its base. Its offsets are copied to ``wide``, and its base becomes ~row.
-    # Differences in a wide block wrap around in ``low``, and are not read.
+    # Differences in a wide block wrap around in ``low``, and are not used.
     low = np.empty(num_nodes + 1, dtype=np.uint16)
     base = np.empty((num_nodes >> _SHIFT) + 1, dtype=np.int64)
     wide: list[NDArray[Any]] = [np.empty((0, BLOCK_NODES), dtype=np.int64)]

@@ -166,7 +166,7 @@ class HeldEpochs:
 class StepCut:
     """The rule that cuts an epoch's items into steps, and a step into one part per rank. Pure."""
 
-    num_items: int
+    num_items: int  # items per epoch
     batch_size: int  # items per rank and step
     rank: int  # this process's rank
     world_size: int  # W, the number of ranks
@@ -246,10 +246,10 @@ class EpochOrder:
     num_nodes: int  # N
     batch_size: int  # per rank
     seed: int  # of the random permutations and draws
-    shuffle: bool = True
+    shuffle: bool = True  # False keeps the order of ``seeds`` in every epoch
     drop_last: bool = False  # True to drop a last step that is not full
     rank: int = 0  # this process's rank
-    world_size: int = 1
+    world_size: int = 1  # W, the number of ranks
     seed_blocks: int = 1  # b; 1 permutes single seeds
     # (n,) int64 seconds, each seed's time. None samples edges of all times.
     times: IdArray | None = None
@@ -389,10 +389,10 @@ class RowOrder:
     num_items: int  # rows of the table
     batch_size: int  # rows per rank and step
     seed: int  # of the random permutations
-    shuffle: bool = True
+    shuffle: bool = True  # False takes the rows in order in every epoch
     drop_last: bool = False  # True to drop a last step that is not full
     rank: int = 0  # this process's rank
-    world_size: int = 1
+    world_size: int = 1  # W, the number of ranks
     # Function that returns the seeds for a batch and its rows (B,). None if the rows are the seeds.
     expand: Callable[[BatchId, IdArray], AnySeeds] | None = None
     expand_bytes: int = 0  # peak memory of one call of ``expand``, in bytes

@@ -81,6 +81,7 @@ URL_SCHEMES: Final = (
     "file",
     "memory",
 )
+# The beginning of a URL with a known scheme, and of a URL with any scheme.
 _URL = re.compile(rf"(?:{'|'.join(URL_SCHEMES)})://", re.IGNORECASE)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,20})://")
 # The text of a URL that became a `pathlib.Path`, which merges slashes: "s3:/bucket/papers".

@@ -65,6 +65,7 @@ def interruption_first() -> Iterator[None]:
     original = {number: signal.getsignal(number) for number in _SIGNALS if _is_main_thread()}
 
     def note(number: int, frame: FrameType | None) -> None:
+        """Run the original handler of a signal, and keep the exception that it raises."""
         handler = original[signal.Signals(number)]
         try:
             if callable(handler):
@@ -165,13 +166,13 @@ def expect_signals_at_exit() -> None:
 
 
 def _ignore_once() -> None:
-    """Install `_end_at_the_next` for Ctrl-C, unless the user has an own handler."""
+    """Install `_end_at_the_next` as the handler of Ctrl-C, unless the user has installed another handler."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler and _is_main_thread():
         signal.signal(signal.SIGINT, _end_at_the_next)
 
 
 def _end_at_the_next(number: int, _frame: FrameType | None) -> None:
-    """Handle a signal by nothing but its default for the next time, which ends the process."""
+    """Ignore this signal, and restore the default, by which the next signal ends the process."""
     signal.signal(number, signal.SIG_DFL)
 
 
@@ -371,6 +372,7 @@ def run_together(
     failed: dict[int, BaseException] = {}  # errors by task number
 
     def run() -> None:
+        """Run tasks until none is left, one has failed, or the caller has stopped. Each thread runs this."""
         for number in numbers:
             if is_stopped or failed:
                 return
@@ -384,6 +386,7 @@ def run_together(
     begun: list[threading.Thread] = []
     try:
         with thread_errors(), uninterrupted():
+            # No exception of a signal can come between the start of a thread and its entry in ``begun``.
             for number in range(min(threads, len(tasks))):
                 begun.append(_begin(run, f"{name}-{number}"))  # noqa: PERF401 - keeps those that started
         changed.when(lambda: failed or len(done) == len(tasks), lambda: None)

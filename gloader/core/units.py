@@ -25,10 +25,11 @@ _FACTORS = {
     "G": 10**9,
     "T": 10**12,
 }
+# A size: a number, and perhaps a unit.
 _SIZE = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*$")
 # A number from 1 to 99 without a unit. A user who writes it probably means GB or MB.
 _NO_UNIT = re.compile(r"^\s*[1-9][0-9]?\s*$")
-MAX_BYTES: Final = 1 << 62  # 4 EB; the sum of two sizes still fits int64
+MAX_BYTES: Final = 1 << 62  # 4 EB, more than any machine has; fits int64
 _MAX_DIGITS = 100  # digits before the unit; longer numbers exceed MAX_BYTES
 
 

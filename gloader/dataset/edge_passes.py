@@ -136,8 +136,8 @@ class EdgePasses(Protocol):
 class PassCall:
     """The name of one pass, for messages, and its cancellation."""
 
-    label: str
-    cancellation: Cancellation
+    label: str  # the pass's name
+    cancellation: Cancellation  # set to end the pass early
 
     def raise_if_cancelled(self, doing: str) -> None:
         """Raise ChannelClosedError if the pass is cancelled; ``doing`` names the step, such as "marking lists of"."""

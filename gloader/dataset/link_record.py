@@ -3,10 +3,10 @@
 The array ``pairs`` (n, 4) has one row per edge: source, destination, position and reverse position. The position is the
 edge's index in the relation's ``indices``; the reverse position is the reverse edge's index in the reverse relation. -1
 means that the graph has no such edge. Optional arrays have labels (n,), times (n,) and negative destinations (n, k),
-which are destinations without an edge from the row's source.
+which are wrong destinations for the row's source: a model should not predict them.
 
 The commit record ``dataset.json`` lists each link table's arrays. `read_links` checks their names, dtypes and shapes,
-when a dataset is opened or written. `LinkLimits` and `LinkCheck` check the values: ids must be within their node types,
+when a dataset is opened. `LinkLimits` and `LinkCheck` check the values: ids must be within their node types,
 and positions within their relations.
 """
 

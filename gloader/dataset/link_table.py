@@ -54,7 +54,7 @@ class LinkArrays:
     os_io: OsIO  # system calls for reading
     table: LinkRecord  # the table's entry in the commit record
     records: Mapping[str, ArrayRecord]  # array records by plain name
-    limits: LinkLimits
+    limits: LinkLimits  # bounds for the values
 
 
 class OpenLinks:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 LABELS: Final = ("labels", "train", "valid", "test")  # the labelled type's arrays
 EDGES: Final = ("indptr", "indices")  # each relation's arrays
 REQUIRED_ARRAYS: Final = (*EDGES, "features", *LABELS)  # in a homogeneous dataset
-# The arrays that a node type or a relation may have, by plain name. EDGE_COLUMNS came with a later version of gloader,
-# so they need a format feature in the record.
+# The plain names of the arrays that a node type (_OF_NODES) or a relation (_OF_EDGES) may have. EDGE_COLUMNS came with
+# a later version of gloader, so they need a format feature in the record.
 _OF_NODES: Final = ("features", "features.scale", *LABELS, "original_ids")
 EDGE_COLUMNS: Final = ("edge_features", "edge_features.scale", "edge_time")
 _OF_EDGES: Final = (*EDGES, "edge_weight", *EDGE_COLUMNS)

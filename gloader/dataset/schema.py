@@ -73,9 +73,9 @@ class LinkRecord:
 class DatasetSchema:
     """A dataset's types, relations and link tables."""
 
-    num_nodes: Mapping[str, int]  # nodes per type
-    relations: tuple[Relation, ...]
-    kind: DatasetKind
+    num_nodes: Mapping[str, int]  # nodes per type, in the order of the record
+    relations: tuple[Relation, ...]  # in the order of the record
+    kind: DatasetKind  # "homogeneous", or "hetero" if types and relations have names
     links: tuple[LinkRecord, ...] = ()  # in the order of the record
 
     @classmethod

@@ -52,7 +52,7 @@ class ValueLimits:
 
     num_nodes: int  # N; for a relation, its number of destinations
     num_edges: int  # E
-    num_classes: int
+    num_classes: int  # labels are below it
     num_sources: int  # number of nodes that edges may come from
 
     def first_wrong(self, name: str, values: NDArray[Any]) -> int:

@@ -138,6 +138,7 @@ def verify_dataset(
     name = find_manifest_name(root, os_io=os_io)
 
     def checks(manifest: Manifest) -> Mapping[str, ElementCheck]:
+        """Return the check of each array's values, by the array's name in the record."""
         schema = check_record(root, manifest)
         by_array: dict[str, ElementCheck] = {}
         for array, plain, limits in all_limits(manifest, schema):

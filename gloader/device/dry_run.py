@@ -35,6 +35,7 @@ def dry_step(model: torch.nn.Module, loss_of: Callable[[B], torch.Tensor]) -> Ca
     """
 
     def step(batch: B) -> None:
+        """Run forward and backward pass, and restore the model even after an error."""
         devices = [] if batch.y.device.type == "cpu" else [batch.y.device]
         buffers = [buffer.clone() for buffer in model.buffers()]
         was_training = model.training

@@ -3,7 +3,7 @@
 A batch's rows come from up to two places. The device's table holds the rows of some nodes; the index in it is a node's
 slot. The host's table has the other rows, in pinned memory, from which the device can read. Rows keep their stored
 dtype, and are widened to float32 by the gather. If the gather kernel can run, it reads both tables in one pass.
-Otherwise torch operations do the same. Devices call `gather_rows`, with `RowParts` that `StaticCache` made.
+Otherwise torch operations do the same. Devices call `gather_rows` with the `RowParts` of `DeviceTier`.
 """
 
 from __future__ import annotations

@@ -138,7 +138,9 @@ class DglGraph:
     node_data: Mapping[str, Mapping[str, NDArray[np.generic]]]  # named arrays with one row per node, by type
     edges: Mapping[Relation, DglEdges]
     graph_labels: Mapping[str, NDArray[np.generic]]  # arrays that DGL calls graph labels, such as split ids
-    resident_bytes: int  # memory for the arrays that are not mapped
+    # Memory that the source keeps: arrays that are not mapped. 0 for a graph in memory with one node type and relation,
+    # whose arrays are all shared.
+    resident_bytes: int
 
     @classmethod
     def of(cls, graph: Any) -> DglGraph:

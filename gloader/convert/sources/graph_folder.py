@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 
 GRAPH_FILE: Final = "graph.yaml"
+# The allowed keys of the description, of a node type's entry, and of a relation's entry.
 _TOP_KEYS: Final = ("name", "nodes", "edges")
 _NODE_KEYS: Final = ("num_nodes", "features", "labels", "splits", "num_classes")
 _EDGE_KEYS: Final = ("file", "src", "dst", "weight", "time", "features")
@@ -346,11 +347,11 @@ def open_tables(argument: str, options: SourceOptions) -> GraphSource:
     """
     graph = read_graph_yaml(Path(argument).expanduser())
     labelled_types = [name for name, entry in graph.nodes.items() if entry.labels is not None]
-    # Several labelled types, or missing labels, are refused before the files are opened.
+    # Several labelled types, or missing labels, are refused now, before the files are opened.
     if labelled_types or options.needs_labels:
         only_labelled(labelled_types, where=str(graph.path))
     notes = ColumnNotes()
-    rows = {
+    rows = {  # each type's feature rows, and the node of each row or None
         name: _features(graph, name, entry, options.budget_bytes, notes)
         for name, entry in graph.nodes.items()
         if entry.features is not None
@@ -389,6 +390,7 @@ def open_tables(argument: str, options: SourceOptions) -> GraphSource:
         num_classes=graph.nodes[labelled].num_classes or count_classes(labels),
         labels=labels,
         splits=_splits(graph, labelled, labels, options),
+        # The offsets and ids of all files stay in memory. Only one file at a time is read.
         resident_bytes=sum(held_bytes(*each) for each in rows.values())
         + sum(held_bytes(each.edge_features) for each in relations)
         + reading_bytes(

@@ -176,7 +176,8 @@ _LARGE_RELATIONS: Final[tuple[Relation, ...]] = (
     ("paper", "published", "journal"),
     ("paper", "venue", "conference"),
 )
-# Numbers of papers and of labelled papers in the full size. Labelled papers come first. Other sizes are fully labelled.
+# The number of papers in the full size, and the number of labelled ones by number of classes. Labelled papers come
+# first. Other sizes are fully labelled.
 _FULL_PAPERS: Final = 269_346_174
 _FULL_LABELLED: Final = {19: 227_130_858, 2983: 157_675_969}
 

@@ -46,10 +46,10 @@ class MagPapers:
 
     folder: Path  # the data set's folder, with meta.pt
     meta: Mapping[str, Any]  # the content of meta.pt: the numbers of nodes by type, and of classes
-    num_papers: int
-    num_classes: int
-    features: FeatureStream
-    labels: IdArray  # (N,)
+    num_papers: int  # N
+    num_classes: int  # from meta.pt, or more if a label is larger
+    features: FeatureStream  # (N, F)
+    labels: IdArray  # (N,) classes, -1 if unlabelled
     splits: Splits
 
     @property
@@ -90,6 +90,7 @@ def read_papers(argument: str, options: SourceOptions) -> MagPapers:
         splits=Splits(
             train=_split(splits, ("train",), num_nodes, folder),
             valid=_split(splits, ("valid",), num_nodes, folder),
+            # Older archives have only the name "test".
             test=_split(splits, ("test-dev", "test", "test-whole"), num_nodes, folder),
         ),
     )

@@ -153,7 +153,7 @@ def open_feature_file(path: Path, *, budget_bytes: int | None = None) -> Feature
 class _ArrayFolder:
     """A folder's arrays by name, in separate files or in an archive."""
 
-    path: Path
+    path: Path  # the folder
     archived: dict[str, Path]  # the archive with each array, by the array's name
     used: set[str] = field(default_factory=set)  # names of opened arrays
 

@@ -75,7 +75,7 @@ def plausible(count: int, path: Path) -> int:
     return count
 
 
-_SUFFIX: Final = ".csv.gz"
+_SUFFIX: Final = ".csv.gz"  # of all files in ``raw``
 _FEATURES: Final = "edge-feat"  # OGB's name for the file of edge features
 # The beginnings of the names of files with one row per edge. ``edge.csv.gz``, which has the edges, is not among them.
 _PREFIXES: Final = ("edge-", "edge_")
@@ -103,7 +103,7 @@ class OgbEdgeFiles:
         Parameters
         ----------
         edges : the edges in file order
-        add_inverse : True to add each edge's reverse right behind it
+        add_inverse : True to add each edge's reverse directly after it
 
         Raises
         ------

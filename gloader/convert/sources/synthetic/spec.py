@@ -26,11 +26,11 @@ class CommunitySpec:
     A node has its community's class. Edges are undirected, and both directions are listed.
     """
 
-    nodes: int
+    nodes: int  # number of nodes
     edges: int  # number of directed edges, even
     dim: int = 128  # features per node
-    classes: int = 16
-    seed: int = 0
+    classes: int = 16  # number of classes
+    seed: int = 0  # seed of all random draws
     communities: int = 0  # number of communities; 0 means one per class
     homophily: float = 0.6  # the share of edges that stay inside a community
     # The power-law exponent of expected degrees, above 2; a smaller one means larger hubs.
@@ -72,11 +72,11 @@ class RmatSpec:
     in-neighbours. As usual in R-MAT, there are parallel edges and self loops.
     """
 
-    nodes: int
+    nodes: int  # number of nodes
     edges: int  # number of directed edges
     dim: int = 128  # features per node
-    classes: int = 16
-    seed: int = 0
+    classes: int = 16  # number of classes
+    seed: int = 0  # seed of all random draws
     a: float = 0.57  # probability of the quadrant with the lower half of the sources and of the destinations
     b: float = 0.19  # probability of the quadrant with the lower half of the sources and the upper half of destinations
     c: float = 0.19  # probability of the quadrant with the upper half of the sources and the lower half of destinations
@@ -154,6 +154,7 @@ def _check_sizes(spec: SyntheticSpec) -> None:
 
 
 def _check_range(name: str, value: float, low: float, high: float) -> None:
+    """Raise ConfigError if ``value`` is not a finite number in [low, high]."""
     if not (math.isfinite(value) and low <= value <= high):
         raise ConfigError(f"{name}={value} is not allowed; say a number from {low} to {high:.15g}")
 
