@@ -97,7 +97,7 @@ class RowFormat:
     dim: int  # F
     is_bfloat16: bool = False  # True if uint16 elements are the bits of bfloat16 numbers
     scale: NDArray[np.float32] | None = None  # (N,) the factor of each int8 row
-    # Conversion from a stored row to float32. RAW if there is no conversion.
+    # The way from a stored row to float32. RAW if there is no conversion.
     way: int = field(init=False)
 
     def __post_init__(self) -> None:

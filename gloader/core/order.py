@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 _ONE: Final = np.uint64(1)
 _INVERSE_GOLDEN: Final = inverse(GOLDEN)  # modulo 2**64, for `_read_positions`
-# Number of epochs whose permutations are held: the current epoch, and the next ones, from which a superbatch (batches
-# that are planned together) may have batches.
+# Number of epochs whose permutations are held: the current epoch and the next ones. A superbatch, a group of batches
+# that are planned together, may reach into the next epochs.
 EPOCHS_HELD: Final = 3
 
 
@@ -517,8 +517,8 @@ def _permute(first: int, num_items: int, half: int, keys: NDArray[np.uint64], ou
         out[i] = np.int64(value)
 
 
-# A hash word of 64 bits becomes a number in [0, 1): its lowest 11 bits are dropped, because a float64 holds 53 bits
-# exactly, and the rest is multiplied by 2**-53.
+# A hash word of 64 bits becomes a number in [0, 1). Its lowest 11 bits are dropped, because a float64 holds 53 bits
+# exactly. The rest is multiplied by 2**-53.
 _TO_UNIT: Final = 2.0**-53
 _LOW_BITS: Final = np.uint64(11)
 # An odd constant that is added to the seed, so that draws and permutations have different keys.
@@ -556,7 +556,7 @@ class Draws:
             chances = _chances(self.num_draws, key, epoch)  # (num_draws,) random numbers in [0, 1)
             if self.weights is None:
                 return np.minimum((chances * num_items).astype(np.int64), num_items - 1)
-            sums = np.cumsum(self.weights)
+            sums = np.cumsum(self.weights)  # item i is drawn if sums[i - 1] <= chance * sums[-1] < sums[i]
             # The product of a chance just below 1 and the full sum may be rounded up to the full sum.
             last = int(np.flatnonzero(self.weights)[-1])
             return np.minimum(np.searchsorted(sums, chances * sums[-1], side="right"), last)

@@ -37,8 +37,8 @@ _NOUNS: Final = {bool: "true or false", int: "an integer", str: "a text", dict: 
 class Records:
     """A reader of records. It keeps the readers of each class's fields.
 
-    The type of a field is a plain type, a `Literal`, a record, a tuple or a mapping of these, optional or not, or a
-    class with the method ``from_json``. A field with a default may be missing.
+    A field's type may be a plain type, a `Literal`, a record, or a class with the method ``from_json``. It may also be
+    a tuple or a mapping of these, or one of them or None. A field with a default may be missing.
 
     Parameters
     ----------

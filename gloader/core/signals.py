@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # These signals end a run, and Python code may turn them into exceptions.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _AGAIN_S = 0.02  # seconds until `close_in_finalizer` sends a delayed signal again; by then, the finalizer has returned
-_ATTEMPTS = 8  # the eighth signal is not delayed any more: the user does not want to wait
+_ATTEMPTS = 8  # `uninterrupted` does not delay the eighth signal: the user does not want to wait any more
 _last_acts: dict[Hashable, Callable[[], object]] = {}  # the work of `act_at_sigterm`, by key
 
 

@@ -3,8 +3,8 @@
 If the edges do not fit in memory, hops are sampled by passes. A frontier is one hop of one batch: the nodes whose
 in-edges the hop samples, with the random key of the draws. A pass takes the frontiers of many batches and reads the
 file ``indices`` once, in file order. It writes each frontier's draws, such as the source nodes of the drawn edges, to
-temporary files in the spill folder, a folder for temporary files on a local disk. Later each batch reads its draws
-back. An owner is the index of a frontier in the pass. A sampler's `HopRule` makes the frontiers, and defines the form
+files in the spill folder, a folder for temporary files. Later each batch reads its draws back. An owner is the index of
+a frontier in the pass. A sampler's `HopRule` makes the frontiers, and defines the form
 of the draws. A page is a fixed number of bytes of the file, with a checksum. A hole is the unwanted pages between two
 wanted pages.
 

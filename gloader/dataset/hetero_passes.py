@@ -82,8 +82,8 @@ class HeteroPasses:
     dataset : the dataset
     rule : the sampler's rule
     folder : the spill folder for the results
-    settings : memory and disks. All relations use the same buffers in turn, unless the rule reads full neighbour
-        lists: then every relation with edges has its own buffers, with an equal share of the bytes
+    settings : memory and disks. All relations use the same buffers in turn. If the rule reads full neighbour lists,
+        however, every relation with edges has its own buffers, with an equal share of the bytes
 
     Raises
     ------

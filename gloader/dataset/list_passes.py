@@ -60,14 +60,14 @@ MIN_LIST_PASS_BYTES: Final = 2 * 2**20
 _MAX_PIECE_BYTES: Final = 2**20
 _READING_PART: Final = 4  # 1 / 4 of the memory is for reading; the rest is for the frontiers' draws
 _MAX_WORD_BYTES: Final = 64 * 2**10  # bytes that a frontier gathers before a write; more gains nothing
-# Pieces in the reading memory: each of two buffers holds a piece of ``indices`` and a piece of ``edge_weight``, and
-# each of two lanes has a read buffer for two pieces.
+# Number of pieces for which the reading memory has room. Each of two buffers holds a piece of ``indices`` and a piece
+# of ``edge_weight``. Each of two lanes has a read buffer for two pieces.
 _PIECES_HELD: Final = 8
 # Approximate number of spill files per hop ("group"). A file is removed once all of its frontiers are released.
 _FILES_PER_GROUP: Final = 8
 _MIN_FILE_BYTES: Final = 16 * 2**10  # minimum planned bytes of a spill file
-# A read covers the unwanted pages between two wanted pages, a hole, if they have at most a given number of bytes (gap).
-# This gap exceeds every file, so one read covers any hole.
+# A hole is the unwanted pages between two wanted pages. One read covers a hole of at most the gap's bytes. This gap
+# exceeds every file, so one read covers any hole.
 _WIDE_GAP: Final = 2**40
 _NO_WEIGHTS: Final[NDArray[Any]] = np.empty(0, dtype=np.float32)
 

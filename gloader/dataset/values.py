@@ -141,7 +141,8 @@ class ValueCheck:
         view.flags.writeable = False
         if self._name == "original_ids":
             # N ids in 0..N-1 without a repeat are a permutation. The bits are allocated only after the first ids were
-            # read: a damaged record without such a file may claim so many nodes that the bits exceed the memory.
+            # read. Otherwise, a damaged record without such a file could state so many nodes that memory does not
+            # suffice.
             if self._seen is None:
                 self._seen = np.zeros((self._limits.num_nodes + 63) // 64, np.uint64)
             repeat = int(_first_repeat(view, self._seen))

@@ -270,8 +270,8 @@ class CudaDevice:
         if not 0 <= index < torch.cuda.device_count():
             raise ConfigError(f"device={str(place)!r}: there are {torch.cuda.device_count()} GPUs")
         self._place = torch.device("cuda", index)
-        # The sending stream. It has the same priority as the model's stream, because its kernels mostly wait for host
-        # memory, and must not delay the model's.
+        # The sending stream has the same priority as the model's stream. Its kernels mostly wait for host memory, so
+        # they must not delay the model's kernels.
         self._stream = torch.cuda.Stream(self._place)  # type: ignore[no-untyped-call]
         # Sampling has its own stream. On the sending stream, each hop would wait for the gathers that were sent before.
         self._sampling_stream = torch.cuda.Stream(self._place)  # type: ignore[no-untyped-call]
@@ -497,8 +497,8 @@ class _UploadBlocks:
 def gather_kernel(place: torch.device) -> LaunchGather | None:
     """Return the gather kernel; if its trial run on ``place`` fails, log the reason and return None.
 
-    Triton may be installed and still be unable to launch: it needs a C compiler and Python's headers, which slim images
-    lack, and a GPU that is new enough.
+    Triton may be installed and still be unable to launch. It needs a C compiler and Python's headers, which slim images
+    lack. It also needs a GPU that is new enough.
     """
     try:
         from gloader.device.triton_kernels import launch_gather  # the import of Triton searches for a GPU

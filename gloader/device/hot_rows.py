@@ -122,8 +122,8 @@ def heat_of_tables(
 
     Parameters
     ----------
-    hotness : "presampled" counts the presampled batches with a row, "vip" computes the probability that a batch needs
-        the row, "degree" counts the node's out-edges over all relations
+    hotness : the kind of score. "presampled": the number of presampled batches with the row. "vip": the probability
+        that a batch needs the row. "degree": the node's out-degree over all relations
     types : each table's node type number
     graph : the graph; "vip" and "degree" read all of its edges
     sampler, order : the run's sampler and order; seeds are numbered over all types

@@ -60,8 +60,8 @@ class RowTable:
 class RowParts:
     """The tables that hold a batch's rows.
 
-    If node v has a slot, its row is ``table.rows[slot_of[v]]``. Otherwise its row is in the host's table: at its
-    position in the batch, or at v if ``is_host_by_id``. The factor of a host row is ``host.scale[v]`` in both cases.
+    If node v has a slot, its row is ``table.rows[slot_of[v]]``. Otherwise its row is in the host's table, either at v
+    (``is_host_by_id``), or at the node's position in the batch. The factor of a host row is always ``host.scale[v]``.
     """
 
     table: RowTable | None  # None if the device holds no rows

@@ -16,8 +16,8 @@ several edges of a hop have the same new source, the edge with the least number 
 a hop's destinations are only the nodes that the previous hop found. ``IS_REPLACED`` means that draws are with
 replacement.
 
-No result depends on the order in which lanes run, because a lane reads only results of earlier kernels, a minimum has
-no order, and a draw depends only on (seed, epoch, batch, hop, node, draw).
+No result depends on the order in which lanes run. A lane reads only results of earlier kernels, a minimum does not
+depend on the order, and a draw depends only on (seed, epoch, batch, hop, node, draw).
 
 The counts of nodes and edges stay on the device, see `Sampling`. Each array has room for the maximum, and lanes beyond
 the count do nothing. The graph's and the hop's arrays are passed as pointers. `DeviceSampler` calls `launch_count`

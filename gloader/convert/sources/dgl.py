@@ -138,8 +138,8 @@ class DglGraph:
     node_data: Mapping[str, Mapping[str, NDArray[np.generic]]]  # named arrays with one row per node, by type
     edges: Mapping[Relation, DglEdges]
     graph_labels: Mapping[str, NDArray[np.generic]]  # arrays that DGL calls graph labels, such as split ids
-    # Memory that the source keeps: arrays that are not mapped. 0 for a graph in memory with one node type and relation,
-    # whose arrays are all shared.
+    # Memory that the source keeps: arrays that are not mapped from a file. It is 0 for a graph in memory with one node
+    # type and one relation, because all its arrays belong to the caller.
     resident_bytes: int
 
     @classmethod

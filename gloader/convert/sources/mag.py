@@ -45,7 +45,7 @@ class MagPapers:
     """A MAG240M folder's papers, with labels and splits in memory, and the numbers of other nodes."""
 
     folder: Path  # the data set's folder, with meta.pt
-    meta: Mapping[str, Any]  # the content of meta.pt: the numbers of nodes by type, and of classes
+    meta: Mapping[str, Any]  # the content of meta.pt: the number of nodes by type, and the number of classes
     num_papers: int  # N
     num_classes: int  # from meta.pt, or more if a label is larger
     features: FeatureStream  # (N, F)

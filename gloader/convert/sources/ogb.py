@@ -2,8 +2,8 @@
 
 OGB's loader is not used, because it holds everything in memory, and reads its own pickle on the second load. The
 streams of this module have the same edges as OGB's loader, in the same order, with its added reverse edges. `open_ogb`
-finds or downloads the folder, then chooses among four layouts: link data sets (`ogb_links`), graphs of several types
-(`ogb_text`), and text or binary files of one type.
+finds or downloads the folder. Then it chooses among four layouts: link data sets (`ogb_links`), graphs of several types
+(`ogb_text`), and graphs of one type in text or in binary files.
 """
 
 from __future__ import annotations
@@ -235,6 +235,7 @@ class _BinaryLayout:
         return self.folder / "raw" / "data.npz"
 
     def num_nodes(self) -> int:
+        """Return the number of nodes. Raises SourceError if the file has several graphs."""
         counts = self._member("num_nodes_list")
         if counts.size != 1 or counts.dtype.kind not in "iu":
             raise SourceError(f"{self.edge_file} holds {counts.size} graphs; 1 was expected")
