@@ -110,7 +110,7 @@ class ListPasses:
         piece_bytes = (allowed if piece_bytes is None else piece_bytes) // PAGE_BYTES * PAGE_BYTES
         self._rule = rule
         self._folder = folder
-        self._draw_bytes = memory_bytes - _PIECES_HELD * max(piece_bytes, allowed)  # memory of the frontiers
+        self._draw_bytes = memory_bytes - _PIECES_HELD * max(piece_bytes, allowed)  # for the frontiers' draws
         self._piece_pages = piece_bytes // PAGE_BYTES
         self._settings = settings
         self._turn = threading.Lock()  # held during a pass and by `close`, because passes share the buffers
@@ -125,7 +125,8 @@ class ListPasses:
             self._gap_bytes = default_sweep_gap_bytes(self._sources.path.parent)
             bounce_bytes = max(2 * piece_bytes, MAX_EXTENT_BYTES)
             self._lane = self._open_lane(bounce_bytes, io, is_direct, os_io)
-            # This lane reads the draws back from the spill folder.
+            # This lane reads the draws back from the spill folder. If the folder has system calls that are not the real
+            # ones, as in tests, the lane uses them.
             self._back_lane = self._open_lane(
                 bounce_bytes, io, is_direct, os_io if folder.os_io.is_real else folder.os_io
             )
@@ -185,7 +186,7 @@ class ListPasses:
             except BaseException as error:
                 pieces.give_up(error)
                 raise
-            # `close` removes the files of earlier passes, except of those that have none left.
+            # The passes are kept for `close`, which removes their files. Passes without files left are dropped.
             self._passes = [*(others for others in self._passes if not others.is_gone), pieces]
         cost = SweepCost(read=read, writes=pieces.writes, bytes_written=pieces.bytes_written)
         report = PassReport(way=plan.way, predicted_s=plan.seconds, pages_wanted=plan.pages_wanted, cost=cost)
@@ -202,7 +203,7 @@ class ListPasses:
         with self._turn, ExitStack() as stack:
             for pieces in self._passes:
                 stack.callback(pieces.close)
-            # The lane closes before the files, because no read may reach a closed file.
+            # The stack closes the lanes before the files, because no read may reach a closed file.
             self._is_closed = True
             self._stack.close()
             self._buffers = []

@@ -139,6 +139,7 @@ class DeviceSampler:
             to = sampling_kernels.launch_count(state, nodes, hop=hop, fanout=fanout, capacity=most_rows)
             most_edges = room_of_hop(most_rows, fanout)
             if most_edges is None:
+                # The room would be too large, so the host waits for the counts of nodes and of this hop's edges.
                 ends, totals, offset = self._fetched(state.ends, state.totals, to.offsets[-1:])
                 totals[hop] = offset[0]
                 self._require_fit(batch_id, ends, totals[: hop + 1])
@@ -175,7 +176,7 @@ class DeviceSampler:
         # after an even number of int64 values, because kernels need an alignment of 16 bytes.
         keys_at = 2 * num_hops + 2
         head = np.zeros(keys_at + num_hops + num_hops % 2, dtype=np.int64)
-        head[1] = len(seeds)
+        head[1] = len(seeds)  # `ends` begins with 0 and the number of seeds
         keys = [layer_key(self._seed, batch_id.epoch, batch_id.index, hop) for hop in range(num_hops)]
         head[keys_at : keys_at + num_hops] = np.array(keys, dtype=np.uint64).view(np.int64)
         (sent,) = self._device.upload((np.concatenate([head, seeds]),))
@@ -195,8 +196,11 @@ class DeviceSampler:
         return int(ends[hop]) if self._is_merged else 0
 
     def _require_fit(self, batch_id: BatchId, ends: IdArray, totals: IdArray) -> None:
-        """Raise ConfigError if a hop is too large for local ids. ``totals`` has the edges of each hop so far."""
-        total = 0
+        """Raise ConfigError if a hop is too large for local ids, which are int32.
+
+        ``ends`` is `Sampling.ends`, and ``totals`` has the number of edges of each hop so far.
+        """
+        total = 0  # edges of a block: of one hop, or in the merged layout, of all hops so far
         for hop, num_edges in enumerate(totals.tolist()):
             total = num_edges + (total if self._is_merged else 0)
             most_nodes = min(int(ends[hop + 1]) + num_edges, self.graph.num_nodes)

@@ -131,7 +131,7 @@ def _count_kernel(  # type: ignore[no-untyped-def]
     global ids, ``ends`` is `Sampling.ends`. ``hop``, ``capacity`` and ``fanout`` are as in `launch_count`. The kernel
     writes ``labels`` (N,), and ``starts``, ``degrees`` and ``counts``, each (capacity,).
     """
-    row = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
+    row = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)  # the lanes' numbers over all programs
     label = row + (tl.load(ends + hop) if IS_MERGED else 0)
     is_row = row < capacity
     is_node = is_row & (label < tl.load(ends + hop + 1))
@@ -184,7 +184,7 @@ def _draw_kernel(  # type: ignore[no-untyped-def]
         is_drawn = is_edge
     else:
         count = tl.load(offsets + row + 1, mask=is_edge, other=0) - begin
-        bound = degree - count + draw + 1
+        bound = degree - count + draw + 1  # one more than the draw's top
         is_drawn = is_edge & (count < degree)
     bound = tl.where(is_drawn, bound, 1).to(tl.uint64)
     key = node_key(tl.load(keys + hop).to(tl.uint64), node)

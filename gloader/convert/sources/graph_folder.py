@@ -297,6 +297,7 @@ def _open_table(
     common_features = names.features if requested <= set(table.names) else None
     return edge_table_columns(
         edges,
+        # takes_times and takes_features are False if the user chose "none".
         time=(entry.time or names.pick_time(table.names, usual=())) if names.takes_times else None,
         features=(entry.features or common_features) if names.takes_features else None,
         budget_bytes=budget_bytes,

@@ -267,7 +267,8 @@ def community_starts(spec: CommunitySpec) -> IdArray:
         weights = np.array([0.5 + to_unit(U64(draw(key, U64(c)))) for c in range(count)])
     ends = np.floor(np.cumsum(weights) / np.cumsum(weights)[-1] * (spec.nodes - count)).astype(np.int64)
     starts = np.zeros(count + 1, np.int64)
-    starts[1:] = ends + np.arange(1, count + 1)  # at least one node each
+    # ``ends`` divide N - count nodes in proportion to the weights. Each community gets one node more, so none is empty.
+    starts[1:] = ends + np.arange(1, count + 1)
     starts[-1] = spec.nodes
     return starts
 
