@@ -1,7 +1,9 @@
 """Every error that gloader raises, on one page.
 
-Each message names the problem, the value, the allowed values and the remedy. It carries the path, the byte
-offset, the row or the batch, if there is one.
+Each message names the problem, the value, the allowed values and the remedy. It also names the path, the byte offset,
+the row or the batch, if there is one. The sections follow a user's way: wrong settings and calls, wrong input, files on
+disk, and failures while a loader runs. A store is a folder with features or topology on disk. Its commit record is the
+file that is written last, so that an incomplete store is recognised.
 """
 
 
@@ -19,8 +21,9 @@ class ConfigError(GloaderError, ValueError):
 class BudgetError(GloaderError):
     """A memory, spill or disk budget is too small; the message names needed and allowed bytes.
 
-    ``short_bytes`` is the smallest known missing amount; 0 if more memory may not help. With ``advice``, this
-    amount was tried and is enough. ``cause`` is the message without the advice.
+    Spill is disk space for temporary files. ``short_bytes`` is the smallest number of bytes by which the budget is
+    known to be too small; 0 if more memory may not help. With ``advice``, this amount was tried and is enough.
+    ``cause`` is the message without the advice.
     """
 
     def __init__(self, message: str = "", *, short_bytes: int = 0, advice: str = "") -> None:
@@ -34,7 +37,7 @@ class MissingDependencyError(GloaderError, ImportError):
 
     @classmethod
     def of_extra(cls, need: str, extra: str) -> "MissingDependencyError":
-        """Return an error with the sentence ``need`` and the install command for the dependencies ``extra``."""
+        """Return an error with the sentence ``need`` and the command that installs the optional group ``extra``."""
         return cls(f"{need}; install it in your clone of gloader with: {install_command(extra)}")
 
 
@@ -174,7 +177,7 @@ class ThreadStartError(GloaderError, RuntimeError):
 
 
 class ChannelClosedError(GloaderError):
-    """A channel was closed during a wait on it; never leaves the pipeline."""
+    """A channel, a queue between two threads, was closed during a wait on it; never leaves the pipeline."""
 
 
 class RankError(GloaderError):

@@ -1,8 +1,11 @@
 """The protocol for compute devices, the CPU device, and the choice of a device.
 
-The pipeline sends batches to a `Device` and never names a GPU. For the CPU as the device, batches are already in its
-memory, so `CpuDevice` passes them on unchanged. A `Mark` is a point in the device's work. Waiting for a mark is the way
-to know that earlier copies and kernels are complete.
+The pipeline sends batches through the protocol `Device`, so its code is the same for a GPU and for the CPU.
+`CudaDevice` implements the protocol for a GPU. For `CpuDevice`, batches are already in the device's memory, and are
+passed on unchanged. `place_of` and `open_device` select the device. A device's ``place`` is its `torch.device`.
+
+A `Mark` is a point in the device's work. A caller waits for a mark to be sure that earlier copies and kernels are
+complete.
 """
 
 from __future__ import annotations
@@ -36,14 +39,15 @@ def settle_vector_math() -> None:
     On x86, torch computes these functions with MKL, which chooses its kernels at the process's first call. If several
     threads make the first call together, one thread may use an incomplete choice, with 12 bits of precision. In a
     training run, the first call would be Adam's first step on weights of more than 2,048 elements, and the losses would
-    differ between runs. Here the tensor has one element, for which torch uses one thread. See docs/adr/0015.
+    differ between runs. Loaders therefore make the first call, on a tensor of one element, for which torch uses one
+    thread. See docs/adr/0015.
     """
     torch.ones(1).sqrt()
 
 
 @dataclass(frozen=True, slots=True)
 class CpuMark:
-    """A mark that is reached when it is made, because the CPU works in order."""
+    """A `Mark` that is reached when it is made, because the CPU completes each call before it returns."""
 
     at_s: float = field(default_factory=time.perf_counter)  # seconds of a monotonic clock
 
@@ -164,7 +168,11 @@ class Pinned(Protocol):
 
 
 class Device(Protocol):
-    """A compute device for batches. Thread-safe, but only one thread may send between two marks."""
+    """A compute device for batches.
+
+    Thread-safe. But only one thread may send between two calls of `mark`, because a mark covers the transfers of all
+    threads.
+    """
 
     @property
     def place(self) -> torch.device:
@@ -189,15 +197,15 @@ class Device(Protocol):
         ...
 
     def most_bytes_of(self, step: Callable[[], object]) -> int:
-        """Run ``step`` and return its peak of device bytes, minus the bytes in use before it."""
+        """Run ``step``, such as a training step, and return its peak device bytes minus the bytes in use before it."""
         ...
 
     def sending(self) -> AbstractContextManager[None]:
-        """Return a block in which this thread's copies and kernels run parallel to the model's computation."""
+        """Return a context manager; in its block, this thread's transfers run parallel to the model's computation."""
         ...
 
     def sampling(self) -> AbstractContextManager[None]:
-        """Return a block in which this thread's kernels run parallel to the computation and to the transfers."""
+        """Return a context manager; in its block, this thread's kernels run parallel to computation and transfers."""
         ...
 
     def upload(self, arrays: Sequence[NDArray[Any]]) -> tuple[torch.Tensor, ...]:
@@ -207,14 +215,20 @@ class Device(Protocol):
     def copy(self, rows: torch.Tensor, out: torch.Tensor) -> None:
         """Copy host ``rows`` (U, F) to ``out`` (U, F) on the device, after the earlier transfers. Dtypes are equal.
 
-        ``rows`` must not change until a later mark is reached.
+        The call may return before the copy ends: ``rows`` must not change until a later mark is reached.
         """
         ...
 
     def gather(self, ids: torch.Tensor, parts: RowParts, out: torch.Tensor) -> None:
-        """Gather a batch's rows, see `gloader.device.gather_rows`, after the earlier transfers.
+        """Gather the feature rows of a batch's nodes, after the earlier transfers.
 
-        The host's rows must not change until a later mark is reached.
+        The call may return before the gather ends: the host's rows must not change until a later mark is reached.
+
+        Parameters
+        ----------
+        ids : (U,) the batch's node ids, on the device
+        parts : the tables that hold the rows
+        out : (U, F) float32 on the device; see `gloader.device.gather_rows`
         """
         ...
 

@@ -1,8 +1,12 @@
 """The device tier: hottest rows and topology on the device, and host memory that the device reads in place.
 
-A static cache holds the rows that batches need most often, for the whole run. A row's slot is its index in the cache.
-If all features are in pinned host memory, the device reads the other rows from there, without a copy by the CPU. If
-batches are sampled on the device, the topology is there too.
+The loader opens a `DeviceTier` for each feature table (`gloader.pipeline.open.device_tier`). The stage that sends
+batches gathers their rows through it. The tier has up to three parts:
+
+- `StaticCache` holds the rows that batches need most often, for the whole run. A row's slot is its index in the cache.
+- If all features are in pinned host memory, the device can read them in place, without a copy by the CPU. In this code,
+  such a device reaches the rows.
+- `DeviceTopology` is the graph on the device, if batches are sampled there.
 """
 
 from __future__ import annotations
@@ -32,7 +36,8 @@ if TYPE_CHECKING:
     from gloader.types import FeatureSource, IdArray, LocalArray, Sampler
 
 
-# A hop that may have more edges than this is counted first. A smaller hop gets room for all edges that it may have.
+# The device sampler counts a hop's edges first if there may be more than this. For a smaller hop, it allocates memory
+# for the maximum number without counting.
 MOST_UNCOUNTED_EDGES: Final = 1 << 22
 # Bytes of host memory for uploads of the topology.
 _UPLOAD_BYTES: Final = 64 << 20
@@ -124,7 +129,7 @@ def upload_offsets(offsets: Offsets, place: torch.device) -> torch.Tensor:
 logger = logging.getLogger("gloader")
 
 # Bytes of each of the two host buffers through which the cache is filled: enough for sequential reads, and a small part
-# of any budget.
+# of any memory budget.
 _CHUNK_BYTES: Final = 32 << 20
 # Advice if a device has too little memory although it holds no cached rows.
 _NOTHING_HELD: Final = "the device holds no cached rows: lower batch_size, the fan-outs or the model's width"
@@ -134,7 +139,8 @@ _SILENT_S: Final = 3.0  # seconds after which a fill logs its progress
 class StaticCache:
     """The rows of a plan on the device, in their storage format, and each node's slot.
 
-    The rows stay unchanged after `fill`. Slot i holds the row of node ``plan.rows[i]``.
+    The constructor allocates the memory, and `fill` reads the rows. They stay unchanged afterwards. Slot i holds the
+    row of node ``plan.rows[i]``.
 
     Parameters
     ----------
@@ -150,6 +156,7 @@ class StaticCache:
             rows=torch.empty((len(plan.rows), form.dim), dtype=torch_dtype(form), device=place),
             scale=None if form.scale is None else torch.from_numpy(form.scale[plan.rows]).to(place),
         )
+        # (N,) int32, -1 without a slot. None if all rows are held, because node v then has slot v.
         self.slot_of = None if plan.holds_all else torch.from_numpy(plan.slot_map()).to(place)
 
     @property
@@ -169,6 +176,7 @@ class StaticCache:
             device.host_buffer(step * form.row_bytes).view(form.dtype).reshape(step, form.dim)
             for _ in range(2)
         ]
+        # Copies that may still run: the mark after each copy, its source and its target.
         under_way: deque[tuple[Mark, torch.Tensor, torch.Tensor]] = deque()
         allocated = device.mark_computing()
         began, is_silent = time.monotonic(), True
@@ -178,6 +186,7 @@ class StaticCache:
             try:
                 for number, start in enumerate(range(0, len(rows), step)):
                     if len(under_way) == len(chunks):
+                        # Both buffers are in use: wait for the older copy, whose buffer is filled next.
                         mark, *_held = under_way.popleft()
                         mark.wait()
                     wanted = rows[start : start + step]
@@ -208,7 +217,7 @@ class StaticCache:
 class DeviceTier:
     """A device, its static cache, and host features that it reads in place. Owns the pinned features until `close`.
 
-    The host gathers the remaining rows of a batch and sends them.
+    The host, which is the CPU, gathers the remaining rows of a batch and sends them.
     """
 
     device: Device
@@ -228,7 +237,7 @@ class DeviceTier:
             self.cache.fill(source, self.device)
 
     def advice(self) -> str:
-        """Return advice for a device with too little memory."""
+        """Return advice for the error of a device with too little memory."""
         held = 0 if self.cache is None else self.cache.num_bytes
         return f"lower device_cache (now {format_bytes(held)})" if held else _NOTHING_HELD
 
@@ -253,7 +262,7 @@ class DeviceTier:
         return np.dtype(np.float32) if self.staged is None else self.staged.dtype
 
     def share(self) -> DeviceShare:
-        """Return which rows the device serves without the host; the result takes one byte per node."""
+        """Return the rows that the device serves without the host; the result takes one byte per node."""
         cache = self.cache
         reaches_all = self.features is not None
         if cache is None:
@@ -286,7 +295,7 @@ class DeviceTier:
         return "\n".join(filter(None, [self._explain_rows(), self.where_sampled]))
 
     def out_of_reach(self) -> DeviceTier:
-        """Unpin the features, and return the tier without them."""
+        """Unpin the features, and return the tier without them; used if another rank's device cannot read them."""
         self.close()
         return replace(self, features=None, pinned=None)
 
@@ -296,11 +305,13 @@ class DeviceTier:
             self.pinned.close()
 
     def _explain_rows(self) -> str:
+        """Return one line about the rows on the device; empty for a CPU that neither holds nor reaches rows."""
         place, cache = self.device.place, self.cache
         reach = "" if self.features is None else ", the others read in place from pinned memory"
         if cache is None:
             return "" if place.type == "cpu" and not reach else f"device: no rows on {place}{reach}"
         plan = cache.plan
+        # The factors of the rows outside the cache are on the device too.
         scale = self.scale if self.features is None else self.features.scale
         num_bytes = cache.num_bytes + (0 if scale is None else scale.nbytes)
         if plan.holds_all:

@@ -1,7 +1,9 @@
 """The gather of a batch's rows as one Triton kernel, which reads each row from its table and widens it to float32.
 
-`gloader.device.row_table` defines the tables, and gathers with torch operations if this kernel cannot run. A kernel
-runs as several programs. In one step, a program moves a tile of ROWS rows and COLUMNS columns.
+`launch_gather` starts the kernel. Its caller, `gloader.device.row_table.gather_rows`, checks the arguments, and gathers
+with torch operations if this kernel cannot run. There are two tables: the device's static cache, in which a node's row
+is at the node's slot, and the host's rows. A Triton kernel runs as several programs, each of which is a group of GPU
+threads. In one step, a program moves a tile of ROWS rows and COLUMNS columns.
 """
 
 from __future__ import annotations
@@ -30,10 +32,12 @@ def _widened(values):  # type: ignore[no-untyped-def]
     """
     if values.dtype == tl.float16:
         bits = values.to(tl.int16, bitcast=True).to(tl.int32)
+        # A float32 NaN with float16's sign (1 bit) and mantissa (10 of 23 bits); all exponent bits are set.
         nan = ((bits & 0x8000) << 16) | 0x7F800000 | ((bits & 0x3FF) << 13)
-        is_nan = (bits & 0x7FFF) > 0x7C00
+        is_nan = (bits & 0x7FFF) > 0x7C00  # without the sign, 0x7C00 is float16's infinity
         widened = tl.where(is_nan, nan.to(tl.float32, bitcast=True), values.to(tl.float32))
     elif values.dtype == tl.bfloat16:
+        # A bfloat16 is the upper half of a float32.
         widened = (values.to(tl.int16, bitcast=True).to(tl.int32) << 16).to(tl.float32, bitcast=True)
     else:
         widened = values.to(tl.float32)
@@ -61,13 +65,17 @@ def _gather_kernel(  # type: ignore[no-untyped-def]
     IS_TABLE_SCALED: tl.constexpr,
     IS_HOST_SCALED: tl.constexpr,
 ):
-    """Write row ``position`` of ``out`` for every position of the batch.
+    """Write the feature row of node ``ids[position]`` to ``out[position]``, for every position of the batch.
 
     Of P programs, program p takes the tiles p, p + P, p + 2P, ..., so that P may be less than the number of tiles.
-    Constants in capitals select the code at compilation: ``HAS_MAP`` that ``slot_of`` gives the slots, ``IS_BY_ID``
-    that ``host`` has a row for each node, instead of each position. Arrays are passed as pointers: ``ids`` (num_rows,),
-    ``slot_of`` (N,), ``table`` (C, DIM), ``host`` (num_rows or N, DIM), scales by slot and by node, ``out`` (num_rows,
-    DIM).
+    A node with a slot has its row in ``table``, the cache with C slots. The rows of other nodes are in ``host``.
+
+    Arrays are passed as pointers: ``ids`` (num_rows,), ``slot_of`` (N,), ``table`` (C, DIM), ``host`` (num_rows or N,
+    DIM), ``table_scale`` (C,) by slot, ``host_scale`` (N,) by node, ``out`` (num_rows, DIM) float32. Scales are the
+    factors of int8 rows.
+
+    Constants in capitals select the code at compilation. ``HAS_MAP``: slots come from ``slot_of``; otherwise node v
+    has slot v. ``IS_BY_ID``: ``host`` has a row for each node, instead of each position.
     """
     for tile in range(tl.program_id(0), tl.cdiv(num_rows, ROWS), tl.num_programs(0)):
         position = (tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
@@ -124,7 +132,7 @@ def launch_gather(ids: torch.Tensor, parts: RowParts, out: torch.Tensor, max_pro
     Parameters
     ----------
     ids, parts, out : node ids, tables and output, which `gloader.device.row_table.gather_rows` has checked
-    max_programs : maximum number of the kernel's programs. None means one for each tile of rows.
+    max_programs : maximum number of the kernel's programs; None means one for each tile of rows
     """
     num_rows = len(ids)
     if num_rows == 0:

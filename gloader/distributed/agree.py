@@ -1,7 +1,8 @@
 """The start of a loader on several ranks: their membership, their GPUs, and the check that their settings are equal.
 
-`assemble` is the first step of opening such a loader, before any file is opened (`gloader.distributed.open`). Each rank
-writes a card, all ranks exchange their cards, and each rank checks the cards of all.
+`find_membership` decides first whether a loader belongs to one process or to all ranks. `assemble` is then the first
+step of opening a loader for all ranks, before any file is opened (`gloader.distributed.open`). Each rank writes a card,
+all ranks exchange their cards, and each rank checks the cards of all.
 
 - A rank is a process of torch's process group. A collective call is made by all ranks, and waits for all of them.
 - A team is the ranks of one machine that share a loader. Its host is its first rank, which loads for the team. (In the
@@ -10,6 +11,7 @@ writes a card, all ranks exchange their cards, and each rank checks the cards of
 - A part, as in ``Facts.part``, is the range of feature rows that a machine stores; the others store the other ranges.
 - A rehearsed machine is a group of ranks that counts as a separate machine, to try several machines on one computer. So
   a computer may be several machines.
+- NCCL and gloo are torch's backends, the libraries that carry out collectives: NCCL between GPUs, gloo between CPUs.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-# Bytes of the message between devices in `connect`: the size of DDP's first gradient bucket.
+# Bytes of the message between devices in `connect`: the size of the first gradient message of torch's
+# DistributedDataParallel (DDP).
 _FIRST_BYTES: Final = 1 << 20
 
 
@@ -57,7 +60,7 @@ def collective_device() -> torch.device:
 
 
 def gpu_of(place: torch.device) -> str | None:
-    """Return the unique id of a GPU; None for the CPU, and for a GPU that does not exist."""
+    """Return the unique id (UUID) of the GPU ``place``; None for the CPU, and for a GPU that does not exist."""
     if place.type != "cuda" or not torch.cuda.is_available():
         return None
     index = place.index if ":" in str(place) else torch.cuda.current_device()
@@ -77,7 +80,7 @@ def require_own_gpus(gpus: Mapping[int, str | None], *, may_share: bool) -> None
     """
     if may_share and backend_of("cuda") != "nccl":
         return
-    first: dict[str, int] = {}
+    first: dict[str, int] = {}  # each GPU's first rank
     for rank, gpu in gpus.items():
         if gpu is not None and first.setdefault(gpu, rank) != rank:
             raise RankSettingsError(
@@ -107,7 +110,7 @@ _PROCESSES = "/proc/self/ns/pid"
 
 _ALL_SEEDS = "rank=0, world_size=1 if this rank should take all seeds"
 
-# Remedies for unequal facts that no flag of the user sets, by the fact's name.
+# Remedies for facts that differ between ranks and have no flag, by the fact's name; the end of the error's text.
 _OWN_SEEDS = (
     ": pass all seeds on every rank, which takes its part of them, or pass rank=0, world_size=1 if each rank has "
     "its own seeds"
@@ -169,7 +172,7 @@ def find_membership(sharing: Sharing, rank: int | None, world_size: int | None) 
     require_choice("sharing", sharing, get_args(Sharing))
     if (rank is None) != (world_size is None):
         raise ConfigError(f"rank {rank} and world_size {world_size}: give both of them, or neither")
-    group = _group()
+    group = _group()  # rank and world size
     is_assumed = rank is None and group[1] == 1
     if is_assumed:
         _require_no_launch()
@@ -232,7 +235,8 @@ class Team:
     rank: int  # this process's rank
     address: str  # the host's socket address
     token: str  # proves to the host that a rank belongs to its team
-    num_loaders: int  # loaders on this computer: one per machine if they are shared, else one per rank
+    # Loaders on this computer, which divide its memory: one per machine if they are shared, else one per rank.
+    num_loaders: int
     listener: Listener | None  # the host's listener; None on other ranks
     hosts: tuple[int, ...]  # the first rank of each machine, ascending
     machines: tuple[str, ...]  # distinct machine names, in the order of hosts
@@ -331,7 +335,7 @@ def _card_or_refusal(membership: Membership, facts: Facts, listener: Listener) -
 
 
 def _own_card(membership: Membership, facts: Facts, listener: Listener) -> dict[str, Any]:
-    """Return the card of a rank that can load: its "error" is None. `refuse` sends a card with a text there."""
+    """Return the card of a rank that can load: its "error" is None. A card of `refuse` has an error text instead."""
     common = {"version": __version__, "sharing": membership.is_shared, "world_size": membership.world_size}
     return {
         "rank": membership.rank,
@@ -339,12 +343,12 @@ def _own_card(membership: Membership, facts: Facts, listener: Listener) -> dict[
         "machine_name": shown_machine(),
         "host_id": f"{host_id()} {network_id()}",  # of the computer, which may be several rehearsed machines
         "address": listener.address,
-        "token": secrets.token_hex(16),
-        "launch": secrets.token_hex(8),
+        "token": secrets.token_hex(16),  # only the host's token counts, see `Team.token`
+        "launch": secrets.token_hex(8),  # only rank 0's name counts, see `Team.launch`
         "part": facts.part,
         "error": None,
-        "batches": common | dict(facts.batches),
-        "machine": dict(facts.machine),
+        "batches": common | dict(facts.batches),  # must be equal on all ranks
+        "machine": dict(facts.machine),  # must be equal on the ranks of a team
         "device": {
             "type": facts.place.type,
             "gpu": gpu_of(facts.place),
@@ -409,6 +413,7 @@ def _gather_cards(own_card: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _require_able(cards: Sequence[Mapping[str, Any]]) -> None:
+    """Raise RankError with the error of the first rank that cannot load."""
     for card in cards:
         if card["error"] is not None:
             raise RankError(f"rank {card['rank']} cannot build its loader: {card['error']}")

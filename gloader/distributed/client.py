@@ -1,10 +1,13 @@
 """The client: a rank without its own pipeline. It takes its batches from memory that the host shares.
 
 The host is the rank that loads for all ranks of its machine. `LoaderClient` is a client's end of the connection to the
-host. It receives messages only while a method waits; there is no receiving thread.
+host; `gloader.distributed.client_run` uses it. It receives messages only while a method waits; there is no receiving
+thread. The messages are defined in `gloader.distributed.wire`. The order of its calls is: connect (the constructor),
+then for each run `begin`, `next_batch` for each batch, `leave`; and `close` at the end.
 
 - A segment is a buffer in shared memory, which the host fills and the client maps. Segments are numbered.
-- A run is a sequence of batches from one position on. Runs are numbered, so that messages of an old run are recognised.
+- A run is a sequence of batches from one position on, such as an epoch. Runs are numbered, so that messages of an old
+  run are recognised.
 - A lease is the array that all views of a received segment hold. When the last view is freed, the client releases the
   segment, and the host may fill it again.
 """
@@ -63,7 +66,8 @@ _LEAVE_S = 4.0
 class LoaderClient:
     """A client's side of the connection to its host. Owns the connection until `close`.
 
-    One thread at a time may use it; `consumer_waits`, `cancel` and `report_failure` are safe in any thread.
+    One thread at a time may use it, because the methods receive from one socket. `consumer_waits`, `cancel` and
+    `report_failure` only send or set a flag, and are safe in any thread.
 
     Parameters
     ----------
@@ -91,22 +95,23 @@ class LoaderClient:
         self._timeout_s = stall_timeout_s or None
         self._segments: dict[int, NDArray[np.uint8]] = {}  # mapped memory, by number
         self._pinned: dict[int, Pinned | None] = {}  # by feature segment
+        # Arrived batches of the present run; an error has its place after the last batch before it.
         self._inbox: deque[HostBatch | RankError] = deque()
         self._run = 0  # number of the present run
         self._started = 0  # the last run that the host began
         self._cancelled = 0  # the last run whose batches are no longer needed
-        self._left = 0  # the last run without further batches
+        self._left = 0  # the last run for which the host sends no more batches
         self._num_received = 0  # batches of the present run
         self._copies_ids = False  # set by `begin`
         self._error: RankError | None = None  # set if the connection is unusable
         self._bye: RankError | None = None  # set if the host closed: no more messages will come
         self._does_consumer_wait = False
         self._is_closed = False
-        self._heard_at = time.monotonic()  # seconds at the last message
+        self._heard_at = time.monotonic()  # time of the last message, in seconds
         self._connection = Connection.to(team.address, timeout_s=CONNECT_S)
         try:
             self._connection.send(Hello(rank=team.rank, token=team.token))
-            self.welcome = self._await_welcome()
+            self.welcome = self._await_welcome()  # the host's facts, such as its memory plan
         except EOFError as error:
             self._connection.close()
             raise RankError(f"rank {self._host} ended while it opened the loader of this machine") from error
@@ -136,7 +141,11 @@ class LoaderClient:
 
     @contextmanager
     def consumer_waits(self) -> Iterator[None]:
-        """Mark the time in which the consumer waits for a batch; the sending thread's waits do not count."""
+        """Mark the time in which the consumer waits for a batch. Each `Ping` reports the flag to the host.
+
+        The consumer is the training loop. A thread that sends batches to the device ahead of time waits too, but a
+        wait of that thread is no stall.
+        """
         self._does_consumer_wait = True
         try:
             yield
@@ -170,13 +179,13 @@ class LoaderClient:
         return item
 
     def cancel(self) -> None:
-        """Request no more batches of the run, and end a wait for the next one. Idempotent."""
+        """Request the end of the run's batches, and end a wait for the next one. Idempotent."""
         if not self._is_over() and self._cancelled < self._run:
             self._cancelled = self._run
             self._post(Leave(run=self._run))
 
     def leave(self) -> None:
-        """Leave the run, and release batches that are still on the way. Idempotent."""
+        """Leave the run, wait for the host's answer, and release batches that are still on the way. Idempotent."""
         self.cancel()
         if not self._is_over() and self._left < self._run:
             self._inbox.clear()
@@ -190,7 +199,7 @@ class LoaderClient:
         self._inbox.clear()
 
     def report_failure(self, error: BaseException) -> None:
-        """Tell the host, and so the other ranks, that this rank failed."""
+        """Report this rank's failure to the host, which reports it to the other ranks."""
         text = "; ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])])
         self._post(Failed(text=text))
 
@@ -220,7 +229,7 @@ class LoaderClient:
             except BaseException as error:
                 self.report_failure(error)
                 raise
-            if answer is None:
+            if answer is None:  # no request to the device
                 self._handle(received)
             else:
                 # `post` does not raise: if the host is gone, its last message names the cause, and is received next.
@@ -261,6 +270,7 @@ class LoaderClient:
         return self._error is not None or self._bye is not None or self._is_closed
 
     def _require_alive(self) -> None:
+        """Raise the reason why no batch of this run can come, if there is one."""
         if self._is_closed:
             raise ChannelClosedError("the loader is closed")
         if self._error is not None:
@@ -271,6 +281,8 @@ class LoaderClient:
             raise ChannelClosedError("this rank left the run")
 
     def _require_sign_of_life(self, silent_s: float, batch: BatchId) -> None:
+        """Raise StallError if the host has been silent for too long; ``batch`` is the awaited batch."""
+        # The host answers each `Ping`, so the limit must leave time for two of them.
         if self._timeout_s is not None and silent_s > max(self._timeout_s, 2 * _PING_S):
             self._error = RankError(f"rank {self._host} does not answer")  # later waits fail immediately
             raise StallError(
@@ -279,7 +291,7 @@ class LoaderClient:
                 f"(stall_timeout_s is {self._timeout_s:g}; 0 waits for ever)"
             )
 
-    def _post(self, message: Message) -> None:
+    def _post(self, message: Message) -> None:  # neither waits nor raises, see `Connection.post`
         self._connection.post(message)
 
     def _receive(self, timeout_s: float) -> bool:
@@ -304,6 +316,7 @@ class LoaderClient:
         return True
 
     def _handle(self, received: Received) -> None:
+        """Update the client's state after a message of the host. Unknown messages are ignored."""
         match received.message:
             case Segment(segment=number) if received.descriptor is not None:
                 self._map(number, received.descriptor)
@@ -321,12 +334,12 @@ class LoaderClient:
                 self._bye = RankError(f"rank {self._host}, which loads for this machine, closed its loader")
 
     def _fail(self, report: ErrorReport) -> None:
-        """Keep a reported error: for the loader, or in the inbox behind the batches that come before it."""
+        """Keep a reported error: for all later calls, or, if it belongs to one run, in the inbox after its batches."""
         error = _error_of(report)
         if report.run is None:
             self._error = error
         elif report.run == self._run:
-            if report.now:
+            if report.now:  # an urgent error, before batches that have arrived
                 self._inbox.clear()
             self._inbox.append(error)
 
@@ -344,7 +357,10 @@ class LoaderClient:
         self._segments.pop(number, None)
 
     def _take(self, batch: Batch) -> None:
-        """Put an arrived batch into the inbox, as views of its segments; drop it if it is from an old run."""
+        """Put an arrived batch into the inbox, as views of its segments; drop a batch of an old run.
+
+        A batch has two segments, one with feature rows and one with topology.
+        """
         features, topology = (self._lease(number) for number in batch.segments)
         if batch.run != self._run or self._left >= self._run:
             return  # this rank has left the batch's run; the dropped leases release the segments
@@ -365,8 +381,8 @@ class LoaderClient:
 
     def _lease(self, number: int) -> NDArray[np.uint8]:
         """Return a segment's memory. The segment is released when the last array over this memory is freed."""
-        # Made from a memoryview, so that later views keep this lease alive: in numpy, a view of a view references only
-        # the owner of the memory, see `BufferRing`.
+        # The lease is made from a memoryview, so that later views keep it alive. In numpy, a view of a view references
+        # only the array that owns the memory, here the whole segment; see `BufferRing`.
         lease = np.frombuffer(self._segments[number].data, dtype=np.uint8)
         weakref.finalize(lease, self._connection.post, Release(segment=number)).atexit = False
         return lease

@@ -1,8 +1,9 @@
 """A client's loader: its view of the host's tiers, and its runs' batches.
 
-The host is the rank that loads for all ranks of its machine; the other ranks are its clients. On a client, `RemoteTier`
-replaces the opened tiers, and `ClientRun` replaces the pipeline. The client's device still holds rows, and the
-client's own thread sends batches to the device.
+The host is the rank that loads for all ranks of its machine; the other ranks are its clients. A tier is a place where
+feature rows are kept: device, host memory or SSD. On a client, `RemoteTier` replaces the opened tiers, and `ClientRun`
+replaces the pipeline. A run is a sequence of batches from one position on. The client's device still holds rows, and
+the client's own thread sends batches to the device.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class ClientRun:
         self._client = client
         device = tiers[0].device
         inbox = _Inbox(client, stream)
-        self._sent: Channel[SentBatch] = Channel(SENT_AHEAD)
+        self._sent: Channel[SentBatch] = Channel(SENT_AHEAD)  # batches on the device, ahead of the consumer
         # The reference is weak: the timer and the watchdog must not keep a dropped run alive.
         self._failures = Failures(weak_method(self._end_with))
         self._watchdog = Watchdog(stall_timeout_s, self._failures.stall)
@@ -93,12 +94,13 @@ class ClientRun:
         self._has_reported = False
         self._is_closed = False
         self._pid = os.getpid()
-        self._has_ended_well = True
+        self._has_ended_well = True  # False after a thread did not end
         # `begin` comes before any thread starts: it receives in this thread, and only one thread may receive.
         client.begin(self.consumer.next_id, copies_ids=is_sending)
 
         def release() -> None:
-            send.close()  # the host uses the buffers again as soon as they are given back
+            # Pending copies must end first: the host fills the buffers again as soon as `leave` releases them.
+            send.close()
             client.leave()
 
         feed = SendFeed(inbox, send)
@@ -127,25 +129,28 @@ class ClientRun:
             return self._has_ended_well
 
     def __del__(self) -> None:
-        # If a signal comes before any reference to the run is kept, only this finalizer closes the run. A forked child
-        # does not own the run.
+        # If a signal comes before the caller stores a reference to the run, only this finalizer closes the run. A
+        # forked child does not own the run.
         if hasattr(self, "_pipeline") and os.getpid() == self._pid:
             close_in_finalizer(self.close)
 
     def _end_with(self, error: BaseException) -> None:
+        """Pass the failure of a thread to the consumer, and report it to the other ranks."""
         self._sent.fail(error)
         self._report(error)
 
     def _report(self, error: BaseException) -> None:
         """Report this rank's failure to the other ranks, once."""
-        # A RankError is another rank's failure, which all ranks know already.
+        # A RankError is another rank's failure, which all ranks have received already.
         if not self._has_reported and not isinstance(error, RankError | ChannelClosedError):
             self._has_reported = True
             self._client.report_failure(error)
 
 
 class _Inbox:
-    """The arriving batches in order. Holds no reference to the run, as a thread holds this object.
+    """The arriving batches in order.
+
+    It has no reference to the run: a thread holds this object, and would keep a dropped run alive.
 
     Parameters
     ----------

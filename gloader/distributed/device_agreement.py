@@ -2,8 +2,10 @@
 
 The host is the rank that loads for all ranks of its machine; the other ranks are its clients. The host opens its device
 by `gloader.pipeline.open.device_tier`. At each step `PeerDevices` sends a request to every client, and
-`FollowerDevice` answers it on the client.
+`FollowerDevice` answers it on the client. The steps are: measure each device's room with a trial step of the model
+(`TryStep`), hold rows (`HoldRows`), read the others in place (`ReachFeatures`), and settle that (`SettleFeatures`).
 
+- A device's room is the memory that it has for rows, in bytes.
 - All devices hold the same rows, chosen by the host. The device with the least room decides their number.
 - A device reaches rows if it reads them in place, in host memory. The rows are then in a segment.
 - A segment is shared memory of two processes. A message carries its file descriptor to the other process.
@@ -71,7 +73,10 @@ class PeerDevices:
 
     @contextmanager
     def trying_step(self, largest: AnyBatch | None) -> Iterator[list[int]]:
-        """Return a list of each device's room for rows, in bytes; the block adds this rank's room.
+        """Let all devices try a step of the model, and list each device's room for rows, in bytes.
+
+        The context manager's list is empty at first. The block tries the step on this rank and adds its room; the
+        other ranks' rooms are added at the end of the block.
 
         Parameters
         ----------
@@ -85,20 +90,20 @@ class PeerDevices:
         self._answers.clear()
         # All ranks, with this one, try their step at the same time: requests are sent first, and answers read last.
         if largest is None:
-            self._tell(TryStep(shape=None))
+            self._request(TryStep(shape=None))
         else:
             degrees = np.empty(0, dtype=np.float32)  # a trial step has its own degrees
             shape = shape_of(largest, degrees)
             with _segment(shape.num_bytes) as (descriptor, memory):
                 write_batch(largest, degrees, shape, memory)
-                self._tell(TryStep(shape=shape), descriptor)
+                self._request(TryStep(shape=shape), descriptor)
         rooms: list[int] = []
         yield rooms
         rooms += [self._room_of(rank) for rank in self._connections]
 
     @contextmanager
     def holding(self, plan: DeviceCachePlan, *, as_stored: bool, table: int) -> Iterator[None]:
-        """Make every other device hold the rows of ``plan``; the block does so on this rank.
+        """Make every other device hold the rows of ``plan``, while the block does so on this rank.
 
         Parameters
         ----------
@@ -116,11 +121,11 @@ class PeerDevices:
         )
         # For all rows or none, the count is enough, and no ids are sent.
         if plan.holds_all or not len(plan.rows):
-            self._tell(message)
+            self._request(message)
         else:
             with _segment(plan.rows.nbytes) as (descriptor, memory):
                 memory[:] = plan.rows.view(np.uint8)
-                self._tell(message, descriptor)
+                self._request(message, descriptor)
         yield
         for rank, connection in self._connections.items():
             _answer_of(rank, connection)
@@ -128,6 +133,9 @@ class PeerDevices:
     @contextmanager
     def sharing_features(self, device: Device, num_bytes: int, *, table: int) -> Iterator[SharedFeatures]:
         """Share memory for all features. Either all devices then read the features in place, or none.
+
+        The block fills the memory and sets ``is_reached`` for this rank. After the block, ``is_reached`` is True only
+        if every device reads the features.
 
         Parameters
         ----------
@@ -140,7 +148,7 @@ class PeerDevices:
         RankError
             Another rank is gone.
         """
-        # A CPU computes with gathered rows in its own buffers, so that it does not read shared features.
+        # A CPU computes with rows that are gathered into its own buffers, and does not read shared features.
         if not device.is_asynchronous:
             shared = SharedFeatures()
             yield shared
@@ -148,15 +156,16 @@ class PeerDevices:
             return
         with _segment(num_bytes, is_touched=False) as (descriptor, memory):
             # The announcement comes first: the other ranks pin the memory while it is filled.
-            self._tell(ReachFeatures(table=table), descriptor)
+            self._request(ReachFeatures(table=table), descriptor)
             shared = SharedFeatures(memory=memory)
             yield shared
             answers = [_answer_of(rank, connection) for rank, connection in self._connections.items()]
             seal_contents(descriptor)
         shared.is_reached = shared.is_reached and all(answer.reaches for answer in answers)
-        self._tell(SettleFeatures(by_all=shared.is_reached, table=table))
+        self._request(SettleFeatures(by_all=shared.is_reached, table=table))
 
-    def _tell(self, message: Message, descriptor: int | None = None) -> None:
+    def _request(self, message: Message, descriptor: int | None = None) -> None:
+        """Send a request, and a segment's file descriptor if given, to every client."""
         for rank, connection in self._connections.items():
             try:
                 connection.send(message, descriptor=descriptor)
@@ -164,6 +173,7 @@ class PeerDevices:
                 raise _lost(rank) from error
 
     def _room_of(self, rank: int) -> int:
+        """Receive the answer of ``rank`` to `TryStep`, and return its device's room in bytes."""
         answer = _answer_of(rank, self._connections[rank])
         if answer.room is None:
             raise _wrong_answer(rank, answer)
@@ -256,6 +266,7 @@ class FollowerDevice:
             tier.close()
 
     def _room(self, shape: BatchShape | None, descriptor: int | None) -> int:
+        """Try a step with the batch in the segment ``descriptor``, if given; return the device's room in bytes."""
         largest = None
         if shape is not None and descriptor is not None:
             largest, _ = read_batch(shape, take_segment(descriptor), self.types)
@@ -263,6 +274,7 @@ class FollowerDevice:
         return room_for_rows(self._device, self._settings, largest=largest, dims=dims, dry_run=self._dry_run)
 
     def _table(self, number: int) -> FeatureRows:
+        """Return the table with this number; the host's number may be wrong if its dataset is another one."""
         if not 0 <= number < len(self._tables):
             raise RankError(
                 f"the loading rank requested table {number} of {len(self._tables)}; use one dataset on all ranks"
@@ -270,16 +282,18 @@ class FollowerDevice:
         return self._tables[number]
 
     def _plan(self, request: HoldRows, descriptor: int | None) -> DeviceCachePlan:
+        """Return the plan with the requested rows: all rows, no rows, or the int64 ids in the segment."""
         num_nodes = self._table(request.table).num_rows
         if descriptor is None:
             return whole_device_cache(num_nodes) if request.count else no_device_cache(num_nodes)
         return DeviceCachePlan(
             num_nodes=num_nodes,
-            rows=take_segment(descriptor)[: 8 * request.count].view(np.int64),
+            rows=take_segment(descriptor)[: 8 * request.count].view(np.int64),  # 8 bytes per id
             expected_hit_rate=request.hit_rate,
         )
 
     def _hold(self, number: int, plan: DeviceCachePlan, *, as_stored: bool) -> None:
+        """Make the device hold the rows of ``plan`` of table ``number``, read from this rank's dataset."""
         if not len(plan.rows) and not as_stored:
             self._tiers[number] = bare_tier(self._device, num_nodes=plan.num_nodes)
             return
@@ -313,6 +327,7 @@ def _segment(num_bytes: int, *, is_touched: bool = True) -> Iterator[tuple[int, 
 
 
 def _answer_of(rank: int, connection: Connection) -> Answer:
+    """Wait for the answer of ``rank``, and return it; raise RankError if the rank failed or is gone."""
     try:
         # There is no time limit, as a step may compile for minutes. If a rank dies, its connection ends.
         received = connection.receive(None)

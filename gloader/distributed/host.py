@@ -1,8 +1,9 @@
 """The host: the first rank of a machine, which loads for all ranks of the machine. The other ranks are its clients.
 
-One pipeline gathers the batches of all ranks in turn. `LoaderHost` gives each batch to its rank: the host's own
-batches through a channel, and the clients' batches through shared memory (`gloader.distributed.peers`). It also listens
-to the clients' messages. `HostRun` is the host's own part of a run.
+One pipeline gathers the batches of all ranks in turn: batch i belongs to the rank with index i modulo their number.
+`LoaderHost` gives each batch to its rank: the host's own batches through a channel, and the clients' batches through
+shared memory (`gloader.distributed.peers`). It also listens to the clients' messages. `HostRun` is the host's own part
+of a run. On the other ranks, `gloader.distributed.client` has the other end.
 
 - A run is a sequence of batches from one position on. It begins when every rank requests this position, and ends when
   every rank has left it. Runs are numbered; a request that begins no run has a number too.
@@ -76,7 +77,7 @@ class LoaderHost:
         self._ring: InterleavedRings | None = None
         self._run: PipelineRun | None = None
         self._runs = 0  # number of the last requested run, even if it did not begin
-        self._is_taking_part = False  # this rank takes batches of the present run
+        self._is_taking_part = False  # the host's own rank takes batches of the present run
         self._error: BaseException | None = None  # set if a rank is gone, so that the loader is unusable
         self._is_broken = False  # a rank ended without a `Bye` message
         self._is_closed = False
@@ -142,14 +143,14 @@ class LoaderHost:
         return StageThread(name="gloader-share", run=lambda: self._share(gathered, own, failures))
 
     def fail(self, error: BaseException) -> None:
-        """Tell the other ranks that the run ended with ``error``."""
+        """Report to the other ranks that the run ended with ``error``, which they raise immediately."""
         for peer in self._peers:
             peer.outbox.tell(report_of(error, self._ranks[0], run=self._runs, now=True))
 
     def explain_stall(self, error: BaseException) -> BaseException:
         """Return ``error``, or a RankError that names the rank for which all others wait."""
         turn = self._ring.blocked_on if self._ring is not None else None
-        if not turn:
+        if not turn:  # no rank blocks the pipeline, or this rank (0) does
             return error
         return RankError(f"rank {self._ranks[turn]} does not take its batches, and all wait for it: {error}")
 
@@ -213,7 +214,8 @@ class LoaderHost:
         def is_over() -> bool:
             return not self._is_sharing or not any(peer.is_behind(num_taken) for peer in self._peers)
 
-        # Short waits: while the loader closes, a Ctrl-C is kept back, and wakes no waiter. `when` returns `is_over()`.
+        # Short waits, because a Ctrl-C wakes no waiter: while the loader closes, the signal is deferred. `when` returns
+        # the result of its second argument.
         while not (is_signal_pending() or time.monotonic() > deadline):
             if self._changed.when(is_over, is_over, _LOOK_FOR_SIGNALS_S):
                 return
@@ -240,6 +242,7 @@ class LoaderHost:
         return is_whole
 
     def _end_run(self) -> bool:
+        """End the present run, if any; return whether all of its threads ended."""
         # The lock is held until the run has ended, so that another thread does not begin the next run earlier.
         with self._ending:
             with self._changed.lock:
@@ -249,6 +252,7 @@ class LoaderHost:
             return run is None or run.close()
 
     def _end_if_left(self) -> None:
+        """End the present run if no rank takes part in it any more."""
         with self._changed.lock:
             is_needed = self._is_taking_part or any(peer.outbox.takes_part for peer in self._peers)
         if not is_needed:
@@ -284,6 +288,7 @@ class LoaderHost:
     # --- the sharing thread of a run
 
     def _share(self, gathered: Channel[HostBatch], own: Channel[HostBatch], failures: Failures) -> None:
+        """Give each gathered batch to its rank, until the run ends or fails."""
         position = 0
         try:
             while True:
@@ -320,6 +325,7 @@ class LoaderHost:
     # --- the listening thread
 
     def _listen(self) -> None:
+        """Handle the messages of all clients until the host closes."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._woken, selectors.EVENT_READ)
             for peer in self._peers:
@@ -347,6 +353,7 @@ class LoaderHost:
         return not peer.has_closed
 
     def _handle(self, peer: Peer, message: Message) -> None:
+        """Update the state after a message from ``peer``, and answer it if necessary."""
         match message:
             case Release(segment=segment):
                 peer.outbox.release(segment)
@@ -369,6 +376,7 @@ class LoaderHost:
                 self._gone(peer, RankError(f"rank {peer.outbox.rank} closed its loader"))
 
     def _note_wait(self, peer: Peer, ping: Ping) -> None:
+        """Report the wait in a client's `Ping` to the watchdog, which detects stalls."""
         if not ping.waits:
             peer.end_wait()  # the rank only reads ahead
         elif ping.run == self._runs:  # otherwise the ping was sent before this run began
@@ -409,6 +417,7 @@ class LoaderHost:
 
 
 def _late(ranks: list[int], timeout_s: float | None) -> RankError:
+    """Return the error for ``ranks`` that have not requested the run in time."""
     names = ", ".join(map(str, ranks))
     return RankError(
         f"rank {names} did not begin to iterate within {timeout_s:g} s of the others; iterate on all ranks, or raise "
@@ -438,7 +447,10 @@ class HostRun:
         self.consumer: Consumer = run.consumer
 
     def close(self, error: BaseException | None = None) -> bool:
-        """Leave the run, which the other ranks may continue. An ``error`` ends the run for all ranks. Idempotent."""
+        """Leave the run, which the other ranks may continue. An ``error`` ends the run for all ranks. Idempotent.
+
+        Return True, as no thread belongs to this object: `LoaderHost.close` reports the threads that did not end.
+        """
         if error is not None:
             self._host.end_with(error)
         if not self._has_left:

@@ -4,7 +4,8 @@
 its tiers and the clients connect to it; without a shared loader, each rank opens its own tiers. Last, the host sends
 its plan to the clients.
 
-- A rank is a process of torch's process group. A team is the ranks of one machine that share a loader.
+- A rank is a process of torch's process group. A team is the ranks of one machine that share a loader. A collective
+  call is made by all ranks, and waits for all of them.
 - The host is a team's first rank, which loads for the team. The other ranks are its clients.
 - A tier is the opened parts of a loader: topology, sampler, caches and buffers.
 - In an exchange, machines send each other missing feature rows. A part is the range of rows that a machine stores.
@@ -67,7 +68,7 @@ class LoaderParts:
         self.host = host
         self.num_ranks = num_ranks
         self.run: Run | None = None
-        self._is_whole = True  # all threads of ended runs have ended
+        self._is_whole = True  # False if a thread of an ended run is stuck
         self._pid = os.getpid()
         self._is_closed = False
 
@@ -97,7 +98,7 @@ class LoaderParts:
             self._is_closed = True
 
     def finalize(self) -> None:
-        """Close the parts in a context that cannot raise."""
+        """Close the parts; for finalizers, in which an error cannot be raised."""
         close_in_finalizer(self.close)
 
     def __del__(self) -> None:
@@ -109,7 +110,7 @@ class LoaderParts:
 
 @contextmanager
 def telling_others(membership: Membership) -> Iterator[None]:
-    """Report an error of the block to the other ranks. While it builds the loader, they wait in `assemble`."""
+    """Report an error of the block to the other ranks. While the block builds the loader, they wait in `assemble`."""
     try:
         yield
     except BaseException as error:
@@ -132,7 +133,7 @@ def open_for_rank(
 
     Parameters
     ----------
-    membership : this rank's part of every step
+    membership : this rank's share of the seeds, and whether other ranks take part
     dataset : graph and features
     seeds : the seeds of this rank's batches
     settings : the loader's settings

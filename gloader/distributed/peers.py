@@ -1,6 +1,8 @@
 """The host's view of the other ranks on its machine: their connections, their batches, and their waits.
 
-The host is the rank that loads for all ranks of its machine; the other ranks are its clients.
+The host is the rank that loads for all ranks of its machine; the other ranks are its clients. `LoaderHost` uses this
+file: `accept_all` returns a connection to each client, an `Outbox` sends messages and batches through it, and a `Peer`
+keeps the client's state. The watchdog raises an error if a wait lasts too long.
 
 - A segment is a buffer in shared memory, which the host fills and a client maps. Segments are numbered.
 - A sent batch takes two segments: its feature rows, and its topology (nodes, blocks, links). Both are lent until the
@@ -74,6 +76,7 @@ def accept_all(team: Team) -> dict[int, Connection]:
 
 
 def _require_all(ranks: Sequence[int], connected: Collection[int]) -> None:
+    """Raise RankError, which names the missing ranks, unless all ``ranks`` are connected."""
     missing = [rank for rank in ranks if rank not in connected]
     if missing:
         names = ", ".join(map(str, missing))
@@ -91,7 +94,7 @@ def _rank_of(connection: Connection, token: str) -> int | None:
 
 
 class RemoteWait:
-    """Another rank's wait for a batch, in the form of a `Work` that the watchdog observes."""
+    """Another rank's wait for a batch, with the fields of a `Work`, which the watchdog observes."""
 
     def __init__(self, batch: BatchId) -> None:
         self.stage: WorkName = "wait"
@@ -101,7 +104,7 @@ class RemoteWait:
 
 
 class Peer:
-    """The host's state of a client. Thread-safe, except for the fields that only the host changes."""
+    """The host's state of a client. Its methods are thread-safe; `LoaderHost` guards the public fields by its lock."""
 
     def __init__(self, outbox: Outbox) -> None:
         self.outbox = outbox
@@ -140,6 +143,7 @@ class Peer:
             self._set_wait(None)
 
     def _set_wait(self, batch: BatchId | None) -> None:
+        """Begin the rank's wait for ``batch``, or end its wait if ``batch`` is None. The caller holds the lock."""
         self.outbox.ring.note_wait(is_waiting=batch is not None)
         if batch is None:
             wait, self._wait = self._wait, None
@@ -298,7 +302,7 @@ class _Segments:
 
 
 def _forget(numbers: dict[int, int], connection: Connection, address: int, number: int) -> None:
-    """Drop a freed segment's number, and tell the other rank to unmap the segment."""
+    """Drop a freed segment's number, and send the other rank the request to unmap the segment."""
     # A new buffer may have the same address before the old buffer's finalizer runs.
     if numbers.get(address) == number:
         del numbers[address]

@@ -3,9 +3,10 @@
 A segment is a piece of shared memory. It has no name in a file system: one process sends its file descriptor to the
 other. The kernel frees it when both processes have ended, even after a crash.
 
-A batch's arrays lie in a segment one after another: nodes, degrees, blocks, and the seeds' trees or links. The sender
-also sends a `BatchShape`, from which the receiver computes each array's dtype, length and offset. `write_batch` and
-`read_batch` use the same order.
+A batch's arrays lie in a segment one after another: nodes, degrees, blocks (one per hop), trees and links. If each seed
+has its own nodes, ``trees`` has the index of each node's seed. Links are the node pairs that a batch predicts. The
+sender also sends a `BatchShape`, from which the receiver computes each array's dtype, length and offset. `write_batch`
+and `read_batch` use the same order. Both are for the ranks of one machine, see `gloader.distributed.wire`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from gloader.types import AnyBatch, BatchTypes
 
 
-# Seals that forbid to shrink or grow a segment: a read beyond its end would kill the process with SIGBUS.
+# Seals that forbid to shrink or grow a segment: a read beyond a shrunk segment's end would kill the process (SIGBUS).
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 # Seal that forbids later writable mappings; existing mappings stay unchanged. Python has no name for the seal.
 _SEAL_FUTURE_WRITE: Final = 0x10
@@ -226,6 +227,7 @@ def shape_of(batch: AnyBatch, degrees: NDArray[np.float32]) -> BatchShape:
 
 
 def _link_shape(sizes: object) -> LinkShape:
+    """Return the shape from its JSON form ``sizes``; raise ValueError for any other value."""
     shape = LinkShape(*_checked(sizes, [int, int, str, bool], "links"))
     if not (0 <= shape.num_positives <= shape.num_pairs and shape.label_dtype in _LABELS):
         raise ValueError(f"is {sizes!r:.80}, not the sizes of links")
@@ -298,7 +300,7 @@ def read_batch(
         )
     _require_types(shape, types)
     views = _views(shape.arrays(), memory)
-    own = np.copy if copies_ids else np.asarray  # returns an array that the loop may keep
+    own = np.copy if copies_ids else np.asarray  # for arrays that the loop may keep
     nodes = [own(next(views)) for _ in shape.num_nodes]
     degrees = next(views)
     hops = [
@@ -338,6 +340,7 @@ def read_batch(
 
 
 def _require_types(shape: BatchShape, types: BatchTypes) -> None:
+    """Raise RankError if the batch's types and relations are not those of this rank's dataset."""
     num_types, num_relations = len(types.nodes), len(types.relations)
     counts = {num_types, len(shape.num_nodes), len(shape.num_seeds)}
     if len(counts) > 1 or not {*map(len, shape.hops)} <= {num_relations}:
@@ -356,4 +359,5 @@ def _views(arrays: ArrayKinds, memory: NDArray[np.uint8]) -> Iterator[NDArray[An
 
 
 def _padded(dtype: type[np.generic], count: int) -> int:
+    """Return the bytes of an array with ``count`` elements, rounded up to `_ALIGNMENT`."""
     return -(-count * np.dtype(dtype).itemsize // _ALIGNMENT) * _ALIGNMENT

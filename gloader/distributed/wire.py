@@ -1,7 +1,9 @@
 """Messages between the ranks of a machine, and the connections that carry them.
 
-The host is the rank that loads for all ranks of its machine; the clients are the other ranks. Each kind of message is a
-frozen dataclass; `parse` checks the arriving JSON. A message arrives complete, with a file descriptor if it needs one.
+The host is the rank that loads for all ranks of its machine (`gloader.distributed.host`); the clients are the other
+ranks (`gloader.distributed.client`). Each kind of message is a frozen dataclass; `parse` checks the arriving JSON. A
+message arrives complete, with a file descriptor if it needs one. The kinds are defined in the order of their use: in
+the opening of the loader, during a run, and at an end. `Connection` and `Listener` follow.
 
 - A segment is a buffer in shared memory. The host sends its descriptor once, and then its number with every batch.
 - A run is a sequence of batches from one position on. Both sides count the runs, so that late messages are recognised.
@@ -50,7 +52,10 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TryStep:
-    """The host's request to measure a client's device memory for rows. The trial batch comes in shared memory."""
+    """The host's request to measure a client's device memory for rows, by a trial step of the model.
+
+    The step's batch comes in shared memory, whose descriptor comes with this message.
+    """
 
     shape: BatchShape | None  # None without a trial batch
 
@@ -159,7 +164,7 @@ class Unmap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ping:
-    """A client without a batch reports its progress, and requests a sign of life."""
+    """A client that waits for a batch reports its progress, and requests a sign of life."""
 
     run: int
     waits: bool  # whether the consumer waits, or only a thread that reads ahead
@@ -270,6 +275,7 @@ def parse(document: object) -> Message:
 
 
 def _refusal(received: str) -> RankError:
+    """Return the error for bytes that are not a message of this version; ``received`` describes them."""
     return RankError(f"another rank sent {received}; use one version of gloader on all ranks")
 
 
@@ -358,7 +364,7 @@ class Connection:
             raise EOFError(f"the connection is closed: {error}") from error
 
     def post(self, message: Message) -> None:
-        """Send ``message`` without waiting, if the peer is there; safe inside a weakref callback."""
+        """Send ``message`` without waiting; drop it if the peer is gone. Never raises. Safe in a weakref callback."""
         # The message is queued first: a finalizer may interrupt a thread inside `flush`, and must not wait for it.
         self._posted.append(_encoded(message))
         self.flush()
@@ -410,6 +416,7 @@ class Connection:
         self._socket.close()
 
     def _receive_whole(self) -> tuple[bytes, list[int], int, Any]:
+        """Return one message's bytes, its file descriptors, the socket's flags, and the peer's address."""
         try:
             return socket.recv_fds(self._socket, _LONGEST, 1)
         except ConnectionResetError:

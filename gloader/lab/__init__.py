@@ -1,4 +1,4 @@
-"""Tools for studying runs: analysis, what-ifs, reports, policies' miss curves, benchmarks.
+"""Tools for studying runs: analysis, what-ifs, reports, miss curves of cache policies, benchmarks.
 
-The lab imports the rooms below it. None of them imports the lab.
+The lab imports gloader's other packages, such as ``replay`` and ``pipeline``. None of them imports the lab.
 """

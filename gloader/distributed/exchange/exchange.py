@@ -1,8 +1,10 @@
 """A run's exchanges with the other machines: agreed numbers, and rows from every machine's disk.
 
-Each machine takes part by one process, its host; there are W hosts. All hosts make the same calls in the same order.
-At each call the hosts first exchange a card, a few numbers that must be equal. `Exchange.agree` then exchanges numbers.
-`Exchange.fetch` exchanges rows: each host reads the range of rows that it owns, and sends each host its rows.
+A run is a sequence of batches from one position on. Each machine takes part by one process, its host; there are W
+hosts. All hosts make the same calls in the same order. At each call the hosts first exchange a card, a few numbers that
+must be equal. `Exchange.agree` then exchanges numbers. `Exchange.fetch` exchanges feature rows: each host reads the
+range of rows that it owns from its disk, and sends each host the rows that this host requested. A fetch moves the rows
+in rounds, so that its buffers are bounded. `gloader.distributed.exchange.run_exchange` makes these calls.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ class ExchangeStats:
 
     fetches: int = 0  # calls of `Exchange.fetch`
     rounds: int = 0  # rounds of all fetches
-    rows: int = 0  # rows that this host requested
+    rows: int = 0  # rows that this host requested, in all fetches
     bytes_sent: int = 0  # bytes to other machines
     bytes_received: int = 0  # bytes from other machines
     bytes_read: int = 0  # bytes from this machine's disk, for all machines
@@ -61,7 +63,7 @@ class Exchange:
     Parameters
     ----------
     transport : the connection to the other hosts
-    tables : the exchanged tables, the same on all hosts
+    tables : the exchanged tables with each host's row range, the same on all hosts
     memory_bytes : memory for all buffers; every host uses the smallest value of all hosts
     verify : whether arriving pages are compared with checksums; if one host compares them, all hosts send checksums
     rates_s : duration of the network's measurement at the start, in seconds
@@ -94,7 +96,8 @@ class Exchange:
 
         Parameters
         ----------
-        numbers : (n,) float64, the same n on all hosts
+        numbers : (n,) converted to float64; n is the same on all hosts
+        cancellation : ends the wait for the other hosts
         same : names of the first numbers, which must be equal on all hosts
 
         Raises
@@ -121,7 +124,8 @@ class Exchange:
         Parameters
         ----------
         table : number of the table
-        rows : (K,) rows that this host needs, ascending and unique; may be empty
+        rows : (K,) ids of the rows that this host needs, ascending and unique; may be empty
+        cancellation : ends the wait for the other hosts
 
         Raises
         ------
@@ -149,7 +153,7 @@ class Exchange:
                 yield ArrivingRows(layout=plan.layout, source=fetch.arrivals)
                 fetch.wait(cancellation=cancellation)
             except BaseException as error:
-                # This comes before the thread ends: the others receive this error instead of the cancellation.
+                # The error is sent before `close` ends the thread; otherwise the others would receive a cancellation.
                 self._end(error)
                 raise
             finally:
@@ -187,7 +191,7 @@ class Exchange:
             self._turn.release()
 
     def _meet(self, call: int, size: int, cancellation: Cancellation) -> None:
-        """Compare this call's card with the other hosts' cards; raise RankError if they differ."""
+        """Compare this call's card with the other hosts' cards; raise RankError if they differ. Collective."""
         card = np.array([self._num_calls, call, size], np.int64)
         self._num_calls += 1
         cards = gather(self._transport, card, cancellation=cancellation)
@@ -202,12 +206,13 @@ class Exchange:
             )
 
     def _end(self, error: BaseException) -> None:
+        """Close the transport after a failed call, and send the cause to the other hosts."""
         # A cancelled or interrupted host ends normally; every other cause is reported as an error.
         is_failure = isinstance(error, Exception) and not isinstance(error, ChannelClosedError)
         self._transport.close(error if is_failure else None)
 
     def _begin(self, cancellation: Cancellation) -> None:
-        """Compare the hosts' facts about the tables, and measure the network."""
+        """Compare the hosts' facts about the tables, measure the network, and plan the rounds. Collective."""
         facts = [
             np.concatenate([[table.store.num_rows, table.store.row_bytes], table.bounds]).astype(np.int64)
             for table in self._tables
@@ -252,6 +257,7 @@ class Exchange:
                     )
 
     def _count(self, fetch: RowFetch, num_rows: int) -> None:
+        """Add the traffic of ``fetch`` to the statistics, and correct the network's rates by its measurements."""
         before = self.stats
         self.stats = replace(
             before,
@@ -269,6 +275,7 @@ class Exchange:
 
 
 def _call_text(number: int, call: int, size: int) -> str:
+    """Return a card's three numbers as words, for the error. Pure."""
     return (
         f"agrees on {size} numbers in its call {number}"
         if call == _AGREE

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 _POLL_S: Final = 0.05  # seconds between two tests of a running collective
 _LOOK_S: Final = 1.0  # seconds between two reads of the other hosts' notes
-# Maximum seconds until an operation ends after its connections; usually it takes milliseconds.
+# Maximum seconds between a cut and the end of the running operation; usually milliseconds.
 _END_S: Final = 1.0
 _CUT_S: Final = 0.001  # seconds that the receive in `cut_connections` waits before it times out
 _FOR_EVER: Final = timedelta(days=30)  # gloo's own time limit, which must never count
@@ -91,11 +91,13 @@ class HostGroup:
         # Name of the host that keeps the store.
         self._keeper = dict(zip(ranks, self.names, strict=True)).get(0, "the machine of rank 0")
         self._timeout_s = timeout_s
+        # Guards changes of `_group`, `_is_cut` and `_notes`, as the notes' thread calls `_cut` too.
         self._lock = threading.Lock()
-        self._in_torch = threading.Lock()  # held by a thread that waits in torch
+        # Held during each call into torch, so that `leave` can wait for its end.
+        self._in_torch = threading.Lock()
         self._group: Any = None  # ProcessGroupGloo; torch has no types for its collectives
         self._is_cut = False  # the connections are unusable
-        self._num_calls = 0
+        self._num_calls = 0  # collectives that this host has entered
         self._notes: StoreNotes | None = None  # None if closed, or with one host only
         if len(ranks) > 1:
             self._store = PrefixStore(f"gloader/hosts/{name}", store or group_store())
@@ -114,7 +116,10 @@ class HostGroup:
         *,
         cancellation: Cancellation,
     ) -> None:
-        """Send each host its part of ``data`` and fill ``out``, as `Transport.all_to_all`."""
+        """Send each host its part of ``data`` and fill ``out`` with the parts from all hosts.
+
+        Parameters and errors are those of `Transport.all_to_all`.
+        """
         if len(self.names) == 1:
             out[:] = data
             return
@@ -137,7 +142,10 @@ class HostGroup:
             notes.close()
 
     def leave(self) -> None:
-        """Close at the end of the process, and wait for a thread in torch: its later end would abort the process."""
+        """Close at the end of the process, and wait for a thread in torch.
+
+        A thread that returned from torch later, while the process ends, would abort the process.
+        """
         self.close()
         if self._in_torch.acquire(timeout=_LEAVE_S):
             self._in_torch.release()
@@ -151,7 +159,7 @@ class HostGroup:
         sizes: list[int],
         cancellation: Cancellation,
     ) -> str:
-        """Run a collective; return "", the failure as text, or `_CANCELLED`.
+        """Run a collective; return "" after success, else the failure as text, or `_CANCELLED`.
 
         This method never raises, as a traceback would keep torch's objects. A thread that drops such objects while the
         process ends aborts the process.
@@ -182,6 +190,7 @@ class HostGroup:
         """
         patience = self._patience(notes)
         reason, next_look = "", time.monotonic() + _LOOK_S
+        # Deadlines in seconds of the clock: for the work's end after a host has left, and after this host's cut.
         left_by = ended_by = math.inf
         while not work.is_completed():
             if not reason and cancellation.is_set():
@@ -202,7 +211,7 @@ class HostGroup:
                     self._cut()  # ends the work
             if reason or self._is_cut:
                 ended_by = min(ended_by, now + _END_S)
-            if now > ended_by:
+            if now > ended_by:  # gloo has missed the cut: the work will never end
                 return reason, False
         return reason, True
 
@@ -299,7 +308,7 @@ def cut_connections(group: Any) -> None:
     """
     # If a connection has already ended, its receive fails at once and closes no other: the next connection is tried.
     others = [rank for rank in range(group.size()) if rank != group.rank()]
-    # There is one context for each named interface; messages alternate between contexts by their tags.
+    # gloo has one context, a set of connections, for each named interface. A message's tag selects the context.
     tags = range(len(os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")))
     for other, tag in itertools.product(others, tags):
         with contextlib.suppress(RuntimeError):

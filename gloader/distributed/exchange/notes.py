@@ -1,10 +1,12 @@
 """The hosts' notes in the process group's store, and the error that names the host that ended an exchange.
 
 A collective call between machines fails without naming the failed machine. So each host (the first rank of a machine)
-keeps a note in the store of torch's process group, a small key-value server that all ranks reach.
+keeps a note in the store of torch's process group, a small key-value server that all ranks reach. `HostGroup` uses this
+module: `StoreNotes` writes and reads the notes, `Patience` decides from the notes when a wait is useless, and `explain`
+makes the error after a failure.
 
-- A note first says `HERE`, with a number that grows twice a second: a sign of life. A host's last note says how it
-  ended: `END`, `STOPPED`, `LOST` or `ERROR`.
+- A note first is `HERE`, with a number that grows twice a second: a sign of life. A host's last note is the way in
+  which it ended: `END`, `STOPPED`, `LOST` or `ERROR`.
 - A call is one collective of all hosts; calls are numbered. The `HERE` note has the number of the host's last call.
 - A silent host has not renewed its note for some time. A late host renews it, and has not reached the call.
 """
@@ -30,9 +32,9 @@ LOST: Final = "lost"  # an exchange failed, and this host does not know the reas
 END: Final = "end"  # the host ended normally; or "end after" and the name of a host that ended earlier
 STOPPED: Final = "stopped"  # a signal ended the host
 ERROR: Final = "error: "  # the error's text follows
-# Maximum seconds to wait for the others' last notes; hosts look at the notes twice a second.
+# Maximum seconds to wait for the others' last notes in `explain`; hosts visit the store twice a second.
 PATIENCE_S: Final = 4.0
-_ASK_S: Final = 0.05  # seconds between two reads in this wait
+_READ_AGAIN_S: Final = 0.05  # seconds between two reads in this wait
 _AGAIN: Final = "then start all ranks again from the last checkpoint"  # the end of most error texts
 
 
@@ -83,17 +85,19 @@ def explain(
     names : (W,) the hosts' names
     keeper : the name of the host that keeps the store
     cause : the failure on this host, as text
+    cancellation : ends the wait
     """
     host_notes = notes.read()
-    witness = _witness(host_notes, index)
+    witness = _witness(host_notes, index)  # the host whose note has the reason
     # A machine that ended normally is no reason for an alarm: others may still finish collectives with it.
     left = _leaver(host_notes, witness, names)
     notes.write(f"{END} after {left}" if left else LOST)
     deadline = time.monotonic() + PATIENCE_S
+    # Wait until a note has the reason, or all other hosts have written their last notes.
     while witness < 0 and _silent(host_notes, index) != [] and time.monotonic() < deadline:
         if cancellation.is_set():
             break
-        time.sleep(_ASK_S)
+        time.sleep(_READ_AGAIN_S)
         host_notes = notes.read()
         witness = _witness(host_notes, index)
     if host_notes is None:
@@ -155,8 +159,8 @@ def _silent(host_notes: Sequence[str | None] | None, index: int) -> list[int] | 
 class Patience:
     """Bounds a host's wait in a collective: by another host's silence, or by the time since all have reached the call.
 
-    A host that sends signs of life may be late by any time, for example during an evaluation. Pure, except for the
-    stored past notes.
+    A host that sends signs of life may be late by any time, for example during an evaluation. The object reads no
+    clock and no store; it keeps the notes of earlier calls.
 
     Parameters
     ----------
@@ -258,12 +262,14 @@ class StoreNotes:
         self._thread.join(0 if self._is_silent else _ANSWER_S)
 
     def _wait_for(self, is_done: Callable[[], bool]) -> bool:
+        """Wait for the thread's visit to the store, with the lock held; return False if the store does not respond."""
         # After a missing response there is no wait for the store, until it responds again.
         is_answered = self._changed.wait_for(is_done, 0 if self._is_silent else _ANSWER_S)
         self._is_silent = not is_answered
         return is_answered
 
     def _serve(self) -> None:
+        """Visit the store until `close`; the thread's function."""
         # Training uses the store as well: a store that can be cloned gets a separate connection.
         try:
             clone = getattr(self._store, "clone", None)
@@ -279,6 +285,7 @@ class StoreNotes:
             note, number = self._note, self._num_requests
         self._num_looks += 1
         store.set(str(self._index), f"{HERE} {self._num_looks} {self._call}" if note == HERE else note)
+        # A new last note, except a normal end, alarms all hosts.
         if note not in (HERE, self._written) and not note.startswith(END):
             store.set(_ALARM, str(self._index))
         is_alarmed = store.check([_ALARM])

@@ -1,8 +1,10 @@
 """The owner's side of an exchange: each round reads the requested rows once and sends them to all machines.
 
-In an exchange each machine reads a range of a table's rows, its own range, for all W machines. The receiver's side is
-in `gloader.distributed.exchange.receiver`. `plan_sizes`, `plan_rounds` and `plan_arrivals` are pure plans. `Owner`
-reads the union of a round's requested rows and copies each machine's part.
+In an exchange each machine reads a range of a table's rows, its own range, for all W machines. The receiver's side, in
+`gloader.distributed.exchange.receiver`, calls this file. First, `plan_sizes` bounds the rounds by the memory,
+`plan_rounds` divides the requests into rounds, and `plan_arrivals` lays out the rows; all three are pure. Then, in each
+round, `Owner` reads the union of the requested rows in one sweep, and copies each machine's part. A sweep reads rows in
+the order of the file, in large reads.
 
 - A bucket is a range of consecutive rows, in which machines count their requests.
 - A round is consecutive buckets of each owner, so that no machine receives too many rows from one owner. There are Q
@@ -62,7 +64,7 @@ class RoundSizes:
     id_bytes: int  # bytes of one row id in a message
     max_rows: int  # maximum rows of a slice
     ring_bytes: int  # ring buffer of the owner's sweep
-    memory_bytes: int  # one machine's memory for an exchange with many full rounds
+    memory_bytes: int  # memory that an exchange with many full rounds takes on one machine
 
     @property
     def bucket_rows(self) -> int:
@@ -107,10 +109,12 @@ def plan_sizes(
     )
 
     def needed(max_rows: int) -> int:
+        """Return the bytes of all buffers for slices of ``max_rows`` rows."""
         rows = np.array([max_rows])
         message = int(sizes.reply_bytes(rows)[0] + sizes.request_bytes(rows)[0])
-        # 2 * row_bytes: a round's rows from the sweep and from the host cache. 4 * message: the reply being sent, the
-        # next reply being read, the arrived reply being handed out, and the next reply that arrives.
+        # 2 * row_bytes: a round's rows from the sweep and from the host cache. id_bytes + 1: their ids and the mask of
+        # cached rows. 4 * message: the reply being sent, the next reply being read, the arrived reply being handed out,
+        # and the next reply that arrives. 6 pages: each of these six buffers ends at a full page.
         return (
             ring
             + bit_bytes
@@ -157,7 +161,7 @@ def _cut(counts: NDArray[np.int64], max_rows: int, cuts: IdArray) -> int:
     Buckets are added to a round until one machine's rows would exceed ``max_rows``; then a new round begins.
     """
     num_hosts, num_buckets = counts.shape
-    held = np.zeros(num_hosts, np.int64)
+    held = np.zeros(num_hosts, np.int64)  # each machine's rows in the present round
     num_cuts, is_empty = np.int64(1), True
     cuts[0] = 0
     for bucket in range(num_buckets):
@@ -188,7 +192,7 @@ def plan_arrivals(rows: NDArray[Any], bounds: IdArray, row_bytes: int) -> Arriva
     row_bytes : R
     """
     # Arriving rows lie in slots of R bytes. A run begins at a slot whose first byte begins a page, and ``step`` is the
-    # distance between such slots.
+    # number of slots from one such slot to the next.
     run_rows = np.diff(bounds, axis=1).T.reshape(-1)  # (Q * W,) rows per run, in order of arrival
     step = PAGE_BYTES // math.gcd(PAGE_BYTES, row_bytes)
     run_slots = -(-run_rows // step) * step
@@ -242,7 +246,7 @@ class Owner:
         self._verify = verify
         self._lower, self._upper = int(owned.bounds[index]), int(owned.bounds[index + 1])
         self._stored = stored = owned.store.stored_rows
-        # Rows from the disk. One extra byte, so that a sweep never finds the buffer full.
+        # Rows from the disk. With the extra byte, a sweep never finds the buffer full.
         self._swept = mapped_bytes(max_union * stored.row_bytes + 1, touch=False)
         self._cached = mapped_bytes(0 if owned.cached is None else max_union * stored.row_bytes, touch=False)
         # One bit per page of the file: the pages to read. All bits are 0 between two rounds.
@@ -320,6 +324,7 @@ class Owner:
         if rows.shape[0] == 0:
             return
         row_bytes = self._stored.row_bytes
+        # The first page with a wanted row, and the page after the last one.
         first, past = (
             int(rows[0]) * row_bytes // PAGE_BYTES,
             -(-(int(rows[-1]) + 1) * row_bytes // PAGE_BYTES),
@@ -334,12 +339,12 @@ class Owner:
         )
         cost = self._sweeper.to_memory(wanted, self._swept, cancellation=cancellation)
         self.bytes_read += cost.read.bytes_read
-        self._pages[first // 64 : -(-past // 64)] = 0
+        self._pages[first // 64 : -(-past // 64)] = 0  # a word has the bits of 64 pages
 
 
 @njit(cache=True, nogil=True)
 def _mark(rows: NDArray[Any], low: int, bits: NDArray[np.uint64]) -> None:
-    """Set the bits ``rows - low``."""
+    """Set the bits ``rows - low`` in ``bits``, which has 64 bits per word."""
     for i in range(rows.shape[0]):
         bit = np.int64(rows[i]) - low
         bits[bit >> 6] |= np.uint64(1) << np.uint64(bit & 63)
@@ -355,10 +360,10 @@ def _copy_requested(
     row_bytes: int,
     out: NDArray[np.uint8],
 ) -> None:
-    """Copy the rows ``requested`` to ``out``, one merge of two ascending lists.
+    """Copy the rows ``requested`` to ``out``, by a merge of ``requested`` and ``union``, which both ascend.
 
-    ``held`` has room for each row of ``union``, and holds the rows with ``is_held``. ``swept`` has only the other rows,
-    of which ``num_swept`` come before position ``at`` of ``union``.
+    ``held`` has room for each row of ``union``, and contains the rows with ``is_held``, from the host cache. ``swept``
+    has only the other rows. In the loop, ``num_swept`` of them come before position ``at`` of ``union``.
     """
     at, num_swept = np.int64(0), np.int64(0)
     for i in range(requested.shape[0]):

@@ -79,7 +79,7 @@ class Ahead:
             except BaseException as error:  # noqa: BLE001 - raised by `wait`
                 self._error = error
 
-        # `helping` adds the thread's processor time to the caller's.
+        # `helping` adds the thread's processor time to the caller's, for the statistics.
         thread = threading.Thread(target=helping(run), name=self._name, daemon=True)
         with thread_errors():
             thread.start()
@@ -222,6 +222,7 @@ class Arrivals:
             self._changed.notify_all()
 
     def _wait_for(self, step: int, cancellation: Cancellation) -> None:
+        """Wait until the pages of ``step`` have arrived; raise if the exchange failed or was cancelled."""
         started = time.perf_counter()
         with self._changed:
             while self._arrived < step:
@@ -239,7 +240,7 @@ class Arrivals:
         if not self._verify:
             return
         sums = arrived[run.num_pages * PAGE_BYTES :][: run.num_pages * SUM_BYTES].view(np.uint64)[first:]
-        with np.errstate(over="ignore"):  # interpreted checksums wrap around
+        with np.errstate(over="ignore"):  # without numba's compilation, numpy would warn of the wrap-around
             damaged = _first_damaged(out.view(np.uint64), sums, run.key + first)
         if damaged >= 0:
             raise ChecksumError(
@@ -251,7 +252,7 @@ class Arrivals:
 
 @njit(cache=True, nogil=True)
 def _first_damaged(words: NDArray[np.uint64], sums: NDArray[np.uint64], key: int) -> int:
-    """Return the first page of ``words`` that differs from its checksum, or -1."""
+    """Return the first page of ``words`` that differs from its checksum, or -1; ``key`` is the first page's number."""
     for i in range(words.shape[0] // PAGE_WORDS):
         if page_checksum_at(words, i * PAGE_WORDS, key + i, np.int64(FORMAT_VERSION)) != sums[i]:
             return i
@@ -318,6 +319,7 @@ def plan_fetch(
     RankError, ChannelClosedError
         As in `gather`.
     """
+    # 1. Count this host's rows in each bucket, and send the counts to the buckets' owners.
     num_hosts = sizes.num_hosts
     starts = [bucket_starts(int(bounds[w]), int(bounds[w + 1]), sizes.bucket_rows) for w in range(num_hosts)]
     positions = [_first_positions(rows, owner_starts) for owner_starts in starts]
@@ -331,12 +333,14 @@ def plan_fetch(
         [message.nbytes for message in messages],
         cancellation=cancellation,
     )
-    # (W, B) rows that each host requests in each of this owner's buckets.
+    # 2. Cut this owner's buckets into rounds, and exchange all cuts, padded with empty rounds to the same length.
+    # ``requested`` (W, B) has the number of rows that each host requests in each of this owner's buckets.
     requested = np.stack([unsealed(row, name) for row, name in zip(counts, transport.names, strict=True)])
     cuts = plan_rounds(requested, sizes.max_rows)
     rounds = gather(transport, np.array([cuts.shape[0] - 1]), cancellation=cancellation)
     padded = np.append(cuts, np.full(int(rounds.max()) + 1 - cuts.shape[0], cuts[-1]))
     all_cuts = gather(transport, padded, cancellation=cancellation)
+    # 3. From buckets to positions in this host's rows, and to numbers of rows that other hosts request from this owner.
     round_bounds = np.stack([buckets[cut] for buckets, cut in zip(positions, all_cuts, strict=True)])
     before = np.concatenate([np.zeros((num_hosts, 1), np.int64), np.cumsum(requested, axis=1)], axis=1)
     return FetchPlan(
@@ -378,7 +382,7 @@ class RowFetch:
         )
         # One reply is sent while the next one is read.
         self._data = [mapped_bytes(_most(self._send_bytes), touch=False) for _ in range(2)]
-        self._ahead = Ahead("gloader-exchange-disk")
+        self._ahead = Ahead("gloader-exchange-disk")  # the disk thread
         self.owner = Owner(
             owned,
             index=transport.index,
@@ -424,37 +428,38 @@ class RowFetch:
         """Return the runs that arrive at this host and have rows, in the order of arrival."""
         plan, runs = self._plan, []
         num_hosts, num_rounds = plan.served.shape
-        # A step's buffer holds each host's reply and request in turn; ``at`` are their offsets.
+        # A step's buffer holds each host's reply and request in turn; ``at`` (Q + LAG, W, 2) are their byte offsets.
         part_bytes = self._arriving_bytes.reshape(-1, 2 * num_hosts)
         at = (np.cumsum(part_bytes, axis=1) - part_bytes).reshape(self._arriving_bytes.shape)
         first = plan.layout.first_slot.reshape(num_hosts, num_rounds) * plan.sizes.row_bytes // PAGE_BYTES
-        for turn, owner in np.argwhere(plan.asked.T > 0).tolist():
+        for round_number, owner in np.argwhere(plan.asked.T > 0).tolist():
             runs.append(
                 PageRun(
                     owner=owner,
-                    step=turn + LAG,
-                    at=int(at[turn + LAG, owner, 0]),
-                    first_page=int(first[owner, turn]),
-                    num_pages=int(self._arriving_bytes[turn + LAG, owner, 0]) // (PAGE_BYTES + SUM_BYTES),
-                    key=self._key(turn, owner, self._transport.index),
+                    step=round_number + LAG,
+                    at=int(at[round_number + LAG, owner, 0]),
+                    first_page=int(first[owner, round_number]),
+                    num_pages=int(self._arriving_bytes[round_number + LAG, owner, 0])
+                    // (PAGE_BYTES + SUM_BYTES),
+                    key=self._key(round_number, owner, self._transport.index),
                 )
             )
         return runs
 
-    def _key(self, turn: int, owner: int, receiver: int) -> int:
-        """Return the first page's number in round ``turn`` from ``owner`` to ``receiver``; page numbers are unique."""
+    def _key(self, round_number: int, owner: int, receiver: int) -> int:
+        """Return the first page's number in a round from ``owner`` to ``receiver``; page numbers are unique."""
         num_hosts = self._plan.sizes.num_hosts
-        return ((turn * num_hosts + owner) * num_hosts + receiver) << 32
+        return ((round_number * num_hosts + owner) * num_hosts + receiver) << 32
 
     def _run(self) -> None:
         """Make all steps, in the network thread."""
         try:
             for step in range(self._send_bytes.shape[0]):
                 self._ahead.wait()  # until the reply of this step has been read from the disk
-                self._ask(step)
+                self._write_requests(step)
                 if step:  # the requests of step - 1 are answered in step + 1
-                    self._ahead.begin(partial(self._reply, step + 1, self._requests))
-                self._move(step)
+                    self._ahead.begin(partial(self._write_replies, step + 1, self._requests))
+                self._transfer(step)
         except BaseException as error:  # noqa: BLE001 - raised by the next read or wait
             self._error = error
             self.arrivals.fail(error)
@@ -463,7 +468,7 @@ class RowFetch:
             with contextlib.suppress(BaseException):  # one error is enough
                 self._ahead.wait()
 
-    def _move(self, step: int) -> None:
+    def _transfer(self, step: int) -> None:
         """Send this host's requests and replies of ``step``, and receive those of the others, in one transfer."""
         sizes, out_sizes = self._send_bytes[step].sum(axis=1), self._arriving_bytes[step].sum(axis=1)
         out = self.arrivals.buffer(step, cancellation=self._cancellation)[: out_sizes.sum()]
@@ -486,8 +491,8 @@ class RowFetch:
             yield host, self._data[step % 2][at:middle], self._data[step % 2][middle : middle + request]
             at = middle + request
 
-    def _ask(self, step: int) -> None:
-        """Write the ids that this host requests from each owner in ``step``."""
+    def _write_requests(self, step: int) -> None:
+        """Write the ids that this host requests from each owner in ``step`` into the step's send buffer."""
         for host, _, part in self._parts(step):
             if part.shape[0]:
                 first, past = self._plan.bounds[host, step : step + 2].tolist()
@@ -499,8 +504,14 @@ class RowFetch:
                 ids[: past - first] = self._plan.layout.rows[first:past]
                 words[:] = sealed(words[:-1])
 
-    def _reply(self, step: int, requests: list[NDArray[Any]]) -> None:
-        """Write the rows that each host requested into the send buffer of ``step``."""
+    def _write_replies(self, step: int, requests: list[NDArray[Any]]) -> None:
+        """Read the rows that each host requested, and write them into the send buffer of ``step``, in the disk thread.
+
+        Parameters
+        ----------
+        step : the step in which the rows are sent
+        requests : (W,) the row ids that each host requested in step - 2
+        """
         if not any(rows.shape[0] for rows in requests):
             return
         pages, sums, keys = [], [], []
@@ -512,7 +523,7 @@ class RowFetch:
         self.owner.reply(requests, pages, sums, keys, cancellation=self._cancellation)
 
     def _requests_of(self, step: int, out: NDArray[np.uint8]) -> list[NDArray[Any]]:
-        """Return the row ids that each host requests in ``step``, as views that stay valid for LAG steps."""
+        """Return the row ids that each host requests in ``step``, as views of ``out`` that stay valid for LAG steps."""
         requests: list[NDArray[Any]] = []
         at = 0
         for host, (reply, request) in enumerate(self._arriving_bytes[step].tolist()):

@@ -5,8 +5,10 @@ The stage step of the pipeline (`gloader.pipeline.stage`) uses this file through
 belongs to a loader, and `RunExchange` to one of its runs. `ExchangedRows` fills caches.
 
 - A launch is the machines that train together; each takes part by its host, the rank that loads.
-- In a common sweep, each machine reads a range of the rows that all machines need, and sends each machine its rows. In
-  an own sweep, a machine reads all of its rows itself.
+- A superbatch is a number of consecutive batches, whose feature rows are read together. A run is a sequence of
+  superbatches from one position on.
+- A sweep reads rows in the order of the file. In a common sweep, each machine reads a range of the rows that all
+  machines need, and sends each machine its rows. In an own sweep, a machine reads all of its rows itself.
 - An offer is a machine's numbers for the decision: its missing rows, its rates, and the time of its own sweep.
 - A part (`Launch.parts`) is the range of rows that a machine stores; without parts, every machine stores all rows.
 """
@@ -90,12 +92,13 @@ class ExchangedRows:
             held = load_misses(self._store, [distinct], cancellation=NEVER, arriving=arriving)
         try:
             place = np.arange(len(rows)) if at is None else at
+            # For each distinct row, the one index of ``out`` that it is read to.
             written = np.full(len(distinct), -1, np.int64)
             written[distinct_index] = place
             stats = held.read_into(0, distinct, out, at=written)
         finally:
             held.close()
-        # A repeated row was written to one of its places only; it is copied to its other places.
+        # A repeated row was read to one of its places only; it is copied from there to its other places.
         is_repeat = written[distinct_index] != place
         out[place[is_repeat]] = out[written[distinct_index][is_repeat]]
         return stats
@@ -109,6 +112,7 @@ class ExchangedRows:
         if error is not None:
             self._exchange.close(error)
             return
+        # Serve the other machines until none reads any more.
         nothing = np.empty(0, np.int64)
         while self._agree(is_reading=False):
             with self._exchange.fetch(self._table, nothing, cancellation=NEVER) as arriving:
@@ -119,11 +123,12 @@ class ExchangedRows:
         return bool(self._exchange.agree(np.array([is_reading], np.float64), cancellation=NEVER).any())
 
 
-# Names of the first numbers of each agreement; they must be equal on all machines.
-_WHERE: Final = ("epoch", "batch", "superbatch")
+# Names of the first numbers of each agreement, the position of the run and the superbatch's number in it. They must be
+# equal on all machines.
+_POSITION_NAMES: Final = ("epoch", "batch", "superbatch")
 # Number of values per table in each agreement: the ratio of measured to predicted seconds of common sweeps, and the
 # fields of an `OwnPart`.
-_NUMBERS: Final = 1 + len(fields(OwnPart))
+_NUMBERS_PER_TABLE: Final = 1 + len(fields(OwnPart))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -143,7 +148,7 @@ class Exchanges:
     Parameters
     ----------
     launch : the machines
-    tables : the exchanged rows, and their owners
+    tables : the exchanged tables, with the row range that each machine reads
     memory_bytes : memory for the buffers of an exchange
     """
 
@@ -196,6 +201,7 @@ class Exchanges:
 
     @contextmanager
     def _filling(self, table: int, store: FeatureStore) -> Iterator[FeatureSource]:
+        """Open an exchange of its own for the block, in which all machines fill their caches."""
         exchange = self.connect()
         try:
             with ExchangedRows(exchange, table, store) as rows:
@@ -210,7 +216,7 @@ class Exchanges:
 
 
 class RunExchange:
-    """A run's part in the exchanges of all machines: a `RowExchange`. For the staging thread; owns ``exchange``.
+    """A machine's part in the exchanges of one run: a `RowExchange`. For the staging thread; owns ``exchange``.
 
     Parameters
     ----------
@@ -238,7 +244,7 @@ class RunExchange:
         self._position = position
         self._counts = counts
         self._round_bytes = round_bytes
-        self._is_alone = False  # another machine's loop has ended
+        self._is_alone = False  # another machine's loop has ended, so this machine reads its rows itself
 
     def choose(
         self, superbatch: int, offers: Sequence[Offer], *, cancellation: Cancellation
@@ -284,7 +290,10 @@ class RunExchange:
     def _gather(
         self, superbatch: int, offers: Sequence[Offer], cancellation: Cancellation
     ) -> NDArray[np.float64]:
-        """Return (W, n) all machines' numbers for this superbatch: `_WHERE`, then `_NUMBERS` per table. Collective."""
+        """Return (W, n) all machines' numbers for this superbatch. Collective.
+
+        First come the numbers named by `_POSITION_NAMES`, then `_NUMBERS_PER_TABLE` numbers for each table.
+        """
         if self._exchange.rates() is None:  # before the first call, which measures the network
             self._exchange.agree(np.empty(0), cancellation=cancellation)
         network = self._exchange.rates()
@@ -300,18 +309,19 @@ class RunExchange:
                 network,
                 gap_bytes=offer.sweep_gap_bytes,
                 own_s=math.inf if self._launch.must_exchange else offer.own.predicted_s,
-                received_as=_place(offer),
+                received_as=_place_received(offer),
             )
             numbers += [offer.calibration.exchanged, *part.to_numbers()]
-        return self._exchange.agree(np.array(numbers), cancellation=cancellation, same=_WHERE)
+        return self._exchange.agree(np.array(numbers), cancellation=cancellation, same=_POSITION_NAMES)
 
     def _chosen(self, table: int, offer: Offer, gathered: NDArray[np.float64]) -> Choice:
         """Return a table's choice from all machines' numbers (W, n), and count it."""
         owned = self._tables[table]
-        at = len(_WHERE) + table * _NUMBERS
+        # All machines use the largest of their factors, so that they make the same choice.
+        at = len(_POSITION_NAMES) + table * _NUMBERS_PER_TABLE
         factor = float(gathered[:, at].max())
         shared = choose_exchange(
-            [OwnPart.from_numbers(row[at + 1 : at + _NUMBERS]) for row in gathered],
+            [OwnPart.from_numbers(row[at + 1 : at + _NUMBERS_PER_TABLE]) for row in gathered],
             num_rows=owned.store.num_rows,
             row_bytes=owned.store.row_bytes,
             shares=(np.diff(owned.bounds) / max(owned.store.num_rows, 1)).tolist(),
@@ -328,7 +338,7 @@ class RunExchange:
         return _exchanged(offer, shared, factor=factor)
 
 
-def _place(offer: Offer) -> ReceivedAs | None:
+def _place_received(offer: Offer) -> ReceivedAs | None:
     """Return the place of received rows: memory ("staged") or the disk ("packed"); None if neither has room."""
     return place_received(
         offer.counts,
@@ -339,8 +349,20 @@ def _place(offer: Offer) -> ReceivedAs | None:
 
 
 def _exchanged(offer: Offer, shared: ExchangeChoice, *, factor: float) -> Choice:
-    """Return the choice for a machine in a common sweep. Pure."""
-    strategy = _place(offer)
+    """Return a machine's choice for a common sweep: its place for the received rows, with the predicted seconds. Pure.
+
+    Parameters
+    ----------
+    offer : this machine's offer
+    shared : the choice of all machines
+    factor : measured over predicted seconds of earlier common sweeps
+
+    Raises
+    ------
+    BudgetError
+        Neither memory nor disk has room for the received rows.
+    """
+    strategy = _place_received(offer)
     if strategy is None:
         raise BudgetError(
             f"the {offer.counts.unique_rows:,} rows that a superbatch misses come from other machines and need "

@@ -1,11 +1,12 @@
 """Feature rows of all machines for one reading host, for example in an evaluation; the other hosts serve.
 
 Each machine stores a range of the rows, and takes part by one process, its host. One host reads rows of all ranges
-with a `RowReader`; each other host calls `serve_rows`.
+with a `RowReader`; each other host calls `serve_rows`. `AllRows` presents a table of the reader as a `FeatureSource`.
 
 All hosts make the same collective calls in one order. So each call begins with an announcement: the reading host
 announces its next call, and the serving hosts join it. While the reading host computes, it announces a beat, a sign of
-life, so that no wait times out. A piece is the rows from one exchange.
+life, so that no wait times out. A piece is the rows that one exchange brought; the reader keeps the last piece in
+memory, as the next reads may need more of its rows.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class _FetchedRows:
     table: int  # number of the table
     first: int  # the first row
     past: int  # the row after the last row
-    is_run: bool  # whether these are all rows from ``first`` to ``past - 1``
+    is_run: bool  # whether these are consecutive rows: all rows from ``first`` to ``past - 1``
     held: MissSource  # the rows in memory
 
     def has(self, table: int, row: int) -> bool:
@@ -128,7 +129,7 @@ class RowReader:
         store, rows = self._stores[table], request.rows
         position = request.position if request.position.shape[0] else np.arange(rows.shape[0])
         first, past = np.searchsorted(rows, store.held).tolist()
-        # Rows on this host need no other host.
+        # ``store.held`` is this host's range of rows, which need no other host.
         local = store.read_into(rows[first:past], out, at=position[first:past])
         if past > first:
             self._ends[table] = int(rows[past - 1]) + 1
@@ -143,8 +144,7 @@ class RowReader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # This flag ends the thread after its present beat. Without it, the join would never return.
-        self._is_over.set()
+        self._is_over.set()  # ends the thread after its present beat
         self._thread.join()
         with self._turn:
             self._drop_piece()
@@ -179,6 +179,8 @@ class RowReader:
         step = max(1, PIECE_BYTES // store.row_bytes)
         first = int(rows[0])
         distinct, past = np.unique(rows[:step]), int(rows[:step][-1]) + 1
+        # The table is read in order if this read continues the last one, and its rows are consecutive. The piece ends
+        # before this host's own range.
         if first == self._ends[table] and past - first == distinct.shape[0]:
             end = store.held[0] if first < store.held[0] else store.num_rows
             past = max(past, min(first + step, end))
@@ -190,11 +192,13 @@ class RowReader:
         return _FetchedRows(table=table, first=first, past=past, is_run=is_run, held=held)
 
     def _drop_piece(self) -> None:
+        """Free the last piece's memory. The caller holds `_turn`."""
         piece, self._piece = self._piece, None
         if piece is not None:
             piece.held.close()
 
     def _require_open(self) -> None:
+        """Raise the error of a failed beat, or LoaderClosedError after the end of the block."""
         if self._failure is not None:
             raise self._failure
         if self._is_over.is_set():
@@ -203,12 +207,13 @@ class RowReader:
             )
 
     def _announce(self, call: int, table: int) -> None:
+        """Announce the next call, one of `_BEATS`, `_READS` and `_ENDS`, to the serving hosts. Collective."""
         self._exchange.agree(np.array([call, table], np.float64), cancellation=NEVER)
 
     def _beat(self) -> None:
         """Announce a beat each second, until the ``with`` block ends."""
         while not self._is_over.wait(_BEAT_S):
-            # A running read counts as a sign of life.
+            # A running read counts as a sign of life, and no other collective may run at the same time.
             if not self._turn.acquire(blocking=False):
                 continue
             try:

@@ -2,7 +2,8 @@
 
 Each machine takes part by one process, its host (the machine's first rank). `Transport` has one collective call, which
 all hosts make together: each host sends bytes to each host. `gather` and `measure_rates` use this call, and so does the
-transfer of rows. A sealed message ends with a digest of its words, which the receiver compares.
+transfer of rows. `HostGroup` implements the protocol. A sealed message consists of 8-byte words with a digest at the
+end. The receiver computes the digest again, to detect damage.
 """
 
 from __future__ import annotations
@@ -171,7 +172,7 @@ def measure_rates(transport: Transport, *, seconds: float, cancellation: Cancell
 
 
 def corrected(rates: NetworkRates, steps: Sequence[tuple[int, float]]) -> NetworkRates:
-    """Return ``rates`` moved half way to the rate of the fastest step. Pure.
+    """Return ``rates`` with the bandwidth moved half way to that of the fastest step. Pure.
 
     A step takes as long as its slowest host, which may have waited for its disk. So only the fastest step measures the
     network.

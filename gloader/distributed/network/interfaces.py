@@ -2,8 +2,9 @@
 
 gloo is torch's library for transfers between CPUs. Its environment variable GLOO_SOCKET_IFNAME names the interface that
 it uses; a name that is given n times means n connections to each other machine. ``gloader doctor --network`` surveys
-the settings (`gloader.distributed.network.survey`). `settings_to_try` lists the settings to measure, and `advise`
-compares the measured trials. Both are pure.
+the settings (`gloader.distributed.network.survey`), which calls this file. First, `list_interfaces` reads a machine's
+interfaces from Linux. `settings_to_try` then lists the settings to measure, and `advise` compares the measured trials.
+Both are pure.
 
 - A card is a machine's description: its interfaces and its present setting.
 - A setting is the value of the variable on each machine. A trial is a setting with its measurements.
@@ -118,6 +119,7 @@ def _speed(path: Path) -> float | None:
 
 
 def _read(path: Path) -> str:
+    """Return the text of a file; "" if it cannot be read."""
     try:
         return path.read_text().strip()
     except OSError:
@@ -237,7 +239,8 @@ def settings_to_try(cards: Sequence[Card]) -> list[Setting]:
     Loopback connects only machines on one host.
     """
     is_one_host = len({card.host for card in cards}) == 1
-    # For each network key that all machines have, the interface of each machine; the slowest one counts.
+    # Bits per second of each candidate, by the interface names of all machines; a candidate is as fast as its slowest
+    # interface. For each network key that all machines have, a machine's first interface with this key is taken.
     speeds: dict[tuple[str, ...], float] = {}
     usable = [
         [interface for interface in card.interfaces if is_one_host or not interface.is_loopback]
@@ -275,7 +278,7 @@ def advise(cards: Sequence[Card], now: NetworkTrial, others: Sequence[NetworkTri
     now : the current setting's trial
     others : trials of other settings
     """
-    best = now
+    best = now  # a connected setting is better than one that does not connect, whose rate is 0
     for trial in others:
         if trial.bytes_per_s > _GAIN * best.bytes_per_s:
             best = trial
@@ -314,6 +317,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def _no_connection(cards: Sequence[Card]) -> str:
+    """Return the reason of an advice if no setting connects the machines. Pure."""
     names = sorted(
         {interface.name for card in cards for interface in card.interfaces if not interface.is_loopback}
     )

@@ -1,7 +1,8 @@
 """A survey of the network between a launch's machines, for ``gloader doctor --network``.
 
-A setting names the network interface that gloo uses (`gloader.distributed.network.interfaces`). The survey tries each
-setting in a separate process group, measures it by `measure_links`, and gives advice.
+A setting names the network interface of each machine that gloo, torch's library for transfers between CPUs, uses (see
+`gloader.distributed.network.interfaces`). `survey_network` exchanges the machines' cards, tries each setting in a
+separate process group, measures it by `measure_links`, and gives advice.
 
 - A launch is the machines that train together. The first rank of each machine measures; it is the machine's host.
 - A link is the measured bandwidth and latency between two machines.
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 
 _PINGS: Final = 20  # number of timed transfers for a latency
 _FIRST_BYTES, _LAST_BYTES = 64 * 2**10, 32 * 2**20  # bytes of the smallest and of the largest transfer
-# Minimum seconds of a transfer: a shorter transfer measures the system's buffers and not the network.
+# Minimum seconds of a measured transfer: a shorter transfer would measure the system's buffers, not the network.
 _ENOUGH_S: Final = 0.03
 
 
@@ -104,12 +105,12 @@ def rounds(index: int, size: int) -> Iterator[int | None]:
     num_seats = size + size % 2
     for turn in range(num_seats - 1):
         if index == num_seats - 1:
-            # The last seat stays in place. Its partner's double is the turn, modulo ``num_seats - 1``.
+            # The last seat stays in place. Twice its partner's number equals the turn, modulo ``num_seats - 1``.
             peer = next(other for other in range(num_seats - 1) if (2 * other - turn) % (num_seats - 1) == 0)
         else:
             peer = (turn - index) % (num_seats - 1)
             peer = num_seats - 1 if peer == index else peer
-        yield peer if peer < size else None
+        yield peer if peer < size else None  # an odd number of machines leaves one seat empty
 
 
 def _measure_pair(index: int, peer: int, seconds: float) -> Link:
@@ -117,6 +118,7 @@ def _measure_pair(index: int, peer: int, seconds: float) -> Link:
     first = index < peer
 
     def swap(out: torch.Tensor, into: torch.Tensor) -> None:
+        """Send ``out`` to the other machine and receive ``into`` at the same time."""
         sending = distributed.isend(out, peer)
         distributed.recv(into, peer)
         if sending is not None:
@@ -129,11 +131,12 @@ def _measure_pair(index: int, peer: int, seconds: float) -> Link:
             distributed.send(token, peer) if is_sending else distributed.recv(token, peer)
 
     def slowest(elapsed: float) -> float:
+        """Return the longer of both machines' ``elapsed`` seconds."""
         ours, theirs = torch.tensor([elapsed], dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
         swap(ours, theirs)
         return max(float(ours), float(theirs))
 
-    latency = _typical(ping) / 2
+    latency = _typical(ping) / 2  # a ping is one message in each direction
     return Link(bytes_per_s=_rate(swap, slowest, count=1, seconds=seconds), latency_s=latency)
 
 
@@ -155,7 +158,7 @@ def _measure_together(size: int, seconds: float) -> Link:
 
 
 def _typical(transfer: Callable[[], Any]) -> float:
-    """Return the typical seconds of ``transfer``."""
+    """Return the typical seconds of ``transfer``, which is repeated."""
     elapsed = []
     for _ in range(_PINGS + 1):
         began = time.perf_counter()
@@ -268,22 +271,22 @@ def survey_network(
             f"all {world_size} ranks are on one machine, {cards[0].name}: there is no network between them; start "
             "torchrun with --nnodes on each of several machines, or rehearse several with GLOADER_MACHINE"
         )
-    trying = _Trying(exchange, hosts=hosts, rank=rank, timeout_s=timeout_s, seconds=seconds)
+    runner = _TrialRunner(exchange, hosts=hosts, rank=rank, timeout_s=timeout_s, seconds=seconds)
     # A setting that cannot connect is not tried: its trial would take until the time-out.
     reason = lost_as_it_is(cards)
-    now = failed(Setting(names=()), reason) if reason else trying.run(Setting(names=()))
-    others = [trying.run(setting) for setting in settings_to_try(cards)]
-    others += _more_connections(trying, others)
+    now = failed(Setting(names=()), reason) if reason else runner.run(Setting(names=()))
+    others = [runner.run(setting) for setting in settings_to_try(cards)]
+    others += _more_connections(runner, others)
     advice = advise(cards, now, others)
     if advice.trial is not None:
-        now, rivals = _measured_again(trying, now, others, advice.trial)
+        now, rivals = _measured_again(runner, now, others, advice.trial)
         advice = advise(cards, now, rivals)
     exchange.leave(rank, world_size)
     return Survey(cards=cards, now=now, others=tuple(others), advice=advice)
 
 
 def _measured_again(
-    trying: _Trying, now: NetworkTrial, others: Sequence[NetworkTrial], best: NetworkTrial
+    runner: _TrialRunner, now: NetworkTrial, others: Sequence[NetworkTrial], best: NetworkTrial
 ) -> tuple[NetworkTrial, list[NetworkTrial]]:
     """Measure the best setting and its rivals again, so that the advice does not depend on a lucky measurement.
 
@@ -293,26 +296,27 @@ def _measured_again(
     only one connection, then the slower trial of the best setting.
     """
     if now.is_connected:
-        now = max(now, trying.run(now.setting), key=_speed)
+        now = max(now, runner.run(now.setting), key=_speed)
     rivals = [
-        max(trial, trying.run(trial.setting), key=_speed)
+        max(trial, runner.run(trial.setting), key=_speed)
         for trial in others
         if trial is not best and trial.setting == replace(best.setting, connections=1)
     ]
-    return now, [*rivals, min(best, trying.run(best.setting), key=_speed)]
+    return now, [*rivals, min(best, runner.run(best.setting), key=_speed)]
 
 
 def _speed(trial: NetworkTrial) -> float:
+    """Return the rate by which trials are compared, in bytes per second."""
     return trial.bytes_per_s
 
 
-def _more_connections(trying: _Trying, others: Sequence[NetworkTrial]) -> list[NetworkTrial]:
+def _more_connections(runner: _TrialRunner, others: Sequence[NetworkTrial]) -> list[NetworkTrial]:
     """Try several connections per pair through the interfaces that were fastest with one connection."""
     connected = [trial for trial in others if trial.is_connected]
     if not connected:
         return []
     best = max(connected, key=_speed)
-    return [trying.run(Setting(names=best.setting.names, connections=count)) for count in CONNECTIONS]
+    return [runner.run(Setting(names=best.setting.names, connections=count)) for count in CONNECTIONS]
 
 
 class _StoreExchange:
@@ -350,7 +354,7 @@ class _StoreExchange:
             time.sleep(_POLL_S)
 
 
-class _Trying:
+class _TrialRunner:
     """Tries settings in turn with the first rank of each machine; the other ranks receive the trials."""
 
     def __init__(
@@ -379,7 +383,7 @@ class _Trying:
             with _exported(value), self._group(index, size):
                 used = sorted({address for name, address in open_sockets().items() if name not in before})
                 links = measure_links(index, size, seconds=self._seconds)
-        # gloo raises plain RuntimeErrors, both for a missing interface and for a time-out.
+        # gloo raises plain RuntimeErrors, both for a missing interface and for a time-out. Their texts are long.
         except RuntimeError as error:
             return {"error": " ".join(str(error).split())[:300]}
         return {

@@ -1,1 +1,1 @@
-"""Analysis and predictions for a recorded run."""
+"""Analysis and predictions for a recorded training run, and plans for runs that do not exist yet."""

@@ -1,9 +1,12 @@
 """A recorded run's analysis, for `gloader analyze`: an epoch's parts, its stalls, and the changes that would help.
 
-`analyse` finds them by replays. `verify_stalls` checks the replayed stalls by real training, with the differential runs
-of DS-Analyzer and Stash (J. Mohan et al., "Analyzing and Mitigating Data Stalls in DNN Training", VLDB 2021): an epoch
-on batches that stay in memory, an epoch with everything in memory, and an unchanged epoch. A stall is the difference
-between two consecutive runs.
+A recording (``gloader train --trace``) has each batch's work in each pipeline stage. A replay simulates this work, as
+recorded or with changes such as a larger cache (a what-if). A stall is time for which the model waits.
+
+`analyse` finds its results by replays. `verify_stalls` checks the replayed stalls by real training, with the
+differential runs of DS-Analyzer and Stash (J. Mohan et al., "Analyzing and Mitigating Data Stalls in DNN Training",
+VLDB 2021): an epoch on batches that stay in memory, an epoch with everything in memory, and an unchanged epoch. There,
+a stall is the difference between two consecutive runs.
 """
 
 from __future__ import annotations
@@ -74,8 +77,9 @@ def verify_stalls(run: Path, header: RunHeader) -> dict[str, float]:
 
     Returns
     -------
-    ``compute_s``, ``warm_s``, ``cold_s``, and the stalls ``preparation`` (warm less compute) and ``fetch`` (cold less
-    warm). Without ``warm_s`` and stalls if the dataset does not fit in memory.
+    ``compute_s`` (batches that stay in memory), ``warm_s`` (everything in memory), ``cold_s`` (as recorded), and the
+    stalls ``preparation`` (warm less compute) and ``fetch`` (cold less warm). Without ``warm_s`` and stalls if the
+    dataset does not fit in memory.
 
     Raises
     ------
@@ -89,7 +93,7 @@ def verify_stalls(run: Path, header: RunHeader) -> dict[str, float]:
             f"to verify, the run is trained again, and {run} is a trace alone; give the folder of the run"
         )
     settings = read_train_settings(run)
-    # If each rank has its own loader, the recording is one rank's, and only the global batch size tells of the others.
+    # If each rank has its own loader, the recording is one rank's, and only the global batch size shows the others.
     parts = header.state["global_batch_size"] // settings.loader.sampling.batch_size
     ranks = max(header.shape.num_ranks, parts)
     if ranks > 1:
@@ -160,7 +164,7 @@ class _StallRuns:
         return open_alone(self._dataset, of_epochs, self._task, self._device, factory=within_bytes)[1]
 
     def _timed(self, batches: Iterator[Delivered]) -> float:
-        """Return the seconds per epoch on ``batches``. Each batch is one step."""
+        """Return the median seconds per epoch on ``batches``. Each batch is one step; the first round only warms up."""
         device = open_device(self._device)
         seconds = []
         for _ in range(1 + REPEATS):
@@ -193,17 +197,20 @@ def _stream(loader: AnyLoader) -> Iterator[Delivered]:
 
 
 def _features(batch: Delivered) -> list[torch.Tensor]:
+    """Return the node features of a batch, one tensor (U, F) for each node type."""
     inner = batch.batch if isinstance(batch, LinkBatch) else batch
     return [inner.x] if isinstance(inner, ReadyBatch) else list(inner.x.values())
 
 
 def _with_own_features(batch: Delivered) -> Delivered:
+    """Return ``batch`` with copies of its node and edge features; see `keep_batches`."""
     if isinstance(batch, LinkBatch):
         return replace(batch, batch=_own(batch.batch))
     return _own(batch)
 
 
 def _own(batch: AnyReadyBatch) -> AnyReadyBatch:
+    """Return a batch without links, with copies of its features."""
     if isinstance(batch, HeteroReadyBatch):
         blocks = tuple(
             {relation: _own_block(block) for relation, block in hop.items()} for hop in batch.blocks
@@ -226,7 +233,8 @@ _DEFAULT_CHANGES: Final = (
     "disk=2x",
     "dtype=float16",
 )
-# Largest number of batches for the miss curve, misses against cache size: two of the largest superbatches.
+# Largest number of batches for the miss curve, misses against cache size: twice the largest usual superbatch. (A
+# superbatch is the batches for which the host cache is planned together.)
 _CURVE_BATCHES: Final = 512
 _NUM_POINTS: Final = 24  # points of the curve, besides the first and the present size
 # Beyond the curve's knee, another byte of cache saves less than this share of a first byte's savings.
@@ -272,7 +280,7 @@ def analyse(predictor: Predictor, run: Path, *, what_if: Sequence[Changes] = ())
 
 
 def _useful(predictor: Predictor) -> list[Prediction]:
-    """Return the default what-ifs that are possible for the run."""
+    """Return the predictions for the default what-ifs that are possible for the run."""
     header = predictor.recording.header
     threads = header.shape.sampler_threads
     texts = [
@@ -287,12 +295,16 @@ def _useful(predictor: Predictor) -> list[Prediction]:
         try:
             found.append(predictor.predict(parse_changes(text)))
         except (BudgetError, ConfigError, ReplayError):
-            continue  # a run in memory has no cache, and a run on this machine may lack twice its memory
+            # For example, a run in memory has no cache, and a run on this machine may lack twice its memory.
+            continue
     return found
 
 
 def _curve(predictor: Predictor) -> tuple[CurvePoint, ...]:
-    """Return a host cache's misses against its size, with Belady's policy. Empty if no rows are read."""
+    """Return a host cache's miss rate against its size, with Belady's policy.
+
+    Empty if the features are in memory, if there are several tables, or if the batches cannot be sampled again.
+    """
     header = predictor.recording.header
     if header.shape.features != "ssd" or len(header.tables) != 1:
         return ()
@@ -316,7 +328,10 @@ def _curve(predictor: Predictor) -> tuple[CurvePoint, ...]:
 
 
 def _knee(curve: Sequence[CurvePoint]) -> int | None:
-    """Return the size beyond which a byte saves less than a tenth of a first byte's savings. Pure."""
+    """Return the cache bytes beyond which a byte saves less than a tenth of a first byte's savings. Pure.
+
+    None for a curve with fewer than three points.
+    """
     if len(curve) < 3:
         return None
     first = (curve[0].miss_rate - curve[1].miss_rate) / max(curve[1].cache_bytes - curve[0].cache_bytes, 1)

@@ -1,8 +1,9 @@
 """The search for a run's best settings, on its replay: the first step of `gloader autotune`.
 
-The search changes one knob after another, until no change helps. A knob is a setting with candidate values. The floor
-is a lower bound for the epoch with any settings, so the search ends early when it is close to the floor.
-`gloader.lab.analyze.trial` then measures the best found settings.
+A replay predicts a recorded run's epoch with other settings. `tune` builds the knobs (`knobs_of`), and calls `search`
+with the run's `Predictor`. The search changes one knob after another, until no change helps. A knob is a setting with
+candidate values. The floor is a lower bound for the epoch with any settings, so the search ends early when it is close
+to the floor. `gloader.lab.analyze.trial` then measures the best found settings.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
 CLOSE: Final = 0.03
 # Share of an epoch. A smaller gain over the best settings so far would not be seen in a measurement.
 _GAIN: Final = 0.002
-NOTHING_ELSE: Final[Mapping[str, str]] = MappingProxyType({})  # no second starting point
+NOTHING_ELSE: Final[Mapping[str, str]] = MappingProxyType(
+    {}
+)  # the default of `search`: no second starting point
 _NOT_POSSIBLE: Final = (BudgetError, ConfigError, ReplayError)
 
 
@@ -94,9 +97,9 @@ def search(
         ``predict`` raised the error without changes.
     """
     walk = _Walk(knobs, predict)
-    seconds = predict(NO_CHANGES)
+    seconds = predict(NO_CHANGES)  # of the best combination so far
     walk.known[()] = start = best = Tried(changes=NO_CHANGES, seconds=seconds)
-    chosen: dict[str, str] = {}
+    chosen: dict[str, str] = {}  # the best combination: changed knobs and their values
     if also and seconds > (1 + close) * floor():
         other = walk.try_out(also)
         if other.seconds < (1 - _GAIN) * seconds:
@@ -112,9 +115,10 @@ def search(
         is_better = False
         for move in moves:  # the knobs that change together: one knob, or all joint knobs
             if len(move) > 1 and is_better:
-                continue
+                continue  # single knobs still help, and are tried first
             if seconds <= (1 + close) * floor():
                 return found(is_at_floor=True)
+            # None leaves the knob unchanged.
             for values in product(*((None, *knob.values) for knob in move)):
                 changed = {knob.name: value for knob, value in zip(move, values, strict=True)}
                 combination = {name: value for name, value in (chosen | changed).items() if value is not None}
@@ -125,7 +129,10 @@ def search(
 
 
 class _Walk:
-    """The combinations that were tried so far."""
+    """The combinations that were tried so far, so that each one is predicted once.
+
+    ``known`` has the results by their words, such as ("cache=2GB", "threads=4"), in the order of the trials.
+    """
 
     def __init__(self, knobs: Sequence[SearchedKnob], predict: Callable[[Changes], float]) -> None:
         self._names = [knob.name for knob in knobs]
@@ -133,7 +140,7 @@ class _Walk:
         self.known: dict[tuple[str, ...], Tried] = {}
 
     def try_out(self, combination: Mapping[str, str]) -> Tried:
-        """Return the result with these knob values."""
+        """Return the result with these knob values; the other knobs are unchanged."""
         words = tuple(f"{name}={combination[name]}" for name in self._names if name in combination)
         if words not in self.known:
             self.known[words] = self._try(words)
@@ -147,11 +154,12 @@ class _Walk:
             return Tried(changes=changes, seconds=math.inf, reason=str(error))
 
 
-# Shares of the memory budget for a tried cache. The rest is for staging, kept batches and buffers.
+# Shares of the memory budget for a tried cache. The rest is for rows that a superbatch stages, for traces and buffers.
 _CACHE_SHARES: Final = (0, 1 / 16, 1 / 8, *(number / 16 for number in range(4, 14)))
 _MOST_SUPERBATCH: Final = 512  # largest tried S, in batches
 _THREADS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # sampling threads to try, up to the cores
 _BUFFERS: Final = ("1", "2", "3", "4", "5")  # feature buffers to try
+# Ways to read the rows that miss the cache: one by one, by a sweep into memory, or by a sweep into packs on the disk.
 _STRATEGIES: Final = ("auto", "direct", "staged", "packed")
 _TOGETHER: Final = ("cache", "strategy")  # staged rows need memory that a cache would use
 
@@ -211,6 +219,7 @@ def tune(predictor: Predictor) -> Tuned:
     counted = predictor.measured.counted
 
     def needs(prediction: Prediction) -> dict[str, float]:
+        """Return the least seconds per epoch that each resource needs for the predicted work."""
         # The floor is for the most threads that will be tried, because threads are a knob.
         shape = replace(prediction.shape, sampler_threads=max(prediction.shape.sampler_threads, most_threads))
         # The needs get the same correction as the predicted seconds.
@@ -221,9 +230,10 @@ def tune(predictor: Predictor) -> Tuned:
 
     # The work that remains without any reads is a lower bound for all settings.
     ideal = needs(replace(base, work=without_reads(base.work)))
-    ways: list[dict[str, float]] = []
+    ways: list[dict[str, float]] = []  # the needs of each combination that was predicted
 
     def predict(changes: Changes) -> float:
+        """Return the predicted seconds per epoch; raise BudgetError if the plan exceeds the run's memory."""
         prediction = predictor.predict(changes)
         if prediction.plan is not None and prediction.plan.total_bytes > header.budget_bytes:
             raise BudgetError(
@@ -245,7 +255,7 @@ def tune(predictor: Predictor) -> Tuned:
 
 
 def _superbatches(header: RunHeader) -> tuple[str, ...]:
-    """Return numbers of batches, each twice the previous one. Pure."""
+    """Return the superbatch sizes to try in batches, each twice the previous one. Pure."""
     found, size = [], header.superbatch_unit
     while size <= min(_MOST_SUPERBATCH, max(header.num_batches, header.superbatch)):
         found.append(str(size))

@@ -1,7 +1,9 @@
 """A prepared dataset's fit on a machine: a run's plans are made without training.
 
 `DatasetQuestion` answers `gloader plan` for a prepared dataset, as `gloader.lab.analyze.fit.FitQuestion` does for a
-graph's size. It opens a run's loader up to its memory plan, in a `PlannedLoader`.
+graph that is only given by its size. It opens a run's loader up to its memory plan, and stops there; a `PlannedLoader`
+keeps the plan. A fit is the division of a memory budget among the parts of a run. `ladder` returns the fits for several
+budgets.
 """
 
 from __future__ import annotations
@@ -77,16 +79,16 @@ class DatasetQuestion:
 
     @property
     def most_shown(self) -> int:
-        """Bytes of free memory. No run on this machine can have a larger budget."""
+        """Largest budget to show, in bytes: the free memory. No run on this machine can have a larger budget."""
         return available_memory_bytes()
 
     @property
     def learned_share(self) -> float:
-        """Share of learned node rows in the weights, for types without features."""
+        """Share of the model's weights that are learned node rows (embeddings of types without features)."""
         return learned_row_bytes(self._task.spec) / max(parameter_bytes(self._task.spec), 1)
 
     def least_share(self) -> RunBudget:
-        """Return the division of the least budget that `gloader train` accepts, rounded to three digits.
+        """Return the division of the least budget that `gloader train` accepts, rounded up to three digits.
 
         Raises
         ------

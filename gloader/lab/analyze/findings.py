@@ -1,7 +1,10 @@
 """An analysis's findings, as one value and as text.
 
-`gloader.lab.analyze.analysis` makes the `Findings`. The screen, the report page and `analysis.json` show them. The
-functions with names such as `lines_of` and `what_if_words` return the text for the screen and the page.
+`gloader.lab.analyze.analysis` makes the `Findings` of a recorded run. The screen, the report page and `analysis.json`
+show them. The functions with names such as `lines_of` and `what_if_words` return the text for the screen and the page.
+
+A replay simulates the recorded work; the prediction of a what-if is a replay with changes. A stall is time for which
+the model waits. A pack has the rows of one batch that miss every cache, laid out in one piece on the disk.
 """
 
 from __future__ import annotations
@@ -49,7 +52,10 @@ class WhatIf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """The work in each lane on a few batches, from sampling to computation. Times start at the first sampling."""
+    """The work on a few batches, from sampling to computation, in the lane of each thread.
+
+    Times are in seconds from the start of the first batch's sampling.
+    """
 
     epoch: int
     batches: tuple[int, ...]  # the batches' indices in the epoch
@@ -73,7 +79,7 @@ class Findings:
     measured_s: float  # seconds per epoch
     replayed_s: float  # seconds per epoch in the replay
     unexplained: dict[str, float]  # by stage: measured over replayed, minus 1; "epoch" is for the whole epoch
-    lags: float  # share of an epoch without use of any recorded resource
+    lags: float  # share of an epoch in which no recorded resource (cores, disk, device ...) is used
     refused: str  # reason against predictions; empty if the replay is trusted
     memory_bytes: int | None  # the run's planned memory; None if its batches cannot be sampled again
     spill_bytes: int | None  # disk for its packs; None in the same case
@@ -187,6 +193,7 @@ def what_if_of(prediction: Prediction, predictor: Predictor) -> WhatIf:
 def bound_of(prediction: Prediction) -> str:
     """Return the largest part of a predicted epoch, named as in `gloader.replay.stalls`. Pure."""
     epochs = sorted(prediction.replayed.epoch_s)
+    # The first epoch counts only if it is the only one, because it includes the start.
     parts = mean_parts(prediction.replayed, tuple(epochs[1:] or epochs))
     return max(parts, key=lambda name: parts[name])
 
@@ -321,6 +328,7 @@ def signed(share: float, *, digits: int = 0) -> str:
 
 
 def _listed(parts: Mapping[str, float], epoch: float) -> str:
+    """Return the parts with their seconds and shares of the ``epoch`` (seconds), largest first, without small parts."""
     return ", ".join(
         f"{name} {format_exact_seconds(seconds)} ({seconds / epoch:.0%})"
         for name, seconds in sorted(parts.items(), key=lambda part: -part[1])

@@ -1,7 +1,12 @@
 """A graph's fit on a machine: memory, disk and time to prepare and train, from the graph's size only.
 
 `FitQuestion` answers `gloader plan` for a graph that need not exist. It makes the plans of a run for a `SizedGraph`,
-which has the graph's size and no edges. Batches are drawn from a random graph with this size.
+which has the graph's size and no edges. Batches are drawn from a random graph with this size. A fit (`Fit`) is the plan
+for one memory budget: the parts that are in memory, and the predicted seconds of an epoch.
+`gloader.lab.analyze.dataset_fit` does the same for a prepared dataset.
+
+Edges have three homes: in memory, on the SSD in sweeps (each hop of many batches reads the file in order), or on the
+SSD page by page. A demand is a loader's list of memory needs, from which the memory plan is made.
 """
 
 from __future__ import annotations
@@ -66,7 +71,7 @@ class SizedGraph:
     feature_dim: int
     dtype: str = "float32"  # dtype of the stored features
     num_train: int | None = None  # seeds per epoch; None means a hundredth of the nodes
-    num_classes: int = 100
+    num_classes: int = 100  # also the number of the model's outputs
 
     def __post_init__(self) -> None:
         """Raise ConfigError if no graph has these sizes."""
@@ -153,7 +158,7 @@ class SizedGraph:
 def _without(ids: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the distinct ``ids`` that are not in ``known``, ascending. Pure.
 
-    `np.setdiff1d` hashes, which takes a second for a million ids. Sorting takes a hundredth of a second.
+    `np.setdiff1d` would hash, which takes a second for a million ids. Sorting takes a hundredth of a second.
     """
     ids, known = np.sort(ids), np.sort(known)
     distinct = ids[np.flatnonzero(np.diff(ids, prepend=-1))]
@@ -168,7 +173,7 @@ def _block(counts: NDArray[np.int64], num_src: int, random: np.random.Generator)
     return Block(
         indptr=indptr,
         indices=random.integers(0, num_src, num_edges, dtype=np.int32),
-        edge_ids=np.zeros(num_edges, np.int64),
+        edge_ids=np.zeros(num_edges, np.int64),  # no plan reads them
         num_src=num_src,
         num_dst=len(counts),
     )
@@ -182,7 +187,7 @@ def _record(name: str, dtype: str, *shape: int) -> ArrayRecord:
         dtype=dtype,
         shape=shape,
         num_bytes=data_bytes(dtype, shape),
-        digest="0" * 16,
+        digest="0" * 16,  # no content, so no digest
         pages_file=f"{name}.pages",
     )
 
@@ -279,10 +284,12 @@ class FitQuestion:
 
     @cached_property
     def _reuse(self) -> ReuseProfile:
+        """The rate at which batches access the same rows again, from which cache hits are predicted."""
         return measure_reuse([batch.nodes for batch in self.batches], self._graph.num_nodes)
 
     @cached_property
     def _step_bytes(self) -> int:
+        """Bytes of one training step on the largest batch."""
         batch = largest(self.batches)
         return 0 if batch is None else step_bytes(self._spec, batch)
 
@@ -357,7 +364,13 @@ class FitQuestion:
             return Fit(budget=budget, plan=plan, topology=home, num_batches=self.num_batches)
 
     def _measure(self, num_bytes: int, room_bytes: int) -> tuple[TopologyChoice, Demand, int]:
-        """Return the edges' place, a loader's memory demand, and its disk bytes."""
+        """Return the edges' home, a loader's memory demand, and the bytes of its disk space (spill).
+
+        Parameters
+        ----------
+        num_bytes : the loader's memory
+        room_bytes : the part of it that the edges may take
+        """
         settings = self._settings
         memory, data = settings.memory, self.dataset.feature_bytes + self.dataset.topology_bytes
         spill = _SPILL_MULTIPLE * data if memory.spill_budget is None else memory.spill_budget
@@ -402,6 +415,7 @@ class FitQuestion:
         """Return the same demand as `measure_demand`, for a dataset with this size."""
         settings, graph = self._settings, self._graph
         threads = settings.stages.sampler_threads
+        # Maximum nodes and edges of a batch, and edges of its outermost hop (``blocks[0]``).
         rows = _larger(max(len(batch.nodes) for batch in self.batches))
         edges = _larger(max(sum(block.num_edges for block in batch.blocks) for batch in self.batches))
         last_hop = _larger(max(batch.blocks[0].num_edges for batch in self.batches))
@@ -442,11 +456,12 @@ class FitQuestion:
 
     @property
     def _stored_row_bytes(self) -> int:
+        """Bytes of one feature row in its storage dtype."""
         return data_bytes(self._graph.dtype, (self._graph.feature_dim,))
 
     def _paged_bytes(self, home: TopologyChoice) -> int:
         """Return the memory for edges that are read page by page."""
-        pages = -(-4 * self._graph.num_edges // PAGE_BYTES)
+        pages = -(-4 * self._graph.num_edges // PAGE_BYTES)  # 4 bytes per edge
         kept = int(_KEPT_SHARE * home.max_bytes)
         held = compact_bytes(self._graph.num_nodes) + _CHECKSUM_BYTES * pages
         return held + min(kept, pages * PAGE_BYTES) + _EDGE_BOUNCE_BYTES

@@ -1,9 +1,12 @@
 """Lanes with work, one for each thread, measured and replayed under the same names.
 
-A lane shows a thread's work over time. A slice is a piece of work in a lane. The course of a few batches is the work in
-all lanes from the first batch's sampling to the last batch's computation.
-`write_replay` writes the measured and the replayed lanes into a file for https://ui.perfetto.dev, as two processes. The
-format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
+A lane shows a thread's work over time. A slice is a piece of work in a lane, such as the sampling of one batch. The
+course of a few batches is the work in all lanes from the first batch's sampling to the last batch's computation.
+
+`measured_slices` takes the slices from a recorded run, and `replayed_slices` from its replay, which simulates the
+recorded work. `course_of` selects the course for the report page. `write_replay` writes the measured and the replayed
+lanes into a file for https://ui.perfetto.dev, as two processes. The format:
+https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
 """
 
 from __future__ import annotations
@@ -27,10 +30,11 @@ if TYPE_CHECKING:
 
 
 _COURSE_BATCHES: Final = 3  # batches in the shown course
-# The stages of a single batch. Work on a superbatch covers many batches and lies earlier.
+# The stages that work on a single batch. Work on a superbatch covers many batches, and is done earlier.
 _BATCH_STAGES: Final = ("sample", "read", "gather", "transfer", "compute")
-_AHEAD: Final = "trace"  # the replay's name for sampling ahead
-_SHOWN: Final = {_AHEAD: "sample"}  # stages that have another name for the user: the sampler threads do both
+# The replay's name for sampling ahead: a superbatch's batches are sampled once before, only to know their row ids.
+_AHEAD: Final = "trace"
+_SHOWN: Final = {_AHEAD: "sample"}  # the user sees one name for both, because the same threads do them
 
 
 class Slice(NamedTuple):
@@ -40,9 +44,9 @@ class Slice(NamedTuple):
     stage: str
     epoch: int
     batch: int  # index in the epoch; the first index for several batches
-    batches: int
-    is_ahead: bool  # True if a batch is sampled only for its trace
-    started_s: float
+    batches: int  # number of batches that the work covers
+    is_ahead: bool  # True if a batch is sampled only for its trace, the ids of its rows
+    started_s: float  # seconds of the recording's, the replay's or the course's clock
     ended_s: float
     notes: Mapping[str, Any] = MappingProxyType({})  # further facts, as JSON values
 
@@ -105,6 +109,7 @@ def replayed_slices(prediction: Prediction) -> list[Slice]:
             notes={
                 "alone_ms": 1e3 * event.demands.alone_s,
                 "cpu_ms": 1e3 * event.demands.cpu_s,
+                # The resource that the work used last, or the recorded waiting after it.
                 "last": RESOURCES[event.limit] if event.limit < len(RESOURCES) else "lag",
             },
         )
@@ -186,8 +191,8 @@ def _superbatch_sizes(prediction: Prediction) -> Mapping[int, int]:
     return sizes
 
 
-MEASURED: Final = 1  # process number in the file
-REPLAYED: Final = 2
+MEASURED: Final = 1  # process number of the measured lanes in the file
+REPLAYED: Final = 2  # process number of the replayed lanes
 
 
 def write_replay(path: Path, recording: Recording, prediction: Prediction, *, os_io: OsIO = REAL_OS) -> None:
@@ -224,7 +229,10 @@ def replay_events(recording: Recording, prediction: Prediction) -> Iterator[dict
 def _process(
     number: int, name: str, slices: Sequence[Slice], tracks: dict[str, int]
 ) -> Iterator[dict[str, Any]]:
-    """Yield a process's name and its lanes' names, then the work in the lanes."""
+    """Yield a process's name and its lanes' names, then the work in the lanes.
+
+    In Perfetto's format, "M" events name processes and threads, and "X" events are work with a duration.
+    """
     yield {"ph": "M", "name": "process_name", "pid": number, "args": {"name": name}}
     yield {"ph": "M", "name": "process_sort_index", "pid": number, "args": {"sort_index": number}}
     for lane in sorted({one.lane for one in slices}, key=lane_order):

@@ -1,8 +1,9 @@
 """Candidate machines for a run: types and prices from a file, and the predicted epoch on each machine.
 
 This is `gloader plan RUN --machines FILE`. `read_machines` reads the machine types. `find_offers` predicts an epoch on
-each type with several memory budgets, by the recorded run's `Predictor`. An offer is one type with one budget. An offer
-is dominated if another one is at least as good in time, memory, disk and money, and better in one of them.
+each type with several memory budgets, by the recorded run's `Predictor`. It writes a machine as changes to the recorded
+machine, such as "cores=8,disk=2x". An offer is one type with one budget. An offer is dominated if another one is at
+least as good in time, memory, disk and money, and better in one of them. Only undominated offers are shown.
 """
 
 from __future__ import annotations
@@ -127,7 +128,8 @@ def _disk_words(disk: DiskType | str | None, rates: IoRates) -> list[str]:
         return []
     if isinstance(disk, str):
         return [f"disk={disk}"]
-    # The factor of ``disk`` applies to all reads and writes. The factors for random reads and writes multiply it.
+    # The factor of "disk" applies to all reads and writes. Those of "disk.random" and "disk.write" are applied in
+    # addition, so they are divided by it.
     read_factor = disk.read_bytes_per_s / rates.read_bytes_per_s
     random_factor = disk.random_reads_per_s / rates.random_reads_per_s
     write_factor = disk.write_bytes_per_s / rates.write_bytes_per_s
@@ -162,6 +164,7 @@ def _read_machine(one: object, where: str) -> MachineType:
 
 
 def _disk(content: object, where: str) -> DiskType:
+    """Return the disk that a mapping with three rates describes. Raises ConfigError for anything else."""
     names = tuple(part.name for part in fields(DiskType))
     values = _checked_keys(content, f"{where}, disk", names, names)
     return DiskType(**{name: _rate(values[name], name, f"{where}, disk") for name in names})
@@ -184,6 +187,7 @@ def _checked_keys(
 
 
 def _size(value: Any, name: str, where: str) -> int:
+    """Return the bytes of a size such as 64GB, above 0. Raises ConfigError for anything else."""
     try:
         size = parse_bytes(value)
     except ConfigError as error:
@@ -201,6 +205,7 @@ def _rate(value: Any, name: str, where: str) -> float:
 
 
 def _number(value: Any, name: str, where: str, *, may_be_zero: bool = False) -> float:
+    """Return a finite number above 0, or of at least 0. Raises ConfigError for anything else."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value) or value < 0 or (value == 0 and not may_be_zero):
         least = "of at least 0" if may_be_zero else "above 0"
@@ -209,7 +214,7 @@ def _number(value: Any, name: str, where: str, *, may_be_zero: bool = False) -> 
 
 
 def _word(value: object, name: str, where: str) -> str | None:
-    """Return a factor such as 2x, or another what-if value for ``name``."""
+    """Return a factor such as 2x, or another value that a what-if allows for ``name``. Raises ConfigError otherwise."""
     if value is None:
         return None
     if not isinstance(value, str) or "," in value:
@@ -221,7 +226,7 @@ def _word(value: object, name: str, where: str) -> str | None:
     return value
 
 
-_RESULT: Final = "result.json"
+_RESULT: Final = "result.json"  # the run folder's file with the run's results
 # Evaluations may take a run's memory divided by this number; see `gloader.training.run_budget.share_budget`.
 _EVALUATIONS: Final = 4
 _NUM_BUDGETS: Final = 6  # memory budgets to try on a machine
@@ -256,6 +261,7 @@ class RunMemory:
 
         Evaluations take a share of any total. The other parts of the run take as many bytes as they did when recorded.
         """
+        # Of the bytes outside the loader, at most 1/4 of the total scales with the total; the rest is constant.
         other_bytes = self.total_bytes - self.loader_bytes
         share = min(other_bytes / self.total_bytes, 1 / _EVALUATIONS)
         return int(total_bytes * (1 - share) - (other_bytes - share * self.total_bytes))
@@ -292,7 +298,7 @@ class Offers:
     """A run's predictions on all machines."""
 
     best: tuple[MachineOffer, ...]  # the undominated offers, fastest first
-    num_predicted: int
+    num_predicted: int  # predicted offers, with the dominated ones
     left_out: Mapping[str, str]  # by machine name: the reason why the run is impossible on it
 
     def choose(
@@ -408,6 +414,7 @@ def _least_budget(predictor: Predictor, memory: RunMemory, most_bytes: int) -> i
     """
 
     def works(budget_bytes: int) -> bool:
+        """Return whether the run can be planned within this memory."""
         loader_bytes = memory.of_loader(budget_bytes)
         if loader_bytes < _SMALLEST:
             return False
@@ -430,6 +437,7 @@ def _least_budget(predictor: Predictor, memory: RunMemory, most_bytes: int) -> i
 
 
 def _most_memory(memory_bytes: int) -> int:
+    """Return the largest budget for a run on a machine with this memory, in bytes."""
     return int(_BUDGET_SHARE * memory_bytes)
 
 

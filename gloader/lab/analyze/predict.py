@@ -1,8 +1,10 @@
 """Predictions for a recorded run: `open_run` reads the run, and a `Predictor` replays it under changes.
 
-A prediction takes one of two ways. If the changes need no new plan, such as more cores, the recorded work is replayed
-on another machine. Else a `Replanner` samples and plans the batches again, and the new counts are turned into work by
-the recording's costs.
+A replay simulates the run's work: each stage of each batch needs so much of the cores, the disk and the device. A
+prediction takes one of two ways. If the changes need no new plan, such as more cores, the recorded work is replayed on
+another machine. Else a `Replanner` samples and plans the batches again. The new counts, such as rows that miss the
+cache, are turned into work by the recording's costs per row. Before the first prediction, the replay of the unchanged
+run is compared with the measured run; if it explains too little, nothing is predicted.
 """
 
 from __future__ import annotations
@@ -46,10 +48,10 @@ class Prediction:
 
     change: str  # the requested changes as text; empty without changes
     replayed_s: float  # mean seconds per epoch, over the counted epochs
-    replayed: Replayed
-    work: RunWork
-    machine: Machine
-    shape: PipelineShape
+    replayed: Replayed  # the replay's times and events
+    work: RunWork  # the replayed work
+    machine: Machine  # the machine of the replay
+    shape: PipelineShape  # the replayed pipeline: its threads, buffers and ranks
     plan: MemoryPlan | None = None  # the new memory plan, if there is one
     pack_bytes: int = 0  # largest disk usage of packs, if there is a new memory plan
     # Keywords of `gloader.Loader` for the changes.
@@ -96,6 +98,7 @@ class Predictor:
         self._machine = Machine(cores=header.cores)
         self._rates = header.rates
         self._recorded = work_of(recording, self.measured)
+        # The calibration compares the replay with the measured times, stage by stage.
         calibrated = calibrate(
             self._recorded,
             self.measured,
@@ -213,7 +216,7 @@ class Predictor:
 
     @cached_property
     def _correction(self) -> float:
-        """The factor that corrects predictions from counts and costs, measured on the unchanged run."""
+        """The factor for predictions from counts and costs: the unchanged run's replayed over its modelled time."""
         planned = self._base_plan
         work = self._fit.apply(self._work_of(planned, NO_CHANGES))
         modelled = self._replayed("", work, self._machine, self.recording.header.shape)
@@ -222,6 +225,7 @@ class Predictor:
     def _planned(self, changes: Changes) -> Replanned:
         """Return a plan with ``changes``, for as many epochs as were recorded."""
         header, count = self.recording.header, len(self._recorded.batches)
+        # Another batch size gives another number of batches in as many epochs.
         if _has_other_batches(changes):
             epochs = -(-count // (header.num_batches * header.shape.num_ranks))
             count = epochs * self.replanner.epoch_batches(changes) * header.shape.num_ranks
@@ -235,7 +239,7 @@ class Predictor:
 
     @cached_property
     def _hidden_s(self) -> float:
-        """Return the computation seconds that hide a batch's reads, or 0 if none are recorded."""
+        """The model's mean seconds per batch, in which reads can hide, divided among ranks and tables; 0 if unknown."""
         header = self.recording.header
         seconds = [event.seconds for event in self.recording.events if event.stage == "compute"]
         tables = max(1, len(header.tables))
@@ -247,6 +251,7 @@ class Predictor:
         recorded = work_of(self.recording, self.measured, rates=rates)
         if _has_other_batches(changes):
             base = self._base_plan
+            # (batches,) each new batch's size, relative to the mean recorded batch.
             sizes = (planned.rows + planned.edges) / max(float((base.rows + base.edges).mean()), 1.0)
             sampling = planned.sample_s / base.sample_s if base.sample_s else 1.0
             recorded = resized_work(recorded, planned.batches, sizes, sampling=sampling)

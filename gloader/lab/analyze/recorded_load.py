@@ -73,23 +73,25 @@ class _HeldLists:
 
     @property
     def num_nodes(self) -> int:
+        """N."""
         return self.graph.num_nodes
 
     def pieces(self, max_edges: int) -> Iterator[CscPiece]:  # noqa: ARG002 - they are in memory already
+        """Yield all lists as one piece."""
         yield CscPiece(first=0, indptr=self.graph.indptr, indices=self.graph.indices)
 
 
 MOST_BATCHES: Final = 4000  # largest number of batches sampled again: enough to show a change's effect
-_MEMORY_PARTS: Final = 4  # traces may take the free memory divided by this number
+_MEMORY_PARTS: Final = 4  # the free memory divided by this number is the limit for the traces
 _PER_THREAD: Final = 16  # batches per thread between two checks of the memory
 
 
 class _Sampled(NamedTuple):
     """Facts that are kept about a sampled batch."""
 
-    entry: TraceEntry
-    places: tuple[int, ...]  # rows in each table, repeats included
-    edges: int
+    entry: TraceEntry  # the row ids of each table, coded
+    places: tuple[int, ...]  # number of rows that the batch has of each table, repeats included
+    edges: int  # number of edges
     seconds: float  # processor seconds
 
 
@@ -101,7 +103,7 @@ class SampledStream:
     Parameters
     ----------
     sampler : draws the neighbours; thread-safe
-    stream : the batches' addresses and seeds
+    stream : the batches' ids (epoch and index) and seeds, by position
     types : each table's number for `trace_entry`
     """
 
@@ -137,6 +139,7 @@ class SampledStream:
             sampled = run_together(tasks, threads=threads, name="gloader-replan")
             self._sampled += sampled
             self._num_bytes += sum(len(rows.code) for one in sampled for rows in one.entry)
+            # The stream has ended, or the memory is used up.
             self._is_full = len(tasks) < past - first or self._num_bytes > most_bytes
         return min(num_needed, len(self._sampled))
 
@@ -186,6 +189,7 @@ class SampledStream:
 
 
 def _renumbered(entry: TraceEntry, new_ids: IdArray) -> TraceEntry:
+    """Return the trace of a batch with one table after its rows got ``new_ids`` (N,)."""
     (rows,) = entry
     return (CodedRows.of(np.sort(new_ids[decode_ids(rows.code, rows.count)])),)
 
@@ -242,7 +246,9 @@ class RecordedLoads:
         self._stack = ExitStack()
         self._stack.callback(dataset.close)
         self._changed_stack = self._stack.enter_context(ExitStack())
-        self._changed: tuple[object, RecordedLoad] | None = None
+        self._changed: tuple[object, RecordedLoad] | None = (
+            None  # the last load with changes, and its `load_key`
+        )
         try:
             self._base_key = load_key(settings)
             measured = self._measure_run()
@@ -345,6 +351,7 @@ class RecordedLoads:
         self._stack.close()
 
     def _measure_run(self) -> MeasuredLoad:
+        """Return the load of the unchanged run. Raises ReplayError if it cannot be opened on this machine."""
         try:
             return self._measure(self.settings, self._stack)
         except (BudgetError, ConfigError) as error:

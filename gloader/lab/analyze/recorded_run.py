@@ -1,8 +1,10 @@
 """A recorded run's dataset, batch stream and loader settings.
 
-The stream is the sequence of batches that seed, order, sampling and links determine. Dataset and stream are opened
-again and checked against the recording, so that a new sampling gives the recorded batches. The settings are returned as
-recorded, or with a what-if's changes.
+`gloader.lab.analyze.recorded_load` opens a recorded run by these functions. The recording's header has the run's
+settings and its loader state. The stream is the sequence of batches that the random seed, the order of the training
+nodes, the sampling and the links (edges to predict) determine. Dataset and stream are opened again and checked against
+the recording, so that a new sampling gives the recorded batches. `recorded_settings` returns the settings as recorded,
+and `changed_keywords` those of a what-if.
 """
 
 from __future__ import annotations
@@ -93,7 +95,8 @@ def plan_recorded_seeds(dataset: Dataset, settings: LoaderSettings, header: RunH
         return plan_training_seeds(
             dataset,
             settings.sampling,
-            # With one relation, a batch with several types equals a batch with one type.
+            # True for batches of a `HeteroLoader`, which name their types. With one relation, they are the same as a
+            # `Loader`'s batches.
             are_named=dataset.kind == "hetero" or not isinstance(settings.sampling.fanouts, tuple),
             links=_links_of(dataset, stream) if "links" in stream else None,
             rank=ranks.rank or 0,
@@ -143,7 +146,7 @@ def with_recorded_device(settings: LoaderSettings, header: RunHeader, dataset: D
 
 
 def require_all_rows(dataset: Dataset) -> None:
-    """Raise ReplayError if rows come from other machines."""
+    """Raise ReplayError if ``dataset`` has only a range of the rows on this machine."""
     if dataset.ranges is not None:
         raise ReplayError(
             f"{dataset.location} has a range of the rows, and the others come from other machines: what they exchange "
@@ -152,7 +155,7 @@ def require_all_rows(dataset: Dataset) -> None:
 
 
 def require_own_rows(header: RunHeader, settings: LoaderSettings) -> None:
-    """Raise ReplayError if rows may have come from other machines."""
+    """Raise ReplayError if, in the recorded run, rows may have come from other machines."""
     ranks = settings.ranks
     others = (ranks.world_size or 1) > header.shape.num_ranks
     if others and ranks.sharing != "private" and ranks.exchange != "never":
@@ -163,6 +166,7 @@ def require_own_rows(header: RunHeader, settings: LoaderSettings) -> None:
 
 
 def _links_of(dataset: Dataset, stream: Mapping[str, Any]) -> LinkTask:
+    """Return the link prediction task that a recorded ``stream`` describes."""
     negatives = stream["negatives"]
     return LinkTask.of(
         dataset,
@@ -173,7 +177,8 @@ def _links_of(dataset: Dataset, stream: Mapping[str, Any]) -> LinkTask:
     )
 
 
-_NAMES: Final = {recorded: name for name, recorded in RECORDED_AS.items()}  # loader keywords by recorded name
+# Loader keywords by their names in recordings, for the keywords that have another name there.
+_NAMES: Final = {recorded: name for name, recorded in RECORDED_AS.items()}
 # Settings without a flag. They are not in the recorded settings, but in the recorded loader state.
 _STATE_SETTINGS: Final = ("shuffle", "drop_last")
 
@@ -256,6 +261,7 @@ def _cache(value: Value, settings: LoaderSettings, header: RunHeader, changes: C
 
 
 def _scaled(value: Value, before: int) -> int:
+    """Return a what-if's value: a factor is applied to the recorded value ``before``, a number stands alone."""
     if isinstance(value, Ratio):
         return round(value.factor * before)
     assert isinstance(value, int)  # noqa: S101 - a value that is no factor is a number

@@ -1,8 +1,12 @@
 """A recorded run planned again with changed settings, for a what-if.
 
-A `Replanner` samples the recorded batches again. It plans memory, cache and reads with the code of a run, and counts
-the rows and bytes that the changed run would read. `gloader.replay.planned_work` turns these counts into work.
-No features are read, and nothing is written.
+A what-if is the prediction of a recorded run with changes; `gloader.lab.analyze.predict` makes it. A `Replanner`
+samples the recorded batches again. It plans memory, cache and reads with the code of a run, and counts the rows and
+bytes that the changed run would read. `gloader.replay.planned_work` turns these counts into work. No features are read,
+and nothing is written.
+
+A superbatch is a number of consecutive batches, for which cache and reads are planned together. A trace has the rows of
+each table that the batches access. A table is the feature rows of a node type or of a relation.
 """
 
 from __future__ import annotations
@@ -55,11 +59,11 @@ if TYPE_CHECKING:
 class Case:
     """A run with some changes, limited to the changes that need a plan."""
 
-    settings: LoaderSettings
+    settings: LoaderSettings  # the changed run's settings
     keywords: dict[str, Any]  # keywords of `gloader.Loader`, for the changes
     alteration: Alteration  # the changes to the stored rows
     order: str | None  # the rows' order; None means the present order
-    rates: IoRates
+    rates: IoRates  # the disk's rates
     note: str  # further remarks on the change, for the user
 
 
@@ -69,7 +73,7 @@ class Replanned:
 
     plan: MemoryPlan
     shape: PipelineShape  # the planned shape, with its buffers and the place of the features
-    tables: tuple[RecordedTable, ...]
+    tables: tuple[RecordedTable, ...]  # each table's rows, cache and gaps in the plan
     batches: tuple[BatchId, ...]  # batches in stream order, with all ranks interleaved
     superbatches: tuple[SuperbatchCounts, ...]  # counts for these batches; empty if features are in memory
     rows: IdArray  # (batches,) rows gathered on the host

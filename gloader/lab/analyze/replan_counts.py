@@ -161,6 +161,7 @@ class Alteration:
         )
 
     def _recorded(self, table: FeatureFile) -> RecordedTable | None:
+        """Return the recorded facts about ``table``, or None if there are none."""
         return next((one for one in self.recorded if one.name == table.rows.name), None)
 
 
@@ -198,8 +199,8 @@ def superbatch_jobs(
     Parameters
     ----------
     entries : each batch's trace
-    stream : the batches' addresses
-    size : largest S
+    stream : the batches' ids (epoch and index), by position
+    size : largest S, in batches
     num_tables : number of tables
     unit : every superbatch size is a multiple of it
     """
@@ -240,7 +241,8 @@ class SuperbatchCounter:
         superbatch = job.superbatch
         counts = np.zeros((superbatch.num_batches, len(BatchCounts._fields)), np.int64)
         sweeps = _Sweeps()
-        most, strategy = -1, "direct"  # the strategy of the table that reads the most bytes
+        # The superbatch's strategy is that of the table that reads the most bytes.
+        most, strategy = -1, "direct"
         for table, trace, lookahead in zip(self._tables, superbatch.traces, job.lookaheads, strict=True):
             plan = table.planner.plan(trace, lookahead)
             misses = MissLists(plan)
@@ -345,7 +347,7 @@ def _count_batches(plan: CachePlan, of_batches: NDArray[Any]) -> None:
 def _count_reads(rows: RowsOnDisk, misses: MissLists, reads: ChosenReads, of_batches: NDArray[Any]) -> None:
     """Add each batch's own reads to its row in ``of_batches`` (S, 6)."""
     if reads.choice.strategy == "staged":
-        return
+        return  # one sweep has read the rows of all batches into memory
     for batch in range(len(misses)):
         if reads.choice.strategy == "direct":
             extents = plan_extents(
@@ -355,7 +357,7 @@ def _count_reads(rows: RowsOnDisk, misses: MissLists, reads: ChosenReads, of_bat
                 max_gap_bytes=reads.gap_bytes,
                 max_extent_bytes=rows.max_extent_bytes,
             )
-        else:
+        else:  # "packed": a batch reads its pack
             count = len(misses[batch])
             num_bytes = -(-count * rows.row_bytes // ALIGNMENT) * ALIGNMENT
             extents = region_extents(0, num_bytes, count, rows.row_bytes)

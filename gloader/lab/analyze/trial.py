@@ -1,8 +1,9 @@
 """Trials: short runs that measure the best found settings and the run's settings in turns.
 
-This is the last step of `gloader autotune`. `gloader.lab.analyze.autotune` has found settings by replays, and
-`measure_best` checks them by real training. A short run trains a few batches without evaluations. Its epochs are
-measured like those of a recording.
+This is the last step of `gloader autotune`. `gloader.lab.analyze.autotune` has found settings by replays, which
+simulate a recorded run. `measure_best` checks these settings by real training: it calls `run_short` for them and for
+the run's own settings alternately. A short run trains a few batches without evaluations. Its epochs are measured like
+those of a recording.
 """
 
 from __future__ import annotations
@@ -54,7 +55,10 @@ class RunExtent:
 
     @classmethod
     def of_about(cls, num_batches: int, *, epoch_batches: int) -> RunExtent:
-        """Return an extent with about ``num_batches``: part of an epoch, or an uncounted epoch and some more. Pure."""
+        """Return an extent with about ``num_batches`` batches to measure. Pure.
+
+        It is a part of one epoch. If an epoch is shorter, it is one epoch that does not count, and some more.
+        """
         if epoch_batches >= num_batches:
             return cls(num_epochs=1, num_batches=num_batches)
         return cls(num_epochs=1 + -(-num_batches // epoch_batches), num_batches=epoch_batches)
@@ -63,6 +67,7 @@ class RunExtent:
     def of_recording(cls, measured: Measured, work: RunWork) -> RunExtent:
         """Return the extent that measures the same as a recording: one counted epoch, usually the second. Pure."""
         first = measured.counted[0]
+        # The pause before an epoch is recorded at the epoch's first batch.
         pauses = [
             batch.pause_s for batch in work.batches if batch.epoch in measured.counted and not batch.index
         ]
@@ -140,7 +145,7 @@ def run_short(
                 loader, step, device, num_batches=num_batches, most_s=math.inf if epoch_s else most_s
             )
             epoch_s.append(seconds)
-            if num_taken < num_batches:
+            if num_taken < num_batches:  # the first epoch has used up ``most_s``
                 num_batches = num_taken
                 break
         if trace is not None:
@@ -184,7 +189,7 @@ def _train_epoch(
         num_taken += 1
         step.take(batch, is_last=num_taken == num_batches)
         if num_taken == len(loader):
-            continue  # one more request completes the epoch
+            continue  # the loader completes its epoch only at one more request
         if num_taken == num_batches or time.perf_counter() - began >= most_s:
             break
     open_device(device).mark_computing().wait()
@@ -203,7 +208,7 @@ class Trial:
 
     change: str  # the changes in words; empty for the initial settings
     settings: TrainSettings
-    predicted_s: float
+    predicted_s: float  # seconds per epoch
     measured_s: tuple[float, ...]  # seconds per epoch in each repetition
 
     @property
@@ -233,8 +238,8 @@ class Autotuned:
 
     start: Trial
     best: Trial | None  # None if no settings are predicted to be faster
-    tuned: Tuned
-    extent: RunExtent
+    tuned: Tuned  # the search's result
+    extent: RunExtent  # the size of each measured run
     misfits: tuple[str, ...] = field(default=())  # settings that could not be measured, with the reasons
 
     @property
@@ -316,6 +321,7 @@ def measure_best(
         is_start = candidate is tuned.searched.start
         tried = settings if is_start else _changed(settings, candidate.changes)
         pair = [settings] if is_start else [settings, tried]
+        # The measured seconds per epoch, by the index in ``pair``.
         epoch_s: dict[int, list[float]] = {number: [] for number in range(len(pair))}
         try:
             for turn in range(rounds):
@@ -341,9 +347,11 @@ def measure_best(
 
 
 def _trial(change: str, settings: TrainSettings, predicted: Tried, took: list[float]) -> Trial:
+    """Return the trial of ``settings``, which measured ``took`` seconds per epoch in each round."""
     return Trial(change=change, settings=settings, predicted_s=predicted.seconds, measured_s=tuple(took))
 
 
 def _changed(settings: TrainSettings, changes: Changes) -> TrainSettings:
+    """Return ``settings`` with the changes of a search. Pure."""
     keywords: Any = keywords_of(changes)
     return replace(settings, loader=settings.loader.changed(**keywords))

@@ -1,1 +1,1 @@
-"""Benchmarks that `gloader bench` runs; each is a function that returns a JSON-like dict."""
+"""Benchmarks that `gloader bench` runs; each one is a function that returns its figures as a dict of JSON values."""

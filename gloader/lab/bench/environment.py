@@ -1,4 +1,7 @@
-"""A measurement's versions and machine."""
+"""The origin of a measurement: the command, the commit, the package versions and the machine.
+
+Each benchmark adds `provenance` to its figures, so that a file of figures can be judged and made again.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-_ROOT: Final = Path(__file__).resolve().parents[3]
+_ROOT: Final = Path(__file__).resolve().parents[3]  # the repository's root in a checkout
 
 
 def versions() -> dict[str, str]:
@@ -33,6 +36,7 @@ def command() -> str:
     """Return the running command, with this machine's folders as "DIR"."""
     program, *words = sys.argv
     path = Path(program)
+    # The installed command has no suffix, and ``python -m gloader`` runs __main__.py.
     if path.name == "__main__.py" or path.suffix != ".py":
         started = "gloader"
     else:
@@ -50,7 +54,7 @@ def commit() -> str | None:
 
 
 def machine() -> dict[str, Any]:
-    """Return cores, memory, architecture and the present load."""
+    """Return the usable cores, the memory in bytes, the architecture, and the mean load in the last minute."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "cores": usable,

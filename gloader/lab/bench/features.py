@@ -1,7 +1,8 @@
 """Benchmarks for feature rows: gathered from memory, and in an epoch with features on the SSD.
 
-Rows per second are compared with `torch.index_select` on one thread. An epoch's seconds are compared with the same
-epoch with features in memory.
+To gather is to copy the rows of a batch from a table into one buffer. `bench_gather` compares rows per second with
+`torch.index_select` on one thread. `bench_epoch` compares an epoch's seconds with the same epoch with features in
+memory.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from gloader.observe.epoch_stats import EpochStats
 
 
-# Bytes gathered between two reads of the clock, so that its resolution does not count.
+# Bytes gathered between two reads of the clock, so many that the clock's resolution does not count.
 _BYTES_PER_ROUND = 1 << 30
 
 
@@ -64,7 +65,7 @@ def bench_gather(
 
 
 def _measure(dim: int, num_rows: int, table_bytes: int, repeats: int) -> dict[str, Any]:
-    """Return the figures for rows of width ``dim``."""
+    """Return the figures for rows of width ``dim``; see `bench_gather`."""
     import torch
 
     rng = np.random.default_rng(0)
@@ -93,7 +94,14 @@ def _measure(dim: int, num_rows: int, table_bytes: int, repeats: int) -> dict[st
 def in_turns(
     contenders: dict[str, Callable[[], object]], repeats: int, *, num_calls: int
 ) -> dict[str, list[float]]:
-    """Return the seconds per call in each round. Every second round runs in reverse order."""
+    """Return each contender's seconds per call in each round. Every second round runs in reverse order.
+
+    Parameters
+    ----------
+    contenders : the functions to measure, by name
+    repeats : number of rounds
+    num_calls : calls of each contender in a round
+    """
     # Each contender's first call compiles or loads its kernel and does not count.
     for gather in contenders.values():
         gather()

@@ -1,7 +1,9 @@
 """Synthetic topologies with realistic skew, made in memory. Equal arguments make equal graphs.
 
-Two passes over the same random numbers, which are hashes of their addresses, make the CSC: the first counts each node's
-in-edges, the second draws the edges again and writes them. So no list of edges is kept.
+The benchmarks sample these graphs. Skew means that a few nodes have very many edges, as in real graphs. Random numbers
+are hashes of the edge's number, so an edge can be drawn again. `synthetic_graph` makes two passes over all edges: the
+first counts each node's in-edges, the second draws the edges again and writes them into the CSC arrays. So no list of
+edges is kept.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ GraphKind = Literal["rmat", "powerlaw"]
 _SKEW = 3.0  # powerlaw: node floor(N u**3), so the k-th most frequent node has a share of about k**(-2/3)
 # R-MAT: the cumulative chances of the adjacency matrix's four quadrants (.57, .19, .19, .05), in 1/65536.
 _A, _AB, _ABC = np.uint64(37356), np.uint64(49807), np.uint64(62259)
-_LOW_16, _SIXTEEN = np.uint64(0xFFFF), np.uint64(16)  # mask of a 16-bit draw, and its bits
+_LOW_16, _SIXTEEN = np.uint64(0xFFFF), np.uint64(16)  # mask of a 16-bit random number, and its number of bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

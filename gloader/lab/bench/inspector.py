@@ -1,7 +1,8 @@
 """Planning benchmark: accesses planned per second, each policy's misses, and the speed of copying hits.
 
-The inspector is the pass that plans the host cache for one superbatch (Ginex, VLDB 2022). An access is one row of one
-batch. Hits are the rows that a batch finds in the cache.
+The inspector is the pass that plans the host cache for one superbatch, a number of consecutive batches (Ginex, VLDB
+2022). Its input is the trace: the node ids of each batch. An access is one row of one batch. Hits are the rows that a
+batch finds in the cache. `bench_inspector` is the benchmark.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 _COPY_ROWS = 100_000  # copied rows per call
 _COPY_DIM = 128  # F of the copied rows, in float32
 _PREFAULT = 1.0  # written to every page before the clock runs
-_SPREAD = 25  # 4 million nodes become 100 million
+_SPREAD = 25  # factor on the number of nodes in `_spread`: 4 million nodes become 100 million
 _SUPERBATCHES = 3  # one to fill the cache, one to plan, one to look ahead
 _GRAPH = GraphSpec(num_nodes=4_000_000, num_edges=100_000_000)
 
@@ -58,10 +59,10 @@ def bench_inspector(
     """Measure the planning of one superbatch, on one thread.
 
     The superbatch follows another one, which has filled the cache, and looks ahead to the next one. Four traces are
-    planned: the sampled trace, the same trace with ids spread over 25 times as many nodes, which enlarges only the
-    planner's table, and both of these sorted and coded, as in a loader, decoding included.
-    `accesses_per_second` counts only the planned superbatch's accesses, although the look-ahead is read too. It is the
-    median over the repeats. `best_accesses_per_second` is the repeat that other programs disturbed least.
+    planned. The first is the sampled trace. The second has the same ids spread over 25 times as many nodes, which
+    enlarges only the planner's table. The other two are the same, but sorted and coded as in a loader; decoding is
+    included. `accesses_per_second` counts only the planned superbatch's accesses, although the look-ahead is read too.
+    It is the median over the repeats. `best_accesses_per_second` is the repeat that other programs disturbed least.
 
     Parameters
     ----------
@@ -264,6 +265,7 @@ def _policies(
 
 
 def _seconds(run: Callable[[], object], repeats: int) -> list[float]:
+    """Return the seconds of each of ``repeats`` calls of ``run``."""
     runs = []
     for _ in range(repeats):
         started = time.perf_counter()

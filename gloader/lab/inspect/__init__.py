@@ -1,4 +1,4 @@
-"""A run's predicted reads: misses at any cache size, and pages with edges."""
+"""A run's predicted reads, for `gloader inspect`: cache misses at any cache size, and the file pages with edges."""
 
 from gloader.lab.inspect.policy_misses import AccessTrace, Inspection, inspect_trace, sample_trace
 from gloader.lab.inspect.topology_reads import (

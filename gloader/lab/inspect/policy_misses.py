@@ -3,8 +3,9 @@
 A trace holds the unique nodes of each batch. An access is one node of one batch. A cache has C slots, one row each. An
 access is a miss if the row is in no slot.
 
-The policies are Belady's, which sees the future; static sets, which are loaded once and never change; and online
-policies such as LRU, which see only the past. "belady" sees the whole trace, "belady, S=64" sees the present and the
+`sample_trace` samples the trace, and `inspect_trace` evaluates all policies on it. The policies are Belady's, which
+sees the future; static sets, which are loaded once and never change; and online policies such as LRU, which see only
+the past. A superbatch is S consecutive batches. "belady" sees the whole trace, "belady, S=64" sees the present and the
 next superbatch, as in a run, and "belady, S=64 reset" begins each superbatch with an empty cache (Ginex).
 """
 
@@ -105,7 +106,7 @@ def sample_trace(
         batch = sampler.sample(BatchId(epoch=epoch, index=index), order.batch_seeds(ordered, index))
         return batch.nodes.astype(dtype)
 
-    # The first few batches predict the trace's size, before memory is used.
+    # The first few batches predict the trace's size, before much memory is used.
     first = [nodes_of(index) for index in range(min(_PROBE_BATCHES, num_batches))]
     _require_room(first, num_batches, budget_bytes)
     tasks = [partial(nodes_of, index) for index in range(len(first), num_batches)]
@@ -128,8 +129,8 @@ def _require_room(probe: Sequence[NDArray[np.integer]], num_batches: int, budget
 
 # Cache sizes, as shares of the N rows.
 SHARES = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)
-# LRU's curve has a closed form, `lru_curve`. FIFO and CLOCK are left out: each would need a run over the trace for
-# every size, and LRU stands for them. Every other online policy runs once for each size.
+# LRU's curve comes from one pass over the trace, `lru_curve`. FIFO and CLOCK are left out: each would need a pass for
+# every size, and LRU is shown in their place. Every other online policy is simulated once for each size.
 _NOT_SIMULATED = ("lru", "fifo", "clock")
 _SIMULATED: tuple[OnlineName, ...] = tuple(
     name for name in get_args(OnlineName) if name not in _NOT_SIMULATED
@@ -146,10 +147,10 @@ class Inspection:
 
     num_nodes: int
     row_bytes: int
-    num_accesses: int
+    num_accesses: int  # rows over all batches of the trace, with repeats
     num_distinct: int  # rows that occur at least once
-    num_batches: int
-    epoch_batches: int
+    num_batches: int  # batches of the trace
+    epoch_batches: int  # batches per epoch
     slots: tuple[int, ...]  # the cache sizes, in rows
     misses: dict[str, tuple[int, ...]]  # misses by policy, one number for each entry in ``slots``
     knee_slots: int  # the knee in the curve of `belady`
@@ -291,7 +292,7 @@ def knee(curve: MissCurve) -> int:
 
     V. Satopaa et al., "Finding a Kneedle in a haystack", 2011. Only a corner can be the farthest point.
     """
-    # Both axes go from 0 to 1; otherwise the units would determine the chord.
+    # The chord is the line between the curve's ends. Both axes are scaled to 0..1, so that their units do not matter.
     capacities, misses = curve.capacities.astype(np.float64), curve.misses.astype(np.float64)
     width, height = capacities[-1] - capacities[0], misses[0] - misses[-1]
     if width <= 0 or height <= 0:
@@ -312,6 +313,7 @@ def _reset_curve(trace: AccessTrace, counts: IdArray, superbatch: int) -> MissCu
 
 
 def _planned_misses(parts: Sequence[Trace], num_nodes: int, capacity: int) -> int:
+    """Return the misses of Belady's planner over the superbatches ``parts``, with ``capacity`` slots."""
     planner = make_planner("belady", num_nodes=num_nodes, capacity=capacity)
     # The last superbatch has no look-ahead, as in a run.
     lookaheads = [*parts[1:], ()]
@@ -319,6 +321,7 @@ def _planned_misses(parts: Sequence[Trace], num_nodes: int, capacity: int) -> in
 
 
 def _simulated_misses(trace: AccessTrace, name: OnlineName, capacity: int) -> int:
+    """Return the misses of an online policy with ``capacity`` slots, simulated batch by batch."""
     policy = OnlinePolicy(name, num_nodes=trace.num_nodes, capacity=capacity)
     return sum(len(policy.step(nodes).miss_pos) for nodes in trace.accesses)
 

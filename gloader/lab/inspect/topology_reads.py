@@ -1,13 +1,16 @@
 """Reads from a topology on the SSD: page by page, or in sweeps that many batches share.
 
-The edges of a graph lie in a file of 4 KiB pages. `mark_pages` finds the pages that each hop of each batch needs.
-Degrees and hashes determine the drawn edge positions before any edge is read, so the last hop's edges are not read.
-`inspect_topology` then evaluates the ways to read these pages:
+The edges of a graph lie in a file of 4 KiB pages. A hop draws some edges of each node; an edge's position is its index
+in the file. `mark_pages` finds the pages that each hop of each batch needs. Degrees and hashes determine the drawn
+positions before any edge is read, so the last hop's edges are not read. `inspect_topology` then evaluates the ways to
+read these pages:
 
 - direct: a batch alone reads its pages, hop after hop.
 - sweeps: S_t batches form a topology superbatch. One pass over the file serves hop 2 of superbatch k, hop 1 of k + 1
   and hop 0 of k + 2. A pass has three ways to read: the whole file ("full"), the needed pages ("direct"), or these and
   the short gaps between them ("merged").
+
+A frontier is the nodes of a batch whose edges the next hop draws.
 """
 
 from __future__ import annotations
@@ -141,6 +144,14 @@ def _mark_together(
 
     Each hop marks its pages. Every hop but the last then reads its drawn edges for all batches together, in file order,
     and extends the frontiers by them.
+
+    Parameters
+    ----------
+    sampler, rule : the sampler, and its rule for drawing positions
+    frontiers : each batch's frontier
+    marks : receives the marks
+    first : number of the first batch in ``marks``
+    per_page : edges per page
     """
     most = 0
     for hop in range(rule.num_hops):
@@ -162,7 +173,7 @@ def _mark_together(
 
 
 def _positions(rule: UniformPickRule, frontier: Frontier) -> IdArray:
-    """Return the positions that ``frontier`` draws, ascending."""
+    """Return the positions that ``frontier`` draws, ascending. They come in portions of up to 65,536."""
     portions = rule.portions([frontier])
     ids = np.empty((1, 1 << 16), dtype=np.int64)
     taken, ends, has_more = np.zeros(1, np.int64), np.zeros(1, np.int64), np.ones(1, np.bool_)
@@ -203,7 +214,7 @@ class Reads:
 
     requests: float
     num_bytes: float
-    seconds: float
+    seconds: float  # predicted by the disk's rates
 
     @classmethod
     def mean(cls, reads: Sequence[WayReads]) -> Reads:
@@ -264,9 +275,9 @@ class SweepChoice:
     """A loader's choice of sweeps within this budget, with its cost."""
 
     num_batches: int  # S_t
-    reason: str
-    memory_bytes: int
-    spill_bytes: int
+    reason: str  # reason for this number
+    memory_bytes: int  # memory for the sweeps
+    spill_bytes: int  # disk for the edges that passes write
     read_bytes: float  # bytes per batch: its part of full passes, and twice its written output
     seconds: float  # disk seconds per batch
 
@@ -275,15 +286,15 @@ class SweepChoice:
 class TopologyReads:
     """The sampled batches' cost for each way to read edges."""
 
-    num_pages: int
+    num_pages: int  # P, pages of the file
     file_bytes: int
-    num_batches: int
-    epoch_batches: int
-    hops: tuple[HopReads, ...]
+    num_batches: int  # sampled batches
+    epoch_batches: int  # batches per epoch
+    hops: tuple[HopReads, ...]  # the hop next to the seeds first
     faults: float  # page faults per batch with a mapped file and no page in memory
     direct: Reads  # reads for a single batch, hop after hop
     drawn_bytes: float  # bytes per batch that passes write; the sampler reads them back twice
-    passes: tuple[PassReads, ...]
+    passes: tuple[PassReads, ...]  # one for each of `PASS_SIZES`
     home: str  # the place in which a loader keeps the edges: "ram", "sweep" or "direct"
     reason: str  # reason for this place
     sweep: SweepChoice | None  # a loader's sweeps, or the sweeps that it would make
@@ -336,7 +347,7 @@ def inspect_topology(marks: PageMarks, demand: ReadDemand, rates: IoRates, gaps:
 
 
 def _alone(marks: PageMarks, rates: IoRates, gap_bytes: int) -> tuple[tuple[HopReads, ...], Reads, float]:
-    """Return the costs for batches that are read one by one, hop after hop, and their page faults."""
+    """Return the mean reads of each hop, a batch's mean requests, and its mean page faults, for single batches."""
     plans = [
         [plan_pass(hop, marks.num_pages, rates, gap_bytes=gap_bytes, written_bytes=0) for hop in batch]
         for batch in marks.bits

@@ -1,4 +1,4 @@
-"""Pages that show runs: pictures and tables in one HTML file that needs no network."""
+"""Pages that show runs, for `gloader report`: charts and tables in one HTML file that needs no network."""
 
 from gloader.lab.report.build_page import make_report
 

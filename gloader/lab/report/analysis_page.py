@@ -1,7 +1,8 @@
 """The sections and charts for the `Findings` of `gloader analyze`. Pure.
 
-The sections show an epoch with each change, the causes of an epoch's seconds, the measured and replayed work on three
-batches, seconds against memory, and a cache's misses against its size.
+`analysis_sections` returns the sections for the report page. They show an epoch with each change, the causes of an
+epoch's seconds, the measured and replayed work on three batches, seconds against memory, and a cache's misses against
+its size. "Replayed" means simulated from the recorded run. The ``draw_`` functions return the charts of the sections.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ def draw_memory(findings: Findings, names: Sequence[str], name: str) -> Chart | 
                 names=[text for _, text in found],
             )
         )
-    front = sorted(best)  # its line is a staircase: at a point's memory, the seconds drop to the point's own
+    front = sorted(best)  # joined by a staircase: at a point's memory, the line drops to the point's seconds
     steps = [
         front[0],
         *(step for (_, before), (size, s) in pairwise(front) for step in ((size, before), (size, s))),
@@ -167,6 +168,7 @@ def best_points(points: Sequence[tuple[int, float]]) -> set[tuple[int, float]]:
 
 
 def _span(one: Slice, course: Course) -> LaneSpan:
+    """Return the drawn piece of a lane for one piece of work."""
     return LaneSpan(
         started_s=one.started_s,
         ended_s=one.ended_s,
@@ -176,6 +178,7 @@ def _span(one: Slice, course: Course) -> LaneSpan:
 
 
 def _style(one: Slice, course: Course) -> int:
+    """Return the style of a piece of work: that of its batch, of a superbatch with a shown batch, or of other work."""
     if one.epoch != course.epoch or one.is_ahead:
         return _OTHERS
     if one.batches == 1:
@@ -356,6 +359,7 @@ def _curve(findings: Findings, name: str) -> Section | None:
 
 
 def _shares(name: str, seconds: float, epoch: float) -> tuple[str, str, str]:
+    """Return a table's row: the name, the seconds, and their share of the ``epoch``."""
     return name, format_exact_seconds(seconds), f"{seconds / epoch:.1%}"
 
 

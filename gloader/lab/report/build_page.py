@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+# Files of a run's folder: a line for each epoch, the settings, and the results of a finished run.
 METRICS: Final = "metrics.jsonl"
 CONFIG: Final = "config.yaml"
 _RESULT: Final = "result.json"
-MLP: Final = "mlp"  # folder for `--compare-mlp`
+MLP: Final = "mlp"  # folder for the run of `--compare-mlp`
 PART: Final = "run-"  # prefix of a run's folder among several runs; a number follows
 _ACCURACY = "acc"  # the metric of runs without a validation
 
@@ -45,7 +46,7 @@ def read_training(folder: Path) -> Training:
     FormatError
         ``metrics.jsonl``, ``result.json`` or ``config.yaml`` was not written by `gloader train`.
     """
-    path = _config_of(folder)
+    path = _config_of(folder)  # the file that is read now; an error names it
     try:
         settings = read_settings(path)
         seed = settings.seed
@@ -67,7 +68,7 @@ def read_training(folder: Path) -> Training:
             budget_bytes=result.get("memory_budget_bytes") or settings.budget_bytes,
             result=dict(result),
         )
-        # Malformed values in the result are found here, with their names.
+        # These calls raise for malformed values in the result, while ``path`` still names the file.
         facts_of(training), circumstances_of(training), table_of(training)
     except MALFORMED as error:
         raise FormatError(f"{path} is not what `gloader train` writes: {shown(error)}") from error
@@ -129,7 +130,7 @@ def _epoch(line: dict[str, Any], metric: str) -> Epoch:
 
 _TRACE, _INSPECTION, _COMPARISON = "trace.json", "inspect.json", "compare.json"
 _ANALYSIS = "analysis.json"
-_DATASET = "dataset.json"
+_DATASET = "dataset.json"  # a dataset's commit record
 _MOST_NAMED = 8  # largest number of run folders that an error names
 _FILES = (_TRACE, _ANALYSIS, _INSPECTION, _COMPARISON)  # the files in a folder that have sections
 _ACCEPTED = (
@@ -281,6 +282,7 @@ def _name_of(path: Path) -> str:
 
 
 def _listed(values: dict[str, Any]) -> str:
+    """Return "name value, name value, ..."."""
     return ", ".join(f"{name} {value}" for name, value in values.items())
 
 

@@ -1,7 +1,8 @@
 """Measurements of `experiments/bench/compare.py` as tables and as charts.
 
-The benchmark trains the same model with several contenders: gloader with some settings, and other libraries. Each `Row`
-has one contender's measurements.
+The benchmark trains the same model with several contenders: gloader with some settings, and other libraries. It writes
+a JSON file. `Comparison.from_json` reads the part for one graph: a `Row` has one contender's measurements.
+`Comparison.table` and `comparison_charts` show them on the report page.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _HEADER = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """A median over repeats, and their range."""
+    """A median over repeats in seconds, and their range."""
 
     median: float
     least: float
@@ -61,7 +62,7 @@ class Row:
     first_epoch_s: Spread | None
     later_epoch_s: Spread | None
     is_extrapolated: bool  # epoch figures are extrapolated from a part of an epoch
-    # Thread-seconds per epoch by stage, and bytes per epoch.
+    # Per epoch: the seconds of all threads together in each stage, and the bytes read from the disk.
     sample_s: float | None
     gather_s: float | None
     compute_s: float | None
@@ -69,7 +70,7 @@ class Row:
     bytes_read: float | None
     peak_bytes: int | None  # resident bytes, with shared file pages
     group_peak_bytes: int | None  # the control group's bytes, with page cache: a limit counts these
-    seconds_to_target: Spread | None
+    seconds_to_target: Spread | None  # seconds until the target accuracy was reached
 
     @property
     def shown_epoch_s(self) -> Spread | None:
@@ -134,6 +135,7 @@ def _heading(values: Mapping[str, Any]) -> str:
 
 
 def _row(values: Mapping[str, Any]) -> Row:
+    """Return a contender's row from its JSON object."""
     settings = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in values["settings"].items())
     return Row(
         name=str(values["name"]),
@@ -183,6 +185,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def _median(value: Spread | None, approximately: str) -> str:
+    """Return a median in words, after the prefix ``approximately``; "" without a value."""
     return "" if value is None else approximately + format_seconds(value.median)
 
 
@@ -191,7 +194,7 @@ def _seconds(value: float | None) -> str:
 
 
 _GB: Final = 1e9  # bytes
-# Chart styles, for the contenders and for the parts of an epoch.
+# Chart styles (see `gloader.lab.report.svg`) of gloader, of other contenders, and of the parts of an epoch.
 _OURS: Final = 0
 _PEERS: Final = 4
 _PARTS: Final = (("sample", 0), ("gather", 3), ("compute", 2), ("wait", 7))
@@ -260,6 +263,7 @@ def _bars(
         if isinstance(value, Spread):
             end += f" ({written(value.least)} to {written(value.most)})"
         is_own = row.name.startswith("gloader")
+        # A bar has two parts, one in gloader's style and one in the others' style; one of them is 0.
         length = figure or 0.0
         bars.append(Bar(label=row.name, parts=(length * is_own, length * (not is_own)), end=end))
     parts = (("gloader", _OURS), ("others", _PEERS))

@@ -1,7 +1,9 @@
 """Results of `gloader inspect` as charts and a section.
 
-One chart shows the rows read from the SSD against the cache's memory, with a curve for each cache policy. The other
-chart shows the edges read against the batches that share a pass over the edges.
+`gloader inspect` predicts a run's reads. One chart shows the rows read from the SSD against the cache's memory, with a
+curve for each cache policy. Its knee is the size beyond which more memory saves little. The other chart shows the edges
+read against the number of batches that share a pass over the edges. `inspection_section` returns the report page's
+section.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class TextTable:
     rows: tuple[tuple[str, ...], ...]
 
     def columns(self, *places: int) -> TextTable:
-        """Return a table with some of the columns."""
+        """Return a table with the columns at the indices ``places``."""
         header, *rows = (tuple(line[place] for place in places) for line in (self.header, *self.rows))
         return TextTable(header=header, rows=tuple(rows))
 
@@ -39,7 +39,7 @@ def as_markdown(table: TextTable) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-# The space between a number and its unit.
+# A space between a number and its unit, such as in "12 GB", "3.5 ms" or "7 M".
 _UNIT = re.compile(r"(?<=\d) (?=(?:[kMGT]?B|[KMG]iB|KB|ms|s|min|[kMG])\b)")
 
 

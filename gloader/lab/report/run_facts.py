@@ -1,7 +1,8 @@
 """Tables for training runs. Pure.
 
-One run has its facts and a table of its epochs. Several runs are grouped: a group has the runs that differ only in the
-seed. The overview has a row for each group, and another table the settings in which the groups differ.
+One run has its facts and a table of its epochs (`facts_of`, `table_of`). Several runs are grouped: a group has the runs
+that differ only in the random seed. `overview` has a row for each group, and `differences` lists the settings in which
+the groups differ. `gloader.lab.report.run_sections` puts these tables on the report page.
 """
 
 from __future__ import annotations
@@ -111,10 +112,12 @@ def _tables(result: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _figure(value: float | None) -> str:
+    """Return a metric in words; "-" if it is unknown."""
     return "-" if value is None else f"{value:.4f}"
 
 
 def _best(run: Training) -> str:
+    """Return the best validation metric with its epoch; "-" without a validation."""
     if run.best is None:
         return "-"
     number = next(epoch.number for epoch in run.epochs if epoch.valid == run.best)
@@ -136,6 +139,7 @@ def _memory(run: Training) -> str:
 
 
 def _features(result: Mapping[str, Any]) -> str:
+    """Return the features' place, the cache policy and the way to read, in words; "" for an unfinished run."""
     if not result:
         return ""
     if result["features"] == "ram":
@@ -193,6 +197,7 @@ class RunGroup:
 def with_own_names(runs: Sequence[Training]) -> list[Training]:
     """Return ``runs`` with distinct names, made from the ends of their paths."""
     named = list(runs)
+    # Runs with equal names get the last two parts of their paths, then three, then four.
     for parts in range(2, 5):
         count = Counter(run.name for run in named)
         named = [
@@ -264,6 +269,7 @@ def shortened(text: str) -> str:
 
 
 def _group_name(runs: Sequence[Training]) -> str:
+    """Return the run's name, or the common beginning of the runs' names with the number of seeds."""
     if len(runs) == 1:
         return runs[0].name
     letters = takewhile(lambda column: len(set(column)) == 1, zip(*(run.name for run in runs), strict=False))

@@ -1,7 +1,8 @@
 """Sections and charts for training runs: a single run, or several together. Pure.
 
-A group has the runs that differ only in the seed. Its line shows their mean, with a band of one standard deviation. A
-chart shows all groups in its section, over epochs or seconds. With several runs, a first section compares them.
+`run_section` makes the section of a single run. With several runs, `beside` adds a first section that compares them.
+`charts_of` makes the charts. A chart shows all groups in its section, over epochs or seconds. A group has the runs that
+differ only in the random seed. Its line shows their mean, with a band of one standard deviation.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def epoch_parts(run: Training) -> Chart | None:
     epochs = [epoch for epoch in run.epochs if epoch.parts]
     if not epochs:
         return None
-    every = -(-len(epochs) // _MOST_COLUMNS)
+    every = -(-len(epochs) // _MOST_COLUMNS)  # epochs per column
     spans = [epochs[first : first + every] for first in range(0, len(epochs), every)]
     bars = [Bar(label=str(span[0].number), parts=_mean_of_parts(span)) for span in spans]
     caption = "Seconds of each epoch: the model's step, the loop's waits by cause, and the evaluation."
@@ -123,11 +124,21 @@ def _lines(
     over_seconds: bool = False,
     is_dotted: bool = False,
 ) -> list[Series]:
-    """Return a group's line: a single run's values, or the seeds' mean over the common epochs."""
+    """Return a group's line: a single run's values, or the seeds' mean over the common epochs.
+
+    Parameters
+    ----------
+    group : the runs
+    value : a field in `Epoch`
+    label : the line's label; None means the group's name
+    over_seconds : whether the horizontal axis has seconds instead of epochs
+    is_dotted : whether the line is dotted, without a band
+    """
     courses = [_course(run, value, over_seconds=over_seconds) for run in group.runs]
     shared = [number for number in courses[0] if all(number in course for course in courses)]
     points, spread = [], []
     for number in shared:
+        # ``across`` and ``up`` are the coordinates of the epoch's point in each run.
         across, up = zip(*(course[number] for course in courses), strict=True)
         points.append((fmean(across), fmean(up)))
         spread.append(stdev(up) if len(up) > 1 else 0.0)
@@ -167,6 +178,7 @@ def _mean_parts(groups: Sequence[RunGroup]) -> Chart | None:
 
 
 def _mean_of_parts(epochs: Sequence[Epoch]) -> list[float]:
+    """Return the mean seconds of each part in `PARTS`."""
     return [fmean(values) for values in zip(*(epoch.parts for epoch in epochs), strict=True)]
 
 
@@ -183,7 +195,7 @@ def _memory(groups: Sequence[RunGroup]) -> Chart | None:
             label = "" if any(line.label == group.name for line in lines) else group.name
             lines.append(Series(label=label, style=style, points=points, has_marks=False))
             most = max(up for _, up in points)
-            # A budget that is far above would press the lines to the bottom.
+            # A budget far above the lines would press them to the bottom of the chart.
             if run.budget_bytes is not None and run.budget_bytes >= 4 * most:
                 beyond.setdefault(run.budget_bytes, group.name)
             elif run.budget_bytes is not None:
