@@ -347,11 +347,12 @@ class LoaderClient:
         self._segments[number] = take_segment(descriptor)
 
     def _pin_once(self, number: int) -> None:
-        # Called when a segment first holds features. Topology segments stay unpinned: the CPU unpacks them.
+        """Pin a segment when it first holds features. Topology segments stay unpinned, as the CPU unpacks them."""
         if number not in self._pinned:
             self._pinned[number] = self._device.pin(self._segments[number])
 
     def _unmap(self, number: int) -> None:
+        """Unpin and unmap a segment that the host has freed; views of it keep its memory alive. Idempotent."""
         if (pinned := self._pinned.pop(number, None)) is not None:
             pinned.close()
         self._segments.pop(number, None)
@@ -389,6 +390,7 @@ class LoaderClient:
 
 
 def _error_of(report: ErrorReport) -> RankError:
+    """Return the error that a report of the host describes, with its notes."""
     error = RankError(report.text)
     for note in report.notes:
         error.add_note(note)

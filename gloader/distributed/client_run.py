@@ -1,9 +1,9 @@
 """A client's loader: its view of the host's tiers, and its runs' batches.
 
-The host is the rank that loads for all ranks of its machine; the other ranks are its clients. A tier is a place where
-feature rows are kept: device, host memory or SSD. On a client, `RemoteTier` replaces the opened tiers, and `ClientRun`
-replaces the pipeline. A run is a sequence of batches from one position on. The client's device still holds rows, and
-the client's own thread sends batches to the device.
+The host is the rank that loads for all ranks of its machine; the other ranks are its clients. The tiers of an opened
+loader are its graph, its caches and its feature rows. On a client, `RemoteTier` replaces them, and `ClientRun` replaces
+the pipeline. A run is a sequence of batches from one position on. The client's device still holds rows, and the
+client's own thread sends batches to the device.
 """
 
 from __future__ import annotations

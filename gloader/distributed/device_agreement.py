@@ -3,7 +3,8 @@
 The host is the rank that loads for all ranks of its machine; the other ranks are its clients. The host opens its device
 by `gloader.pipeline.open.device_tier`. At each step `PeerDevices` sends a request to every client, and
 `FollowerDevice` answers it on the client. The steps are: measure each device's room with a trial step of the model
-(`TryStep`), hold rows (`HoldRows`), read the others in place (`ReachFeatures`), and settle that (`SettleFeatures`).
+(`TryStep`), hold rows (`HoldRows`), offer the others for reads in place (`ReachFeatures`), and decide whether all
+devices read them so, or none (`SettleFeatures`).
 
 - A device's room is the memory that it has for rows, in bytes.
 - All devices hold the same rows, chosen by the host. The device with the least room decides their number.

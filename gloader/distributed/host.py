@@ -272,6 +272,7 @@ class LoaderHost:
         raise error
 
     def _require_alive(self) -> None:
+        """Raise RankError if a rank is gone, after which no run can begin."""
         if self._error is not None:
             raise RankError(str(self._error)) from self._error
 
@@ -410,6 +411,7 @@ class LoaderHost:
             self._end_if_left()
 
     def _lost(self, peer: Peer) -> RankError:
+        """Return the error for a client whose connection ended without `Bye`."""
         return RankError(
             f"rank {peer.outbox.rank} ended without closing its loader; all ranks on the machine of rank "
             f"{self._ranks[0]} stop: start them again from the last checkpoint"

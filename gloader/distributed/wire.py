@@ -435,6 +435,7 @@ def _encoded(message: Message) -> bytes:
 
 
 def _decoded(data: bytes, *, is_whole: bool) -> Message:
+    """Return the message in ``data``. Raises RankError for anything else, or if a part of the message was cut off."""
     if not is_whole:
         raise _refusal(f"a message of more than {_LONGEST} bytes, or with more than one file descriptor")
     try:

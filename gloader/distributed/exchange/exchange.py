@@ -217,6 +217,7 @@ class Exchange:
             np.concatenate([[table.store.num_rows, table.store.row_bytes], table.bounds]).astype(np.int64)
             for table in self._tables
         ]
+        # The digest's 64 bits are sent as an int64, like the other numbers of the card.
         digest = np.array([rows_digest(np.concatenate(facts))], np.uint64).view(np.int64)[0] if facts else 0
         card = np.array([_VERSION, digest, self._memory_bytes, int(self._verify)], np.int64)
         cards = gather(self._transport, card, cancellation=cancellation)
@@ -234,7 +235,8 @@ class Exchange:
                 num_hosts=len(self._transport.names),
                 row_bytes=table.store.row_bytes,
                 id_bytes=id_dtype(table.store.num_rows).itemsize,
-                # One bit for each row of the largest range, and one for each page of the file.
+                # The bits that merge requests: one for each row of the largest range, and one for each page of the
+                # file.
                 bit_bytes=(
                     int(np.diff(table.bounds).max())
                     + table.store.num_rows * table.store.row_bytes // PAGE_BYTES

@@ -2,7 +2,7 @@
 
 `HostGroup` implements the `Transport` of an exchange. gloo is torch's library for collectives between CPUs. It has no
 call that ends a running collective, and its errors name no rank. So a host waits in short steps, reads the notes of
-the other hosts between the steps, and cuts the connections if the wait is useless.
+the other hosts between the steps, and cuts the connections if the wait is useless. A `Launch` makes the groups.
 
 - A launch is the machines that train together. A machine's host is its first rank, which loads. There are W hosts.
 - A note is a host's short text in the process group's store: a sign of life, or the reason for its end. See
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 _POLL_S: Final = 0.05  # seconds between two tests of a running collective
 _LOOK_S: Final = 1.0  # seconds between two reads of the other hosts' notes
-# Maximum seconds between a cut and the end of the running operation; usually milliseconds.
+# Maximum seconds between a cut, here or on another host, and the end of the running operation; usually milliseconds.
 _END_S: Final = 1.0
 _CUT_S: Final = 0.001  # seconds that the receive in `cut_connections` waits before it times out
 _FOR_EVER: Final = timedelta(days=30)  # gloo's own time limit, which must never count
@@ -336,7 +336,8 @@ _OPEN: weakref.WeakSet[HostGroup] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    # If a group ended together with its process, it would wait for running operations.
+    """Close the groups that are still open when the process ends."""
+    # A group that ended together with its process would wait for running operations.
     for group in list(_OPEN):
         group.leave()
 

@@ -262,7 +262,7 @@ class StoreNotes:
         self._thread.join(0 if self._is_silent else _ANSWER_S)
 
     def _wait_for(self, is_done: Callable[[], bool]) -> bool:
-        """Wait for the thread's visit to the store, with the lock held; return False if the store does not respond."""
+        """Wait for the thread's visit to the store; return False if the store is silent. The caller holds the lock."""
         # After a missing response there is no wait for the store, until it responds again.
         is_answered = self._changed.wait_for(is_done, 0 if self._is_silent else _ANSWER_S)
         self._is_silent = not is_answered

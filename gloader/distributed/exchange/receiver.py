@@ -375,7 +375,8 @@ class RowFetch:
         self._requests: list[NDArray[Any]] = []  # the row ids that each host requested in the last step
         self._error: BaseException | None = None
         self.num_rounds = plan.num_rounds
-        self.steps: list[tuple[int, float]] = []  # bytes from other hosts and seconds, per step
+        # Of each step: the bytes from other hosts, and the seconds of the transfer.
+        self.steps: list[tuple[int, float]] = []
         self.bytes_sent = 0  # bytes to other hosts
         self.arrivals = Arrivals(
             self._runs(), names=transport.names, num_bytes=_most(self._arriving_bytes), verify=verify
@@ -413,7 +414,7 @@ class RowFetch:
         self.arrivals.close()  # pages that were not read yet are dropped
         while self._thread.is_alive():
             cancellation.raise_if_set("an exchange with other machines")
-            self._thread.join(0.05)
+            self._thread.join(_POLL_S)
         if self._error is not None:
             raise self._error
 

@@ -125,7 +125,7 @@ def _measure_pair(index: int, peer: int, seconds: float) -> Link:
             sending.wait()
 
     def ping() -> None:
-        # One machine sends, and the other answers after the token has arrived.
+        """Send one byte from the first machine, and the answer of the second machine after it has arrived."""
         token = torch.zeros(1, dtype=torch.uint8)
         for is_sending in (first, not first):
             distributed.send(token, peer) if is_sending else distributed.recv(token, peer)
@@ -145,6 +145,7 @@ def _measure_together(size: int, seconds: float) -> Link:
     nothing = torch.zeros(size, dtype=torch.uint8)
 
     def slowest(elapsed: float) -> float:
+        """Return the longest of all machines' ``elapsed`` seconds."""
         longest = torch.tensor([elapsed], dtype=torch.float64)
         distributed.all_reduce(longest, distributed.ReduceOp.MAX)
         return float(longest)

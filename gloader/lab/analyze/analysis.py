@@ -157,6 +157,7 @@ class _StallRuns:
         def within_bytes(
             dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None
         ) -> AnyLoader:
+            """Return the task's loader, with ``loader_bytes`` as its memory budget if given."""
             if loader_bytes is not None:
                 settings = settings.changed(memory_budget=loader_bytes)
             return self._task.open_loader(dataset, settings, device_dry_run=device_dry_run)

@@ -33,9 +33,8 @@ if TYPE_CHECKING:
 CLOSE: Final = 0.03
 # Share of an epoch. A smaller gain over the best settings so far would not be seen in a measurement.
 _GAIN: Final = 0.002
-NOTHING_ELSE: Final[Mapping[str, str]] = MappingProxyType(
-    {}
-)  # the default of `search`: no second starting point
+# The default of `search`: no second starting point.
+NOTHING_ELSE: Final[Mapping[str, str]] = MappingProxyType({})
 _NOT_POSSIBLE: Final = (BudgetError, ConfigError, ReplayError)
 
 
@@ -147,6 +146,7 @@ class _Walk:
         return self.known[words]
 
     def _try(self, words: tuple[str, ...]) -> Tried:
+        """Predict the combination in ``words``, such as ("cache=2GB",)."""
         changes = parse_changes(",".join(words)) if words else NO_CHANGES
         try:
             return Tried(changes=changes, seconds=self._predict(changes))

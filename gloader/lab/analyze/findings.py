@@ -4,7 +4,8 @@
 show them. The functions with names such as `lines_of` and `what_if_words` return the text for the screen and the page.
 
 A replay simulates the recorded work; the prediction of a what-if is a replay with changes. A stall is time for which
-the model waits. A pack has the rows of one batch that miss every cache, laid out in one piece on the disk.
+the model waits. A pack is a temporary file with the rows that miss every cache in a superbatch (consecutive batches
+that are planned together), laid out batch by batch.
 """
 
 from __future__ import annotations

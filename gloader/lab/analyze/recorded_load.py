@@ -246,9 +246,8 @@ class RecordedLoads:
         self._stack = ExitStack()
         self._stack.callback(dataset.close)
         self._changed_stack = self._stack.enter_context(ExitStack())
-        self._changed: tuple[object, RecordedLoad] | None = (
-            None  # the last load with changes, and its `load_key`
-        )
+        # The last load with changes, after its `load_key`.
+        self._changed: tuple[object, RecordedLoad] | None = None
         try:
             self._base_key = load_key(settings)
             measured = self._measure_run()

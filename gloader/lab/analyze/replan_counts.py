@@ -1,11 +1,15 @@
 """Superbatch counts for a run that is planned again: cache decisions and disk reads, as in the pipeline.
 
-A `SuperbatchCounter` plans each superbatch's cache, chooses how its missing rows are read, and counts rows, reads and
-bytes. An `Alteration` describes rows on another disk, with another dtype, or in another order.
+`gloader.lab.analyze.replan` uses this file for what-ifs. `superbatch_jobs` yields a run's superbatches, the groups of
+consecutive batches for which the host cache is planned together. A `SuperbatchCounter` plans each superbatch's cache,
+chooses the way to read its missing rows, and counts rows, reads and bytes. An `Alteration` describes rows on another
+disk, with another dtype, or in another order.
 
-An extent is one aligned read that covers one or more rows. It may include a gap, which is unneeded bytes between two
-rows, if reading the gap is cheaper than a second request. The strategies are "direct", "staged" and "packed"; see
-`gloader.replay.work`.
+- An extent is one aligned read that covers one or more rows. It may include a gap, which is unneeded bytes between two
+  rows, if reading the gap is cheaper than a second request.
+- A sweep reads the missing rows of a whole superbatch in the order of the file.
+- The strategies for missing rows: "direct", each batch reads its own rows; "staged", a sweep reads them into memory;
+  "packed", a sweep writes them into a pack, a file with a region for each batch, which the batch then reads.
 """
 
 from __future__ import annotations
@@ -54,7 +58,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-_SUM_BYTES: Final = 8  # bytes per page checksum
+_SUM_BYTES: Final = 8  # bytes of the checksum of one page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -89,7 +93,8 @@ class Alteration:
         return table.store.dim * stored_dtype(self.dtype).itemsize
 
     def gap_bytes(self, table: FeatureFile) -> int:
-        """Return the longest gap in a batch's reads at a run's start. Later the run learns a better one."""
+        """Return the longest gap in a batch's reads at a run's start, in bytes. Later the run learns a better one."""
+        # In this order: the user's setting, another disk's rates, the changed row size, the recorded value.
         stored, row_bytes = table.store.stored_rows, self.row_bytes(table)
         if stored.settings.gap_bytes is not None:
             return stored.gap_bytes
@@ -357,7 +362,7 @@ def _count_reads(rows: RowsOnDisk, misses: MissLists, reads: ChosenReads, of_bat
                 max_gap_bytes=reads.gap_bytes,
                 max_extent_bytes=rows.max_extent_bytes,
             )
-        else:  # "packed": a batch reads its pack
+        else:  # "packed": a batch reads its region of the pack
             count = len(misses[batch])
             num_bytes = -(-count * rows.row_bytes // ALIGNMENT) * ALIGNMENT
             extents = region_extents(0, num_bytes, count, rows.row_bytes)

@@ -80,7 +80,9 @@ def synthetic_graph(kind: GraphKind, *, num_nodes: int, num_edges: int, seed: in
         )
     key = layer_key(seed, 0, 0, 0)
     levels = max((num_nodes - 1).bit_length(), 1) if kind == "rmat" else 0
-    with np.errstate(over="ignore"):  # interpreted hashes wrap around
+    # Without numba's compilation, numpy would warn of the hashes' wrap-around.
+    with np.errstate(over="ignore"):
+        # (N,) a random permutation, by which nodes are renamed: otherwise small ids would have most edges.
         names = np.argsort(_hashes(layer_key(seed, 0, 0, 1), num_nodes)).astype(np.int32)
         indptr = np.zeros(num_nodes + 1, dtype=np.int64)
         _count(key, levels, num_edges, names, indptr)
@@ -92,6 +94,7 @@ def synthetic_graph(kind: GraphKind, *, num_nodes: int, num_edges: int, seed: in
 
 @njit(cache=True, nogil=True)
 def _hashes(key: np.uint64, count: int) -> NDArray[np.uint64]:
+    """Return (count,) random numbers, the hashes of 0, 1, ... with ``key``."""
     hashes = np.empty(count, dtype=np.uint64)
     for i in range(count):
         hashes[i] = word(key, np.uint64(i))
@@ -116,7 +119,7 @@ def _edge(key: np.uint64, levels: int, edge: int, num_nodes: int) -> tuple[int, 
         source, destination = 0, 0
         bits = np.uint64(0)
         for level in range(levels):
-            if level & 3 == 0:
+            if level & 3 == 0:  # a hash of 64 bits serves four levels
                 bits = word(edge_key, np.uint64(draw))
                 draw += 1
             part = bits & _LOW_16

@@ -164,6 +164,7 @@ def _planning(
     lookahead = batches[2 * superbatch : 3 * superbatch]
 
     def plan() -> None:
+        """Plan the second superbatch, as a run does."""
         plan_belady(
             window,
             capacity=capacity,

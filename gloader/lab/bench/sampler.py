@@ -109,6 +109,7 @@ def _gloader(topology: CscGraph, fanouts: Sequence[int], seed: int, threads: int
         return sum(block.num_edges for block in batch.blocks)
 
     def run(batches: Sequence[IdArray]) -> int:
+        """Sample all batches, and return their number of edges."""
         if threads == 1:
             return sum(map(edges_of, enumerate(batches)))
         with ThreadPoolExecutor(threads) as pool:
@@ -151,6 +152,7 @@ def _dgl_run(sampler: Any, graph: Any, ids: Any, threads: int) -> Run:
     import torch
 
     def run(batches: Sequence[IdArray]) -> int:
+        """Sample all batches, and return their number of edges."""
         # The number is set in every run, because contenders with other numbers of threads run in between.
         torch.set_num_threads(threads)  # sets the OpenMP threads, which DGL uses too
         edges = 0

@@ -103,6 +103,7 @@ def sample_trace(
     dtype = np.int32 if order.num_nodes <= np.iinfo(np.int32).max else np.int64
 
     def nodes_of(index: int) -> NDArray[np.integer]:
+        """Return the unique nodes (U,) of the batch with this index."""
         batch = sampler.sample(BatchId(epoch=epoch, index=index), order.batch_seeds(ordered, index))
         return batch.nodes.astype(dtype)
 

@@ -176,6 +176,7 @@ def _positions(rule: UniformPickRule, frontier: Frontier) -> IdArray:
     """Return the positions that ``frontier`` draws, ascending. They come in portions of up to 65,536."""
     portions = rule.portions([frontier])
     ids = np.empty((1, 1 << 16), dtype=np.int64)
+    # For the only row of ``ids``: the numbers of used and of filled columns, and whether more positions will come.
     taken, ends, has_more = np.zeros(1, np.int64), np.zeros(1, np.int64), np.ones(1, np.bool_)
     pieces: list[IdArray] = []
     while has_more[0]:

@@ -158,6 +158,7 @@ def _row(values: Mapping[str, Any]) -> Row:
 
 
 def _spread(values: Mapping[str, float] | None) -> Spread | None:
+    """Return the spread in a JSON object, or None if it was not measured."""
     if values is None:
         return None
     return Spread(median=values["median"], least=values["least"], most=values["most"])
@@ -203,6 +204,7 @@ _PARTS: Final = (("sample", 0), ("gather", 3), ("compute", 2), ("wait", 7))
 def comparison_charts(comparison: Comparison) -> list[Chart]:
     """Return a comparison's charts: seconds per epoch, their parts, bytes, memory, and time to the target."""
     kind, rows = comparison.kind, comparison.rows
+    # The bars of the second chart, for the contenders whose stages were measured. Their ends have no text.
     parts = [
         Bar(label=row.name, parts=shares, end=" ") for row in rows if sum(shares := _part_shares(row)) > 0
     ]

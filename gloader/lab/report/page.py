@@ -155,6 +155,7 @@ def _table(table: TextTable) -> str:
 
 
 def _folded(name: str, table: TextTable) -> str:
+    """Return a table that a click on its name opens and closes, as HTML."""
     is_open = " open" if len(table.rows) <= _MOST_ROWS else ""
     return f"<details{is_open}><summary>{escape(name)}</summary>{_table(table)}</details>"
 

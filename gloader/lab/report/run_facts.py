@@ -148,6 +148,7 @@ def _features(result: Mapping[str, Any]) -> str:
 
 
 def _machine(machine: Mapping[str, Any]) -> str:
+    """Return a recorded machine in words: its device if it has one, processor, cores and memory."""
     device = "" if machine["device"] == "cpu" else f"{machine['device']}, "
     memory = format_bytes(machine["memory_bytes"])
     return f"{device}{machine['processor']}, {machine['cores']} cores, {memory} of memory"
@@ -311,6 +312,7 @@ def each_seed(groups: Sequence[RunGroup]) -> TextTable | None:
 
 
 def _header(groups: Sequence[RunGroup]) -> tuple[str, ...]:
+    """Return the header of `overview` and `each_seed`."""
     metrics = {group.runs[0].metric for group in groups}
     # With several metrics, each run's description names its metric.
     words = f" {metric_words(*metrics)}" if len(metrics) == 1 else ""
