@@ -5,8 +5,8 @@ which has the graph's size and no edges. Batches are drawn from a random graph w
 for one memory budget: the parts that are in memory, and the predicted seconds of an epoch.
 `gloader.lab.analyze.dataset_fit` does the same for a prepared dataset.
 
-Edges have three homes: in memory, on the SSD in sweeps (each hop of many batches reads the file in order), or on the
-SSD page by page. A demand is a loader's list of memory needs, from which the memory plan is made.
+Edges have three homes: in memory, on the SSD in sweeps (passes over the file, in order, for many batches together), or
+on the SSD page by page. A demand is a loader's list of memory needs, from which the memory plan is made.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def replayed_slices(prediction: Prediction) -> list[Slice]:
             notes={
                 "alone_ms": 1e3 * event.demands.alone_s,
                 "cpu_ms": 1e3 * event.demands.cpu_s,
-                # The resource that the work used last, or the recorded waiting after it.
+                # The resource whose need was met last; "lag" for work that needed no resource, only time.
                 "last": RESOURCES[event.limit] if event.limit < len(RESOURCES) else "lag",
             },
         )
