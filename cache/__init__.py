@@ -1,5 +1,10 @@
-"""Caches of feature rows, in host memory and on the GPU: plans and their executors. Import ``gloader.cache``."""
+"""Caches of feature rows, in host memory and on the GPU: plans and their executors. Import ``gloader.cache``.
 
+`planner` turns the node ids of the coming batches (`trace`) into a `CachePlan`, and `slot_cache` executes it.
+`static` plans the rows that stay on the GPU. `curve` predicts the misses for every cache size.
+"""
+
+# The folder is linked into ``gloader/``. A plain ``import cache`` would make a second copy of every class.
 if __name__ != "gloader.cache":
     raise ImportError("import this package as gloader.cache")
 

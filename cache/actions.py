@@ -1,7 +1,9 @@
 """Actions: the host cache's treatment of each access in four bytes, and the step that a batch's actions encode.
 
-A plan stores a batch's actions in ascending order of its nodes. A position is an index in the batch's own order; the
-batch's ``argsort`` maps the one order to the other. A step lists the positions of hits, misses and admissions.
+An access is one feature row that one batch needs. Planners and policies write actions, and a `CachePlan` stores them,
+often in ascending order of the batch's nodes. `batch_step` expands them into a `CacheStep` for the executor, which
+lists the positions of hits, misses and admissions (misses that enter the cache). A position is an index in the batch's
+own order of nodes. The batch's ``argsort`` maps the plan's order to positions.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ ADMIT: Final = -2
 ON_DEVICE: Final = -(2**31)
 MAX_CAPACITY: Final = 2**31 - 4  # slots; their ADMIT codes fit int32 and differ from ON_DEVICE
 
-_IDENTITY: Final = np.empty(0, dtype=np.int64)  # an order without effect
+_IDENTITY: Final = np.empty(0, dtype=np.int64)  # for `_expand`: the actions are in the batch's own order
 
 
 def batch_step(
@@ -39,16 +41,16 @@ def batch_step(
 ) -> CacheStep:
     """Return the step that ``actions`` (U,) encodes for a batch with ``nodes`` (U,). Pure.
 
-    Rows on the device are neither hits nor misses.
+    Rows on the device (the GPU) are neither hits nor misses.
 
     Parameters
     ----------
-    actions : (U,) int32, the codes above
+    actions : (U,) int32, a slot or one of the codes BYPASS, ADMIT - slot and ON_DEVICE
     nodes : (U,) in the actions' order: the batch's own order, or ascending if the plan is for a `Trace`
     order : (U,) int32 or int64, ``argsort`` of the batch's nodes if the nodes were sorted. The action for ``nodes[p]``
         concerns position ``order[p]``. Without ``order``, positions ascend; with ``order``, ``miss_row`` ascends.
-    num_places : number of positions in the batch. It is more than U if a node has several positions; ``order`` then
-        has one of them. None means U.
+    num_places : number of positions in the batch. It is more than U if a node occurs at several positions. ``order``
+        then has one position for each of the U nodes. None means U.
 
     Raises
     ------
@@ -63,7 +65,7 @@ def batch_step(
             + ("" if order is None else f" in an order of {len(mapped)}")
             + ": the plan belongs to another batch"
         )
-    # One array holds all six, because their lengths are known only after the pass.
+    # One array holds all six lists of the step, because their lengths are known only after the pass.
     out = np.empty((6, num), dtype=np.int64)
     places = num if num_places is None else num_places
     hits, misses, admits = _expand(np.ascontiguousarray(nodes), actions, mapped, places, out)
@@ -90,7 +92,7 @@ def _expand(
 ) -> tuple[int, int, int]:
     """Write the step's six arrays to ``out`` (6, U). Return the numbers of hits, misses and admissions.
 
-    The number of hits is -1 if ``order`` has a position outside the batch.
+    The number of hits is -1 if ``order`` has a position outside the batch. ``place`` is an index in ``actions``.
     """
     hit_pos, hit_slot, miss_pos, miss_row, admit_pos, admit_slot = (
         out[0],
@@ -127,12 +129,12 @@ def _expand(
 
 @njit(cache=True, nogil=True)
 def select_misses(nodes: NDArray[np.integer], actions: Actions, rows: IdArray) -> int:
-    """Write the rows to read into ``rows``, at most ``len(rows)``, and return the number of misses."""
+    """Write the node ids of the misses into ``rows``, at most ``len(rows)``, and return the number of misses."""
     misses = 0
     for place in range(actions.shape[0]):
         action = actions[place]
         if action < 0 and action != ON_DEVICE:
-            # Counting goes on beyond the room, so that the caller detects another batch's plan.
+            # Misses are counted even if ``rows`` is full, so that the caller detects another batch's plan.
             if misses < rows.shape[0]:
                 rows[misses] = nodes[place]
             misses += 1

@@ -1,8 +1,12 @@
 """Cache policies without knowledge of the future, online and static, and the online policies' kernels.
 
-An online policy decides which row to evict from past accesses only. A static policy never evicts. A policy's step turns
-one batch's nodes into actions (see `actions`). A mark counts a row's visits. The hand of FIFO, CLOCK and SIEVE is
-the slot at which the next search for a victim begins. A ghost is a row that was evicted recently (S3-FIFO).
+An online policy decides which row to evict from past accesses only. A static policy never evicts. `make_policy` makes
+a policy by name. `PolicyPlanner` runs it over a trace, and the bridges to DGL and PyG take one step per batch.
+
+A step turns one batch's nodes into actions: for each node the slot of a hit, BYPASS (a miss that is not cached), or
+ADMIT - slot (a miss that enters the slot). A visit is a hit of a cached row, and a row's mark counts its visits. The
+hand of FIFO, CLOCK and SIEVE is the slot at which the next search for a victim begins. A ghost is a row that S3-FIFO
+evicted after at most one visit.
 
 All kernels work alike. The caller fills ``actions`` with BYPASS and checks the ids; the capacity is at least 1. Hits
 are decided before any row of the batch enters. A row that enters stays until the next batch, because its batch may
@@ -35,7 +39,8 @@ if TYPE_CHECKING:
 
 STEP, HAND, GHOSTS = 0, 1, 2  # indices in `QueueState.cursor`
 HEAD, TAIL, LENGTH = 0, 1, 2  # columns of `QueueState.ends`
-# Ghosts are numbered from here on. Number 0 means "never a ghost"; the large start keeps 0 out of every ghost queue.
+# Ghosts are numbered from here on. Number 0 means "never a ghost". Only the newest ghosts count, those with numbers
+# above a bound, and this large start keeps the bound above 0.
 FIRST_GHOST: Final = 1 << 40
 # As in the S3-FIFO paper, visits are counted in two bits, and the small queue has a tenth of the slots.
 _MAX_MARKS: Final = 3
@@ -49,12 +54,13 @@ class QueueState(NamedTuple):
     slot_of: NDArray[np.int32]  # (N,) each node's slot, -1 if not cached
     content: IdArray  # (C,) each slot's row, -1 if empty
     links: NDArray[np.int32]  # (2, C) the next slot towards the head, and towards the tail; -1 at the end
-    marks: NDArray[np.uint8]  # (C,) visits since the row entered or was spared
+    marks: NDArray[np.uint8]  # (C,) visits since the row entered or was last spared from eviction
     stamps: IdArray  # (C,) the step in which the row entered
-    ends: IdArray  # (2, 3) head, tail and length of each queue
-    cursor: IdArray  # (3,) step; hand, or number of slots used; number of ghosts so far
-    # (N,) each node's number as a ghost, which is a row evicted after at most one visit; 0 means never. Empty without
-    # ghosts.
+    ends: IdArray  # (2, 3) HEAD, TAIL and LENGTH of each queue; only S3-FIFO has a second queue
+    # (3,) STEP: number of steps so far; HAND: the hand's slot, or for LRU and S3-FIFO the number of slots used so far;
+    # GHOSTS: the newest ghost's number.
+    cursor: IdArray
+    # (N,) each node's number as a ghost; 0 means never. Empty for policies without ghosts.
     ghosts: IdArray
 
 
@@ -102,7 +108,7 @@ def _enter(state: QueueState, actions: Actions, position: int, node: int, slot: 
 
 @njit(cache=True, nogil=True)
 def _mark_hits(nodes: Nodes, actions: Actions, state: QueueState, most: int) -> None:
-    """Write the action of each hit, and count a visit of its row, up to ``most`` visits."""
+    """Write the action of each hit, and add 1 to its row's mark, unless the mark is ``most`` already."""
     for position in range(nodes.shape[0]):
         slot = state.slot_of[nodes[position]]
         if slot >= 0:
@@ -115,7 +121,7 @@ def _mark_hits(nodes: Nodes, actions: Actions, state: QueueState, most: int) -> 
 def fifo(nodes: Nodes, actions: Actions, state: QueueState) -> None:
     """Evict the row that entered first. The slots are a ring, and the hand is the oldest row's slot."""
     capacity = state.content.shape[0]
-    _mark_hits(nodes, actions, state, 0)
+    _mark_hits(nodes, actions, state, 0)  # FIFO ignores visits
     entered = 0
     for position in range(nodes.shape[0]):
         if actions[position] == BYPASS and entered < capacity:
@@ -183,6 +189,7 @@ def lru(nodes: Nodes, actions: Actions, state: QueueState) -> None:
 
 @njit(cache=True, nogil=True)
 def _push_tail(links: NDArray[np.int32], ends: IdArray, slot: int) -> None:
+    """Add ``slot`` at the tail of the queue with ``ends`` (3,)."""
     tail = ends[TAIL]
     links[0, slot] = tail
     links[1, slot] = -1
@@ -209,7 +216,7 @@ def sieve(nodes: Nodes, actions: Actions, state: QueueState) -> None:
         if actions[position] != BYPASS or entered == capacity:
             continue
         if ends[LENGTH] < capacity:
-            slot = ends[LENGTH]
+            slot = ends[LENGTH]  # the next slot that was never used
         else:
             # The cursor holds the hand's slot + 1. The value 0 stands for the tail.
             slot = state.cursor[HAND] - 1
@@ -232,7 +239,8 @@ def sieve(nodes: Nodes, actions: Actions, state: QueueState) -> None:
 def s3fifo(nodes: Nodes, actions: Actions, state: QueueState) -> None:
     """Admit rows to a small queue, a tenth of the slots, and move rows in demand to the main queue.
 
-    A row moves to the main queue if it was visited twice. A ghost that is missed again enters the main queue at once.
+    A row moves to the main queue if it was visited twice. A missed row that is a recent ghost enters the main queue
+    directly.
     """
     capacity = state.content.shape[0]
     num_ghosts = capacity - max(capacity // _SMALL_SHARE, 1)
@@ -248,7 +256,7 @@ def s3fifo(nodes: Nodes, actions: Actions, state: QueueState) -> None:
         else:
             slot = _evict_s3fifo(state, entered_small, entered_main)
         if state.ghosts[node] > state.cursor[GHOSTS] - num_ghosts:
-            # The row is among the last ``num_ghosts`` ghosts. One number per node replaces a queue of ghosts.
+            # The row is among the newest ``num_ghosts`` ghosts. One number per node stands in for a queue of ghosts.
             state.ghosts[node] = 0
             _push_head(state.links, state.ends[_MAIN], slot)
             entered_main += 1
@@ -310,7 +318,7 @@ PolicyName = Literal[OnlineName, "static", "none"]
 
 
 class Policy(Protocol):
-    """Decides the host cache's actions, batch by batch. Not thread-safe: one gather owns it."""
+    """Decides the host cache's actions, batch by batch. Not thread-safe: each step changes its state."""
 
     @property
     def resident(self) -> IdArray:
@@ -322,7 +330,7 @@ class Policy(Protocol):
         ...
 
     def decide(self, nodes: NDArray[np.integer], actions: Actions, /) -> None:
-        """Write the step as actions (U,), like a plan."""
+        """Take the same step as `step`, and write its codes to ``actions`` (U,)."""
         ...
 
     def restart(self) -> None:
@@ -384,7 +392,7 @@ class OnlinePolicy:
         return batch_step(actions, nodes)
 
     def decide(self, nodes: NDArray[np.integer], actions: Actions, /) -> None:
-        """Write the step as actions (U,), like a plan.
+        """Take the same step as `step`, and write its codes to ``actions`` (U,).
 
         Raises
         ------
@@ -399,7 +407,7 @@ class OnlinePolicy:
             self._decide(ids, actions, self._state)
 
     def restart(self) -> None:
-        """Empty the cache and forget all visits."""
+        """Empty the cache and delete the record of visits and ghosts."""
         state = self._state
         for nothing in (state.slot_of, state.content, state.links):
             nothing.fill(-1)
@@ -412,6 +420,11 @@ class OnlinePolicy:
 
 class StaticPolicy:
     """The same rows for the whole run: slot i holds ``hot[i]``. Costs 4 bytes per node. Thread-safe.
+
+    Parameters
+    ----------
+    hot : (C,) distinct node ids
+    num_nodes : N, the number of nodes
 
     Raises
     ------
@@ -468,6 +481,7 @@ def make_policy(name: PolicyName, *, num_nodes: int, capacity: int, hot: IdArray
 
 
 def _require_ids(nodes: NDArray[np.integer], num_nodes: int) -> None:
+    """Raise PlanError if an id is outside 0..num_nodes-1, because the kernels check no bounds."""
     if nodes.size and (nodes.min() < 0 or nodes.max() >= num_nodes):
         raise PlanError(
             f"node ids must be in 0..{num_nodes - 1}; a batch holds {int(nodes.min())}..{int(nodes.max())}"

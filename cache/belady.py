@@ -1,7 +1,9 @@
 """The inspector: Belady's MIN with bypass, batch by batch, in time proportional to the accesses.
 
-The inspector turns a superbatch's trace into a cache plan. A row's next use is the next batch that needs it. Bypass
-means that a row is read for its batch without entering the cache.
+The inspector turns a superbatch's trace (the unique node ids of each of its batches) into a cache plan. An access is
+one row that one batch needs. A row's next use is the next batch that needs it. Bypass means that a row is read for its
+batch without entering the cache. `plan_belady` checks its arguments, and `_Planner` makes the passes over the batches,
+whose loops are in `belady_kernels`. `BeladyPlanner` calls it for one superbatch after another.
 
 L. A. Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal 5(2), 1966.
 For superbatches with sampled mini-batches: Y. Park et al., "Ginex", VLDB'22, section 4.
@@ -43,7 +45,7 @@ def plan_belady(
     device_resident: IdArray = NO_ROWS,
     table: PlannerTable | None = None,
 ) -> CachePlan:
-    """Plan the host cache with the fewest possible misses over ``accesses`` and the look-ahead.
+    """Plan the host cache with the fewest possible misses over ``accesses`` and the look-ahead (the next superbatch).
 
     A batch needs all of its rows at the same time. After each batch the cache keeps the C rows with the nearest next
     use, among the rows that it held and the rows that the batch read. Rows without a known next use leave first, the
@@ -60,8 +62,8 @@ def plan_belady(
     resident : (<= C,) row in each slot, -1 if empty: the last plan's `CachePlan.resident_after`
     lookahead : the next superbatch's trace, whose uses are known
     hotness : (N,) uint8 from `hotness_levels`, which ranks rows without a known next use. None means equal ranks.
-    device_resident : ids on the device; they are neither hits nor misses
-    table : workspace to use again for traces on the same graph. None makes a new one.
+    device_resident : ids whose rows are on the device; they are neither hits nor misses
+    table : the node table of an earlier call on the same graph, which saves its allocation. None makes a new one.
 
     Raises
     ------
@@ -79,7 +81,7 @@ def plan_belady(
         table = _new_table(window, beyond, content, device)
     levels = _NO_LEVELS if hotness is None else _checked_levels(hotness)
     planner = _Planner(table, content, levels, num_batches=len(window), horizon=len(window) + len(beyond))
-    with np.errstate(over="ignore"):  # interpreted hashes wrap around
+    with np.errstate(over="ignore"):  # hashes wrap around: numpy warns if numba's compiler is disabled
         return planner.plan(window, beyond, device)
 
 
@@ -102,7 +104,15 @@ class _Planner:
 
     Every access pushes its row as an entry on the bucket of the row's next use. Entries that would still be cached are
     live. When more than C entries are live, the furthest bucket drops its oldest entry. So each bucket drops its first
-    entries, and the number of dropped entries suffices to know the kept rows. No bucket is stored.
+    entries, and their number determines the rows that are kept. The planner stores these numbers, but no bucket.
+
+    Parameters
+    ----------
+    table : each node's next use and later its slot
+    content : (C,) row in each slot, -1 if empty; changed to the content after the plan
+    levels : (N,) hotness levels, or empty
+    num_batches : S, batches in the window
+    horizon : batches in the window and the look-ahead
     """
 
     def __init__(
@@ -132,7 +142,8 @@ class _Planner:
         """Run three passes: link (backwards), count and assign (both forwards).
 
         The first pass writes each access's bucket into ``actions``. The second pass counts the entries that each
-        bucket drops. The third pass turns the buckets into actions.
+        bucket drops. The third pass turns the buckets into actions. ``beyond`` reads the look-ahead, and ``device``
+        has the ids whose rows are on the device.
         """
         offsets = np.concatenate([[0], np.cumsum(window.lengths)])
         actions = np.empty(int(offsets[-1]), dtype=np.int32)
@@ -162,7 +173,10 @@ class _Planner:
         )
 
     def _link(self, nodes: NDArray[np.integer], batch: int, buckets: NDArray[np.int32]) -> None:
-        """Write the bucket of each access in ``batch``, and make ``batch`` the next use of its nodes."""
+        """Write the bucket of each access in ``batch``, and make ``batch`` the next use of its nodes.
+
+        ``buckets`` (U,) is empty for a batch of the look-ahead, whose accesses get no action.
+        """
         table = self._table
         table.reserve(len(nodes))
         added, bad = kernels.link(
@@ -196,7 +210,7 @@ class _Planner:
         )
         if total < 0:
             raise PlanError(f"resident holds a row that is not in 0..{table.num_nodes}-1")
-        # The furthest batch that needs a resident row. No later bucket is occupied yet.
+        # ``far`` is the furthest batch that needs a resident row. No later batch's bucket is occupied yet.
         occupied = np.flatnonzero(self._live[: self._horizon])
         far = int(occupied[-1]) if len(occupied) else 0
         for batch, buckets in enumerate(parts):
@@ -216,7 +230,10 @@ class _Planner:
         hits: IdArray,
         lengths: IdArray,
     ) -> tuple[IdArray, IdArray]:
-        """Turn buckets into actions in place. Return each batch's misses and admissions."""
+        """Turn ``parts`` from buckets into actions in place. Return each batch's misses and admissions, both (S,).
+
+        ``hits`` and ``lengths`` are the results of `_count`.
+        """
         table = self._table
         # The counts of live entries are no longer needed. This array now counts the entries of each bucket that the
         # pass has visited. The first ``_dropped`` entries of a bucket are dropped, all later ones are kept.
@@ -258,6 +275,7 @@ class _Planner:
 
 
 def _checked_levels(hotness: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return ``hotness`` as a contiguous array. Raise PlanError unless it is one-dimensional uint8."""
     if hotness.ndim != 1 or hotness.dtype != np.uint8:
         raise PlanError(
             f"hotness has shape {hotness.shape} and dtype {hotness.dtype}; pass hotness_levels(counts)"

@@ -3,10 +3,15 @@
 `belady` explains the algorithm: each access pushes its row as an entry on the bucket of the row's next use, and the
 furthest buckets drop entries when more than C are live. The kernels share these arguments:
 
-- keys, values, base: the arrays of a `PlannerTable`, which holds each node's next use and later its slot;
+- keys, values, base: the arrays of a `PlannerTable`, which holds each node's next use and later its slot. Batch t is
+  stored as ``base - t``;
 - horizon: number of batches with known uses; levels: (N,) hotness of the nodes, or empty;
 - live, dropped: number of live and of dropped entries in each bucket; ranks: number of entries visited so far;
-- content: (C,) the row in each slot, -1 if empty; free: a stack of the empty slots.
+- content: (C,) the row in each slot, -1 if empty; free: a stack of the empty slots;
+- buckets, actions: (U,) int32, the same array: first each access's bucket, in the end its action.
+
+The planner calls them in this order: `link`, `push_resident`, `push_and_drop`, `keep_resident`, `assign`. A ``place``
+is a node's index in ``values``.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ if TYPE_CHECKING:
 
     from gloader.types import IdArray
 
-NO_ACTIONS: Final = np.empty(0, dtype=np.int32)  # in place of buckets: `link` writes none
+NO_ACTIONS: Final = np.empty(0, dtype=np.int32)  # the ``buckets`` of a look-ahead batch: `link` writes none
 _TOP_LEVEL: Final = 255  # the hottest level
 # Accesses between the prefetch of a table entry and its read. Without prefetches each branch waits for a random load.
 _AHEAD: Final = 24
@@ -33,7 +38,10 @@ _AHEAD: Final = 24
 
 @njit(cache=True, nogil=True)
 def _bucket(value: int, node: int, base: int, horizon: int, levels: NDArray[np.uint8]) -> int:
-    """Return the bucket of ``node`` with the table entry ``value``: its batch, or a later one by hotness. Pure."""
+    """Return the bucket of ``node`` with the table entry ``value``: its next use's batch, or a later one by hotness.
+
+    A node beyond the end of ``levels`` counts as hottest. Pure.
+    """
     batch = base - value
     if 0 <= batch < horizon:
         return batch
@@ -98,7 +106,10 @@ def push_resident(
     levels: NDArray[np.uint8],
     live: IdArray,
 ) -> int:
-    """Push the rows that are cached at the beginning. Return their number, or -1 if an id is out of range."""
+    """Push the rows that are cached at the beginning, except rows on the device.
+
+    Returns the number of pushed rows, or -1 if an id is out of range.
+    """
     total = 0
     for slot in range(content.shape[0]):
         node = content[slot]
@@ -134,9 +145,9 @@ def push_and_drop(
 ) -> tuple[int, int, int]:
     """Push a batch's accesses, then drop entries of the furthest buckets until ``capacity`` are live.
 
-    No bucket between ``far`` and the horizon is occupied, so the search for the furthest bucket starts at ``far``
-    instead of the end of a long trace. Returns the new ``far``, the number of live entries, and the
-    batch's accesses to rows that are not on the device.
+    ``total`` is the number of live entries. No bucket between ``far`` and the horizon is occupied, so the search for
+    the furthest bucket starts at ``far`` instead of the end of a long trace. Returns the new ``far`` and ``total``, and
+    the number of the batch's accesses to rows that are not on the device.
     """
     pushed = 0
     for position in range(buckets.shape[0]):
@@ -176,7 +187,8 @@ def keep_resident(
 ) -> int:
     """Write the slots of the resident rows that stay into the table, and push all other slots on ``free``.
 
-    Returns the number of free slots.
+    Resident rows are the first entries of their buckets, so this runs before the first `assign`. Returns the number of
+    free slots.
     """
     # Slots are visited from the last one down, so that the first slots are on top of the free list and are used first.
     num_free = 0
@@ -215,14 +227,14 @@ def assign(
     content: IdArray,
     hits: NDArray[np.int32],
 ) -> tuple[int, int, int]:
-    """Turn one batch's buckets into actions. Return hits, admissions and free slots (-1 if too few).
+    """Turn one batch's buckets in ``actions`` into actions. Return hits, admissions and free slots (-1 if too few).
 
     A bucket's first entries are dropped, so the order of visits decides which rows stay. Misses are visited before
     hits, because keeping a row that already has a slot costs no copy. Admitted rows get their slots last: hits are
     copied out before rows enter, so a slot freed by a hit may be used. ``hits`` (2, U) is scratch for positions and
     slots.
     """
-    num_hits, waiting = 0, 0
+    num_hits, waiting = 0, 0  # waiting: misses to admit, which get their slots at the end
     fetch_end = 0 if keys.shape[0] else nodes.shape[0] - _AHEAD
     for position in range(nodes.shape[0]):
         if position < fetch_end:

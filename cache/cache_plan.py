@@ -1,7 +1,8 @@
 """A cache plan: the host cache's action for every access in a superbatch.
 
 An access is one row that one batch needs. Its action is a hit in a slot, a miss that bypasses the cache, a miss that
-enters a slot, or a row on the device (see `actions`). A batch's actions expand to its `CacheStep`.
+enters a slot, or a row on the device (see `actions`). The planners make plans. The gather expands a batch's actions to
+its `CacheStep`, which lists the positions of its hits, misses and admissions (misses that enter a slot).
 """
 
 from __future__ import annotations
@@ -34,13 +35,14 @@ class CachePlan:
     """
 
     capacity: int  # C, the cache's slots
-    accesses: Sequence[NDArray[np.integer]]  # the trace: S arrays of unique ids; empty after `without_trace`
+    # The trace: S arrays of unique node ids; empty after `without_trace`.
+    accesses: Sequence[NDArray[np.integer]]
     offsets: IdArray  # (S + 1,) start of each batch in `actions`
-    actions: Actions  # (A,) codes from `gloader.cache.actions`
+    actions: Actions  # (A,) int32, one code per access, see `gloader.cache.actions`
     hits: IdArray  # (S,) hits per batch
     misses: IdArray  # (S,) misses per batch
     admissions: IdArray  # (S,) admitted rows per batch
-    resident_after: IdArray  # (C,) row in each slot at the end, -1 if empty
+    resident_after: IdArray  # (C,) row in each slot after the last batch, -1 if the slot is free
 
     @property
     def num_hits(self) -> int:
@@ -107,6 +109,7 @@ class CachePlan:
         return rows
 
     def _nodes(self, batch: int) -> NDArray[np.integer]:
+        """Return one batch's node ids (U,) from the trace. Raise PlanError if the trace was dropped."""
         if not self.has_trace:
             raise PlanError(
                 "this plan was made without_trace(); expand batch_actions(b) with batch_step and the batch's nodes"
@@ -164,6 +167,7 @@ class CachePlan:
         return f"{where}: enters slot {slot}, which another row enters in the same step"
 
     def _check_end(self, content: IdArray) -> None:
+        """Raise PlanError if the replayed ``content`` (C,) contradicts ``resident_after``."""
         # Only slots that the next plan uses are checked. The other slots may hold rows without a further use.
         kept = self.resident_after >= 0
         wrong = np.flatnonzero(kept & (content != self.resident_after))
@@ -208,7 +212,10 @@ def _replay(
     written: IdArray,
     counts: IdArray,
 ) -> int:
-    """Apply one step to ``content``. Return the first position that contradicts it, or -1."""
+    """Apply one step to ``content``. Return the first position that contradicts it, or -1.
+
+    ``written`` (C,) is the last batch that wrote each slot. The hits, misses and admissions are added to ``counts``.
+    """
     # Hits come first, because the executor copies them out before it admits rows: an admission may take a hit's slot.
     capacity = content.shape[0]
     for position in range(actions.shape[0]):

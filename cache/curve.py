@@ -4,8 +4,9 @@ An access is one row that a batch needs. A row's next use is the next batch that
 evicts the row with the furthest next use. The stack distance of an access is the number of different rows used since
 the row's last access. A curve is made of straight lines; a corner is a capacity at which the slope changes.
 
-The curves need the whole trace. `measure_reuse` measures a few batches instead, and `cache_outlook` predicts from its
-`ReuseProfile` how many rows a cache of any size misses per batch.
+The curves need the whole trace (the unique node ids of each batch); ``gloader analyze`` draws them. The memory plan has
+only the first batches: `measure_reuse` measures these, and `cache_outlook` predicts from the resulting `ReuseProfile`
+how many rows a cache of any size misses per batch.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 
 # `_stack_distances` stores a bit per access: 64 bits per word, 256 per block (base-2 logarithms here). The prefix sums
-# have one entry per block, so at most four words are counted one by one.
+# have one entry per block (four words), so at most four words are counted one by one.
 _WORD_BITS: Final = 6
 _BLOCK_BITS: Final = 8
 _AHEAD: Final = 24  # accesses between the prefetch of an entry and its read
@@ -55,6 +56,7 @@ class MissCurve:
     def misses_at(self, capacities: IdArray) -> IdArray:
         """Return the misses at ``capacities`` (M,) as (M,) int64. Pure."""
         slots = np.minimum(np.asarray(capacities, dtype=np.int64), self.capacities[-1])
+        # Each value lies between the corners ``left`` and ``right``.
         right = np.searchsorted(self.capacities, slots)
         left = np.maximum(right - 1, 0)
         run = np.maximum(self.capacities[right] - self.capacities[left], 1)
@@ -65,11 +67,13 @@ class MissCurve:
 def next_use_counts(accesses: Sequence[NDArray[np.integer]], num_nodes: int) -> IdArray:
     """Count, for each pair of batches (b, t), the accesses in b whose next use is in t. O(A + T^2). Pure.
 
-    MIN's hits follow from these counts alone, because rows with the same next use are interchangeable.
+    A is the number of accesses, and T the number of batches. MIN's hits follow from these counts alone, because rows
+    with the same next use are interchangeable.
 
     Parameters
     ----------
     accesses : T arrays of unique ids, int32 or int64, in 0..num_nodes-1
+    num_nodes : N, the number of nodes
 
     Returns
     -------
@@ -88,18 +92,20 @@ def next_use_counts(accesses: Sequence[NDArray[np.integer]], num_nodes: int) -> 
     for batch in reversed(range(num_batches)):
         nodes = np.ascontiguousarray(accesses[batch])
         buckets = np.empty(len(nodes), dtype=np.int32)
-        with np.errstate(over="ignore"):  # interpreted hashes wrap around
+        with np.errstate(over="ignore"):  # hashes wrap around: numpy warns if numba's compiler is disabled
             table.reserve(len(nodes))
             added, bad = belady_kernels.link(
                 nodes, table.keys, table.values, table.base, batch, num_batches, _NO_LEVELS, buckets
             )
         table.num_keys += added
+        # `link` checks the upper bound only in a direct table. A hash table accepts every id.
         if bad < 0 and table.num_nodes is None and nodes.max(initial=-1) >= num_nodes:
             bad = int(np.argmax(nodes >= num_nodes))
         if bad >= 0:
             raise PlanError(
                 f"accesses[{batch}] holds node {int(nodes[bad])} at position {bad}: out of 0..{num_nodes - 1}, or twice"
             )
+        # The last bucket, ``num_batches``, has the accesses without a next use.
         counts[batch] = np.bincount(buckets, minlength=num_batches + 1)[:num_batches]
     return counts
 
@@ -116,10 +122,12 @@ def belady_curve(counts: IdArray, num_accesses: int) -> MissCurve:
     Parameters
     ----------
     counts : (T, T) int64, result of `next_use_counts`
+    num_accesses : accesses in the trace
     """
     hits: dict[int, int] = {}
 
     def evaluate(capacity: int) -> int:
+        """Return the hits at ``capacity``, counted once per capacity."""
         if capacity not in hits:
             hits[capacity] = int(_count_hits(counts, capacity))
         return hits[capacity]
@@ -146,7 +154,7 @@ def belady_curve(counts: IdArray, num_accesses: int) -> MissCurve:
 
 
 def add_curves(curves: Sequence[MissCurve]) -> MissCurve:
-    """Return the curve for traces that run one after another. Each starts from an empty cache. Pure."""
+    """Return the sum of ``curves``: traces that run one after another, each from an empty cache. Pure."""
     capacities = np.unique(np.concatenate([[0], *(curve.capacities for curve in curves)])).astype(np.int64)
     misses = sum((curve.misses_at(capacities) for curve in curves), np.zeros(len(capacities), dtype=np.int64))
     return _without_straight_corners(capacities, misses, sum(curve.num_accesses for curve in curves))
@@ -160,7 +168,8 @@ def lru_curve(accesses: Sequence[NDArray[np.integer]], num_nodes: int) -> MissCu
 
     Parameters
     ----------
-    accesses : arrays of unique ids in 0..num_nodes-1
+    accesses : T arrays of unique ids in 0..num_nodes-1
+    num_nodes : N, the number of nodes
 
     Raises
     ------
@@ -194,12 +203,13 @@ def static_curve(order: IdArray, frequencies: IdArray) -> MissCurve:
 
 
 def _curve_of_gains(gains: IdArray, num_accesses: int) -> MissCurve:
-    """Return the curve in which slot i saves ``gains[i]`` misses."""
+    """Return the curve in which slot i saves ``gains[i]`` misses, for ``gains`` (K,)."""
     misses = num_accesses - np.concatenate([[0], np.cumsum(gains)]).astype(np.int64)
     return _without_straight_corners(np.arange(len(misses), dtype=np.int64), misses, num_accesses)
 
 
 def _without_straight_corners(capacities: IdArray, misses: IdArray, num_accesses: int) -> MissCurve:
+    """Return the curve through these points (K,), without points at which the slope does not change."""
     run, fall = np.diff(capacities), np.diff(misses)
     # Cross products replace slopes, because they need no rounding. The last corner stays, because the curve is flat
     # beyond it.
@@ -267,10 +277,9 @@ def _stack_distances(
 
     ``last`` (N,) is the number of each node's last access, -1 if none. ``newest`` has a bit for each access so far,
     which is set if the access is the last one of its node. An access's distance is the number of bits set after its
-    node's last access: all set bits less the bits up to that access, which prefix sums ``before`` over the blocks give.
-    All distances in a
-    batch are taken before a bit changes, so the same prefix sums serve the whole batch. ``distances[d]`` counts the
-    accesses with distance d.
+    node's last access: all set bits less the set bits up to that access. The prefix sums ``before`` give the set bits
+    before each block. All distances in a batch are taken before a bit changes, so the same prefix sums serve the whole
+    batch. ``distances[d]`` counts the accesses with distance d.
     """
     num_blocks = (start >> _BLOCK_BITS) + 1
     before = np.empty(num_blocks, dtype=np.int64)
@@ -315,7 +324,8 @@ class ReuseProfile:
 
     rows: float  # U, mean number of rows per batch
     num_nodes: int  # N
-    # (D,) a batch's mean number of rows whose next use is 1, 2, ... D batches later. Other rows: still later or never.
+    # (D,) a batch's mean number of rows whose next use is 1, 2, ... D batches later. The other rows are used still
+    # later or never.
     next_uses: NDArray[np.float64]
 
 
@@ -324,16 +334,16 @@ class CacheOutlook:
     """A batch's misses in the long run, for every cache size. A larger cache never has more misses."""
 
     profile: ReuseProfile  # the profile behind the prediction
-    capacities: NDArray[np.float64]  # (K,) slots, ascending
+    capacities: NDArray[np.float64]  # (K,) slots, ascending; values between them are interpolated
     hits: NDArray[np.float64]  # (K,) hits per batch at these capacities
-    distances: NDArray[np.float64]  # (K,) batches to the next use; rows with a nearer next use are hits
+    distances: NDArray[np.float64]  # (K,) largest reuse distance, in batches, of the hits at these capacities
 
     def misses(self, capacity: int) -> float:
-        """Return a batch's rows that ``capacity`` slots miss. Pure."""
+        """Return the mean number of rows per batch that a cache with ``capacity`` slots misses. Pure."""
         return max(self.profile.rows - float(np.interp(capacity, self.capacities, self.hits)), 0.0)
 
     def distinct_misses(self, capacity: int, num_batches: int) -> float:
-        """Return the distinct rows that ``num_batches`` batches together miss. Pure."""
+        """Return the number of distinct rows that ``num_batches`` consecutive batches together miss. Pure."""
         later = self.profile.next_uses[: num_batches - 1]
         distance = np.arange(1, len(later) + 1)
         nearest = float(np.interp(capacity, self.capacities, self.distances))
@@ -354,7 +364,7 @@ def measure_reuse(batches: Sequence[IdArray], num_nodes: int) -> ReuseProfile:
 
     Parameters
     ----------
-    batches : each batch's unique ids, at least one batch
+    batches : each batch's unique ids. Reuse is measured from two batches on, and all three moments from three on.
     num_nodes : N, the number of nodes
 
     Raises
@@ -375,8 +385,13 @@ def measure_reuse(batches: Sequence[IdArray], num_nodes: int) -> ReuseProfile:
 
 
 def _extrapolate(next_uses: NDArray[np.float64], rows: float, measured: list[float]) -> None:
-    """Write ``next_uses`` beyond the ``measured`` distances, by the model of `measure_reuse`."""
+    """Write ``next_uses`` (D,) beyond the ``measured`` distances, by the model of `measure_reuse`.
+
+    ``rows`` is a batch's mean number of rows. ``measured`` has the mean next uses at the distances 1, 2, ...
+    """
     first = min(measured[0] / rows, _MOST)  # share of a batch's rows that are also in the next batch
+    # Share of the rows in two batches that are also in a third one. ``measured[1]`` counts the rows in the first and
+    # the third batch that are not in the second.
     second = min(max(1 - measured[1] / measured[0], first), _MOST) if len(measured) > 1 else first
     # ``total`` and ``other`` are parameters of the beta distribution with these moments. They give the ratio between
     # consecutive entries. If all nodes are alike, the distribution is narrow and the ratio constant.

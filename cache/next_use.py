@@ -1,6 +1,8 @@
-"""The planner's node table: each node's next use, and then its slot.
+"""The node table of Belady's planner: each node's next use, and later its slot in the cache.
 
-A direct table has an entry for every node. A hash table has a cell (key and entry) for every node in the trace.
+A node's next use is the next batch that needs its row. A direct table has an entry for every node of the graph. A hash
+table has a cell (key and entry) for every node in the planned batches, which is smaller if these are few.
+`plan_belady` begins and ends a plan on a `PlannerTable`; the loops in `belady_kernels` read and write its arrays.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
     from gloader.types import IdArray
 
-NOTHING: Final = -1  # the entry of a node without a slot and without a known use
+NOTHING: Final = -1  # the entry of a node without a slot and without a known next use
 DEVICE: Final = -(2**31)  # the entry of a node whose row is on the device
 _FIRST_BASE: Final = -2  # the first plan's entry for batch 0, below NOTHING
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # of Fibonacci hashing: 2**64 divided by the golden ratio
@@ -46,7 +48,8 @@ class PlannerTable:
 
     With ``num_nodes``, the table is direct, with 4 bytes per node. Without, it is a hash table that grows with its
     nodes. Batch t is stored as ``base - t``. Each plan takes a lower ``base``, so that earlier plans' entries are no
-    batches of this plan and need not be cleared.
+    batches of this plan and need not be cleared. ``keys`` (cells,) int64 holds each cell's node, -1 if free, and is
+    empty in a direct table. ``values`` int32 holds the entries.
     """
 
     def __init__(self, num_nodes: int | None = None) -> None:
@@ -55,23 +58,27 @@ class PlannerTable:
         self.num_keys = 0
         self._is_clean = True
         direct = num_nodes is not None
+        # A hash table starts with 1024 cells. Their number is always a power of two, see `cell`.
         self.keys: IdArray = np.full(0 if direct else 1024, -1, dtype=np.int64)
         self.values = np.full(num_nodes if num_nodes is not None else 1024, NOTHING, dtype=np.int32)
 
     @classmethod
     def for_trace(cls, num_nodes: int, num_accesses: int) -> PlannerTable:
-        """Return the smaller kind of table for ids below ``num_nodes`` and ``num_accesses`` accesses."""
+        """Return a hash table only if it is smaller even when every one of ``num_accesses`` ids differs.
+
+        Ids are below ``num_nodes``.
+        """
         is_direct = _DIRECT_BYTES * num_nodes <= _HASH_BYTES_PER_ACCESS * num_accesses
         return cls(num_nodes if is_direct else None)
 
     @classmethod
     def smallest(cls, num_nodes: int, num_accesses: int) -> PlannerTable:
-        """Return the kind of table with the smaller peak, at most 4 bytes per node. It may be slower."""
+        """Return the kind of table with the smaller peak, growth included: at most 4 bytes per node."""
         return cls(num_nodes if _DIRECT_BYTES * num_nodes <= _hash_bytes(num_accesses) else None)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes held."""
+        """Bytes that the table's arrays take now."""
         return self.keys.nbytes + self.values.nbytes
 
     def begin(self, horizon: int) -> None:
@@ -93,7 +100,7 @@ class PlannerTable:
         self._is_clean = True
 
     def reserve(self, more: int) -> None:
-        """Make room for ``more`` new nodes. No effect on a direct table."""
+        """Grow a hash table if ``more`` new nodes would fill over half of it. No effect on a direct table."""
         needed = self.num_keys + more
         if self.num_nodes is not None or needed <= _MAX_LOAD * len(self.keys):
             return
@@ -122,11 +129,15 @@ class PlannerTable:
 
 @njit(cache=True, nogil=True)
 def cell(keys: IdArray, node: int) -> int:
-    """Return the index of ``node``: the node itself in a direct table, its present or future cell in a hash table."""
+    """Return the index of ``node`` in ``values``: the node itself in a direct table, its cell in a hash table.
+
+    If the node is not in the hash table, the result is the free cell in which it belongs.
+    """
     size = keys.shape[0]
     if size == 0:
         return node
     mask = size - 1
+    # The size is a power of two, so the mask takes the remainder. The product's upper half is well mixed.
     place = to_int((np.uint64(node) * _MULTIPLIER) >> np.uint64(32)) & mask
     while keys[place] != node and keys[place] != -1:
         place = (place + 1) & mask
@@ -153,6 +164,7 @@ def _put(ids: IdArray, value: np.int32, keys: IdArray, values: NDArray[np.int32]
 def _rehash(
     old_keys: IdArray, old_values: NDArray[np.int32], keys: IdArray, values: NDArray[np.int32]
 ) -> None:
+    """Copy all occupied cells into the new, larger and empty table ``keys`` and ``values``."""
     for i in range(old_keys.shape[0]):
         if old_keys[i] >= 0:
             place = cell(keys, old_keys[i])

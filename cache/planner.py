@@ -1,7 +1,9 @@
 """Planners for consecutive superbatches: Belady's planner, and every other policy in the same form.
 
-A planner turns a superbatch's trace into a `CachePlan`: the host cache's action for each access. The planner works
-ahead of the execution, so it keeps the cache content that its last plan will leave behind.
+A superbatch is a number of consecutive batches that are planned together. A planner turns its trace (each batch's
+unique node ids) into a `CachePlan`: the host cache's action for each access. The planner works ahead of the execution,
+so it keeps the cache content that its last plan will leave behind. `make_planner` makes a planner by name for the
+loader's inspect stage; `slot_bytes` and `node_bytes` give its memory for the memory plan.
 """
 
 from __future__ import annotations
@@ -31,14 +33,14 @@ if TYPE_CHECKING:
 
 PlannerName = Literal["belady", PolicyName]
 
-# Bytes per slot, in addition to its feature row. Every policy: a tag. Belady: the row's id in the current plan and in
-# the next one, and an entry in the free list. An online policy: the id in two plans and in the queue, links, a mark and
-# a stamp. Bytes per node: its slot and, for S3-FIFO, the time of its eviction.
-_TAG_BYTES: Final = 8
-_BELADY_BYTES: Final = 8 + 8 + 4
+# Bytes per slot, in addition to its feature row.
+_TAG_BYTES: Final = 8  # every policy: the id of the row in the slot
+_BELADY_BYTES: Final = 8 + 8 + 4  # the row's id in the current and in the next plan, an entry in the free list
+# An online policy: the row's id in the current plan, in the next plan and in the queue; two links, a mark, a stamp.
 _QUEUE_BYTES: Final = 8 + 8 + 8 + 8 + 1 + 8
-_MAP_BYTES: Final = 4
-_GHOST_BYTES: Final = 8
+# Bytes per node.
+_MAP_BYTES: Final = 4  # its slot
+_GHOST_BYTES: Final = 8  # S3-FIFO: its number as an evicted row
 
 
 class SuperbatchPlanner(Protocol):
@@ -60,11 +62,11 @@ class SuperbatchPlanner(Protocol):
         ...
 
     def restart(self, resident: IdArray) -> None:
-        """Start anew after plans that were not executed completely.
+        """Start anew after plans that were not executed completely, from the rows that are really in the cache.
 
         Parameters
         ----------
-        resident : (C,) `SlotCache.resident`, the row in each slot
+        resident : (C,) `SlotCache.resident`, the row in each slot, -1 if empty
         """
         ...
 
@@ -78,9 +80,9 @@ class BeladyPlanner:
     capacity : C, the number of slots
     resident : (<= C,) row in each slot, -1 if empty
     reset : True if every superbatch starts from an empty cache without look-ahead (Park et al., "Ginex", VLDB'22)
-    device_resident : ids on the device
-    expected_accesses : accesses in a superbatch and its look-ahead. From them follows which kind of table is smaller,
-        see `PlannerTable.for_trace`. None means a direct table.
+    device_resident : ids whose rows are on the device (the GPU), which the host cache ignores
+    expected_accesses : accesses in a superbatch and its look-ahead, which decide the kind of the planner's node table,
+        see `PlannerTable.for_trace`. None means a table with an entry for every node.
 
     Raises
     ------
@@ -144,7 +146,8 @@ class BeladyPlanner:
             There are more rows than slots, or an entry is below -1.
         """
         self._resident = initial_content(NO_ROWS if self._reset else resident, self._capacity)
-        # A freed slot keeps its row until another row enters. Meanwhile the same row may enter a second slot.
+        # A slot that a plan freed keeps its row until another row enters it. Meanwhile the same row may enter a second
+        # slot, but a plan must find each row once. So later slots with the same row count as empty.
         filled = np.flatnonzero(self._resident >= 0)
         _, first = np.unique(self._resident[filled], return_index=True)
         again = np.ones(len(filled), dtype=np.bool_)
@@ -157,7 +160,7 @@ class PolicyPlanner:
 
     Parameters
     ----------
-    policy : the policy; its `resident` rows are the slots' initial content
+    policy : decides the actions; its `resident` rows are the slots' initial content
     on_device : (N,) bool, True for ids on the device, which the policy ignores. None means that there are none.
     """
 
@@ -176,7 +179,7 @@ class PolicyPlanner:
         Raises
         ------
         PlanError
-            An id is out of range; call `restart` then.
+            An id is out of range. The policy has then taken the steps before it; call `restart`.
         """
         reader = BatchReader(accesses, "accesses")
         offsets = np.concatenate([[0], np.cumsum(reader.lengths)])
@@ -237,7 +240,7 @@ def make_planner(
     num_nodes : N, the number of nodes
     capacity : C, the number of slots
     hot : a static cache's rows, hottest first; other policies ignore them
-    device_resident : ids on the device
+    device_resident : ids whose rows are on the device (the GPU), which the host cache ignores
     reset, expected_accesses : see `BeladyPlanner`; other policies ignore them
 
     Raises
@@ -257,7 +260,7 @@ def make_planner(
         )
     if name not in get_args(PolicyName):
         raise ConfigError(f"policy {name!r} is not one of belady, {', '.join(get_args(PolicyName))}")
-    # A mask replaces the list of ids, because every access is looked up.
+    # The policies get a mask instead of the list of ids, because they look up every access.
     on_device = None
     if len(device_resident):
         on_device = np.zeros(num_nodes, dtype=np.bool_)
@@ -268,7 +271,7 @@ def make_planner(
 
 
 def slot_bytes(name: PlannerName) -> int:
-    """Return the bytes per slot in planner, plan and `SlotCache`, without the row. Pure."""
+    """Return the bytes per slot that planner, plan and `SlotCache` take together, without the feature row. Pure."""
     if name == "none":
         return 0
     if name == "static":

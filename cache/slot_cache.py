@@ -1,8 +1,9 @@
 """The host cache: it executes the steps from a plan or policy on a preallocated row buffer.
 
-A step says for one batch which rows are hits (copied from slots), which are misses (read from the source), and which
-misses are admitted (kept in a slot). A slot's tag is the id of the row in it. The batch buffer may have another
-dtype than the slots: a hit is then converted on its way to the buffer, and an admitted row on its way back.
+A step lists for one batch the rows that are hits (copied from slots), the rows that are misses (read from the source),
+and the misses that are admitted (kept in a slot). The gather calls `SlotCache.execute`, or its parts, once per batch;
+the loops are in `slot_kernels`. A slot's tag is the id of the row in it. The batch buffer may have another dtype than
+the slots: a hit is then converted on its way to the buffer, and an admitted row on its way back.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class SlotCache:
     ----------
     capacity : C, the number of slots
     dim : F, elements per row
-    dtype : the held rows' and batch buffers' dtype. The buffers may be float32 if the rows are float16, bfloat16 or
-        int8 with a scale. Rows are then converted without a loss.
+    dtype : dtype of the cached rows and of the batch buffers. The buffers may also be float32 if the rows are float16,
+        bfloat16 or int8 with a scale. Rows are then converted without a loss.
     is_bfloat16 : True if uint16 elements are bfloat16
     scale : (N,) float32, int8 rows' factors. None for other dtypes.
     threads : number of threads that copy hits, if a batch has enough hits
@@ -70,13 +71,15 @@ class SlotCache:
         self._form = RowFormat(dtype=self._rows.dtype, dim=dim, is_bfloat16=is_bfloat16, scale=scale)
         self._way = self._form.way  # the conversion to and from float32; see `RowFormat`
         self._scale = np.empty(0, dtype=np.float32) if scale is None else np.ascontiguousarray(scale)
-        # These views show the same memory as bytes, halves and words, because a kernel takes arrays with one dtype.
+        # These views show the same memory as bytes, as 2-byte halves, and as words of up to 8 bytes, because a kernel
+        # takes arrays with one dtype. The width is the number of words per row.
         self._octets = self._rows.reshape(-1).view(np.uint8)
         self._halves = self._octets[: self._octets.size // 2 * 2].view(np.uint16)
         self._words = _words(self._rows)
         self._width = max(self._rows.itemsize * dim // self._words.itemsize, 1)
         self._tags = np.full(capacity, -1, dtype=np.int64)
-        # A row is invalid during its replacement. This lock makes `copy_held` and an admission wait for each other.
+        # A row is invalid during its replacement. `admit` and `copy_held` take this lock, so that `copy_held` in
+        # another thread never copies a half-written row.
         self._changing = threading.Lock()
         # The pool has one thread fewer than requested, because the gathering thread copies too.
         self._threads = threads
@@ -161,7 +164,8 @@ class SlotCache:
     def execute(self, step: CacheStep, nodes: IdArray, out: NDArray[Any], source: FeatureSource) -> ReadStats:
         """Put a batch's rows into ``out``: copy the hits, read the misses, and admit some misses.
 
-        If the read fails, the cache is unchanged.
+        Node ``nodes[i]`` has its row in ``out[i]``. If the read fails, the cache is unchanged. Returns the read's
+        statistics.
 
         Parameters
         ----------
@@ -175,7 +179,7 @@ class SlotCache:
         PlanError
             A slot or position is out of range, or a hit's slot holds another row.
         """
-        # The order matters, because an admitted row may take a hit's slot in the same step.
+        # Hits are copied before rows are admitted, because an admitted row may take a hit's slot in the same step.
         self.copy_hits(step, nodes, out)
         read = source.read_into(step.miss_row, out, at=step.miss_pos)
         self.admit(step, nodes, out)
@@ -265,7 +269,7 @@ class SlotCache:
         self.close()
 
     def _copy(self, step: CacheStep, nodes: IdArray, out: NDArray[Any], start: int, stop: int) -> int:
-        """Copy the step's hits ``start:stop``; return the first bad hit, or -1."""
+        """Copy the step's hits ``start:stop``. Return the index of the first bad hit, or -1. Runs in a copy thread."""
         bad: int
         if out.dtype == self._rows.dtype:
             bad = kernels.copy_hits(
@@ -294,10 +298,12 @@ class SlotCache:
 
     @property
     def _stored_as(self) -> str:
+        """The name of the stored dtype, for messages."""
         element = self._form.element
         return f"{element.name} with its scale" if element.has_scale else element.name
 
     def _bad_hit(self, step: CacheStep, nodes: IdArray, index: int) -> str:
+        """Return the message for the step's hit ``index``, which contradicts the cache."""
         position, slot = int(step.hit_pos[index]), int(step.hit_slot[index])
         if not (0 <= position < len(nodes) and 0 <= slot < len(self._tags)):
             return f"a hit at position {position} of {len(nodes)} in slot {slot} of {len(self._tags)}: out of range"

@@ -2,8 +2,9 @@
 
 Each loop checks its arguments and stops at the first contradiction. Positions and slots must be in range, and the tag
 of a hit's slot must be the hit's node. ``tags`` (C,) is the id of the row in each slot, -1 if empty. ``nodes`` (U,) are
-the batch's ids. ``rows`` and ``out`` are flat; ``width`` is the number of elements per row. ``way`` is the conversion
-between the stored dtype and float32: BRAIN (bfloat16), HALF (float16), or int8 with a scale.
+the batch's ids. ``rows`` are the cached rows and ``out`` the batch buffer, both flat; ``width`` is the number of
+elements per row. ``pos`` are positions in the batch. ``way`` is the conversion between the stored dtype and float32:
+BRAIN (bfloat16), HALF (float16), or else int8 with a scale. `SlotCache` calls the loops.
 """
 
 from __future__ import annotations
@@ -78,8 +79,9 @@ def copy_held(
 ) -> int:
     """Copy the rows among ``requests`` that are still in their slots, and return their number.
 
-    ``rows`` and ``requests`` are ascending, and are merged. ``slots`` has the slot of each of ``rows`` as it was when
-    the caller listed them; the tags show whether the row is still there. ``octets`` are the cached rows' bytes.
+    ``rows`` are the cached rows' ids. They and ``requests`` ascend, so one pass over both finds the common ids.
+    ``slots`` has the slot of each of ``rows`` when the caller listed them. The tags show whether the row is still in
+    it. ``octets`` are the cached rows' bytes. Sets ``is_held`` (M,) for each request.
     """
     count, held = 0, 0
     for i in range(requests.shape[0]):
@@ -103,7 +105,7 @@ def admit(
     admit_slot: IdArray,
     out: NDArray[Any],
 ) -> int:
-    """Copy rows into their slots. Return the first row that is out of range, or -1."""
+    """Copy admitted rows from ``out`` into their slots. Return the index of the first one out of range, or -1."""
     for i in range(admit_pos.shape[0]):
         position, slot = admit_pos[i], admit_slot[i]
         if not (0 <= position < nodes.shape[0] and 0 <= slot < tags.shape[0]):
@@ -141,7 +143,8 @@ def widen_hits(
             return i
         if tags[slot] != nodes[position]:
             return i
-        # Each conversion has its own branch instead of one common function, because only then loops are vectorized.
+        # Each conversion has a function of its own, because a loop is vectorized only without a branch on the
+        # conversion inside.
         if way == BRAIN:
             widen_bfloat16(out, position * dim, halves, slot * dim, dim)
         elif way == HALF:

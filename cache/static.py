@@ -2,9 +2,12 @@
 
 A row is one node's features. A slot is a row's place in the cache, and a slot map gives each node's slot. The hot set
 is the rows worth caching: those with the largest scores. A node's score is its degree, its accesses in presampled
-batches, or its inclusion probability, which is its chance to be in a batch and follows from the graph only.
-A device plan lists the rows that a GPU holds. `divide_device_bytes` shares a GPU's memory between the feature tables
-of several node types, so that the fewest bytes cross the link from the host.
+batches (batches that are sampled before the run to count accesses), or its inclusion probability, which is its chance
+to be in a batch and follows from the graph only.
+
+Opening a loader uses the parts of this file in order. Scores come from `access_counts` or `inclusion_by_type`. The free
+memory comes from `automatic_bytes`, and `divide_device_bytes` shares it between the feature tables of several node
+types, so that the fewest bytes cross the link from the host. `plan_device_cache` lists the rows that the GPU holds.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 
 @njit(cache=True, nogil=True)
 def _count_occurrences(ids: NDArray[np.integer], counts: IdArray) -> None:
+    """Add the number of occurrences of each id to ``counts`` (N,)."""
     for i in range(ids.shape[0]):
         counts[ids[i]] += 1
 
@@ -39,12 +43,13 @@ def _count_occurrences(ids: NDArray[np.integer], counts: IdArray) -> None:
 def hottest_by_degree(degrees: IdArray, num_rows: int) -> IdArray:
     """Return the ``num_rows`` nodes with the largest out-degree (PaGraph, SoCC'20, section 4.2), ascending. Pure.
 
-    A node that is many nodes' in-neighbour is sampled often. Nodes without an out-edge are left out even if there is
-    room. The smaller id wins a tie.
+    A node that is many nodes' in-neighbour is sampled often. Nodes without an out-edge are left out, even if the result
+    is then shorter. If degrees are equal, the smaller id goes first.
 
     Parameters
     ----------
     degrees : (N,) int64 out-degrees
+    num_rows : maximum number of nodes to return
 
     Returns
     -------
@@ -54,9 +59,10 @@ def hottest_by_degree(degrees: IdArray, num_rows: int) -> IdArray:
 
 
 def hottest_first(scores: NDArray[np.integer] | NDArray[np.floating], num_rows: int | None = None) -> IdArray:
-    """Return at most ``num_rows`` nodes with the largest scores above zero, hottest first; None returns all. Pure.
+    """Return at most ``num_rows`` nodes with the largest scores above zero, hottest first. Pure.
 
-    Ties go to the smaller id. Scores are out-degrees (PaGraph), presampled access counts (GNNLab, EuroSys'22,
+    ``scores`` is (N,). If ``num_rows`` is None, all nodes with a score above zero are returned. If scores are equal,
+    the smaller id goes first. Scores are out-degrees (PaGraph), presampled access counts (GNNLab, EuroSys'22,
     section 6.3) or inclusion probabilities (SALIENT++, MLSys'23).
     """
     candidates = np.flatnonzero(scores > 0)
@@ -69,8 +75,9 @@ def access_counts(accesses: Iterable[NDArray[np.integer]], num_nodes: int) -> Id
 
     Parameters
     ----------
-    accesses : arrays of int32 or int64 ids in 0..num_nodes-1. They are the batches of a presampled trace, or a graph's
-        in-neighbours, cut into several arrays
+    accesses : arrays of int32 or int64 ids in 0..num_nodes-1: the batches of a presampled trace, or the sources of all
+        edges, cut into several arrays, which gives out-degrees
+    num_nodes : N, the number of nodes
 
     Returns
     -------
@@ -83,7 +90,7 @@ def access_counts(accesses: Iterable[NDArray[np.integer]], num_nodes: int) -> Id
 
 
 class SlotMap:
-    """The nodes in a static host cache: slot i holds the row of ``cached[i]``. Thread-safe.
+    """The nodes in a static cache: slot i holds the row of ``cached[i]``. Thread-safe.
 
     Costs 4 bytes per node.
 
@@ -122,7 +129,7 @@ class SlotMap:
         np.take(self._slot_of, nodes, out=slots, mode="clip")  # this mode writes without a buffer
 
     def split(self, nodes: IdArray) -> CacheStep:
-        """Return the positions and slots of hits among ``nodes`` (U,), and the positions of misses.
+        """Return the step for ``nodes`` (U,): the positions and slots of hits, and the positions and ids of misses.
 
         Raises
         ------
@@ -140,7 +147,7 @@ class SlotMap:
             admit_pos=NO_ROWS,
             admit_slot=NO_ROWS,
         )
-        # The map and the list of rows are two arrays. A hit is accepted only if they agree.
+        # The map and the list of cached ids are two arrays. A hit is accepted only if they agree.
         if not np.array_equal(self._cached[step.hit_slot], nodes[step.hit_pos]):
             raise PlanError("a hit's slot holds another node: the slot map is corrupted")
         return step
@@ -171,7 +178,7 @@ def _split(
     return hits
 
 
-_TINY: Final = 1e-300  # a probability that stands for zero in logarithms
+_TINY: Final = 1e-300  # stands for the probability zero, which has no logarithm
 # For `_reach`, this empty array of in-degrees stands for each node's in-degree in the relation itself.
 _RELATION_DEGREES: Final = np.empty(0, dtype=np.int64)
 
@@ -182,7 +189,7 @@ class RelationEdges:
 
     source: int  # number of the source type
     destination: int  # number of the destination type
-    offsets: Offsets  # the first edge of each destination
+    offsets: Offsets  # (destinations + 1,) the first edge of each destination
     # Returns the sources of all edges, in edge order, cut into several arrays ("pieces"). Called once per hop.
     pieces: Callable[[], Iterable[NDArray[np.integer]]]
     fanouts: Sequence[int]  # the hop next to the seeds first; -1 takes all neighbours
@@ -198,13 +205,13 @@ def inclusion_probabilities(
 ) -> NDArray[np.float64]:
     """Return each node's probability to be in a batch, from the graph only. O(E L). Pure.
 
-    Vertex inclusion probability analysis (Kaler et al., "SALIENT++", MLSys'23, section 4): if u is in the batch, a node
-    is reached from u with probability min(1, fan-out / deg(u)). The in-edges are treated as independent. As in
-    `NeighborSampler.sample`, every node in the batch so far samples again in each hop.
+    Vertex inclusion probability analysis (Kaler et al., "SALIENT++", MLSys'23, section 4): if u is in the batch, each
+    in-neighbour is drawn by u with probability min(1, fan-out / in-degree(u)). The draws are treated as independent. As
+    in `NeighborSampler.sample`, every node in the batch so far samples again in each hop.
 
     Parameters
     ----------
-    offsets : the first in-edge of each node
+    offsets : (N + 1,) the first in-edge of each node
     pieces : returns the sources of all E edges, in edge order, cut into several arrays; called once per hop
     seeds : (n,) the seeds' distinct ids
     batch_size : B, seeds per batch
@@ -233,11 +240,12 @@ def inclusion_by_type(
 
     Parameters
     ----------
-    num_nodes : each type's N
-    relations : each relation's edges
-    seeds : (n,) the seeds' distinct ids for each type
+    num_nodes : N of each node type
+    relations : the edges of each relation (edge type)
+    seeds : for each type, the seeds' distinct ids (n,)
     batch_size : B, seeds per batch over all types
-    is_collective : True if a node draws from its in-edges over all relations together
+    is_collective : True if a node draws its fan-out from the in-edges of all relations together, False if from each
+        relation separately
 
     Returns
     -------
@@ -253,7 +261,7 @@ def inclusion_by_type(
         # as a sum of logarithms.
         logarithms = [np.log(np.maximum(of_type, _TINY)) for of_type in absent]
         for edges in relations:
-            node = first = 0
+            node = first = 0  # the destination and the number of the next piece's first edge
             for piece in edges.pieces():
                 node = _reach(
                     edges.offsets,
@@ -291,6 +299,8 @@ def _reach(
 ) -> int:
     """Lower each source's absence probability by one hop's draws along the edges in ``piece``.
 
+    A source is absent if it is not in the batch.
+
     Parameters
     ----------
     offsets : the first edge of each destination
@@ -326,7 +336,7 @@ def _reach(
 
 _MAP_BYTES: Final = 4  # bytes of a node's int32 entry in the slot map
 _SCALE_BYTES: Final = 4  # bytes of the float32 factor of an int8 row
-_STEP_MARGIN: Final = 1.2  # factor on the trial step's bytes, because later batches may be larger
+_STEP_MARGIN: Final = 1.2  # factor on the measured step's bytes, because later batches may be larger
 # The cache's share of the free memory without a trial step. It is a guess that leaves the other half to the model.
 _UNTRIED_SHARE: Final = 0.5
 _SLACK_BYTES: Final = 512 << 20  # bytes left free for library workspaces and fragmentation
@@ -336,7 +346,7 @@ _SLACK_OF_RANKS_BYTES: Final = 2 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeviceCachePlan:
-    """The rows in a static device cache: slot i holds the row of ``rows[i]``."""
+    """The rows in a static device cache (in GPU memory): slot i holds the row of ``rows[i]``."""
 
     num_nodes: int  # N
     rows: IdArray  # (D,) distinct node ids, ascending
@@ -344,7 +354,7 @@ class DeviceCachePlan:
 
     @property
     def holds_all(self) -> bool:
-        """True if every row is on the device, so that no other stage gathers rows."""
+        """True if every row is on the device, so that the host gathers none."""
         return 0 < self.num_nodes == len(self.rows)
 
     def slot_map(self) -> NDArray[np.int32]:
@@ -368,7 +378,7 @@ class DeviceCachePlan:
 class DeviceShare:
     """The rows that the device serves without the host. The host's stages gather only the other rows."""
 
-    # True if the device reads its missing rows from host memory itself, so that the host gathers no rows.
+    # True if the device reads the rows that it does not hold from host memory itself, so that the host gathers none.
     reaches_all: bool = False
     # (N,) mask of held rows; None if the device holds no rows or all rows.
     held: NDArray[np.bool_] | None = None
@@ -381,7 +391,7 @@ class DeviceShare:
         return 0 if self.held is None else int(np.count_nonzero(self.held[nodes]))
 
     def positions_left(self, nodes: IdArray) -> IdArray | None:
-        """Return the positions (M,) in ``nodes`` (U,) whose rows the host gathers, or None for all positions."""
+        """Return the positions (M,) in ``nodes`` (U,) whose rows the device lacks. None means all positions."""
         return None if self.held is None else np.flatnonzero(~self.held[nodes])
 
 
@@ -396,7 +406,7 @@ def rows_that_fit(
     ----------
     num_bytes : device memory
     num_nodes : N, the number of nodes
-    row_bytes : R, a row's bytes in its stored dtype; the gather widens rows later
+    row_bytes : R, a row's bytes in its stored dtype; cached rows are widened only when a batch needs them
     has_scale : True if rows are int8, each with a float32 factor
     has_all_scales : True if the device holds all N rows' factors, for rows that the host gathers in stored form
     """
@@ -435,8 +445,9 @@ def automatic_bytes(
 ) -> int:
     """Return the device bytes that a cache may take. Pure.
 
-    The result is the free memory less three parts: the model's peak in one trial step, the other batches on the device,
-    and a slack. Without a trial step it is half of the free memory, less the batches.
+    The result is the free memory less three parts: the model's peak in one trial step (a training step that is run to
+    measure its memory), the other batches on the device, and a slack. Without a trial step it is half of the free
+    memory, less the batches.
 
     Parameters
     ----------
@@ -466,7 +477,8 @@ def plan_device_cache(
     ----------
     scores : (N,) accesses counted in presampled batches, inclusion probabilities or out-degrees
     num_rows : rows to hold; N or more means all rows
-    tail : (N,) scores for nodes whose score is 0, which fill the remaining slots. None leaves these nodes out.
+    tail : (N,) second scores, which rank the nodes whose first score is 0 for the remaining slots. None leaves these
+        nodes out.
     accesses : (N,) access counts, from which the expected hit rate follows. None leaves the hit rate unknown.
     """
     num_nodes = len(scores)
@@ -560,8 +572,8 @@ class DeviceShelf:
 class _Levels:
     """Row counts by level, hottest first. The last level holds the rows without a score."""
 
-    scores: NDArray[np.float64]  # (V,) mean score of a level's rows, descending
-    counts: NDArray[np.int64]  # (V,) rows in the level
+    scores: NDArray[np.float64]  # (V,) mean score of each level's rows, descending
+    counts: NDArray[np.int64]  # (V,) number of rows in each level
 
     @classmethod
     def of(cls, scores: NDArray[np.integer] | NDArray[np.floating]) -> _Levels:
@@ -569,7 +581,7 @@ class _Levels:
         most = float(scores.max()) if len(scores) else 0.0
         if most <= 0:
             return cls(scores=np.zeros(1), counts=np.array([len(scores)]))
-        # The levels are wide enough for equal scores, and narrow enough that small access counts have one level each.
+        # A level spans a factor of 2**(1/16). Small access counts (1, 2, 3, ...) differ by more, so each has a level.
         edges = most * 2.0 ** (np.arange(-_OCTAVES * _STEPS, 2) / _STEPS - 0.5 / _STEPS)
         # `np.histogram` counts in pieces, so a table has no second array with all its rows.
         counts, _ = np.histogram(scores, bins=edges)
@@ -629,7 +641,10 @@ def _spend(left: int, held: list[int], tables: Sequence[_TableSavings]) -> None:
 
 
 class _TableSavings:
-    """The link bytes that a table saves, depending on the device bytes that it gets."""
+    """The link bytes that a table saves, depending on the device bytes that it gets.
+
+    ``whole_bytes`` caches all rows. ``most_gain`` is the largest number of link bytes that a device byte saves.
+    """
 
     def __init__(self, shelf: DeviceShelf) -> None:
         self._shelf = shelf

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     Code = NDArray[np.uint8]
 
 
-# A batch's code is its width (1 or 2), and then for each id the gap before it, in that many bytes. The largest value
-# means that a rest follows, seven bits per byte and the lowest first (LEB128). The batch has a single width, because a
-# decoder that tests each byte for its meaning waits for the result, and is four times slower at gaps of about 128.
+# A batch's code is its width (1 or 2), and then for each id the gap before it, in that many bytes. The largest value of
+# this width means that a rest follows, seven bits per byte and the lowest first (LEB128). All gaps of a batch have the
+# same width. If each byte had to be tested for its meaning, decoding gaps of about 128 would be four times slower.
 _WIDE_ONE: Final = 255  # the largest value in one byte
 _WIDE_TWO: Final = 65535  # the largest value in two bytes
 # With at most one wide gap in eight, width 1 takes less time and space than width 2.
@@ -39,7 +39,8 @@ _TOP_SHIFT: Final = 56  # bits before a rest's ninth byte, its last one; ids hav
 def encode_ids(sorted_ids: NDArray[np.integer]) -> Code:
     """Return the code for strictly ascending ids (U,) as (num_bytes,) uint8. Pure.
 
-    The code takes about 1 byte per id if U is above a hundredth of the nodes, and 2 if above some hundred-thousandths.
+    The code takes about 1 byte per id if U is above a hundredth of all nodes, and about 2 bytes if U is above some
+    hundred-thousandths of all nodes.
 
     Raises
     ------
@@ -88,6 +89,7 @@ def decode_into(code: Code, out: IdArray) -> None:
 
 
 def _disorder(ids: NDArray[np.integer], bad: int) -> str:
+    """Return the message for ``ids[bad]``, which is negative or not above the id before it."""
     if ids[bad] < 0:
         return (
             f"the ids of a batch of a trace must not be negative; it holds {int(ids[bad])} at position {bad}"
@@ -110,7 +112,8 @@ def _rest_size(rest: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _measure(ids: NDArray[np.integer]) -> tuple[int, int, int]:
-    """Return the code's width and bytes, and the first position out of order or -1."""
+    """Return the code's width and size in bytes, and the first position out of order, or -1."""
+    # The number of wide gaps at width 1, and the bytes of all rests at width 1 and at width 2.
     wide_ones, rests_one, rests_two = 0, 0, 0
     last = -1
     for position in range(ids.shape[0]):
@@ -189,7 +192,7 @@ def _decode_ones(code: Code, out: IdArray) -> int:
                 return -1
             gap += rest
             byte_index += np.uint64(used)
-        last = (last + 1) + gap  # the order matters, because ids have 63 bits
+        last = (last + 1) + gap  # in this order, because ``gap + 1`` could overflow int64
         out[position] = last
     return to_int(byte_index)
 
@@ -210,7 +213,7 @@ def _decode_twos(code: Code, out: IdArray) -> int:
                 return -1
             gap += rest
             byte_index += np.uint64(used)
-        last = (last + 1) + gap  # the order matters, because ids have 63 bits
+        last = (last + 1) + gap  # in this order, because ``gap + 1`` could overflow int64
         out[position] = last
     return to_int(byte_index)
 
@@ -231,11 +234,11 @@ def _decode_rest(code: Code, start: int) -> tuple[int, int]:
 
 
 NO_ROWS: Final = np.empty(0, dtype=np.int64)  # an empty array of row ids
-_BYTES_PER_BATCH: Final = 16  # bytes of a batch's entries in two lists: its code and its length
+_BYTES_PER_BATCH: Final = 16  # bytes of a batch's two entries, in the lists of codes and of lengths
 
 
 class Trace(Sequence[NDArray[np.int64]]):
-    """Sorted unique ids for a superbatch's batches, coded. It grows only at its end. Not thread-safe.
+    """Sorted unique ids of each batch of a superbatch, stored as codes. It grows only at its end. Not thread-safe.
 
     A batch is decoded on access, in 0.5 to 2 ns per id. Slices share the codes. `encode_ids` and `append_code` may run
     in different threads.
@@ -260,7 +263,7 @@ class Trace(Sequence[NDArray[np.int64]]):
         self.append_code(encode_ids(sorted_ids), len(sorted_ids))
 
     def append_code(self, code: Code, count: int) -> None:
-        """Add a batch with ``count`` ids that `encode_ids` coded."""
+        """Add a batch from ``code``, the result of `encode_ids` for its ``count`` ids."""
         self._codes.append(code)
         self._lengths.append(count)
 
@@ -275,7 +278,7 @@ class Trace(Sequence[NDArray[np.int64]]):
     def __getitem__(self, batch: slice) -> Trace: ...
 
     def __getitem__(self, batch: int | slice) -> IdArray | Trace:
-        """Return the ids (U,) int64 of ``batch`` as a new array, or a slice's trace."""
+        """Return the ids (U,) int64 of ``batch`` as a new array, or for a slice a `Trace` of its batches."""
         if isinstance(batch, slice):
             # Codes never change, so a slice may share them while this trace grows.
             part = Trace()
@@ -303,7 +306,7 @@ class Trace(Sequence[NDArray[np.int64]]):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes held."""
+        """Bytes of the codes and lists."""
         return sum(len(code) for code in self._codes) + _BYTES_PER_BATCH * len(self)
 
 
@@ -353,7 +356,9 @@ class BatchReader:
 def kept(
     batches: Sequence[NDArray[np.integer]], name: str = "accesses"
 ) -> Trace | tuple[NDArray[np.integer], ...]:
-    """Return a copy of the list of ``batches``, with checked arrays. Codes and, if possible, arrays are shared. Pure.
+    """Return a new list of ``batches``, with checked arrays, which does not change if the caller's list grows. Pure.
+
+    Codes are shared, and arrays too unless they must be made contiguous. ``name`` names the batches in messages.
 
     Raises
     ------
@@ -373,6 +378,7 @@ def lengths_of(batches: Sequence[NDArray[np.integer]]) -> IdArray:
 
 
 def _checked(given: NDArray[np.integer], name: str) -> NDArray[np.integer]:
+    """Return a batch's ids as a contiguous array. Raise PlanError unless it is one-dimensional int32 or int64."""
     nodes = np.asarray(given)
     if nodes.size == 0:
         return NO_ROWS
