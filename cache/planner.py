@@ -35,7 +35,7 @@ PlannerName = Literal["belady", PolicyName]
 
 # Bytes per slot, in addition to its feature row.
 _TAG_BYTES: Final = 8  # every policy: the id of the row in the slot
-_BELADY_BYTES: Final = 8 + 8 + 4  # the row's id in the current and in the next plan, an entry in the free list
+_BELADY_BYTES: Final = 8 + 8 + 4  # the row's id in two consecutive plans, an entry in the free list
 # An online policy: the row's id in the current plan, in the next plan and in the queue; two links, a mark, a stamp.
 _QUEUE_BYTES: Final = 8 + 8 + 8 + 8 + 1 + 8
 # Bytes per node.

@@ -27,6 +27,7 @@ __all__ = [
     "collective",
 ]
 
+# The module that defines each public name.
 _HOMES = {
     "collective": "gloader.core.fanouts",
     "Binary": "gloader.core.negatives",
@@ -41,6 +42,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    """Import a public name at its first use. Python calls this for names that the module does not have yet."""
     # `gloader.ray` is a module, not a name in a module. It imports the package Ray only when it is used.
     if name == "ray":
         return import_module("gloader.ray")

@@ -1,4 +1,7 @@
-"""`python -m gloader` is `gloader`; without the command line's packages it names the command that installs them."""
+"""``python -m gloader`` runs the command line, like the command ``gloader``.
+
+If a package of the command line is not installed, the error message has the command that installs it.
+"""
 
 import sys
 
@@ -8,6 +11,7 @@ def main() -> int:
     try:
         from gloader.cli.main import main as run
     except ModuleNotFoundError as error:
+        # A missing module of gloader itself is a fault of the installation or the code.
         if (error.name or "gloader").startswith("gloader"):
             raise
         print(  # noqa: T201 - a user reads it, and no command has begun
@@ -15,10 +19,10 @@ def main() -> int:
             "pyyaml; loading and training from Python need none of them",
             file=sys.stderr,
         )
-        return 2
+        return 2  # the exit status for a wrong call
     except KeyboardInterrupt:
         print("error: interrupted before the command began", file=sys.stderr)  # noqa: T201 - as above
-        return 130
+        return 130  # the shell's exit status after Ctrl-C: 128 + SIGINT
     return run()
 
 

@@ -1,6 +1,8 @@
-"""gloader under DGL's loops: blocks with features, DGL's own data loader over an SSD, graphs both ways.
+"""gloader for training loops written for DGL.
 
-Importing this module imports DGL, which the optional dependencies ``dgl`` bring (docs/from-dgl.md).
+`BlockLoader` and `LinkBlockLoader` yield gloader's batches as DGL blocks. `wrap_graph` gives DGL's own data loader
+features on an SSD. `from_dgl` and `to_dgl` convert graphs in both directions. Importing this module imports DGL, one of
+the optional dependencies ``dgl`` (docs/from-dgl.md).
 """
 
 from gloader.bridges.dgl.blocks import (

@@ -1,4 +1,4 @@
-"""gloader's features, samplers and negatives in DGL's GraphBolt pipelines."""
+"""gloader's features, samplers and negatives in pipelines of GraphBolt, the newer data loading of DGL."""
 
 from gloader.bridges.graphbolt_steps import BlockSampler, NegativeSampler, StoreFeature, positives_of
 

@@ -1,7 +1,8 @@
-"""gloader under PyTorch Geometric's loops: batches as ``Data``, and PyG's own loader over an SSD.
+"""gloader for training loops written for PyTorch Geometric (PyG).
 
-Importing this module imports PyG, which the optional dependencies ``pyg`` bring; pyg-lib and torch-sparse are not
-needed.
+The loaders and `to_data` yield gloader's batches as PyG's ``Data``. `RowStore`, `TopologyStore` and `MergedSampler`
+give PyG's own loaders features and topology on an SSD. Importing this module imports PyG, but neither pyg-lib nor
+torch-sparse.
 """
 
 from gloader.bridges.pyg.data import to_data, to_hetero_data, to_link_data

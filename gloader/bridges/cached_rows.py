@@ -1,7 +1,7 @@
-"""Feature rows for other libraries' loops: any ids, at any time, through a host cache.
+"""Feature rows for other libraries' loops: any ids, at any time, through a cache in host memory.
 
-gloader's own pipeline plans its cache from future batches. Here another library chooses the batches, so an online
-policy decides with each batch which rows the cache keeps.
+gloader's own pipeline plans its cache from future batches. In the bridges to DGL, GraphBolt and PyG, the other library
+chooses the batches, so an online policy (LRU and similar) decides with each batch which rows the cache keeps.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from gloader.types import FeatureSource, IdArray
 
 
-_OVERHEAD_BYTES: Final = 40  # per slot, in addition to its row: tag, links, marks
-_NOTHING: Final = ReadStats(rows=0, requests=0, bytes_read=0)
+_OVERHEAD_BYTES: Final = 40  # per slot, in addition to its row: the row's id, the policy's queue and marks
+_NOTHING: Final = ReadStats(rows=0, requests=0, bytes_read=0)  # before the first read
 
 
 class CachedRows:
-    """A source's rows behind a cache. The cache's policy decides batch by batch, since future batches are unknown here.
+    """A source's rows behind a cache of float32 rows, which an online policy fills and evicts batch by batch.
 
-    Thread-safe; calls take turns. Does not own the source.
+    Thread-safe: one call runs at a time. Does not own the source.
 
     Parameters
     ----------
@@ -59,11 +59,11 @@ class CachedRows:
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self.hits = 0  # rows found in the cache so far
-        self.read = _NOTHING  # rows read from the source so far
+        self.read = _NOTHING  # rows, requests and bytes read from the source so far
 
     @property
     def num_slots(self) -> int:
-        """Number of slots."""
+        """Number of rows that fit in the cache."""
         return self._capacity
 
     def gather(self, nodes: NDArray[np.integer[Any]]) -> NDArray[np.float32]:
@@ -97,7 +97,7 @@ class CachedRows:
             )
 
     def _gather_unique(self, ids: IdArray) -> NDArray[np.float32]:
-        """Return the rows for ``ids`` (M,), which are distinct."""
+        """Return the rows (M, F) for distinct ``ids`` (M,). The caller holds the lock."""
         out = np.empty((len(ids), self.source.dim), dtype=np.float32)
         if self._capacity == 0:
             self._count(0, self.source.read_into(ids, out))
@@ -105,7 +105,8 @@ class CachedRows:
         step = self._policy.step(ids)
         try:
             read = self._slots.execute(step, ids, out, self.source)
-        # After an error, slots may hold a part of a batch, while the policy assumes the full batch: both are reset.
+        # After an error, slots may hold only a part of a batch, while the policy assumes the whole batch. So both start
+        # anew.
         except BaseException:
             self._slots.clear()
             self._policy = self._new_policy()
@@ -114,6 +115,7 @@ class CachedRows:
         return out
 
     def _checked(self, nodes: NDArray[np.integer[Any]]) -> IdArray:
+        """Return ``nodes`` as int64. Raise SeedError if an id is not a row."""
         ids = as_ids(nodes, noun="ids", error=SeedError)
         if len(bad := outside(ids, self.source.num_rows)):
             raise SeedError(
@@ -123,6 +125,7 @@ class CachedRows:
         return ids
 
     def _count(self, hits: int, read: ReadStats) -> None:
+        """Add a batch's hits and reads to the totals."""
         self.hits += hits
         self.read = ReadStats(
             rows=self.read.rows + read.rows,

@@ -1,7 +1,9 @@
 """Seeds from another library's loop: nodes with several types in one numbering, and pairs with negatives.
 
-A pair is an edge to predict, as (source, destination). Pairs from another library belong to no link table of the
-dataset. So `draw_beside` draws their negatives, and `edges_of_pairs` finds the graph edges between their ends.
+The bridges to GraphBolt and PyG use these functions. A pair is an edge to predict, as (source, destination). gloader's
+own loaders take pairs from a link table of the dataset, which also has their edges in the graph. Pairs from another
+library are in no such table. So `draw_beside` draws their negatives (random pairs as counterexamples), and
+`edges_of_pairs` finds the graph edges between their ends, which a sample must not use.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ if TYPE_CHECKING:
 
 
 def number_through(graph: HeteroGraph, nodes: Mapping[str, NDArray[Any]]) -> IdArray:
-    """Return the nodes (n,) of all types in one numbering, type by type: the start of the type plus the id. Pure.
+    """Return the nodes (n,) of all types in one numbering, with the types in the graph's order. Pure.
+
+    A node's number is the first number of its type plus its id.
 
     Raises
     ------
@@ -60,7 +64,7 @@ GivenPairs: TypeAlias = "Mapping[Relation | None, NDArray[Any]]"
 
 
 def digest_of(ids: NDArray[Any]) -> int:
-    """Return a hash of ``ids`` that fits an int64. Pure."""
+    """Return a hash of ``ids`` that fits a non-negative int64. Pure."""
     digest = hashlib.blake2b(np.ascontiguousarray(ids, np.int64).tobytes(), digest_size=7).digest()
     return int.from_bytes(digest, "little")
 
@@ -76,8 +80,16 @@ def draw_beside(
 ) -> tuple[IdArray, IdArray]:
     """Return all P pairs (P, 2), first the given ones and then their negatives, and each pair's positive (P,). Pure.
 
-    A pair's positive is the index of the given pair from which it comes; a given pair is its own. ``seed``, ``epoch``
-    and a digest of the pairs are the random key.
+    A pair's positive is the index of the given pair for which it was drawn, or its own index for a given pair. The
+    random key is made of ``seed``, ``epoch`` and a digest of the pairs.
+
+    Parameters
+    ----------
+    graph : the topology
+    pairs : (B, 2) source and destination ids
+    relation : the pairs' relation; None for a graph with one type
+    negatives : kind and number of the negatives
+    seed, epoch : any integers
 
     Raises
     ------
@@ -103,7 +115,9 @@ def edges_of_pairs(
     exclude: Exclude,
     reverse: Mapping[Relation, Relation],
 ) -> tuple[IdArray, ...]:
-    """Return for each relation the positions of the edges between the ends of ``pairs``; () if there are none. Pure.
+    """Return for each relation the positions of the edges between the ends of ``pairs``. Pure.
+
+    A position is an edge's index in the relation's ``indices``. Returns () if there are no such edges.
 
     Parameters
     ----------
@@ -124,10 +138,8 @@ def edges_of_pairs(
     parts: list[list[IdArray]] = [[] for _ in relations]
     for relation, relation_pairs in pairs.items():
         known_relation = _known(typed, relation)
-        rows, reverse_relation = (
-            _rows(typed, relation_pairs, known_relation),
-            known_relation if typed.is_one_type else reverse.get(known_relation),
-        )
+        rows = _rows(typed, relation_pairs, known_relation)
+        reverse_relation = known_relation if typed.is_one_type else reverse.get(known_relation)
         if exclude == "reverse" and reverse_relation not in relations:
             raise ConfigError(
                 f"exclude='reverse': name the reverse relation of {':'.join(known_relation)} in reverse=, or pass "
@@ -152,7 +164,7 @@ def edges_of_pairs(
 
 
 def _known(graph: HeteroGraph, relation: Relation | None) -> Relation:
-    """Return ``relation`` after a check; a one-type graph has only one relation."""
+    """Return the pairs' relation. Raise SeedError if a graph with several types lacks it."""
     if graph.is_one_type:
         return EDGE
     if relation is None or relation not in graph.relations:
@@ -163,7 +175,7 @@ def _known(graph: HeteroGraph, relation: Relation | None) -> Relation:
 
 
 def _rows(graph: HeteroGraph, pairs: NDArray[Any], relation: Relation) -> LinkRows:
-    """Return ``pairs`` as link table rows, without positions in the graph."""
+    """Return ``pairs`` (B, 2) as rows of a link table, without edge positions. Raise SeedError for an unknown end."""
     topology, of_which = graph.relations[relation], "" if graph.is_one_type else f" of {':'.join(relation)}"
     limits = {"sources": topology.num_sources, "destinations": topology.num_nodes}
     ends = []

@@ -1,8 +1,8 @@
-"""gloader under GraphBolt's pipelines: features from the SSD, and gloader's sampler. For DGL 2.1 and later.
+"""gloader in pipelines of GraphBolt, DGL's newer data loading. For DGL 2.1 and later.
 
-A GraphBolt pipeline passes minibatches through steps. `BlockSampler` and `NegativeSampler` are such steps, and
-`StoreFeature` is a feature that its fetching step reads. Importing this module imports DGL's GraphBolt, whose binaries
-exist only for certain versions of torch.
+A GraphBolt pipeline passes minibatches through steps. `NegativeSampler` is a step that adds negative pairs, and
+`BlockSampler` one that samples neighbours. `StoreFeature` is a feature on the SSD, which GraphBolt's fetching step
+reads. Importing this module imports GraphBolt, whose binaries exist only for certain versions of torch.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class StoreFeature(gb.Feature):
         yield _Pending(self._pool.submit(self.read, ids))
 
     def read_async_num_stages(self, ids_device: torch.device) -> int:  # noqa: ARG002 - the same on every device
-        """Return how often `read_async` yields."""
+        """Return how often `read_async` yields. GraphBolt requests this number."""
         return 1
 
     def size(self) -> torch.Size:
@@ -133,8 +133,8 @@ class _Pending:
 class BlockSampler(gb.SubgraphSampler):
     """gloader's neighbour sampling as a step in a GraphBolt pipeline: ``BlockSampler(datapipe, graph, [15, 10, 5])``.
 
-    GraphBolt does not name the requested batch, so a digest of a batch's seeds takes the place of its number in the
-    random key. The key is equal for any number of workers.
+    gloader draws a batch's neighbours with a random key that contains the batch's number. GraphBolt does not give this
+    number, so a digest of the batch's seeds replaces it. The draw is the same for any number of workers.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ class BlockSampler(gb.SubgraphSampler):
     fanouts : neighbours per node and hop, the hop next to the seeds first; -1 takes all. A graph with several types
         also accepts fan-outs by relation, or over all relations together, see `gloader.HeteroLoader`
     seed : any integer
-    epoch : any integer; changes the draw
+    epoch : any integer; another epoch gives other draws
     exclude : for minibatches of pairs, the edges that no hop may take: "none"; "self", edges between the ends of a
         positive pair; "reverse", also their reverse edges. A node draws only from its other edges, so that it still
         gets the full fan-out. As in GraphBolt, all edges with the same ends are excluded
@@ -199,6 +199,7 @@ class BlockSampler(gb.SubgraphSampler):
         return self._sampled(seeds, excluded=())
 
     def _sample(self, minibatch: Any) -> Any:
+        """Sample for a minibatch without the excluded edges. Overrides GraphBolt's method for one minibatch."""
         if self._exclude == "none" or minibatch.seeds is None:
             return super()._sample(minibatch)
         pairs = positives_of(minibatch)
@@ -222,7 +223,8 @@ class BlockSampler(gb.SubgraphSampler):
         nodes = {name: torch.from_numpy(found) for name, found in batch.nodes.items()}
         subgraphs = []
         for depth, hop in enumerate(batch.blocks):
-            # Node counts from the seeds to this block: the last one is its sources, the one before its destinations.
+            # Node counts by type, from the seeds to this block. The last count is its sources, the one before it its
+            # destinations. In GraphBolt, rows are sources and columns are destinations.
             known = nodes_by_hop(batch.num_seeds, batch.blocks[depth:])
             fields: dict[str, dict[str, Any]] = {
                 "sampled_csc": {_text(relation): _to_csc(block) for relation, block in hop.items()},
@@ -307,6 +309,7 @@ class NegativeSampler(gb.MiniBatchTransformer):
             )
             for relation, (pairs, owners) in drawn.items()
         }
+        # GraphBolt's minibatch has a plain tensor for a graph with one type (key None), or tensors by relation.
         for number, name in enumerate(("seeds", "indexes", "labels")):
             found = {relation: tensors[number] for relation, tensors in parts.items()}
             setattr(
@@ -340,10 +343,12 @@ def positives_of(minibatch: Any) -> GivenPairs:
 
 
 def _relation(relation: str | Relation) -> Relation:
+    """Return "source:name:destination" as a triple."""
     return cast("Relation", tuple(relation.split(":"))) if isinstance(relation, str) else relation
 
 
 def _to_csc(block: Block) -> gb.CSCFormatBase:
+    """Return a block's edges in GraphBolt's form, with int64 ids."""
     return gb.CSCFormatBase(
         indptr=torch.from_numpy(block.indptr.astype(np.int64)),
         indices=torch.from_numpy(block.indices.astype(np.int64)),
@@ -351,4 +356,5 @@ def _to_csc(block: Block) -> gb.CSCFormatBase:
 
 
 def _text(relation: Relation) -> str:
+    """Return a relation in GraphBolt's form, "source:name:destination"."""
     return ":".join(relation)

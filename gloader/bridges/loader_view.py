@@ -1,8 +1,9 @@
 """A view of a loader for the loops of other libraries: the same batches, converted.
 
-A `LoaderView` is the base of the adapters' loaders. It owns or refers to a native loader and passes each batch through
-a function. A `TypedBatch` gives this function every batch in one form, by node type and relation. `nodes_by_hop` counts
-a batch's nodes by type and hop, as other libraries do.
+A `LoaderView` is the base class of the loaders for DGL and PyG. It iterates over one of gloader's own ("native")
+loaders and passes each batch through a function. A `TypedBatch` gives this function every batch in one form, by node
+type and relation. `nodes_by_hop` counts a batch's nodes by type and hop, as other libraries do. `to_loader` and
+`to_link_loader` build the native loader if the user passes a dataset.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ class TypedBatch:
         self.num_seeds: Mapping[str, int] = self._typed(batch.num_seeds)
         # (U_t, F_t) rows for the U_t nodes of each type t; (U_t, 0) without features
         self.x: Mapping[str, torch.Tensor] = self._typed(batch.x)
-        # (U_t,) index of each node's seed, if each seed has its own nodes; None if seeds share nodes
+        # (U_t,) index of the seed for which each node was sampled, if each seed has a tree of its own nodes; None if
+        # the seeds share nodes
         self.trees: Mapping[str, LocalArray] | None = (
             None if batch.trees is None else self._typed(batch.trees)
         )
@@ -101,6 +103,7 @@ class TypedBatch:
         return by_type if self.only_type is None else by_type[self.only_type]
 
     def _typed(self, value: Any) -> Any:
+        """Return ``value`` as a mapping by type, which it already is in a batch with several types."""
         return value if self.only_type is None else {self.only_type: value}
 
 
@@ -112,10 +115,10 @@ Viewed: TypeAlias = "Loader | HeteroLoader | LinkLoader"
 class LoaderView(Generic[T]):
     """A loader's batches, each passed through ``convert``; position, length and state are the loader's.
 
-    An epoch ends as soon as its last batch is handed out: loops that count batches, as in Lightning, request no
-    further one. A new epoch ends the epoch before, whose iterator then raises.
+    An epoch ends as soon as its last batch is returned, because loops that count batches, as in Lightning, never
+    request another one. A new iterator ends the unfinished epoch of the last one, which then raises.
 
-    `close` closes the loader; also a context manager.
+    `close` closes the loader. The view is also a context manager.
 
     Parameters
     ----------
@@ -131,9 +134,9 @@ class LoaderView(Generic[T]):
         self.loader = loader
         self.convert = convert
         if is_owner:
-            # The finalizer does not run at exit, because the loader's threads may have ended by then.
+            # The finalizer does not run when Python exits, because the loader's threads may have ended by then.
             weakref.finalize(self, loader.close).atexit = False
-        # Weak, so that a loop that breaks out drops its epoch, which ends the epoch's threads.
+        # A weak reference: if a loop breaks out, its epoch is garbage, which ends the epoch's threads.
         self._running: weakref.ref[_Epoch[T]] | None = None
 
     def __new__(cls, *_given: Any, **keywords: Any) -> Self:
@@ -143,7 +146,10 @@ class LoaderView(Generic[T]):
 
     @classmethod
     def _keywords(cls) -> list[str]:
-        """Return the known keywords: the class's own, those of other libraries, and those of the native loaders."""
+        """Return the allowed keywords of the constructor.
+
+        They are its own parameters and, if it takes further keywords, those of other libraries and the native loaders.
+        """
         own = inspect.signature(cls.__init__).parameters
         if all(parameter.kind != inspect.Parameter.VAR_KEYWORD for parameter in own.values()):
             return list(own)
@@ -199,6 +205,7 @@ class LoaderView(Generic[T]):
         self.close()
 
     def _end_running(self) -> None:
+        """End the last iterator's epoch, if the iterator still exists."""
         running = self._running() if self._running is not None else None
         if running is not None:
             running.supersede()
@@ -206,7 +213,7 @@ class LoaderView(Generic[T]):
 
 
 class _Epoch(Iterator[T]):
-    """One epoch. It starts at the first ``next``, because some loops make iterators and never use them."""
+    """The iterator over one epoch. It starts at the first ``next``, because some loops make iterators but use none."""
 
     def __init__(self, view: LoaderView[T]) -> None:
         self._view = view  # kept, because dropping the view may close the loader
@@ -221,7 +228,7 @@ class _Epoch(Iterator[T]):
             return self._next()
 
     def _next(self) -> T:
-        """Return the next converted batch. Only one thread is here at any moment."""
+        """Return the next converted batch. The caller holds ``_turn``, so only one thread runs this at any moment."""
         if self._state == "superseded":
             raise LoaderBusyError(
                 "another epoch of this loader was started meanwhile; a loader runs one epoch at a time"
@@ -246,7 +253,10 @@ class _Epoch(Iterator[T]):
 
 
 def at_most(batch_size: Any, num_seeds: int) -> Any:
-    """Return ``batch_size``, but at most ``num_seeds``, as in other libraries. The loader checks the type."""
+    """Return ``batch_size``, but at most ``num_seeds`` (and at least 1), as in other libraries.
+
+    A size that is no integer is returned unchanged, for the loader to refuse.
+    """
     return min(batch_size, max(num_seeds, 1)) if isinstance(batch_size, Integral) else batch_size
 
 
@@ -291,6 +301,7 @@ def to_link_loader(loader: LinkLoader | Dataset, settings: Mapping[str, Any]) ->
 
 
 def _built_already(settings: Mapping[str, Any]) -> str:
+    """Return the message for settings that are given with an existing loader."""
     return (
         f"{', '.join(settings)}: this loader is built already; pass the dataset instead, or build the loader "
         "with them"

@@ -1,8 +1,10 @@
-"""The loader's batches as DGL's message flow graphs, for one type or several. Link batches add graphs of pairs.
+"""The loader's batches as DGL's message flow graphs, for one node type or several.
 
-A message flow graph, or block, has one hop's edges, from source nodes to destination nodes. A graph of pairs has the
-edges to predict, positive or negative, over the batch's seeds. DGL would search each relation for its largest id; the
-code here builds blocks without this search.
+A message flow graph, or block, has one hop's edges, from source nodes to destination nodes. A batch for link prediction
+also has graphs of pairs. Such a graph has the edges to predict, positive or negative, over the batch's seeds.
+
+`BlockLoader` and `LinkBlockLoader` are the loaders for DGL loops; `to_blocks`, `to_hetero_blocks` and `to_link_blocks`
+convert single batches. All use `create_block`, which builds a block from gloader's arrays without a copy.
 """
 
 from __future__ import annotations
@@ -39,12 +41,12 @@ def create_block(
 ) -> Any:
     """Return the block that ``dgl.create_block`` would make from the hop's ``"csc"`` arrays; arrays are shared.
 
-    DGL's own search for the largest id in each relation would take most of the time to convert a batch.
+    ``dgl.create_block`` searches each relation for its largest id, which would take most of a batch's conversion time.
 
     Parameters
     ----------
     hop : each relation's edges
-    num_src, num_dst : number of nodes by type
+    num_src, num_dst : number of source nodes and of destination nodes by type
     """
     types = tuple(sorted(num_src))
     relations = tuple(sorted(hop))
@@ -80,7 +82,10 @@ def fill_edges(data: Any, hop: DeviceBlock, feature: str) -> None:
 
 @cache
 def _meta_graph(types: tuple[str, ...], relations: tuple[Relation, ...]) -> Any:
-    """Return the graph whose nodes are types: first the source types, then the destination types."""
+    """Return DGL's graph of types. Its nodes are first the source types, then the destination types.
+
+    Its edges are the relations.
+    """
     number = {name: position for position, name in enumerate(types)}
     sources = [number[source] for source, _, _ in relations]
     destinations = [len(types) + number[destination] for _, _, destination in relations]
@@ -88,7 +93,7 @@ def _meta_graph(types: tuple[str, ...], relations: tuple[Relation, ...]) -> Any:
 
 
 def require_device(device: str | torch.device) -> None:
-    """Raise ConfigError if this DGL cannot hold graphs on ``device``; DGL's own error comes in the first batch."""
+    """Raise ConfigError if this DGL cannot hold graphs on ``device``, before the first batch fails in DGL."""
     if torch.device(device).type == "cpu":
         return
     try:
@@ -104,6 +109,8 @@ def require_device(device: str | torch.device) -> None:
 # DGL's name for the only relation, between nodes with the only type.
 _RELATION: Relation = ("_N", "_E", "_N")
 
+# The input nodes, the seeds and the blocks, for one type and by type. A link batch has the input nodes, the graph of
+# positive pairs, the graph of negative pairs if there are negatives, and the blocks.
 BlockBatch: TypeAlias = "tuple[torch.Tensor, torch.Tensor, list[Any]]"
 HeteroBlockBatch: TypeAlias = "tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], list[Any]]"
 LinkBlockBatch: TypeAlias = "tuple[Any, Any, Any, list[Any]] | tuple[Any, Any, list[Any]]"
@@ -112,12 +119,13 @@ LinkBlockBatch: TypeAlias = "tuple[Any, Any, Any, list[Any]] | tuple[Any, Any, l
 class BlockLoader(LoaderView[Any]):
     """Yields ``(input_nodes, output_nodes, blocks)``, as ``dgl.dataloading.DataLoader`` does.
 
-    For a dataset with several types, nodes are mappings and blocks typed, see `to_hetero_blocks`.
+    For a dataset with several types, nodes are mappings by type and blocks have several types and relations, see
+    `to_hetero_blocks`.
 
     ``blocks[0].srcdata[feature]`` holds the features, ``blocks[-1].dstdata[label]`` the labels. ``dgl.NID`` and
     ``dgl.EID`` are set; edge ids are positions in the dataset's ``indices``. ``edata["weight"]`` is set if the
-    sampler weighs its edges, and ``edata[edge_feature]`` if edges have features. Everything is a view of the native
-    batch: local ids are int32, and a batch that is kept alive keeps its buffer.
+    sampler weighs its edges, and ``edata[edge_feature]`` if edges have features. All tensors are views of gloader's own
+    (native) batch: local ids are int32, and a batch that is kept alive keeps its memory.
 
     Parameters
     ----------
@@ -201,7 +209,7 @@ def to_hetero_blocks(
 
 
 def _labelled_blocks(batch: AnyReadyBatch, labelled: str, feature: str, label: str, edge_feature: str) -> Any:
-    """Return input nodes, seeds and blocks; ``labelled`` is the labels' type, if there are several types."""
+    """Return input nodes, seeds and blocks. If there are several types, the labels belong to type ``labelled``."""
     view = TypedBatch(batch, _RELATION)
     blocks = _blocks(view, feature, edge_feature)
     # As in DGL's loader, only the last block has labels.
@@ -210,7 +218,7 @@ def _labelled_blocks(batch: AnyReadyBatch, labelled: str, feature: str, label: s
 
 
 def _blocks(view: TypedBatch, feature: str, edge_feature: str) -> list[Any]:
-    """Return a DGL block for each hop."""
+    """Return a DGL block for each hop, with node ids and edge data. The first block has the features."""
     require_device(view.device)
     blocks = []
     for depth, hop in enumerate(view.blocks):
@@ -223,6 +231,7 @@ def _blocks(view: TypedBatch, feature: str, edge_feature: str) -> list[Any]:
             fill_edges(block.edges[relation].data, edges, edge_feature)
         blocks.append(block)
     for name, rows in view.x.items():
+        # Among several types, a type without features (F = 0) gets no column.
         if rows.shape[1] or view.only_type:
             blocks[0].srcnodes[name].data[feature] = rows
     return blocks
@@ -287,10 +296,9 @@ def to_link_blocks(
     """Return the input nodes, graphs of the positive and negative pairs, and a DGL block per hop. Pure.
 
     The nodes of both graphs are the seeds, in the order of the last block's destinations. So a model's output for the
-    blocks can serve as the node data of both graphs. ``dgl.NID`` is set. ``dgl.EID`` in ``pair_graph`` is each
-    pair's row in the link table, which lists the pairs to predict.
-    The edges of ``pair_graph`` have the column "time" if the batch has times, and their labels if no
-    negatives are drawn.
+    blocks can serve as the node data of both graphs. ``dgl.NID`` is set. ``dgl.EID`` in the graph of positives is each
+    pair's row in the link table, which lists the pairs to predict. The edges of this graph have the column "time" if
+    the batch has times, and their labels if no negatives are drawn.
 
     Parameters
     ----------

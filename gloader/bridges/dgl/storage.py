@@ -1,7 +1,8 @@
 """Features on the SSD under DGL's own data loader and samplers.
 
-A storage is DGL's object that fetches rows of node or edge data. `wrap_graph` returns a graph in which some node data
-has storages over gloader's feature sources.
+A storage is DGL's object that fetches rows of node or edge data. `wrap_graph` returns a `GraphWithStores`, in which
+some node data has a `RowStorage` over one of gloader's feature sources. DGL's loader gets the storage from the graph,
+and calls its ``fetch``.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ def wrap_graph(
 ) -> GraphWithStores:
     """Return ``graph`` with some of its node data in stores, for ``dgl.dataloading.DataLoader``.
 
-    DGL chooses the batches: future samples are unknown, so the cache decides batch by batch. `BlockLoader` plans with
-    its future batches, reads less and waits less. List the names in ``features`` in the sampler's
-    ``prefetch_node_feats``.
+    DGL chooses the batches: future samples are unknown, so the cache decides batch by batch which rows to keep.
+    `BlockLoader` plans with its future batches, reads less and waits less. List the names in ``features`` in the
+    sampler's ``prefetch_node_feats``, so that DGL fetches them in the main process.
 
     Parameters
     ----------
@@ -67,7 +68,10 @@ def wrap_graph(
 
 
 class RowStorage(FeatureStorage):
-    """A DGL feature storage over a source's rows. Its pickle has no rows: DGL's workers sample and never fetch."""
+    """A DGL feature storage over a source's rows.
+
+    Its pickle for DGL's worker processes leaves out the rows: workers sample, and only the main process fetches.
+    """
 
     def __init__(self, rows: CachedRows) -> None:
         self.rows: CachedRows | None = rows
@@ -75,7 +79,7 @@ class RowStorage(FeatureStorage):
     def fetch(
         self, indices: torch.Tensor, device: str | torch.device, pin_memory: bool | None = False, **_: Any
     ) -> Fetched:
-        """Read rows in this thread, now: DGL's own future swallows its thread's errors.
+        """Read rows at once, in the calling thread. A thread with DGL's own future would lose the read's errors.
 
         Parameters
         ----------
@@ -115,7 +119,7 @@ class _InMemory(FeatureStorage):
     def fetch(
         self, indices: torch.Tensor, device: str | torch.device, pin_memory: bool | None = False, **how: Any
     ) -> Any:
-        """Fetch from the storage."""
+        """Fetch the rows ``indices`` to ``device`` from the wrapped storage."""
         return self._storage.fetch(indices, device, bool(pin_memory), **how)
 
 
@@ -139,7 +143,8 @@ class GraphWithStores:
     def __init__(self, graph: Any, storages: Mapping[str, RowStorage]) -> None:
         self.graph = graph
         self.storages = storages
-        self._gpu_caches: dict[str, dict[str, Any]] = {"node": {}, "edge": {}}  # DGL reads this attribute
+        # DGL's loader reads this attribute; there are no caches of DGL's own on the GPU.
+        self._gpu_caches: dict[str, dict[str, Any]] = {"node": {}, "edge": {}}
 
     def get_node_storage(self, key: str, ntype: str | None = None) -> Any:
         """Return the storage of node data ``key``."""
@@ -152,6 +157,7 @@ class GraphWithStores:
         return _InMemory(self.graph.get_edge_storage(key, etype))
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "graph":  # not set yet while unpickling
+        # While an object is unpickled, ``graph`` is not set yet, and the lookup below would never end.
+        if name.startswith("__") or name == "graph":
             raise AttributeError(name)
         return getattr(self.graph, name)

@@ -1,1 +1,1 @@
-"""Blocks, layers and loaders behind `gloader.compat.dgl`, which offers DGL's names without DGL."""
+"""Blocks, layers and loaders behind `gloader.compat.dgl`, which has DGL's names and does not need DGL installed."""

@@ -1,6 +1,7 @@
 """A mini-batch's blocks in DGL's form, and the graphs of pairs for link prediction.
 
-`to_node_batch` turns a loader's batch into input nodes, output nodes and blocks, and `to_link_batch` a link batch. The
+This module works without DGL. `to_node_batch` turns a loader's batch into input nodes, output nodes (the seeds) and one
+`DGLBlock` per hop, and `to_link_batch` does so for a batch of edges to predict. The loaders in `loader` call them. The
 data of nodes and edges lies in frames, which have columns by name and a row for each node or edge. A graph of pairs has
 the edges to predict, positive or negative, over the batch's seeds.
 """
@@ -43,19 +44,20 @@ if TYPE_CHECKING:
     from gloader.types import AnyReadyBatch, DeviceBlock, LinkBatch, Relation
 
 
-_NAME: Final = "DGLBlock"
+_NAME: Final = "DGLBlock"  # the class's name in errors
 
 
 class DGLBlock(RelationData):
     """A block in DGL's sense: one hop's edges, their source and destination nodes, and the data of all three.
 
-    A graph of pairs has the same nodes as sources and destinations. It has ``ndata``, and is no block.
+    The class also serves for graphs of pairs, whose sources and destinations are the same nodes. Such a graph has
+    ``ndata``, and its ``is_block`` is False.
 
     Parameters
     ----------
-    edges : edges by relation
+    edges : edges by relation, a triple (source type, name, destination type)
     edge_data : frames by relation, with a row for each edge
-    src_data, dst_data : frames by type; the same object for the same nodes
+    src_data, dst_data : frames by node type; one object for both makes a graph of pairs
     device : device that holds all tensors
     """
 
@@ -159,7 +161,7 @@ class DGLBlock(RelationData):
 
     @property
     def srcnodes(self) -> NodesView:
-        """The sources: a call returns their numbers, an index by type their data."""
+        """The sources: ``srcnodes(type)`` returns their local ids, and ``srcnodes[type].data`` their data."""
         return NodesView(self._src_data, self.device)
 
     @property
@@ -232,9 +234,9 @@ class DGLBlock(RelationData):
             data.update(apply_node_func(Space(data)))
 
     def _sum_of_sources(self, relation: Relation, message: Message) -> torch.Tensor | None:
-        """Return the sums of messages that are source rows, perhaps weighted; None for other messages.
+        """Return each destination's sum of messages that are source rows, perhaps times an edge weight.
 
-        These sums are computed without a row for each edge.
+        These sums are computed as a sparse product, without a row for each edge. Returns None for other messages.
         """
         ends = "".join(each.end for each in message.operands)
         rows = self._field(relation, message, "u") if "u" in ends else None
@@ -253,12 +255,13 @@ class DGLBlock(RelationData):
         return self._edges[relation].weighted_sum(rows, weight) if is_by_head else None
 
     def _field(self, relation: Relation, message: Message, end: str) -> torch.Tensor:
+        """Return the data field that ``message`` takes from ``end``: "u", "v" or "e"."""
         operand = next(each for each in message.operands if each.end == end)
         field: torch.Tensor = self._data(relation, end)[operand.field]
         return field
 
     def _data(self, relation: Relation, end: str) -> Frame:
-        """Return a relation's source data "u", destination data "v" or edge data "e"."""
+        """Return a relation's data at ``end``: "u" for the sources, "v" for the destinations, "e" for the edges."""
         source, _, destination = relation
         if end == "e":
             return self._edge_data[relation]
@@ -279,11 +282,11 @@ class DGLBlock(RelationData):
         fields = [data_by_end[each.end][each.field] for each in func.operands]
         return {func.out: fields[0] if func.op == "copy" else combine(func.op, *fields)}
 
-    # --- places --------------------------------------------------------------------------------------
+    # --- devices -------------------------------------------------------------------------------------
 
     def to(self, device: Any, **_how: Any) -> DGLBlock:
-        """Return the block on ``device``: itself if it is already there, as with a loader for this device."""
-        place = torch.empty(0, device=device).device
+        """Return the block on ``device``, which is the block itself if it is already on this device."""
+        place = torch.empty(0, device=device).device  # with an index: "cuda" becomes "cuda:0"
         if place == self.device:
             return self
         src_data = {name: frame.to(place) for name, frame in self._src_data.items()}
@@ -315,13 +318,14 @@ class DGLBlock(RelationData):
 
 
 def _num_rows(frames: Mapping[str, Frame], ntype: str | None) -> int:
+    """Return the number of nodes with type ``ntype``, 0 for an absent type; None sums over all types."""
     if ntype is None:
         return sum(frame.num_rows for frame in frames.values())
     return frames[ntype].num_rows if ntype in frames else 0
 
 
-NodesLike: TypeAlias = "torch.Tensor | Mapping[str, torch.Tensor]"
-NodeBatch: TypeAlias = "tuple[NodesLike, NodesLike, list[DGLBlock]]"
+NodesLike: TypeAlias = "torch.Tensor | Mapping[str, torch.Tensor]"  # node ids, or by type
+NodeBatch: TypeAlias = "tuple[NodesLike, NodesLike, list[DGLBlock]]"  # input nodes, output nodes, blocks
 
 
 def to_node_batch(batch: AnyReadyBatch, graph: DGLGraph) -> NodeBatch:
@@ -329,8 +333,9 @@ def to_node_batch(batch: AnyReadyBatch, graph: DGLGraph) -> NodeBatch:
 
     Parameters
     ----------
-    batch : a native batch; its arrays are shared
-    graph : the dataset's graph. Its columns are also columns of the blocks, and are read when the loop requests them
+    batch : a batch of gloader's own loader; its arrays are shared
+    graph : the dataset's graph. Its columns are also columns of the blocks; their rows are read when the loop first
+        requests them
     """
     view = TypedBatch(batch, RELATION)
     inputs, blocks = _blocks(view, graph)
@@ -383,6 +388,7 @@ def _blocks(view: TypedBatch, graph: DGLGraph) -> tuple[NodesLike, list[DGLBlock
         )
     inputs = {name: frame[NID] for name, frame in _sources(blocks[0]).items()}
     for name, rows in view.x.items():
+        # Features that the user replaced in the graph come from the graph instead, see `_node_frame`.
         if rows.shape[1] and (stored := graph.stored_features(name)) is not None:
             blocks[0].srcnodes[name].data[FEATURE] = rows
             stored.keep_ready(inputs[name], rows)
@@ -390,6 +396,7 @@ def _blocks(view: TypedBatch, graph: DGLGraph) -> tuple[NodesLike, list[DGLBlock
 
 
 def _sources(block: DGLBlock) -> dict[str, Frame]:
+    """Return the source nodes' data by type."""
     return {name: block.srcnodes[name].data for name in block.srctypes}
 
 
@@ -400,6 +407,7 @@ def _node_frame(graph: DGLGraph, ntype: str, ids: torch.Tensor) -> Frame:
 
 
 def _edge_frame(graph: DGLGraph, relation: Relation, edges: DeviceBlock) -> Frame:
+    """Return the data for a hop's ``edges``. Edge ids and the graph's columns are computed on request."""
     columns: dict[str, Any] = {EID: lambda: edges.edge_ids}
     if edges.edge_x is not None:
         columns[FEATURE] = edges.edge_x
@@ -409,6 +417,7 @@ def _edge_frame(graph: DGLGraph, relation: Relation, edges: DeviceBlock) -> Fram
 
 
 def _rows_of(frame: Frame, key: str, ids: torch.Tensor) -> Any:
+    """Return the rows ``ids`` of a frame's column ``key``, on the ids' device."""
     column = frame[key]
     return column[ids.to(column.device)].to(ids.device)
 

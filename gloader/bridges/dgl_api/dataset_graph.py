@@ -1,8 +1,8 @@
 """A dataset in the form of a graph for DGL's loops, with feature rows on the SSD in place of tensors.
 
-A `DGLGraph` has the sizes, types and data of a `gloader.Dataset`. Its features are `StoredRows`: they look like a
-tensor and read only the rows that are indexed. `load_graphs` prepares a file from ``dgl.save_graphs`` once, and opens
-the prepared dataset from then on.
+This module works without DGL. A `DGLGraph` has the sizes, types and data of a `gloader.Dataset`. Its features are
+`StoredRows`: they look like a tensor and read only the rows that are indexed. `load_graphs` converts a file from
+``dgl.save_graphs`` into a dataset at the first call ("prepares" it), and opens this dataset from then on.
 """
 
 from __future__ import annotations
@@ -59,9 +59,10 @@ _IN_BATCHES: Final = (
 
 
 class StoredRows:
-    """A feature matrix on the SSD, as a tensor that is indexed by rows; it reads only requested rows.
+    """A feature matrix on the SSD, which is indexed by rows like a tensor and reads only these rows.
 
-    The rows of a loader's last batch are in memory, and are returned if the index is the batch's input nodes.
+    The loader has already read the rows of its last batch. They are returned without a read if the index is this
+    batch's tensor of input nodes.
 
     Parameters
     ----------
@@ -91,7 +92,7 @@ class StoredRows:
         return self.shape.numel()
 
     def __getitem__(self, index: Any) -> torch.Tensor:
-        """Return the rows for ``index`` (ids, a slice, a mask or one id), float32, on the device.
+        """Return the rows for ``index`` (ids, a slice, a mask or one id) as float32, on the device of `to`.
 
         Raises
         ------
@@ -126,7 +127,7 @@ class StoredRows:
         return self
 
     def keep_ready(self, nodes: torch.Tensor, rows: torch.Tensor) -> None:
-        """Remember the last batch's ``rows`` for its input ``nodes``, as long as the batch itself keeps the rows."""
+        """Return ``rows`` from now on if the index is the tensor ``nodes``, as long as the batch keeps the rows."""
         self._source.ready = (nodes, weakref.ref(rows))
 
     def __repr__(self) -> str:
@@ -138,14 +139,15 @@ class StoredRows:
 
 
 class _Source:
-    """The rows' source, which is the same on every device."""
+    """The opened file and the last batch's rows, which a `StoredRows` shares with its copies for other devices."""
 
     def __init__(self, rows: FeatureRows) -> None:
         self._rows = rows
+        # The last batch's input nodes, and its rows.
         self.ready: tuple[torch.Tensor, weakref.ref[torch.Tensor]] | None = None
 
     def ready_rows(self, index: Any) -> torch.Tensor | None:
-        """Return the rows for ``index``, if it is the last batch's node tensor."""
+        """Return the last batch's rows if ``index`` is its tensor of input nodes, else None."""
         ready = self.ready  # read once: a loop in another thread may be one batch further
         return ready[1]() if ready is not None and index is ready[0] else None
 
@@ -155,6 +157,7 @@ class _Source:
 
     @cached_property
     def _store(self) -> CachedRows:
+        """The feature file, opened at the first read and closed when this object is garbage."""
         store = self._rows.open_features()
         rows = CachedRows(store)
         weakref.finalize(rows, store.close)
@@ -162,11 +165,12 @@ class _Source:
 
 
 _NAME: Final = "DGLGraph"  # the class's name in errors
+# DGL's name for the mask of each of a dataset's splits.
 _SPLITS: Final = {
     "train": "train_mask",
     "valid": "val_mask",
     "test": "test_mask",
-}  # masks by the splits' names
+}
 
 
 class DGLGraph(RelationData):
@@ -233,7 +237,7 @@ class DGLGraph(RelationData):
 
     @property
     def nodes(self) -> NodesView:
-        """The nodes: a call returns their ids, an index by type their data."""
+        """The nodes: ``nodes(type)`` returns their ids, and ``nodes[type].data`` their data."""
         return NodesView(self._node_data, self.device)
 
     def node_frame(self, ntype: str) -> Frame:
@@ -291,7 +295,7 @@ class DGLGraph(RelationData):
 
 
 class _ReadEdges(dict[Any, EdgeList]):
-    """Each relation's edges, read into memory on request."""
+    """Each relation's edges. A relation's edges are read into memory when they are first requested."""
 
     def __init__(self, tables: Mapping[Relation, EdgeTable]) -> None:
         super().__init__()
@@ -321,6 +325,8 @@ def _node_frame(table: NodeTable) -> Frame:
 
 
 def _mask(table: NodeTable, split: str) -> Callable[[], torch.Tensor]:
+    """Return a function that makes the bool mask (N,) of a split's nodes. A function delays reading the split."""
+
     def mask() -> torch.Tensor:
         mask_values = torch.zeros(table.num_nodes, dtype=torch.bool)
         mask_values[torch.from_numpy(getattr(table, split).copy())] = True
@@ -340,12 +346,11 @@ def _edge_frame(table: EdgeTable) -> Frame:
 
 
 _LOG = logging.getLogger(__name__)
-# Names in the file for features and weights, which have other names in a dataset; see `gloader.convert.sources.dgl`.
+# Names in the file for features and weights, which are renamed in a dataset; see `gloader.convert.sources.dgl`.
 _FEATURES: Final = ("features", "x")
 _WEIGHTS: Final = ("edge_weight", "w")
-_EDGES_IN_DATASET: Final = frozenset(
-    {FEATURE, WEIGHT, *_WEIGHTS, "edge_time"}
-)  # edge data that a dataset takes
+# Edge data that a dataset takes from the file.
+_EDGES_IN_DATASET: Final = frozenset({FEATURE, WEIGHT, *_WEIGHTS, "edge_time"})
 
 
 @near_options("load_graphs", PrepareOptions.__dataclass_fields__)
@@ -360,7 +365,7 @@ def load_graphs(
 
     Parameters
     ----------
-    filename : a file with one graph, with one type or several; or a dataset's folder
+    filename : a file with one graph (of one type or several); or a dataset's folder
     idx_list : only None or [0], for the file's first graph
     changes : edge changes during preparation: ``self_loops=True``, ``symmetrize=True``, ``deduplicate=True``
         and others in `gloader.convert.options.PrepareOptions`
@@ -395,7 +400,7 @@ def load_graphs(
 
 
 def _same_by_command(path: Path, changes: Mapping[str, Any]) -> str:
-    """Return text that names the command, if every edge change is a flag without a value. Pure."""
+    """Return text with the command that prepares the same dataset; "" if a change needs more than a flag. Pure."""
     if any(value is not True for value in changes.values()):
         return ""
     flags = "".join(f" --{name.replace('_', '-')}" for name in changes)
@@ -404,6 +409,7 @@ def _same_by_command(path: Path, changes: Mapping[str, Any]) -> str:
 
 
 def _absent(path: Path) -> str:
+    """Return the message for a missing file, or for a missing folder if ``path`` has no suffix."""
     if path.suffix:
         return f"{path} does not exist; make it with DGL: dgl.save_graphs({str(path)!r}, [g])"
     return f"{path} does not exist; make it once: gloader prepare dgl:FILE {path}, with a FILE from dgl.save_graphs"
@@ -415,6 +421,7 @@ def _add_columns(graph: DGLGraph, file: DglFile) -> None:
         nodes = graph.node_frame(ntype)
         for name, column in columns.items():
             if name not in nodes:
+                # A column "features" or "x" became the dataset's features, unless there is a column "feat".
                 is_feature = name in _FEATURES and FEATURE not in columns
                 nodes.add(name, nodes[FEATURE] if is_feature else partial(_loaded, column))
     not_taken = set()
@@ -434,4 +441,5 @@ def _add_columns(graph: DGLGraph, file: DglFile) -> None:
 
 
 def _loaded(column: StoredArray) -> torch.Tensor:
+    """Read a column of the file."""
     return torch.from_numpy(column.load())

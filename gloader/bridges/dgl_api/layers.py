@@ -1,7 +1,7 @@
-"""Layers of DGL over one relation: GCN, GraphSAGE, graph attention in both versions, and the softmax over in-edges.
+"""DGL's layers over one relation, without DGL: GCN, GraphSAGE, GAT, GATv2, and the softmax over in-edges.
 
-Each layer has the parameters of DGL's layer, so that a checkpoint of either library loads into the other. A layer
-takes a block of one relation. Shapes: U sources, D destinations and E edges of the block.
+Each layer has the same parameters as DGL's layer, so that a checkpoint of either library loads into the other. A layer
+takes a `DGLBlock` with one relation (edge type). Shapes: U sources, D destinations and E edges of the block.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ if TYPE_CHECKING:
     from gloader.bridges.dgl_api.edge_list import EdgeList
 
 
+# Source rows, or a pair of source rows and destination rows.
 Features: TypeAlias = "torch.Tensor | tuple[torch.Tensor, torch.Tensor]"
 
 
 def expand_as_pair(input_: Any, g: DGLBlock | None = None) -> tuple[Any, Any]:
-    """Return one input for the sources and one for the destinations: a pair unchanged, other input used for both.
+    """Return one input for the sources and one for the destinations. A pair is returned unchanged. Pure.
 
-    With a block ``g``, the destinations get only the first rows of the input. Pure.
+    Any other input serves for both. With a block ``g``, the destinations get only the input's first rows, because the
+    destinations are the first sources.
 
     Parameters
     ----------
@@ -177,13 +179,13 @@ class GraphConv(nn.Module):
         if self._norm in ("left", "both"):
             rows = rows * self._factor(edges.out_degrees, rows)
         # Sum and product are linear, so their order is free: the product comes first if it shortens the rows.
-        is_first = self._in_feats > self._out_feats
-        if weight is not None and is_first:
+        is_product_first = self._in_feats > self._out_feats
+        if weight is not None and is_product_first:
             rows = rows @ weight
         if edge_weight is not None:
             edge_weight = edge_weight.flatten()
         result = edges.weighted_sum(rows, edge_weight)
-        if weight is not None and not is_first:
+        if weight is not None and not is_product_first:
             result = result @ weight
         if self._norm in ("right", "both"):
             result = result * self._factor(edges.in_degrees, result)
@@ -192,7 +194,7 @@ class GraphConv(nn.Module):
         return result if self._activation is None else self._activation(result)
 
     def _factor(self, degrees: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """Return the factor for each of ``rows``, from its node's degree."""
+        """Return the factor for each of ``rows``, from its node's degree; a degree of 0 counts as 1."""
         factor = degrees.to(rows).clamp(min=1).pow(-0.5 if self._norm == "both" else -1.0)
         return factor.view(-1, *(1,) * (rows.dim() - 1))
 
@@ -208,7 +210,8 @@ class SAGEConv(nn.Module):
     ----------
     in_feats : width of the rows, or a pair for sources and destinations
     out_feats : width of the result
-    aggregator_type : "mean", "gcn" (the node itself is one more neighbour), "pool" or "lstm"
+    aggregator_type : "mean", "gcn" (the mean with the node itself as one more neighbour), "pool" (the maximum of
+        transformed rows) or "lstm" (the last state of an LSTM over the neighbours)
     feat_drop : dropout rate of the rows
     bias : whether the layer has a bias
     norm, activation : applied to the result, the activation first
@@ -290,12 +293,13 @@ class SAGEConv(nn.Module):
     def _gcn(
         self, edges: EdgeList, src: torch.Tensor, dst: torch.Tensor, weight: torch.Tensor | None
     ) -> torch.Tensor:
+        """Return the mean over neighbours and node, times the weight, plus the bias: (D, out_feats)."""
         # Sum and product are linear, so their order is free: the product comes first if it shortens the rows.
-        is_first = self._src_feats > self._out_feats
-        if is_first:
+        is_product_first = self._src_feats > self._out_feats
+        if is_product_first:
             src, dst = self.fc_neigh(src), self.fc_neigh(dst)
         result = (edges.weighted_sum(src, weight) + dst) / (edges.in_degrees.to(dst) + 1).unsqueeze(1)
-        if not is_first:
+        if not is_product_first:
             result = self.fc_neigh(result)
         return result if self.bias is None else result + self.bias
 
@@ -330,7 +334,7 @@ class SAGEConv(nn.Module):
 
 
 class _AttentionLayer(nn.Module):
-    """The common part of both attention layers: heads, dropout and the residual."""
+    """The common part of both attention layers: heads, dropout and the residual. Parameters as in `GATConv`."""
 
     def __init__(
         self,
@@ -357,10 +361,15 @@ class _AttentionLayer(nn.Module):
         self._allow_zero_in_degree = set_value
 
     def _by_head(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return ``rows`` (n, num_heads * out_feats) as (n, num_heads, out_feats)."""
         return rows.view(len(rows), self._num_heads, self._out_feats)
 
     def _dropped(self, feat: Features, block: DGLBlock) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the source rows and the destination rows after dropout. Common rows get one dropout mask."""
+        """Return the source rows and the destination rows after dropout.
+
+        Without separate destination rows, both get the same dropout mask. Raises GraphError for destinations without
+        in-edges, if the layer does not allow them.
+        """
         if not self._allow_zero_in_degree:
             require_in_edges(block)
         if isinstance(feat, tuple):
@@ -373,12 +382,14 @@ class _AttentionLayer(nn.Module):
         return nn.Identity() if in_feats == out_feats else nn.Linear(in_feats, out_feats, bias=bias)
 
     def _reset_residual(self, gain: float) -> None:
+        """Draw the residual's weights anew, if it has weights."""
         if isinstance(self.res_fc, nn.Linear):
             nn.init.xavier_normal_(self.res_fc.weight, gain=gain)
             if self.res_fc.bias is not None:
                 nn.init.zeros_(self.res_fc.bias)
 
     def _result(self, total: torch.Tensor, weights: torch.Tensor, *, get_attention: bool) -> Any:
+        """Return ``total`` after the activation, with ``get_attention`` also the attention ``weights``."""
         result = total if self.activation is None else self.activation(total)
         return (result, weights) if get_attention else result
 
@@ -480,9 +491,9 @@ class GATConv(_AttentionLayer):
             src_rows, dst_rows = self._by_head(self.fc_src(src)), self._by_head(self.fc_dst(dst))
         else:
             src_rows = self._by_head(self.fc(src))
-            # Unless given separately, the destination rows are the first source rows.
-            is_apart = isinstance(feat, tuple)
-            dst_rows = self._by_head(self.fc(dst)) if is_apart else src_rows[: len(dst)]
+            # Unless given as a pair, the destination rows are the first source rows, which are projected already.
+            is_pair = isinstance(feat, tuple)
+            dst_rows = self._by_head(self.fc(dst)) if is_pair else src_rows[: len(dst)]
         edges = graph.edge_list()
         scores = (src_rows * self.attn_l).sum(-1, keepdim=True).index_select(0, edges.src)
         scores = scores + (dst_rows * self.attn_r).sum(-1, keepdim=True).index_select(0, edges.dst)
@@ -500,6 +511,8 @@ class GATConv(_AttentionLayer):
 @near_keywords
 class GATv2Conv(_AttentionLayer):
     """Attention with scores from the sum of both projected rows (Brody et al., 2022); parameters as in DGL.
+
+    An edge's score is ``a . leaky_relu(W_src x_source + W_dst x_destination)``.
 
     Parameters
     ----------

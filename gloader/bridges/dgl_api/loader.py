@@ -1,7 +1,7 @@
-"""DGL's data loader and samplers over gloader's pipeline.
+"""DGL's data loader and samplers over gloader's pipeline, without DGL.
 
-These samplers only hold settings. A `DataLoader` reads them and builds a native loader (`Loader`, `HeteroLoader` or
-`LinkLoader`), which draws the samples. The native batches are converted to DGL's form.
+These samplers only hold settings. A `DataLoader` reads them and builds one of gloader's own ("native") loaders, which
+draws the samples: a `Loader`, `HeteroLoader` or `LinkLoader`. The native batches are converted to DGL's form.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, Relation
 
 
-_SEEDS = [0]  # the seed from `seed`, in a list because functions change it
+_SEEDS = [0]  # one element, the last argument of `seed`; a list, so that a function can change it
 
 
 @near_keywords
@@ -135,6 +135,7 @@ class NeighborSampler:
 
 
 def _by_relation(hop: int | Mapping[Any, int], relations: Sequence[Relation]) -> dict[Relation, int]:
+    """Return one hop's fan-out for every relation. Raise ConfigError if a mapping omits one."""
     if not isinstance(hop, Mapping):
         return dict.fromkeys(relations, hop)
     found = {relation_of(relations, name): count for name, count in hop.items()}
@@ -338,12 +339,16 @@ def _native(
 
 
 def _shorten(settings: dict[str, Any], num_seeds: int) -> None:
-    """Limit the batch size to a rank's seeds: DGL makes a smaller batch, and gloader would refuse the size."""
+    """Limit the batch size in ``settings`` to a rank's seeds.
+
+    If there are fewer seeds, DGL makes one smaller batch, but gloader's loaders raise an error.
+    """
     if not settings["drop_last"]:
         settings["batch_size"] = at_most(settings["batch_size"], num_seeds // settings.get("world_size", 1))
 
 
 def _ids(indices: Any) -> IdArray:
+    """Return seed ids as an array in host memory."""
     return torch.as_tensor(indices).cpu().numpy()
 
 
@@ -360,7 +365,10 @@ def _link_table(indices: Any) -> str:
 
 
 def _ranks(*, use_ddp: bool | None) -> dict[str, int]:
-    """Return the rank and the world size of a loader; empty for a single process."""
+    """Return the settings "rank" and "world_size" of a loader; empty for a single process.
+
+    Raises ConfigError if there are several ranks and ``use_ddp`` is None, or if it is True without a process group.
+    """
     group = (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else (0, 1)
     if use_ddp is None:
         if group[1] > 1:

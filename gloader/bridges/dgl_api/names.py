@@ -1,4 +1,8 @@
-"""DGL's names: its data columns, its relations, and one error for every name that `gloader.compat.dgl` lacks."""
+"""DGL's names: its data columns, its relations, and one error for every name that `gloader.compat.dgl` lacks.
+
+`gloader.compat.dgl` replaces DGL in a script's imports. If the script uses a DGL name that does not exist in it,
+`missing` makes the error, with advice from `gloader.bridges.migrate.advice`.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +56,7 @@ def only(names: Iterable[_K]) -> _K:
 
 
 def relation_of(relations: Iterable[Relation], name: Any) -> Relation:
-    """Return the relation for ``name``: a triple, or the name between two types; None means the only relation.
+    """Return the relation for ``name``, which is a triple or the relation's own name. None means the only relation.
 
     Raises
     ------
@@ -75,7 +79,7 @@ def relation_of(relations: Iterable[Relation], name: Any) -> Relation:
     return found[0]
 
 
-_HERE: Final = "gloader.compat."  # prefix of the modules that replace DGL's modules
+_COMPAT: Final = "gloader.compat."  # prefix of the modules that replace DGL's modules
 
 
 def missing(name: str, advice: str | None = None) -> DglFeatureError:
@@ -109,9 +113,10 @@ def missing_of_graph(owner: str, name: str, there: Iterable[str] = ()) -> Except
 
 
 def missing_from(module: str) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` for the module that replaces DGL's ``module``."""
+    """Return the ``__getattr__`` for the module that replaces DGL's ``module``. It raises `missing` for each name."""
 
     def getattr_of_module(name: str) -> Any:
+        # Python itself looks up such names, and continues without them.
         if name.startswith("__"):
             raise AttributeError(name)
         raise missing(f"{module}.{name}")
@@ -123,11 +128,11 @@ class _Submodules(MetaPathFinder):
     """Raises gloader's error for ``from gloader.compat.dgl.data import ...``, instead of Python's "no module"."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: Any = None) -> None:  # noqa: ARG002
-        if fullname.startswith(f"{_HERE}dgl."):
-            raise missing(fullname.removeprefix(_HERE))
+        if fullname.startswith(f"{_COMPAT}dgl."):
+            raise missing(fullname.removeprefix(_COMPAT))
 
 
 def answer_for_submodules() -> None:
-    """Register a finder for modules below `gloader.compat.dgl` that do not exist."""
+    """Let ``import gloader.compat.dgl.NAME`` raise gloader's error if there is no such module."""
     # The finder is last in order: searches for existing modules never reach it.
     sys.meta_path.append(_Submodules())

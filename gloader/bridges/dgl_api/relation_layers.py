@@ -1,7 +1,8 @@
-"""DGL's layers over several relations: RGCN over typed edges, and one layer for each relation.
+"""DGL's layers over several edge types, without DGL: RGCN, and one layer for each relation.
 
-`RelGraphConv` takes a block of one relation, whose edges have a type each. `HeteroGraphConv` takes a typed block.
-Shapes: U sources, D destinations and E edges of a block.
+`RelGraphConv` takes a `DGLBlock` with one relation, and a tensor with the type number of each edge. `HeteroGraphConv`
+takes a block with several node types and relations, and applies one layer to each relation. Shapes: U sources, D
+destinations and E edges of a block.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class RelGraphConv(nn.Module):
     ----------
     in_feat, out_feat : widths of input rows and of the result
     num_rels : number of edge types
-    regularizer : form of each type's weight: "basis" for a sum of shared bases with factors of the type, "bdd" for a
-        block-diagonal matrix, None for any matrix
+    regularizer : form of each type's weight. "basis" means a sum of matrices that all types share (bases), each times a
+        factor of the type; "bdd" means a block-diagonal matrix, and None any matrix
     num_bases : number of bases or blocks; None means ``num_rels``
     bias, self_loop, layer_norm : whether the layer has a bias, the term ``W_loop x`` and a layer norm
     activation : function that is applied to the result
@@ -155,7 +156,8 @@ class TypedLinear(nn.Module):
 
     def forward(self, x: torch.Tensor, x_type: torch.Tensor) -> torch.Tensor:
         """Return (n, out_size) for the rows ``x`` (n, in_size) with types ``x_type`` (n,)."""
-        # The rows of a type share one matrix product: a copy of the weight for each row would take far more memory.
+        # The rows are sorted by type, so that each type takes one matrix product. A batched product would copy the
+        # weight for each row.
         order = torch.argsort(x_type, stable=True)
         counts = torch.bincount(x_type, minlength=self._num_types).tolist()
         parts = torch.split(x.index_select(0, order), counts)
@@ -164,6 +166,7 @@ class TypedLinear(nn.Module):
         return torch.cat(results).index_select(0, torch.argsort(order))
 
     def _product(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Return the product of one type's ``rows`` with its ``weight``, which may be block-diagonal."""
         if not self._is_blocks:
             return rows @ weight
         blocks = weight.view(-1, *self._shape)
@@ -171,6 +174,7 @@ class TypedLinear(nn.Module):
         return products.flatten(1)
 
 
+# The functions combine a type's stacked results (results, nodes, F).
 _AGGREGATES: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
     "sum": lambda found: found.sum(dim=0),
     "mean": lambda found: found.mean(dim=0),
@@ -244,12 +248,14 @@ class HeteroGraphConv(nn.Module):
         return {name: self._aggregate(results, name) for name, results in results_by_type.items()}
 
     def _layer(self, relation: Relation) -> nn.Module:
+        """Return the layer for ``relation``, which was given under the triple or under the name in the triple."""
         for name in (str(relation), relation[1]):
             if name in self.mods:
                 return self.mods[name]
         raise ConfigError(f"{relation} has no layer; there are some for {', '.join(self.mods)}")
 
     def _aggregate(self, results: list[Any], ntype: str) -> Any:
+        """Combine the results that several relations have for the nodes of type ``ntype``."""
         if not isinstance(self.agg_fn, str):
             return self.agg_fn(results, ntype)
         return _AGGREGATES[self.agg_fn](torch.stack(results))
