@@ -1,5 +1,7 @@
-"""DGL's names as data: the names that `gloader.compat.dgl` offers, and advice for all others.
+"""DGL's names as data: the names that `gloader.compat.dgl` has, and advice for all others.
 
+`gloader migrate` looks up a script's names here, and the errors of `gloader.compat.dgl` contain the advice. Names are
+dotted, such as "dgl.nn.SAGEConv". `canonical` first replaces aliases, then `is_here` and `advice_of` look up the name.
 This module does not import torch, so that `gloader migrate` reads scripts without torch or DGL.
 """
 
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+# Documentation pages for the two libraries' users.
 FROM_DGL: Final = "docs/from-dgl.md"
 FROM_PYG: Final = "docs/from-pyg.md"
 
@@ -56,9 +59,9 @@ _SAME: Final = {
     "dgl.random": "dgl",
     "dgl.data.utils": "dgl.data",
 }
-_LOADING = "dgl.load_graphs"
+_LOADING = "dgl.load_graphs"  # DGL also has it as dgl.data.load_graphs, see `canonical`
 
-# Attributes that graphs and blocks share: sizes and types, and then device, degrees and edges.
+# Attributes that graphs and blocks share: sizes and types (_SIZES); device, degrees and edges (_PLACES).
 _SIZES = {
     "num_nodes",
     "number_of_nodes",
@@ -182,7 +185,7 @@ ADVICE: Final[dict[str, str]] = {
     "dgl.transforms": _TRANSFORM,
     "dgl.utils": "internal to DGL",
 }
-"""Advice by dotted name; the longest matching prefix counts."""
+"""Advice by dotted name. The advice of the longest prefix of a name applies to the name."""
 
 GRAPH_ADVICE: Final[dict[str, str]] = {
     "add_edges": _WHOLE,
@@ -227,10 +230,11 @@ GRAPH_ADVICE: Final[dict[str, str]] = {
 
 
 def canonical(name: str) -> str:
-    """Return DGL's main public name for ``name``, such as dgl.nn.SAGEConv. Pure."""
+    """Return DGL's main public name for ``name``, such as dgl.nn.SAGEConv for dgl.nn.pytorch.SAGEConv. Pure."""
     parts = name.split(".")
     for end in range(len(parts), 0, -1):
         module = ".".join(parts[:end])
+        # A name without a part below its module is the module itself. Only the modules of layers are replaced then.
         if module in _SAME and (end < len(parts) or module.startswith("dgl.nn")):
             found = ".".join([_SAME[module], *parts[end:]])
             # A class may be named in its own file: dgl.nn.pytorch.conv.sageconv.SAGEConv.

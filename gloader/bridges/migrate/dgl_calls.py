@@ -1,9 +1,10 @@
-"""A DGL script's imports and calls, and their forms in `gloader.compat.dgl`.
+"""A DGL script's imports and calls, and their forms in `gloader.compat.dgl`, for `dgl_script`.
 
-Tables name the calls that return graphs, and the arguments that change. `LIBRARY` has the kinds of DGL's values: a
-"built" graph is made by the script, a "frame" is a graph's node or edge data, and "spaces" are ``g.nodes`` and
-``g.edges``. DGL's examples have a helper that numbers reverse edges. The migration leaves it out, because a dataset
-knows each edge's reverse.
+First come tables of the calls that return graphs, and of the arguments that change. `LIBRARY` has the kinds of DGL's
+values, with which `read_uses` follows the script's variables. A "built" graph is made by the script, a "frame" is a
+graph's node or edge data, and "spaces" are ``g.nodes`` and ``g.edges``. Then come the functions that change imports
+(`change_import`) and the arguments of loaders and samplers (`change_loading`). Some DGL examples have a helper function
+that numbers reverse edges. `leave_out_numbering` removes it, because a dataset has each edge's reverse.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ FLAGS: Final = {
     "to_simple": "--deduplicate",
     "remove_self_loop": "",
 }
-"""Changes to a graph, and the flags for `gloader prepare` that replace them; "" comes with --self-loops."""
+"""Changes to a graph, and the flags for `gloader prepare` that replace them; "" is only replaced with --self-loops."""
 STORED: Final = frozenset({"feat", "label", "train_mask", "val_mask", "test_mask", "weight", "edge_time"})
 """A graph's data that a dataset keeps."""
 NEEDLESS: Final = {
@@ -77,7 +78,7 @@ REFUSED: Final = {
     "timeout": "stall_timeout_s= sets the seconds that a stage may stand still",
     "multiprocessing_context": "threads sample and read ahead: leave it out",
 }
-"""Arguments for torch's loader that `gloader.compat.dgl` refuses, with the advice."""
+"""Arguments for torch's loader that `gloader.compat.dgl` refuses, with the replacement for each."""
 ALLOWED: Final[dict[str, tuple[tuple[object, ...], str]]] = {
     "edge_dir": (("in",), "neighbours come from in-edges: reverse the edges before the export"),
     "replace": ((False,), "neighbours are drawn without replacement"),
@@ -91,6 +92,7 @@ ALLOWED: Final[dict[str, tuple[tuple[object, ...], str]]] = {
 """The values that `gloader.compat.dgl` accepts for other arguments, with the advice for all other values."""
 
 _BUILDERS = ("graph", "heterograph", "bipartite", "from_networkx", "from_scipy", "rand_graph", "knn_graph")
+# The kind of the value that a call of each name returns.
 _KINDS: Final[dict[str, Kind]] = {
     **{f"dgl.{name}": "built" for name in _BUILDERS},
     **{f"dgl.{name}": "graph" for name in ("DGLGraph", "node_subgraph", "edge_subgraph", "to_homogeneous")},
@@ -160,7 +162,7 @@ NAMES: Final = {
 """The names that values have, by kind."""
 
 
-OURS: Final = "gloader.compat."
+OURS: Final = "gloader.compat."  # before a DGL module's name, this is gloader's module with the same names
 COMPAT: Final = "import gloader.compat.dgl as dgl"
 
 
@@ -171,7 +173,7 @@ def change_import(draft: Draft, group: Sequence[Import], *, has_loader: bool) ->
     ----------
     draft : the script's draft
     group : the statement's names
-    has_loader : True if the script has a loader: it is then meant to run without DGL
+    has_loader : True if the script has a mini-batch loader. Only then the migrated script is to run without DGL.
     """
     statement = group[0].statement
     if isinstance(statement, ast.ImportFrom):
@@ -199,7 +201,7 @@ def change_import(draft: Draft, group: Sequence[Import], *, has_loader: bool) ->
 
 
 def _judge(draft: Draft, one: Import, *, has_loader: bool) -> None:
-    """Note the verdict on an imported name that the script never uses."""
+    """Note the verdict on an imported name of DGL, if the script never uses it."""
     name = canonical(one.dotted)
     if uses_of(draft, one) or not name.startswith("dgl.") or name in SURFACE:
         return
@@ -216,7 +218,7 @@ def _judge(draft: Draft, one: Import, *, has_loader: bool) -> None:
 
 
 def _is_twice(draft: Draft, one: Import) -> bool:
-    """Return True if an earlier statement in the same block imports the name dgl."""
+    """Return True if an earlier ``import dgl`` or ``import dgl.nn`` in the same block binds the name dgl."""
     plain = (
         each
         for each in draft.script.imports
@@ -227,6 +229,7 @@ def _is_twice(draft: Draft, one: Import) -> bool:
 
 
 def _module_of(one: Import) -> str | None:
+    """Return the gloader module that has an imported name, or None. The name may be "*"."""
     name = canonical(one.dotted)
     known = name.removesuffix(".*") if name.endswith(".*") else name
     if not (is_here(known) or name in LOADERS):
@@ -265,6 +268,7 @@ def change_loading(draft: Draft, use: Use) -> None:
 
 
 def _check(draft: Draft, name: str, value: ast.expr) -> None:
+    """Note the argument ``name`` as missing if `ALLOWED` lacks its ``value``. A computed value may be allowed."""
     allowed, advice = ALLOWED[name]
     if not isinstance(value, ast.Constant):
         if name == "mask":
@@ -274,6 +278,7 @@ def _check(draft: Draft, name: str, value: ast.expr) -> None:
 
 
 def _change_seeds(draft: Draft, use: Use) -> None:
+    """Replace a loader's edge ids by the name of a link table, which lists the edges to predict."""
     sampler = use.argument(2, "graph_sampler")
     edges = use.written(1, "indices") or use.written(1, "eids")
     if sampler is None or sampler.kind != "edge sampler" or edges is None or isinstance(literal(edges), str):
@@ -293,8 +298,8 @@ def leave_out_numbering(draft: Draft) -> tuple[set[str], set[int]]:
     tuple
         The names bound to the functions' results, and the identities of the nodes in the functions.
     """
-    made: set[str] = set()
-    left: set[int] = set()
+    made: set[str] = set()  # names that the calls' results are bound to
+    left: set[int] = set()  # identities of the nodes in the removed functions
     for use in draft.script.uses:
         function = _function_around(draft, use) if _numbers_reverse_edges(draft, use) else None
         calls = [] if function is None else _calls(draft, function)
@@ -313,6 +318,7 @@ def leave_out_numbering(draft: Draft) -> tuple[set[str], set[int]]:
 
 
 def _numbers_reverse_edges(draft: Draft, use: Use) -> bool:
+    """Return True for a call ``to_simple(add_reverse_edges(...), writeback_mapping=...)``."""
     call = use.call
     if call is None or canonical(use.name) != "dgl.to_simple" or not call.args:
         return False
@@ -322,6 +328,7 @@ def _numbers_reverse_edges(draft: Draft, use: Use) -> bool:
 
 
 def _function_around(draft: Draft, use: Use) -> ast.FunctionDef | None:
+    """Return the module's function that contains ``use``, or None."""
     for each in draft.tree.body:
         if isinstance(each, ast.FunctionDef) and any(node is use.node for node in ast.walk(each)):
             return each

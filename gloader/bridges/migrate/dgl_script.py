@@ -7,8 +7,8 @@ from DGL. Each use gets a verdict, such as "maps" or "missing", and if possible 
 - A call that makes or loads a graph is replaced by the opening of a prepared dataset.
 - A call that changes the whole graph becomes a flag for `gloader prepare`.
 
-The draft also lists the steps that prepare the dataset once. A script without a mini-batch loader is only judged, and
-not changed.
+The draft also lists the steps that prepare the dataset once. A script without a mini-batch loader trains on whole
+graphs in memory, or uses other parts of DGL: it is only judged, and not changed.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from gloader.bridges.migrate.uses import Held, Use
 
 
-_OPEN: Final = "import gloader"
-# Texts of findings.
+_OPEN: Final = "import gloader"  # the import that code for opening a dataset needs
+# Texts of findings, the verdicts on a script's names.
 _DATA: Final = "feat, label, train_mask, val_mask and test_mask"
 _IN_MEMORY: Final = (
     "these rows stay in memory: save the graph with them (dgl.save_graphs), prepare that file and leave this line out, "
@@ -87,7 +87,7 @@ _PREPARED_WITH: Final = re.compile(
     r"prepare the dataset with (--[\w-]+(?: [\d/]+)?)(?:, or with (--[\w-]+) where it has several)?"
 )
 _WHOLE_GRAPH: Final = "the script has no mini-batch loader: train whole graphs in memory, with DGL or PyG"
-# Beginnings of the names that show a script's other purpose: full graphs, many small graphs, or other parts of DGL.
+# Beginnings of names that show another purpose of the script: whole graphs, many small graphs, or other parts of DGL.
 _ELSEWHERE: Final = (
     "dgl.batch",
     "dgl.data.",
@@ -112,30 +112,34 @@ class _DglScript:
         self._has_loader = any(canonical(name) in LOADERS for name in names)
         # True if the script cannot run with gloader: it has no mini-batch loader, and trains on graphs in memory or
         # uses other parts of DGL.
-        self._is_elsewhere = not self._has_loader and any(
+        self._is_out_of_scope = not self._has_loader and any(
             canonical(name).startswith(_ELSEWHERE) or kind_of_call(name) in {"built", "dataset"}
             for name in names
         )
-        self._loops: list[Use] = []  # calls that remove self loops from the full graph
-        self._left: set[int] = set()  # identities of nodes in lines that are kept or removed as a whole
-        self._is_made = False  # True if the changed script opens a dataset, or loads a file
-        self._made: set[str] = set()  # names of the results of a removed helper, see `leave_out_numbering`
+        self._loop_removals: list[Use] = []  # calls that remove self loops from the full graph
+        # Identities of nodes whose text must not change: their line is kept as it is, or was removed completely.
+        self._frozen: set[int] = set()
+        self._opens_dataset = False  # True if the changed script opens a dataset, or loads a file
+        self._helper_results: set[str] = (
+            set()
+        )  # names of the results of a removed helper, see `leave_out_numbering`
+        # True if the script's graph has several types.
         self._is_typed = any(
             canonical(use.name) == "dgl.nn.HeteroGraphConv" or use.name in {"canonical_etypes", "etypes"}
             for use in draft.script.uses
         )
-        self._loaded: list[ast.Call] = []  # calls that load files from dgl.save_graphs
+        self._load_calls: list[ast.Call] = []  # calls that load files from dgl.save_graphs
         self._ntype: str | None = None  # the labelled nodes' type, if there are several types
 
     def write(self) -> Draft:
         """Judge every use, change the text, and return the draft."""
         draft = self._draft
         if self._has_loader:
-            self._made, self._left = leave_out_numbering(draft)
+            self._helper_results, self._frozen = leave_out_numbering(draft)
         for use in draft.script.uses:
             draft.look_at(use.node)
-            if id(use.node) in self._left:
-                self._stays(use)
+            if id(use.node) in self._frozen:
+                self._judge_frozen(use)
             elif use.held is not None:
                 self._judge_value(use, use.held)
             elif use.name.startswith("dgl.") or use.name == "dgl":
@@ -149,7 +153,7 @@ class _DglScript:
             self._flags_of_advice()
             self._prepare_files()
         draft.edits.is_frozen = False
-        for use in self._loops:
+        for use in self._loop_removals:
             if "--self-loops" in draft.steps.flags:
                 draft.find(use.node, use.name, "changes", "--self-loops leaves each node exactly one")
             else:
@@ -157,7 +161,7 @@ class _DglScript:
         for group in grouped(draft.script.imports):
             change_import(draft, group, has_loader=self._has_loader)
         draft.write_imports(("dgl", "ogb"))
-        if self._is_elsewhere:  # a half-migrated script would run with neither library
+        if self._is_out_of_scope:  # a half-migrated script would run with neither library
             draft.edits = Edits(draft.text)
         return draft
 
@@ -173,16 +177,17 @@ class _DglScript:
         if edits.is_replaced(edits.start(use.node), edits.end(use.node)) and not is_change:
             draft.replaced.add(id(use.node))  # an argument of a call that now opens a dataset
             return
-        # A name may be a method in a supported class, such as SAGEConv.reset_parameters.
+        # ``known`` is the part of the name that gloader has. The name may be a method of it, such as
+        # SAGEConv.reset_parameters.
         known = next((each for each in _prefixes(name) if is_here(each) and each not in SURFACE), None)
         kind, last = kind_of_call(use.name), name.rpartition(".")[2]
         if known is not None:
             where = OURS + known.rpartition(".")[0]
             if kind == "loaded" and use.call is not None:
-                self._loaded.append(use.call)
-                self._is_made = True
+                self._load_calls.append(use.call)
+                self._opens_dataset = True
                 where = "load_graphs prepares the file the first time"
-            odd = _unlike(name, use.call)
+            odd = _unsupported(name, use.call)
             draft.find(use.node, use.name, "missing" if odd else "maps", odd or where)
         elif name in LOADERS:
             self._rename(use)
@@ -209,13 +214,14 @@ class _DglScript:
     # --- sources of graphs ------------------------------------------------------------------
 
     def _dataset(self, use: Use) -> None:
-        """Open a prepared dataset in place of a dataset that the script makes in memory."""
+        """Replace a data set that the script loads into memory by the opening of a prepared dataset."""
         draft, call = self._draft, use.call
         if call is None or id(use.node) in draft.replaced:
             return
         if not self._has_loader:
             draft.find(use.node, use.name, "missing", _WHOLE_GRAPH)
             return
+        # DGL's wrappers, such as AsNodePredDataset(dataset), take another data set.
         inner = call.args[0] if call.args and canonical(use.name).startswith("dgl.data.As") else None
         if isinstance(inner, ast.Name):  # a dataset that is opened elsewhere in the script
             can_go = draft.strip_call(call, inner, use.place)
@@ -226,7 +232,7 @@ class _DglScript:
         source = next((each for each in draft.script.uses if each.call is made), use)
         if (folder := draft.open_folder(use, call, made, source.name)) is None:
             return
-        self._is_made = True
+        self._opens_dataset = True
         draft.replaced.add(id(source.node))
         if source.name in OGB_CLASSES:
             self._ntype = OGB_TYPED.get(folder.name)
@@ -234,13 +240,13 @@ class _DglScript:
             self._save(f"{ast.unparse(call)}[0]", folder.path, behind=f"line {call.end_lineno}")
 
     def _built(self, use: Use, call: ast.Call) -> None:
-        """Open a prepared dataset where the script builds a graph."""
+        """Replace a call that builds a graph in memory by the opening of a prepared dataset."""
         draft, node = self._draft, use.place.statement
         dgl, gloader = draft.module("dgl", COMPAT), draft.module("gloader", _OPEN)
         opened = f'{dgl}.DGLGraph({gloader}.Dataset.open("data/graph"))'
         if not draft.open_instead(use, call, opened):
             return
-        self._is_made = True
+        self._opens_dataset = True
         target = node.targets[0] if isinstance(node, ast.Assign) else None
         name = target.id if isinstance(target, ast.Name) else "g"
         self._save(name, "data/graph", behind=f"the lines that make {name} and its {_DATA}")
@@ -257,7 +263,7 @@ class _DglScript:
     def _prepare_files(self) -> None:
         """Add commands that prepare graph files, if flags are needed."""
         draft = self._draft
-        for call in self._loaded if draft.steps.flags else ():
+        for call in self._load_calls if draft.steps.flags else ():
             file = argument(call, 0, "filename")
             name = literal(file)
             if file is None or not isinstance(name, str):
@@ -271,19 +277,21 @@ class _DglScript:
             draft.steps.add("in a shell:", f"gloader prepare {shlex.quote(f'dgl:{name}')} data/{stem}")
 
     def _is_of_graph(self, use: Use) -> bool:
+        """Return True if the call's first argument is certainly a whole graph."""
         held = use.given.get(0)
         return held is not None and held.kind in {"graph", "built"} and held.is_sure
 
     def _flag(self, use: Use, name: str, call: ast.Call, graph: ast.expr) -> None:
         """Replace the graph change ``call`` by its argument ``graph``, and note the flag that makes the change."""
         draft, flag, statement = self._draft, FLAGS[name], use.place.statement
-        odd = [each.arg for each in call.keywords if each.arg not in _ABOUT_DATA]
+        odd = [each.arg for each in call.keywords if each.arg not in _ABOUT_DATA]  # arguments without a flag
         is_several = isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Tuple)
         if odd or (is_several and isinstance(statement, ast.Assign) and statement.value is call):
-            self._left |= {id(each) for each in ast.walk(call)}
+            self._frozen |= {id(each) for each in ast.walk(call)}
             because = f"; {odd[0]}= has nothing in its place" if odd and odd[0] else ""
             draft.find(use.node, use.name, "missing", advice_of(f"dgl.{name}") + because)
             return
+        # In f(g(x)), ``root`` is x, the graph before all changes.
         root = graph
         while isinstance(root, ast.Call) and isinstance(root.func, ast.Attribute) and root.func.attr in FLAGS:
             root = root.args[0] if root.args else root.func.value
@@ -295,15 +303,15 @@ class _DglScript:
             draft.steps.flag(flag)
             draft.find(use.node, use.name, "changes", prepared_with(flag))
         else:
-            self._loops.append(use)
+            self._loop_removals.append(use)
 
-    def _stays(self, use: Use) -> None:
-        """Note a DGL name in a line of `_left` as missing, unless the line is replaced."""
+    def _judge_frozen(self, use: Use) -> None:
+        """Note a DGL name in a frozen line as missing, unless the line was removed."""
         if use.held is None and use.name.startswith("dgl.") and id(use.node) not in self._draft.replaced:
             self._draft.find(use.node, use.name, "missing", advice_of(use.name))
 
     def _report_unknown_graphs(self) -> None:
-        """Note loader arguments that are graphs from unknown sources: the migration may not fit them."""
+        """Note loader arguments that are graphs from unknown sources, because these must become datasets as well."""
         draft = self._draft
         parameters = parameters_of(draft.tree)
         for use in draft.script.uses:
@@ -312,7 +320,11 @@ class _DglScript:
             given, held = argument(use.call, 0, "graph"), use.argument(0, "graph")
             is_known = held is not None and held.kind in {"graph", "built", "dataset"} and held.is_sure
             name = given.id if isinstance(given, ast.Name) else ""
-            if given is None or is_known or (self._is_made and name in parameters | self._made):
+            if (
+                given is None
+                or is_known
+                or (self._opens_dataset and name in parameters | self._helper_results)
+            ):
                 continue
             draft.find(given, draft.edits.of(given), "perhaps missing", _FROM_ELSEWHERE)
 
@@ -341,7 +353,7 @@ class _DglScript:
         for node in ast.walk(draft.tree):
             match node:
                 case ast.Call(func=ast.Attribute(attr="to_dgl", value=owner), args=[], keywords=[]):
-                    self._is_made = True
+                    self._opens_dataset = True
                     draft.look_at(node)
                     can_go = draft.wrap(node, owner, f"{draft.module('dgl', COMPAT)}.DGLGraph")
                     draft.note(node, "to_dgl()", "dgl.DGLGraph(...)", can_go=can_go)
@@ -371,7 +383,7 @@ class _DglScript:
         is_whole = held.is_sure and held.kind in {"graph", "built"} and self._has_loader
         if use.name in FLAGS and is_whole and use.call is not None and isinstance(use.node, ast.Attribute):
             self._flag(use, use.name, use.call, use.node.value)
-        elif use.name == "update_all" and not _names_its_sum(use.call):
+        elif use.name == "update_all" and not _has_reduction(use.call):
             draft.find(use.node, shown_name, "perhaps missing", _MAILBOX)
         elif use.name in NAMES[held.kind]:
             draft.find(use.node, shown_name, "maps", "graphs and blocks of gloader.compat.dgl")
@@ -418,7 +430,7 @@ class _DglScript:
         draft.note(node, "dataset[0]", f"{graph}(...)", can_go=can_go)
 
     def _frame(self, use: Use, *, is_built: bool) -> None:
-        """Judge data that a script assigns to a full graph: the dataset has the data, or the data stays in memory."""
+        """Judge data that a script assigns to a whole graph. The line goes if a dataset has this data."""
         if not isinstance(use.node, ast.Subscript) or not use.is_stored or not self._has_loader:
             return
         draft, key, node = self._draft, literal(use.node.slice), use.place.statement
@@ -444,7 +456,7 @@ def _is_mask(key: ast.expr) -> bool:
     return False
 
 
-def _unlike(name: str, call: ast.Call | None) -> str:
+def _unsupported(name: str, call: ast.Call | None) -> str:
     """Return why a call to a supported name is not supported; "" if it is supported. Pure."""
     given = {each.arg for each in call.keywords} if call is not None else set()
     if name.endswith("edge_softmax") and given & {"eids", "norm_by"}:
@@ -454,11 +466,15 @@ def _unlike(name: str, call: ast.Call | None) -> str:
     return ""
 
 
-def _names_its_sum(call: ast.Call | None) -> bool:
-    """Return True if update_all gets a DGL reduction, which is a call. A function over a mailbox is no call. Pure."""
+def _has_reduction(call: ast.Call | None) -> bool:
+    """Return True if update_all gets one of DGL's reductions, such as ``fn.sum("m", "h")``. Pure.
+
+    A reduction is a call; a function over a mailbox is given by its name.
+    """
     return call is None or isinstance(argument(call, 1, "reduce_func"), ast.Call)
 
 
 def _prefixes(name: str) -> list[str]:
+    """Return the prefixes of a dotted name with two or more parts, the longest first."""
     parts = name.split(".")
     return [".".join(parts[:end]) for end in range(len(parts), 1, -1)]

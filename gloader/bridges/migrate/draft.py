@@ -1,8 +1,9 @@
 """The draft for a migrated script: findings, changed lines, changed imports, and the steps that prepare data.
 
-A finding is the verdict on one name: it maps to a name of gloader, stays, changes, is ignored, or is missing. A change
-is an edit of the script's text. An edit may fail, for example if another edit overlaps it. The user must then change
-the line by hand.
+`dgl_script` and `pyg_script` fill a `Draft` while they go through a script, and `migration` shows it to the user. A
+finding is the verdict on one name: it maps to a name of gloader, stays, changes, is ignored, or is missing. A change is
+an edit of the script's text. An edit may fail, for example if another edit overlaps it. The user must then change the
+line by hand.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from gloader.bridges.migrate.uses import Import, Place, Script, Use
 
 
+# "maps": gloader has the name. "stays": the name remains DGL's or PyG's. "changes": the draft replaces it. "ignored":
+# it has no effect. "missing", "perhaps missing": the user must act.
 Verdict: TypeAlias = Literal["maps", "stays", "changes", "ignored", "missing", "perhaps missing"]
 MISSING: Final[frozenset[Verdict]] = frozenset({"missing", "perhaps missing"})
 
@@ -45,7 +48,7 @@ class Finding:
     page: str = ""  # documentation page for a missing name
 
 
-_FROM: Final = re.compile(r"from[\s\\]+([\w.]+)[\s\\]+import")
+_FROM: Final = re.compile(r"from[\s\\]+([\w.]+)[\s\\]+import")  # the group is the module's name
 
 
 def grouped(imports: Sequence[Import]) -> list[list[Import]]:
@@ -64,7 +67,7 @@ def uses_of(draft: Draft, one: Import) -> list[Use]:
 
 
 def is_needed(draft: Draft, one: Import) -> bool:
-    """Return True if the changed script still uses an import, or if the script never did."""
+    """Return True if an import must stay: the changed script uses it, or even the original script did not use it."""
     if id(one.alias) in draft.replaced:
         return False
     uses = uses_of(draft, one)
@@ -90,7 +93,7 @@ def change_from(
     if not isinstance(statement, ast.ImportFrom):
         return
     edits, old = draft.edits, statement.module or ""
-    lines: dict[str, list[str]] = {}
+    lines: dict[str, list[str]] = {}  # for each module of the new statements, the names to import
     for one in group:
         if is_needed(draft, one):
             lines.setdefault(modules.get(one.dotted, old), []).append(_words(one.alias, renamed))
@@ -121,6 +124,7 @@ def change_from(
 
 
 def _words(alias: ast.alias, renamed: Mapping[str, str]) -> str:
+    """Return an imported name as it stands after ``import``, such as "NEW as OLD"."""
     name, local = renamed.get(alias.name, alias.name), alias.asname or alias.name
     return name if name == local else f"{name} as {local}"
 
@@ -146,7 +150,7 @@ class Draft:
         self.script = script
         self.tree = tree
         self._page = page
-        # Before Python 3.12 nodes inside an f-string have no own position.
+        # Nodes inside f-strings, see `look_at`.
         strings = (node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr))
         self._in_strings = {id(node) for string in strings for node in ast.walk(string)}
         self._new_imports: list[str] = []
@@ -195,9 +199,10 @@ class Draft:
         others = [each for each in body if each not in future]
         for node in (ours or others)[:1]:
             first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
-            behind = [(each.end_lineno or each.lineno) + 1 for each in future]  # imports may share a line
+            # The lines after imports from __future__, with which the first import may share a line.
+            after_future = [(each.end_lineno or each.lineno) + 1 for each in future]
             for line in self._new_imports:
-                self.edits.insert_line(max([first, *behind]), line)
+                self.edits.insert_line(max([first, *after_future]), line)
 
     def wrap(self, node: ast.expr, inner: ast.expr, name: str) -> bool:
         """Replace ``node``, which begins with ``inner``, by ``name(inner)``; changes within ``inner`` are kept."""
@@ -205,7 +210,10 @@ class Draft:
         return self.replace_tail(node, inner, ")") and self.edits.replace(start, start, f"{name}(")
 
     def replace_tail(self, node: ast.expr, inner: ast.expr, text: str) -> bool:
-        """Replace the text after ``inner`` in ``node`` by ``text``; ``node`` begins with ``inner``."""
+        """Replace the text after ``inner`` in ``node`` by ``text``; ``node`` begins with ``inner``.
+
+        Returns False if the edit is not possible.
+        """
         start, end = self.edits.end(inner), self.edits.end(node)
         try:
             ast.parse(f"(_{self.edits.text(start, end)})", mode="eval")
@@ -262,7 +270,10 @@ class Draft:
         self.note(use.node, "dataset.get_idx_split", "the splits of the dataset", can_go=can_go)
 
     def look_at(self, node: ast.AST) -> None:
-        """Refuse later changes to ``node`` if it is inside an f-string."""
+        """Refuse all edits until the next call if ``node`` is inside an f-string. Call it before a node's edits.
+
+        Before Python 3.12 such a node has no position of its own.
+        """
         self.edits.is_frozen = id(node) in self._in_strings
 
     def note(self, node: ast.expr, name: str, becomes: str, *, can_go: bool) -> None:
@@ -279,7 +290,7 @@ class Draft:
         )
 
     def strip_call(self, call: ast.Call, inner: ast.expr, place: Place, root: ast.expr | None = None) -> bool:
-        """Replace a call by its receiver or argument ``inner``.
+        """Replace a call by its receiver or argument ``inner``. Return True on success.
 
         A statement ``x = f(x)`` or ``f(x)`` is removed completely, if it has lines of its own. ``root`` is the part of
         ``inner`` that remains after its own calls are stripped, such as x in ``f(g(x))``; None means ``inner``.

@@ -1,7 +1,7 @@
-"""The migration of a script, for `gloader migrate`: calls that map, calls that do not, and the changed lines as a diff.
+"""The migration of a DGL or PyG script, for `gloader migrate`: a verdict on each name, and a diff of the changed lines.
 
-The script is read, never executed, and no file is written. `draft_dgl` and `draft_pyg` make the drafts for the two
-libraries.
+The script is read, never executed, and no file is written. `migrate_text` parses the script, finds the libraries that
+it imports, has `draft_dgl` or `draft_pyg` make the draft, and returns it as a `Migration`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _WORDS: Final = {"dgl": "DGL", "torch_geometric": "PyG"}  # the libraries' names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migration:
-    """The findings for a script."""
+    """The findings for a script, its changed text, and the steps that prepare its data."""
 
-    name: str
+    name: str  # the script's name for messages, such as its path
     libraries: tuple[str, ...]  # "DGL", "PyG" or both
     findings: tuple[Finding, ...]  # in line order
     steps: tuple[PrepareStep, ...]  # to do once, so that features come from the SSD
@@ -41,7 +41,7 @@ class Migration:
 
     @property
     def is_complete(self) -> bool:
-        """True if every name maps."""
+        """True if no name is missing or perhaps missing, so that nothing is left to change by hand."""
         return not any(each.verdict in MISSING for each in self.findings)
 
     def to_json(self) -> dict[str, Any]:
@@ -91,9 +91,10 @@ def migrate_text(text: str, name: str, *, folder: Path | None = None) -> Migrati
             raise ConfigError(_nothing(name, modules, others))
         drafts = [_DRAFTS[root](text, tree) for root in used]
         changed = drafts[0].edits.changed()
-        if len(used) == 2:  # lines of both migrations, but findings for the original script
+        # A script that uses both libraries is changed twice. The findings have the original script's lines.
+        if len(used) == 2:
             changed = _DRAFTS[used[1]](changed, parse_script(changed, name)).edits.changed()
-        parse_script(changed, f"{name}, changed,")
+        parse_script(changed, f"{name}, changed,")  # raises if the changed text is no Python
     except RecursionError as error:
         raise ConfigError(f"{name} has expressions nested too deeply to be read") from error
     findings = [each for draft in drafts for each in draft.findings]
@@ -121,6 +122,7 @@ def _imported(tree: ast.Module) -> frozenset[str]:
 
 
 def _nothing(name: str, modules: frozenset[str], others: tuple[str, ...]) -> str:
+    """Return the message for a script that imports neither library."""
     if any(each.startswith("gloader.") for each in modules):
         return f"{name} imports gloader, and neither dgl nor torch_geometric: there is nothing left to change"
     hint = f"; it imports {', '.join(others)}: give those" if others else ""

@@ -1,4 +1,9 @@
-"""The commands that prepare a dataset once, and the lines that open it instead of loading a graph."""
+"""The commands that prepare a dataset once, and the lines that open it instead of loading a graph.
+
+A migrated script opens a dataset on disk, which a command such as ``gloader prepare ogb:NAME data/NAME`` makes from the
+script's graph ("prepares"). `folder_of` and `saved_graph` choose the dataset's folder. `PrepareSteps` collects the
+commands and their flags while a script is read.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +39,7 @@ OGB_TYPED: Final = {"ogbn-mag": "paper"}
 """Data sets with several node types, and the type that has labels."""
 EDGE_SPLIT: Final = "--edge-split 80/10/10"
 """The flag for `gloader prepare` that makes link tables of edges."""
-_PLAIN: Final = re.compile(r"[\w.-]+")
+_PLAIN: Final = re.compile(r"[\w.-]+")  # a data set's name that can be a folder's name
 # DGL's data sets with a name argument instead of a folder.
 _NAMED: Final = ("dgl.data.CitationGraphDataset", "dgl.data.FraudDataset")
 _TABLES: Final = (
@@ -45,10 +50,10 @@ _TABLES: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folder:
-    """The prepared dataset's folder for a loading line."""
+    """The folder of the prepared dataset that a line of the script opens."""
 
     path: str  # data/reddit; data/NAME if the script computes the name
-    expression: str  # the path as Python text
+    expression: str  # the path as a Python expression, which may contain a variable of the script
     name: str  # the data set's name
 
 
@@ -64,13 +69,14 @@ def folder_of(call: ast.Call, dotted: str, edits: Edits) -> Folder:
             return Folder(path="data/NAME", expression=f'f"data/{{{edits.of(given)}}}"', name="NAME")
     if is_ogb:
         return _plain("graph", "NAME")
+    # A class such as RedditDataset or CoraGraphDataset has the data set's name in its own name.
     last = dotted.rpartition(".")[2]
     short = re.sub(r"(Graph)?Dataset$", "", last) or "graph"
     return _plain(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", short).lower(), last)
 
 
 def saved_graph(call: ast.Call) -> tuple[str, str]:
-    """Return a folder for the graph in the file that ``call`` writes, and the source that reads it. Pure."""
+    """Return a folder for the graph in the file that ``call`` loads, and the source for `gloader prepare`. Pure."""
     name = literal(argument(call, 0, "f"))
     if not isinstance(name, str):
         return "data/graph", "pyg:FILE"
@@ -103,6 +109,7 @@ def table_of(words: Sequence[str]) -> str:
 
 
 def _plain(folder: str, name: str) -> Folder:
+    """Return the folder data/``folder`` for the data set ``name``."""
     return Folder(path=f"data/{folder}", expression=f'"data/{folder}"', name=name)
 
 
@@ -174,11 +181,11 @@ class PrepareSteps:
             self.flag(_RELATION + ":".join(map(str, names)))
 
     def complete(self) -> list[PrepareStep]:
-        """Return the steps, with all flags."""
+        """Return the steps, with all flags added to their commands."""
         words = "".join(f" {flag}" for flag in self.flags)
         keywords = "".join(f", {_keyword(flag)}" for flag in self.flags)
         found = []
-        # Without steps, another script prepares the dataset; the flags go to its command.
+        # With flags but no steps, the script gets its graph from elsewhere. A general command then has the flags.
         others = (
             []
             if self._steps or not self.flags
@@ -195,6 +202,7 @@ class PrepareSteps:
 
 
 def _keyword(flag: str) -> str:
+    """Return a flag of `gloader prepare` as a keyword for `Dataset.from_pyg`."""
     if flag.startswith(_RELATION):
         return f'edge_split_relation="{flag.removeprefix(_RELATION)}"'
     if flag.startswith(_SPLIT):

@@ -1,7 +1,8 @@
-"""A PyG script's names, loader calls and transforms, and their forms in gloader.
+"""A PyG script's names, loader calls and transforms, and their forms in gloader, for `pyg_script`.
 
-Tables have the advice on names, and the loaders' arguments that change. `change_loader` changes a loader's call.
-`Transforms` judges the transforms that a script applies to its graph: some become flags for `gloader prepare`.
+First come tables: the advice on names, and the loaders' arguments that change. `change_loader` changes a loader's call.
+`Transforms` judges the transforms that a script applies to its graph. Some of them become flags for `gloader prepare`,
+the command that makes a dataset on disk from the graph.
 """
 
 from __future__ import annotations
@@ -69,7 +70,10 @@ MISSING_NAMES: Final[dict[str, str]] = {
     "torch_geometric.data.OnDiskDataset": _MANY,
     "torch_geometric.data.Batch": _MANY,
 }
-"""The advice on PyG's names; "" is no hindrance. The longest matching name counts; other names stay PyG's."""
+"""The advice on PyG's names that gloader cannot take over. The advice of the longest prefix of a name applies to it.
+
+A name with the advice "", or without any advice, can stay PyG's.
+"""
 
 MANY_GRAPHS: Final = frozenset(
     {"TUDataset", "PPI", "ZINC", "QM7b", "QM9", "MoleculeNet", "GNNBenchmarkDataset", "ModelNet", "ShapeNet"}
@@ -132,7 +136,7 @@ REFUSED: Final = {
     "edge_label_time": "times come from the link table; time_strategy= samples by them",
     "temporal_strategy": "time_strategy= is 'uniform' or 'last' (docs/links.md)",
 }
-"""Keywords that need more than their removal."""
+"""Keywords of PyG's loaders that the user must replace, with the replacements."""
 
 TO_DEVICE: Final = "the loader's device= sends batches to a device"
 _COUNTS = {"num_nodes", "num_edges", "num_features", "num_node_features", "num_classes"}
@@ -202,12 +206,12 @@ def advice_of_name(name: str) -> str:
     return ""
 
 
-# Follows the new argument in a finding.
+# The reason in a finding, after the new argument.
 _NEGATIVES: Final = ": a table that `--edge-split` makes has no labels, so negatives are drawn"
 _NEGATIVES_AT: Final = {"neg_sampling": 9, "neg_sampling_ratio": 10}  # positions of PyG's arguments
 # The arguments that decide whether pairs get labels or negatives.
-_SAYS_NEGATIVES: Final = frozenset({"edge_label", "neg_sampling", "neg_sampling_ratio"})
-# Arguments of which gloader's loaders support one value.
+_ABOUT_NEGATIVES: Final = frozenset({"edge_label", "neg_sampling", "neg_sampling_ratio"})
+# Arguments for which gloader's loaders support only this value.
 _DEFAULTS: Final = {"subgraph_type": "directional", "directed": True, "disjoint": False, "replace": False}
 
 
@@ -225,6 +229,7 @@ def change_loader(draft: Draft, use: Use, *, has_labels: bool) -> None:
     has_labels : True if the link tables may have labels and negatives, as OGB's tables do
     """
     draft.note_unknown(use)
+    # True if the loader must draw negatives, because its link table has no labels and the script sets no negatives.
     needs_negatives, call = False, use.call
     if call is None:
         return
@@ -234,7 +239,7 @@ def change_loader(draft: Draft, use: Use, *, has_labels: bool) -> None:
     items = sorted(items_of(call), key=lambda item: draft.edits.start(item.first))
     removed = _judge(draft, items, end=draft.edits.end(call) - 1, needs_negatives=needs_negatives)
     kept = [item for number, item in enumerate(items) if number not in removed]
-    if needs_negatives and kept and not any(item.name in _SAYS_NEGATIVES for item in items):
+    if needs_negatives and kept and not any(item.name in _ABOUT_NEGATIVES for item in items):
         at, new = draft.edits.end(kept[-1].last), 'neg_sampling="binary"'
         can_go = draft.edits.replace(at, at, f", {new}")
         draft.note(use.node, "neg_sampling=", new + _NEGATIVES, can_go=can_go)
@@ -254,9 +259,17 @@ def _has_negatives(use: Use) -> bool:
 
 
 def _judge(draft: Draft, items: Sequence[Item], *, end: int, needs_negatives: bool = False) -> list[int]:
-    """Change the items in a call or mapping before the bracket at ``end``; return the removed items' numbers."""
+    """Change a loader's arguments; return the indices of the removed ones.
+
+    Parameters
+    ----------
+    draft : the script's draft
+    items : the arguments in a call or a mapping, in order
+    end : the position of the closing bracket
+    needs_negatives : True if an argument for labels or negatives must become ``neg_sampling="binary"``
+    """
     removed: list[int] = []
-    says_negatives = next((item.name for item in items if item.name in _SAYS_NEGATIVES), None)
+    first_about_negatives = next((item.name for item in items if item.name in _ABOUT_NEGATIVES), None)
     for number, item in enumerate(items):
         name, value, keyword = item.name, literal(item.value), f"{item.name}="
         if not isinstance(name, str):
@@ -271,10 +284,10 @@ def _judge(draft: Draft, items: Sequence[Item], *, end: int, needs_negatives: bo
         elif name in {"directed", "replace"}:
             advice = f"give {name}={_DEFAULTS[name]}: others are not known before the script runs"
             draft.find(item.value, keyword, "missing", advice)
-        elif name in _SAYS_NEGATIVES and needs_negatives and name != says_negatives:
+        elif name in _ABOUT_NEGATIVES and needs_negatives and name != first_about_negatives:
             removed.append(number)
             draft.find(item.value, keyword, "ignored", "negatives are drawn, and come with labels")
-        elif name in _SAYS_NEGATIVES and needs_negatives:
+        elif name in _ABOUT_NEGATIVES and needs_negatives:
             _replace(draft, item, "neg_sampling", "binary", why=_NEGATIVES)
         elif name == "edge_label":
             removed.append(number)
@@ -300,7 +313,10 @@ def _replace(draft: Draft, item: Item, name: str, value: str, *, why: str = "") 
 
 
 def _name_the_table(draft: Draft, use: Use) -> None:
-    """Replace pairs by a link table's name, from the script's names for the graph, the pairs and the loader."""
+    """Replace a link loader's pairs by the name of a link table, the dataset's list of edges to predict.
+
+    The script's names for the graph, the pairs and the loader show whether the table is train, valid or test.
+    """
     pairs = use.written(2, "edge_label_index")
     if pairs is None:
         draft.steps.split_edges(None)
@@ -333,7 +349,7 @@ _OTHER_VALUES: Final = (
 
 
 class Transforms:
-    """A script's transforms, including those that its data sets apply.
+    """A script's transforms of its graph, including those that its data sets apply while they load.
 
     Parameters
     ----------
@@ -349,11 +365,13 @@ class Transforms:
         self._is_ogb = any(use.name in OGB_CLASSES for use in uses)
         names = {use.name.rpartition(".")[2] for use in uses if use.name.startswith(TRANSFORMS)}
         self._splits_edges = _SPLIT.rpartition(".")[2] in names
+        # All attributes, keywords and constants in the script.
         named = {getattr(node, "attr", getattr(node, "arg", literal(node))) for node in ast.walk(draft.tree)}
         self._has_edge_values = bool(named & _EDGE_VALUES)
         # True if there is a transform that no flag replaces; it may change the rows of the graph.
         self.changes_rows = bool(names - {*_FLAGS, "Compose", "ToDevice"})
         given = [each for call in datasets for each in (argument(call, 1, "transform"), _pre(call)) if each]
+        # The nodes in the data sets' transform arguments, and the names among them.
         within = [node for each in given for node in ast.walk(each)]
         self._nodes = {id(node) for node in within}
         self._names = {node.id for node in within if isinstance(node, ast.Name)}
@@ -376,8 +394,8 @@ class Transforms:
             draft.find(use.node, use.name, "stays", "PyG, before the graph is saved")
 
     def _change(self, use: Use, flags: list[str]) -> None:
-        """Note the flags that replace a transform, and their differences."""
-        draft, but = self._draft, ""
+        """Note the flags that replace a transform. If their result differs, the finding has the difference."""
+        draft, but = self._draft, ""  # but: the difference, after the flags' text
         if use.name == _SPLIT and use.call is not None:
             flags = [self._split(use.call)]
         elif use.name == f"{TRANSFORMS}ToUndirected" and self._is_typed:
@@ -436,4 +454,5 @@ def without_split(call: ast.Call) -> str:
 
 
 def _pre(call: ast.Call) -> ast.expr | None:
+    """Return a data set's argument ``pre_transform``, or None."""
     return next((each.value for each in call.keywords if each.arg == "pre_transform"), None)

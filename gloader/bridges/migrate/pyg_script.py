@@ -65,10 +65,10 @@ if TYPE_CHECKING:
 
 
 _ADAPTER: Final = "gloader.adapters.pyg"  # the module that has gloader's forms of PyG's names
-_OPEN: Final = "import gloader"
+_OPEN: Final = "import gloader"  # the import that code for opening a dataset needs
 _GRAPH: Final = "GraphData"  # gloader's graph with one type
 _HETERO: Final = "HeteroGraphData"  # gloader's graph with several types
-# The calls that make a graph in memory, and those that load one.
+# The calls that make a graph in memory, the call that loads one, and both.
 _BUILT: Final = ("torch_geometric.data.Data", "torch_geometric.data.HeteroData")
 _SAVED: Final = "torch.load"
 _MADE: Final = (*_BUILT, _SAVED)
@@ -103,7 +103,8 @@ def _kind_of_call(name: str) -> Kind:
 
 _LIBRARY: Final = Library(
     kind_of_call=_kind_of_call,
-    hands_on=lambda name: False,  # noqa: ARG005 - transforms are made first, then called
+    # No function of PyG takes a graph and returns it: transforms are objects, which are made first and then called.
+    hands_on=lambda name: False,  # noqa: ARG005
     methods={
         **{(kind, name): kind for kind in ("data", "batch") for name in MOVES},
         ("transform", "()"): "data",
@@ -131,16 +132,18 @@ class _PygScript:
         uses = draft.script.uses
         loaders = [use for use in uses if use.held is None and use.name in LOADERS and use.call is not None]
         self._has_loader = bool(loaders)
-        graphs = [data_argument(use) for use in loaders]
+        graphs = [data_argument(use) for use in loaders]  # the loaders' arguments ``data``
         self._in_loaders = {id(each) for each in graphs}  # identities of the loaders' graph arguments
         # Names of the graphs that loaders receive, and of the graphs from which these were transformed.
-        self._loaded = {each.id for each in graphs if isinstance(each, ast.Name)}
+        self._loader_graphs = {each.id for each in graphs if isinstance(each, ast.Name)}
         handed_on = {id(use.call) for use in uses if use.call is not None and hands_on(use)}
-        while more := sources_of(draft.tree, self._loaded, handed_on) - self._loaded:
-            self._loaded |= more
-        self._loaded |= parts_of(draft.tree, self._loaded)  # and of their types and relations
+        while more := sources_of(draft.tree, self._loader_graphs, handed_on) - self._loader_graphs:
+            self._loader_graphs |= more
+        self._loader_graphs |= parts_of(
+            draft.tree, self._loader_graphs
+        )  # names of these graphs' types and relations
         self._unknown: set[str] = set()  # names of graphs with an unknown source
-        self._is_made = False  # whether the changed script opens a dataset
+        self._opens_dataset = False  # True if the changed script opens a dataset
         self._is_typed = any(_is_typed(use) for use in uses if not self._is_other(use))
         self._kind = _HETERO if self._is_typed else _GRAPH
         self._names: dict[str, list[str]] = {}  # further names to import, by module
@@ -154,7 +157,8 @@ class _PygScript:
     def write(self) -> Draft:
         """Judge every use, change the text, and return the draft."""
         draft = self._draft
-        # Uses that set an attribute come first: their lines may be removed, and other names in these need no verdict.
+        # Uses that set an attribute come first: their lines may be removed, and then the other names in them need no
+        # verdict.
         for use in sorted(draft.script.uses, key=lambda use: not use.is_stored):
             draft.look_at(use.node)
             if use.held is not None:
@@ -221,7 +225,7 @@ class _PygScript:
             return
         if (folder := draft.open_folder(use, call, call, use.name)) is None:
             return
-        self._is_made = True
+        self._opens_dataset = True
         if use.name in OGB_CLASSES:
             self._ntype = OGB_TYPED.get(folder.name)
         else:
@@ -234,10 +238,10 @@ class _PygScript:
         self._draft.steps.add(where, f'import gloader; gloader.Dataset.from_pyg({graph}, "{folder}")')
 
     def _made(self, use: Use) -> None:
-        """Open a prepared dataset where the script makes or loads the graph for its loaders."""
+        """Replace a call that makes or loads the loaders' graph by the opening of a prepared dataset."""
         draft, node, call = self._draft, use.place.statement, use.call
         target = node.targets[0] if isinstance(node, ast.Assign) and innermost(node.value) is call else None
-        name = target.id if isinstance(target, ast.Name) and target.id in self._loaded else None
+        name = target.id if isinstance(target, ast.Name) and target.id in self._loader_graphs else None
         if call is None or (name is None and id(call) not in self._in_loaders):
             # The graph may be an attribute, or one of several objects in a file: its source counts as unknown.
             parts = target.elts if isinstance(target, ast.Tuple) else [target] if target is not None else []
@@ -249,8 +253,9 @@ class _PygScript:
         opened = f'{self._graph()}({draft.module("gloader", _OPEN)}.Dataset.open("{folder}"))'
         if not draft.open_instead(use, call, opened):
             return
-        self._is_made = True
+        self._opens_dataset = True
         last = node.end_lineno if name is None else self._last_change(name, use)
+        # A file that no later line changes is prepared as it is. Otherwise the script must save its changed graph.
         if source is not None and last == node.end_lineno:
             draft.steps.add("in a shell:", f"gloader prepare {source} {folder}")
         else:
@@ -265,7 +270,7 @@ class _PygScript:
             if is_behind and any(id(each) in self._in_loaders for each in within):
                 break
             if is_behind and (
-                any(is_stored(each, self._loaded) for each in within)
+                any(is_stored(each, self._loader_graphs) for each in within)
                 or (self._transforms.changes_rows and any(is_bound(each, name) for each in within))
             ):
                 last = node.end_lineno
@@ -275,7 +280,7 @@ class _PygScript:
     def _report_unknown_graphs(self) -> None:
         """Report loader arguments with an unknown source as perhaps missing."""
         draft = self._draft
-        if not self._is_made:  # without a dataset, attributes may not be GraphData's
+        if not self._opens_dataset:  # without a dataset, attributes may not be GraphData's
             draft.findings = {
                 each: None
                 for each in draft.findings
@@ -290,7 +295,7 @@ class _PygScript:
                 continue
             if held is not None and held.kind in {"data", "dataset"} and root_of(given) not in self._unknown:
                 continue
-            if not (self._is_made and isinstance(given, ast.Name) and given.id in parameters):
+            if not (self._opens_dataset and isinstance(given, ast.Name) and given.id in parameters):
                 draft.find(given, draft.edits.of(given), "perhaps missing", _FROM_ELSEWHERE)
 
     def _from_gloader(self) -> None:
@@ -300,7 +305,7 @@ class _PygScript:
             match node:
                 case ast.Call(func=ast.Attribute(attr="to_pyg", value=owner), args=[], keywords=[]):
                     draft.look_at(node)
-                    self._is_made = True
+                    self._opens_dataset = True
                     if id(node) in self._in_loaders:
                         can_go, becomes = draft.replace_tail(node, owner, ""), "the dataset itself"
                     else:
@@ -428,9 +433,9 @@ class _PygScript:
 
     def _set_by_name(self) -> None:
         """Remove ``setattr`` calls on a graph that the script makes: the dataset has the attribute."""
-        for place in statements_of(self._draft.tree.body if self._is_made and not self._is_ogb else ()):
+        for place in statements_of(self._draft.tree.body if self._opens_dataset and not self._is_ogb else ()):
             statement = place.statement
-            if sets_by_name(statement, self._loaded) and self._draft.edits.delete_statement(
+            if sets_by_name(statement, self._loader_graphs) and self._draft.edits.delete_statement(
                 statement, place.body
             ):
                 self._draft.find(statement, "setattr", "changes", "the dataset has it")
@@ -444,6 +449,7 @@ class _PygScript:
         roots = {root_of(each) for each in targets}
         is_alone = len(roots) == 1 and None not in roots  # nothing else is set
         made_by = held.made_by
+        # True if the dataset is made from this graph after the script's changes. OGB's graphs are prepared unchanged.
         is_own = made_by in _MADE or (_kind_of_call(made_by) == "dataset" and made_by not in OGB_CLASSES)
         becomes = ""
         if made_by in LOADERS or (is_own and name in {"n_id", "e_id"}):
@@ -459,12 +465,12 @@ class _PygScript:
             draft.find(node, draft.edits.of(node), "missing", advice)
 
     def _is_other(self, use: Use) -> bool:
-        """Return whether ``use`` is of an object that the script makes or loads, but does not pass to a loader."""
+        """Return True if ``use`` is on an object that the script makes or loads, but does not pass to a loader."""
         return use.held is not None and use.held.made_by in _MADE and not self._is_loaded(use.node)
 
     def _is_loaded(self, node: ast.AST) -> bool:
         """Return whether ``node`` begins with the name of a graph that a loader receives."""
-        return root_of(node) in self._loaded
+        return root_of(node) in self._loader_graphs
 
     # --- imports ---------------------------------------------------------------------------------
 

@@ -1,10 +1,13 @@
 """The script reader, which finds a script's uses of a library.
 
-It reads the script's syntax tree and never executes the script. It follows the values that come from the library, such
-as graphs and loaders. A value is a `Held`, with its kind ("graph", "loader", ...). A variable holds a known value if a
-known call is assigned to it, or if a loop over a known value sets it. A parameter's value comes from the script's own
-calls, or else from its name. The reader guesses no other values. It also knows mappings, kind "dict", because a script
-may pass them as keywords.
+`read_uses` reads the script's syntax tree and never executes the script. It follows the values that come from the
+library (DGL or PyG), such as graphs and loaders. A value is described by a `Held`, with its kind ("graph", "loader",
+...). A variable holds a known value if a known call is assigned to it, or if a loop over a known value sets it. A
+parameter's value comes from the script's own calls, or else from its name. The reader guesses no other values. It also
+follows mappings, kind "dict", because a script may pass them as keywords.
+
+A `_ScriptReader` reads the script once, from top to bottom, and notes the arguments and results of its functions.
+`read_uses` repeats this with the notes of the previous reading, because a call may stand below its function.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ class _Scope:
         self.held: dict[str, Held | None] = {}
 
     def find(self, name: str) -> Held | None:
+        """Return the value of a variable in this scope or in one around it, or None."""
         scope: _Scope | None = self
         while scope is not None:
             if name in scope.held:
@@ -57,7 +61,7 @@ class _Functions:
     given: dict[str, dict[int | str, Held | None]] = field(default_factory=dict)
 
     def note_call(self, name: str, given: Mapping[int | str, Held | None]) -> None:
-        """Note a call's known arguments."""
+        """Note a call's known arguments. An argument with different kinds in two calls counts as unknown."""
         noted = self.given.setdefault(name, {})
         for position, held in given.items():
             if held is not None and held.kind != "dict":
@@ -85,6 +89,7 @@ class _ScriptReader:
         self._block(tree.body)
 
     def script(self) -> Script:
+        """Return the imports and uses. A use's mapping that a later line may change does not count as written."""
         uses = [
             replace(
                 use, is_written=use.is_written and not any(id(each) in self._changed for each in use.spread)
@@ -187,6 +192,7 @@ class _ScriptReader:
         self._inside(node.body, held)
 
     def _inside(self, body: Sequence[ast.stmt], held: Mapping[str, Held | None] | None = None) -> None:
+        """Read the body of a function or a class, in a new scope with the variables ``held``."""
         self._scope = _Scope(self._scope)
         self._scope.held.update(held or {})
         self._block(body)
@@ -217,6 +223,7 @@ class _ScriptReader:
             return
         if isinstance(node, ast.Name | ast.Attribute) and (mapping := self._mapping(node)) is not None:
             self._changed.add(id(mapping))  # any other use may change the mapping
+        # An imported name is one use. Attributes, items and calls of a known value are uses as well.
         dotted = self._dotted(node)
         if dotted is not None and isinstance(node, ast.expr):
             self._add(node, dotted, None, call)
@@ -237,6 +244,7 @@ class _ScriptReader:
         self._children(node)
 
     def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> None:
+        """Note the uses in a comprehension, whose variables are in a scope of their own."""
         self._scope = _Scope(self._scope)
         for part in node.generators:
             self._visit(part.iter)
@@ -371,6 +379,7 @@ class _ScriptReader:
         return self._infer(node)
 
     def _infer_element(self, node: ast.GeneratorExp | ast.ListComp) -> Held | None:
+        """Return the value that a comprehension yields, or None if it is unknown."""
         self._scope = _Scope(self._scope)
         for part in node.generators:
             self._bind(part.target, self._items(part.iter))
@@ -379,7 +388,7 @@ class _ScriptReader:
         return held
 
     def _items(self, node: ast.expr) -> Items:
-        """Return the values in a loop over ``node``."""
+        """Return the values in a loop over ``node``. The kind "each X" stands for the items of a value of kind X."""
         if isinstance(node, ast.Call):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             if name == "enumerate" and node.args:
@@ -435,6 +444,7 @@ def _called(node: ast.Call) -> str:
 
 
 def _held(kind: Kind | None, made_by: str) -> Held | None:
+    """Return a value of ``kind``, or None without a kind."""
     return Held(kind=kind, made_by=made_by) if kind else None
 
 
@@ -467,6 +477,7 @@ def statements_of(body: Sequence[ast.stmt]) -> Iterator[Place]:
 
 
 def _defaults(arguments: ast.arguments) -> list[ast.expr]:
+    """Return the expressions of a function's default arguments."""
     return [*arguments.defaults, *(each for each in arguments.kw_defaults if each is not None)]
 
 

@@ -1,6 +1,7 @@
-"""The text of a script, edits to this text, and the unified diff of both.
+"""The text of a script, edits to this text, and the unified diff of the text before and after the edits.
 
-Positions are byte offsets into the text. An edit replaces a range of bytes.
+`migration` reads and parses a script with `read_script` and `parse_script`. The drafts for DGL and PyG make their edits
+with `Edits`. Positions are byte offsets into the text. An edit replaces a range of bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 MAX_SCRIPT_BYTES: Final = 1_000_000  # far more than any script needs
 _BOM: Final = "\ufeff"  # the byte order mark, which the syntax tree's positions do not count
-_ONLY_SPACE: Final = re.compile(rb"[ \t]*(#[^\r\n]*)?")
+_ONLY_SPACE: Final = re.compile(rb"[ \t]*(#[^\r\n]*)?")  # spaces and a comment
 _REST: Final = re.compile(rb"[ \t]*,[ \t]*(#[^\r\n]*)?\r?\n")  # the rest of a line that has only one item
 
 
@@ -80,14 +81,14 @@ class Edits:
     """Edits to a text. They may come in any order; an edit that overlaps an earlier one is refused."""
 
     def __init__(self, text: str) -> None:
-        # Positions are byte offsets, as in the syntax tree. Lines of bytes end as in Python, not at every line end of
-        # Unicode.
+        # Positions are byte offsets, as in the syntax tree. Bytes are split into lines where Python ends a line. A str
+        # is also split at other Unicode characters.
         self._mark = _BOM if text.startswith(_BOM) else ""
         self._bytes = text.removeprefix(_BOM).encode()
         self._starts = [0]
         for line in self._bytes.splitlines(keepends=True):
             self._starts.append(self._starts[-1] + len(line))
-        self._pieces: list[tuple[int, int, bytes]] = []
+        self._pieces: list[tuple[int, int, bytes]] = []  # edits: start, end, and new bytes
         self.is_frozen = False  # set to refuse every further edit
 
     def start(self, node: ast.AST) -> int:
@@ -132,7 +133,7 @@ class Edits:
         return self._swallow(self._starts[first], self._starts[last + 1], b"")
 
     def is_replaced(self, start: int, end: int) -> bool:
-        """Return True if all text between two positions is removed or replaced, and edits are not frozen."""
+        """Return True if one edit covers all text between two positions, and edits are not frozen."""
         return not self.is_frozen and any(first <= start and end <= last for first, last, _ in self._pieces)
 
     def insert_line(self, before: int, text: str) -> None:
@@ -167,7 +168,7 @@ class Edits:
         return all(self._swallow(*each, b"") for each in found)
 
     def _own_lines(self, first: ast.AST, last: ast.AST) -> tuple[int, int] | None:
-        """Return the range of the lines with only this item, or None if it shares a line."""
+        """Return the range of lines with only this item, or None if another item is on these lines."""
         start, end = self.start(first), self.end(last)
         begin = max(self._bytes.rfind(b"\n", 0, start) + 1, 0)
         stop = self._bytes.find(b"\n", end) + 1 or len(self._bytes)
@@ -184,6 +185,7 @@ class Edits:
         """
         starts = [*(self.start(first) for first, _ in items), end]
         ends = [self.end(last) for _, last in items]
+        # The text after each item, up to the next item or the bracket.
         gaps = [self._bytes[before:behind].strip() for before, behind in zip(ends, starts[1:], strict=True)]
         if not kept:
             first, last, found = 0, len(items), (starts[0], end)
@@ -221,6 +223,7 @@ class Edits:
         )
 
     def _line_end(self) -> bytes:
+        """Return the line end of the text's first line."""
         first = self._bytes.splitlines(keepends=True)[:1]
         return b"\r\n" if first and first[0].endswith(b"\r\n") else b"\n"
 

@@ -1,7 +1,8 @@
 """A script's uses of a library, as values: imports, dotted names, call arguments, and names that hold graphs.
 
-A `Use` is one place in the script that needs the library. A `Held` is a value that came from the library, as far as the
-reader (`gloader.bridges.migrate.read_uses`) knows it. A `Library` has the rules for one library's values.
+A `Use` is one place in the script that uses the library (DGL or PyG). A `Held` describes the value of a variable, as
+far as the reader (`gloader.bridges.migrate.read_uses`) can infer it. A `Library` has the rules for one library's
+values. The functions at the end answer questions about a script's syntax tree, for example which names a graph has.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ class Library:
     """Rules that find the kinds of one library's values."""
 
     kind_of_call: Callable[[str], Kind]  # maps a called dotted name to its result's kind
-    hands_on: Callable[[str], bool]  # True if the named function returns its first argument, changed
+    hands_on: Callable[[str], bool]  # True if the named function returns its first argument, perhaps changed
     # The kind that a method returns. "()" is the call of the value itself; kind "" means a method of any other value.
     methods: Mapping[tuple[Kind, str], Kind]
     attributes: Mapping[tuple[Kind, str], Kind]  # the kind of an attribute
     items: Mapping[Kind, Kind]  # the kind of x[...]
-    several: Mapping[Kind, Kind]  # the kind of a list whose values have this kind
-    # The kinds of the variables in a loop over a value, by their number; 0 means one kind for any number of variables.
+    several: Mapping[Kind, Kind]  # the kind of a list, by the kind of its values
+    # The kinds of the variables in a loop over a value. The key has the value's kind and the number of variables; the
+    # number 0 means one kind for any number of variables.
     loops: Mapping[tuple[Kind, int], tuple[Kind, ...]]
     parameters: Mapping[str, Kind]  # function parameters by their usual names in examples
 
@@ -67,7 +69,7 @@ def items_of(node: Arguments) -> list[Item]:
 
 
 def are_written(node: Arguments) -> bool:
-    """Return True if the script spells out all names in a ``dict(...)`` call or a mapping. Pure."""
+    """Return True if the names in a ``dict(...)`` call or a mapping are all constants in the script. Pure."""
     if isinstance(node, ast.Dict):
         return all(isinstance(key, ast.Constant) for key in node.keys)
     is_dict = isinstance(node.func, ast.Name) and node.func.id == "dict"
@@ -85,7 +87,7 @@ def argument(call: ast.Call, position: int, name: str) -> ast.expr | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """A variable's value."""
+    """A variable's value, described by its kind. `read_uses` makes it without running the script."""
 
     kind: Kind
     is_sure: bool = True  # False if only the variable's name suggests the kind
@@ -98,7 +100,7 @@ class Place:
     """A node's place in the script."""
 
     statement: ast.stmt
-    body: Sequence[ast.stmt]  # the block that contains the statement
+    body: Sequence[ast.stmt]  # all statements of the block that contains the statement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,9 +123,10 @@ class Use:
     """One use of a library."""
 
     node: ast.expr  # the dotted name, or an attribute, subscript or call on a value
-    name: str  # the full imported name; for a value, the path from it, with "[]" and "()"
+    # The full imported name, such as dgl.nn.SAGEConv. For a value: its attribute's name, "[]" or "()".
+    name: str
     place: Place
-    held: Held | None = None  # the value, for an attribute
+    held: Held | None = None  # the value on which the node is; None for an imported name
     call: ast.Call | None = None  # the call of the node, if any
     given: Mapping[int | str, Held | None] = field(default_factory=dict)  # the call's argument values
     spread: Sequence[Arguments] = ()  # the mappings after ** that the script spells out
@@ -154,7 +157,7 @@ MOVES: Final = ("to", "cuda", "cpu", "contiguous", "pin_memory", "share_memory_"
 
 
 def hands_on(use: Use) -> bool:
-    """Return True if a call returns its graph argument, moved or transformed."""
+    """Return True if a use is a call that returns its graph, moved or transformed."""
     if use.held is None:
         return False
     kind, name = use.held.kind, use.name
@@ -229,7 +232,7 @@ def parts_of(tree: ast.Module, names: Collection[str]) -> set[str]:
 
 
 def innermost(node: ast.AST) -> ast.AST:
-    """Return the first call in a chain of method calls."""
+    """Return the innermost call in a chain of method calls: ``f()`` in ``f().to(x).cpu()``."""
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         if not isinstance(node.func.value, ast.Call):
             return node
@@ -273,7 +276,10 @@ def is_bound(node: ast.AST, name: str) -> bool:
 
 
 def root_of(node: ast.AST) -> str | None:
-    """Return the name with which a value begins; for several values, their common name or None."""
+    """Return the name with which an expression begins, such as g in ``g.ndata["x"]``, or None.
+
+    For a tuple or a list, return the name that all of its entries begin with, or None.
+    """
     if isinstance(node, ast.Tuple | ast.List):
         names = {root_of(each) for each in node.elts}
         return names.pop() if len(names) == 1 else None
