@@ -1,1 +1,1 @@
-"""The command line: one file per command. Nothing here imports torch before a command needs it."""
+"""The command line: one file per command. No module imports torch before a command needs it, so that --help is fast."""

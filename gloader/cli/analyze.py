@@ -1,7 +1,8 @@
 """`gloader analyze`: the causes of an epoch's time in a recorded run, and predictions of the time after changes.
 
-A recording has the events of each thread. A replay computes the time that the same work takes, on the same machine or
-after a change such as a faster disk.
+A recording (`gloader train --trace`) has the times of each thread's work. A replay computes the time that the same work
+takes, on the same machine or after a change such as a faster disk. The command replays the run unchanged and with
+changes, and writes the findings to the screen and to files. A stall is time in which the training waits for data.
 """
 
 import json

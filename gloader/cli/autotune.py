@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from gloader.lab.analyze.trial import Autotuned, RunExtent, Trial
 
 
-_SCRATCH_PREFIX = "gloader-autotune-"
+_SCRATCH_PREFIX = "gloader-autotune-"  # name of the temporary folder for a recording
 # Limit for a recording, in seconds. At this limit, the last epoch ends early.
 _MOST_S = 30.0
 
@@ -55,18 +55,18 @@ class TunedRun:
     spec: str  # the dataset, in a recipe's form
     settings: TrainSettings  # the run's settings, with its memory budget
     device: "torch.device"
-    extent: "RunExtent"  # number of epochs and batches that a measurement trains
+    extent: "RunExtent"  # numbers of epochs and batches that each measurement trains
 
     @property
     def unit(self) -> str:
-        """The batches for which seconds are predicted and measured, as text."""
+        """The batches that predicted and measured seconds are about, as text."""
         taken, whole = self.extent.num_batches, self.predictor.recording.header.num_batches
         return "an epoch" if taken == whole else f"the first {taken:,} of {whole:,} batches"
 
 
 @contextmanager
 def recorded_run(run: Path, screen: Screen) -> Iterator[TunedRun]:
-    """Open a recorded run.
+    """Open a recorded run, and train a step or two, so that the process's one-time work precedes measurements.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def calibration_run(
     num_batches: int,
     objects: ObjectSettings,
 ) -> Iterator[TunedRun]:
-    """Record a run before the search.
+    """Record a run for the search, in a temporary folder that is removed after the block.
 
     Parameters
     ----------
@@ -326,6 +326,7 @@ def _tuned(tuned: TunedRun, screen: Screen, *, rounds: int) -> "tuple[Autotuned,
 
 
 def _require_one_process() -> None:
+    """Raise ConfigError if torchrun started several processes."""
     if RankLaunch.from_environ().world_size > 1:
         raise ConfigError("gloader autotune trains in one process; start it without torchrun")
 
@@ -378,6 +379,7 @@ def _show(screen: Screen, tuned: TunedRun, result: "Autotuned", *, search_s: flo
 
 
 def _add_row(table: Table, name: str, trial: "Trial") -> None:
+    """Add a row with a trial's predicted and measured seconds, and with their range if it was measured repeatedly."""
     measured = format_exact_seconds(trial.seconds)
     if len(trial.measured_s) > 1:
         least, most = min(trial.measured_s), max(trial.measured_s)

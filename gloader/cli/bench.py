@@ -1,7 +1,8 @@
 """`gloader bench`: measurements of single parts of gloader that a user can repeat.
 
 There is one command per part: the sampler, the inspector (the planner of the cache), the gather of feature rows, and a
-whole epoch of the loader. A workload holds a command's flags.
+whole epoch of the loader. A workload holds a command's flags. `gloader.lab.bench` measures and returns a report, whose
+figures the functions at the end of the file turn into lines.
 """
 
 import json
@@ -264,6 +265,7 @@ def _finish(screen: Screen, report: dict[str, Any], rows: dict[str, str], out: P
 
 
 def _gather_rates(report: dict[str, Any]) -> dict[str, str]:
+    """Return the lines of `gather`, as names and texts."""
     return {
         f"rows of {result['row_bytes']:,} B": f"{format_count(result['rows_per_s']['gloader'])} rows/s, "
         f"{result['ratio']:.2f} of index_select"
@@ -272,6 +274,7 @@ def _gather_rates(report: dict[str, Any]) -> dict[str, str]:
 
 
 def _epoch_rates(report: dict[str, Any]) -> dict[str, str]:
+    """Return the lines of `epoch`, as names and texts."""
     return {
         "epoch from the SSD": f"{format_seconds(report['seconds_per_epoch'])}, "
         f"{format_count(report['seeds_per_second'])} seeds/s, {format_count(report['rows_per_second'])} rows/s",
@@ -283,6 +286,7 @@ def _epoch_rates(report: dict[str, Any]) -> dict[str, str]:
 
 
 def _graph_of(workload: SamplerWorkload | InspectorWorkload) -> "GraphSpec":
+    """Return the synthetic graph that a workload describes."""
     from gloader.lab.bench.graphs import GraphSpec
 
     return GraphSpec(
@@ -291,6 +295,7 @@ def _graph_of(workload: SamplerWorkload | InspectorWorkload) -> "GraphSpec":
 
 
 def _plan_rates(report: dict[str, Any]) -> dict[str, str]:
+    """Return the lines of `inspector`, as names and texts."""
     spread, copy = report["spread_over_more_nodes"], report["copy"]
     rows = {
         "planned, 1 thread": f"{format_count(report['accesses_per_second'])} accesses/s",
@@ -308,6 +313,7 @@ def _plan_rates(report: dict[str, Any]) -> dict[str, str]:
 
 
 def _sampler_rates(report: dict[str, Any]) -> dict[str, str]:
+    """Return the lines of `sampler`, as names and texts."""
     rows = {
         f"gloader, {report['threads']} threads": f"{format_count(report['edges_per_second'])} edges/s",
         "gloader, 1 thread": f"{format_count(report['edges_per_cpu_second_one_thread'])} edges/s of processor time",

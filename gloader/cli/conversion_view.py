@@ -1,6 +1,7 @@
 """Progress of a conversion on the screen: bars on a terminal, otherwise lines for a log.
 
-A conversion has steps, one after another. It reports the finished amount of each step, in bytes, edges or rows.
+A conversion (``gloader prepare``) has steps, one after another. During each step it calls `PrepareProgress.advance`
+with the finished amount, in bytes, edges or rows. `convert_view` chooses the implementation: `_BarView` or `_LineView`.
 """
 
 import time
@@ -23,7 +24,7 @@ def format_amount(amount: float, unit: str) -> str:
 
 
 class _Rate(ProgressColumn):
-    """The finished amount and its rate."""
+    """A column of a bar: the finished amount and its rate."""
 
     def render(self, task: Task) -> Text:
         unit = str(task.fields["unit"])
@@ -48,6 +49,7 @@ class _BarView:
         self._bars.update(self._task, completed=done, total=total)
 
     def _finish(self) -> None:
+        """Show the last step's bar as complete."""
         # A step of unknown length is complete when it ends, whatever its amount.
         if self._step is not None:
             completed = self._bars.tasks[self._task].completed
@@ -70,10 +72,10 @@ class _LineView:
         self._compiled_s = self._last_compiled_s = self._compile_seconds()
 
     def advance(self, step: str, done: int, total: int | None, unit: str) -> None:
-        """Note the progress; write a line now and then."""
+        """Note the progress, and write a line if the last one is a few seconds old."""
         if step != self._step:
             self.finish()
-            # A step's start is not reported. The last report of the step before is the best estimate for it.
+            # A step's start is not reported. It is taken to be the last report of the step before.
             self._step, self._started, self._compiled_s = step, self._last, self._last_compiled_s
         self._last, self._last_compiled_s = time.monotonic(), self._compile_seconds()
         # The first conversion on a machine compiles kernels, which does not count in its rate.

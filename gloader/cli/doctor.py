@@ -1,4 +1,7 @@
-"""`gloader doctor`: the checks of `gloader.cli.machine_check` as a table."""
+"""`gloader doctor`: the checks of `gloader.cli.machine_check` as a table.
+
+The command checks this machine, or with --network the connections between the machines of a torchrun launch.
+"""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +17,7 @@ from gloader.core.paths import home_dir
 if TYPE_CHECKING:
     from gloader.cli.machine_check import MachineFinding
 
+# The word and its style for each severity of a finding.
 _MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "problem": ("problem", "bold red")}
 
 
@@ -81,6 +85,7 @@ def _show(screen: Screen, findings: "list[MachineFinding]") -> bool:
 
 
 def _table(findings: "list[MachineFinding]") -> Table:
+    """Return a row for each finding, followed by its remedy if there is one."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)

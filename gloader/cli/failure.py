@@ -1,7 +1,8 @@
 """A command's end after an error or a signal: its exit status, and one line with the reason.
 
-`exit_status` and `describe` turn an exception into both. Errors of the command line come from cyclopts, the library
-that parses it; they get better texts here.
+`exit_status` and `describe` turn an exception into both, and `report` writes the line. `termination_unwinds` turns
+SIGTERM into an exception. Errors of the command line come from cyclopts, the library that parses it; the functions
+below `_of_words` replace their texts by clearer ones.
 """
 
 import re
@@ -103,9 +104,12 @@ def describe(error: BaseException, command: App | None = None) -> str:
 
 
 def _ended(error: BaseException) -> str:
-    """Return a text on the state after a signal. Results are complete or absent. A note names the way to continue."""
+    """Return the text after a Ctrl-C or SIGTERM, with the notes on ``error``, such as the command that continues.
+
+    Without such a note no result was written, because results are complete or absent.
+    """
     word = "terminated" if interruption_behind(error) == EXIT_TERMINATED else "interrupted"
-    # The signal's current batch did not fail.
+    # Notes on the stage and batch during the signal are left out, because these did not fail.
     return word + (_notes(error, but="in stage ") or ": no result was written; the same command starts again")
 
 
@@ -129,7 +133,7 @@ def _notes(error: BaseException, *, but: str | None = None) -> str:
 
 
 def _of_words(error: CycloptsError) -> str:
-    """Return the text for wrong words on the command line, with a correction. Often it is the text of cyclopts."""
+    """Return the text for wrong words on the command line, with a correction; cyclopts' own text in other cases."""
     words = error.root_input_tokens or []
     if "--resume" in words and isinstance(error, MissingArgumentError | UnusedCliTokensError):
         folder = words[words.index("--resume") + 1 :][:1]
@@ -163,6 +167,7 @@ def _repeated(command: App, flag: str | None) -> str:
 
 
 def _command_of(error: CycloptsError) -> str:
+    """Return the command of the error, such as "gloader bench epoch"."""
     return " ".join(("gloader", *(error.command_chain or ())))
 
 
@@ -181,7 +186,7 @@ def _left_over(words: list[str], unused: list[str]) -> str:
     flags = [i for i, word in enumerate(words) if word.startswith("--") and unused[0] in words[i:]]
     if not flags:
         return f"{' '.join(unused)}: what are these words for? Each flag takes one value"
-    flag, values = words[flags[-1]], []
+    flag, values = words[flags[-1]], []  # the last flag before the words, and all words after it
     for word in words[flags[-1] + 1 :]:
         if word.startswith("--"):
             break
@@ -219,6 +224,7 @@ def report(error: BaseException, command: App | None = None) -> None:
 
 
 def _terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
+    """Handle SIGTERM."""
     # The exit is an exception, so that every file, thread and temporary folder is released on the way out.
     sys.exit(EXIT_TERMINATED)
 

@@ -1,7 +1,8 @@
 """`gloader fit`: a check whether a graph fits this machine's memory and disk, without training on it.
 
-The question is either a dataset with the flags of `gloader train`, or only the size of a graph. The answer is the
-least memory budget, and a table of larger budgets with the seconds of loading.
+The command takes either a dataset with the flags of `gloader train`, or only the size of a graph. It shows the least
+memory budget, and a table of larger budgets with the seconds of loading. `gloader.lab.analyze` computes them: a
+question (`DatasetQuestion`, `FitQuestion`) is a run to plan, and a `Fit` is the plan for one budget.
 """
 
 from collections.abc import Sequence
@@ -37,14 +38,14 @@ if TYPE_CHECKING:
     from gloader.lab.analyze.fit import Fit, FitQuestion
     from gloader.training.run_budget import RunBudget
 
-# Suffixes of a number, with their powers of ten.
+# Suffixes of a number, with their powers of ten; b is for billion.
 _EXPONENTS = {"k": 3, "m": 6, "g": 9, "b": 9}
 _SIZED_MODELS: Final = ("graphsage", "gcn", "gat")  # models that are planned from the size of a graph alone
 _WHOLE = "it must be a whole number, such as 111059956, 111e6 or 111M"
 
 
 def _whole(_type: Any, tokens: Sequence[Token]) -> int:
-    """Return a whole number that may be written 111e6 or 111M."""
+    """Convert a flag's text, such as 111e6 or 111M, to a whole number; cyclopts calls it."""
     number = _number(tokens[0].value)
     if number is None:
         raise ConfigError(_WHOLE)
@@ -161,7 +162,7 @@ class FitFlags:
         return numbers_given[0], numbers_given[1], numbers_given[2]
 
 
-_NOTHING: Final = FitFlags()
+_NOTHING: Final = FitFlags()  # no flag is given
 
 
 def fit(*, flags: FitFlags = _NOTHING, output: OutputFlags = DEFAULT_OUTPUT) -> None:
@@ -210,7 +211,7 @@ def _opened(spec: str, settings: TrainSettings, screen: Screen) -> "Iterator[Dat
 
 
 def _fit_size(flags: FitFlags, screen: Screen) -> None:
-    """Answer from a graph's size."""
+    """Plan from a graph's size alone, and show the least memory, the disk space, and the budgets."""
     num_nodes, num_edges, feature_dim = flags.size()
     from gloader.lab.analyze.dataset_fit import ladder
     from gloader.lab.analyze.fit import FitQuestion, SizedGraph
@@ -301,7 +302,7 @@ def _dataset_facts(question: "DatasetQuestion", least: "RunBudget") -> list[tupl
 
 
 def _parts(budget: "RunBudget") -> dict[str, int]:
-    """Return the bytes of a budget's parts, by name."""
+    """Return the bytes of a budget's parts, by their names on the screen."""
     return {
         "model": budget.model_bytes,
         "step": budget.phase_bytes,
@@ -312,6 +313,7 @@ def _parts(budget: "RunBudget") -> dict[str, int]:
 
 
 def _batches(question: "FitQuestion | DatasetQuestion") -> list[tuple[str, str]]:
+    """Return the facts about batches: their number in an epoch, and the rows in one."""
     return [
         ("batches an epoch", f"{question.num_batches:,}"),
         ("a batch", f"{format_count(question.batch_rows)} rows"),

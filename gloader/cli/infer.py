@@ -1,6 +1,8 @@
 """`gloader infer`: predictions of a trained model, written to a .npy file.
 
-The file has a class for every node, a layer's output for every node, or a score for every given pair of nodes.
+The file has a class for every node, a layer's output for every node (embeddings), or a score for every given pair of
+nodes. `infer` opens the dataset and joins the machines of a torchrun launch, the first rank runs `_Inference`, and the
+other ranks send their feature rows.
 """
 
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -120,6 +122,7 @@ def infer(  # noqa: PLR0913 - each a flag
                 )
 
             def work() -> None:
+                """Predict, on the first rank."""
                 with nullcontext() if rows is None else rows.reading(), PeakMemory() as peak:
                     _Inference(dataset=opened, screen=screen, rows=rows, out=out, pairs=pair_ids).run(
                         # The training state is left out, because it is not needed here and takes memory.
@@ -140,7 +143,7 @@ class _Inference:
 
     dataset: "Dataset"
     screen: Screen
-    rows: "MachineRows | None"  # readers of other machines' rows
+    rows: "MachineRows | None"  # readers of other machines' rows; None if this machine has all rows
     out: Path
     pairs: "IdArray | None"  # (n, 2) pairs to score; None for classes or embeddings
 
@@ -226,7 +229,7 @@ class _Inference:
 
 @contextmanager
 def _beside_code(memory_budget: int) -> "Iterator[int]":
-    """Yield the part of a memory budget that the run's code leaves: its modules and kernels take the other part.
+    """Yield the bytes of a memory budget that remain beside the run's modules and compiled kernels.
 
     An error from the block is about the yielded part. It is raised again with a sufficient budget for both parts.
     """
@@ -276,7 +279,8 @@ def save_embeddings(out: Path, made: "Embeddings", *, os_io: "OsIO | None" = Non
     np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
     num_bytes = header.tell() + 4 * made.num_nodes * made.width
 
-    # A computation that does not fit fails with its first rows, before a folder or an unfinished file exists.
+    # The first rows are computed before a folder or a file is made: a computation that does not fit in memory fails
+    # with these.
     first = list(islice(made.chunks, 1))
 
     def content() -> "Iterator[memoryview]":

@@ -1,6 +1,7 @@
 """`gloader info`: the content of a prepared dataset, from its commit record (``dataset.json``).
 
-The receipt is the converter's record of the data that it found in the source and used.
+`summary` returns the facts for JSON output, and `_describe` returns lines for the screen. The receipt in the commit
+record is the converter's list of the data that it found in the source and used; it is shown as a second table.
 """
 
 from collections.abc import Iterator, Mapping
@@ -126,7 +127,7 @@ def summary(dataset: "Dataset") -> dict[str, object]:
     }
 
 
-# Each of the next functions returns lines for the user, as names and texts, or a part of a line.
+# Each of the next functions returns lines for the screen, as names and texts, or the text of one line.
 
 
 def _describe(dataset: "Dataset") -> dict[str, str]:

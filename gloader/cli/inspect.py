@@ -1,9 +1,9 @@
 """`gloader inspect`: the reads of every cache policy at every cache size, or the reads of the edges.
 
-The command samples an epoch and records the accessed rows: a trace. It then counts, without any reading, the accesses
-that would read the SSD under each policy. With --topology it marks the pages of the edge file that batches touch, and
-compares three ways to read them in passes: only touched pages ("direct"), also holes between them ("merged"), or the
-whole file ("full"). A pass reads edges once for S_t batches.
+The command samples an epoch and records the accessed rows: a trace. It then counts, without reading features, the
+accesses that would read the SSD under each cache policy. With --topology it marks the pages of the edge file that
+batches touch. A pass (or sweep) reads the edge file once for S_t batches. The command compares three ways to read a
+pass: only touched pages ("direct"), also the holes between them ("merged"), or the whole file ("full").
 """
 
 import json
@@ -50,8 +50,8 @@ class InspectFlags:
     """With --topology: the loader's disk space. Default: a quarter of the free space, at most 4 x the features."""
 
 
-# Default number of batches with --topology: enough to know the mean number of a batch's pages to a percent. Passes for
-# more batches are assumed to read the whole file.
+# Default number of batches with --topology. The mean number of pages per batch is then exact to about a percent. Passes
+# for more batches are assumed to read the whole file.
 _BATCHES = 64
 _WAYS = ("direct", "merged", "full")  # ways to read a pass; the module's docstring explains each
 
@@ -176,6 +176,7 @@ def _pass_table(reads: "TopologyReads") -> Table:
 
 
 def _reads(num_bytes: float, seconds: float) -> str:
+    """Return a table cell with bytes and seconds."""
     return f"{format_bytes(round(num_bytes))} {_seconds(seconds):>8}"
 
 
@@ -185,8 +186,7 @@ def _seconds(seconds: float) -> str:
 
 
 _FLAGS, _OBJECTS = InspectFlags(), ObjectSettings()
-# A width in characters that no table reaches.
-_UNBOUNDED = 10_000
+_UNBOUNDED = 10_000  # characters, wider than any table
 
 
 def inspect(
@@ -226,6 +226,7 @@ def inspect(
 
         with screen.console.status("sampling and marking pages" if topology else "sampling and planning"):
             result: Any = read_topology(opened, flags) if topology else _inspect(opened, flags)
+        # The name of the files, and the functions that print the tables and draw the chart.
         name, show, draw = (
             ("topology", show_topology, draw_topology) if topology else ("inspect", _show, draw_inspection)
         )
@@ -271,6 +272,7 @@ def _inspect(dataset: "Dataset", flags: InspectFlags) -> "Inspection":
 
 
 def _settings(flags: InspectFlags) -> dict[str, Any]:
+    """Return the flags that decide the result, for the report."""
     return {
         "fanout": list(flags.fanout),
         "batch_size": flags.batch_size,
@@ -312,6 +314,7 @@ def _show(screen: Screen, inspection: "Inspection", name: str) -> None:
 
 
 def _fits(screen: Screen, table: Table) -> bool:
+    """Return True if no column of ``table`` would be cut on this screen."""
     # Within the console's own width, `measure` finds no table wider than the console.
     unbounded = screen.console.options.update(width=_UNBOUNDED)
     return screen.console.measure(table, options=unbounded).maximum <= screen.console.width

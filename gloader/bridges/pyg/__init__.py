@@ -1,1 +1,1 @@
-"""gloader for the training loops of PyTorch Geometric. All modules except `graph_data` import PyG."""
+"""gloader for the training loops of PyTorch Geometric (PyG). All modules except `graph_data` import PyG."""

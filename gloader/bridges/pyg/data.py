@@ -1,8 +1,10 @@
 """The loader's batches as PyG's ``Data`` and ``HeteroData``, for nodes and for links.
 
-A native batch has one block of edges per hop. PyG keeps all hops' edges as one list of (source, destination) over one
-list of nodes, in which a node's neighbours are sampled only in the hop after the node's discovery. So each block
-contributes only the edges into the nodes that the hop before discovered. Nodes are in the order of their discovery.
+`to_data`, `to_hetero_data` and `to_link_data` convert a batch of gloader's own ("native") loaders; PyG's loaders in
+`node_loader` and `link_loader` call them. A native batch has one block of edges per hop. In a layered block every node
+that an earlier hop found samples neighbours again. PyG keeps all hops' edges as one list of (source, destination) over
+one list of nodes, and samples a node's neighbours only once, in the hop after the node is found. So `merge_edges` takes
+from each block only the edges into the nodes that the previous hop added. Nodes are in the order of their discovery.
 """
 
 from __future__ import annotations
@@ -39,11 +41,11 @@ with warnings.catch_warnings():
 class Hops:
     """A relation's hops, next to the seeds first, and the part of each hop that PyG would have drawn.
 
-    Destinations are a prefix in the order of discovery, so a hop's new nodes are at its end.
+    A block's destinations are in the order in which they were found, so the nodes that the previous hop added are last.
     """
 
     blocks: Sequence[DeviceBlock]
-    # For each hop, the number of destinations that sampled in an earlier hop; their edges are left out.
+    # For each hop, the number of destinations that already sampled in an earlier hop; their edges are left out.
     firsts: Sequence[int]
 
 
@@ -64,10 +66,11 @@ class MergedEdges:
 
 
 def merge_edges(relations: Sequence[Hops], device: torch.device) -> list[MergedEdges]:
-    """Return each relation's edges in PyG's form; waits at most once for their ``device``."""
+    """Return each relation's edges in PyG's form. If they are on a GPU, the CPU waits for it only once."""
     if device.type == "cpu":
         return [_on_host(hops) for hops in relations]
-    # All hops and relations share one copy from the device: separate copies would each wait for the stream.
+    # ``starts`` has the number of each hop's first used edge. All hops and relations share one copy from the device,
+    # because each separate copy would wait for the CUDA stream.
     starts = [
         block.indptr[first]
         for hops in relations
@@ -144,12 +147,12 @@ def _fill(
 
 @near_keywords
 def to_data(batch: ReadyBatch, *, input_id: torch.Tensor | None = None) -> Data:
-    """Return ``batch`` in PyG's layout: nodes and features unchanged, seeds first, and merged hops of edges.
+    """Return ``batch`` in PyG's layout: nodes and features unchanged, seeds first, and all hops' edges in one list.
 
-    Each hop contributes the edges into destinations that the previous hop discovered: the last edges of its block.
+    Each hop contributes the edges into destinations that the previous hop added, which are its block's last edges.
     For a loader with ``layout="merged"`` these are all edges in the batch, once. For a layered loader they are the
-    edges that PyG would have drawn. In PyG a node samples once, in the hop after its discovery; in layered blocks it
-    samples again in every later hop. `trim_to_layer` and full-graph models compute the same as with PyG's loader.
+    edges that PyG would have drawn. PyG's `trim_to_layer` and models over all nodes of the batch compute the same as
+    with PyG's loader.
 
     Parameters
     ----------
@@ -184,13 +187,14 @@ def nodes_and_edges(view: TypedBatch) -> dict[str, Any]:
 
 
 def _node_fields(view: TypedBatch, name: str) -> dict[str, Any]:
+    """Return a type's node ids, and the number of nodes that each hop added, with PyG's names."""
     counts = [after - before for before, after in pairwise([0, *view.known[name]])]
     return {"n_id": view.nodes[name], "num_sampled_nodes": counts}
 
 
 def _edge_fields(view: TypedBatch) -> dict[Relation, dict[str, Any]]:
     """Return each relation's edges with PyG's names."""
-    hops = view.blocks[::-1]
+    hops = view.blocks[::-1]  # the hop next to the seeds first
     # Each hop skips the destinations that sampled in an earlier hop.
     chains = {
         relation: Hops(
@@ -318,6 +322,7 @@ def to_link_data(
 
 
 def _labelled_pairs(batch: LinkBatch) -> dict[str, torch.Tensor]:
+    """Return the pairs' fields with PyG's names: the pairs, their labels, and their times if there are any."""
     fields = {"edge_label_index": batch.pairs.t().contiguous(), "edge_label": batch.labels}
     if batch.times is not None:
         times = torch.from_numpy(batch.times).to(batch.labels.device)
@@ -346,8 +351,8 @@ def _triplets(batch: LinkBatch) -> dict[str, torch.Tensor]:
 
 def _positive_of_pairs(batch: LinkBatch) -> torch.Tensor:
     """Return (P,) each pair's positive, in a batch with edge times. A positive pair is its own positive."""
-    # In such a batch the positives' sources are seeds 0..B-1. A negative has one of these sources, or a separate one.
-    # The separate sources follow in rounds of B, each round in the order of the positives.
+    # In such a batch the positives' sources are seeds 0..B-1. A negative has one of these sources, or one of its own.
+    # The negatives' own sources follow in groups of B, each group in the order of the positives.
     return batch.pairs[:, 0] % batch.num_positives
 
 
@@ -357,7 +362,8 @@ def _positive_of_seeds(batch: LinkBatch, first_destination: int = 0) -> torch.Te
     Parameters
     ----------
     batch : a batch with edge times
-    first_destination : offset of the destinations' numbers among the seeds
+    first_destination : the first destination's number among the seeds. Pairs between two types count destinations
+        from 0, so this number is added. It is 0 if sources and destinations have one type.
     """
     trees = batch.pairs + batch.pairs.new_tensor([0, first_destination])
     positives = trees.new_zeros(int(trees.max()) + 1)

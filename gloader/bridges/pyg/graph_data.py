@@ -1,7 +1,8 @@
 """A dataset in place of PyG's ``Data`` or ``HeteroData``, with the attributes that a training loop reads.
 
-The object has counts, labels and masks. It has no features and edges, because these may exceed the memory: only batches
-have them. The error for a missing attribute names its replacement.
+`GraphData` is for a dataset with one node type, `HeteroGraphData` for one with several. The object has counts, labels
+and masks. It has no features and edges, because these may exceed the memory: only batches have them. The error for a
+missing attribute names its replacement.
 """
 
 from __future__ import annotations
@@ -22,13 +23,8 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, Relation
 
 
-_OF_BATCHES = (
-    "x",
-    "edge_index",
-    "edge_attr",
-    "edge_weight",
-    "y",
-)  # attributes that batches take from the dataset
+# Attributes that batches take from the dataset.
+_OF_BATCHES = ("x", "edge_index", "edge_attr", "edge_weight", "y")
 ON_DEVICE = (
     "it stays where it is: the loader's device= sends the batches to a device, and a mask itself has .to()"
 )
@@ -84,7 +80,8 @@ class HeteroGraphData:
         if dataset.kind != "hetero":
             raise ConfigError("this dataset has nodes of one type; use gloader.adapters.pyg.GraphData")
         self.dataset = dataset
-        self._stores: dict[str | Relation, NodeData | EdgeData] = {}  # made once: they keep labels and masks
+        # Made once for each type and relation, because they keep labels, masks, and attributes that the user sets.
+        self._stores: dict[str | Relation, NodeData | EdgeData] = {}
 
     @property
     def node_types(self) -> list[str]:
@@ -137,6 +134,7 @@ class HeteroGraphData:
         return self._stores[key]
 
     def _make_store(self, key: str | Relation) -> NodeData | EdgeData:
+        """Return a new object for a type or a relation. Raise KeyError for another key."""
         if isinstance(key, str) and key in self.dataset.node_types:
             return NodeData(self.dataset, self.dataset.node_tables[key])
         if isinstance(key, tuple) and key in self.dataset.relations:
@@ -150,7 +148,7 @@ class HeteroGraphData:
 
 
 class _Part:
-    """One type or relation, with the attributes of PyG's storages, except those that only batches have."""
+    """The base class for one type or relation, with attributes as in PyG's storages; ``part["y"]`` is ``part.y``."""
 
     def __getitem__(self, name: str) -> Any:
         """Return the attribute ``name``."""
@@ -170,7 +168,7 @@ class _Part:
 
 
 class NodeData(_Part):
-    """One type's nodes."""
+    """One type's nodes: their counts, and for the labelled type their labels and masks."""
 
     def __init__(self, dataset: Dataset, table: NodeTable) -> None:
         self._dataset, self._table = dataset, table
@@ -215,11 +213,13 @@ class NodeData(_Part):
         return self._mask("test")
 
     def _mask(self, split: str) -> torch.Tensor:
+        """Return the mask (N,) of the split "train", "valid" or "test"."""
         mask = torch.zeros(self.num_nodes, dtype=torch.bool)
         mask[torch.tensor(self._labelled(split))] = True
         return mask
 
     def _labelled(self, name: str) -> IdArray:
+        """Return the table's array ``name``. Raise AttributeError if this type has no labels."""
         if not self._table.has_labels:
             # Python then calls `__getattr__`, as for every AttributeError in a property.
             raise AttributeError(name)
@@ -296,5 +296,6 @@ class EdgeData(_Part):
 
 
 def _missing(owner: object, name: str) -> AttributeError:
+    """Return the error for an attribute that ``owner`` lacks, with its replacement."""
     # hasattr() and copy.copy() rely on AttributeError, so this is no gloader error.
     return missing_attribute(with_article(type(owner).__name__), name, dir(type(owner)), _TYPED_ELSEWHERE)

@@ -1,7 +1,8 @@
-"""The link loader, with the batches of PyG's ``LinkNeighborLoader``.
+"""Loaders for link prediction, with the batches of PyG's ``LinkNeighborLoader``.
 
-A link table is a dataset's list of edges to predict. A batch has some of its rows, the positives, and pairs that are no
-edges, the negatives. With triplets, a batch has sources with a right destination and wrong ones.
+A link table is a dataset's list of edges to predict. A batch has some of its rows (the positives) and random other
+pairs (the negatives). With triplets, a batch has sources, each with a right destination and wrong ones. `LinkLoader`
+converts the batches of a `gloader.LinkLoader`, and `LinkNeighborLoader` also takes PyG's arguments.
 """
 
 from __future__ import annotations
@@ -160,6 +161,7 @@ def _has_triplets(loader: NativeLoader) -> bool:
 
 
 def _name_of(edges: object, dataset: Dataset) -> str:
+    """Return the name of a link table. Raise ConfigError if pairs are given instead of a name."""
     if isinstance(edges, str):
         return edges
     allowed = ", ".join(map(repr, dataset.link_tables)) or "none"

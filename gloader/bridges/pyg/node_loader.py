@@ -1,9 +1,10 @@
-"""The loader that yields PyG's ``Data``, or ``HeteroData`` for a dataset with several types.
+"""Loaders that yield PyG's ``Data``, or ``HeteroData`` for a dataset with several types.
 
-PyG's loaders accept a torch sampler, which chooses an epoch's seeds and their order. Here a `SeedOrder` takes over the
-sampler's weights and counts, and the seeds are drawn with a key of (seed, epoch), so that a run can be resumed. A draw
-is one choice of a seed. A seed may be drawn twice in a batch. The native batch then has the node once, and `SeedRows`
-gives each draw a row, as in PyG.
+`NodeLoader` converts the batches of gloader's own ("native") loaders, and `NeighborLoader` also takes PyG's arguments.
+PyG's loaders accept a torch sampler, which chooses an epoch's seeds and their order. `SeedOrder` takes the weights and
+counts from this sampler. The native loader then draws the seeds with a random key of (seed, epoch), so that a run can
+be resumed. A draw is one choice of a seed. A seed may be drawn twice in a batch. The native batch then has the node once,
+and `SeedRows` gives each draw a row, as in PyG.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class SeedRows:
         if len(drawn) == len(seeds):
             return None
         by_id = np.argsort(seeds)
+        # Each draw's position among the distinct seeds.
         seed_positions = by_id[np.searchsorted(seeds[by_id], drawn)]
         places = np.arange(num_nodes) + len(drawn) - len(seeds)
         _, firsts = np.unique(seed_positions, return_index=True)  # seeds are in the order of their first draw
@@ -71,11 +73,14 @@ class SeedRows:
 
 
 def repeat_nodes(store: Any, seeds: SeedRows) -> None:
-    """Give ``store``, a PyG batch's node store, a row for each draw. The caller sets ``num_nodes`` if it is stored."""
+    """Give ``store``, the nodes of one type in a PyG batch, a row for each draw.
+
+    Does not change ``num_nodes``; the caller sets it if ``store`` has it.
+    """
     for name in ("x", "n_id"):
         if name in store:
             store[name] = store[name][seeds.nodes]
-    first, *others = store.num_sampled_nodes
+    first, *others = store.num_sampled_nodes  # ``first`` counts the seeds
     store.num_sampled_nodes = [first + len(seeds.nodes) - len(seeds.places), *others]
 
 
@@ -112,7 +117,7 @@ def repeat_edges(store: Any, source: SeedRows | None, destination: SeedRows | No
     store.edge_index = torch.stack([src, dst])
 
 
-# The accepted samplers.
+# The torch samplers that a loader accepts.
 _KNOWN = (WeightedRandomSampler, RandomSampler, SubsetRandomSampler, SequentialSampler)
 
 
@@ -125,7 +130,7 @@ class SeedOrder:
 
     @classmethod
     def take(cls, settings: dict[str, Any], num_seeds: int, *, shuffle: bool) -> Self:
-        """Take a torch sampler out of ``settings``. A string is the name of a gloader sampler and stays there.
+        """Remove a torch sampler from ``settings`` and return its order. A string is a gloader sampler, which stays.
 
         Raises
         ------
@@ -173,6 +178,7 @@ class SeedOrder:
 
 
 def _require_as_many(sampler: Sampler[Any], given: int, num_seeds: int) -> None:
+    """Raise ConfigError if a sampler draws from another number of items than there are seeds."""
     if given != num_seeds:
         raise ConfigError(
             f"sampler={type(sampler).__name__} draws from {given} items, and there are {num_seeds} input_nodes"
@@ -337,11 +343,12 @@ def _to_hetero_data_of(loader: HeteroLoader) -> Callable[[HeteroReadyBatch], Any
     dataset, labelled = loader.dataset, loader.dataset.labelled.name
     bounds = dict(zip(dataset.node_types, pairwise(dataset.type_starts.tolist()), strict=True))
     counts = np.histogram(loader.seeds, bins=dataset.type_starts)[0]
+    # The types with seeds.
     seeded = [name for name, count in zip(dataset.node_types, counts, strict=True) if count]
 
     def convert(batch: HeteroReadyBatch) -> Any:
         positions = loader.seed_positions(batch.id)
-        numbers = loader.seeds[positions]
+        numbers = loader.seeds[positions]  # in one numbering of all types: a type's first number, plus the id
         input_id, rows = {}, {}
         for name in seeded:
             first, end = bounds[name]
@@ -383,6 +390,7 @@ def _nodes_of(
 
 
 def _as_ids(nodes: Nodes | None, num_nodes: int) -> IdArray:
+    """Return the ids in an array of ids or in a mask (N,); None means all nodes."""
     if nodes is None:
         return np.arange(num_nodes, dtype=np.int64)
     array = nodes.cpu().numpy() if isinstance(nodes, torch.Tensor) else np.asarray(nodes)

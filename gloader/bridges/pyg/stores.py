@@ -1,8 +1,8 @@
-"""PyG's own loader over gloader: feature store, graph store and sampler for PyG's remote-backend interfaces.
+"""PyG's own loaders over gloader: feature store, graph store and sampler for PyG's interfaces to remote data.
 
 PyG's ``NodeLoader`` gets each batch's nodes and edges from a sampler, and their rows from a feature store.
-`MergedSampler`, `RowStore` and `TopologyStore` implement these interfaces. `gloader.adapters.pyg.NeighborLoader` reads
-less, because it knows the future batches.
+`MergedSampler` implements the sampler, `RowStore` the feature store and `TopologyStore` the graph store.
+`gloader.adapters.pyg.NeighborLoader` reads less, because it plans its cache from the future batches.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ with warnings.catch_warnings():
 class RowStore(FeatureStore):
     """``x`` from stores on the SSD and ``y`` from memory, for ``torch_geometric.loader.NodeLoader``.
 
-    PyG chooses the batches: future samples are unknown, so the cache decides batch by batch. Pass the loader
-    ``filter_per_worker=False``: features must be fetched in the process that opened the store.
+    PyG chooses the batches: future samples are unknown, so the cache decides batch by batch which rows to keep. Pass
+    the loader ``filter_per_worker=False``: features must be fetched in the process that opened the store.
 
     Parameters
     ----------
@@ -82,7 +82,8 @@ class RowStore(FeatureStore):
                     f"{where}labels have shape {found.shape} for {sources[name].num_rows} feature rows; one per row is "
                     "needed"
                 )
-        # FeatureStore intercepts all other attributes on its views.
+        # PyG's FeatureStore intercepts the assignment of attributes, but not entries of ``__dict__``. The keys of both
+        # mappings are node types; the only key is None for a graph with one type.
         self.__dict__["tables"] = {
             name: CachedRows(source, cache=cache, policy=policy) for name, source in sources.items()
         }
@@ -102,6 +103,7 @@ class RowStore(FeatureStore):
         ]
 
     def _get_tensor(self, attr: TensorAttr) -> torch.Tensor | None:
+        """Return the rows ``attr.index`` (all if None) of a type's "x" or "y"; None if there are none."""
         group, index = attr.group_name, attr.index
         if attr.attr_name == "y" and group in self.classes:
             labels: torch.Tensor = self.classes[group][slice(None) if index is None else index]
@@ -114,6 +116,7 @@ class RowStore(FeatureStore):
         return torch.from_numpy(rows.gather(torch.as_tensor(index).cpu().numpy()))
 
     def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...] | None:
+        """Return the shape of a type's "x" or "y", without reading it."""
         if attr.attr_name == "y" and attr.group_name in self.classes:
             return tuple(self.classes[attr.group_name].shape)
         if attr.attr_name != "x" or attr.group_name not in self.tables:
@@ -131,6 +134,10 @@ class RowStore(FeatureStore):
 @near_keywords
 class TopologyStore(GraphStore):
     """A graph as PyG's ``GraphStore``: a CSC edge type for each relation. Shares arrays of dtype int64.
+
+    Parameters
+    ----------
+    graph : the topology in memory, with one type or several
 
     Raises
     ------
@@ -161,6 +168,7 @@ class TopologyStore(GraphStore):
         ]
 
     def _get_edge_index(self, edge_attr: EdgeAttr) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Return the sources (E,) and the offsets (N + 1,) of a relation's CSC; None for another layout."""
         graph = self.relations.get(edge_attr.edge_type)
         if graph is None or edge_attr.layout != EdgeLayout.CSC:
             return None
@@ -193,9 +201,10 @@ def _by_type(
 class MergedSampler(BaseSampler):
     """Neighbour sampling for PyG's ``NodeLoader`` and ``LinkLoader``; needs neither pyg-lib nor torch-sparse.
 
-    PyG does not name the requested batch and epoch. So a batch's random key has a digest of its ``input_id`` in place
-    of the batch, and the last `set_epoch` value. The key is equal for any number of workers, and the same in every
-    epoch if neither the order nor this value changes.
+    gloader draws a batch's neighbours with a random key that contains the epoch and the batch's number. PyG gives
+    neither. So the key contains the last value from `set_epoch`, and a digest of the batch's ``input_id`` (the seeds'
+    positions). The draw is the same for any number of workers. It is also the same in every epoch, unless the order or
+    the value from `set_epoch` changes.
 
     Parameters
     ----------
@@ -219,11 +228,11 @@ class MergedSampler(BaseSampler):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw other neighbours from now on; worker processes that already run keep their epoch."""
+        """Set the epoch in the random key, for other draws from now on. Running worker processes keep the old epoch."""
         self.epoch = epoch
 
     def sample_from_nodes(self, index: NodeSamplerInput, **_: Any) -> SamplerOutput | HeteroSamplerOutput:
-        """Sample merged hops around the input nodes.
+        """Sample around the input nodes, and return all hops' edges in one list.
 
         Raises
         ------
@@ -234,7 +243,7 @@ class MergedSampler(BaseSampler):
         """
         if index.time is not None:
             raise ConfigError("input_time: temporal sampling is not supported; leave input_time out")
-        # The digest covers positions in the loader's seeds, which are the same for any number of workers.
+        # ``input_id`` has positions in the loader's seeds, which are the same for any number of workers.
         batch_id = BatchId(epoch=self.epoch, index=digest_of(index.input_id.numpy()))
         metadata = (index.input_id, index.time)
         if (name := self._only or index.input_type) is None:
@@ -247,7 +256,7 @@ class MergedSampler(BaseSampler):
     def sample_from_edges(
         self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
     ) -> SamplerOutput | HeteroSamplerOutput:
-        """Sample merged hops around the ends of the input edges, and around PyG's negatives for these edges.
+        """Sample around the ends of the input edges and of PyG's negatives for these edges, as `sample_from_nodes`.
 
         Raises
         ------
