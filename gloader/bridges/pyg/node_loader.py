@@ -3,8 +3,8 @@
 `NodeLoader` converts the batches of gloader's own ("native") loaders, and `NeighborLoader` also takes PyG's arguments.
 PyG's loaders accept a torch sampler, which chooses an epoch's seeds and their order. `SeedOrder` takes the weights and
 counts from this sampler. The native loader then draws the seeds with a random key of (seed, epoch), so that a run can
-be resumed. A draw is one choice of a seed. A seed may be drawn twice in a batch. The native batch then has the node once,
-and `SeedRows` gives each draw a row, as in PyG.
+be resumed. A draw is one choice of a seed. If a batch draws a seed twice, the native batch has the node once, and
+`SeedRows` gives each draw a row, as in PyG.
 """
 
 from __future__ import annotations
