@@ -22,11 +22,10 @@ if TYPE_CHECKING:
 
 Actions = NDArray[np.int32]
 
-# An action's code is a slot s >= 0 (a hit in slot s), BYPASS (a miss that is not kept), ADMIT - s (a miss that enters
-# slot s), or ON_DEVICE (a row on the device, which the host cache ignores).
-BYPASS: Final = -1
+# An action's code is one number. A slot s >= 0 means a hit in slot s, and ADMIT - s a miss that enters slot s.
+BYPASS: Final = -1  # a miss that is not kept
 ADMIT: Final = -2
-ON_DEVICE: Final = -(2**31)
+ON_DEVICE: Final = -(2**31)  # a row on the device (the GPU), which the host cache ignores
 MAX_CAPACITY: Final = 2**31 - 4  # slots; their ADMIT codes fit int32 and differ from ON_DEVICE
 
 _IDENTITY: Final = np.empty(0, dtype=np.int64)  # for `_expand`: the actions are in the batch's own order
@@ -41,7 +40,7 @@ def batch_step(
 ) -> CacheStep:
     """Return the step that ``actions`` (U,) encodes for a batch with ``nodes`` (U,). Pure.
 
-    Rows on the device (the GPU) are neither hits nor misses.
+    Rows on the device are neither hits nor misses.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """The loops in Belady's planner. They check ids; the callers check dtypes and shapes.
 
-`belady` explains the algorithm: each access pushes its row as an entry on the bucket of the row's next use, and the
-furthest buckets drop entries when more than C are live. The kernels share these arguments:
+`belady` explains the algorithm. Each access pushes its row as an entry on the bucket of the row's next use. When more
+than C entries are live, the furthest buckets drop entries. The kernels share these arguments:
 
 - keys, values, base: the arrays of a `PlannerTable`, which holds each node's next use and later its slot. Batch t is
   stored as ``base - t``;

@@ -1,8 +1,9 @@
 """A cache plan: the host cache's action for every access in a superbatch.
 
-An access is one row that one batch needs. Its action is a hit in a slot, a miss that bypasses the cache, a miss that
-enters a slot, or a row on the device (see `actions`). The planners make plans. The gather expands a batch's actions to
-its `CacheStep`, which lists the positions of its hits, misses and admissions (misses that enter a slot).
+An access is one row that one batch needs. Its action (see `actions`) is one of four: a hit in a slot, a miss that
+bypasses the cache, a miss that enters a slot, or a row on the device. The planners make plans. The gather expands a
+batch's actions to its `CacheStep`, which lists the positions of its hits, misses and admissions (misses that enter a
+slot).
 """
 
 from __future__ import annotations

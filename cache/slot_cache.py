@@ -1,7 +1,7 @@
 """The host cache: it executes the steps from a plan or policy on a preallocated row buffer.
 
-A step lists for one batch the rows that are hits (copied from slots), the rows that are misses (read from the source),
-and the misses that are admitted (kept in a slot). The gather calls `SlotCache.execute`, or its parts, once per batch;
+A step lists a batch's hits, misses and admissions. Hits are copied from slots, misses are read from the source, and
+admissions are misses that are then kept in a slot. The gather calls `SlotCache.execute`, or its parts, once per batch;
 the loops are in `slot_kernels`. A slot's tag is the id of the row in it. The batch buffer may have another dtype than
 the slots: a hit is then converted on its way to the buffer, and an admitted row on its way back.
 """

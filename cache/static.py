@@ -1,13 +1,14 @@
 """Static caches, which hold the same rows for a whole run: hot sets, inclusion probabilities, device plans.
 
 A row is one node's features. A slot is a row's place in the cache, and a slot map gives each node's slot. The hot set
-is the rows worth caching: those with the largest scores. A node's score is its degree, its accesses in presampled
-batches (batches that are sampled before the run to count accesses), or its inclusion probability, which is its chance
-to be in a batch and follows from the graph only.
+is the rows worth caching: those with the largest scores. A node's score is one of three numbers: its degree, its
+accesses in presampled batches, or its inclusion probability. Batches are presampled before the run to count accesses.
+The inclusion probability is a node's chance to be in a batch; it follows from the graph only.
 
-Opening a loader uses the parts of this file in order. Scores come from `access_counts` or `inclusion_by_type`. The free
-memory comes from `automatic_bytes`, and `divide_device_bytes` shares it between the feature tables of several node
-types, so that the fewest bytes cross the link from the host. `plan_device_cache` lists the rows that the GPU holds.
+A loader calls these functions when it opens. Scores come from `access_counts` or `inclusion_by_type`.
+`automatic_bytes` gives the cache's memory. With several node types, `divide_device_bytes` divides it among their
+feature tables, so that the fewest bytes cross the link from the host. `plan_device_cache` lists the rows that the GPU
+holds.
 """
 
 from __future__ import annotations

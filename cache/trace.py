@@ -39,8 +39,8 @@ _TOP_SHIFT: Final = 56  # bits before a rest's ninth byte, its last one; ids hav
 def encode_ids(sorted_ids: NDArray[np.integer]) -> Code:
     """Return the code for strictly ascending ids (U,) as (num_bytes,) uint8. Pure.
 
-    The code takes about 1 byte per id if U is above a hundredth of all nodes, and about 2 bytes if U is above some
-    hundred-thousandths of all nodes.
+    The code takes about 1 byte per id if the batch has more than a hundredth of all nodes. It takes about 2 bytes with
+    more than some hundred-thousandths of them.
 
     Raises
     ------

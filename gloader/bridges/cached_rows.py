@@ -1,7 +1,7 @@
 """Feature rows for other libraries' loops: any ids, at any time, through a cache in host memory.
 
 gloader's own pipeline plans its cache from future batches. In the bridges to DGL, GraphBolt and PyG, the other library
-chooses the batches, so an online policy (LRU and similar) decides with each batch which rows the cache keeps.
+chooses the batches. So an online policy (LRU and similar) decides with each batch which rows the cache keeps.
 """
 
 from __future__ import annotations

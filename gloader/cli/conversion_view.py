@@ -27,6 +27,7 @@ class _Rate(ProgressColumn):
     """A column of a bar: the finished amount and its rate."""
 
     def render(self, task: Task) -> Text:
+        """Return a bar's text, such as "1.2 GB  300 MB/s"."""
         unit = str(task.fields["unit"])
         done = format_amount(task.completed, unit)
         speed = task.finished_speed or task.speed

@@ -284,6 +284,7 @@ def save_embeddings(out: Path, made: "Embeddings", *, os_io: "OsIO | None" = Non
     first = list(islice(made.chunks, 1))
 
     def content() -> "Iterator[memoryview]":
+        """Yield the file's bytes: the .npy header, then the rows."""
         yield header.getbuffer()
         for rows in chain(first, made.chunks):
             yield rows.data.cast("B")

@@ -131,6 +131,7 @@ def summary(dataset: "Dataset") -> dict[str, object]:
 
 
 def _describe(dataset: "Dataset") -> dict[str, str]:
+    """Return all lines about a dataset."""
     tables = dataset.link_tables.values()
     if dataset.kind == "hetero":
         rows = _typed_tables(dataset) | _labels(dataset, f", of {dataset.labelled.name}")
@@ -148,6 +149,7 @@ def _describe(dataset: "Dataset") -> dict[str, str]:
 
 
 def _labels(dataset: "Dataset", of_type: str) -> dict[str, str]:
+    """Return the lines about classes and splits; ``of_type`` names the labelled type, if there are several."""
     if dataset.is_for_links_alone:  # such a dataset's single class and empty splits belong to no node
         return {"labels": "none"}
     splits = dataset.labelled.split_sizes
@@ -158,6 +160,7 @@ def _labels(dataset: "Dataset", of_type: str) -> dict[str, str]:
 
 
 def _tables(dataset: "Dataset") -> dict[str, str]:
+    """Return the lines about the nodes, edges and features of a dataset with one type."""
     (edges,), (nodes,) = dataset.edge_tables.values(), dataset.node_tables.values()
     of_edges = edges.feature_rows
     return {
@@ -169,6 +172,7 @@ def _tables(dataset: "Dataset") -> dict[str, str]:
 
 
 def _typed_tables(dataset: "Dataset") -> dict[str, str]:
+    """Return the lines about the types and relations of a dataset with several types."""
     num_bytes = format_bytes(dataset.topology_bytes)
     return {
         "nodes": f"{dataset.num_nodes:,} of {len(dataset.node_types)} types",
@@ -182,12 +186,14 @@ def _typed_tables(dataset: "Dataset") -> dict[str, str]:
 
 
 def _nodes(table: "NodeTable", dataset: "Dataset") -> str:
+    """Return a node type's number of nodes, its features, and whether it has labels."""
     labels = ", labels" if table.has_labels and not dataset.is_for_links_alone else ""
     rows = table.feature_rows
     return f"{table.num_nodes:,}, {'no features' if rows is None else _features(rows)}{labels}"
 
 
 def _features(rows: "FeatureRows") -> str:
+    """Return the width, dtype and bytes of features, and the rows that this machine has, if not all."""
     row_bytes = rows.feature_bytes // max(rows.num_rows, 1)
     return (
         f"{rows.feature_dim:,} x {rows.feature_dtype}, {format_bytes(row_bytes)} a row, "
@@ -196,6 +202,7 @@ def _features(rows: "FeatureRows") -> str:
 
 
 def _edges(table: "EdgeTable", of_a_node: str) -> str:
+    """Return a relation's number of edges, its mean degree and its bytes; ``of_a_node`` follows the degree."""
     degree = table.num_edges / max(table.num_nodes, 1)
     weights = ", weights" if table.has_weights else ""
     times = ", times" if table.has_times else ""
@@ -207,6 +214,7 @@ def _edge_features(table: "EdgeTable") -> str:
 
 
 def _links(table: "LinkTable", of_relation: str) -> str:
+    """Return a link table's rows, labels, negatives and bytes. A link table lists edges to predict."""
     parts = [f"{table.num_rows:,}{of_relation}"]
     # Held-out edges should not be in the graph, because messages pass along graph edges.
     leak = ", where a model sees what it is to predict" if table.in_graph and table.name != "train" else ""

@@ -1,7 +1,7 @@
 """A mini-batch's blocks in DGL's form, and the graphs of pairs for link prediction.
 
 This module works without DGL. `to_node_batch` turns a loader's batch into input nodes, output nodes (the seeds) and one
-`DGLBlock` per hop, and `to_link_batch` does so for a batch of edges to predict. The loaders in `loader` call them. The
+`DGLBlock` per hop. `to_link_batch` converts a batch of edges to predict. The loaders in `loader` call both. The
 data of nodes and edges lies in frames, which have columns by name and a row for each node or edge. A graph of pairs has
 the edges to predict, positive or negative, over the batch's seeds.
 """

@@ -1,7 +1,8 @@
 """The edges of one relation in a block, and the messages and sums that pass along them.
 
 A message is made for each edge, from data fields of its source ("u"), its destination ("v") or the edge itself ("e").
-A reduction combines the messages at each destination. The names are those of ``dgl.function``.
+A reduction combines the messages at each destination. ``gloader.compat.dgl.function`` has the functions for both, with
+DGL's names. `DGLBlock.update_all` and the layers compute with an `EdgeList`.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 class Operand:
     """A data field of the sources, the destinations or the edges."""
 
-    end: str  # "u", "v" or "e"
-    field: str
+    end: str  # "u" (source), "v" (destination) or "e" (edge)
+    field: str  # the field's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ def of_two(name: str) -> Callable[[str, str, str], Message]:
     return made
 
 
+# The functions for a message's ``op``, except "copy" and "dot".
 _OPERATIONS: Final[Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]] = {
     "add": torch.add,
     "sub": torch.sub,
@@ -124,7 +126,7 @@ class EdgeList:
 
     @property
     def dst(self) -> torch.Tensor:
-        """(E,) each edge's destination. A block's destinations are computed here; a forward sum does not need them."""
+        """(E,) each edge's destination. A block's are computed on request; a sum's forward pass does not need them."""
         if self._dst is None:
             assert self._given is not None  # noqa: S101 - without an adjacency, ``dst`` is given
             return self._given.dst
@@ -157,7 +159,7 @@ class EdgeList:
         return EdgeList.of(Adjacency(indptr, indices, num_src=self.num_src))
 
     def weighted_sum(self, x: torch.Tensor, weight: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the sum of source rows at each destination; memory never holds a row for each edge.
+        """Return the sum of source rows at each destination, without a row for each edge in memory.
 
         Parameters
         ----------
@@ -193,7 +195,7 @@ class EdgeList:
         return total if op == "sum" else self.mean_of(total)
 
     def mean_of(self, total: torch.Tensor) -> torch.Tensor:
-        """Return the means from the sums ``total`` (num_dst, ...)."""
+        """Return the means from the sums ``total`` (num_dst, ...); 0 without in-edges."""
         counts = self.in_degrees.clamp(min=1).to(total.dtype)
         return total / counts.view(-1, *(1,) * (total.dim() - 1))
 
@@ -243,4 +245,5 @@ def combine(op: str, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def _with_dims(rows: torch.Tensor, dims: int) -> torch.Tensor:
+    """Return ``rows`` with ``dims`` dimensions: axes of length 1 are added after the first axis."""
     return rows.view(len(rows), *(1,) * (dims - rows.dim()), *rows.shape[1:])

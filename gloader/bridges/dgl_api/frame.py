@@ -1,7 +1,8 @@
 """Node and edge data: columns with a row for each node or edge, behind a graph's or block's ``nodes`` and ``edges``.
 
 A `Frame` has the columns of one node type or one relation. `NodesView` and `EdgesView` give access to frames as in DGL:
-``g.nodes["user"].data["feat"]``.
+``g.nodes["user"].data["feat"]``. `RelationData` is the common base class of `DGLGraph` and `DGLBlock`. `EdgeUnits` is
+the argument of a user's edge function.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Frame(MutableMapping[str, Any]):
-    """Columns by name. A missing column is fetched if possible, and kept.
+    """Columns by name. A missing column is fetched at its first read if possible, and kept.
 
     Parameters
     ----------
@@ -146,7 +147,7 @@ def data_of(frames: Mapping[Any, Frame]) -> Frame | TypedColumns:
 
 @contextmanager
 def forgetting(frames: Iterable[Frame]) -> Iterator[None]:
-    """Undo changes to ``frames`` at the end of the ``with`` block."""
+    """Undo changes to the columns of ``frames`` at the end of the ``with`` block, as DGL's ``local_scope`` does."""
     before = [(frame, frame.columns()) for frame in frames]
     try:
         yield
@@ -163,7 +164,7 @@ class Space:
 
 
 class NodesView:
-    """Nodes by type.
+    """The nodes of a graph, as ``g.nodes``: ``g.nodes(type)`` are their ids, and ``g.nodes[type].data`` their data.
 
     Parameters
     ----------
@@ -188,7 +189,7 @@ class NodesView:
 
 
 class EdgesView:
-    """Edges by relation.
+    """The edges of a graph, as ``g.edges``: ``g.edges()`` are their ends, and ``g.edges[relation].data`` their data.
 
     Parameters
     ----------

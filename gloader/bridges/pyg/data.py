@@ -3,7 +3,7 @@
 `to_data`, `to_hetero_data` and `to_link_data` convert a batch of gloader's own ("native") loaders; PyG's loaders in
 `node_loader` and `link_loader` call them. A native batch has one block of edges per hop. In a layered block every node
 that an earlier hop found samples neighbours again. PyG keeps all hops' edges as one list of (source, destination) over
-one list of nodes, and samples a node's neighbours only once, in the hop after the node is found. So `merge_edges` takes
+one list of nodes. It samples a node's neighbours only once, in the hop after the node is found. So `merge_edges` takes
 from each block only the edges into the nodes that the previous hop added. Nodes are in the order of their discovery.
 """
 

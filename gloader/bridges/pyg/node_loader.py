@@ -326,6 +326,7 @@ def _to_data_of(loader: Loader) -> Callable[[ReadyBatch], Any]:
     """Return the conversion of a loader's batches, with a row for each draw of a seed."""
 
     def convert(batch: ReadyBatch) -> Any:
+        """Return ``batch`` as a ``Data``."""
         positions = loader.seed_positions(batch.id)
         data = to_data(batch, input_id=torch.tensor(positions))
         drawn, seeds = loader.seeds[positions], batch.nodes[: batch.num_seeds]
@@ -347,6 +348,7 @@ def _to_hetero_data_of(loader: HeteroLoader) -> Callable[[HeteroReadyBatch], Any
     seeded = [name for name, count in zip(dataset.node_types, counts, strict=True) if count]
 
     def convert(batch: HeteroReadyBatch) -> Any:
+        """Return ``batch`` as a ``HeteroData``."""
         positions = loader.seed_positions(batch.id)
         numbers = loader.seeds[positions]  # in one numbering of all types: a type's first number, plus the id
         input_id, rows = {}, {}
