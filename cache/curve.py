@@ -393,8 +393,9 @@ def _extrapolate(next_uses: NDArray[np.float64], rows: float, measured: list[flo
     # Share of the rows in two batches that are also in a third one. ``measured[1]`` counts the rows in the first and
     # the third batch that are not in the second.
     second = min(max(1 - measured[1] / measured[0], first), _MOST) if len(measured) > 1 else first
-    # ``total`` and ``other`` are parameters of the beta distribution with these moments. They give the ratio between
-    # consecutive entries. If all nodes are alike, the distribution is narrow and the ratio constant.
+    # The beta distribution with these moments has parameters a and b; ``total`` is a + b, and ``other`` is b. They give
+    # the ratio between consecutive entries. If all nodes are alike, ``spread`` is 0 up to rounding (1e-9), and the ratio
+    # is constant.
     spread = second - first
     total = max(1 + first - 2 * second, 0.0) / spread if spread > 1e-9 else 0.0
     other = total - (first * (total + 1) - 1)
@@ -424,9 +425,10 @@ def cache_outlook(
     if policy == "none":
         uses = uses[:0]
     elif is_reset:
+        # A use d batches later is in the same superbatch, before the reset, for S - d of the S batches.
         uses = uses * np.maximum(1 - distances / num_batches, 0.0)
     elif policy == "belady":
-        # The look-ahead lasts from the middle of the superbatch to the end of the next one.
+        # A batch in the middle of its superbatch has known uses up to the end of the next one: 1.5 S batches later.
         uses = uses * np.clip(1.5 * num_batches + 0.5 - distances, 0.0, 1.0)
     # ``hits[d]``: hits per batch if every row with a reuse distance up to d is a hit. ``held[d]``: slots for this.
     hits = np.concatenate([[0.0], np.cumsum(uses)])
@@ -434,6 +436,7 @@ def cache_outlook(
         held = np.concatenate([[0.0], np.cumsum(distances[: len(uses)] * uses)])
     else:
         held = np.concatenate([[0.0], np.cumsum(profile.rows - hits[:-1])])
+    # The points of the curve: capacities below one slot per node, each larger than the one before.
     inside = (held < profile.num_nodes) & (np.concatenate([[1.0], np.diff(held)]) > 0)
     # The curve ends at a slot for each node. Spare slots then hold rows without a known use, so nothing is missed,
     # except by a policy that drops these rows.
