@@ -394,8 +394,8 @@ def _extrapolate(next_uses: NDArray[np.float64], rows: float, measured: list[flo
     # the third batch that are not in the second.
     second = min(max(1 - measured[1] / measured[0], first), _MOST) if len(measured) > 1 else first
     # The beta distribution with these moments has parameters a and b; ``total`` is a + b, and ``other`` is b. They give
-    # the ratio between consecutive entries. If all nodes are alike, ``spread`` is 0 up to rounding (1e-9), and the ratio
-    # is constant.
+    # the ratio between consecutive entries. If all nodes are alike, ``spread`` is 0 up to rounding (1e-9), and the
+    # ratio is constant.
     spread = second - first
     total = max(1 + first - 2 * second, 0.0) / spread if spread > 1e-9 else 0.0
     other = total - (first * (total + 1) - 1)
