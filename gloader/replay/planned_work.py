@@ -310,9 +310,8 @@ def resized_work(
         _mean_demands([getattr(batch, name) for batch in known])
         for name in ("trace", "sample", "transfer", "compute")
     )
-    pauses = {
-        batch.epoch: batch.pause_s for batch in known if batch.pause_s
-    }  # before the epochs' first batches
+    # Pauses before the epochs' first batches.
+    pauses = {batch.epoch: batch.pause_s for batch in known if batch.pause_s}
     return replace(
         recorded,
         batches=tuple(

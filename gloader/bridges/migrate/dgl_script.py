@@ -120,9 +120,8 @@ class _DglScript:
         # Identities of nodes whose text must not change: their line is kept as it is, or was removed completely.
         self._frozen: set[int] = set()
         self._opens_dataset = False  # True if the changed script opens a dataset, or loads a file
-        self._helper_results: set[str] = (
-            set()
-        )  # names of the results of a removed helper, see `leave_out_numbering`
+        # Names of the results of a removed helper, see `leave_out_numbering`.
+        self._helper_results: set[str] = set()
         # True if the script's graph has several types.
         self._is_typed = any(
             canonical(use.name) == "dgl.nn.HeteroGraphConv" or use.name in {"canonical_etypes", "etypes"}

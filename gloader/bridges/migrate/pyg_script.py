@@ -139,9 +139,8 @@ class _PygScript:
         handed_on = {id(use.call) for use in uses if use.call is not None and hands_on(use)}
         while more := sources_of(draft.tree, self._loader_graphs, handed_on) - self._loader_graphs:
             self._loader_graphs |= more
-        self._loader_graphs |= parts_of(
-            draft.tree, self._loader_graphs
-        )  # names of these graphs' types and relations
+        # And the names of these graphs' types and relations.
+        self._loader_graphs |= parts_of(draft.tree, self._loader_graphs)
         self._unknown: set[str] = set()  # names of graphs with an unknown source
         self._opens_dataset = False  # True if the changed script opens a dataset
         self._is_typed = any(_is_typed(use) for use in uses if not self._is_other(use))
