@@ -1,17 +1,17 @@
 """The values that gloader's parts exchange, and the protocols between the parts.
 
 A mini-batch passes through these types. A `Sampler` turns seeds into a `SampledBatch`, which has the batch's nodes and
-edges. A `CacheStep` plans the host cache's work for the batch. The loader delivers a `ReadyBatch`, whose tensors are on
-the compute device. With several node types, the batch is a `HeteroBatch` and then a `HeteroReadyBatch`. If the model
-predicts edges, a `LinkBatch` holds the ready batch.
+edges (its topology). A `CacheStep` plans the host cache's work for the batch: the cache holds feature rows in host
+memory. The loader delivers a `ReadyBatch`, whose tensors are on the compute device. With several node types, the batch
+is a `HeteroBatch` and then a `HeteroReadyBatch`. If the model predicts edges, a `LinkBatch` holds the ready batch.
 
 - A seed is a node at which sampling starts. The model predicts the seeds' labels, or edges between seeds.
-- A hop adds sampled in-neighbours to the nodes found so far. Its edges are a block.
+- A hop adds sampled in-neighbours to the nodes found so far. The hop's edges are a block.
 - A relation is an edge type. An edge's position is its index in its relation's ``indices``.
 - A global id counts all nodes in the graph, or in one type. A local id counts the nodes in a batch.
 - A link is an edge that the model predicts. A link table lists links.
-- A query time belongs to a seed, which takes only edges before that time. Such a seed shares no nodes with other seeds:
-  its nodes are a tree.
+- A seed may have a query time: then sampling takes only edges before this time. Such a seed shares no nodes with other
+  seeds. The nodes sampled from one seed are its tree.
 - A slot is the room for one row in the host cache. To admit a row is to copy it into a slot.
 
 Shape legend, used in every docstring of the project:
@@ -51,15 +51,17 @@ class ByShapes:
     if not TYPE_CHECKING:  # mypy reports a misspelled name by itself
 
         def __getattr__(self, name: str) -> Any:
-            # The name exists, so this method runs because a property raised AttributeError. Reading the property again
-            # raises its own message.
+            # Python calls this method after AttributeError. If the class has the name, a property raised the error.
+            # Reading the property again raises the property's own message.
             if hasattr(type(self), name):
                 return object.__getattribute__(self, name)
             raise AttributeError(f"a {type(self).__name__} has no {name!r}" + _advice(name, self))
 
     def __repr__(self) -> str:
-        """Return one line. A field that is computed at its first read is left out before that read."""
-        held = getattr(self, "__dict__", None)  # fields that are computed at their first read are here
+        """Return one line, such as ``Block(indptr=[3], num_src=5)``. Functions and None are left out."""
+        # A class with an `OnDemand` field has a ``__dict__``. Its entry for the field is a function until the first
+        # read; `getattr` would call the function.
+        held = getattr(self, "__dict__", None)
         parts = {
             each.name: getattr(self, each.name) if held is None else held[each.name]
             for each in fields(self)  # type: ignore[arg-type]  # the subclass is a dataclass
@@ -73,7 +75,8 @@ class ByShapes:
 
 
 def _advice(name: str, value: ByShapes) -> str:
-    if name.startswith("_"):  # protocols such as copy look for these names
+    """Return the end of an error message on the missing attribute ``name``: a similar name, or all names."""
+    if name.startswith("_"):  # Python's modules, such as copy, look for these names and expect a plain error
         return ""
     members = {each for each in dir(type(value)) if each[0] != "_"}
     names = members | {each.name for each in fields(value)}  # type: ignore[arg-type]  # the subclass is a dataclass
@@ -82,6 +85,7 @@ def _advice(name: str, value: ByShapes) -> str:
 
 
 def _short(value: Any) -> str:
+    """Return a short text for a field: an array's shape, a mapping's first items, or a tuple's length."""
     if (shape := getattr(value, "shape", None)) is not None:
         return str(list(shape))
     if isinstance(value, Mapping):
@@ -96,6 +100,7 @@ def _short(value: Any) -> str:
 
 
 def _name(key: object) -> str:
+    """Return the text for a mapping's key: a type's name, or a relation as "author:writes:paper"."""
     return ":".join(map(str, key)) if isinstance(key, tuple) else str(key)
 
 
@@ -121,12 +126,10 @@ class BatchId:
 
 @dataclass(frozen=True, slots=True)
 class RelationFanouts:
-    """Fan-outs that differ by relation.
+    """Fan-outs that differ by relation. ``len()`` is the number of hops.
 
-    A fan-out is the number of neighbours that a hop samples per node. The first number is for the hop next to the
-    seeds.
-
-    ``len()`` is the number of hops.
+    A fan-out is the number of neighbours that a hop samples per node, one number for each hop. The first number is for
+    the hop next to the seeds.
     """
 
     # The fan-outs of each relation, one per hop; `ANY_RELATION` stands for all other relations.
@@ -167,12 +170,12 @@ Fanouts: TypeAlias = tuple[int, ...] | RelationFanouts | CollectiveFanouts
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LinkRows(ByShapes):
-    """Rows of a link table. All edges belong to one relation."""
+    """Rows of a link table: n edges of one relation, which the model predicts."""
 
     sources: IdArray  # (n,) ids within the source type
     destinations: IdArray  # (n,) ids within the destination type
     positions: IdArray  # (n,) each edge's position in its relation's ``indices``; `NO_EDGE` for edges not in the graph
-    # (n,) each reverse edge's position in the ``indices`` of the reverse relation; `NO_EDGE` without a reverse edge
+    # (n,) position of each edge's opposite edge, in the ``indices`` of the reverse relation; `NO_EDGE` without one
     reverses: IdArray
     labels: NDArray[Any] | None = None  # (n,) int64 or float32; None if the table has no labels
     times: IdArray | None = None  # (n,) int64 seconds; None if the table has no times
@@ -195,7 +198,7 @@ class LinkReader(Protocol):
 
     @property
     def reverse_relation(self) -> Relation | None:
-        """The relation with the reverse edges, or None."""
+        """The relation with the edges in the opposite direction, or None."""
         ...
 
     def read(self, rows: IdArray, /) -> LinkRows:
@@ -205,9 +208,10 @@ class LinkReader(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Links(ByShapes):
-    """The node pairs that a batch predicts: first the positives (links), then the negatives (drawn pairs)."""
+    """The P node pairs that a batch predicts: first the positives (links), then the negatives (drawn pairs)."""
 
-    # (P, 2) index of each source among the batch's seeds of the source type, and of each destination likewise
+    # (P, 2) source and destination of each pair, as indices into the batch's seeds of the source type and of the
+    # destination type
     pairs: LocalArray
     # (P,) float32, 1 for positives and 0 for negatives; without negatives the table's labels
     labels: NDArray[Any]
@@ -219,7 +223,10 @@ class Links(ByShapes):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class BatchSeeds(ByShapes):
-    """A batch's seeds, with their excluded edges, query times and links."""
+    """A batch's seeds, with their excluded edges, query times and links.
+
+    In link prediction, sampling must not take the edges that the model predicts: these are excluded.
+    """
 
     # (B,) distinct, unless ``times`` is given. With several types there is one numbering of all nodes: node v has the
     # number v plus the number of nodes in all earlier types.
@@ -230,7 +237,7 @@ class BatchSeeds(ByShapes):
     links: Links | None = None  # the links to predict; None if the seeds' own labels are predicted
 
 
-AnySeeds: TypeAlias = IdArray | BatchSeeds
+AnySeeds: TypeAlias = IdArray | BatchSeeds  # an array has neither exclusion, nor times, nor links
 
 
 def seed_nodes(seeds: AnySeeds) -> IdArray:
@@ -246,7 +253,7 @@ class Block(ByShapes):
     ``num_dst``. In a `HeteroBatch` they are the first nodes of their types.
     """
 
-    indptr: LocalArray  # (num_dst + 1,)
+    indptr: LocalArray  # (num_dst + 1,) the edges into destination d are indptr[d]..indptr[d + 1] - 1
     indices: LocalArray  # (num_edges,) sources, local ids < num_src
     edge_ids: IdArray  # (num_edges,) positions in the graph's ``indices``
     num_src: int
@@ -262,7 +269,10 @@ class Block(ByShapes):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SampledBatch(ByShapes):
-    """The topology of one mini-batch. ``blocks[0]`` is next to the input features, ``blocks[-1]`` next to the seeds."""
+    """The topology of one mini-batch of a graph of one type.
+
+    ``blocks[0]`` belongs to the last hop and the model's first layer; ``blocks[-1]`` is next to the seeds.
+    """
 
     id: BatchId
     # (U,) global ids, in first-seen order; nodes[:num_seeds] are the seeds. Ids are unique, except with query times:
@@ -272,7 +282,7 @@ class SampledBatch(ByShapes):
     blocks: tuple[Block, ...]  # L blocks; empty if the batch was sampled on the compute device
     on_device: SampledOnDevice | None = None  # the topology, if it was sampled on the compute device
     links: Links | None = None  # the links to predict, if any
-    # (U,) int32, the index of each node's seed, if each seed has its own nodes; None if seeds share nodes
+    # (U,) int32, the index of each node's seed, if each seed has its own nodes (its tree); None if seeds share nodes
     trees: LocalArray | None = None
     # (U,) number of each node's in-edges that hops may take: not excluded, and before the seed's time. None means that
     # hops may take all in-edges.
@@ -319,7 +329,8 @@ class HeteroBatch(ByShapes):
 
     Types and relations keep the order in the dataset's record. ``blocks[-1]`` is next to the seeds. In a block,
     ``num_dst`` counts the destination type's nodes before the hop, and ``num_src`` the source type's nodes after the
-    hop. All relations with the same type have the same count.
+    hop. So in one hop, all relations with the same destination type have an equal ``num_dst``, and all with the same
+    source type have an equal ``num_src``.
     """
 
     id: BatchId
@@ -449,9 +460,10 @@ AnySampler: TypeAlias = Sampler | HeteroSampler
 class IdPortions(Protocol):
     """The positions that a sweep reads, in portions that fit in memory. For one thread.
 
-    A sweep reads a long array once, in file order, for several owners. An owner is one hop of one batch, and needs the
-    values at ascending positions. Memory cannot hold all positions, so the sampler passes them in portions. O is the
-    number of owners, W the maximum number of positions in an owner's portion.
+    A sweep reads a long array, such as the edges on the SSD, once and in file order, for several owners. An owner is
+    one hop of one batch, and needs the values at ascending positions. Memory cannot hold all positions, so the sampler,
+    which implements this protocol, passes them in portions. The sweep calls `fill` for further positions. Here, O is
+    the number of owners, and W the maximum number of positions in an owner's portion.
     """
 
     def fill(self, ids: IdArray, taken: IdArray, ends: IdArray, has_more: NDArray[np.bool_]) -> None:
@@ -460,8 +472,8 @@ class IdPortions(Protocol):
         Parameters
         ----------
         ids : (O, W) int64 with W >= 1; written. Owner o's unread positions are ``ids[o, taken[o] : ends[o]]``
-        taken : (O,) int64, number of columns that the sweep has read; set to 0
-        ends : (O,) int64, number of filled columns; written
+        taken : (O,) int64, number of an owner's positions in ``ids`` that the sweep has read; set to 0
+        ends : (O,) int64, number of an owner's positions in ``ids``; written
         has_more : (O,) bool, True if the owner has positions that did not fit; written
         """
         ...
@@ -469,7 +481,7 @@ class IdPortions(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadStats:
-    """The cost of a ``read_into`` call."""
+    """The cost of a `FeatureSource.read_into` call."""
 
     rows: int  # delivered rows
     requests: int  # read requests to the device
@@ -520,19 +532,20 @@ class FeatureSource(Protocol):
 class CacheStep:
     """The host cache's work for one batch: copies out of slots, misses to read, rows to admit.
 
-    Positions count within ``SampledBatch.nodes``; every position is either a hit or a miss.
+    Positions are indices into ``SampledBatch.nodes``. Every position is either a hit (its row is in a slot) or a miss
+    (its row must be read).
     """
 
-    hit_pos: IdArray  # (H,)
+    hit_pos: IdArray  # (H,) positions of the hits
     hit_slot: IdArray  # (H,) slot of each hit
-    miss_pos: IdArray  # (M,)
-    miss_row: IdArray  # (M,) node ids
+    miss_pos: IdArray  # (M,) positions of the misses
+    miss_row: IdArray  # (M,) each miss's row in the feature table, which is its node's id
     admit_pos: IdArray  # (A,) positions of the missed rows that enter the cache after the hits were copied
     admit_slot: IdArray  # (A,) slots that these rows enter
 
 
 class OnDemand:
-    """A field that holds a tensor, or a function that returns the tensor at the first read."""
+    """A dataclass field that holds a tensor, or a function that makes the tensor at the first read (a descriptor)."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -552,12 +565,12 @@ class OnDemand:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class DeviceBlock(ByShapes):
-    """A `Block` as tensors on the compute device, with the data for message passing."""
+    """A `Block` as tensors on the compute device, with degrees and edge features for message passing."""
 
     indptr: torch.Tensor  # (num_dst + 1,) int32
     indices: torch.Tensor  # (num_edges,) int32, sources
-    # (num_edges,) int64, positions in the graph's ``indices``. They stay on the host until the first read copies them:
-    # few models use them, and they would be half of a batch's transfer, not counting feature rows.
+    # (num_edges,) int64, positions in the graph's ``indices``. They stay on the host until the first read copies them.
+    # Few models use them, and they would double the bytes that each batch's topology sends to the device.
     edge_ids: OnDemand = OnDemand()
     # (num_src,) float32, each source's in-degree in the full graph, without the edges that no hop may take, see
     # `SampledBatch.in_degrees`; (0,) in batches with several types, which carry no degrees
@@ -582,14 +595,20 @@ class DeviceBlock(ByShapes):
 
 
 class Made(Protocol):
-    """A point in a device's work, such as the making of tensors; `gloader.device.seam.Mark` has more methods."""
+    """A point in a device's asynchronous work, such as the moment when tensors are complete.
+
+    `gloader.device.seam.Mark` is a protocol with more methods.
+    """
 
     def wait(self) -> None:
         """Wait until the device has reached this point."""
         ...
 
     def precede(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Let this thread's later device work begin after this point; it may use ``tensors``, whose memory is kept."""
+        """Let this thread's later device work begin after this point. It may then use ``tensors``.
+
+        The memory of ``tensors`` is not reused before this work is done.
+        """
         ...
 
 
@@ -612,15 +631,15 @@ class SampledOnDevice:
 class ReadyBatch(ByShapes):
     """A mini-batch on the compute device, ready for computation.
 
-    ``x`` lies in one of the loader's reusable buffers. The buffer is kept while ``x`` or a view of ``x`` is alive. If
-    the memory budget has room for only one buffer, the request for the next batch empties ``x``.
+    ``x`` lies in one of the loader's buffers. The buffer is not reused while ``x`` or a view of ``x`` is alive. If the
+    memory budget has room for only one buffer, the request for the next batch empties ``x``.
     """
 
     id: BatchId
     x: torch.Tensor  # (U, F) float32
     y: torch.Tensor  # (B,) the seeds' labels
-    blocks: tuple[DeviceBlock, ...]
-    nodes: IdArray  # (U,) global ids
+    blocks: tuple[DeviceBlock, ...]  # L blocks, in the order of `SampledBatch`
+    nodes: IdArray  # (U,) global ids; the first ``num_seeds`` are the seeds
     num_seeds: int
     trees: LocalArray | None = None  # (U,) see `SampledBatch`
 
@@ -642,11 +661,11 @@ class ReadyBatch(ByShapes):
 class HeteroReadyBatch(ByShapes):
     """A mini-batch with several types, ready for computation. Every type and relation is present, perhaps empty.
 
-    The tensors in ``x`` lie in one of the loader's reusable buffers. The buffer is kept while one tensor is alive.
+    The tensors in ``x`` lie in one of the loader's buffers. The buffer is not reused while one of them is alive.
     """
 
     id: BatchId
-    x: Mapping[str, torch.Tensor]  # (U_t, F_t) float32; (U_t, 0) for a type without features
+    x: Mapping[str, torch.Tensor]  # by type t, (U_t, F_t) float32; (U_t, 0) for a type without features
     y: torch.Tensor  # (B,) labels of the labelled type's seeds, in seed order
     blocks: tuple[Mapping[Relation, DeviceBlock], ...]
     nodes: Mapping[str, IdArray]  # (U_t,) ids within the type
@@ -663,8 +682,8 @@ class HeteroReadyBatch(ByShapes):
 class LinkBatch(ByShapes):
     """A mini-batch with links, ready for computation; its seeds are the links' nodes."""
 
-    batch: ReadyBatch | HeteroReadyBatch  # its ``y`` is ``labels``
-    # (P, 2) int64 source and destination: rows of the model's output for the seeds of their types
+    batch: ReadyBatch | HeteroReadyBatch  # the seeds' features and blocks; its ``y`` is ``labels``
+    # (P, 2) int64 source and destination: row numbers in the model's output for the seeds of their types
     pairs: torch.Tensor
     # (P,) float32, 1 for positives and 0 for negatives; without negatives the table's labels, int64 or float32
     labels: torch.Tensor

@@ -1,7 +1,12 @@
 """Inference over a run's graph and features, including feature rows on other machines.
 
+An inference computes the model's outputs for all nodes, layer by layer, over all neighbours; an evaluation uses it.
+`gloader.training.train` builds the inference with `inference_of` and gives it to the trainer. Before that,
+`require_inference` checks that an evaluation fits the memory budget.
+
 A dataset may be prepared in parts: each machine stores some of the feature rows and all edges. The first rank computes
-an inference alone. Meanwhile the first rank of each other machine serves: it reads the requested rows and sends them.
+an inference alone. Meanwhile the first rank of each other machine serves: it reads the requested rows and sends them
+(`MachineRows`). Each feature table belongs to one node type; edge features are one more table.
 """
 
 from __future__ import annotations
@@ -41,7 +46,7 @@ if TYPE_CHECKING:
 
 
 _EXCHANGE_BYTES: Final = 32 * 2**20  # memory for sending and receiving rows
-# Memory for an arriving piece of rows and for the buffers that distribute it.
+# The first rank receives rows in pieces of `PIECE_BYTES`: memory for one piece, and as much to distribute its rows.
 _PIECE_MEMORY: Final = 2 * PIECE_BYTES
 
 
@@ -54,7 +59,7 @@ class MachineRows:
     stores : this machine's rows of each table, by table name; all machines have equal tables in equal order
     """
 
-    memory_bytes: Final = _EXCHANGE_BYTES + _PIECE_MEMORY  # memory during a reading
+    memory_bytes: Final = _EXCHANGE_BYTES + _PIECE_MEMORY  # memory inside a `reading` block
 
     def __init__(self, launch: Launch, stores: Mapping[str, FeatureStore]) -> None:
         self._launch = launch
@@ -62,7 +67,7 @@ class MachineRows:
         self._reader: RowReader | None = None
 
     def source(self, table: str) -> FeatureSource:
-        """Return all rows of ``table``, readable within `reading`."""
+        """Return all rows of ``table``, readable inside a `reading` block; outside, LoaderClosedError."""
         return AllRows(list(self._stores).index(table), self._stores[table], self._require_reader)
 
     @contextmanager
@@ -82,10 +87,11 @@ class MachineRows:
                 self._reader = None
 
     def serve(self, cancellation: Cancellation) -> None:
-        """Serve the first rank until its reading ends; raises like `serve_rows`."""
+        """Serve the first rank until its `reading` block ends; raises like `serve_rows`."""
         serve_rows(self._connect(), cancellation=cancellation)
 
     def _connect(self) -> Exchange:
+        """Return a new exchange of rows between the machines. `reading` and `serve` each open one, as a pair."""
         tables = [
             OwnedRows(store=store, bounds=host_bounds(self._launch.parts, name))
             for name, store in self._stores.items()
@@ -95,6 +101,7 @@ class MachineRows:
         )
 
     def _require_reader(self) -> RowReader:
+        """Return the open reader; LoaderClosedError outside a `reading` block."""
         if self._reader is None:
             raise LoaderClosedError(
                 "the rows of other machines are read while these serve; open `reading` first"
@@ -105,9 +112,9 @@ class MachineRows:
 def launch_machine_rows(
     dataset: Dataset, group: RankGroup, *, timeout_s: float, verify: bool
 ) -> Launch | None:
-    """Return the machines for `MachineRows` if each has a part of the rows. Collective.
+    """Return the connection of the machines for `MachineRows`, if each machine stores a part of the rows. Collective.
 
-    Returns None if the rows are not in parts, or if this rank is not the first one of its machine.
+    Returns None if the dataset is not in parts, or if this rank is not the first one of its machine.
 
     Parameters
     ----------
@@ -122,9 +129,10 @@ def launch_machine_rows(
         Some rows are on no machine.
     """
     ranges = dataset.ranges
-    own_part = None if ranges is None else [ranges.part, ranges.of]
+    own_part = None if ranges is None else [ranges.part, ranges.of]  # part number and number of parts
+    # One dictionary per rank. All ranks use the first rank's random key.
     cards = group.gather({"part": own_part, "key": secrets.token_hex(8), "machine": shown_machine()})
-    hosts = group.machine_hosts
+    hosts = group.machine_hosts  # the first rank of each machine
     names = distinct_names([cards[rank]["machine"] for rank in hosts], hosts)
     tables = {} if ranges is None else ranges.tables
     parts = [
@@ -135,6 +143,7 @@ def launch_machine_rows(
     known = [part for part in parts if part is not None]
     if not known or group.rank not in hosts:
         return None
+    # The exchange takes the machines in the order of their row ranges.
     order = hosts_by_part(known)
     return Launch(
         hosts=tuple(hosts[number] for number in order),
@@ -149,14 +158,15 @@ def launch_machine_rows(
 
 
 def require_inference(task: Task, dataset: Dataset, budget: RunBudget, loader: Any) -> None:
-    """Raise BudgetError if the run's evaluations do not fit their share; reads nothing.
+    """Raise BudgetError if an evaluation does not fit ``budget.phase_bytes``; reads no features.
 
     Parameters
     ----------
     task, dataset : the run's task and dataset
-    budget : the run's budget
+    budget : the division of the run's memory
     loader : see `inference_of`
     """
+    # Tensors on torch's meta device have a size but no memory: the check needs only the sizes.
     with torch.device("meta"):
         model = task.spec.build()
     # Other machines' rows arrive during the computation.
@@ -181,18 +191,19 @@ def inference_of(
     task : the run's task
     dataset : the loader's dataset
     loader : a loader with batches for the model, or its plan; has ``graph`` and ``features``
-    memory_bytes : budget for all held memory
-    rows : readers of other machines' rows, which share this memory. If None, all rows are here
-    scratch : folder for activations that do not fit
+    memory_bytes : budget of the inference, buffers of ``rows`` included
+    rows : readers of other machines' rows. None means that this machine stores all rows
+    scratch : folder for activations that do not fit; None has the default of `HeteroInference`
     """
-    spec = task.spec.encoder
+    spec = task.spec.encoder  # the network without a decoder of node pairs
     features = features_of(task, dataset, loader)
     if rows is not None:
         features = {name: rows.source(name) for name in features}
         memory_bytes = max(memory_bytes - rows.memory_bytes, 0)
     return HeteroInference(
         graph=HeteroGraph.of(loader.graph),
-        features={name: rows for name, rows in features.items() if name in spec.schema.num_nodes},
+        # Without the table of edge features, whose name is not a node type.
+        features={name: source for name, source in features.items() if name in spec.schema.num_nodes},
         target=spec.schema.targets[0],
         memory_budget_bytes=memory_bytes,
         scratch=scratch,
@@ -202,15 +213,19 @@ def inference_of(
 
 
 def _device_tiers(loader: Any) -> dict[str, DeviceTier]:
-    """Return the loader's part of the device memory, with its cached rows, if batches have one type."""
+    """Return the loader's part of the device memory, with its cached feature rows, by type. For graphs of one type.
+
+    A `LinkLoader` has ``device_tiers`` for every table; only the node table's tier is returned.
+    """
     tiers = {NODE: loader.device_tier} if isinstance(loader, Loader) else loader.device_tiers
     return {name: tier for name, tier in tiers.items() if name == NODE}
 
 
 def features_of(task: Task, dataset: Dataset, loader: Any) -> dict[str, FeatureSource]:
-    """Return the loader's features by table name."""
+    """Return the loader's features by table name: a node type, or `ONLY_EDGES` for edge features."""
     if isinstance(loader.features, Mapping):
         return dict(loader.features)
+    # A graph of one type: the loader has a single source of features.
     (name,) = dataset.node_types
     edge_features = loader.edge_features if task.spec.encoder.uses_edge_features else None
     return {name: loader.features} | ({} if edge_features is None else {ONLY_EDGES: edge_features})

@@ -1,8 +1,12 @@
 """Opening of a run's loader within its part of the memory budget, on one rank or several.
 
-A budget is divided between the loader, the model, and the running step or evaluation (`run_budget`). Several divisions
-are possible. `RunLoader.open` tries them, the best first: it opens a loader, and checks that an evaluation fits. If
-none suffices, it searches for the least sufficient budget, which the error then names.
+A budget is one machine's memory for a run. It is divided between the loader, the model, and the running step or
+evaluation; `run_budget.share_budget` returns several possible divisions. `RunLoader.open`, called by
+`gloader.training.train`, tries them, the best first: it opens a loader, and checks that an evaluation fits. If none
+suffices, it searches for the least sufficient budget, which the error then names.
+
+A loader is shared by all ranks of a machine, or private to one rank. The ranks decide together: methods marked as
+collective exchange values between ranks, so every rank must call them in the same order.
 """
 
 from __future__ import annotations
@@ -40,15 +44,15 @@ if TYPE_CHECKING:
     from gloader.training.task import AnyLoader, Task
     from gloader.types import ReadyBatch
 
-# The divisor for a device's free memory: an evaluation gets at most a quarter. With less memory, an evaluation only
-# makes more passes. The rest holds cached rows, which speed up every batch.
-_MOST_OF_DEVICE: Final = 4
+# Divisor of a GPU's free memory: an evaluation gets at most a quarter. With less memory, an evaluation only makes more
+# passes. The rest holds cached rows, which speed up every batch.
+_DEVICE_DIVISOR: Final = 4
 
 # The search for a sufficient budget tries at most 12 budgets. If an error does not give the missing bytes, the search
 # assumes that 1/32 of the budget is missing.
-_MOST_ATTEMPTS: Final = 12
-_LEAST_STEP: Final = 32
-_MOST_BYTES: Final = 1 << 48  # no budget is larger
+_MAX_ATTEMPTS: Final = 12
+_STEP_DIVISOR: Final = 32
+_MAX_BUDGET_BYTES: Final = 1 << 48  # end of the search, larger than any machine's memory
 
 
 class LoaderFactory(Protocol):
@@ -57,16 +61,22 @@ class LoaderFactory(Protocol):
     def __call__(
         self, dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None
     ) -> AnyLoader:
-        """Return a loader over the training data."""
+        """Return a loader over the training data.
+
+        Parameters
+        ----------
+        dataset, settings : the run's dataset, and the settings with this loader's part of the budget
+        device_dry_run : a step of the model, which the loader runs to measure its device memory; None measures nothing
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Needs:
-    """The least sizes of two parts of a budget that can suffice, as far as known, for all ranks of a machine."""
+    """Lower bounds of two parts of a budget, learned from failed tries. A budget with a smaller part fails again."""
 
-    loader_bytes: int = 1
-    phase_bytes: int = 0  # for the running step or evaluation
+    loader_bytes: int = 1  # for all loaders of a machine together
+    phase_bytes: int = 0  # for the running step or evaluation, all ranks of a machine together
 
     def are_met_by(self, budget: RunBudget) -> bool:
         """Return True if both parts of ``budget`` are large enough."""
@@ -77,11 +87,12 @@ class _Needs:
 class _Attempt:
     """The result of one try: a loader opened within a budget, or a failure."""
 
-    outcome: Literal["enough", "too small", "failed"]  # for all ranks together
-    needs: _Needs  # for all ranks together
-    budget: RunBudget | None = None  # None if the total cannot be divided
-    loader: AnyLoader | None = None  # this rank's loader
-    failure: Exception | None = None  # this rank's failure
+    # Equal on all ranks. "too small" means that a larger budget may help; "failed" is any other error.
+    outcome: Literal["enough", "too small", "failed"]
+    needs: _Needs  # equal on all ranks
+    budget: RunBudget | None = None  # the tried division; None if the total cannot be divided
+    loader: AnyLoader | None = None  # this rank's loader; None if it could not be opened
+    failure: Exception | None = None  # this rank's error; None if this rank succeeded
 
     def close(self) -> None:
         """Close the loader."""
@@ -96,25 +107,31 @@ class RunLoader:
     dataset: Dataset
     settings: TrainSettings
     task: Task
-    group: RankGroup
-    device: torch.device
-    is_traced: bool
-    factory: LoaderFactory
+    group: RankGroup  # the ranks that train together
+    device: torch.device  # the network's device
+    is_traced: bool  # whether the loader records its pipeline's timeline
+    factory: LoaderFactory  # opens the loader
     # Watches this rank's memory and keeps it below the planned bytes. None means no watch.
     peak: PeakMemory | None = None
     evaluates: bool = False  # whether the first rank's evaluations must fit too
 
     def open(self, total: int | None = None) -> tuple[RunBudget, AnyLoader]:
-        """Open the loader within the first division of the budget that suffices on every rank. Return both.
+        """Open the loader within the first division of the budget that suffices on every rank. Collective.
 
         Parameters
         ----------
         total : a machine's budget in bytes; defaults to the settings' budget
 
+        Returns
+        -------
+        The division, and this rank's open loader, which the caller closes.
+
         Raises
         ------
         BudgetError
-            No division suffices. The error names a sufficient budget.
+            No division suffices. The error names a sufficient budget, if the search found one.
+        RankError
+            Another rank failed.
         """
         total = self._total_bytes() if total is None else total
         if self.peak is not None:
@@ -123,8 +140,8 @@ class RunLoader:
         budget, loader, failure = tried.budget, tried.loader, tried.failure
         if tried.outcome == "too small":
             tried.close()
-            larger = self._enough(tried.needs, more_than=total)
-            larger.close()
+            larger = self._search_sufficient(tried.needs, more_than=total)
+            larger.close()  # opened only to verify that this budget suffices
             if isinstance(failure, BudgetError):
                 # The error's own advice is for one division. The new advice is the sufficient budget, if one was found.
                 failure = BudgetError(failure.cause)
@@ -144,7 +161,7 @@ class RunLoader:
         return budget, loader
 
     def least(self) -> RunBudget:
-        """Return the division of a budget slightly above the least sufficient one.
+        """Return the division of a budget slightly above the least sufficient one. Collective.
 
         To verify the budget, a loader is opened and closed.
 
@@ -153,7 +170,7 @@ class RunLoader:
         BudgetError
             No sufficient budget was found.
         """
-        least = self._enough(_Needs())
+        least = self._search_sufficient(_Needs())
         least.close()
         if least.budget is None or least.outcome != "enough":
             raise least.failure or AssertionError("there is at least one way to share a budget")
@@ -171,7 +188,7 @@ class RunLoader:
             return _Attempt(self._outcome(error), needs, failure=error)
         tried = None
         for budget in budgets:
-            # The last division is always tried: it has the most memory for the loader, and its error is the most exact.
+            # The last division is always tried: it has the most memory for the loader, so its error is final.
             if budget is not budgets[-1] and not needs.are_met_by(budget):
                 continue
             if tried is not None:
@@ -196,7 +213,8 @@ class RunLoader:
             failure = error
         rank_needs = needs
         if isinstance(failure, BudgetError):
-            short = failure.short_bytes or budget.total_bytes // _LEAST_STEP
+            short = failure.short_bytes or budget.total_bytes // _STEP_DIVISOR
+            # Without a loader, its opening failed; otherwise the evaluation does not fit.
             if loader is None:
                 # The error is about one loader. Each of a machine's private loaders needs as much more.
                 short *= self.group.most_local if self._is_private else 1
@@ -204,17 +222,24 @@ class RunLoader:
             else:
                 rank_needs = replace(needs, phase_bytes=budget.phase_bytes + short)
         known = self.group.gather((rank_needs.loader_bytes, rank_needs.phase_bytes))
-        known_needs = _Needs(*map(max, zip(*known, strict=True)))
+        loader_bytes, phase_bytes = map(max, zip(*known, strict=True))  # the largest need of any rank
+        known_needs = _Needs(loader_bytes, phase_bytes)
         return _Attempt(self._outcome(failure), known_needs, budget, loader, failure)
 
-    def _enough(self, needs: _Needs, *, more_than: int = 0) -> _Attempt:
+    def _search_sufficient(self, needs: _Needs, *, more_than: int = 0) -> _Attempt:
         """Search for a budget slightly above the least sufficient one. Return the last try. Collective.
 
-        The result does not depend on the budget that was too small: the loader and the evaluation always need the same
-        memory, and the other parts follow from the total.
+        Each failed try raises ``needs``, and the next try takes the smallest total with these needs. The result does
+        not depend on the budget that was too small before: the loader and the evaluation always need the same memory,
+        and the other parts follow from the total.
+
+        Parameters
+        ----------
+        needs : lower bounds of the parts
+        more_than : bytes that are known not to suffice
         """
         total = more_than
-        for _ in range(_MOST_ATTEMPTS):
+        for _ in range(_MAX_ATTEMPTS):
             total = rounded_up(max(self._least_total(needs), total + 1))
             tried = self._attempt(total, needs)
             if tried.outcome != "too small":
@@ -229,36 +254,42 @@ class RunLoader:
         def suffices(total: int) -> bool:
             try:
                 return any(map(needs.are_met_by, self._shares(total)))
-            except BudgetError:
+            except BudgetError:  # the total cannot be divided
                 return False
 
-        return bisect_left(range(_MOST_BYTES), True, key=suffices)
+        # `suffices` is False up to the wanted total and True from there on, so a binary search finds it.
+        return bisect_left(range(_MAX_BUDGET_BYTES), True, key=suffices)
 
     def _keep_below(self, budget: RunBudget, loader: AnyLoader) -> None:
-        """Keep this rank's memory below its planned bytes."""
+        """Give the memory watch ``peak`` this rank's planned bytes as its bound."""
         if self.peak is None:
             return
         ranks = self.group.most_local
         borrowed = loader.borrowed_bytes
         of_loader = budget.loader_bytes // (ranks if self._is_private else 1)
-        # A rank that borrows another process's loaded rows has these in its memory, instead of a loader's own.
+        # A rank with a shared loader may map features that another rank loaded, its "borrowed" bytes. They count as
+        # this rank's memory, in place of a loader's part.
         bound = budget.rank_bytes(ranks, of_loader=borrowed or of_loader)
         self.peak.keep_below(bound, budget_bytes=budget.total_bytes)
 
     def _total_bytes(self) -> int:
-        """Return a machine's budget."""
+        """Return a machine's budget in bytes: the setting, or a default, whose computation is collective."""
         total = self.settings.loader.memory.memory_budget
         if total is None:
             total = self._default_bytes()
         return total
 
     def _default_bytes(self) -> int:
-        """Return half of a machine's free memory, equal on all ranks. Collective."""
+        """Return half of a machine's free memory in bytes, equal on all ranks. Collective."""
         return min(self.group.gather(default_budget_bytes() // self.group.machines_here))
 
     @cached_property
     def _shares(self) -> Callable[[int], tuple[RunBudget, ...]]:
-        """The function from a machine's budget to its divisions, the best first. The first access is collective."""
+        """The function from a machine's budget in bytes to its divisions, the best first.
+
+        The first access measures a training step. This access is collective.
+        """
+        # On a GPU, the weights and the step take no host memory.
         parameters = parameter_bytes(self.task.spec) if self.device.type == "cpu" else 0
         # The measurement runs a network with gradients. It is skipped if weights and gradients exceed the memory.
         step = self._step_bytes() if 0 < 2 * parameters <= self._default_bytes() else 0
@@ -278,7 +309,7 @@ class RunLoader:
         )
 
     def _step_bytes(self) -> int:
-        """Return the peak bytes of one rank's training step."""
+        """Return the peak bytes of a rank's training step on the largest of the first batches; 0 without batches."""
         loader = self.settings.loader.changed(epochs=self.settings.optim.epochs)
         batch = largest(probe(self.dataset, self.task.seeds(loader.sampling), loader))
         if batch is None:
@@ -290,8 +321,8 @@ class RunLoader:
         """Combine the ranks' failures into one outcome: "too small" only if no rank has another error. Collective."""
         kind = "enough" if failure is None else "failed"
         if isinstance(failure, BudgetError | RankError):
-            # A RankError reports another rank's failure. It says nothing about this rank's division.
-            kind = "too small" if isinstance(failure, BudgetError) else "told"
+            # A RankError only reports another rank's failure, and the other rank's own kind decides.
+            kind = "too small" if isinstance(failure, BudgetError) else "received"
         kinds = set(self.group.gather(kind))
         if kinds == {"enough"}:
             return "enough"
@@ -305,7 +336,7 @@ class RunLoader:
             epochs=self.settings.optim.epochs,
             trace=self.is_traced,
         )
-        # The budget is for the machine: a shared loader gets the loader's full part, private loaders divide it.
+        # The budget is for the machine: a shared loader gets all of ``loader_bytes``, private loaders divide it.
         if self._is_private:
             loader = self._part_of_machine(loader)
         return self.factory(self.dataset, loader, device_dry_run=self._dry_run())
@@ -318,7 +349,8 @@ class RunLoader:
         autocast, objective = self.settings.step.autocast, self.task.objective
         step = dry_step(model, lambda batch: logits_and_loss(model, batch, autocast, objective)[1])
         encoder = encoder_of(model)
-        # Only the first rank evaluates. The rank with the least room for rows decides for its machine.
+        # Only the first rank evaluates, so only its dry run includes an evaluation's memory. The rank with the least
+        # room for cached rows decides for its machine.
         if not self.group.is_first:
             return step
         needed = device_bytes_needed(encoder.layers, extent_of(self.dataset, encoder.targets))
@@ -330,7 +362,10 @@ class RunLoader:
         return self.settings.loader.ranks.sharing == "private" and not self.group.is_alone
 
     def _part_of_machine(self, loader: LoaderSettings) -> LoaderSettings:
-        """Return the settings of one private loader: its equal part of the memory, the spill space and the threads."""
+        """Return the settings of one private loader: its equal part of the memory, the spill space and the threads.
+
+        The spill space is the disk space for a loader's temporary files.
+        """
         ranks, memory = self.group.most_local, loader.memory
         sizes = (memory.memory_budget, memory.cache_bytes(self.dataset.feature_bytes), memory.spill_budget)
         budget, cache, spill = (None if size is None else size // ranks for size in sizes)
@@ -358,6 +393,8 @@ def extent_of(dataset: Dataset, targets: Sequence[str]) -> Extent:
 def with_evaluation(step: DryRun, num_bytes: int, device: Device) -> DryRun:
     """Return a dry run that runs the step, frees its memory, and then allocates an evaluation's memory.
 
+    The loader measures the dry run's peak and fills the rest of the device memory with cached rows.
+
     Parameters
     ----------
     step : one step of the model
@@ -368,8 +405,8 @@ def with_evaluation(step: DryRun, num_bytes: int, device: Device) -> DryRun:
     def run(batch: ReadyBatch) -> None:
         step(batch)
         # `free_bytes` also frees torch's cached memory from the step. Otherwise both would count together.
-        num_left = min(num_bytes, device.free_bytes() // _MOST_OF_DEVICE)
-        with device.sending():
+        num_left = min(num_bytes, device.free_bytes() // _DEVICE_DIVISOR)
+        with device.sending():  # on the device's stream for copies
             device.empty((num_left,), torch.uint8)
 
     return run

@@ -1,5 +1,9 @@
 """A run's settings, from keywords or from the ``config.yaml`` of its folder.
 
+A run is a training by `gloader.training.train.fit`; it may have a folder for its files. `train_settings` makes settings
+from keywords, for the Python interface and the command line. `read_train_settings` reads them from a run's folder.
+The other functions find out whether a folder holds a run.
+
 Settings are grouped in sections: "model", "optim", "step", "links", "loader", and "run" for the rest. Keywords and
 flags name a setting without its section.
 """
@@ -30,15 +34,16 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
+# The sections with a dataclass whose fields are the settings. The sections "loader" and "run" are handled apart.
 _SECTIONS = {"model": ModelConfig, "optim": OptimConfig, "step": StepConfig, "links": LinkConfig}
-_OF_THE_RUN = ("task", "runs")  # settings without a section in ``config.yaml``
+_RUN_SETTINGS = ("task", "runs")  # the section "run": entries at the top level of ``config.yaml``
 
 
 def train_settings(keywords: Mapping[str, Any]) -> TrainSettings:
     """Return a run's settings from keywords without sections. Pure.
 
-    A keyword is a flag name of `gloader train` with underscores (``batch_size``, ``checkpoint_every``). The loader's
-    keywords are those of `Loader` (``fanouts``, ``sharing``, ``stall_timeout_s``).
+    A keyword is a flag name of `gloader train` with underscores, such as ``batch_size`` and ``checkpoint_every``. The
+    loader's keywords are those of `Loader`, such as ``fanouts``, ``sharing`` and ``stall_timeout_s``.
 
     Parameters
     ----------
@@ -69,28 +74,29 @@ def train_settings(keywords: Mapping[str, Any]) -> TrainSettings:
 
 
 def setting_homes() -> dict[str, tuple[str, str]]:
-    """Return each keyword's section and its name in the section."""
-    # Settings without a flag belong to a loader in another program's loop: its epochs, its rank.
+    """Return each keyword's section, and the setting's name in the section."""
+    # ``config.yaml`` records only the loader settings that have a flag. The others, such as epochs and rank, are for a
+    # loader in another program's training loop.
     recorded = LoaderSettings().recorded()
     homes = {name: ("loader", name) for name in loader_defaults() if RECORDED_AS.get(name, name) in recorded}
     for section, kind in _SECTIONS.items():
         homes |= {field.name: (section, field.name) for field in fields(kind)}
-    homes["model"] = homes.pop("name")
-    return homes | {name: ("run", name) for name in _OF_THE_RUN}
+    homes["model"] = homes.pop("name")  # the keyword ``model`` is the field `ModelConfig.name`
+    return homes | {name: ("run", name) for name in _RUN_SETTINGS}
 
 
 CONFIG = "config.yaml"
 # Sections of every written config.yaml.
 _EVERY_RUN_HAS = frozenset({"dataset", "model", "optim", "loader"})
-# A run writes about 1,500 bytes. The YAML reader's time grows with the open brackets.
+# Maximum bytes that are parsed to recognise a run's file. A run writes about 1,500 bytes. The bound is for foreign
+# files, because nested brackets make the YAML reader slow.
 _MAX_CONFIG_BYTES = 1 << 14
-_KEYWORDS = {
-    recorded: name for name, recorded in RECORDED_AS.items()
-}  # recorded name -> the loader's keyword
+# Each name in config.yaml that differs from the loader's keyword, with this keyword.
+_KEYWORDS = {recorded: name for name, recorded in RECORDED_AS.items()}
 
 
 def read_train_settings(run: Path) -> TrainSettings:
-    """Return the arguments of `gloader.training.train.fit` for the run in a folder.
+    """Return the settings of the run in the folder ``run``, as an argument of `gloader.training.train.fit`.
 
     Raises
     ------
@@ -117,8 +123,8 @@ def read_train_settings(run: Path) -> TrainSettings:
 
 
 def holds_run(root: Path) -> bool:
-    """Return whether the folder ``root`` holds a run, in any state."""
-    # This imports numba, which training needs but --help does not.
+    """Return whether the folder ``root`` holds a run, in any state: settings or a checkpoint."""
+    # Imported here because it imports numba, which training needs but --help does not.
     from gloader.training.checkpoint.files import newest_checkpoint
 
     return recorded_settings(root) is not None or newest_checkpoint(root) is not None
@@ -151,7 +157,7 @@ def recorded_settings(root: Path) -> dict[str, Any] | None:
 
 
 def yaml_reader() -> ModuleType:
-    """Return PyYAML, which only training with a folder needs."""
+    """Return the module PyYAML, which only training with a folder needs; ConfigError if it is not installed."""
     try:
         import yaml
     except ModuleNotFoundError as error:
@@ -162,5 +168,6 @@ def yaml_reader() -> ModuleType:
 
 
 def _links(values: Mapping[str, Any]) -> LinkConfig:
+    """Return the link settings from their entries in config.yaml, where the tuple ``eval_edges`` is a list."""
     edges = values.get("eval_edges")
     return LinkConfig(**{**values, "eval_edges": None if edges is None else tuple(edges)})

@@ -1,7 +1,10 @@
 """The host memory of one training step, estimated before the run begins.
 
-`probe` samples a loader's first batches. `step_bytes` trains on a much smaller batch with the same proportions, counts
-the bytes of all tensors (`LiveBytes`), and scales the result.
+`RunLoader` calls this module to divide the memory budget. `probe` samples a loader's first batches, and `largest`
+chooses one. `step_bytes` trains on a much smaller batch with the same proportions, counts the bytes of all tensors
+(`LiveBytes`), and scales the result.
+
+A node type without features has learned rows: one trained vector per node, a part of the weights.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
     from gloader.training.task import Objective
     from gloader.types import AnyBatch, Block, Delivered, DeviceBlock
 
-_SAMPLE_BYTES = 2 << 20  # minimum size of the measured step's input
+_SAMPLE_BYTES = 2 << 20  # minimum size of the measured step's input, so that fixed costs hardly count
 # Minimum bytes of this input for each byte of the weights. With this ratio, the parts of the memory that are in
 # proportion to the weights hardly count.
 _WEIGHTS_PER_SAMPLE = 16
@@ -46,7 +49,9 @@ _CPU = torch.device("cpu")
 
 
 def probe(dataset: Dataset, seeds: SeedPlan, settings: LoaderSettings) -> list[AnyBatch]:
-    """Return a loader's first batches, or fewer if an epoch has fewer.
+    """Sample a loader's first batches, and a later one if its seeds have many more edges (see `first_seeds`).
+
+    The batches hold the topology only, without feature rows.
 
     Parameters
     ----------
@@ -62,6 +67,7 @@ def probe(dataset: Dataset, seeds: SeedPlan, settings: LoaderSettings) -> list[A
     ):
         order = seeds.order
         if seeds.links is not None and isinstance(order, RowOrder):
+            # The order is over rows of the link table; `bind` turns rows into seed nodes.
             order = seeds.links.bind(order, topology, settings, stack, budget_bytes=FEW_BYTES).order
         sampler = sampler_for(topology, order, settings)
         first = first_seeds(order, topology, settings.sampling.fanouts, epochs=settings.stages.epochs)
@@ -69,9 +75,10 @@ def probe(dataset: Dataset, seeds: SeedPlan, settings: LoaderSettings) -> list[A
 
 
 def look_ahead(dataset: Dataset, seeds: SeedPlan, settings: LoaderSettings, spill: SpillFolder) -> None:
-    """Sample the first batches as `probe` does. With several types and swept edges, also sweep edges for a batch.
+    """Compile the kernels that a loader's first batches need, by sampling these batches. Returns nothing.
 
-    Serves to compile the kernels of these steps; nothing is returned.
+    A graph of several types may have swept edges: the sampler reads the edges from the SSD in file order, in passes
+    (sweeps), and does not load them. Then one batch is also sampled in this way.
 
     Parameters
     ----------
@@ -101,8 +108,8 @@ def step_bytes(
     """Return the peak bytes of a forward and backward pass over ``batch``, without the weights and the batch.
 
     A much smaller batch with the same proportions is run and measured. A step's memory grows with its rows and edges,
-    except for parts in proportion to the weights. The gradients count in full, and once more as part of the smaller
-    step. This errs on the safe side.
+    except for parts in proportion to the weights. The result is the measured bytes times the ratio of the batches,
+    plus the gradients. The measured bytes contain the gradients too, so the estimate is rather too large.
 
     Parameters
     ----------
@@ -111,13 +118,13 @@ def step_bytes(
     autocast : precision of the forward and backward pass
     objective : the loss
     """
-    # A full step here would take memory before its division; a small step shows the proportions. Learned rows are
-    # no weights here: a step holds gradients only of its used rows, as many as the batch has nodes.
-    weights = parameter_bytes(spec.with_rows({}))
-    smaller = max(_SAMPLE_BYTES, _WEIGHTS_PER_SAMPLE * weights)
-    shrunk = max(1, 4 * _num_inputs(spec, batch) // smaller)
+    # A full step is not run: it would take memory before the budget is divided. Learned rows do not count as weights:
+    # a step holds gradients only of the rows that the batch uses, as many as the batch has nodes.
+    weight_bytes = parameter_bytes(spec.with_rows({}))
+    sample_bytes = max(_SAMPLE_BYTES, _WEIGHTS_PER_SAMPLE * weight_bytes)
+    shrunk = max(1, 4 * _num_inputs(spec, batch) // sample_bytes)  # 4 bytes per float32 input
     measured = _measure(spec, batch, autocast, objective, shrunk=shrunk)
-    return measured if shrunk == 1 else weights + shrunk * measured
+    return measured if shrunk == 1 else weight_bytes + shrunk * measured
 
 
 def parameter_bytes(spec: AnyModelSpec) -> int:
@@ -129,7 +136,7 @@ def parameter_bytes(spec: AnyModelSpec) -> int:
 
 
 def learned_row_bytes(spec: AnyModelSpec) -> int:
-    """Return the bytes of all learned rows but one per type. Types without features have learned rows."""
+    """Return the bytes of all learned rows, except one row per type."""
     return parameter_bytes(spec) - parameter_bytes(spec.with_rows({}))
 
 
@@ -139,19 +146,21 @@ def largest(batches: Sequence[AnyBatch]) -> AnyBatch | None:
 
 
 def _size(batch: AnyBatch) -> int:
+    """Return the number of nodes and edges in ``batch``, over all types and hops."""
     return sum(map(len, batch.node_arrays)) + sum(block.num_edges for block in batch.all_blocks)
 
 
 def _num_inputs(spec: AnyModelSpec, batch: AnyBatch) -> int:
-    """Return the input count for the network's first layer and the pair decoder."""
+    """Return the number of floats that the first layer and the pair decoder (for links) take as input."""
     if isinstance(spec, LinkSpec):
         num_pairs = 0 if batch.links is None else len(batch.links.pairs)
         # Each pair has its own copies of both ends. With many drawn pairs, the copies are most of the step's memory.
         return _num_inputs(spec.encoder, batch) + 2 * spec.encoder.out_dim * num_pairs
     schema = spec.schema
     num_edges = sum(block.num_edges for block in batch.all_blocks)
-    width = schema.learned_dim or spec.config.hidden
-    dims = [dim or width for dim in schema.feature_dims.values()]
+    learned_width = schema.learned_dim or spec.config.hidden
+    # A type without features has dimension 0, and learned rows instead.
+    dims = [dim or learned_width for dim in schema.feature_dims.values()]
     rows = sum(len(nodes) * dim for nodes, dim in zip(batch.node_arrays, dims, strict=True))
     return rows + spec.edge_dim * num_edges
 
@@ -159,13 +168,14 @@ def _num_inputs(spec: AnyModelSpec, batch: AnyBatch) -> int:
 def _measure(
     spec: AnyModelSpec, batch: AnyBatch, autocast: Autocast, objective: Objective, *, shrunk: int
 ) -> int:
-    """Return the peak bytes of a step over one ``shrunk``-th of ``batch``."""
+    """Return the peak bytes of a step over one ``shrunk``-th of ``batch``, without the weights and the batch."""
+    # The caller's random generators of torch keep their state.
     with private_randomness(_CPU):
         ready = (
             _small_links(spec, batch, shrunk) if isinstance(spec, LinkSpec) else _small(spec, batch, shrunk)
         )
         model = spec.with_rows({name: len(ids) for name, ids in ready.typed.nodes.items()}).build()
-        # The run's budget already counts the memory besides the step.
+        # The run's budget counts the batch and the model elsewhere.
         given = [*_tensors(ready), *model.parameters(), *model.buffers()]
         with LiveBytes(given) as live:
             _, loss = logits_and_loss(model, ready, autocast, objective)
@@ -176,13 +186,14 @@ def _measure(
 def _small_links(spec: LinkSpec, batch: AnyBatch, shrunk: int) -> LinkBatch:
     """Return a batch with one ``shrunk``-th of the pairs, nodes and edges."""
     links = batch.links
+    # -(-n // shrunk) divides and rounds up.
     num_pairs, num_positives = (
         (1, 1) if links is None else (-(-n // shrunk) for n in (len(links.pairs), links.num_positives))
     )
     dtype = torch.int64 if spec.learns == "classes" else torch.float32
     return LinkBatch(
         batch=_small(spec.encoder, batch, shrunk),
-        # Any choice of pairs has the same size.
+        # The pairs' values do not change the memory, so all pairs are (0, 0).
         pairs=torch.zeros(num_pairs, 2, dtype=torch.int64),
         labels=torch.zeros(num_pairs, dtype=dtype),
         edge_ids=np.zeros(num_pairs, np.int64),
@@ -193,7 +204,8 @@ def _small_links(spec: LinkSpec, batch: AnyBatch, shrunk: int) -> LinkBatch:
 def _small(spec: EncoderSpec, batch: AnyBatch, shrunk: int) -> HeteroReadyBatch:
     """Return a batch with one ``shrunk``-th of the nodes and edges, and zeros as features."""
     schema = spec.schema
-    # All counts are divided in the same way, so that blocks fit each other and the rows.
+    # Every count is divided and rounded up in the same way. So the blocks' counts agree with each other and with the
+    # number of rows. Both results are dictionaries by node type.
     rows, num_seeds = (
         {name: -(-count // shrunk) for name, count in zip(schema.num_nodes, counts, strict=True)}
         for counts in (map(len, batch.node_arrays), batch.seed_counts)
@@ -215,8 +227,9 @@ def _small(spec: EncoderSpec, batch: AnyBatch, shrunk: int) -> HeteroReadyBatch:
 
 
 def _small_block(spec: EncoderSpec, block: Block, shrunk: int) -> DeviceBlock:
+    """Return one ``shrunk``-th of ``block`` as tensors, with arbitrary degrees and with zeros as edge features."""
     small = _shrink(block, shrunk)
-    # Blocks of relations carry no degrees.
+    # In batches with several types, blocks carry no degrees.
     degree = torch.ones(0 if spec.has_types else small.num_src)
     device_block = to_device_block(small, degree, _CPU)
     if not spec.uses_edge_features:
@@ -225,7 +238,7 @@ def _small_block(spec: EncoderSpec, block: Block, shrunk: int) -> DeviceBlock:
 
 
 def _tensors(ready: Delivered) -> list[torch.Tensor]:
-    """Return all tensors of ``ready``."""
+    """Return all tensors of ``ready``, except edge ids, which no model reads here."""
     blocks = [block for hop in ready.typed.blocks for block in hop.values()]
     edges = [tensor for block in blocks for tensor in (block.indptr, block.indices, block.src_degree)]
     edge_x = [block.edge_x for block in blocks if block.edge_x is not None]
@@ -234,11 +247,12 @@ def _tensors(ready: Delivered) -> list[torch.Tensor]:
 
 
 def _shrink(block: Block, by: int) -> Block:
-    """Return a block with one ``by``-th of the nodes and edges. Its neighbours are arbitrary."""
+    """Return a block with one ``by``-th of the nodes and edges, rounded up. Its neighbours are arbitrary."""
     num_src, num_dst, num_edges = (-(-n // by) for n in (block.num_src, block.num_dst, block.num_edges))
     weight = block.edge_weight
     return replace(
         block,
+        # The edges are spread evenly over the destinations and, in turn, over the sources.
         indptr=(np.arange(num_dst + 1) * num_edges // max(num_dst, 1)).astype(block.indptr.dtype),
         indices=(np.arange(num_edges) % max(num_src, 1)).astype(block.indices.dtype),
         edge_ids=block.edge_ids[:num_edges],
@@ -249,10 +263,10 @@ def _shrink(block: Block, by: int) -> Block:
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of all tensors that are created inside the block and still alive.
+    """Counts the bytes of all tensors that are created inside the ``with`` block and still alive.
 
-    The meta device works too: its tensors have a size but no memory. So a computation's memory is known without an
-    allocation.
+    torch calls `__torch_dispatch__` for every operation inside the block. The meta device works too: its tensors have a
+    size but no memory. So a computation's memory is known without an allocation.
 
     Parameters
     ----------
@@ -290,7 +304,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _add(self, tensor: torch.Tensor, *, counts: bool) -> None:
-        # A sparse tensor has no storage. Its parts have storages, and an operation makes them inside.
+        """Register the tensor's storage until it is freed, with its bytes, or with 0 bytes if not ``counts``."""
+        # A sparse tensor has no storage of its own: the storages belong to its two parts.
         if tensor.is_sparse:
             for part in (tensor._indices(), tensor._values()):  # noqa: SLF001 - the public names want them coalesced
                 self._add(part, counts=counts)
@@ -303,8 +318,9 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._storages[key] = storage.nbytes() if counts else 0
         self._live_bytes += self._storages[key]
         self._peak_bytes = max(self._peak_bytes, self._live_bytes)
-        # The bytes are released with the last tensor over the storage, even if autograd keeps that tensor.
+        # The storage is freed with the last tensor that uses it, also if autograd held that tensor.
         weakref.finalize(storage, self._drop, key)
 
     def _drop(self, key: int) -> None:
+        """Subtract the bytes of a freed storage."""
         self._live_bytes -= self._storages.pop(key)

@@ -1,7 +1,10 @@
 """The task of a run: its network, its batches, a step's loss and the score of an evaluation.
 
-A task is node classification (`NodeTask`) or link prediction (`gloader.training.link_prediction.LinkPrediction`). An
-objective is a loss with its count of predicted items, such as seeds or edges. Shapes: B seeds, P pairs of nodes.
+A task is node classification (`NodeTask`) or link prediction (`gloader.training.link_prediction.LinkPrediction`). The
+training loop reaches everything that differs between the two through the protocol `Task`.
+
+An objective is a loss with its count of predicted items, such as seeds or edges. A link is an edge that the model
+predicts; a link table lists links, perhaps with a class or a value per link. Shapes: B seeds, P pairs of nodes.
 """
 
 from __future__ import annotations
@@ -65,25 +68,30 @@ class NodeClasses:
 
 
 class TruePairs:
-    """The separation of edges from drawn negatives. ``outputs`` are (P,) scores.
+    """The separation of edges (positives) from drawn pairs without an edge (negatives). ``outputs`` are (P,) scores.
 
-    The loss is the mean of ``-log(sigmoid(score))`` over the edges plus the mean of ``-log(1 - sigmoid(score))`` over
-    the negatives, as in OGB's examples. Both means weigh equally, however many negatives an edge has.
+    The positives are the first pairs of a batch. The loss is the mean of ``-log(sigmoid(score))`` over the positives
+    plus the mean of ``-log(1 - sigmoid(score))`` over the negatives, as in OGB's examples. Both means weigh equally,
+    even if a positive has many negatives.
     """
 
     def count(self, batch: Any, /) -> int:
-        """Return the number of edges."""
+        """Return the number of positives."""
         return int(batch.num_positives)
 
     def loss(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
-        """Return the mean over the edges plus the mean over the negatives."""
-        edges, others = outputs[: batch.num_positives], outputs[batch.num_positives :]
-        loss = functional.softplus(-edges).mean()
-        # A batch with a single edge has no negatives from other edges.
-        return loss + functional.softplus(others).mean() if len(others) else loss
+        """Return the mean over the positives plus the mean over the negatives."""
+        positives, negatives = outputs[: batch.num_positives], outputs[batch.num_positives :]
+        # softplus(-score) is -log(sigmoid(score)), computed without overflow; likewise for the negatives.
+        loss = functional.softplus(-positives).mean()
+        # Negatives may be taken from the batch's other edges. With a single edge there are none.
+        return loss + functional.softplus(negatives).mean() if len(negatives) else loss
 
     def right(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
-        """Return the share of correctly scored pairs, times the number of edges. Edges should score above 0."""
+        """Return the share of correctly scored pairs, times the number of positives, so that it fits `count`.
+
+        A positive is correct with a score above 0, and a negative otherwise.
+        """
         return ((outputs > 0) == (batch.labels > 0.5)).float().mean() * batch.num_positives
 
 
@@ -127,12 +135,12 @@ LINK_OBJECTIVES: Final[dict[str, Objective]] = {
 }
 
 
-Split = Literal["valid", "test"]
-ACCURACY: Final = "acc"  # name of the metric
+Split = Literal["valid", "test"]  # the parts of the data that evaluations use
+ACCURACY: Final = "acc"  # the metric's name in files and on the screen
 
 
 class Task(Protocol):
-    """The learning task of a run. Every rank has the task, but only the first rank computes scores."""
+    """The learning task of a run. Every rank (training process) has the task, but only the first computes scores."""
 
     @property
     def name(self) -> str:
@@ -166,11 +174,14 @@ class Task(Protocol):
     def open_loader(
         self, dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None
     ) -> AnyLoader:
-        """Return a loader over the training data."""
+        """Return a loader over the training data.
+
+        ``device_dry_run`` is a step that the loader runs to measure its device memory; None for no measurement.
+        """
         ...
 
     def seeds(self, sampling: SamplingSettings) -> SeedPlan:
-        """Return the seeds of `open_loader`'s loaders, of all ranks together, for planning."""
+        """Return the training seeds of all ranks together, for planning without a loader."""
         ...
 
     def require_memory(self, model: Any, inference: HeteroInference) -> None:
@@ -180,7 +191,10 @@ class Task(Protocol):
     def score(
         self, split: Split, model: Any, inference: HeteroInference, on_progress: Callable[[float], None]
     ) -> float | None:
-        """Return ``model``'s score on a split, over all neighbours; None without labels or edges to compare."""
+        """Return ``model``'s score on a split; None without labels or edges to compare.
+
+        ``inference`` computes the outputs over all neighbours. ``on_progress`` receives the finished share, 0 to 1.
+        """
         ...
 
 

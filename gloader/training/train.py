@@ -1,4 +1,11 @@
-"""Training: one or more runs over a dataset, from settings to a result, on one rank or several."""
+"""Training: one or more runs over a dataset, from settings to a result, on one rank or several.
+
+A run trains one network; several runs differ only in their seed. A rank is one process of a launch, such as one per
+GPU. `fit` is the entry point, for `gloader train` and for Python. It checks the settings, opens the folder and the
+reporters, and then trains one `_TrainingRun` after the other. A run opens its loader (`RunLoader`), makes a `Trainer`,
+resumes from a checkpoint if asked to, trains, and collects its result. Methods marked as collective exchange values
+between ranks: every rank must call them in the same order.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +64,7 @@ class RunFiles:
     resume: bool = False  # continue from the checkpoints in ``out``, if any
     # Replace a run in ``out``. Without ``overwrite`` or ``resume``, a run in ``out`` is an error.
     overwrite: bool = False
-    # All ranks see ``out``. Otherwise each rank has its own folder, with the same initial content.
+    # True if all ranks see the same folder ``out``. Otherwise each rank has its own, with the same initial content.
     is_shared: bool = True
     # Called on every rank with each complete checkpoint.
     on_checkpoint: Callable[[Checkpoint], None] | None = None
@@ -73,7 +80,7 @@ class FitResult:
     """All runs, and ``summary``, the content of ``result.json``."""
 
     runs: tuple[RunResult, ...]
-    summary: dict[str, Any]
+    summary: dict[str, Any]  # means, deviations and sums over all runs, see `summarize`
 
 
 def fit(
@@ -91,16 +98,17 @@ def fit(
     earliest is taken. Without validation data the last epoch is taken. Test data is evaluated once, with the weights of
     this epoch.
 
-    All ranks of an initialised process group train together. Every rank calls this with the same settings, and the
-    gradients are averaged. The batch size is one rank's. The memory and spill budgets are for all ranks of a machine.
-    Only the first rank reports, writes and evaluates; all ranks write checkpoints.
+    All ranks of an initialised process group train together. Every rank calls this function with the same settings,
+    and the gradients are averaged. The batch size is for each rank. The memory budget, and the spill budget (disk space
+    for temporary files), are for all ranks of a machine. Only the first rank reports, writes and evaluates; all ranks
+    write checkpoints.
 
     Parameters
     ----------
     dataset : a prepared dataset
     settings : network, optimisation, precision and loader; run k uses the loader's seed + k
     device : "auto" (this rank's GPU, or the CPU), or a torch device
-    files : the files to write, in ``run-k`` below its folder for each of several runs; defaults to none
+    files : the files to write; defaults to none. Each of several runs has its own subfolder ``run-k``
     reporter : receives every epoch on the first rank; defaults to none
     loader_factory : opens a run's loader; defaults to `Loader`, or `HeteroLoader` for a model over several types
 
@@ -122,7 +130,8 @@ def fit(
     recorded = run_config(settings, dataset)
     task = task_of(settings, dataset)
     task.warn()
-    # This check precedes all files: ranks with other settings would wait in collectives that do not match.
+    # The ranks compare their settings before any file is written. Ranks with different settings would make different
+    # collective calls and wait for each other for ever.
     _agree_on(group, recorded, files)
     _check(settings, files)
     check_step(settings.step, world_size=group.world_size)
@@ -145,8 +154,8 @@ def fit(
             stack.callback(board.close)
             listener = TeeReporter(listener, board)
         stack.enter_context(own_cores(group, target))
-        first_bytes()  # measured here, before this run takes memory
-        # A signal must not come between the start of the thread and the stack that ends it.
+        first_bytes()  # cached at the first call, which has to precede this run's allocations
+        # A signal between the start of the memory watch's thread and its entry in the stack would leave the thread.
         with uninterrupted():
             peak = stack.enter_context(PeakMemory())
         results = []
@@ -158,7 +167,7 @@ def fit(
                 group=group,
                 run_id=run_id,
                 folder=None if folder is None else folder.of_run(number, num_runs=settings.runs),
-                # The first of several runs begins the common folder.
+                # Only the first of several runs begins the common folder.
                 begin=None
                 if folder is None or number
                 else partial(folder.begin, {"run": {"id": run_id}, **recorded}, is_fresh=not files.resume),
@@ -201,7 +210,12 @@ class _TrainingRun:
     peak: PeakMemory
 
     def run(self, number: int) -> RunResult:
-        """Train and test the network."""
+        """Train and test the network. Collective.
+
+        Parameters
+        ----------
+        number : number of this run, from 0
+        """
         started = time.perf_counter()
         if self.folder is not None:
             self.group.run_on_first(self.folder.remove_residue)
@@ -217,11 +231,11 @@ class _TrainingRun:
             evaluates=True,
         )
         budget, opened = opening.open()
-        # The order matters: the other ranks receive an error before this rank waits for its loader's threads.
+        # `log_failures` is innermost: it reports an error before this rank waits for the end of its loader's threads.
         with opened as loader, private_randomness(self.device), self.group.log_failures():
             trainer = self._trainer(loader, budget)
             self._resume(trainer)
-            # The folder is begun this late so that a refused run leaves the older run unchanged.
+            # All checks have passed. Before this line, a refused run leaves an older run's files unchanged.
             if self.begin is not None:
                 self.group.run_on_first(self.begin)
             # Every rank takes part, even without a reporter, because `gather` is a collective.
@@ -236,7 +250,7 @@ class _TrainingRun:
                     num_parameters=trainer.num_parameters,
                     device=str(self.device),
                     num_ranks=self.group.world_size,
-                    summary=f"{budget.explain()}\n{self._explain_homes(loader)}",
+                    summary=f"{budget.explain()}\n{self._explain_storage(loader)}",
                     explanation=_by_rank(explanations),
                 )
             )
@@ -270,7 +284,17 @@ class _TrainingRun:
         num_parameters: int,
         sampler_threads: int,
     ) -> RunResult:
-        """Return the training's result and resources. Collective."""
+        """Return the training's result and resources. Collective.
+
+        Parameters
+        ----------
+        outcome : the trainer's scores and epochs
+        loader : the run's loader, still open
+        budget : the division of the memory
+        seconds : wall-clock seconds of the run
+        num_parameters : number of trained weights
+        sampler_threads : number of sampling threads per loader
+        """
         is_on_ssd = loader.memory_plan.features == "ssd"
         # Ranks may map features that another rank loaded. The memory counts only for the rank that loaded them.
         peaks = self.group.gather(max(self.peak.peak_bytes - loader.borrowed_bytes, 0))
@@ -298,7 +322,10 @@ class _TrainingRun:
         )
 
     def _objects(self) -> dict[str, Any] | None:
-        """Return all ranks' traffic from the dataset's URL, or None if this rank's dataset is a folder. Collective."""
+        """Return all ranks' traffic with the object store of a dataset that is read from a URL. Collective.
+
+        Returns None if this rank's dataset is a folder.
+        """
         mirrored = self.dataset.mirrored
         parts = self.group.gather({} if mirrored is None else asdict(mirrored.traffic()))
         total = ObjectTraffic()
@@ -307,6 +334,10 @@ class _TrainingRun:
         return None if mirrored is None else mirrored.figures(total)
 
     def _trainer(self, loader: AnyLoader, budget: RunBudget) -> Trainer:
+        """Return the trainer of a new network. Collective.
+
+        If each machine stores a part of the feature rows, the machines are connected for evaluations (``rows``).
+        """
         reading = self.settings.loader.reading
         launch = launch_machine_rows(
             self.dataset,
@@ -339,6 +370,7 @@ class _TrainingRun:
         )
 
     def _inference(self, loader: AnyLoader, budget: RunBudget, rows: MachineRows | None) -> HeteroInference:
+        """Return the inference for the evaluations, within the budget's part for them."""
         return inference_of(
             self.task,
             self.dataset,
@@ -366,8 +398,8 @@ class _TrainingRun:
                 "all machines share"
             )
 
-    def _explain_homes(self, loader: AnyLoader) -> str:
-        """Return lines that say for features and edges: in memory, or on the SSD."""
+    def _explain_storage(self, loader: AnyLoader) -> str:
+        """Return lines that report where features and edges are: in memory or on the SSD."""
         sweeps = loader.memory_plan.sweeps
         lines = [self._explain_features(loader)]
         if sweeps is not None:
@@ -381,6 +413,7 @@ class _TrainingRun:
         return "\n".join(lines)
 
     def _explain_features(self, loader: AnyLoader) -> str:
+        """Return the line on features. For features on the SSD: the cached rows of each table, and the cache policy."""
         plan = loader.memory_plan
         tables = self.dataset.feature_rows(edges=self.settings.loader.sampling.edge_features != "none")
         if not tables:
@@ -396,7 +429,7 @@ class _TrainingRun:
         return f"{text}\n{FITS_IN_MEMORY}" if plan.would_fit else text
 
     def _io_strategy(self, loader: AnyLoader) -> str:
-        """Return the setting for reading missing rows; for "auto" also the ways that were chosen."""
+        """Return the setting for reading rows that the cache misses; for "auto" also the chosen strategies."""
         setting = self.settings.loader.reading.io_strategy
         return name_strategy(setting, [report.choice.strategy for report in loader.reports])
 
@@ -408,18 +441,19 @@ def task_of(settings: TrainSettings, dataset: Dataset) -> Task:
 
 
 def _agree_on(group: RankGroup, recorded: Mapping[str, Any], files: RunFiles) -> None:
-    """Raise ConfigError on every rank if the ranks' settings differ."""
+    """Raise ConfigError on every rank if the ranks' settings, ``recorded`` as in config.yaml, differ. Collective."""
     versions = {"gloader": __version__, "torch": torch.__version__}
-    out = files.out is not None
-    paths = {"out": str(files.out) if out and files.is_shared else out, "resume": files.resume}
+    has_out = files.out is not None
+    # A shared folder must have the same path everywhere. Otherwise it only matters that every rank has a folder.
+    paths = {"out": str(files.out) if has_out and files.is_shared else has_out, "resume": files.resume}
     # The dataset's path may differ between machines.
     dataset = {"dataset": recorded["dataset"]["fingerprint"]}
-    # All other entries of config.yaml, in the form "optim.lr".
+    # All other entries of config.yaml, with names such as "optim.lr". Machines may have their temporary folders
+    # ("spill_dir") and their copies of remote files ("objects") in different folders.
     entries = {
         f"{part}.{name}" if isinstance(values, dict) else part: value
         for part, values in recorded.items()
-        if part
-        not in ("dataset", "objects")  # machines may keep their copies of remote files in different folders
+        if part not in ("dataset", "objects")
         for name, value in (values.items() if isinstance(values, dict) else [(part, values)])
         if name != "spill_dir"
     }
@@ -427,18 +461,21 @@ def _agree_on(group: RankGroup, recorded: Mapping[str, Any], files: RunFiles) ->
 
 
 def _by_rank(texts: Sequence[str]) -> str:
-    """Return one text from the ranks' texts, without repetitions of the first rank's text."""
+    """Return one text from the ranks' texts. What another rank's text has in common with the first is left out."""
     if len(texts) == 1:
         return texts[0]
+    # A text that ends with the first rank's whole text keeps only the part before it.
     distinct = [texts[0], *(text.removesuffix(texts[0]).rstrip(":\n") for text in texts[1:])]
     return "\n".join(f"rank {rank}: {text}" for rank, text in enumerate(distinct) if text)
 
 
 def _device_name(device: torch.device) -> str:
+    """Return the GPU's product name, or "cpu"."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
 
 
 def _check(settings: TrainSettings, files: RunFiles) -> None:
+    """Raise ConfigError for an invalid number, files without a folder, or a device for the loader alone."""
     check_optim(settings.optim)
     if settings.runs < 1:
         raise ConfigError(f"runs is {settings.runs}; allowed: 1 or more")
@@ -455,7 +492,7 @@ def _check(settings: TrainSettings, files: RunFiles) -> None:
 def resolved_settings(settings: TrainSettings, dataset: Dataset) -> TrainSettings:
     """Return ``settings`` with the host cache in bytes, and without data that the model does not use.
 
-    An MLP's hops have no edges. Edge features are loaded only for models that use them.
+    An MLP uses no neighbours: its hops sample none. Edge features are loaded only for models that use them.
     """
     loader = settings.loader
     loader = loader.changed(cache=loader.memory.cache_bytes(dataset.feature_bytes))
@@ -472,8 +509,8 @@ def _has_edge_features(dataset: Dataset) -> bool:
 
 
 def run_config(settings: TrainSettings, dataset: Dataset) -> dict[str, Any]:
-    """Return the content of ``config.yaml``. The command line accepts this file as a recipe: flags in a file."""
-    of_links = {"task": "link", "links": asdict(settings.links)} if settings.task == "link" else {}
+    """Return the content of ``config.yaml``. The command line accepts this file as a recipe, in place of flags."""
+    link_entries = {"task": "link", "links": asdict(settings.links)} if settings.task == "link" else {}
     return {
         "dataset": {"path": dataset.location, "name": dataset.name, "fingerprint": dataset.fingerprint},
         "model": asdict(settings.model),
@@ -481,6 +518,6 @@ def run_config(settings: TrainSettings, dataset: Dataset) -> dict[str, Any]:
         **asdict(settings.step),
         "loader": settings.loader.recorded(),
         **({} if dataset.mirrored is None else {"objects": dataset.mirrored.recorded()}),
-        **of_links,
+        **link_entries,
         "runs": settings.runs,
     }

@@ -1,7 +1,8 @@
 """One training step: a forward pass, a backward pass, and the optimiser's update of the weights.
 
-`TrainStep` takes one batch per step. `Adam` updates the weights. Learned rows, the trained features of nodes without
-features, have sparse gradients: a step holds gradients only of the rows in its batch.
+`Trainer` makes one `TrainStep` per run and calls `TrainStep.take` for each batch. `Adam` updates the weights. A node
+type without features has learned rows: one trained vector per node. Their gradients are sparse: a step holds gradients
+only of the rows in its batch.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 # The defaults of torch.optim.Adam. Updates agree with torch's bit for bit.
 _BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8
-# Bytes of a sparse gradient's rows that are updated together.
+# Bytes of a sparse gradient's rows that are updated together on the CPU, see `Adam._update_rows`.
 _PIECE_BYTES = 1 << 20
 _STATE_NAMES = ("steps", "means", "squares")  # entries of the optimiser's saved state
 _SCHEDULES = ("constant", "cosine", "step")
@@ -41,14 +42,15 @@ class Adam:
     """The updates of ``torch.optim.Adam`` or ``torch.optim.AdamW``, bit for bit. Fused on a GPU.
 
     torch's optimiser classes import its compiler at the first call, which takes 70 MB of every run's memory and 0.8 s.
-    The functions that these classes call do not. The sparse gradient of learned rows is applied as in
+    This class calls the functions below these classes, which import nothing. A sparse gradient is applied as in
     ``torch.optim.SparseAdam``: rows outside the gradient keep their values and moments, without decay.
 
     Parameters
     ----------
     parameters : the trained parameters
     lr : learning rate; assignable between steps
-    weight_decay : factor of the weights that is added to the gradient, or subtracted from the weights if ``decoupled``
+    weight_decay : this factor times the weights is added to the gradient; with ``decoupled``, this factor times ``lr``
+        times the weights is subtracted from the weights
     decoupled : True for AdamW
     """
 
@@ -72,7 +74,7 @@ class Adam:
     @torch.no_grad()
     def step(self) -> None:
         """Update every parameter with a gradient."""
-        # A layer that a batch did not use keeps its moments, as in torch.
+        # A parameter without a gradient was not used by the batch. It keeps its moments, as in torch.
         grads = [
             (i, grad) for i, parameter in enumerate(self._parameters) if (grad := parameter.grad) is not None
         ]
@@ -80,9 +82,10 @@ class Adam:
         chosen = [i for i, _ in dense]
         is_fused = bool(chosen) and all(_is_fused(self._parameters[i]) for i in chosen)
         if is_fused:
-            # The device counts the steps, because the fused launch reads the counts.
+            # The fused kernel reads the step counts, so they must be on the device.
             for i in chosen:
                 self._steps[i] = self._steps[i].to(self._parameters[i].device)
+        # The empty list would hold the maxima of AMSGrad, which is off.
         self._update(
             [self._parameters[i] for i in chosen],
             [grad for _, grad in dense],
@@ -101,20 +104,21 @@ class Adam:
         )
         for i, grad in grads:
             if grad.is_sparse:
-                # The host counts the steps, because it computes with them: otherwise every step waits for the device.
+                # `_update_rows` reads the step count on the host. On the device, each read would wait for the device.
                 self._steps[i] = self._steps[i].cpu() + 1
                 self._update_rows(i, *_distinct_rows(grad))
 
     def _update_rows(self, number: int, ids: torch.Tensor, values: torch.Tensor) -> None:
         """Update a parameter's rows ``ids`` (n,), unique, with their gradients (n, width), as torch does."""
-        # The update runs in pieces: torch makes eight arrays as large as the gradient. On the CPU each is untouched
-        # memory, whose first use takes several times as long as the arithmetic. Pieces are reused.
+        # The update needs eight temporary arrays of the gradient's size. Large arrays on the CPU are fresh memory: its
+        # first use takes several times as long as the arithmetic. So the rows are updated in small pieces, for which
+        # the allocator reuses memory.
         step = int(self._steps[number])
         size = self.lr * math.sqrt(1 - _BETA2**step) / (1 - _BETA1**step)
-        rows = len(ids) if values.is_cuda else max(_PIECE_BYTES // max(values[:1].nbytes, 1), 1)
+        rows_per_piece = len(ids) if values.is_cuda else max(_PIECE_BYTES // max(values[:1].nbytes, 1), 1)
         tables = (self._parameters[number], self._means[number], self._squares[number])
-        for first in range(0, len(ids), rows):
-            piece, grad = ids[first : first + rows], values[first : first + rows]
+        for first in range(0, len(ids), rows_per_piece):
+            piece, grad = ids[first : first + rows_per_piece], values[first : first + rows_per_piece]
             parameter, mean, square = (table.index_select(0, piece) for table in tables)
             # The terms are in torch's order, so that every bit is equal.
             mean = grad.sub(mean).mul_(1 - _BETA1).add_(mean)
@@ -125,7 +129,7 @@ class Adam:
             tables[0].index_copy_(0, piece, parameter.add_(change))
 
     def state_dict(self) -> dict[str, list[torch.Tensor]]:
-        """Return the state for `load_state_dict`; shares its tensors."""
+        """Return step counts, means and squares, one tensor per parameter; shares the optimiser's tensors."""
         return {"steps": self._steps, "means": self._means, "squares": self._squares}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -149,7 +153,7 @@ class Adam:
 
 
 def _is_fused(parameter: torch.Tensor) -> bool:
-    """Return whether a single kernel can update ``parameter`` together with all others: on a GPU."""
+    """Return whether one fused kernel can update ``parameter`` together with the others. True on a GPU."""
     return parameter.is_cuda
 
 
@@ -157,7 +161,7 @@ def _distinct_rows(grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return a sparse gradient's rows (n,), unique, and their gradients (n, width)."""
     ids, values = grad._indices()[0], grad._values()  # noqa: SLF001 - the public names need a coalesced tensor
     ordered = ids.sort().values
-    # The rows of one batch are distinct: no sum over repeats is needed, which would take five times as long.
+    # Usually the rows of a batch are distinct. Then no sum over repeats is needed, which takes five times as long.
     if bool((ordered[1:] != ordered[:-1]).all()):
         return ids, values
     grad = grad.coalesce()
@@ -165,7 +169,7 @@ def _distinct_rows(grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def learning_rate(config: OptimConfig, epoch: int) -> float:
-    """Return the learning rate of ``epoch``. Pure.
+    """Return the learning rate of ``epoch``, counted from 0. Pure.
 
     "cosine" falls from ``lr`` towards 0 over the epochs. "step" divides by 10 after half of the epochs and again after
     three quarters.
@@ -204,7 +208,9 @@ def check_optim(config: OptimConfig) -> None:
         raise ConfigError(f"weight_decay is {config.weight_decay}; allowed: 0 or a positive number")
 
 
-_INIT = -1  # the epoch number in the seed address of the initial weights
+# torch's generators are seeded with an address: the seed, the epoch and the batch. The initial weights have this number
+# in place of an epoch.
+_INIT = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,13 +222,14 @@ class TrainRecipe:
     step: StepConfig
     seed: int  # seed of the initial weights and of dropout
     run_id: str  # id of the run that owns the checkpoints
-    settings: Mapping[str, Any]  # `decisive_settings`
+    # Settings that a resumed run must have in common with the checkpoint's run, see `run_folder.decisive_settings`.
+    settings: Mapping[str, Any]
 
 
 def new_step(
     task: Task, settings: TrainSettings, device: torch.device, group: RankGroup, *, num_steps: int
 ) -> TrainStep:
-    """Return the training steps of a new network, those of `gloader.training.train.fit`, without checkpoints.
+    """Return a new network's training steps, equal to those of `gloader.training.train.fit`, without checkpoints.
 
     Parameters
     ----------
@@ -274,14 +281,14 @@ class TrainStep:
         self.optimizer = build_optimizer(recipe.optim, model.parameters())
 
     def take(self, batch: Delivered, *, is_last: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """Learn from ``batch``; return the network's outputs and their mean loss.
+        """Learn from ``batch``; return the network's outputs and their mean loss, a scalar. Collective.
 
         Parameters
         ----------
         batch : a batch on the device
         is_last : whether the batch ends the epoch, equal on every rank
         """
-        # Each rank has its own dropout, from its number in the seed's address. A single process has no such number.
+        # The rank is a part of the seed's address, so that each rank has its own dropout. A single process has no rank.
         rank = () if self._group.is_alone else (self._group.rank,)
         seed_torch(self._seed, batch.id.epoch, batch.id.index, *rank, device=self._device)
         outputs, loss = self._replica.forward(batch)

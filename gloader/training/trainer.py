@@ -1,8 +1,10 @@
 """One network's training, from its first batch to its test accuracy, on one rank or several.
 
-A rank is one process of a launch; each trains on its part of every step. `Trainer.train` runs the epochs: it trains
-the batches, evaluates on the validation data, writes a line of metrics and saves a checkpoint. At the end it tests
-the weights of the best epoch.
+`gloader.training.train` makes one `Trainer` per run. A rank is one process of a launch; each trains on its part of
+every step. `Trainer.train` runs the epochs: it trains the batches, evaluates on the validation data, writes a line of
+metrics and saves a checkpoint. At the end it tests the weights of the best epoch.
+
+Methods marked as collective exchange values between ranks: every rank must call them in the same order.
 """
 
 from __future__ import annotations
@@ -43,9 +45,9 @@ _REPORT_EVERY_S = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The training's result. The names say accuracy; other tasks store their metric there."""
+    """The training's result. The fields ``*_acc`` hold the task's metric, which is the accuracy for node tasks."""
 
-    best_epoch: int
+    best_epoch: int  # number of the epoch, from 0
     valid_acc: float | None  # on the validation data, in the best epoch; None without such data
     test_acc: float | None  # on the test data, with the weights of the best epoch
     epochs: tuple[EpochRecord, ...]
@@ -55,14 +57,14 @@ class Trainer:
     """Trains and evaluates one network. Owns nothing; seeds torch's generators: use it in `private_randomness`.
 
     Every rank of ``group`` trains on its part of each step, and the gradients are averaged. Only the first rank
-    evaluates, reports and writes, while the others wait. Each layer needs the output of the layer below for all nodes.
-    Evaluation on several ranks would therefore repeat the work or send every activation to every rank. On one machine
-    the ranks would also share the cores, memory and SSD.
+    evaluates, reports and writes metrics, while the others wait. In an evaluation, each layer needs the output of the
+    layer below for all nodes. Several ranks would therefore repeat this work, or send every activation to every rank.
+    Ranks on one machine would also compete for its cores, memory and SSD.
 
     Parameters
     ----------
     recipe : task, optimisation, precision and seed
-    dataset : the dataset of the checkpoints
+    dataset : the dataset, whose fingerprint is saved in checkpoints
     group : the ranks that train together
     loader : a loader over this rank's training data
     inference : inference over all neighbours, for evaluation; needed only on the first rank
@@ -112,6 +114,7 @@ class Trainer:
         group.run_on_first(self._require_inference)
         self._step = TrainStep(self._model, recipe, group, num_steps=recipe.optim.epochs * len(loader))
         self._optimizer = self._step.optimizer
+        # Without a checkpoint, the first epoch starts with no progress and the initial weights as the best ones.
         self._progress = _Progress(epochs=(), best_epoch=-1, best_valid=None, partial=None)
         self._best_weights = self._weights()
 
@@ -150,7 +153,7 @@ class Trainer:
         self._loader.load_state_dict(loader_state)
 
     def train(self) -> Outcome:
-        """Train the remaining epochs, then test the best weights."""
+        """Train the remaining epochs, then test the best weights. Collective."""
         if self._folder is not None and self._group.is_first:
             self._folder.start_metrics(record.to_json() for record in self._progress.epochs)
         while not self._is_finished():
@@ -169,6 +172,7 @@ class Trainer:
         """Raise CheckpointError or StateError with every difference between this run and the checkpoint's run."""
         saved = {**checkpoint.settings, "dataset": checkpoint.fingerprint}
         ours = {**self._recipe.settings, "dataset": self._dataset.fingerprint}
+        # The names of settings that differ and may not.
         names = differing(saved, ours, epochs_done=epochs_done)
         texts = [f"{name} is {saved.get(name)!r} there and {ours.get(name)!r} here" for name in names]
         if checkpoint.run_id != self._recipe.run_id:
@@ -188,22 +192,24 @@ class Trainer:
             raise CheckpointError(f"the checkpoint is of {checkpoint.spec}, this run trains {self._spec}")
 
     def _require_inference(self) -> None:
-        """Raise BudgetError if evaluation does not fit its budget."""
+        """Raise BudgetError if evaluation does not fit its budget. For the first rank."""
         if self._inference is None:
             raise ConfigError("the first rank evaluates; give its trainer an inference")
         self._task.require_memory(self._model, self._inference)
 
     def _is_finished(self) -> bool:
+        """Return True after the last epoch, or after ``patience`` epochs without a better one; 0 is no limit."""
         patience = self._optim.patience
-        stale = self.next_epoch - 1 - self._progress.best_epoch
+        stale = self.next_epoch - 1 - self._progress.best_epoch  # finished epochs since the best one
         is_stale = patience > 0 and self._progress.best_valid is not None and stale >= patience
         return self.next_epoch >= self._optim.epochs or is_stale
 
     def _train_epoch(self, epoch: int) -> EpochRecord:
+        """Train and validate one epoch, or the rest of it after a resume. Return its figures. Collective."""
         self._optimizer.lr = learning_rate(self._optim, epoch)
         self._model.train()
-        self._peak.begin_course()
-        metrics = self._train_batches(epoch).over(self._group)
+        self._peak.begin_course()  # starts the record of the epoch's memory, see `_memory_bytes`
+        metrics = self._train_batches(epoch).over(self._group)  # summed over all ranks
         seconds, rows_per_second = metrics.seconds, metrics.rows_per_second
         bottleneck, stats = self._share_stats()
         # The loader's figures are taken first: an evaluation's reads do not belong to the epoch.
@@ -225,6 +231,7 @@ class Trainer:
         )
 
     def _train_batches(self, epoch: int) -> RunningMetrics:
+        """Train the remaining batches of ``epoch``, with reports and checkpoints. Return this rank's metrics."""
         metrics = RunningMetrics(
             self._device, objective=self._task.objective, saved=self._progress.partial_of(self._group)
         )
@@ -232,9 +239,9 @@ class Trainer:
         for batch in self._loader:
             index = batch.id.index
             is_last = index + 1 == len(self._loader)
-            self._peak.require_below()
-            logits, loss = self._step.take(batch, is_last=is_last)
-            metrics.add(batch, logits, loss)
+            self._peak.require_below()  # frees memory, or raises an error, if the planned bytes are exceeded
+            outputs, loss = self._step.take(batch, is_last=is_last)
+            metrics.add(batch, outputs, loss)
             now = time.perf_counter()
             if is_last or now - reported >= _REPORT_EVERY_S:
                 reported = now
@@ -246,13 +253,17 @@ class Trainer:
         return metrics
 
     def _share_stats(self) -> tuple[str, EpochStats]:
-        """Return the epoch's bottleneck on the first rank, and the traffic of all ranks."""
+        """Return a sentence on the first rank's slowest part, and the loaders' sums over all ranks. Collective."""
         stats = with_traffic(self._loader.stats, self._dataset.mirrored)
         parts = self._group.gather({"bottleneck": self._loader.bottleneck(), "stats": asdict(stats)})
         return parts[0]["bottleneck"], merge_stats([EpochStats(**part["stats"]) for part in parts])
 
     def _memory_bytes(self) -> tuple[int, ...]:
-        """Return the first machine's bytes, all ranks together, in equal parts of the epoch's time. Collective."""
+        """Return the memory of all ranks on the first machine, over the course of the epoch. Collective.
+
+        The epoch's time is divided into equal parts, with one number of bytes for each part.
+        """
+        # Memory that this rank maps from another process counts only there.
         borrowed = self._loader.borrowed_bytes
         parts = self._group.gather([max(held - borrowed, 0) for held in self._peak.course()])
         return tuple(map(sum, zip(*(parts[rank] for rank in self._group.first_machine), strict=True)))
@@ -294,7 +305,7 @@ class Trainer:
         return None if self._rows is None else self._rows.serve
 
     def _test(self) -> Outcome:
-        # Test data is evaluated once, with the best weights by validation.
+        """Load the weights of the best epoch, score them once on the test data, and return the result. Collective."""
         self._model.load_state_dict(self._best_weights)
         test_acc = self._group.run_on_first(lambda: self._score("test"), meanwhile=self._serve)
         progress = self._progress
@@ -306,9 +317,16 @@ class Trainer:
         )
 
     def _weights(self) -> dict[str, torch.Tensor]:
+        """Return a copy of the network's current weights in host memory, by name."""
         return {name: value.detach().cpu().clone() for name, value in self._model.state_dict().items()}
 
     def _save(self, partial: Sequence[dict[str, float]] | None = None) -> None:
+        """Save a checkpoint, if the run has a folder. Collective.
+
+        Parameters
+        ----------
+        partial : each rank's sums within an epoch, see `_Progress.partial`; None after an epoch
+        """
         if self._folder is None:
             return
         progress = asdict(self._progress) | {"partial": partial}
@@ -319,6 +337,7 @@ class Trainer:
                 spec=self._spec,
                 fingerprint=self._dataset.fingerprint,
                 weights=self._best_weights,
+                # The state to resume from: the current weights, in contrast to the best ones above.
                 progress={
                     "weights": self._model.state_dict(),
                     "optimizer": self._optimizer.state_dict(),
@@ -342,13 +361,14 @@ class _Progress:
 
     def partial_of(self, group: RankGroup) -> dict[str, float] | None:
         """Return this rank's sums to continue from, or None to start at zero."""
-        # A run may resume on another number of ranks. Then only the first rank continues the saved sums, so that
-        # nothing counts twice.
         if self.partial is None or len(self.partial) == group.world_size:
             return None if self.partial is None else self.partial[group.rank]
+        # The run resumes on another number of ranks. Then only the first rank continues the saved sums, all of them, so
+        # that nothing counts twice.
         if not group.is_first:
             return None
         total = {name: sum(part[name] for part in self.partial) for name in self.partial[0]}
+        # The ranks ran at the same time, so their seconds are not added up.
         return total | {"seconds": max(part["seconds"] for part in self.partial)}
 
     def after(self, record: EpochRecord, *, is_error: bool) -> _Progress:
@@ -373,12 +393,14 @@ class _Progress:
 
 
 def _record_of(content: Mapping[str, Any]) -> EpochRecord:
+    """Return an epoch's record from its entry in a checkpoint."""
     stats = EpochStats(**content["stats"])
     memory_bytes = tuple(content.get("memory_bytes", ()))  # earlier versions recorded none
     return EpochRecord(**{**content, "stats": stats, "memory_bytes": memory_bytes})
 
 
 def _batch_report(epoch: int, index: int, num_batches: int, metrics: RunningMetrics) -> BatchReport:
+    """Return a report on the epoch up to batch ``index``. Reading the metrics waits for the device."""
     return BatchReport(
         epoch=epoch,
         index=index,
