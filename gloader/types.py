@@ -461,9 +461,9 @@ class IdPortions(Protocol):
     """The positions that a sweep reads, in portions that fit in memory. For one thread.
 
     A sweep reads a long array, such as the edges on the SSD, once and in file order, for several owners. An owner is
-    one hop of one batch, and needs the values at ascending positions. Memory cannot hold all positions, so the sampler,
-    which implements this protocol, passes them in portions. The sweep calls `fill` for further positions. Here, O is
-    the number of owners, and W the maximum number of positions in an owner's portion.
+    one hop of one batch, and needs the values at ascending positions. Memory cannot hold all positions, so the sampler
+    lists them in portions. The sweep calls `fill` for further positions. Here, O is the number of owners, and W the
+    maximum number of positions in an owner's portion.
     """
 
     def fill(self, ids: IdArray, taken: IdArray, ends: IdArray, has_more: NDArray[np.bool_]) -> None:

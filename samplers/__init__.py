@@ -1,5 +1,11 @@
-"""Samplers: they take a graph and seeds, and return the topology of mini-batches. Import ``gloader.samplers``."""
+"""Samplers: they take a graph and seeds, and return the topology of mini-batches. Import ``gloader.samplers``.
 
+`make_sampler` and its relatives for several node types and for edge times choose a sampler by name. The graph classes
+hold the edges. The functions ``*_bytes`` give a sampler's memory, for the memory budget. The names with "sweep" and
+"swept" concern edges on the SSD, which a sampler takes from passes over the whole edge file.
+"""
+
+# The package is found under two names, because the folder is also linked into the package gloader.
 if __name__ != "gloader.samplers":
     raise ImportError(
         "import this package as gloader.samplers, not samplers: two names would make two of every class"

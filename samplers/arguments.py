@@ -1,4 +1,8 @@
-"""Checks on sampler arguments and hop sizes, before a kernel runs."""
+"""Checks on sampler arguments and hop sizes, before a kernel runs.
+
+Samplers call these functions, because a kernel does not check: a wrong id would read memory outside an array. Errors
+name the wrong values.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +36,10 @@ MAX_LOCAL = 2**31 - 2  # largest number of nodes or edges, because local ids and
 
 
 def resolve_fanouts(fanouts: FanoutsLike, relations: Sequence[Relation]) -> tuple[tuple[int, ...], ...]:
-    """Return the fan-outs by relation, the hop next to the seeds first. Pure.
+    """Return the fan-outs by relation, as a tuple with L numbers for each relation. Pure.
 
-    With `CollectiveFanouts` each relation has the collective fan-outs.
+    A fan-out is the number of neighbours that a hop samples per node; the hop next to the seeds comes first. With
+    `CollectiveFanouts`, a node's draws are shared by all relations, and each relation gets the same fan-outs.
 
     Raises
     ------
@@ -74,7 +79,7 @@ def checked_seed(seed: int) -> int:
 
 
 def checked_seeds(seeds: IdArray, num_nodes: int) -> IdArray:
-    """Return ``seeds`` as contiguous int64 after the range check; no kernel sees an unchecked id. Pure.
+    """Return ``seeds`` (B,) as contiguous int64, after the check that they are in 0..num_nodes-1. Pure.
 
     Raises
     ------
@@ -101,10 +106,11 @@ def split_seeds(seeds: IdArray, type_starts: IdArray) -> list[IdArray]:
         See `checked_seeds`.
     """
     checked = checked_seeds(seeds, int(type_starts[-1]))
-    if len(type_starts) == 2:
+    if len(type_starts) == 2:  # a single type
         return [checked]
     parts = [checked[:0]] * (len(type_starts) - 1)
     if len(checked):
+        # The types of the smallest and the largest seed. Most batches have seeds of one type.
         ends = np.searchsorted(type_starts[1:], (checked.min(), checked.max()), side="right")
         first, last = ends.tolist()
         for number in range(first, last + 1):
@@ -115,7 +121,7 @@ def split_seeds(seeds: IdArray, type_starts: IdArray) -> list[IdArray]:
 
 
 def require_distinct(seeds: IdArray, *, noun: str = "seeds") -> None:
-    """Raise SeedError if ``seeds`` repeat; the message calls them ``noun`` and lists up to five. Pure."""
+    """Raise SeedError if a seed repeats; the message calls the seeds ``noun`` and lists up to five repeats. Pure."""
     values, counts = np.unique(seeds, return_counts=True)
     repeated = values[counts > 1]
     if len(repeated):
@@ -133,7 +139,7 @@ def checked_total(total: int, hop: int, batch_id: BatchId, fanouts: tuple[int, .
     Raises
     ------
     ConfigError
-        There are 2**31 or more edges.
+        There are more than `MAX_LOCAL` edges.
     """
     if not 0 <= total <= MAX_LOCAL:
         raise ConfigError(
@@ -143,4 +149,5 @@ def checked_total(total: int, hop: int, batch_id: BatchId, fanouts: tuple[int, .
 
 
 def _listed(names: Iterable[str]) -> str:
+    """Return the names in quotes, separated by commas, for a message."""
     return ", ".join(map(repr, names)) or "no relations"

@@ -1,8 +1,9 @@
 """Collective fan-outs: a node draws among its in-edges in all relations, as if they were one list.
 
-OGB's scripts join all types into one graph for this. Here each relation keeps its lists. A node's in-edges in all
-relations are numbered, relation after relation, and a draw is such a number. Afterwards the draws are dealt out: each
-draw goes to the relation that has the drawn edge.
+A relation is an edge type. OGB's scripts join all types into one graph for such draws. Here each relation keeps its own
+lists of in-edges. A node's in-edges in all relations are numbered, relation after relation, and a draw is such a
+number. Afterwards the draws are dealt out: each draw goes to the relation that has the drawn edge. `HopFrame` uses
+`CollectiveDraws` in place of a pick for each relation.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class CollectiveDraws:
         destinations: Sequence[range],
         key: np.uint64,
     ) -> Mapping[int, Picked]:
-        """Return the picked edges by relation number.
+        """Draw a hop's edges. Return the picked edges by relation number.
 
         Relations without edges or without destinations are left out.
 
@@ -63,7 +64,7 @@ class CollectiveDraws:
         ----------
         work : the batch so far
         batch_id, hop : the batch and the hop of the draws
-        destinations : by type, an index range among the type's nodes
+        destinations : by type, the index range of the nodes that take edges, among the batch's nodes of this type
         key : the hop's random key
 
         Raises
@@ -96,9 +97,9 @@ class CollectiveDraws:
         """Draw for the ``destinations`` of one type, and add the picked edges of its relations to ``dealt``."""
         spaces = [work.relations[number] for number in numbers]
         for space in spaces:
-            space.fetch(destinations)
+            space.fetch(destinations)  # writes each node's first in-edge (``starts``) and in-degree
         part = slice(destinations.start, destinations.stop)
-        totals = spaces[0].degrees[part].copy()
+        totals = spaces[0].degrees[part].copy()  # each node's in-degree over all relations
         for space in spaces[1:]:
             totals += space.degrees[part]
         indptr, picked = self._pick(spaces[0].nodes[part], totals, batch_id, hop, key, spaces[0].scratch.bits)
@@ -122,12 +123,24 @@ class CollectiveDraws:
         key: np.uint64,
         bits: np.ndarray[tuple[int], np.dtype[np.uint64]],
     ) -> tuple[LocalArray, IdArray]:
-        """Return ``indptr`` (D + 1,) and the draws: for each node, numbers among its in-edges in all relations."""
+        """Draw for D nodes. A draw is a number among a node's in-edges in all relations.
+
+        Parameters
+        ----------
+        nodes, degrees : (D,) node ids, and in-degrees over all relations
+        batch_id, hop, key : as in `deal`
+        bits : scratch of `pick_kernels.pick_uniform`
+
+        Returns
+        -------
+        ``indptr`` (D + 1,), the index at which each node's draws begin, and the draws, with spare entries at the end.
+        """
         fanout, num_dst = self._fanouts[hop], len(nodes)
         indptr = np.empty(num_dst + 1, dtype=np.int32)
         total = pick_kernels.count_uniform(degrees, 0, num_dst, fanout, self._replace, MAX_LOCAL, indptr)
         checked_total(total, hop, batch_id, self._fanouts)
         picked = np.empty(total + pick_kernels.SLACK, dtype=np.int64)
+        # Each node's list begins at 0, so that the kernels return numbers within the list and no positions.
         common = (nodes, np.zeros(num_dst, dtype=np.int64), degrees, 0, num_dst)
         if self._replace:
             pick_kernels.pick_with_replacement(*common, fanout < 0, key, indptr, picked)
@@ -146,11 +159,18 @@ def _deal(
     relation_indptr: LocalArray,
     edge_ids: IdArray,
 ) -> int:
-    """Write one relation's edges among the draws as positions; return their number. Adds ``degrees`` to ``before``.
+    """Write the draws that belong to one relation, as positions in the relation. Return their number.
 
-    ``before`` (D,) is the number of each node's in-edges in earlier relations. A node's draw d is in this relation if
-    ``0 <= d - before < degree``. ``edge_ids`` has one entry more than there are
-    draws, because an edge is written before it is known to count.
+    A node's draw d belongs to the relation if ``0 <= d - before < degree``.
+
+    Parameters
+    ----------
+    picked, indptr : the draws of D nodes, and the index at which each node's draws begin
+    before : (D,) number of each node's in-edges in earlier relations; increased by ``degrees``
+    starts, degrees : (D,) each node's first position and in-degree in the relation
+    relation_indptr : (D + 1,) output, the index in ``edge_ids`` at which each node's edges begin
+    edge_ids : output. It has one entry more than there are draws, because the loop writes each draw and then decides
+        whether it counts
     """
     out = 0
     relation_indptr[0] = 0

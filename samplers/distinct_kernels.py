@@ -1,9 +1,11 @@
 """Kernels over drawn positions: sort the distinct positions, and rank each position among them.
 
-A position is an edge's index in the graph. An edge pass returns one value for each distinct position of a hop, in
-ascending order. So an edge's value is found by the edge's rank among the hop's distinct positions. Up to sixteen
-positions are ranked in vectors (see `simd`), more are sorted. ``SLACK`` entries must follow an array that vectors read
-or write.
+A position is an edge's index in the graph. An edge pass reads the edge file once and returns one value for each
+distinct position of a hop, in ascending order. So an edge's value is found by the edge's rank among the hop's distinct
+positions. The samplers' `replay` and the sweep rules call these kernels.
+
+Up to sixteen positions are ranked in vectors (see `simd`), more are sorted. ``SLACK`` spare entries must follow the
+used entries of an array that vectors read or write.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
 
     from gloader.types import IdArray, LocalArray
 
-_GAPS = (701, 301, 132, 57, 23, 10, 4, 1)  # Ciura, "Best increments for the average case of Shellsort", 2001
+# Distances of compared entries in `_sort`: Ciura, "Best increments for the average case of Shellsort", 2001.
+_GAPS = (701, 301, 132, 57, 23, 10, 4, 1)
 
 
 @njit(cache=True, nogil=True)
@@ -43,7 +46,7 @@ def order_distinct(
     kept = _rank_few(positions, first, count, may_repeat, at, ranks, 0)
     if kept >= 0:
         for j in range(count):
-            out[ranks[j]] = positions[first + j]
+            out[ranks[j]] = positions[first + j]  # ``ranks`` includes ``at``
         return kept
     for j in range(count):
         out[at + j] = positions[first + j]
@@ -60,10 +63,16 @@ def order_distinct(
 def _rank_few(
     positions: IdArray, first: int, count: int, may_repeat: bool, base: int, out: IdArray, at: int
 ) -> int:
-    """Write ``base`` + each position's rank among the distinct ones to ``out[at:]``; parameters as in `order_distinct`.
+    """Write ``base`` + each position's rank among the distinct positions to ``out[at:]``, for up to sixteen positions.
 
-    The vectors count the smaller positions, so equal positions have one rank, and ranks after them are skipped. A bit
-    for each used rank then closes the gaps.
+    A vector comparison gives each position its number of smaller positions. Equal positions get equal numbers, so
+    some numbers are not used. A bit for each used number then closes these gaps.
+
+    Parameters
+    ----------
+    positions, first, count, may_repeat : as in `order_distinct`
+    base : number that is added to each rank
+    out, at : output and its first index, with `SLACK` entries from there on
 
     Returns
     -------
@@ -84,7 +93,7 @@ def _rank_few(
 
 @njit(cache=True, nogil=True)
 def _count_ones(bits: int) -> int:
-    """Return the number of set bits among the lower sixteen."""
+    """Return the number of set bits among the lower sixteen, by adding neighbouring groups of bits."""
     bits -= (bits >> 1) & 0x5555
     bits = (bits & 0x3333) + ((bits >> 2) & 0x3333)
     bits = (bits + (bits >> 4)) & 0x0F0F
@@ -113,11 +122,12 @@ def count_picks(
     ordered: IdArray,
     counts: IdArray,
 ) -> None:
-    """Count the distinct edges that each destination in a hop drew with replacement.
+    """Count the distinct edges that each of a hop's D destinations drew with replacement.
 
     Parameters
     ----------
-    edge_ids, indptr : the hop's edges, followed by `SLACK` spare entries, and each destination's first edge
+    edge_ids : positions of the hop's edges, followed by `SLACK` spare entries
+    indptr : (D + 1,) the index in ``edge_ids`` at which each destination's edges begin
     degrees : (D,) each destination's in-degree
     fanout : the hop's fan-out
     ranks, ordered : (`SLACK`,) and (>= fanout,), scratch
@@ -147,12 +157,11 @@ def place_picks(
 
     Parameters
     ----------
-    edge_ids, indptr : the hop's edges, followed by `SLACK` spare entries, and each destination's first edge
-    degrees : (D,) each destination's in-degree
-    fanout, replace : the hop's fan-out, and True if it draws with replacement
+    edge_ids, indptr, degrees, fanout : as in `count_picks`
+    replace : True if the hop draws with replacement
     begins : (D,) rank of each destination's first distinct edge
     ranks, ordered : (`SLACK`,) and (>= fanout,), scratch
-    places : (K,) output, the edges' ranks, followed by `SLACK` spare entries
+    places : output, each edge's rank, followed by `SLACK` spare entries
     """
     for i in range(begins.shape[0]):
         first, last, begin = np.int64(indptr[i]), np.int64(indptr[i + 1]), begins[i]

@@ -1,8 +1,11 @@
 """Lookup of edges by their ends, in the destinations' lists; and pairs of nodes without an edge.
 
+Link prediction uses this module: `are_edges` shows which drawn pairs are edges, and `edges_between` lists edges that a
+batch must exclude. `free_destinations` and `FreePairs` list pairs without an edge ("free" pairs). They are the slow way
+to negatives, for nodes whose random draws nearly always hit an edge.
+
 A node's list is the sources of its in-edges. Lists are read in portions, which bounds the memory if they are on the
-SSD. A query is a pair of a source and a destination; queries are sorted so that each list is read once. A free pair, or
-a free destination, is one without an edge.
+SSD. A query is a pair of a source and a destination; queries are sorted so that each list is read once.
 """
 
 from __future__ import annotations
@@ -25,8 +28,9 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-_MOST_EDGES: Final = 1 << 20  # maximum number of edges per portion
-_MOST_NODES: Final = 1 << 20  # maximum number of nodes per request in a pass over all lists
+# Maxima that bound the memory to a few times 8 MB.
+_MOST_EDGES: Final = 1 << 20  # edges per portion
+_MOST_NODES: Final = 1 << 20  # nodes per request in a pass over all lists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +45,7 @@ class ListPortion:
 
 
 def list_portions(graph: Topology, nodes: IdArray) -> Iterator[ListPortion]:
-    """Yield the in-edges of ``nodes`` (M,) in order, nearly always in one portion.
+    """Yield the in-edges of ``nodes`` (M,) in order. A batch's nodes nearly always fit one portion.
 
     Raises
     ------
@@ -53,13 +57,14 @@ def list_portions(graph: Topology, nodes: IdArray) -> Iterator[ListPortion]:
     wrong = (starts < 0) | (degrees < 0) | (starts + degrees > graph.num_edges)
     if wrong.any():
         raise bad_degree(graph, int(nodes[wrong][0]))
+    # The requested edges are numbered 0, 1, ...; list i has the numbers begins[i]..ends[i] - 1.
     ends = np.cumsum(degrees)
     begins = ends - degrees
-    # A portion may end within a list: one list may be longer than a portion.
+    # A portion is the edges low..high - 1. It may begin and end within a list: a list may be longer than a portion.
     for low in range(0, int(degrees.sum()), _MOST_EDGES):
         high = low + _MOST_EDGES
         first, last = np.searchsorted(ends, low, "right"), np.searchsorted(begins, high, "left")
-        skipped = np.maximum(low - begins[first:last], 0)
+        skipped = np.maximum(low - begins[first:last], 0)  # edges of each list in earlier portions
         part_starts = starts[first:last] + skipped
         part_degrees = np.minimum(ends[first:last], high) - begins[first:last] - skipped
         lists = graph.sources.lists(part_starts, part_degrees, 0, int(last - first))
@@ -73,7 +78,7 @@ def list_portions(graph: Topology, nodes: IdArray) -> Iterator[ListPortion]:
 
 
 def all_portions(graph: Topology) -> Iterator[ListPortion]:
-    """Yield the in-edges of all nodes, in order; ``first`` is a node. Raises as `list_portions`."""
+    """Yield the in-edges of all nodes, in order; a portion's ``first`` is a node's id. Raises as `list_portions`."""
     for low in range(0, graph.num_nodes, _MOST_NODES):
         nodes = np.arange(low, min(low + _MOST_NODES, graph.num_nodes))
         for portion in list_portions(graph, nodes):
@@ -128,10 +133,11 @@ def are_edges(graph: Topology, sources: IdArray, destinations: IdArray) -> NDArr
         link_kernels.mark_edges(
             portion.values, portion.starts, portion.degrees, bounds, queries.sources, found
         )
-    # The kernel marks only the first of equal pairs. The others get its result.
+    # The kernel marks only the first of equal pairs. The other equal pairs get the result of the first.
     is_repeat = np.zeros(len(sources), dtype=np.bool_)
     is_repeat[1:] = queries.sources[1:] == queries.sources[:-1]
-    is_repeat[queries.bounds[:-1]] = False
+    is_repeat[queries.bounds[:-1]] = False  # a new destination begins
+    # For each query, the index of the first equal query.
     firsts = np.maximum.accumulate(np.where(is_repeat, 0, np.arange(len(sources))))
     result = np.empty_like(found)
     result[queries.order] = found[firsts]
@@ -148,7 +154,7 @@ def edges_between(graph: Topology, sources: IdArray, destinations: IdArray) -> I
     for portion in list_portions(graph, queries.destinations):
         bounds = queries.bounds[portion.first : portion.first + len(portion.degrees) + 1]
         lists = (portion.values, portion.starts, portion.degrees, portion.origins, bounds, queries.sources)
-        part = np.empty(2 * len(sources), dtype=np.int64)
+        part = np.empty(2 * len(sources), dtype=np.int64)  # nearly always enough: parallel edges are rare
         count = link_kernels.list_edges(*lists, part)
         if count > len(part):  # many parallel edges: repeat with room for all
             part = np.empty(count, dtype=np.int64)
@@ -158,7 +164,8 @@ def edges_between(graph: Topology, sources: IdArray, destinations: IdArray) -> I
     return np.concatenate(parts)
 
 
-_MOST_BYTES: Final = 1 << 26  # bytes of marks per group of sources: one for each source and destination
+# Maximum bytes of marks per group of sources, 64 MB. A mark is one byte for a source and a destination.
+_MOST_BYTES: Final = 1 << 26
 
 
 def free_destinations(
@@ -166,7 +173,7 @@ def free_destinations(
 ) -> Iterator[tuple[int, IdArray]]:
     """Yield each source (S,) with the destinations to which it has no edge, ascending.
 
-    Each group of sources takes one pass over all edges.
+    The sources are handled in groups. Each group takes one pass over all edges.
 
     Parameters
     ----------
@@ -177,7 +184,7 @@ def free_destinations(
     group_size = max(_MOST_BYTES // graph.num_nodes, 1)
     for low in range(0, len(sources), group_size):
         part = sources[low : low + group_size]
-        taken = np.zeros((len(part), graph.num_nodes), dtype=np.bool_)
+        taken = np.zeros((len(part), graph.num_nodes), dtype=np.bool_)  # True for a destination with an edge
         if without_self:
             taken[np.arange(len(part)), part] = True
         for portion in all_portions(graph):
@@ -198,8 +205,8 @@ class FreePairs:
     @classmethod
     def of(cls, graph: Topology) -> FreePairs:
         """Count the pairs without an edge; one pass reads all edges."""
-        counts = np.zeros(graph.num_nodes, dtype=np.int64)
-        seen = np.full(graph.num_sources, -1, dtype=np.int64)
+        counts = np.zeros(graph.num_nodes, dtype=np.int64)  # distinct sources of each destination
+        seen = np.full(graph.num_sources, -1, dtype=np.int64)  # scratch of the kernel
         for portion in all_portions(graph):
             link_kernels.count_sources(
                 portion.values, portion.starts, portion.degrees, portion.first, seen, counts
@@ -221,5 +228,6 @@ class FreePairs:
                 is_free[portion.values[start : start + portion.degrees[0]]] = False
             free = np.flatnonzero(is_free)
             of_node = destinations == node
-            sources[of_node] = free[ranks[of_node] - (self.ends[node] - len(free))]
+            first_rank = self.ends[node] - len(free)  # rank of the first pair with this destination
+            sources[of_node] = free[ranks[of_node] - first_rank]
         return sources, destinations

@@ -1,7 +1,8 @@
-"""Excluded edges: a batch's hops must not take the edges that it predicts.
+"""Excluded edges: a batch's hops must not take the edges that the batch predicts.
 
-The excluded edges of a batch are positions in each relation (`BatchSeeds.excluded`). Samplers need them grouped by
-destination, as `Excluded`.
+A position is an edge's index in its relation (edge type). The excluded edges of a batch are an array of positions for
+each relation (`BatchSeeds.excluded`). Samplers call this module to check them and to group them by destination
+(`Excluded`), which the kernels need.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ __all__ = [
     "unexcluded_seeds",
 ]
 
-_NO_NODES: IdArray = np.empty(0, dtype=np.int64)
+_NO_NODES: IdArray = np.empty(0, dtype=np.int64)  # also used as an array without positions
 
 
 def seeds_of(seeds: AnySeeds) -> BatchSeeds:
@@ -95,7 +96,7 @@ def excluded_edges(
     ----------
     excluded : one array (X,) of ascending positions, or () without excluded edges
     graph : the topology; only its offsets are read
-    seeds : (B,) the edges' likely destinations, tried first; a search finds the others
+    seeds : (B,) likely destinations of the excluded edges, tried first to save time; a search finds the others
 
     Raises
     ------
@@ -116,9 +117,9 @@ def excluded_of_relations(
     unable: Sequence[str | None],
     seeds: Sequence[IdArray] = (),
 ) -> tuple[Excluded | None, ...]:
-    """Return the excluded edges by relation (K,), or () if no edge is excluded. Pure.
+    """Return the excluded edges of each of the K relations, or () if no edge is excluded. Pure.
 
-    A relation without excluded edges has None.
+    The entry of a relation without excluded edges is None.
 
     Parameters
     ----------
@@ -145,7 +146,8 @@ def excluded_of_relations(
         if sampler is not None and len(positions):
             raise _unable(len(positions), sampler, "the sampler 'neighbor'")
         text = "" if graph.is_one_type else f" of relation {':'.join(relation)!r}"
-        by_relation.append(_of_relation(positions, topology, seeds_of_type.get(relation[2], _NO_NODES), text))
+        likely = seeds_of_type.get(relation[2], _NO_NODES)  # seeds of the destination type
+        by_relation.append(_of_relation(positions, topology, likely, text))
     return tuple(by_relation) if any(edges is not None for edges in by_relation) else ()
 
 
@@ -168,7 +170,7 @@ def degrees_without(excluded: Excluded | None, graph: Topology, nodes: IdArray) 
 
 
 def join_excluded(parts: Sequence[Excluded | None]) -> tuple[Excluded, IdArray]:
-    """Join several batches' excluded edges; return them with each batch's range among them. Pure.
+    """Join several batches' excluded edges, for kernels that handle many batches in one call. Pure.
 
     Parameters
     ----------
@@ -177,7 +179,7 @@ def join_excluded(parts: Sequence[Excluded | None]) -> tuple[Excluded, IdArray]:
     Returns
     -------
     tuple
-        All excluded edges, and (len(parts), 2) each batch's first index and end in their nodes.
+        All excluded edges, and (len(parts), 2) int64: the range of each batch's nodes in ``Excluded.nodes``.
     """
     counts = [0 if part is None else len(part.nodes) for part in parts]
     ends = np.cumsum(counts, dtype=np.int64)
@@ -185,6 +187,7 @@ def join_excluded(parts: Sequence[Excluded | None]) -> tuple[Excluded, IdArray]:
     some = [part for part in parts if part is not None]
     if len(some) <= 1:
         return (some[0] if some else NOTHING_EXCLUDED), places
+    # ``begins`` are indices in the positions, which move by the number of positions in earlier batches.
     shifts = np.cumsum([0, *(len(part.positions) for part in some)])
     begins = [part.begins[:-1] + shift for part, shift in zip(some, shifts, strict=False)]
     joined = _excluded(
@@ -196,6 +199,7 @@ def join_excluded(parts: Sequence[Excluded | None]) -> tuple[Excluded, IdArray]:
 
 
 def _require_relations(excluded: tuple[IdArray, ...], num_relations: int) -> None:
+    """Raise SeedError unless ``excluded`` has one array for each relation."""
     if len(excluded) != num_relations:
         raise SeedError(
             f"excluded edges of {len(excluded)} relations in a graph of {num_relations}; pass an array for each, in "
@@ -206,14 +210,17 @@ def _require_relations(excluded: tuple[IdArray, ...], num_relations: int) -> Non
 def _of_relation(
     positions: IdArray, graph: Topology, likely: IdArray, of_relation: str = ""
 ) -> Excluded | None:
-    """Return one relation's excluded edges; ``of_relation`` names the relation in messages."""
+    """Return one relation's excluded edges, or None if ``positions`` is empty.
+
+    ``likely`` are probable destinations, see `excluded_edges`. ``of_relation`` names the relation in messages.
+    """
     ids = as_ids(positions, noun=f"excluded edges{of_relation}", error=SeedError)
     if len(ids) == 0:
         return None
     ids = _read_only(ids)
     nodes, begins = np.empty(len(ids), dtype=np.int64), np.empty(len(ids) + 1, dtype=np.int64)
     count = group_by_node(graph.offsets, graph.num_nodes, graph.num_edges, ids, likely, nodes, begins)
-    if count < 0:
+    if count < 0:  # an error at index -1 - count, whose node is nodes[0]
         raise _bad_position(ids, -1 - count, graph, int(nodes[0]), of_relation)
     return _excluded(nodes[:count], begins[: count + 1], ids)
 
@@ -235,10 +242,12 @@ def _bad_position(
 
 
 def _excluded(nodes: IdArray, begins: IdArray, positions: IdArray) -> Excluded:
+    """Return the three arrays as an `Excluded` with read-only views."""
     return Excluded(nodes=_read_only(nodes), begins=_read_only(begins), positions=_read_only(positions))
 
 
 def _read_only(array: IdArray) -> IdArray:
+    """Return a read-only view of ``array``. The kernels are compiled for read-only arrays only."""
     view = array.view()
     view.flags.writeable = False
     return view

@@ -1,8 +1,9 @@
-"""Kernels for excluded edges: find their destinations, and map ranks to the positions around them.
+"""Kernels for excluded edges: find their destinations, and map ranks to the positions of the remaining edges.
 
-A position is an edge's index in the graph. A node with d in-edges, of which x are excluded, draws among d - x ranks.
-Rank r stands for the r-th remaining edge: its index in the node's list is r plus the number of excluded edges before
-it. To pass over the excluded edges is to add this number, which a search in the node's excluded edges finds.
+A position is an edge's index in the graph. A batch's hops must not take its excluded edges. A node with d in-edges, of
+which x are excluded, therefore draws among the ranks 0..d - x - 1. Rank r means the r-th remaining edge in the node's
+list of in-edges. The index of this edge in the list is r plus the number of excluded edges before it. To "pass over"
+the excluded edges is to add this number.
 """
 
 from __future__ import annotations
@@ -22,19 +23,20 @@ if TYPE_CHECKING:
 
 _AHEAD = 32  # nodes between the prefetch and the read of an offset, see `pick_kernels`
 _NEAR = 8  # positions to compare one by one, before a binary search among the others
-_FEW = 8  # excluded edges of a node up to which they are passed over one by one, without a search
-# Bytes in a table with an entry for each value of the id's low 16 bits; it fits the L2 cache.
+_FEW = 8  # maximum number of a node's excluded edges that are passed over one by one, without a search
+# Entries in a table with one byte for each value of an id's low 16 bits. The table fits the L2 cache.
 _LOW_IDS = 1 << 16
 
 
 class Excluded(NamedTuple):
     """The edges of a relation that no hop in a batch takes, grouped by destination.
 
-    Numba accepts only a named tuple here. Its arrays are read-only, so that every kernel compiles once.
+    A named tuple, because numba kernels accept no other class as an argument. The arrays are read-only, so that every
+    kernel is compiled for one kind of array.
     """
 
     nodes: IdArray  # (n,) ascending: nodes with excluded in-edges
-    begins: IdArray  # (n + 1,) the index in ``positions`` at which each node's edges begin
+    begins: IdArray  # (n + 1,) the index in ``positions`` at which each node's excluded edges begin
     positions: IdArray  # (X,) the excluded edges' positions, ascending
 
 
@@ -48,7 +50,7 @@ def group_by_node(
     nodes: IdArray,
     begins: IdArray,
 ) -> int:
-    """Group edges by destination: write the distinct destinations, and each destination's first edge.
+    """Group edges by destination: write the distinct destinations, and the index of each destination's first edge.
 
     The destinations of the positions are found first in the lists of the likely nodes, then by binary search in the
     offsets. The last loop checks each result, because the offsets may be damaged.
@@ -58,21 +60,21 @@ def group_by_node(
     offsets, num_nodes, num_edges : the graph's offsets and sizes
     positions : (X,) the edges' positions, which should ascend
     likely : probable destinations, tried first; a search finds the others
-    nodes : (X,) output
-    begins : (X + 1,) output
+    nodes : (X,) output, as in `Excluded`; only the first entries are used
+    begins : (X + 1,) output, as in `Excluded`
 
     Returns
     -------
     int
-        The number of destinations. -1 - i is an error at position i: the position does not exceed its predecessor, is
-        outside the graph, or is not in the list of the node found for it (``nodes[0]`` then holds that node).
+        The number of destinations. -1 - i is an error at ``positions[i]``: it does not exceed its predecessor, is
+        outside the graph, or is not in the list of the node found for it. ``nodes[0]`` then holds this node.
     """
     before = -1
     for i in range(positions.shape[0]):
         if positions[i] <= before or positions[i] >= num_edges:
             return -1 - i
         before = positions[i]
-    ends = np.full(positions.shape[0], -1, dtype=np.int64)
+    ends = np.full(positions.shape[0], -1, dtype=np.int64)  # each edge's destination; -1 if not found yet
     _look_in_lists(offsets, positions, likely, ends)
     _search(offsets, num_nodes, positions, ends)
     count = 0
@@ -80,8 +82,8 @@ def group_by_node(
         node = ends[i]
         if count and nodes[count - 1] == node:
             continue
-        is_behind = count == 0 or nodes[count - 1] < node
-        if not (is_behind and offset_at(offsets, node) <= positions[i] < offset_at(offsets, node + 1)):
+        is_ascending = count == 0 or nodes[count - 1] < node
+        if not (is_ascending and offset_at(offsets, node) <= positions[i] < offset_at(offsets, node + 1)):
             nodes[0] = node
             return -1 - i
         nodes[count] = node
@@ -95,13 +97,13 @@ def group_by_node(
 def _look_in_lists(offsets: Offsets, positions: IdArray, likely: IdArray, ends: IdArray) -> None:
     """Write the destination of each position to ``ends``, if the destination is in ``likely``.
 
-    ``at`` is the index of the first position that is not before the current node's list.
+    In the loop, ``at`` is the index of the first position that is not before the current node's list.
     """
     at, count, last = 0, positions.shape[0], likely.shape[0] - 1
     for i in range(likely.shape[0]):
         prefetch_offset(offsets, likely[min(i + _AHEAD, last)])
         start, stop = offset_at(offsets, likely[i]), offset_at(offsets, likely[i] + 1)
-        # Nodes mostly ascend, so that the next node's positions are near.
+        # The likely nodes mostly ascend, so the next node's positions are near. If not, a binary search finds them.
         near = min(at + _NEAR, count)
         if at and positions[at - 1] >= start:
             at = _lower_bound(positions, 0, at, start)
@@ -129,11 +131,12 @@ def _lower_bound(positions: IdArray, first: int, last: int, position: int) -> in
 
 @njit(cache=True, nogil=True)
 def _search(offsets: Offsets, num_nodes: int, positions: IdArray, ends: IdArray) -> None:
-    """Search for the destinations of the positions without an entry in ``ends``."""
+    """Find the destinations of the positions with -1 in ``ends`` by binary search in the offsets, and write them."""
     left = np.flatnonzero(ends < 0)
     for i in left:
         ends[i] = 0
-    # All searches advance one step together, so that their reads overlap.
+    # The destination of position i is in ends[i]..ends[i] + span - 1. All searches advance one step together, so that
+    # their reads of memory overlap.
     span = num_nodes if left.shape[0] else 0
     while span > 1:
         half = span // 2
@@ -145,7 +148,7 @@ def _search(offsets: Offsets, num_nodes: int, positions: IdArray, ends: IdArray)
 
 @njit(cache=True, nogil=True)
 def lower_degrees(excluded: Excluded, local: IdArray, first: int, last: int, degrees: IdArray) -> int:
-    """Subtract the excluded edges from the degrees of destinations ``first:last``.
+    """Subtract the number of excluded edges from the degrees of destinations ``first:last``.
 
     Returns the number of nodes with excluded edges that are not among the destinations before ``last``.
 
@@ -153,7 +156,7 @@ def lower_degrees(excluded: Excluded, local: IdArray, first: int, last: int, deg
     ----------
     excluded : the excluded edges
     local : (n,) local id of each of ``excluded.nodes``; -1 if the batch lacks the node
-    first, last : range of destinations
+    first, last : range of destinations, as local ids
     degrees : (>= last,) updated
     """
     later = 0
@@ -173,8 +176,8 @@ def pass_over(
     Parameters
     ----------
     excluded, local, first, last : as in `lower_degrees`
-    indptr : (last - first + 1,) first edge of each destination
-    edge_ids : updated; on entry the destination's first position + a rank
+    indptr : (last - first + 1,) the index in ``edge_ids`` at which each destination's edges begin
+    edge_ids : updated; on entry, each is the first position of its destination's list plus a rank
     """
     for k in range(local.shape[0]):
         if first <= local[k] < last:
@@ -184,18 +187,19 @@ def pass_over(
 
 @njit(cache=True, nogil=True)
 def pass_over_node(excluded: Excluded, at: int, edge_ids: IdArray, first: int, last: int) -> None:
-    """Turn the ranks ``edge_ids[first:last]``, drawn by ``excluded.nodes[at]``, into positions."""
+    """Turn the ranks ``edge_ids[first:last]``, drawn by ``excluded.nodes[at]``, into positions; see `pass_over`."""
     positions, begin, end = excluded.positions, excluded.begins[at], excluded.begins[at + 1]
     if end - begin <= _FEW:
-        # Branch-free, so that the processor handles several positions together.
+        # Each excluded position at or before the current result moves the result by one. The inner loop has no branch,
+        # so that the processor handles several ranks together.
         for i in range(begin, end):
             position = positions[i]
             for j in range(first, last):
                 edge_ids[j] += to_int(edge_ids[j] >= position)
         return
     for j in range(first, last):
-        # Find the number of excluded edges before this rank's edge. An excluded edge is before it if the number of
-        # remaining edges before the excluded edge is at most the rank.
+        # Find the number of excluded edges before the edge of this rank. The k-th excluded edge of the node is before
+        # it if at most ``rank`` remaining edges come before the excluded edge: position - k <= edge_ids[j].
         low, high = begin, end
         while low < high:
             middle = (low + high) // 2

@@ -2,13 +2,16 @@
 
 A frontier is the nodes, ascending, that take edges in one hop of one batch. A position is an edge's index in the graph.
 These kernels draw as the sampler draws, so the positions are identical, but here each node's positions are sorted and
-distinct. A node that takes all its edges is a range, which is never expanded in memory: a hub's range may have millions
-of positions.
+distinct. A node that takes all its edges is a range, which is never expanded in memory: the range of a node with very
+many edges may have millions of positions.
 
-One pass over the edge file serves many owners. An owner is one batch in one hop; it has a frontier, and a row of memory
-for positions. The owner receives its positions in portions, as many as fit the row. A cursor stores its progress: the
-next node, and how many of the node's positions were written. Some edges are excluded: a place is an index in the list
-of nodes with excluded edges.
+`UniformPickRule` calls the kernels for an edge pass, which reads the edge file once, in file order. One pass serves
+many owners. An owner is one batch in one hop; it has a frontier, and a row of memory for positions. The owner receives
+its positions in portions, as many as fit the row. A cursor stores its progress: the next node, and how many of the
+node's positions were written.
+
+A batch may have excluded edges, which its hops must not take, see `Excluded`. A "place" is an index in the list of
+nodes with excluded edges.
 """
 
 from __future__ import annotations
@@ -30,29 +33,29 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, LocalArray
 
 _AHEAD = 32  # nodes between the prefetch and the read of an offset, see `pick_kernels`
-# Draws and nodes per block. With these sizes a block's draws stay in the fastest cache.
+# Maximum numbers of draws and of nodes in a block. With these sizes a block's draws stay in the fastest cache.
 _BLOCK_DRAWS, _MOST_BLOCK_NODES = 2048, 256
 ADDRESS, LENGTH, FANOUT = range(3)  # columns in the frontiers' table: nodes, their number, fan-out
 NODE, DONE = range(2)  # columns in the cursors' table: the next node, and its positions written so far
 
 
 class Picks(NamedTuple):
-    """The rule by which nodes pick, and scratch for one thread. Numba accepts only a named tuple here.
+    """The rule by which nodes pick, and scratch for one thread. A named tuple, because numba accepts no other class.
 
     The kernels draw for blocks of up to B consecutive nodes, because a call with all these arrays for each node would
     take longer than the node's draws.
     """
 
-    offsets: Offsets
-    num_edges: int
-    replace: bool
+    offsets: Offsets  # the graph's offsets: the position of each node's first in-edge
+    num_edges: int  # E
+    replace: bool  # True draws with replacement
     nodes: IdArray  # (B,) the block's nodes
     starts: IdArray  # (B,) each node's first in-edge
     degrees: IdArray  # (B,) in-edges to draw from; 0 if the node draws nothing
     sizes: IdArray  # (B,) in-edges of a node that takes all of them; -1 for a node that draws
     indptr: LocalArray  # (B + 1,) the index in ``drawn`` at which each node's draws begin
-    drawn: IdArray  # the block's draws, followed by `SLACK` spare entries
-    ordered: IdArray  # one node's draws
+    drawn: IdArray  # the positions that the block draws, followed by `SLACK` spare entries
+    ordered: IdArray  # scratch: one node's distinct positions, ascending
     ranks: IdArray  # (`SLACK`,) scratch of `order_distinct`
     bits: NDArray[np.uint64]  # scratch of `pick_kernels.pick_uniform`
     excluded: Excluded  # the excluded edges, frontier after frontier
@@ -102,13 +105,19 @@ def new_picks(
 def count_positions(picks: Picks, nodes: NDArray[Any], fanout: int, key: np.uint64) -> int:
     """Return the number of distinct positions that ``nodes`` take, or -1 - i if node i has edges outside the graph.
 
-    ``nodes`` is the only frontier of ``picks``. The count follows from the degree and the fan-out, except for draws
-    with replacement, which are drawn and counted. The loop advances ``next_place``, a place in ``excluded``, together
-    with the nodes.
+    A node's count follows from its degree and the fan-out. Only draws with replacement must be drawn to be counted,
+    because positions may repeat.
+
+    Parameters
+    ----------
+    picks : the rule, with ``nodes`` as the only frontier
+    nodes : (D,) the frontier's nodes, int32 or int64
+    fanout, key : the hop's fan-out, and its random key
     """
     offsets, num_edges, replace = picks.offsets, picks.num_edges, picks.replace
     of_nodes, begins = picks.excluded.nodes, picks.excluded.begins
     next_place, end = picks.spans[0, 0], picks.spans[0, 1]
+    # Excluded edges lower a node's degree. The loop advances ``next_place`` together with the nodes; both ascend.
     total, size, last = 0, 0, nodes.shape[0] - 1
     for i in range(nodes.shape[0]):
         prefetch_offset(offsets, nodes[min(i + _AHEAD, last)])
@@ -127,7 +136,7 @@ def count_positions(picks: Picks, nodes: NDArray[Any], fanout: int, key: np.uint
         else:
             # Only the draws show how many positions repeat.
             size = _enter(picks, size, nodes[i], start, degree, fanout, place)
-            if size == picks.nodes.shape[0]:
+            if size == picks.nodes.shape[0]:  # the block is full
                 total += _count_block(picks, size, fanout, key)
                 size = 0
     return total + _count_block(picks, size, fanout, key)
@@ -208,20 +217,21 @@ def fill_portions(
     Parameters
     ----------
     picks : the rule
-    frontiers : (O, 3) each owner's address of nodes, number of nodes, and fan-out
-    like : an array with the nodes' dtype
+    frontiers : (O, 3) each owner's frontier: the memory address of its nodes, their number, and the hop's fan-out
+    like : an array with the nodes' dtype, so that the kernel can read the nodes at their address
     keys : (O,) each hop's random key
-    cursors : (O, 2) each owner's next node, and how many of the node's edges were written
+    cursors : (O, 2) each owner's next node, and how many of the node's positions were written; updated
     ids, taken, ends, has_more : as in `IdPortions.fill`
 
     Returns
     -------
     int
-        -1, or the owner whose cursor stands at a node with edges outside the graph.
+        -1, or the first owner with a node whose edges are outside the graph. The owner's cursor is at this node.
     """
     for o in range(ids.shape[0]):
         row = ids[o]
         end = 0
+        # Move the positions that the pass has not read yet to the front of the row.
         for column in range(taken[o], ends[o]):
             row[end] = row[column]
             end += 1
@@ -249,9 +259,9 @@ def _fill(
 ) -> int:
     """Write an owner's next positions into its ``row`` from column ``end`` on, while they fit.
 
-    Each turn collects and draws a block of nodes, and writes their positions. If the last node's positions do not fit,
-    the cursor stays at this node and counts the written ones. Returns the new end, or -1 if a node has edges outside
-    the graph.
+    Each iteration collects and draws a block of nodes, and writes their positions. If the last node's positions do not
+    fit, the cursor stays at this node and counts the written positions. Returns the new end, or -1 if a node has edges
+    outside the graph.
     """
     starts, sizes, indptr, drawn = picks.starts, picks.sizes, picks.indptr, picks.drawn
     replace, ranks, ordered = picks.replace, picks.ranks, picks.ordered
@@ -264,17 +274,18 @@ def _fill(
         for i in range(size):
             # ``done`` of the node's ``all_of_node`` positions were written, and ``room`` columns are free.
             done, room, all_of_node = cursor[DONE], row.shape[0] - end, sizes[i]
-            if all_of_node >= 0:
+            if all_of_node >= 0:  # the node takes all its edges
                 count = min(all_of_node - done, room)
                 for j in range(count):
                     row[end + j] = starts[i] + done + j
                 if places[i] >= 0:
                     pass_over_node(excluded, places[i], row, end, end + count)
-            elif done == 0 and fanout <= room:
+            elif done == 0 and fanout <= room:  # all draws fit: sort them directly into the row
                 count = order_distinct(drawn, indptr[i], fanout, replace, ranks, row, end)
                 all_of_node = count
             else:
-                # Each portion repeats the node's draws. Keeping them would take memory for a fan-out in every owner.
+                # The draws of a node at a portion's end are drawn again for the next portion. To keep them would take
+                # memory for a fan-out in every owner.
                 all_of_node = order_distinct(drawn, indptr[i], fanout, replace, ranks, ordered, 0)
                 count = min(all_of_node - done, room)
                 for j in range(count):
@@ -294,6 +305,8 @@ def _fill(
 def _gather(picks: Picks, nodes: NDArray[Any], fanout: int, span: IdArray, cursor: IdArray, room: int) -> int:
     """Collect a block of the next nodes, until their positions fill ``room``; the last node may fit only in part.
 
+    For each node, the arrays of ``picks`` get its first in-edge, its number of edges and its place.
+
     Returns
     -------
     int
@@ -304,10 +317,10 @@ def _gather(picks: Picks, nodes: NDArray[Any], fanout: int, span: IdArray, curso
     of_nodes, begins = picks.excluded.nodes, picks.excluded.begins
     next_place, end, places = span[0], span[1], picks.places
     first, size, num_positions = cursor[NODE], 0, -cursor[DONE]
-    if next_place < end:
+    if next_place < end:  # start at the first node's place among the excluded edges
         next_place += np.searchsorted(of_nodes[next_place:end], nodes[first])
     most = min(picks.nodes.shape[0], nodes.shape[0] - first)
-    # This prefetch covers the entire block: lines from the previous portion have left the cache.
+    # Prefetch for the entire block: the previous portion was long ago, and its cache lines are gone.
     for ahead in range(first, first + min(most, room // max(fanout, 1) + 1)):
         prefetch_offset(offsets, nodes[ahead])
     while size < most:
@@ -337,7 +350,7 @@ def _gather(picks: Picks, nodes: NDArray[Any], fanout: int, span: IdArray, curso
 
 @njit(cache=True, nogil=True)
 def _enter(picks: Picks, index: int, node: int, start: int, degree: int, count: int, place: int) -> int:
-    """Add a node with ``count`` draws to the block at ``index``; return ``index`` + 1."""
+    """Add a node with ``count`` draws to the block at ``index``; return the block's new size, ``index`` + 1."""
     picks.nodes[index] = node
     picks.starts[index] = start
     picks.degrees[index] = degree
@@ -366,7 +379,7 @@ def _draw(picks: Picks, size: int, key: np.uint64) -> None:
 
 @njit(cache=True, nogil=True)
 def _count_block(picks: Picks, size: int, fanout: int, key: np.uint64) -> int:
-    """Return the number of distinct positions that a block's nodes draw."""
+    """Return the number of distinct positions that a block's nodes draw with replacement."""
     drawn, ranks, ordered, indptr, total = picks.drawn, picks.ranks, picks.ordered, picks.indptr, 0
     _draw(picks, size, key)
     for i in range(size):
@@ -389,7 +402,7 @@ def _mark_rest(
     left = excluded.begins[place + 1] - first if place >= 0 else 0
     begin = start
     for j in range(left + 1):
-        # The range ends before the next excluded position, and after the last excluded position at ``stop``.
+        # Each range ends before the next excluded position; the last range ends at ``stop``.
         until = excluded.positions[first + j] if j < left else stop
         if begin < until:
             last_page = _page_of(until - 1, per_page, shift)
@@ -412,7 +425,7 @@ def _mark_block(
 @njit(cache=True, nogil=True)
 def _page_of(position: int, per_page: int, shift: int) -> int:
     """Return the page of ``position``; for parameters see `mark_positions`."""
-    # A 64-bit division takes as long as a draw.
+    # A shift is used if possible, because a 64-bit division takes as long as a draw.
     return position >> shift if shift >= 0 else position // per_page
 
 

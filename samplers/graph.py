@@ -2,8 +2,11 @@
 
 A relation is an edge type, with a source type and a destination type. Each destination node has a list: its in-edges,
 one after another. A position is an edge's index among all edges of its relation, in the same order for each kind of
-value (sources, weights, times). A place is an index in a smaller array that a call returned. Topology and values are
-in memory (`CscGraph`, `HeldValues`) or on the SSD; both kinds have the same interfaces (`Topology`, `EdgeValues`).
+value (sources, weights, times). A place is an index in a smaller array that a call returned.
+
+Samplers read a graph by the protocols `Topology` (a relation's edges) and `EdgeValues` (one value per edge). This
+module has the kinds in memory, `CscGraph` and `HeldValues`; the kinds on the SSD are in `gloader.dataset.topology`. A
+`HeteroGraph` joins the topologies of all relations.
 """
 
 from __future__ import annotations
@@ -35,12 +38,12 @@ CHUNK: Final = 1 << 22  # entries per kernel call, so that an interrupt is notic
 class EdgeLists:
     """The lists of some nodes in a batch, with one value per edge, for kernels.
 
-    The list of the batch's node i is ``values[starts[i] : starts[i] + degrees[i]]``.
+    The list of the batch's node i is ``values[starts[i] : starts[i] + degrees[i]]``, with ``degrees`` from the request.
     """
 
     values: NDArray[Any]
     starts: IdArray  # the place in ``values`` at which each node's list begins; undefined for nodes outside the request
-    # The position at which each node's list begins; None if places are positions.
+    # The position at which each node's list begins; None if ``values`` has all edges, so that places are positions.
     origins: IdArray | None = None
 
     def to_positions(self, places: IdArray, indptr: IdArray | LocalArray, first: int = 0) -> None:
@@ -58,7 +61,7 @@ class EdgeLists:
 
 
 class ListScan(Protocol):
-    """Reads the values in many lists, with large reads on the SSD. For one thread."""
+    """Reads the values in many lists, with few large reads if they are on the SSD. For one thread."""
 
     def lists(self, starts: IdArray, counts: IdArray) -> NDArray[Any]:
         """Return ``counts[i]`` values from ``starts[i]`` on, for every i, list after list.
@@ -80,7 +83,10 @@ class EdgeValues(Protocol):
     """
 
     def at(self, positions: IdArray) -> tuple[NDArray[Any], IdArray]:
-        """Return an array, and for each of ``positions`` (M,) int64 the place of its value in the array."""
+        """Return an array, and for each of ``positions`` (M,) int64 the place of its value in the array.
+
+        So values in memory need no copy: the array is the one with all values, and the places are the positions.
+        """
         ...
 
     def lists(self, starts: IdArray, degrees: IdArray, first: int, last: int) -> EdgeLists:
@@ -115,7 +121,7 @@ class Topology(Protocol):
 
     @property
     def offsets(self) -> Offsets:
-        """Position of each node's first in-edge, in memory; node v's list ends where the list of node v + 1 begins."""
+        """Position of each node's first in-edge, in memory. The list of node v ends at the first in-edge of v + 1."""
         ...
 
     @property
@@ -270,12 +276,14 @@ def in_degrees(offsets: Offsets, nodes: IdArray) -> IdArray:
 def float_in_degrees(offsets: Offsets, nodes: IdArray) -> NDArray[np.float32]:
     """Return the result of `in_degrees` as float32, for message passing; errors are the same. Pure.
 
-    The degrees count all graph edges; `SampledBatch.in_degrees` leaves out forbidden edges.
+    These degrees count all edges of the graph. In contrast, `SampledBatch.in_degrees` counts only edges that the batch
+    may take.
     """
     return _in_degrees(offsets, nodes, np.empty(np.shape(nodes), dtype=np.float32))
 
 
 def _in_degrees(offsets: Offsets, nodes: IdArray, counts: NDArray[Any]) -> NDArray[Any]:
+    """Write the in-degrees of ``nodes`` to ``counts`` and return it; for errors see `in_degrees`."""
     ids, num_nodes = np.asarray(nodes), len(offsets.low) - 1
     if ids.dtype.kind not in "iu":
         raise GraphError(f"node ids have dtype {ids.dtype}; in_degrees takes integers")
@@ -334,6 +342,7 @@ class HeldScan:
         if (starts[1:] == (starts + counts)[:-1]).all():
             first = int(starts[0]) if len(starts) else 0
             return self.array[first : first + int(counts.sum())]
+        # Value j of the result has the position j + (start of its list) - (number of values in earlier lists).
         before = np.cumsum(counts) - counts
         values: NDArray[Any] = self.array[
             np.repeat(starts - before, counts) + np.arange(counts.sum(), dtype=np.int64)
@@ -342,11 +351,24 @@ class HeldScan:
 
 
 def _store(graph: CscGraph, field: str, value: object) -> None:
-    object.__setattr__(graph, field, value)  # the dataclass is frozen, and this is its constructor
+    """Set a field of a frozen graph; only for its constructor."""
+    object.__setattr__(graph, field, value)
 
 
 def _plain(name: str, array: NDArray[Any], dtypes: tuple[type, ...]) -> NDArray[Any]:
-    """Return a read-only base-class view of ``array``, because kernels compile for one kind of array."""
+    """Check ``array`` and return a read-only view of it, as a plain ndarray: kernels are compiled for this kind.
+
+    Parameters
+    ----------
+    name : the array's name in messages
+    array : the caller's array
+    dtypes : the allowed dtypes
+
+    Raises
+    ------
+    GraphError
+        The array has a wrong type, shape, dtype or layout.
+    """
     allowed = " or ".join(np.dtype(dtype).name for dtype in dtypes)
     if not isinstance(array, np.ndarray):
         raise GraphError(f"{name} is a {type(array).__name__}; it must be a numpy array of {allowed}")
@@ -366,6 +388,7 @@ def _plain(name: str, array: NDArray[Any], dtypes: tuple[type, ...]) -> NDArray[
 
 
 def _check_ends(indptr: IdArray, num_edges: int) -> None:
+    """Raise GraphError unless ``indptr`` begins with 0 and ends with ``num_edges``."""
     if indptr.shape[0] == 0:
         raise GraphError("indptr is empty; it must have N + 1 entries, [0] for a graph without nodes")
     if indptr[0] != 0:
@@ -383,6 +406,7 @@ def _check_length(name: str, values: NDArray[Any], num_edges: int) -> None:
 
 
 def _refuse_float_times(edge_time: object) -> None:
+    """Raise GraphError for times as floats. The message of the general dtype check would suggest a conversion."""
     dtype = getattr(edge_time, "dtype", None)
     if isinstance(dtype, np.dtype) and dtype.kind == "f":
         raise GraphError(
@@ -392,8 +416,9 @@ def _refuse_float_times(edge_time: object) -> None:
 
 
 def _check_indptr(indptr: IdArray) -> None:
+    """Raise GraphError if ``indptr`` decreases."""
     for start in range(0, indptr.shape[0], CHUNK):
-        # Consecutive chunks overlap by one entry.
+        # Consecutive chunks overlap by one entry, so that each entry is compared with its predecessor.
         node = start + first_descent(indptr[start : start + CHUNK + 1], indptr[start])
         if node >= start:
             raise GraphError(
@@ -403,6 +428,7 @@ def _check_indptr(indptr: IdArray) -> None:
 
 
 def _check_indices(indices: NDArray[Any], num_nodes: int, num_sources: int) -> None:
+    """Raise GraphError if a source is not in 0..num_sources-1."""
     for start in range(0, indices.shape[0], CHUNK):
         position = start + first_outside(indices[start : start + CHUNK], 0, num_sources - 1)
         if position >= start:
@@ -414,6 +440,7 @@ def _check_indices(indices: NDArray[Any], num_nodes: int, num_sources: int) -> N
 
 
 def _check_weights(edge_weight: NDArray[Any] | None) -> None:
+    """Raise GraphError if a weight is negative or not finite."""
     if edge_weight is None:
         return
     for start in range(0, edge_weight.shape[0], CHUNK):
@@ -528,7 +555,7 @@ def unreachable_relations(
 ) -> tuple[Relation, ...]:
     """Return the relations from which no hop can take an edge, in order. Pure.
 
-    Only types count: no hop's destinations have the relation's destination type, whatever the edges are.
+    Only types count, not the edges: a relation is unreachable if no hop's destinations can have its destination type.
 
     Parameters
     ----------

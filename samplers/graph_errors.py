@@ -1,7 +1,8 @@
 """Errors for impossible entries in a graph, which a kernel finds while it samples. Pure.
 
-A position is an edge's index in the graph. Datasets are checked earlier, so these errors mostly concern a `CscGraph`
-with ``validate=False``.
+A kernel returns the index of the wrong entry. The sampler then raises the error that one of these functions makes. A
+position is an edge's index in the graph. Datasets are checked earlier, so these errors mostly concern a `CscGraph` with
+``validate=False``.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def bad_neighbor(
     source : the edge's source; None reads it from the graph
     """
     position = int(edge_ids[at])
-    row = int(np.searchsorted(indptr[: len(nodes) + 1], at, side="right")) - 1
+    row = int(np.searchsorted(indptr[: len(nodes) + 1], at, side="right")) - 1  # index of the destination
     return bad_source(
         graph, int(nodes[row]), position, _source(graph, position) if source is None else source
     )
@@ -65,7 +66,7 @@ def bad_source(graph: Topology, node: int, position: int, source: int) -> GraphE
 
 
 def bad_edge(graph: Topology, position: int) -> GraphError:
-    """Return the error for ``position``: its source is not a node, or no edge has this position."""
+    """Return the error for an edge whose source is not a node, or for a position outside the graph."""
     if not 0 <= position < graph.num_edges:
         return GraphError(
             f"indptr names edge {position}, which is not in 0..{graph.num_edges - 1}; {_ADVICE}"

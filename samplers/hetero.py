@@ -1,8 +1,11 @@
 """Samplers for graphs with several types, and their sweep rule.
 
 A relation is an edge type, with a source type and a destination type. In each hop every relation extends the batch from
-the nodes found before the hop. `HopFrame` does the sampling; these classes give its results their public form. A
-sweep rule tells the edge passes which edges a hop needs; `replay` makes a batch from what the passes return.
+the nodes found before the hop. `HopFrame` does the sampling; these classes give its results their public form.
+
+Edges on the SSD may be read in passes over the whole file (sweeps), each for many batches. A sweep rule determines
+which edges a hop needs. The pass returns the hop's draws, such as the sources of these edges, and `replay` makes the
+batch from the draws.
 """
 
 from __future__ import annotations
@@ -171,8 +174,8 @@ class MergedHeteroBlockSampler:
 class HeteroRule:
     """The sweep rule for a sampler with several relations. Pure and thread-safe.
 
-    A frontier's draws are a tuple with an array for each relation, see `HopRule`. The array is empty for a relation
-    whose entry in `parts` is None.
+    A frontier is the nodes that draw edges in one hop of one batch. Its draws are a tuple with an array for each
+    relation, see `HopRule`. The array is empty for a relation whose entry in `parts` is None.
 
     Parameters
     ----------
@@ -220,7 +223,7 @@ class HeteroRule:
         )
 
     def parts(self, frontier: HeteroFrontier) -> list[Frontier | None]:
-        """Return by relation the frontier of its destination type; None if no node draws or the hop has no edges.
+        """Return for each relation the frontier of its destination type; None if it draws no edges in this hop.
 
         Parameters
         ----------

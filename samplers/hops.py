@@ -1,11 +1,12 @@
 """The hop frame: in each hop, nodes pick edges relation by relation, and the edges' sources join the batch.
 
-A hop's destinations are the nodes that take edges in this hop. A relation's pick (`RelationPick`) chooses their edges;
-each sampler has its own kind of pick. In layered hops every node found so far is a destination, as in DGL. In merged
-hops only the nodes found in the previous hop are destinations, as in PyG.
+All samplers use `HopFrame.sample`, the common loop over hops. A relation is an edge type. A hop's destinations are the
+nodes that take edges in this hop. A relation's pick (`RelationPick`) chooses their edges; each sampler has its own kind
+of pick. In layered hops every node found so far is a destination, as in DGL. In merged hops only the nodes found in the
+previous hop are destinations, as in PyG. The result, `SampledHops`, is turned into a public batch.
 
-An edge pass reads a graph's edges once, in file order, and saves what each hop of many batches takes. The saved values
-are the hop's draws. A pick's `replay` makes the hop from the draws, without the graph.
+Edges on the SSD may be read in edge passes. A pass reads all edges once, in file order, and saves for each hop of many
+batches what the hop takes: the hop's draws. A pick's `replay` makes the hop from the draws, without the graph.
 
 If seeds have times, each seed grows its own tree of nodes. The frame then works on entries: an entry is a number for
 one node in one tree, see `ranges`.
@@ -123,7 +124,18 @@ class RelationPick(Protocol):
         ...
 
     def rule_of(self, layout: Layout, *, relation: int = 0) -> UniformPickRule | ListRule:
-        """Return the sweep rule for batches of ``layout``; raises ConfigError if edge passes cannot make the picks."""
+        """Return the rule by which edge passes make this pick's draws, see `sweeping`.
+
+        Parameters
+        ----------
+        layout : "layered" or "merged" hops
+        relation : the relation's number in the graph
+
+        Raises
+        ------
+        ConfigError
+            Edge passes cannot make these picks.
+        """
         ...
 
 
@@ -133,9 +145,8 @@ class SampledHops(NamedTuple):
     id: BatchId
     graph: HeteroGraph
     nodes: list[IdArray]  # by type, (U_t,) ids in first-seen order, seeds first
-    counts: list[
-        list[int]
-    ]  # by type, (L + 2,): 0, the number of seeds, then the number of nodes after each hop
+    # By type, (L + 2,): 0, the number of seeds, then the number of nodes after each hop.
+    counts: list[list[int]]
     hops: list[list[Block]]  # L lists, the hop next to the seeds first; each has a block for every relation
     links: Links | None  # see `BatchSeeds`
     # By type, (U_t,) the seed in whose tree a node is; None if seeds have no times.
@@ -258,7 +269,8 @@ class HopFrame:
         ]
         self._drawing = [np.flatnonzero(is_drawn).tolist() for is_drawn in self.is_drawn]
         largest = max(chain.from_iterable(pick.fanouts for pick in self.picks), default=0)
-        # Because of this large upper bound, the workspace maps entries with hash tables instead of arrays.
+        # Entries may be very large numbers. With this upper bound, the workspace maps them to local ids with hash
+        # tables; an array with a local id for each number would be too large.
         limits = None if rule is None else dict.fromkeys(graph.node_types, MAX_ENTRY)
         self._make_workspace = partial(
             Workspace, graph, largest, has_candidates=has_candidates, limits=limits
@@ -320,6 +332,7 @@ class HopFrame:
             self._begin(work, roots)
             counts = [[0, len(nodes)] for nodes in roots.nodes]
             for hop, hop_draws in enumerate(draws):
+                # Nodes are numbered as they are found, so a hop's destinations are a range of each type's nodes.
                 destinations = [range(count[-2] if is_merged else 0, count[-1]) for count in counts]
                 hops.append(self._sample_hop(work, batch_id, hop, destinations, hop_draws))
                 for count, found in zip(counts, work.found, strict=True):
@@ -332,7 +345,7 @@ class HopFrame:
             if self._is_one_type:
                 in_degrees = roots.ranges[0].in_degrees(work.relations[0], nodes[0])
         trees = None
-        if self._rule is not None:
+        if self._rule is not None:  # the nodes are entries: tree * number of the type's nodes + node
             split = [np.divmod(entries, size) for entries, size in zip(nodes, self._sizes, strict=True)]
             nodes = [node for _, node in split]
             trees = [tree.astype(np.int32) for tree, _ in split]
@@ -354,6 +367,7 @@ class HopFrame:
             checked_total(total, len(hops) - 1, batch_id, pick.fanouts)
 
     def _checked_drawn(self, drawn: Sequence[HopDraws]) -> list[HopDraws]:
+        """Return the draws as read-only views; ShapeError if their number or form is wrong."""
         if len(drawn) != self.num_hops:
             raise ShapeError(
                 f"drawn arrays of {len(drawn)} hops for a batch of {self.num_hops}; pass the arrays of every hop"
@@ -468,6 +482,7 @@ class HopFrame:
 
 
 def _empty_block(indptr: LocalArray, num_src: int, edge_weight: NDArray[np.float32] | None) -> Block:
+    """Return a block without edges; ``indptr`` (num_dst + 1,) is all zeros."""
     return Block(
         indptr=indptr,
         indices=_NO_SOURCES,
@@ -495,7 +510,7 @@ def _block(graph: Topology, space: RelationSpace, destinations: range, picked: P
     return Block(
         indptr=picked.indptr,
         indices=indices,
-        edge_ids=picked.positions(),  # last, since it may overwrite ``places``
+        edge_ids=picked.positions(),  # the last use of ``places``, which this call may overwrite
         num_src=num_src,
         num_dst=len(destinations),
         edge_weight=picked.edge_weight,
@@ -536,15 +551,15 @@ def hops_of_one_type(drawn: Sequence[NDArray[Any]], num_hops: int) -> list[HopDr
 def taken_of_scratch(
     space: RelationSpace, lists: EdgeLists, num_dst: int, indptr: LocalArray, *, normalize: bool
 ) -> Picked:
-    """Return the edges and weights that a kernel left in ``space.scratch``.
+    """Return the edges and weights that a kernel wrote to ``space.scratch``.
 
     Parameters
     ----------
     space : the batch so far; its scratch holds the edges as indices in the values of ``lists``
     lists : the sources of the destinations' in-edges
     num_dst : D, destinations in the hop
-    indptr : (D + 1,) int32, the beginning of each destination's edges
-    normalize : scale each destination's weights so that their sum is its in-degree
+    indptr : (D + 1,) int32, the index at which each destination's edges begin
+    normalize : True scales each destination's weights so that their sum is its in-degree
     """
     num_edges = int(indptr[-1])
     # The results are copies: the number of edges is known only now, and another hop reuses the scratch.
