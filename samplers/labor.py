@@ -1,10 +1,13 @@
 """LABOR (Balin, Catalyurek: "Layer-neighbor sampling: defusing neighborhood explosion in GNNs", NeurIPS'23).
 
-Each source t has a chance, and each destination s has a scale. The edge from t to s is taken with the probability
-min(1, scale_s * chance_t). The scale gives s the variance of ``fanout`` neighbours drawn from its d in-edges: the sum
-of 1 / probability over the in-edges is d * d / fanout (section 3 of the paper). LABOR-0 has chance_t = 1; each
-iteration moves chance to sources that several destinations share, so that fewer distinct sources are taken. A candidate
-is a source of an in-edge in the hop. A sweep reads all edges once, in file order.
+In a hop, destinations take edges from sources. Each source t has a chance, and each destination s has a scale. The edge
+from t to s is taken with the probability min(1, scale_s * chance_t). The scale is chosen so that an estimated mean over
+the edges of s has the variance of ``fanout`` neighbours drawn from its d in-edges: the sum of 1 / probability over the
+in-edges is d * d / fanout (section 3 of the paper). LABOR-0 has chance_t = 1. Each iteration raises the chances of
+sources that several destinations share, so that fewer distinct sources are taken.
+
+`LaborSampler` is the sampler, `LaborPick` chooses one relation's edges in a hop, and the kernels are at the end. A
+candidate is a source of an in-edge in the hop. A sweep reads all edges once, in file order, for many batches.
 """
 
 from __future__ import annotations
@@ -32,8 +35,9 @@ if TYPE_CHECKING:
     from gloader.samplers.workspace import Candidates, Picked, RelationSpace
     from gloader.types import AnySeeds, BatchId, IdArray, LocalArray, SampledBatch
 
-_ENOUGH = 1e-4  # relative gain in expected nodes below which the iteration has converged
-_MOST_ITERATIONS = 100  # iterations at most, for a graph whose gains stay above `_ENOUGH`; gains shrink fast
+# The iteration has converged if a step lowers the expected number of nodes by less than this share.
+_ENOUGH = 1e-4
+_MOST_ITERATIONS = 100  # bound for a graph whose steps keep lowering the number by more than `_ENOUGH`
 
 
 class LaborPick:
@@ -252,6 +256,7 @@ class LaborSampler:
 
     @cached_property
     def _frame(self) -> HopFrame:
+        """The loop over hops, for a graph of one type."""
         # The frame is made on demand, because a sampler for a relation between two types has no frame.
         return HopFrame.of_one_type(self.relation_pick, has_candidates=self.iterations != 0)
 
@@ -303,14 +308,20 @@ def scale_for(
 
     A source is certain if the edge from it has probability 1, which means scale * chance >= 1. For a given set of
     certain sources the equation for the scale is linear. The set is empty at scale 0 and only grows from one solution
-    to the next. So the loop ends, in practice after a few turns. ``candidate`` has the index in ``chances`` of each
-    in-edge's source.
+    to the next. So the loop ends, in practice after a few iterations.
+
+    Parameters
+    ----------
+    chances : each candidate's chance
+    candidate : each in-edge's source, as an index in ``chances``
+    first, last : the destination's range in ``candidate``
+    fanout : neighbours to take
     """
     degree = last - first
     if fanout < 0 or degree <= fanout:
         return np.inf
     target = degree * (degree / fanout)
-    # Each turn finds the sources that are certain at the previous scale, and solves the equation for the next scale.
+    # Each iteration finds the sources that are certain at the previous scale, and solves the equation for the next.
     # ``rest`` is the sum of 1 / chance over the other sources. The loop ends when no further source becomes certain.
     scale, certain_before = 0.0, -1
     while True:
@@ -336,7 +347,7 @@ def _solve_scales(
     chances: NDArray[np.float64],
     scales: NDArray[np.float64],
 ) -> None:
-    """Write the scale for every destination."""
+    """Write each destination's scale; destination i has the in-edges ``offsets[i] : offsets[i + 1]``."""
     for i in range(num_dst):
         scales[i] = scale_for(chances, candidate, offsets[i], offsets[i + 1], fanout)
 
@@ -352,9 +363,9 @@ def _improve_chances(
 ) -> float:
     """Multiply every chance by the largest scale of its destinations; return the expected number of nodes.
 
-    The new chance is the probability that any destination takes the source, and the sum of the new chances is the
-    expected number. A step never raises it: with the new chances every scale is at most 1. ``tops`` is scratch for
-    each candidate's largest scale.
+    The new chance is the probability that at least one destination takes the source. The sum of the new chances is
+    the expected number of taken sources. A step never raises this number, because with the new chances every scale is
+    at most 1. ``tops`` is scratch for the largest scale among each candidate's destinations.
     """
     tops[: chances.shape[0]] = 0.0
     for i in range(num_dst):

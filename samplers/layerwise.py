@@ -6,7 +6,10 @@ NeurIPS'19. FastGCN: Chen, Ma, Xiao, ICLR'18.
 A layer is a hop. The adjacency matrix has destinations as rows and sources as columns. A source's norm is the sum of
 the squared entries in its column; its chance to be taken grows with the norm. An edge's squared entry is 1 / d_dst**2
 for a mean and 1 / ((d_dst + 1) (d_src + 1)) for GCN, with the in-degrees d. Kernels add up the entries without the
-source's factor, which is constant along a column and applied once per column.
+factor 1 / (d_src + 1). This factor is constant in a column, so each column's sum is multiplied by it at the end.
+
+`LayerSampler` is the sampler, and `LayerPick` chooses one relation's edges in a hop. "ladies" chooses among the
+candidates, the sources of in-edges in the hop; "fastgcn" chooses among all nodes of the graph.
 """
 
 from __future__ import annotations
@@ -42,7 +45,10 @@ Adjacency = Literal["mean", "gcn"]
 
 
 class _Turn:
-    """A lock with which one thread reads all edges while others wait; global, as a pickled sampler can hold no lock."""
+    """A lock under which one thread reads all edges while other threads wait.
+
+    The lock is global, because a sampler must be picklable and so cannot hold a lock.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -123,6 +129,7 @@ class LayerPick:
         raise self._unswept()
 
     def _unswept(self) -> ConfigError:
+        """Return the error for edge passes (sweeps), which these picks cannot use."""
         return ConfigError(
             f"the sampler {self.method!r} weighs the in-edges of all nodes of a hop before it takes one, and a sweep "
             "reads each edge only once; use topology='direct' or 'ram', or the sampler 'neighbor'"
@@ -152,7 +159,8 @@ class LayerPick:
             poisson_kernels.numbers_of(candidates.nodes, count, key, candidates.numbers)
             _choose(norms, candidates.numbers[:count], size, candidates.chances[:count])
         candidates.scales[:num_dst] = 1.0
-        # With scale 1 and number 0 the kernel takes each node with a chance above 0, with the weight 1 / chance.
+        # The nodes are already chosen. With scale 1 and number 0, the kernel takes each node whose chance is above 0,
+        # with the weight 1 / chance.
         candidates.numbers[:count] = 0
         poisson_kernels.pick_candidates(
             lists.starts,
@@ -269,6 +277,7 @@ class LayerSampler:
 
     @cached_property
     def _frame(self) -> HopFrame:
+        """The loop over hops, for a graph of one type."""
         # The frame is made on demand, because a sampler for a relation between two types has no frame.
         return HopFrame.of_one_type(self.relation_pick, has_candidates=self.method == "ladies")
 
@@ -380,8 +389,7 @@ def _add_graph_norms(
                 if np.uint64(source) >= end_of_nodes:
                     return node, edge
                 norms[source] += entry
-        # The next piece holds the node's remaining edges.
-        if end > last:
+        if end > last:  # the next array of sources has the node's remaining edges
             return node, -1
         node += 1
     return node, -1

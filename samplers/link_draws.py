@@ -2,9 +2,10 @@
 
 A link batch predicts whether pairs of nodes are edges. A pair has two ends, a source and a destination. A positive is
 an edge from the link table. A negative is a drawn pair that belongs to one positive; a strict negative is no edge of
-the graph. `NegativeDraws` makes a batch's pairs, and `EndNumbers` makes seeds from their ends.
+the graph. `NegativeDraws` makes a batch's pairs, and `EndNumbers` makes seeds from their ends; `LinkSeeds` calls both.
 
-Every draw is a hash of (seed, epoch, batch index, row, number of the negative, attempt).
+Every draw is a hash of (seed, epoch, batch index, row of the link table, number of the negative, attempt). An attempt
+is one try to find a strict negative.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ class PairEnds:
         No pair repeats, and no negative is a positive in the batch. A source's negatives belong to its first positive;
         with ``times`` (B,) they belong to its first positive at each time.
         """
+        # Distinct ends in the order of their first pair: ``*_firsts`` are indices of pairs, ``*_ranks`` number ends.
         source_firsts, source_ranks = _first_seen(self.sources)
         destination_firsts, destination_ranks = _first_seen(self.destinations)
         is_positive = np.zeros((len(source_firsts), len(destination_firsts)), dtype=np.bool_)
@@ -160,6 +162,7 @@ class EndNumbers:
 
     @property
     def _starts(self) -> tuple[int, int]:
+        """The numbers of the first node of the source type, and of the destination type."""
         return self.source_start, self.destination_start
 
 
@@ -172,7 +175,7 @@ def distinct(ids: IdArray, limit: int) -> tuple[IdArray, IdArray]:
     limit : at least 1
     """
     width = len(ids).bit_length()
-    if limit.bit_length() + width > 63:
+    if limit.bit_length() + width > 63:  # an id and an index do not fit one int64 together
         nodes, inverse = np.unique(ids, return_inverse=True)
         return nodes, inverse.reshape(-1)
     # Sorting with positions in the lowest bits takes a fifth of an argsort's time.
@@ -209,9 +212,9 @@ class NegativeDraws:
     strict negatives have attempts above 0.
     """
 
-    negatives: Negatives | None
-    graph: Topology  # the table's relation
-    relation: Relation
+    negatives: Negatives | None  # the kind of negatives; None draws no negatives
+    graph: Topology  # the edges of the table's relation
+    relation: Relation  # the table's relation
     has_times: bool = False  # True if a source at another time is another seed
     # The table of negatives for `Table`; None means a column in the positives' table.
     given: LinkReader | None = None
@@ -340,6 +343,7 @@ class NegativeDraws:
         sources[places], destinations[places] = free.at(destinations[places])
 
     def _refuse_source(self, source: int, *, without_self: bool) -> None:
+        """Raise ConfigError for a ``source`` with an edge to every destination."""
         other = "other " if without_self else ""
         raise ConfigError(
             f"node {source} of type {self.relation[0]!r} has an edge of {':'.join(self.relation)} to every {other}node "
@@ -347,7 +351,7 @@ class NegativeDraws:
         )
 
     def _from_table(self, key: np.uint64, rows: IdArray, found: LinkRows, positives: PairEnds) -> PairEnds:
-        """Return the pairs with negatives from a table."""
+        """Return the pairs with negatives from a column of the positives' table, or drawn from a table of negatives."""
         if self.given is None:
             if found.negatives is None:
                 raise ConfigError(without_negatives(self.relation))

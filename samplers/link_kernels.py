@@ -1,7 +1,8 @@
 """Kernels for link batches: draw ends, find distinct seeds, and find the edges between given ends.
 
-A node's list is the sources of its in-edges. The kernels take G lists as ``values``, ``starts`` and ``degrees``: list g
-is ``values[starts[g] : starts[g] + degrees[g]]``. The sources to look up in list g are
+`link_draws` calls the kernels for draws and seeds, and `edge_lookup` calls those for edges. A node's list is the
+sources of its in-edges. The kernels take G lists as ``values``, ``starts`` and ``degrees``: list g is
+``values[starts[g] : starts[g] + degrees[g]]``. The sources to look up in list g are
 ``queries[bounds[g] : bounds[g + 1]]``.
 """
 
@@ -34,7 +35,7 @@ def draw_ends(
     bound: int,
     out: IdArray,
 ) -> None:
-    """Draw a node below ``bound`` for each of some negatives.
+    """Draw a node id below ``bound`` for each of some negatives: pairs that a batch adds to its edges (positives).
 
     Parameters
     ----------
@@ -108,7 +109,7 @@ def mark_edges(
         prefetch(values, starts[min(g + _AHEAD, last_list)])
         low, high = bounds[g], bounds[g + 1]
         begin, end = starts[g], starts[g] + degrees[g]
-        if high - low == 1:  # nearly always true
+        if high - low == 1:  # one source to look up, which is nearly always so
             for place in range(begin, end):
                 if values[place] == queries[low]:
                     found[low] = True

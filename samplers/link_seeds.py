@@ -1,8 +1,9 @@
 """A link batch's seeds: the ends of pairs, with labels and excluded edges.
 
-A link table holds the edges to predict, one per row. A batch takes some rows, its positives, and adds negatives (see
-`link_draws`). The ends of these pairs are the seeds. A hop must not take the edges that the batch predicts, which
-`LinkExclusion` finds. A duplicate is another edge with the same ends.
+A link table holds the edges to predict, one per row. A batch takes some rows, its positives, and adds negatives: pairs
+that are drawn, see `link_draws`. The ends of these pairs are the seeds. A hop must not take the edges that the batch
+predicts; `LinkExclusion` finds these edges. A duplicate is another edge with the same ends. `LinkSeeds.of` makes a
+batch's seeds before the batch is sampled.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ class LinkExclusion:
 # This number stands in place of the hop's number in the key of a batch's negatives. No hop has this number.
 NEGATIVES_LAYER: Final = int.from_bytes(b"negative", "big")
 
-_PAIR_BYTES: Final = 256  # bytes per pair: ends, indices, ranks and sorted keys; at most 160 were measured
+_PAIR_BYTES: Final = 256  # per pair: ends, indices, ranks and sorted keys; at most 160 bytes were measured
 
 
 class LinkSeeds:
@@ -220,7 +221,7 @@ class LinkSeeds:
         GraphError, StoreError
             A list or a row cannot be read, or is damaged.
         """
-        # The kernels are compiled for a plain array.
+        # A new plain array: the kernels are compiled for this kind only.
         rows = np.array(rows, dtype=np.int64)
         found = self._table.read(rows)
         key = layer_key(self._seed, batch_id.epoch, batch_id.index, NEGATIVES_LAYER)
@@ -242,7 +243,7 @@ class LinkSeeds:
         return BatchSeeds(nodes=nodes, excluded=self._exclusion.of(found), times=times, links=links)
 
     def _labels(self, found: LinkRows, num_pairs: int) -> NDArray[Any]:
-        """Return the pairs' labels (P,)."""
+        """Return the pairs' labels (P,): the table's labels, or with negatives 1 for positives and 0 for negatives."""
         if not self._has_negatives and found.labels is not None:
             return np.array(found.labels)
         labels = np.zeros(num_pairs, dtype=np.float32)

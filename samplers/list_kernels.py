@@ -1,9 +1,10 @@
 """Kernels that choose in-edges while a graph's edges stream by in the order of their positions.
 
-A position is an edge's index in the graph. A node's list is its in-edges; a place is an edge's index in its list. The
+`ListDraws` in `list_rule` calls these kernels for each part of a sweep, which reads all edges once, in file order. A
+position is an edge's index in the graph. A node's list is its in-edges; a place is an edge's index in its list. The
 choice depends on a list's values (weights, sources), so no position is known before the list is read. An owner is one
-batch in one hop, with its nodes ascending. Edges arrive in parts, and an owner reads from a part what belongs to its
-current node's list; a list may be longer than a part.
+batch in one hop, with its nodes ascending. An owner reads from a part the edges in its current node's list; a list may
+be longer than a part.
 
 Weighted draws give each edge an arrival, a random number divided by the weight; the node takes the edges with the
 smallest arrivals, as many as the fan-out. An edge is kept while it is among the smallest so far. The taken edges become
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, LocalArray
 
 NONE: Final = -(2**31)  # marks the only record of a node that takes no edge
-MOST_EDGES: Final = 2**31 - 1  # maximum in a list: places have 31 bits
+MOST_EDGES: Final = 2**31 - 1  # maximum length of a list: places have 31 bits
 # The statuses of an owner after a part: it has finished with the part, it needs more nodes, its memory for words is
 # full, a weight is damaged, or it missed an edge.
 FINISHED, NODES_WANTED, WORDS_FULL, BAD_WEIGHT, PASSED = range(5)
@@ -53,7 +54,7 @@ UNKNOWN: Final = -1  # in row EDGE: the owner has not looked up its current node
 
 
 class Lists(NamedTuple):
-    """The state of O owners, with their taken edges. Numba accepts only a named tuple here."""
+    """The state of O owners, with their taken edges. A named tuple, because numba accepts no other class."""
 
     table: IdArray  # (12, O) one number per owner in each of the rows AT to STATUS
     nodes: IdArray  # (O, W) a portion of each owner's nodes
@@ -125,7 +126,7 @@ def _offer_to(
     is_weighted: bool,
     o: int,
 ) -> int:
-    """Let owner ``o`` choose among the edges from position ``begin`` on; return its status."""
+    """Let owner ``o`` choose among the edges from position ``begin`` on; return its status. See `offer`."""
     table = lists.table
     end = begin + sources.shape[0]
     while table[EDGE, o] < end:
@@ -172,8 +173,8 @@ def _read_list(
 ) -> int:
     """Let the owner's current node choose among the present part of its list; return the owner's status.
 
-    Weighted draws keep the edges with the smallest arrivals, and write them as records after the end of the list.
-    Other choices are final at each edge and are written at once. A node that takes no edge gets the record `NONE`.
+    Weighted draws keep the edges with the smallest arrivals, and write their records after the end of the list. Other
+    choices are final at each edge, whose record is written at once. A node that takes no edge gets the record `NONE`.
     """
     table = lists.table
     node = lists.nodes[o, table[AT, o]]
@@ -201,12 +202,14 @@ def _read_list(
         if table[FILL, o] >= lists.capacity:
             return WORDS_FULL
         slot = lists.edges[o, SLOT, table[WRITTEN, o]]
+        # The chance and the importance as in `weighted_kernels.pick_weighted`.
         chance = -math.expm1(-lists.numbers[o, WEIGHT, slot] * lists.beyond[o])
         importance = (stop - first) / (table[POSITIVE, o] * chance)
         _write(lists, o, lists.edges[o, PLACE, slot], lists.edges[o, SOURCE, slot], importance)
     if table[WRITTEN, o] == 0:
         if table[FILL, o] >= lists.capacity:
             return WORDS_FULL
+        # `_write` turns the first place of a node into -1 - place, so this word becomes NONE.
         _write(lists, o, -1 - NONE, 0, 0.0)
     table[AT, o] += 1
     table[EDGE, o] = UNKNOWN
@@ -302,7 +305,7 @@ def _keep_earliest(
 
 @njit(cache=True, nogil=True)
 def _write(lists: Lists, o: int, place: int, source: int, importance: float) -> None:
-    """Write a record for owner ``o``; the record must fit."""
+    """Write a record for owner ``o``; the record must fit. A node's first record has -1 - ``place``."""
     table, at = lists.table, lists.table[FILL, o]
     lists.words[o, at] = place if table[WRITTEN, o] else -1 - place
     lists.words[o, at + 1] = source
@@ -316,8 +319,11 @@ def _write(lists: Lists, o: int, place: int, source: int, importance: float) -> 
 def find_records(places: NDArray[Any], degrees: IdArray, begins: IdArray, counts: IdArray) -> bool:
     """Find each node's first record, and the number of edges that it takes; return True if all records fit.
 
-    ``places`` (M,) has every record's first word, which is negative at each node's first record. ``degrees`` (D,) are
-    the in-degrees of the D nodes in ascending order.
+    Parameters
+    ----------
+    places : (M,) every record's first word, which is negative at each node's first record
+    degrees : (D,) the in-degrees of the D nodes, in ascending order of the nodes
+    begins, counts : (D,) output, each node's first record and number of taken edges
     """
     at = 0
     for i in range(degrees.shape[0]):
@@ -347,8 +353,12 @@ def place_records(
 ) -> None:
     """Write the indices of the records of D nodes into ``records``, and their edges' positions into ``edge_ids``.
 
-    ``begins`` (D,) is each node's first record, ``starts`` (D,) its first in-edge; ``indptr`` (D + 1,) is the output
-    index at which each node begins.
+    Parameters
+    ----------
+    places : (M,) every record's first word
+    begins, starts : (D,) each node's first record, and the position of its first in-edge
+    indptr : (D + 1,) the index in the outputs at which each node's edges begin
+    records, edge_ids : output, an entry per edge
     """
     for i in range(begins.shape[0]):
         for out in range(indptr[i], indptr[i + 1]):

@@ -40,8 +40,9 @@ if TYPE_CHECKING:
 
     TakeWords = Callable[[int, NDArray[Any]], None]  # arguments: an owner, and its words
 
-KEPT_EDGE_BYTES: Final = 40  # bytes per edge that weighted sampling holds and may still drop
-_PORTION_NODES: Final = 128  # nodes that an owner copies together (1 KB)
+# Bytes per edge that weighted sampling holds and may still drop: arrival, weight, slot, place and source.
+KEPT_EDGE_BYTES: Final = 40
+_PORTION_NODES: Final = 128  # nodes that are copied for an owner at a time (1 KB)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -52,7 +53,7 @@ class ListRule:
     `LaborSampler`.
     """
 
-    graph: Topology
+    graph: Topology  # the edges of one relation (edge type)
     fanouts: tuple[int, ...]  # the hop next to the seeds first
     seed: int
     is_weighted: bool  # True for picks by weight, False for LABOR-0
@@ -187,14 +188,15 @@ class ListDraws:
         """Let every owner choose among consecutive edges.
 
         The kernel `list_kernels.offer` offers the edges to the owners in ``waiting``. Owners that stop before the last
-        edge move to its front, and the kernel returns their number. Each gets what it lacks, and is called again.
+        edge move to the front of ``waiting``, and the kernel returns their number. Each of these owners gets more
+        nodes, or its words are taken away. Then the kernel is called again for them.
 
         Parameters
         ----------
         begin : position of the first edge; it grows from call to call
         sources : (M,) the edges' sources
         weights : (M,) the edges' weights; any array for a rule without weights
-        take : called with the words of an owner whose memory is full
+        take : called with an owner's number and its words, if the owner's memory is full; has to copy the words
 
         Raises
         ------
@@ -226,14 +228,14 @@ class ListDraws:
                         self._raise_for(int(status), owner, begin)
 
     def finish(self, take: TakeWords) -> None:
-        """Hand out the owners' remaining words, after the last edge of the sweep.
+        """Give the owners' remaining words to ``take``, after the last edge of the sweep.
 
         Raises
         ------
         GraphError
             The calls left out an owner's edges.
         """
-        # After the last edge no owner may still wait for an edge. UNKNOWN is allowed: no edge was offered.
+        # After the last edge no owner may still wait for an edge. UNKNOWN is allowed: the graph may have no edges.
         edges = self._lists.table[list_kernels.EDGE]
         waiting = np.flatnonzero((edges != list_kernels.FAR) & (edges != list_kernels.UNKNOWN))
         if len(waiting):
@@ -331,7 +333,7 @@ def picked_of_records(
     edge_ids = np.empty(num_edges, dtype=np.int64)
     list_kernels.place_records(places, begins, space.starts[part], indptr, taken, edge_ids)
     sources = records[:, 1].copy()
-    # Like a graph's sources, so that the kernel compiles for one kind of array.
+    # Read-only, as a graph's sources are, so that the kernel is compiled for one kind of array only.
     sources.flags.writeable = False
     edge_weight = _edge_weight(rule, rule.fanouts[hop], space.degrees[part], indptr, records[taken, -1])
     return Picked(indptr, edge_ids, sources=(sources, taken), edge_weight=edge_weight)
@@ -375,8 +377,8 @@ def _edge_weight(
         return np.repeat((1.0 / chances).astype(np.float32), counts)
     if not rule.has_importance:
         return None
-    # If a node has no more in-edges than the fan-out, it takes all those with positive weight, and each of them counts
-    # degree / count times. So they also represent the edges with weight 0.
+    # A node with no more in-edges than the fan-out takes all edges with positive weight. Each of these counts
+    # degree / count times, so that together they also represent the edges with weight 0.
     certain = np.repeat((degrees / np.maximum(counts, 1)).astype(np.float32), counts)
     chosen = last_words.view(np.float32 if last_words.itemsize == 4 else np.float64).astype(np.float32)
     return np.where(np.repeat(takes_all, counts), certain, chosen)

@@ -1,8 +1,11 @@
 """The table of samplers: it makes a sampler from a name with options, and estimates the sampler's memory.
 
-A spec is a sampler's name with options, as in "labor:iterations=1". A pick chooses one relation's edges in each hop
-(`RelationPick`); a sampler runs one pick for each relation. A sweep reads the whole edge file in order and lets each
-sampler take its edges as they pass; not every sampler can work in this way.
+A spec is a sampler's name with options, as in "labor:iterations=1". A relation is an edge type. A pick chooses one
+relation's edges in each hop (`RelationPick`); a sampler runs one pick for each relation. A sweep reads the whole edge
+file in order, and each batch takes its edges as they pass; not every sampler can work in this way.
+
+The order of this file: the table; functions that look up a spec's properties and memory; `make_sampler` for a graph
+of one type; `make_hetero_sampler` for several types; and the samplers for seeds with times.
 """
 
 from __future__ import annotations
@@ -42,7 +45,8 @@ _MAP_AND_CHANCE_BYTES = 8  # bytes per graph node: its local id and float32 samp
 # Bytes per edge that a kernel writes before the number of edges is known: the edge's index and weight.
 _TAKEN_EDGE_BYTES = 12
 _DRAW_BYTES = 8  # bytes per edge drawn over all relations together: its int64 position
-# Bytes per edge of a sampler by time, in addition to its block: the source's entry (see `ranges`) and its index.
+# Bytes per edge of a sampler by time, in addition to its block: the source's entry and its index. An entry is a number
+# for a node in the tree of a seed, see `ranges`.
 _EDGE_BYTES = 16
 # Bytes per node of a sampler by time: its tree, id, requested time, and the searched ends of its time range.
 _NODE_BYTES = 88
@@ -63,8 +67,8 @@ class _SamplerKind:
     """One sampler in the table of samplers."""
 
     make: Callable[..., Sampler]  # takes the graph, the fan-outs, ``seed`` and the options
-    options: dict[str, type]  # user options, in the order of messages
-    node_bytes: int  # per graph node and sampling thread
+    options: dict[str, type]  # the type of each option, in the order of messages
+    node_bytes: int  # bytes of memory per graph node and sampling thread
     kernels: ModuleType  # the sampler's kernels; if none is compiled, the sampler has never run here
     # The values that the sampler reads for all in-edges of a hop; None if it reads taken edges only.
     lists: Literal["sources", "weights"] | None = None
@@ -233,14 +237,14 @@ def temporal_call_bytes(graph: Topology | HeteroGraph, batch: AnyBatch, spec: st
     return max(held)
 
 
-# Former names, kept for importers.
+# Former names of these functions, kept for programs that import them.
 hetero_call_bytes, hetero_temporal_call_bytes = call_bytes, temporal_call_bytes
 
 
 def _last_hop(graph: Topology | HeteroGraph, batch: AnyBatch) -> list[tuple[Topology, IdArray, Block]]:
     """Return each relation's topology, the nodes of its destination type, and its block in the last hop.
 
-    The last hop is the largest. The list is empty for a batch without hops.
+    The last hop is the largest: the one farthest from the seeds. The list is empty for a batch without hops.
     """
     typed = HeteroGraph.of(graph)
     nodes = dict(zip(typed.node_types, batch.node_arrays, strict=True))
@@ -467,6 +471,7 @@ def make_hetero_sampler(
 def _collective(
     name: str, graph: HeteroGraph, fanouts: CollectiveFanouts, options: dict[str, Any]
 ) -> CollectiveDraws:
+    """Return the draws over all relations together; ConfigError for a sampler ``name`` that is not uniform."""
     if name != "neighbor":
         raise ConfigError(
             f"sampler {name!r} with fanouts={str(fanouts)!r}: fan-outs over all relations together are drawn "

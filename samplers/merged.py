@@ -1,7 +1,8 @@
 """The merged layout, as in PyG: every node in a batch draws once, in the hop after its discovery.
 
 In the layered layout, as in DGL, each hop is a block in which every node found so far draws again. In the merged layout
-all hops form one CSC graph. Its first rows are the first hops, so blocks for layered models are views of its prefixes.
+all hops form one CSC graph. Its first rows belong to the first hops. So the blocks that layered models need are views
+of prefixes of this graph (`to_blocks`). `HopFrame`'s results use `join_hops` to make the graph.
 """
 
 from __future__ import annotations
@@ -108,6 +109,7 @@ class MergedHeteroBatch:
 
         A block holds every edge that its destinations drew, each in one hop, as in `MergedBatch.to_blocks`.
         """
+        # By type: the number of nodes before the first hop, and after each hop.
         known = {name: tuple(accumulate(counts)) for name, counts in self.num_sampled_nodes.items()}
         num_hops = len(next(iter(known.values()))) - 1
         prefixes = {
@@ -162,6 +164,7 @@ def join_hops(hops: Sequence[Block], num_nodes: Sequence[int]) -> JoinedHops:
 
 
 def _edge_index(edges: MergedBatch | JoinedHops) -> LocalArray:
+    """Return the local ids of sources and destinations, (2, num_edges)."""
     destinations = np.arange(len(edges.indptr) - 1, dtype=np.int32)
     return np.stack([edges.indices, np.repeat(destinations, np.diff(edges.indptr))])
 

@@ -1,8 +1,9 @@
 """Neighbour sampling (Hamilton, Ying, Leskovec: "Inductive representation learning on large graphs", NIPS'17).
 
-`NeighborPick` chooses one relation's edges in a hop; the hop frame calls it (see `hops`). `NeighborSampler` is the
-sampler for a one-type graph. A position is an edge's index in the graph. A replay makes a batch from the values that
-edge passes read for this batch, without the graph.
+`NeighborPick` chooses one relation's edges in a hop; the loop over hops calls it (see `hops`). `NeighborSampler` is the
+sampler for a graph of one type, and `MergedBlockSampler` is its form for PyG's layout. A position is an edge's index in
+the graph. Edges on the SSD may be read in edge passes (sweeps) over the whole file, for many batches together. Then
+`replay` makes a batch from the values that the passes read for it, without the graph.
 """
 
 from __future__ import annotations
@@ -310,6 +311,7 @@ class NeighborSampler:
 
     @cached_property
     def _frame(self) -> HopFrame:
+        """The loop over hops, for a graph of one type."""
         # The frame is made on demand, because a sampler for a relation between two types has no frame.
         return HopFrame.of_one_type(self.relation_pick)
 
@@ -416,7 +418,7 @@ def _find_places(
     Parameters
     ----------
     nodes, degrees : (D,) the hop's destinations, in the batch's order, and their in-degrees
-    indptr : (D + 1,) the beginning of each destination's edges
+    indptr : (D + 1,) the index in ``edge_ids`` at which each destination's edges begin
     edge_ids : (K,) positions in the graph, followed by `SLACK` spare entries
     fanout, replace : the hop's fan-out, and True for draws with replacement
 

@@ -1,7 +1,9 @@
 """Maps from nodes in a batch to local ids: an array of N labels, or a hash table for large N.
 
-A label is the batch's base plus a node's local id. A new batch raises the base above every earlier label, which makes
-the earlier labels void without clearing the map.
+A batch numbers its nodes 0, 1, ... in the order in which they are found: their local ids. A `Workspace` has one map for
+each node type, and a hop calls `relabel` to turn the sources of its edges into local ids. A map stores labels: a label
+is the batch's base plus a node's local id. A new batch raises the base above every earlier label. So earlier labels
+become void without clearing the map.
 """
 
 from __future__ import annotations
@@ -148,9 +150,10 @@ class HashMap:
         relabel_kernels.enter_hashed(entered, entered, self._base, self._keys, self._labels, self._shift)
 
     def _allocate(self, slots: int) -> None:
+        """Make an empty table with ``slots`` slots, a power of two."""
         self._keys: IdArray = np.empty(slots, dtype=np.int64)
         self._labels: LocalArray = np.zeros(slots, dtype=np.int32)
-        self._shift = np.uint64(64 - (slots.bit_length() - 1))
+        self._shift = np.uint64(64 - (slots.bit_length() - 1))  # keeps the upper bits of a 64-bit hash
 
 
 NodeMap: TypeAlias = "DenseMap | HashMap"

@@ -1,7 +1,10 @@
 """Kernels for uniform sampling: choose the in-edges that a hop takes.
 
-A destination's in-edges have consecutive positions, from ``starts[i]`` on. Its taken edges go to
-``edge_ids[indptr[i] : indptr[i + 1]]``. A node that takes all its in-edges needs no draws.
+A hop of `NeighborPick` runs them in this order: `fetch_degrees` finds each destination's list of in-edges,
+`count_uniform` counts the edges to take, and `pick_uniform` or `pick_with_replacement` draws them. A position is an
+edge's index in the graph.
+A destination's in-edges have consecutive positions, from ``starts[i]`` on. A rank is an edge's index in this list. The
+taken edges go to ``edge_ids[indptr[i] : indptr[i + 1]]``. A node that takes all its in-edges needs no draws.
 
 Sampling without replacement is Floyd's algorithm (Bentley and Floyd, "A sample of brilliance", CACM 1987). For k of d
 edges, draw j is uniform over 0..d-k+j. A draw that is already taken is replaced by d-k+j. Every k-subset is equally
@@ -29,7 +32,7 @@ _SIX, _SIXTY_THREE = np.uint64(6), np.uint64(63)  # shift and mask for a bit in 
 # Nodes between the prefetch and the read of an offset. Offsets lie at random addresses: without the prefetch each read
 # would wait for the previous one.
 _AHEAD = 32
-_DEGREE_END = 2**31  # in-degrees from here on do not fit the vectors, whose positions have 32 bits
+_DEGREE_END = 2**31  # in-degrees from this number on do not fit the vectors, whose ranks have 32 bits
 SLACK = LANES  # spare entries of an output array, because a vector store always writes all lanes
 # Bounds for the words of Floyd's bit set, 512 bytes to 1 MB. Positions are taken modulo the set's size ("folded"). With
 # a 64-bit word per draw, collisions are rare. A collision costs a search among the node's draws.
@@ -96,6 +99,14 @@ def count_uniform(
     """Write the local ``indptr`` for a hop with destinations ``first:last``; return its number of edges.
 
     The result is -1 if there would be more than ``limit`` edges.
+
+    Parameters
+    ----------
+    degrees : in-degrees of all destinations so far
+    first, last : the hop's destinations
+    fanout, replace : the hop's fan-out, and True for draws with replacement
+    limit : maximum number of edges, below 2**31
+    indptr : (last - first + 1,) output
     """
     total = 0
     indptr[0] = 0
@@ -122,8 +133,14 @@ def pick_uniform(
 ) -> None:
     """Write the edges that destinations ``first:last`` take, without replacement, into ``edge_ids``.
 
-    ``edge_ids`` has `SLACK` more entries than there are edges. ``bits`` is scratch from `bit_set`, all zero before and
-    after the call.
+    Parameters
+    ----------
+    nodes, starts, degrees : each destination's id (part of its random key), first in-edge and in-degree
+    first, last : the hop's destinations
+    key : the hop's random key
+    indptr : (last - first + 1,) from `count_uniform`
+    edge_ids : output, with `SLACK` more entries than there are edges
+    bits : scratch from `bit_set`, all zero before and after the call
     """
     for i in range(first, last):
         out = to_int(indptr[i - first])
@@ -209,6 +226,7 @@ def _floyd(
 
 @njit(cache=True, nogil=True)
 def _has(edge_ids: IdArray, first: int, last: int, edge: int) -> bool:
+    """Return whether ``edge`` is in ``edge_ids[first:last]``."""
     for i in range(first, last):  # noqa: SIM110  numba has no generator in any()
         if edge_ids[i] == edge:
             return True

@@ -1,9 +1,10 @@
 """The sweep rule for uniform picks: positions follow from degrees and hashes, before an edge is read.
 
-A frontier is the nodes, ascending, that take edges in one hop of one batch. A position is an edge's index in the graph.
-The rule tells an edge pass how many positions a frontier has, on which pages of the edge file they are, and the
-positions themselves, in portions. The pass returns the sources at the distinct positions, from which the next
-frontier follows.
+An edge pass (a sweep) reads the edge file once, in file order, and serves the hops of many batches. A frontier is the
+nodes, ascending, that take edges in one hop of one batch. A position is an edge's index in the graph. For a frontier,
+the pass asks the rule in this order: the number of positions (`UniformPickRule.counts`), the pages of the edge file
+that hold them (`mark`), and the positions themselves, in portions (`portions`). The pass returns the sources at the
+distinct positions, and `extend` makes the next frontier from them.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class UniformPickRule:
         return drawn
 
     def counts(self, frontiers: Sequence[Frontier]) -> IdArray:
-        """Return (O,) the number of distinct positions for each frontier.
+        """Return the number of distinct positions for each of O frontiers, (O,) int64.
 
         Raises
         ------
@@ -136,6 +137,7 @@ class UniformPickRule:
                 f"{64 * len(pages)} bits for the pages of {self._graph.num_edges} edges, {per_page} in a page; "
                 "pass a bit for each page"
             )
+        # The base-2 logarithm of a power of two, so that the kernel can shift; -1 makes it divide.
         shift = per_page.bit_length() - 1 if per_page & (per_page - 1) == 0 else -1
         with np.errstate(over="ignore"):  # interpreted hashes wrap around
             bad = frontier_kernels.mark_positions(
@@ -199,7 +201,7 @@ class UniformPickRule:
         portions = self.portions([frontier])
         ids = np.empty((1, 1024), dtype=np.int64)
         taken, ends, has_more = np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.bool_)
-        before = 0
+        before = 0  # positions in earlier portions
         while True:
             portions.fill(ids, taken, ends, has_more)
             if rank < before + ends[0] or not has_more[0]:
@@ -233,6 +235,7 @@ class _Portions:
         # The kernel reads the frontiers' nodes at their addresses, so they are contiguous and have one dtype.
         self._like = np.empty(0, dtype=frontiers[0].nodes.dtype if frontiers else np.int32)
         self._nodes = [np.ascontiguousarray(frontier.nodes, self._like.dtype) for frontier in frontiers]
+        # By owner: the address of its nodes, their number, and the hop's fan-out, see `fill_portions`.
         self._frontiers = np.array(
             [
                 (nodes.ctypes.data, len(nodes), fanout)

@@ -1,8 +1,14 @@
 """Kernels for Poisson sampling: an edge is taken if its source's number in this layer is below the edge's chance.
 
-A layer is a hop. A number is a random hash with 53 bits, and stands for number / 2**53. A source has the same number
-for all its edges, so destinations tend to take the same sources. A taken edge stands for 1 / chance graph edges, which
-is its weight. A candidate is a source of an in-edge in the hop, see `workspace.Candidates`.
+LABOR, LADIES and FastGCN use these kernels. A layer is a hop. A "number" is a random hash with 53 bits, and means the
+fraction number / 2**53. A source has the same number for all its edges, so destinations tend to take the same sources.
+A taken edge represents 1 / chance edges of the graph, which is its weight. A candidate is a source of an in-edge in the
+hop, see `workspace.Candidates`.
+
+Parameters of all kernels that pick: the in-edges of destination i are the indices ``starts[i]`` to
+``starts[i] + degrees[i] - 1``, in ``graph_indices`` if this array of sources is given. A kernel writes the taken
+indices to ``edge_ids``, their weights to ``weights``, and to ``indptr`` (num_dst + 1,) the index at which each
+destination's edges begin.
 """
 
 from __future__ import annotations
@@ -68,13 +74,13 @@ def pick_by_fanout(
             end = min(begin + _STRIP, stop)
             if out + end - begin > edge_ids.shape[0]:
                 return OVERFLOW
-            # If all edges are taken, their sources are not read here. Relabelling checks the ids.
+            # If all edges are taken, their sources are not read here. `relabel_kernels` checks the ids later.
             if takes_all:
                 for edge in range(begin, end):
                     edge_ids[out + edge - begin] = edge
                 out += end - begin
             else:
-                for edge in range(begin, end):  # branch-free: no predictor knows a hash
+                for edge in range(begin, end):  # without a branch, because a hash cannot be predicted
                     edge_ids[out] = edge
                     out += to_int(number_of(key, graph_indices[edge]) < limit)
         for j in range(first, out):

@@ -1,10 +1,13 @@
 """The allowed in-edges of nodes in a batch: entire lists, or each list's part before a time.
 
-A node's list is its in-edges. If seeds have times, each seed grows its own tree, so a node may be in several trees with
-different times. The batch then has *entries* in place of nodes: in a type with N nodes, node v in the tree of seed t is
-the entry t * N + v. Lists are sorted by time, so an entry's allowed edges are one range in a list, and samplers draw
-from a range as from a list. Excluded edges are left out of both: draws are ranks among the remaining edges, and
-`pass_over` turns the ranks into positions.
+A node's list is its in-edges; a position is an edge's index in the graph. If seeds have times, each seed grows its own
+tree, so a node may be in several trees with different times. The batch then has *entries* in place of nodes: in a type
+with N nodes, node v in the tree of seed t is the entry t * N + v. Lists are sorted by time, so an entry's allowed edges
+are one range in a list, and samplers draw from a range as from a list.
+
+A batch may also have excluded edges. Then draws are ranks among the remaining edges, and `pass_over` turns the ranks
+into positions. `HopFrame` makes an `AllEdges` or an `EdgesBefore` for each relation of a batch (see `EdgeRanges`). The
+latter searches the times with `TimeRule.narrow` and `rank_bounds`.
 """
 
 from __future__ import annotations
@@ -148,7 +151,7 @@ def search_bytes(times: EdgeValues, *, num_lists: int, num_edges: int) -> int:
 
 
 class _Search:
-    """A binary search in many lists on the SSD. Each step reads one time of every long list together.
+    """A binary search in many lists on the SSD. Each step reads one time of every long list, in one request.
 
     In each list the entries below the bound end at a position in ``left..right``, which each step narrows.
     """
@@ -177,9 +180,9 @@ class _Search:
                 first = int(np.argmax(wrong))
                 raise bad_time(int(middle[first]), int(middle_times[first]))
             is_before = middle_times <= bounds if self._is_inclusive else middle_times < bounds
-            before, behind = wide[is_before], wide[~is_before]
+            before, after = wide[is_before], wide[~is_before]
             self._left[before], self._floors[before] = middle[is_before] + 1, middle_times[is_before]
-            self._right[behind], self._ceilings[behind] = middle[~is_before], middle_times[~is_before]
+            self._right[after], self._ceilings[after] = middle[~is_before], middle_times[~is_before]
 
     def finish(self, starts: IdArray) -> IdArray:
         """Read the remaining parts of the lists; return each bound's rank in its list, which begins at ``starts``."""
@@ -188,7 +191,7 @@ class _Search:
         ranks = np.empty(len(counts), dtype=np.int64)
         first = 0
         while first < len(counts):
-            done = int(ends[first - 1]) if first else 0
+            done = int(ends[first - 1]) if first else 0  # times that were read before
             # The slice has at least one list, because no remaining part is longer than a read.
             last = int(np.searchsorted(ends, done + _AT_A_TIME, side="right"))
             self._finish(slice(first, last), counts, ranks)

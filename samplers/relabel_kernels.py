@@ -1,8 +1,9 @@
 """Kernels that give a batch's nodes their local ids, in first-seen order.
 
-A map stores a label for each node in the batch: ``base`` plus the node's local id. A label below ``base`` is left over
-from an earlier batch and means "not seen". So a new batch clears nothing: it moves ``base`` above every earlier label.
-The dense map has a label for each graph node, the hashed map is an open-addressing hash table.
+`DenseMap` and `HashMap` in `node_map` own the arrays and call these kernels. A map stores a label for each node in the
+batch: ``base`` plus the node's local id. A label below ``base`` is left over from an earlier batch and means "not
+seen". So a new batch clears nothing: it moves ``base`` above every earlier label. The dense map has a label for each
+graph node, the hashed map is an open-addressing hash table.
 
 A `CscGraph` may be unchecked, and a damaged id would make a kernel write outside the map. So the kernels check every id
 that they read from the graph, at no measurable cost.
@@ -87,7 +88,7 @@ def _label(
     node: int, nodes: IdArray, num_nodes: int, base: int, labels: LocalArray, indices: LocalArray, i: int
 ) -> int:
     """Label one node; return the number of nodes. Branch-free: about half of a hop's nodes are new, unpredictably."""
-    # The node is always stored after the last one, and belongs to the batch only if the number grows.
+    # The node is always written after the last one. It counts only if it is new; otherwise the next node replaces it.
     label = to_int(labels[node]) - base
     is_new = label < 0
     nodes[num_nodes] = node
@@ -119,7 +120,7 @@ def find_dense(queries: IdArray, base: int, labels: LocalArray, out: IdArray) ->
 @njit(cache=True, nogil=True, inline="always")
 def _slot(node: int, shift: np.uint64) -> int:
     """Return the slot at which the search for ``node`` begins."""
-    # The product's upper bits depend on every bit of the id, its lower bits only on lower bits.
+    # The upper bits of the product are used, because they depend on every bit of the id.
     return to_int((np.uint64(node) * GOLDEN) >> shift)
 
 

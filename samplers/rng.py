@@ -1,8 +1,10 @@
 """Addressed randomness: every draw is a hash of (seed, epoch, batch, layer, node, draw), without a random stream.
 
-A key is a hash of the first fields of this address. Keys are made from the outside in: the key of a layer (a hop), a
-relation's key in the layer, a node's key in the relation. A word is 64 random bits from a node's key and a number. A
-draw is one random number for a node, made from half a word or a whole word.
+So a batch does not depend on the order in which batches are sampled, or on the number of threads. A key is a hash of
+the first fields of the address. Keys are made in this order: `layer_key` for a layer (a hop) of a batch,
+`relation_key` for a relation (edge type) in the layer, `node_key` for a node in the relation. `word` makes 64 random
+bits from a node's key and a number. A draw is one random number for a node, made from half a word or a whole word:
+`bounded` for an integer, `unit` for a float.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from gloader.core.kernels import njit
 _S11, _S32 = np.uint64(11), np.uint64(32)  # shifts
 LOW_32 = np.uint64(0xFFFFFFFF)  # mask for the lower 32 bits
 ONE = np.uint64(1)
-# Step between word numbers when a draw is repeated. The step is above all word numbers of first draws.
+# A rejected draw takes another word, whose number is larger by this step. The step is above all word numbers of first
+# draws.
 _RETRY = np.uint64(1 << 40)
 _UNIT = 2.0**-53  # distance between the values of `unit`
 to_int: Any = np.int64  # in kernels a plain int() keeps an unsigned integer unsigned
@@ -45,7 +48,7 @@ def _batch_key(seed: int, epoch: int, index: int) -> int:
 
 def _extended(key: int, field: int) -> int:
     """Return ``key`` with one more field of the address. Pure."""
-    # The key is mixed after each field: with plain sums (1, 2) and (2, 1) would share a key.
+    # The key is mixed after each field. With plain sums, the addresses (1, 2) and (2, 1) would have the same key.
     return mix_int((key + _GOLDEN_INT + int(field)) & _MASK)
 
 
@@ -63,7 +66,7 @@ def relation_key(key: np.uint64, relation: int) -> np.uint64:
 @njit(cache=True, nogil=True, inline="always")
 def node_key(key: np.uint64, node: int) -> np.uint64:
     """Return the key of ``node`` in the layer with ``key``. Pure."""
-    # The term plus one keeps node 0 from having the layer's key.
+    # Without the added one, node 0 would not change the key.
     return mix64(key ^ (np.uint64(node) * GOLDEN + ONE))
 
 

@@ -1,8 +1,9 @@
 """Sixteen draws for one node at once, and their ranks, in LLVM vectors.
 
 A lane is one of a vector's entries. LLVM accepts vectors of any size for every target, and maps a vector of sixteen
-32-bit lanes to one AVX-512 register or four NEON registers. The compiler does not find this form by itself. Hashing,
-bounding and the search for repeats take about 20 ns for up to sixteen draws, a third of the scalar loop's time.
+32-bit lanes to one AVX-512 register or four NEON registers. The compiler does not vectorise the scalar loop by itself.
+Hashing, reduction to the range of the draw, and the search for repeats take about 20 ns for up to sixteen draws, a
+third of the scalar loop's time.
 
 The functions with a ``builder`` run while numba compiles a kernel. Each emits LLVM instructions and returns the LLVM
 value with the result. `draw_sixteen` and `rank_sixteen` are the functions for kernels.
@@ -23,16 +24,13 @@ from gloader.core.hashing import GOLDEN, MUL_1, MUL_2
 LANES = 16  # draws in a vector
 DISTINCT, REPEATED, REJECTED = 0, 1, 2  # results of `draw_sixteen`; REPEATED may be added to REJECTED
 
-# Two vectors of eight 64-bit words make the sixteen draws: draw 2i is the lower half of word i, 2i + 1 the upper half.
+# Eight 64-bit random words make the sixteen draws: draw 2i is the lower half of word i, draw 2i + 1 the upper half.
 # Four LLVM types: a word, eight words, eight 32-bit lanes, and sixteen 32-bit lanes.
 _I64 = ir.IntType(64)
 _WORDS = ir.VectorType(_I64, LANES // 2)
 _HALVES = ir.VectorType(ir.IntType(32), LANES // 2)
 _DRAWS = ir.VectorType(ir.IntType(32), LANES)
-_EVEN, _ODD = (
-    range(0, LANES, 2),
-    range(1, LANES, 2),
-)  # the numbers of the draws from lower and from upper halves
+_EVEN, _ODD = range(0, LANES, 2), range(1, LANES, 2)  # numbers of the draws from lower and from upper halves
 
 
 def _constant(vector: Any, values: Any) -> Any:
@@ -81,18 +79,18 @@ def _floyd_draws(builder: Any, bits: Any, top: Any, count: Any, lanes: range) ->
 
 
 def _distinct_when_unused(builder: Any, draws: Any, used: Any, lanes: range) -> Any:
-    """Emit the draws in 32 bits. Each unused lane gets another negative value, which equals no draw."""
+    """Emit the draws in 32 bits. Each unused lane gets its own negative value, which equals no draw."""
     filler = _constant(_WORDS, [-1 - lane for lane in lanes])
     return builder.trunc(builder.select(used, draws, filler), _HALVES)
 
 
 def _any_equal_pair(builder: Any, draws: Any) -> Any:
-    """Emit a flag that is true if two lanes are equal. Eight rotations compare every pair."""
+    """Emit a flag that is true if two lanes are equal. Eight rotations of the vector compare every pair of lanes."""
     has_equal = None
-    for turn in range(1, LANES // 2 + 1):
-        order = _constant(_DRAWS, [(lane + turn) % LANES for lane in range(LANES)])
-        turned = builder.shuffle_vector(draws, ir.Constant(_DRAWS, ir.Undefined), order)
-        equal = builder.icmp_unsigned("==", draws, turned)
+    for shift in range(1, LANES // 2 + 1):
+        order = _constant(_DRAWS, [(lane + shift) % LANES for lane in range(LANES)])
+        rotated = builder.shuffle_vector(draws, ir.Constant(_DRAWS, ir.Undefined), order)
+        equal = builder.icmp_unsigned("==", draws, rotated)
         has_equal = equal if has_equal is None else builder.or_(has_equal, equal)
     return _any(builder, has_equal)
 
@@ -183,11 +181,11 @@ def _rank_sixteen(
         every = _constant(_DRAWS, range(LANES))
         draws = builder.shuffle_vector(halves[0], halves[1], every)
         ranks = _constant(_DRAWS, [0] * LANES)
-        for turn in range(1, LANES):
-            order = _constant(_DRAWS, [(lane + turn) % LANES for lane in range(LANES)])
-            turned = builder.shuffle_vector(draws, ir.Constant(_DRAWS, ir.Undefined), order)
+        for shift in range(1, LANES):
+            order = _constant(_DRAWS, [(lane + shift) % LANES for lane in range(LANES)])
+            rotated = builder.shuffle_vector(draws, ir.Constant(_DRAWS, ir.Undefined), order)
             # A true comparison is the number -1, so a subtraction counts it.
-            ranks = builder.sub(ranks, builder.sext(builder.icmp_signed(">", draws, turned), _DRAWS))
+            ranks = builder.sub(ranks, builder.sext(builder.icmp_signed(">", draws, rotated), _DRAWS))
         for half in range(2):
             lanes = range(half * _WORDS.count, (half + 1) * _WORDS.count)
             part = builder.shuffle_vector(ranks, ir.Constant(_DRAWS, ir.Undefined), _constant(_HALVES, lanes))
@@ -201,14 +199,16 @@ def _rank_sixteen(
 
 
 def _rank_nothing(values: Any, first: Any, count: Any, base: Any, out: Any, offset: Any) -> bool:
+    """Return False: no ranks were written."""
     return False
 
 
 def _draw_nothing(key: int, start: int, degree: int, count: int, out: Any, offset: int) -> int:
+    """Return REJECTED: the draws have to be made one by one."""
     return REJECTED
 
 
-# An intrinsic cannot run without the compiler. These stand-ins make the callers use their scalar loops, which draw and
-# order the same edges, only more slowly.
+# An intrinsic cannot run without the compiler. These substitutes make the callers use their scalar loops, which draw
+# and order the same edges, only more slowly.
 draw_sixteen = _draw_nothing if config.DISABLE_JIT else _draw_sixteen
 rank_sixteen = _rank_nothing if config.DISABLE_JIT else _rank_sixteen

@@ -1,9 +1,11 @@
-"""Sweep rules: a rule tells an edge pass which nodes draw in each hop, and which edges the pass must read for them.
+"""Sweep rules: a rule determines which nodes draw in each hop, and which edges an edge pass must read for them.
 
 An edge pass (a sweep) reads all edges once, in file order, and serves the hops of many batches: see docs/adr/0027. A
-frontier is the nodes that draw edges in one hop of one batch. For each frontier the pass returns a drawn array: what
-the hop needs from the edges, such as their sources. The rule makes the next frontier from this array, and so on to the
-last hop. In the end the sampler's `replay` makes the batch from all drawn arrays.
+frontier is the nodes that draw edges in one hop of one batch. For each frontier the pass returns a drawn array with the
+data that the hop needs from the edges, such as their sources. The rule makes the next frontier from this array, and so
+on to the last hop. In the end the sampler's `replay` makes the batch from all drawn arrays.
+
+This module has the protocols of rules and samplers, the frontiers, and the functions that all rules share.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Samplers for seeds with times. A seed's neighbourhood has only edges before the seed's time.
 
-Each seed grows its own tree of nodes, because seeds have different times. A batch has entries in place of nodes: an
-entry is one node in one tree, see `ranges`.
+`make_temporal_sampler` and `make_hetero_temporal_sampler` make them. Each seed grows its own tree of nodes, because
+seeds have different times. While a batch is sampled, it has entries in place of nodes: an entry is a number for one
+node in one tree, see `ranges`. `HopFrame` does the sampling.
 """
 
 from __future__ import annotations

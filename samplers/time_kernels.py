@@ -1,8 +1,9 @@
 """Kernels for edge lists sorted by time: find the range in a list that a node may take, and pick its edges.
 
-List i of an array of times is ``times[places[i] : places[i] + counts[i]]``, ascending. A bound is a time with which the
-times of a list are compared. The range of a node is the part of its list between two bounds. Times are int64; kernels
-compare times and never subtract them, so that no difference can wrap.
+`ranges` and `NeighborPick` call these kernels. A position is an edge's index in the graph. List i of an array of times
+is ``times[places[i] : places[i] + counts[i]]``, ascending. A bound is a time with which the times of a list are
+compared. The range of a node is the part of its list between two bounds. Times are int64; kernels compare times and
+never subtract them, because a difference could exceed int64.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def enter_trees(
     ----------
     values : sources of the graph's edges
     places : (M,) each edge's index in ``values``
-    indptr : (D + 1,) each destination's first edge
+    indptr : (D + 1,) the index in ``places`` at which each destination's edges begin
     entries : the batch's entries; destinations are the entries from ``first`` on
     first : the first destination
     num_nodes, num_sources : number of nodes of the destinations' type, and of the sources' type
@@ -161,12 +162,12 @@ def pass_over(
     starts : first position of each destination's range
     first, last : range of destinations
     indptr : (last - first + 1,) each destination's first edge
-    edge_ids : updated; on entry the range's first position + a rank
+    edge_ids : updated; on entry, each is the first position of its destination's range plus a rank
     """
     for i in range(first, last):
         begin = np.searchsorted(excluded, starts[i])
         for j in range(indptr[i - first], indptr[i - first + 1]):
-            # Find the number of excluded edges of the range before this rank's edge, as in `exclusion_kernels`.
+            # Find the number of excluded edges in the range before the edge of this rank, as in `exclusion_kernels`.
             low, high = begin, excluded.shape[0]
             while low < high:
                 middle = (low + high) >> 1

@@ -1,5 +1,7 @@
 """Kernels for weighted sampling; an edge with weight zero is never taken.
 
+`NeighborPick` counts a hop's edges with `count_weighted`, and then picks them with one of the two kernels for picks.
+
 Without replacement, edge i has the arrival E_i / w_i, with E_i exponential, and a node takes the k edges that arrive
 first. This equals drawing edges one after another, with chances proportional to the remaining weights (Efraimidis and
 Spirakis, "Weighted random sampling with a reservoir", IPL 2006). With replacement, each draw inverts the running sum of
@@ -81,10 +83,18 @@ def pick_weighted(
 ) -> int:
     """Write the edges that destinations ``first:last`` take without replacement, in the order drawn.
 
-    The node's edges are read once. ``arrivals`` (fan-out,) is scratch: the smallest arrivals so far, ascending, whose
-    edges are in ``edge_ids``. ``beyond`` is the smallest arrival that was not kept. A node with no more positive edges
-    than the fan-out takes all of them, in the graph's order. ``importance`` (edges,) receives the number of edges that
-    each taken edge stands for.
+    Each node's list of weights is read once. The kernel keeps the smallest arrivals so far; ``beyond`` is the smallest
+    arrival that was not kept. A node with no more positive edges than the fan-out takes all of them, in the graph's
+    order.
+
+    Parameters
+    ----------
+    edge_weight, starts, degrees, first, last, fanout : as in `count_weighted`
+    nodes : the destinations' ids, a part of their random keys
+    key, indptr : the hop's random key, and its offsets from `count_weighted`
+    edge_ids : output, indices in ``edge_weight``
+    arrivals : (fan-out,) scratch for the kept arrivals, ascending
+    importance : (edges,) output, the number of edges that each taken edge represents
     """
     for i in range(first, last):
         out = indptr[i - first]
@@ -99,8 +109,8 @@ def pick_weighted(
             if weight == 0:
                 continue
             positive += 1
-            if fanout < 0:
-                if kept == count:
+            if fanout < 0:  # all positive edges are taken
+                if kept == count:  # more edges than counted: the weights have changed
                     return i
                 edge_ids[out + kept] = edge
                 kept += 1

@@ -1,5 +1,8 @@
 """The scratch memory for sampling calls, reused from batch to batch.
 
+A call of `HopFrame.sample` borrows a `Workspace` from a `WorkspacePool`. The workspace has the batch's nodes of each
+type (`FoundNodes`), and for each relation (edge type) a `RelationSpace` with its destinations' edges.
+
 A batch's nodes get local ids 0, 1, ... in the order in which they are found. A destination is a node that takes edges
 in a hop. Its range is a consecutive part of its in-edges; it may take these edges, except for excluded ones, which lie
 in the range but are not counted (see `EdgeRanges`). A position is an edge's index in the graph; a place is an index in
@@ -80,7 +83,8 @@ class FoundNodes:
         return self.count
 
     def _reserve(self, num_nodes: int) -> None:
-        if num_nodes < len(self.nodes):  # relabelling needs one spare entry
+        """Make room for ``num_nodes`` nodes and one spare entry, which relabelling needs; found nodes are kept."""
+        if num_nodes < len(self.nodes):
             return
         grown = np.empty(max(num_nodes + 1, 2 * len(self.nodes)), dtype=np.int64)
         grown[: self.count] = self.nodes[: self.count]
@@ -235,7 +239,7 @@ class RelationSpace:
         self.starts: IdArray = np.empty(0, dtype=np.int64)  # the beginning of each destination's range
         self.degrees: IdArray = np.empty(0, dtype=np.int64)  # the number of allowed edges in each range
         self._fetched = 0  # number of destinations with a range
-        self.ranges: EdgeRanges  # set by `begin`
+        self.ranges: EdgeRanges  # the edges that the batch may take; set by `begin`
 
     def begin(self, ranges: EdgeRanges) -> None:
         """Begin a batch whose hops take edges from ``ranges``."""

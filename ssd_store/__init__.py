@@ -1,5 +1,10 @@
-"""Feature rows on the SSD: file formats, writer, reader and I/O."""
+"""Feature rows on the SSD: file formats, writer, reader and I/O. Import ``gloader.ssd_store``.
 
+`FeatureStore` reads rows and `FeatureWriter` writes them. The classes ``*Misses`` read a batch's missing rows, which no
+cache holds. A pack is a batch's missing rows, copied to one region of a temporary file.
+"""
+
+# The package is found under two names, because the folder is also linked into the package gloader.
 if __name__ != "gloader.ssd_store":
     raise ImportError("import this package as gloader.ssd_store")
 

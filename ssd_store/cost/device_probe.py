@@ -1,6 +1,7 @@
 """Probes of a device: timed reads and writes for one to three seconds, on an existing or a new file.
 
 A probe measures the rates for a `DeviceProfile`, from which the cost model predicts the time of each I/O strategy.
+`find_rates` calls `probe_file` for a file that exists, and `probe_folder` or `probe_writes` to measure with new files.
 
 - A load repeats one kind of request: `ReadLoad` reads, `WriteLoad` writes.
 - A step is a part of a load between two readings of the clock.
@@ -50,12 +51,12 @@ _MAX_THREADS: Final = 32  # threads of a load without io_uring
 # two consecutive phases agree, or a limit is reached. Later runs correct the rates for slower changes.
 _MOST_PHASES: Final = 5  # phases in one measurement
 _STEADY: Final = 0.85  # two phases agree if the slower one reaches this share of the faster one
-_MOST_S: Final = 6.0  # longest measurement, as a multiple of a phase's seconds; for a device that stalls
+_MOST_S: Final = 6.0  # no new phase after this multiple of a phase's seconds; for a device that stalls
 _SETTLED: Final = 1 / 8  # shortest step, as a share of a phase; keeps the effect of its start and end small
 # Maximum number of reads in the first step. A device with hundreds of reads per second would take seconds for more.
 _FEW: Final = 32
-# Bounds for the combined rate of two loads: 2 means that neither slows the other down. A result outside the bounds is
-# an effect of other programs.
+# Bounds for the combined rate of two parallel loads, see `shares_together`: 2 means that neither slows the other down.
+# A result outside the bounds is an effect of other programs.
 _LEAST_TOGETHER, _MOST_TOGETHER = 0.25, 2.0
 
 
@@ -105,7 +106,7 @@ class ReadLoad:
         return perf_counter() - began
 
     def step(self) -> int:
-        """Read a few extents and return their number.
+        """Read the next extents, as many as a step has, and return their number.
 
         Raises
         ------
@@ -221,6 +222,7 @@ def shares_together(one: Callable[[], int], other: Callable[[], int], *, seconds
     """
 
     def rate(step: Callable[[], int]) -> float:
+        """Return the amount per second of a load."""
         done, began = 0, perf_counter()
         while (passed := perf_counter() - began) < seconds:
             done += step()
@@ -242,6 +244,7 @@ def read_job(extents: Extents, memory: Any, first: int, past: int) -> ReadJob:
         length=extents.length[first:past],
         row_begin=extents.row_begin[first:past],
         row_end=extents.row_end[first:past],
+        # The remaining arguments concern rows, of which there are none.
         data_offset=0,
         checksums=np.empty(0, np.uint64),
         format_version=FORMAT_VERSION,
@@ -293,7 +296,8 @@ def open_scratch(folder: Path, os_io: OsIO = REAL_OS) -> tuple[int, bool]:
 
 
 def _is_made_direct(fd: int, os_io: OsIO) -> bool:
-    # Not at the opening: if the system refused O_DIRECT there, the file made by O_CREAT could remain.
+    """Switch the open file to O_DIRECT, reads and writes without the page cache; return False if it is unsupported."""
+    # Not in `open`: if the system refused O_DIRECT there, the file that O_CREAT made could remain.
     try:
         os_io.set_direct(fd, is_direct=True)
     except OSError as error:
@@ -398,7 +402,7 @@ class ProbedFile:
         return ReadLoad(self.fd, extents, memory, depth=depth, most=most)
 
     def sweep_load(self, memory: Any) -> ReadLoad:
-        """Return a load of reads in file order, from a random place on, into ``memory`` (>= 4 MiB,)."""
+        """Return a load of reads in file order, from a random offset on, into ``memory`` (>= 4 MiB,)."""
         count = self.num_bytes // SEQUENTIAL_BYTES
         first = np.random.default_rng().integers(count)  # random, as in `random_load`
         offset = self.start + (np.arange(count) + first) % count * SEQUENTIAL_BYTES

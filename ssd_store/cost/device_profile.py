@@ -1,7 +1,8 @@
 """A storage device's profile: its probe's rates, and the lessons of later runs. Pure.
 
-A probe measures a device for a few seconds; the result is a `DeviceProfile`. Later runs compare the time that their
-superbatches took with the time that the probe's rates predict:
+A probe measures a device for a few seconds; the result is a `DeviceProfile`. A superbatch is a number of batches that
+are planned together. Later runs compare the time that their superbatches took with the time that the probe's rates
+predict:
 
 - An `Observation` is one superbatch: predicted seconds for each kind of access, and the measured seconds.
 - A `Lesson` is one run: for each kind of access the median ratio of measured to predicted seconds (a `Known`).
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
     from gloader.ssd_store.cost.io_rates import IoRates
 
 
-# Kinds of access: feature reads of 4, 16 and 64 KiB and in file order; pack writes, and reading packs back; copies of
-# rows from a sweep to its batches.
+# Kinds of access: feature reads of 4, 16 and 64 KiB ("small", "medium", "wide") and in file order; pack writes, and
+# reads of packs; copies of rows from a sweep to its batches ("dealt"). A pack is a batch's rows on disk; a sweep reads
+# the file once, in order.
 Access: TypeAlias = Literal["small", "medium", "wide", "in_order", "write", "pack_read", "dealt"]
 ACCESSES: Final[tuple[Access, ...]] = get_args(Access)
 # The accesses to the device that holds the features, and to the device that holds the packs.
@@ -44,7 +46,7 @@ MOST_RUNS: Final = 16  # lessons to keep
 _OLDEST_S: Final = 30 * 86_400.0
 _PROBE_COUNT: Final = 2.0  # the probe's weight, in superbatches
 _MOST_COUNTED: Final = 8.0  # maximum number of superbatches that count in a run; more add no precision
-_FADING: Final = 0.8  # a run's weight relative to the next newer run
+_FADING: Final = 0.8  # a run's weight relative to the next newer run, so that old runs count less
 _MOST_COUNT: Final = 1e9  # maximum number of superbatches in a lesson from a file; a larger number is damage
 _LEAST_SHARE: Final = 1e-6  # an access with a smaller share of the predicted seconds has no visible effect
 
@@ -84,7 +86,7 @@ class Lesson:
     """One run's results."""
 
     when: float  # seconds since 1970
-    known: Mapping[Access, Known]
+    known: Mapping[Access, Known]  # the kinds of access that the run observed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,6 +264,7 @@ def from_json(lessons: Any) -> LearntRates:
 
 
 def _lesson_from(lesson: Any) -> Lesson:
+    """Return one lesson from its plain values; raises as `from_json`."""
     known: dict[Access, Known] = {}
     for access in ACCESSES:
         if access in lesson:
@@ -316,7 +319,7 @@ class DeviceProfile:
     read_bytes_per_s: float  # sequential reads
     write_bytes_per_s: float  # sequential writes; 0 if only reads were measured
     queue_depth: int  # the smallest depth that reaches the random rate
-    is_direct: bool  # False if measured through the page cache, which makes only proportions meaningful
+    is_direct: bool  # False if measured through the page cache: only proportions of rates are then meaningful
     medium_reads_per_s: float = 0.0  # random reads of `MEDIUM_BYTES`; 0 if not measured
     wide_reads_per_s: float = 0.0  # random reads of `WIDE_BYTES`; 0 if not measured
     latency_s: float = 0.0  # one read of 4 KiB without other load; 0 if not measured
@@ -341,11 +344,11 @@ class DeviceProfile:
 
     @property
     def sweep_gap_bytes(self) -> int:
-        """Longest hole between two needed pages that a sweep bridges."""
+        """Longest hole in bytes between two needed pages that a sweep reads along, in place of a second request."""
         return max(self.times.sweep_gap_bytes(most=MAX_GAP_BYTES), MIN_GAP_BYTES)
 
     def row_gap_bytes(self, row_bytes: int) -> int:
-        """Return the longest hole between two needed rows that a batch's reads bridge. Pure."""
+        """Return the longest hole in bytes between two needed rows that one read of a batch covers. Pure."""
         return self.times.gap_bytes(mean_extent_bytes(row_bytes), most=MAX_GAP_BYTES)
 
     @property
@@ -469,6 +472,7 @@ _OPTIONAL: Final = frozenset({"medium_reads_per_s", "wide_reads_per_s"})
 
 
 def _within(value: Any, least: float, most: float) -> float:
+    """Return ``value`` as a float; ValueError if it is not between ``least`` and ``most``."""
     number = float(value)
     if not least <= number <= most:  # true for NaN as well
         raise ValueError(f"{number} is not between {least} and {most}")

@@ -1,9 +1,10 @@
 """Rates for the devices that hold the features and the spill folder: found for the cost model, corrected in a run.
 
-`find_rates` gets a device's profile: remembered from an earlier run, or measured now by a probe. The profile also has
-lessons, which are the ratios of measured to predicted times in earlier runs. At the end of a run `RateLearner` adds the
-run's lesson to the remembered profile. `DeviceClock` measures the time that a superbatch uses a device: it divides the
-device's time among simultaneous users.
+Before a run, `find_rates` gets a device's profile: remembered from an earlier run, or measured now by a probe. The
+profile also has lessons, which are the ratios of measured to predicted times in earlier runs. At the end of a run
+`RateLearner` adds the run's lesson to the remembered profile. A superbatch is a number of batches that are planned
+together; a sweep reads a file once, in order; a pack is a batch's rows in a file of the spill folder. `DeviceClock`
+measures the time that a superbatch uses a device: it divides the device's time among simultaneous users.
 """
 
 from __future__ import annotations
@@ -230,7 +231,7 @@ def _is_sparse(status: os.stat_result) -> bool:
 def _swept(features: Path, span: tuple[int, int] | None, os_io: OsIO) -> tuple[Path, tuple[int, int]] | None:
     """Return a range in ``features`` to read in parallel to writes, or None if it is too small or has holes."""
     status = os_io.stat(features)
-    start, past = (0, status.st_size) if span is None else span
+    start, past = (0, status.st_size) if span is None else span  # ``past`` is the last byte plus one
     if past - start < SMALLEST_PROBED_BYTES or (span is None and _is_sparse(status)):
         return None
     return features, (start, past)
@@ -286,7 +287,7 @@ class RateLearner:
         self._os_io = os_io
         self._now = now
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # guards the observations: several threads may read superbatches
         self._observations: list[Observation] = []
 
     @property
@@ -400,7 +401,7 @@ def _by_size(rates: IoRates, requests: int, num_bytes: int, seconds: float) -> d
     return divided
 
 
-# Share of a thread's wait for a core in which the device is idle. First the device still works on the queued requests.
+# Share of a thread's wait for a core in which the device is idle. At first the device still has queued requests.
 # In 186 superbatches on two busy cores, reads took longer than with idle cores by 0.7 to 0.8 of the waits.
 _LOST: Final = 0.75
 

@@ -1,7 +1,8 @@
 """The cost model for an exchange: each machine reads its missing rows separately, or one sweep serves all. Pure.
 
-The machines of a run each train on different batches, so each misses other rows of a table in a superbatch. There are
-two ways to bring the rows:
+A superbatch is a number of batches that are planned together; its missing rows are in no cache. The machines of a run
+train on different batches, so each machine misses other rows of a feature table. A sweep reads a file once, in order.
+There are two ways to read the rows:
 
 - Own: each machine sweeps over its file for its rows only.
 - Shared, an exchange: each machine sweeps over a range of the table for the rows of all machines. The machines then
@@ -98,7 +99,7 @@ class OwnPart:
         """
         times = rates.times
         write = counts.pack_bytes / rates.write_bytes_per_s
-        # Received rows are dealt out to the batches like the rows of an own sweep.
+        # Received rows are copied ("dealt") to the batches like the rows of an own sweep.
         after = rates.dealing_seconds(counts.unique_rows * counts.row_bytes)
         if received_as == "packed":
             after = rates.dealing_seconds(counts.pack_bytes) + counts.pack_bytes / rates.pack_read_bytes_per_s
@@ -150,8 +151,8 @@ class Union:
     """One sweep for all machines' missing rows, under the assumption that machines miss rows independently."""
 
     rows: float  # number of distinct rows
-    sweep_requests: float
-    sweep_bytes: float
+    sweep_requests: float  # reads in the sweep
+    sweep_bytes: float  # bytes in these reads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,12 @@
 """The cost model's device rates: seconds per read by size, with corrections learnt in the run. Pure.
 
 `IoRates` are a device's rates for one loader, from its profile. `ReadTimes` turn them into the seconds of a read of any
-size. `Calibration` corrects the predictions during a run: after each superbatch it compares the measured seconds with
-the predicted seconds. The strategies are the three ways to read a superbatch's missing rows: "direct" (batch by batch),
-"staged" (one sweep into memory) and "packed" (one sweep into packs on disk). Rows that come from other machines are
-"exchanged".
+size. A superbatch is a number of batches that are planned together. `Calibration` corrects the predictions during a
+run: after each superbatch it compares the measured seconds with the predicted seconds.
+
+There are three strategies to read a superbatch's missing rows, which no cache holds: "direct" (batch by batch),
+"staged" (one sweep, a pass in file order, into memory) and "packed" (one sweep into a region on disk per batch, its
+pack). Rows that come from other machines are "exchanged".
 """
 
 from __future__ import annotations
@@ -236,10 +238,12 @@ def learn_factor(
 
 
 def _is_positive(seconds: float) -> bool:
+    """Return whether ``seconds`` is a finite number above 0."""
     return math.isfinite(seconds) and seconds > 0
 
 
 def _clamped(factor: float) -> float:
+    """Return ``factor`` limited to a third..three."""
     return min(max(factor, 1 / _FACTOR_LIMIT), _FACTOR_LIMIT)
 
 

@@ -1,8 +1,9 @@
 """Profiles for storage devices: measured in one to three seconds, and remembered with the runs' lessons.
 
 A `DeviceProfile` has a device's rates from a probe, and lessons: the ratios of measured to predicted times in later
-runs. Each device's profile is a JSON file in the user's cache folder. Readers take their defaults from it: the longest
-hole between needed bytes that a read bridges, and the number of reads in flight.
+runs. Each device's profile is a JSON file in the user's cache folder. `device_rates.find_rates` and the command line's
+machine check write it. Readers take their defaults from it: the longest hole between needed bytes that a read covers in
+place of a second request, and the number of reads in flight.
 """
 
 from __future__ import annotations
@@ -158,6 +159,7 @@ def remember_profile(folder: StrPath, profile: DeviceProfile, *, os_io: OsIO = R
 
 
 def _profile_path(folder: Path) -> Path:
+    """Return the file for the profile of the device under ``folder``; OSError if the folder is missing."""
     root = home_dir()
     device = folder.stat().st_dev
     blocks = os.statvfs(folder).f_blocks  # in the name too, because device numbers may change at a boot

@@ -1,7 +1,7 @@
 """The cost model for I/O strategies: the fastest way to read a superbatch's missing rows. Pure.
 
 A superbatch is S consecutive batches that are planned together. Its missing rows are the feature rows that no cache
-holds. There are three strategies to read them:
+holds. A sweep reads a file once, in order. There are three strategies to read the missing rows:
 
 - "direct": batch by batch, with random reads;
 - "staged": once, by a sweep in file order, into memory;
@@ -79,6 +79,7 @@ def ramp(size: int, first: int = 1) -> Iterator[int]:
 
 
 def _ramp(size: int, first: int) -> Iterator[int]:
+    """Yield the sizes of `ramp`, whose check must run at the call and not at the first size."""
     current = first
     while True:
         yield current
@@ -86,8 +87,8 @@ def _ramp(size: int, first: int) -> Iterator[int]:
 
 
 _REQUESTS, _BYTES = 0, 1  # positions in the kernels' totals
-_ID_BYTES = 4
-_WORD_BITS = 64
+_ID_BYTES = 4  # bytes of a row's id in memory
+_WORD_BITS = 64  # bits in a word of the bitmap
 # A power of two modulo 67 identifies its exponent: the 64 powers leave 64 different remainders. So `_BIT_OF` gives the
 # position of a word's only set bit without a loop.
 _POWER_HASH = np.uint64(67)
@@ -451,6 +452,7 @@ def _chosen(
 
 
 def _parse_strategy(name: str) -> Strategy:
+    """Return ``name`` as a strategy; ConfigError if it is unknown."""
     for strategy in STRATEGIES:
         if name == strategy:
             return strategy
@@ -458,6 +460,7 @@ def _parse_strategy(name: str) -> Strategy:
 
 
 def _require_room(strategy: Strategy, counts: MissCounts, allowed: int) -> None:
+    """Raise BudgetError if the strategy needs more than ``allowed`` bytes of memory or disk."""
     needed = counts.room_bytes[strategy]
     if needed > allowed:
         what, rows, budget = "disk", counts.rows, "spill_budget"
@@ -501,4 +504,5 @@ def _reason(
 
 
 def _seconds_text(seconds: float) -> str:
+    """Return the seconds as text. Infinity means "direct" over a mirror, see `choose_strategy`."""
     return "brings nearly all blocks for each batch" if math.isinf(seconds) else format_seconds(seconds)
