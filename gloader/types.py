@@ -472,8 +472,8 @@ class IdPortions(Protocol):
         Parameters
         ----------
         ids : (O, W) int64 with W >= 1; written. Owner o's unread positions are ``ids[o, taken[o] : ends[o]]``
-        taken : (O,) int64, number of an owner's positions in ``ids`` that the sweep has read; set to 0
-        ends : (O,) int64, number of an owner's positions in ``ids``; written
+        taken : (O,) int64, number of columns in each owner's row that the sweep has read; set to 0
+        ends : (O,) int64, number of filled columns in each owner's row; written
         has_more : (O,) bool, True if the owner has positions that did not fit; written
         """
         ...

@@ -182,7 +182,7 @@ class LaborPick:
         # Equal chances are LABOR-0; each iteration raises the chances of shared sources.
         chances = candidates.chances[: candidates.count]
         chances.fill(1.0)
-        before = np.inf
+        before = np.inf  # the expected number of nodes before the iteration
         for _ in range(_MOST_ITERATIONS if self.iterations < 0 else self.iterations):
             expected = _improve_chances(*in_edges, fanout, chances, candidates.tops)
             # The expected number of nodes never rises. The loop ends when it hardly falls.

@@ -208,7 +208,7 @@ class LinkSeeds:
         )
 
     def of(self, batch_id: BatchId, rows: IdArray) -> BatchSeeds:
-        """Return the seeds, pairs and labels for the table's ``rows`` (B,), which may be in any order.
+        """Return the seeds, pairs, labels and excluded edges for the table's ``rows`` (B,), in any order.
 
         Pairs are the positives in the order of ``rows``, then the negatives. Without times the seeds are the distinct
         ends, ascending in the numbering of all nodes. With times the seeds are all sources and then all destinations,

@@ -138,7 +138,8 @@ def join_hops(hops: Sequence[Block], num_nodes: Sequence[int]) -> JoinedHops:
     hops : L blocks, the one next to the seeds first, with fewer than 2**31 edges in total
     num_nodes : (>= L + 1,) 0, then the number of destination-type nodes before each hop
     """
-    # The hops' destinations are consecutive in the list of nodes, so a shift joins their offsets.
+    # The hops' destinations are consecutive in the list of nodes. So each hop's ``indptr`` is copied to the entries
+    # of its destinations, increased by the number of edges in earlier hops.
     indptr = np.zeros(num_nodes[len(hops)] + 1, dtype=np.int32)
     counts = tuple(hop.num_edges for hop in hops)
     if not any(counts):  # a relation without edges costs nothing

@@ -210,7 +210,7 @@ class UniformPickRule:
             taken[0] = ends[0]
         position = int(ids[0, rank - before])
         offsets = self._graph.offsets
-        first, last = 0, len(frontier.nodes)
+        first, last = 0, len(frontier.nodes)  # the node's index is in first..last - 1
         while last - first > 1:
             middle = (first + last) // 2
             first, last = (

@@ -79,7 +79,7 @@ class TemporalSampler:
             )
         self.graph = graph
         self.fanouts = checked_hops(fanouts)
-        self.rule = rule
+        self.rule = rule  # the time rule, not a sweep rule
         self.layout = layout
         pick = _picks(rule, seed, weighted=weighted, importance=importance)
         self._frame = HopFrame.of_one_type(pick(graph, fanouts), rule=rule)

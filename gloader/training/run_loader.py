@@ -188,7 +188,7 @@ class RunLoader:
             return _Attempt(self._outcome(error), needs, failure=error)
         tried = None
         for budget in budgets:
-            # The last division is always tried: it has the most memory for the loader, so its error is final.
+            # The last division is always tried: it has the most memory for the loader, and its error is the most exact.
             if budget is not budgets[-1] and not needs.are_met_by(budget):
                 continue
             if tried is not None:

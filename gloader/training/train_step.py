@@ -42,7 +42,7 @@ class Adam:
     """The updates of ``torch.optim.Adam`` or ``torch.optim.AdamW``, bit for bit. Fused on a GPU.
 
     torch's optimiser classes import its compiler at the first call, which takes 70 MB of every run's memory and 0.8 s.
-    This class calls the functions below these classes, which import nothing. A sparse gradient is applied as in
+    This class calls the functions below torch's classes, which do not import it. A sparse gradient is applied as in
     ``torch.optim.SparseAdam``: rows outside the gradient keep their values and moments, without decay.
 
     Parameters

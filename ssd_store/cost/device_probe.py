@@ -94,7 +94,12 @@ class ReadLoad:
             raise
 
     def settled(self, seconds: float) -> Self:
-        """Double the reads per step until a step takes an eighth of a phase of ``seconds``; return this load."""
+        """Double the reads per step until a step takes an eighth of a phase; return this load.
+
+        Parameters
+        ----------
+        seconds : duration of a phase
+        """
         while self.step_seconds() < seconds * _SETTLED and self._batch < self._most:
             self._batch *= 2
         return self
@@ -236,7 +241,7 @@ def shares_together(one: Callable[[], int], other: Callable[[], int], *, seconds
 
 
 def read_job(extents: Extents, memory: Any, first: int, past: int) -> ReadJob:
-    """Return the job for the reads ``first`` to ``past - 1``, without rows and without verification."""
+    """Return the job for the reads ``first`` to ``past - 1``: the bytes are read, and no row is copied or verified."""
     out = np.empty((0, 1), np.uint8)
     no_ids = np.empty(0, np.int64)
     return ReadJob(
@@ -244,11 +249,10 @@ def read_job(extents: Extents, memory: Any, first: int, past: int) -> ReadJob:
         length=extents.length[first:past],
         row_begin=extents.row_begin[first:past],
         row_end=extents.row_end[first:past],
-        # The remaining arguments concern rows, of which there are none.
         data_offset=0,
         checksums=np.empty(0, np.uint64),
         format_version=FORMAT_VERSION,
-        bounce=memory,
+        bounce=memory,  # receives the bytes, also seen as 16-bit halves and 64-bit words
         bounce_halves=memory.view(np.uint16),
         bounce_words=memory.view(np.uint64),
         slot_bytes=int(extents.length[0]),
@@ -465,6 +469,7 @@ def probe_folder(folder: Path, os_io: OsIO) -> DeviceProfile:
     try:
         size, write_rate = _fill(fd, memory, os_io)
         profile = _measured(fd, size, start=0, is_direct=is_direct)
+        # A second file, to measure a sweep over the first one in parallel with writes.
         second_fd, _ = open_scratch(folder, os_io)
         try:
             writes = WriteLoad(second_fd, noise(memory), os_io=os_io)
