@@ -1,10 +1,12 @@
 """The base of every loader: an iterable of ready mini-batches, sampled and gathered ahead of the training loop.
 
-A loader opens a tier, which has the memory plan, the files, the caches and the buffers. If another process (rank) of
-this machine loads for this one, the tier is a `RemoteTier`, a connection to that process. Each iteration is an epoch. A
-position is an epoch and the index of its next batch. A run is a sequence of epochs without interruption: its threads
-work ahead from one position, and continue from one epoch to the next. `with_settings` gives a loader's class a
-signature with every setting and its default.
+`gloader.loader.loaders` derives the public loaders from `BatchLoader`. A loader opens a tier, which has the memory
+plan, the files, the caches and the buffers. A rank is one of several processes that train together. If another rank of
+this machine loads for this one, the tier is a `RemoteTier`, a connection to that process.
+
+Each iteration is an epoch. A position is an epoch and the index of its next batch. A run is a sequence of epochs
+without interruption: its threads work ahead from one position, and continue from one epoch to the next. A stream is
+the sequence of all batches, which the dataset, the seeds and the sampling settings determine.
 """
 
 from __future__ import annotations
@@ -83,7 +85,7 @@ def with_settings(constructor: Callable[..., Any]) -> inspect.Signature:
 T = TypeVar("T")
 B = TypeVar("B", ReadyBatch, HeteroReadyBatch, LinkBatch)
 
-# Causes of a training loop's waits for batches that other settings may reduce, as named in `find_bottleneck`.
+# The bottlenecks, as named in `find_bottleneck`, that other settings may remove.
 _ADVISED: Final = frozenset({"cpu", "sweep", "sample", "inspect", "stage", "read", "gather", "startup"})
 _MOST_ADVICE_SHARE: Final = 0.01  # largest share of the loader's lifetime that advice may take
 
@@ -93,12 +95,12 @@ class BatchLoader(Generic[B]):
     """The base of `Loader`, `HeteroLoader` and `LinkLoader`. These classes document the parameters and errors."""
 
     def __new__(cls, *_given: Any, **keywords: Any) -> Self:
-        """Refuse unknown keywords before Python reports a missing one: an unknown keyword may be its misspelling."""
+        """Raise for unknown keywords before Python reports a missing one: the unknown one may be its misspelling."""
         require_keywords(cls.__name__, keywords, inspect.signature(cls).parameters)
         return super().__new__(cls)
 
     _seeds_of: ClassVar[Callable[..., NodeSeeds | EdgeSeeds]]  # makes seeds from the constructor's arguments
-    __signature__: ClassVar[inspect.Signature]
+    __signature__: ClassVar[inspect.Signature]  # result of `with_settings`
 
     def __init__(
         self,
@@ -146,7 +148,7 @@ class BatchLoader(Generic[B]):
         membership: Membership,
         device_dry_run: DryRun | None,
     ) -> None:
-        """Check the settings, plan the seeds, and open the tier."""
+        """Check the settings, plan the seeds, open the tier, and set every attribute. Both constructors end here."""
         # These calls come before several threads call torch, see docs/adr/0015-first-square-root.md.
         say_compiling()
         settle_vector_math()
@@ -179,7 +181,8 @@ class BatchLoader(Generic[B]):
             table_names=tier.table_names,
             learner=None if isinstance(tier, RemoteTier) else tier.load.files.learner,
         )
-        # Dropping the loader, or ending the process, closes its parts; the threads reference only `_held`.
+        # Dropping the loader, or ending the process, closes its parts. The threads reference only `_held`, so they do
+        # not keep a dropped loader alive.
         self._finalizer: weakref.finalize[..., Any] = weakref.finalize(self, self._held.finalize)
         facts = None if links is None else links.facts()
         self._state = LoaderState(
@@ -190,17 +193,19 @@ class BatchLoader(Generic[B]):
             stream=named_facts(dataset, self._order, settings.sampling, facts),
         )
         self._recorded_from: LoaderState | None = None  # state at the first run's start, for `write_trace`
-        self._whole_since = 0  # the first epoch that the present run makes completely
-        self._advice: dict[BottleneckKind, str] = {}  # by cause of the loop's waits
+        self._whole_since = 0  # the first epoch that the present run makes from its first batch on
+        self._advice: dict[BottleneckKind, str] = {}  # by bottleneck, see `_advice_for`
         self._advised_s, self._opened_s = (
             0.0,
             time.perf_counter(),
         )  # seconds spent on advice; the opening time
-        self._starved_before = 0.0  # the property `_starved_s` at the start of the epoch
+        self._starved_before = 0.0  # `_starved_s` at the start of the epoch
         self._is_mid_epoch = False  # a break left the epoch unfinished: the next iteration starts another
-        self._stats: EpochStats | None = None
-        self._active: weakref.ref[EpochIterator[B]] | None = None
-        self._pid = os.getpid()
+        self._stats: EpochStats | None = None  # of the last ended epoch
+        self._active: weakref.ref[EpochIterator[B]] | None = (
+            None  # the last iterator; weak, so that it may be dropped
+        )
+        self._pid = os.getpid()  # a forked child has another process id, and no threads
 
     def __len__(self) -> int:
         """Return the number of batches per epoch."""
@@ -474,6 +479,7 @@ class BatchLoader(Generic[B]):
         return self
 
     def __reduce__(self) -> Never:
+        """Raise NotPicklableError. ``pickle`` and ``copy`` call this method."""
         raise NotPicklableError(
             "a loader has threads and open files, and is neither copied nor sent to another process: build it there "
             "(with Lightning in train_dataloader()); a gloader.Dataset may be sent"
@@ -489,6 +495,7 @@ class BatchLoader(Generic[B]):
         return dict(zip(self._held.tier.table_names, values, strict=False))
 
     def _running(self) -> EpochIterator[B] | None:
+        """Return the iterator whose epoch has not ended, or None."""
         iterator = self._active() if self._active is not None else None
         return iterator if iterator is not None and iterator.is_running else None
 
@@ -518,6 +525,7 @@ class BatchLoader(Generic[B]):
         stream = BatchStream(tier.order, position, end_epoch=end_epoch)
 
         def start() -> PipelineRun:
+            """Begin a run. With several ranks, the host calls this when all ranks have asked for ``position``."""
             self._feedback.restart()
             return PipelineRun(
                 tier,
@@ -546,11 +554,12 @@ class BatchLoader(Generic[B]):
             self._held.end_run()
 
     def _is_needed(self) -> bool:
-        """Return True if the run has batches of a later epoch."""
+        """Return True if the run has or will have batches of a later epoch."""
         run = self._held.run
         return run is not None and len(self) > 0 and run.consumer.has_next()
 
     def _move_to(self, position: BatchId) -> None:
+        """Make ``position`` the next batch, and forget a break."""
         self._state = replace(self._state, next=position)
         self._is_mid_epoch = False
 
@@ -565,4 +574,5 @@ def require_dataset(dataset: object) -> None:
 
 
 def _is_at(consumer: Consumer, position: BatchId) -> bool:
+    """Return True if the consumer's next batch is at ``position``."""
     return consumer.has_next() and consumer.next_id == position

@@ -1,7 +1,9 @@
 """The public loaders: `Loader` and `HeteroLoader` for nodes, `LinkLoader` for links.
 
 Seeds are the nodes around which a batch is sampled: labelled nodes, or for a `LinkLoader` the ends of edges.
-`gloader.loader.base` has everything that the loaders share.
+`gloader.loader.base` has the code that all loaders share. The classes here document the settings, make the seeds from
+the constructor's arguments, and give typed access to the opened graph and features.
+A typed loader has several node types, and its batches are mappings by type. A relation is an edge type.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ B = TypeVar("B", ReadyBatch, HeteroReadyBatch)
 
 
 class _OfNodes(BatchLoader[B]):
-    """Base class of the loaders with nodes as seeds."""
+    """Base class of `Loader` and `HeteroLoader`, whose seeds are nodes."""
 
     def __init__(
         self,
@@ -68,16 +70,16 @@ class _OfNodes(BatchLoader[B]):
 
 
 class Loader(_OfNodes[ReadyBatch]):
-    """Yields one epoch's mini-batches each time it is iterated over; ``len()`` is the number of batches per epoch.
+    """Yields one epoch's mini-batches per iteration; ``len()`` is the number of batches per epoch.
 
     Batches depend only on the dataset, the seeds, ``fanouts``, ``layout``, ``batch_size``, ``seed`` and ``world_size``.
     Threads, caches, the memory budget and the place of the features (memory or SSD) never change a bit in a batch.
 
-    Iterating again starts the next epoch, also after a ``break``. The stages continue across epochs, and end with a
-    ``break``, an error, `close`, or when the loader is dropped. Until then the loader owns the stages' threads, the
-    feature store, the caches and the buffers. A loader is also a context manager. Threads may share an iterator: each
-    batch goes to one thread. A forked child may read `features` and plain values; everything else raises ForkError
-    there.
+    Iterating again starts the next epoch, also after a ``break``. Batches are made in stages (sample, read, gather,
+    send), whose threads work ahead of the loop and continue across epochs. They end with a ``break``, an error,
+    `close`, or when the loader is dropped. The feature store, the caches and the buffers stay open until `close` or
+    the drop. A loader is also a context manager. Threads may share an iterator: each batch goes to one thread. A forked
+    child may read `features` and plain values; everything else raises ForkError there.
 
     Parameters
     ----------
@@ -98,7 +100,9 @@ class Loader(_OfNodes[ReadyBatch]):
         Another rank cannot build its loader.
     """
 
-    _seeds_of: ClassVar = partial(NodeSeeds, have_types=False)
+    _seeds_of: ClassVar = partial(
+        NodeSeeds, have_types=False
+    )  # makes the seeds from the constructor's arguments
 
     @property
     def graph(self) -> Topology:
@@ -117,7 +121,7 @@ class Loader(_OfNodes[ReadyBatch]):
 
     @property
     def device_tier(self) -> DeviceTier:
-        """The device tier: its features and topology, and host rows that the device reads; usable until `close`."""
+        """The rows and the topology that the device holds, and the host rows that it reads; usable until `close`."""
         return self._held.tier.device_tiers[0]
 
 
@@ -257,8 +261,10 @@ class LinkLoader(BatchLoader[LinkBatch]):
 
     @property
     def _task(self) -> LinkTask:
+        """The links to predict, with their negatives and excluded edges."""
         return cast("LinkTask", self._plan.links)
 
 
+# `help` and editors show every setting, although the constructors take ``**keywords``.
 for _loader in (Loader, HeteroLoader, LinkLoader):
     _loader.__signature__ = with_settings(_loader.__init__)

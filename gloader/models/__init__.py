@@ -1,4 +1,7 @@
-"""GraphSAGE, GCN, GAT, GINE and an MLP for one node type; R-SAGE, R-GCN and R-GAT for several; link decoders."""
+"""Models: GraphSAGE, GCN, GAT, GINE and an MLP for one node type; R-SAGE, R-GCN and R-GAT for several; link decoders.
+
+Training scripts and `gloader.training` build them with `build_model`, `build_hetero_model` and `build_decoder`.
+"""
 
 from gloader.config import HETERO_MODELS
 from gloader.models.build import build_hetero_model, build_model, takes_edge_features

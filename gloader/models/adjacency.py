@@ -1,8 +1,9 @@
-"""One hop's edges, and sums of rows over in-edges.
+"""One hop's edges (`Adjacency`), and sums of rows over in-edges (`sum_neighbors`, `mean_neighbors`).
 
-A sum adds the rows of a destination's sources. It is computed as an embedding bag: torch adds the table rows of each
-bag without a copy per edge. So neither the forward nor the backward pass holds a row per edge in memory. Shapes: D
-destinations, E edges, N nodes.
+The convolutions of `gloader.models` call these functions. An edge leads from a source node to a destination node. A sum
+adds the rows of a destination's sources. It is computed as an embedding bag: torch adds the table rows of each bag
+without a copy per edge. So neither the forward nor the backward pass holds a row per edge in memory. Shapes: D
+destinations, E edges, N nodes, F columns of a row.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Adjacency:
     ----------
     indptr : (D + 1,) int32 or int64 offsets, from 0 to E
     indices : (E,) each edge's source, with ``indptr``'s dtype
-    num_src : source count
+    num_src : number of sources
     features : (E, F_e) float32 edge features; None without features, or if no layer reads them
     """
 
@@ -51,12 +52,12 @@ class Adjacency:
 
     @property
     def num_dst(self) -> int:
-        """D, the destination count."""
+        """D, the number of destinations."""
         return int(self.indptr.shape[0]) - 1
 
     @property
     def num_edges(self) -> int:
-        """E, the edge count."""
+        """E, the number of edges."""
         return int(self.indices.shape[0])
 
     @property
@@ -67,7 +68,7 @@ class Adjacency:
 
     @cached_property
     def counts(self) -> torch.Tensor:
-        """The in-edge counts of the destinations, (D,) float32."""
+        """Each destination's number of in-edges, (D,) float32."""
         return self.indptr.diff().float()
 
     @property
@@ -77,9 +78,9 @@ class Adjacency:
 
     @cached_property
     def pairs(self) -> torch.Tensor:
-        """The destinations and the sources, (2, E), with ``indices``' dtype."""
+        """Each edge's destination (first row) and source (second row), (2, E), with ``indices``' dtype."""
         if torch.compiler.is_compiling():
-            # torch's compiler knows no shape for the operation below if the edge count is a symbol.
+            # torch's compiler cannot derive the result's shape of the operation below if E is not a fixed number.
             number = torch.arange(self.num_dst, device=self.indices.device, dtype=self.indices.dtype)
             dst = number.repeat_interleave(self.indptr.diff(), output_size=self.num_edges)
             return torch.stack((dst, self.indices))
@@ -96,27 +97,31 @@ class Adjacency:
 
     @cached_property
     def transposed(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Offsets (num_src + 1,), destinations (E,) and edge numbers (E,), sorted by source."""
+        """The edges sorted by source: offsets (num_src + 1,), destinations (E,) and edge numbers (E,).
+
+        The edges of source i are the positions ``offsets[i]`` to ``offsets[i + 1]`` in the two other arrays.
+        """
         order, offsets = by_source(self.indices, self.num_src)
         return offsets, self.dst.index_select(0, order), order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Destinations that are propagated together, on the compute device."""
+    """Destinations whose sums inference computes together (`gloader.models.conv.Conv.propagate`), on the device."""
 
     nodes: torch.Tensor  # (n,) int64, ids of the destinations
     degree: torch.Tensor  # (n,) float32, their in-degrees
-    # One adjacency, or several if a single node has too many edges. Each has n destinations, and sources in 0..N-1.
-    # Together the pieces hold every in-edge once, in order. They are valid until the next part is requested.
+    # Usually one adjacency; several if a single node has too many edges for the memory. Each has n destinations, and
+    # sources in 0..N-1. Together the pieces hold every in-edge once, in order. They are valid until the next part is
+    # requested from the iterator that yields the parts.
     pieces: Iterable[Adjacency]
 
 
 def stay_eager() -> None:
-    """Break the graph that torch's compiler is tracing, if any. Autograd functions call this first.
+    """Exclude the calling autograd function from a graph that torch's compiler is tracing, if any.
 
-    The autograd function keeps an `Adjacency`, which some torch versions cannot trace. Tracing would gain nothing,
-    because all operations are torch's own.
+    The autograd functions of this package call it first. They keep an `Adjacency`, which some torch versions cannot
+    trace. Tracing would gain nothing, because all operations are torch's own.
     """
     if torch.compiler.is_compiling():
         torch._dynamo.graph_break()  # noqa: SLF001 - its name in torch's documentation
@@ -128,7 +133,7 @@ def by_source(sources: torch.Tensor, num_src: int) -> tuple[torch.Tensor, torch.
     Parameters
     ----------
     sources : (E,) int32 or int64, each edge's source; offsets have this dtype, edge numbers are int64
-    num_src : source count
+    num_src : number of sources
     """
     # The sort is stable: a source's edges keep their order, so that its sum is rounded equally in every run.
     ascending, order = torch.sort(sources, stable=True)
@@ -159,8 +164,8 @@ def sum_neighbors(x: torch.Tensor, edges: Adjacency, weight: torch.Tensor | None
     -------
     (D, F), with ``x``'s dtype; zeros for a destination without edges
     """
-    # A bag needs one dtype for rows and weights. Wider rows would cost O(num_src F), and rounded weights are as
-    # precise as the rows.
+    # A bag needs one dtype for rows and weights. Converting the rows instead would take O(num_src F) memory, and
+    # rounded weights are as precise as the rows.
     weight = None if weight is None else weight.to(x.dtype)
     result: torch.Tensor = _NeighborSum.apply(x.contiguous(), weight, edges)  # type: ignore[no-untyped-call]
     return result
@@ -200,6 +205,7 @@ class _NeighborSum(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor | None, edges: Adjacency) -> torch.Tensor:
+        """Return the sums (D, F); parameters as in `sum_neighbors`."""
         stay_eager()
         ctx.edges = edges
         # Only the weights' gradient needs the rows, which are a layer's largest tensor.
@@ -209,6 +215,7 @@ class _NeighborSum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
+        """Return the gradients for ``x``, ``weight`` and ``edges``, which has none."""
         edges: Adjacency = ctx.edges
         x, weight = ctx.saved_tensors
         grad = grads[0].contiguous()

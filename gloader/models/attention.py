@@ -4,8 +4,9 @@ Each edge has a score per head: its source's score plus its destination's score,
 a destination's in-edges turns scores into weights, and the result is the weighted mean of the source rows. A loop is
 an edge from a destination to itself; the adjacency does not list it.
 
-`attend` computes a batch, with gradients: by Triton kernels if the GPU runs them, otherwise by torch's operations.
-`RunningSoftmax` computes many in-edges piece by piece, without gradients, for inference.
+`gloader.models.gat` computes the scores and calls the functions here. `attend` computes a batch, with gradients: by
+Triton kernels if the GPU runs them, otherwise by torch's operations. `RunningSoftmax` computes many in-edges piece by
+piece, without gradients, for inference. Shapes: U source rows, D destinations, E edges, W columns of a head's row.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ def attend(
     ----------
     rows : (U, heads, W) with separate rows for each head, or (U, W) shared by all heads; float32, or bfloat16 that is
         summed in float32
-    scores : (U, heads, 2) each node's scores as a source and as a destination
-    edges : E edges into the first D nodes
+    scores : (U, heads, 2) each node's score as a source, then its score as a destination
+    edges : E edges; the destinations are the first D of the U nodes
     importance : (E,) each edge's weight in the softmax, as a number of edges; None means one
     has_loops : whether each destination is also its own source
     edge_terms : (E, heads) terms that are added to the edges' scores; with loops (E + D, heads), the loops' terms
@@ -62,7 +63,8 @@ def attend(
         nothing = rows[:0].sum().to(scores.dtype) + scores[:0].sum()
         nothing = nothing if edge_terms is None else nothing + edge_terms.sum()
         return nothing.expand(scores.shape[1], edges.num_dst, rows.shape[-1])
-    # The kernels accept no float64, which only gradient tests use. torch's compiler fuses torch's operations by itself.
+    # The kernels accept no edge terms and no float64, which only gradient tests use. torch's compiler fuses torch's
+    # operations by itself.
     kernels = (
         attention_kernels(rows.device)
         if scores.dtype == torch.float32 and edge_terms is None and not torch.compiler.is_compiling()
@@ -81,7 +83,7 @@ def attend_between(
     *,
     importance: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return the result of `attend` without loops, for sources and destinations with two types.
+    """Return the result of `attend` without loops, for sources and destinations that are separate sets of nodes.
 
     Parameters
     ----------
@@ -165,7 +167,7 @@ def attention_kernels(place: torch.device) -> Callable[..., torch.Tensor] | None
 
 
 def _trial(attend_by: Callable[..., torch.Tensor], place: torch.device) -> tuple[torch.Tensor, ...]:
-    """Return the result and the gradients for a few edges between three sources and two destinations."""
+    """Return the result, the rows' gradient and the scores' gradient for four edges between three nodes."""
     # Gradients are tried too, even if the first call needs none.
     with torch.inference_mode(mode=False), torch.enable_grad(), torch.autocast(place.type, enabled=False):
         numbers = torch.arange(18.0, device=place).sin()
@@ -243,7 +245,7 @@ class RunningSoftmax:
         decay = self._raise_to(reduce_edges(scores, edges, by="max"))
         powers = scores.sub_(self._top.index_select(0, edges.dst)).exp_()
         self._total = (self._total * decay).add_(reduce_edges(powers, edges, by="sum"))
-        # Heads are processed one by one: a piece fills the memory, and all heads at once would double it.
+        # Heads are processed one by one: a piece is chosen to fill the memory, and all heads at once would double it.
         for head, value in enumerate(self._values):
             sums = sum_neighbors(value, edges, powers[:, head].contiguous())
             self._sums[head] = sums.addcmul_(self._sums[head], decay[:, head, None])
@@ -279,7 +281,7 @@ class _Attention(torch.autograd.Function):
 
     ``slopes`` (E, heads) are the scores after the leaky ReLU, and ``powers`` their exponentials after subtracting the
     destination's maximum. With loops both have E + D rows, the loops last. The row sums are one embedding bag per
-    destination and head.
+    destination and head. ``number`` (heads, 1) are the head numbers, which address a head's rows in a flat table.
     """
 
     @staticmethod
@@ -292,6 +294,7 @@ class _Attention(torch.autograd.Function):
         has_loops: bool,
         edge_terms: torch.Tensor | None,
     ) -> torch.Tensor:
+        """Return the weighted means (heads, D, W); parameters as in `attend`."""
         stay_eager()
         num_dst, num_edges, heads = edges.num_dst, edges.num_edges, scores.shape[1]
         # The loops follow all edges: one operation gives all scores. Sums per destination add the loops by slices.
@@ -324,12 +327,15 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Return a gradient or None for each parameter of `forward`, in their order."""
         rows, powers, slopes, total = ctx.saved_tensors
         edges: Adjacency = ctx.edges
         (dst, src), number = ctx.ends, ctx.number
         num_edges, num_dst, num_src = edges.num_edges, edges.num_dst, len(rows)
         heads, _, width = grads[0].shape
         grad = torch.div(grads[0], total.t().unsqueeze(2), out=rows.new_empty(grads[0].shape)).view(-1, width)
+        # `at_dst` (heads, E) is the position of each edge's destination row in `grad`. `each` is the scalar product of
+        # this row with the source row.
         at_dst = torch.add(dst, number, alpha=num_dst)
         each = torch.ops.aten._embedding_bag_per_sample_weights_backward(  # noqa: SLF001 - no public name
             grad,
@@ -366,7 +372,7 @@ class _Attention(torch.autograd.Function):
                 # A source's bag holds all heads of all its edges.
                 at_dst = torch.add(dst.index_select(0, order).unsqueeze(1), number.t(), alpha=num_dst)
                 grad_rows = _bags(grad, at_dst, (bounds[:-1] * heads).unsqueeze(0), ordered)[0]
-        grad_terms = grad_edges if ctx.needs_input_grad[5] else None
+        grad_terms = grad_edges if ctx.needs_input_grad[5] else None  # 5 is the position of `edge_terms`
         return grad_rows, torch.stack((grad_src, grad_dst), dim=2), None, None, None, grad_terms
 
 

@@ -1,12 +1,13 @@
 """Attention over in-edges as Triton kernels, one forward and two backward, without atomic additions.
 
-The kernels compute what `gloader.models.attention.attend` describes. Three words recur. A loop is an edge from a
-destination to itself; the adjacency does not list it. A tile is the block of edges and columns that a program loads
-together. Rows are own (``IS_OWN``) if each head has separate rows, otherwise all heads share them.
+`gloader.models.attention.attend` describes the result, and calls `attend_by_kernels` on a GPU. A Triton kernel runs as
+many programs (instances), each on its part of the result. A loop is an edge from a destination to itself; the adjacency
+does not list it. A tile is the block of edges and columns that a program loads together. Rows are own (``IS_OWN``) if
+each head has separate rows, otherwise all heads share them.
 
 - `_forward_kernel`: for each destination and head, the softmax of its edges' scores, then the weighted mean row.
 - `_edges_kernel`: for each destination and head, the weight and the score gradient of each edge.
-- `_sources_kernel`: for each source row, the sums of these gradients over the row's out-edges.
+- `_sources_kernel`: for each source row, the gradient of the row and of its score, as sums over the row's out-edges.
 
 Each result is written by one program, which adds its terms in a fixed order: every run gives the same bits.
 
@@ -52,7 +53,7 @@ def _score(scores, source, destination, is_edge):  # type: ignore[no-untyped-def
 
 @triton.jit
 def _edge(scores, indices, edge, end, dst_head, head, HEADS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Return the mask, true for each ``edge`` before ``end``, the edges' sources, and both results of `_score`.
+    """Return four values per ``edge``: whether it is before ``end``, its source, and both results of `_score`.
 
     ``end`` is the end of the destination's edges, and ``dst_head`` the destination's position for this head.
     """
@@ -74,7 +75,10 @@ def _importance(importance, edge, is_edge, IS_WEIGHTED: tl.constexpr):  # type: 
 
 @triton.jit
 def _dot(rows, place, is_edge, upstream, WIDTH: tl.constexpr, EDGES: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Return the scalar products of the rows at ``place`` (EDGES,) with the gradient row ``upstream``, (EDGES,)."""
+    """Return the scalar products (EDGES,) of the rows with the numbers ``place`` (EDGES,) and one gradient row.
+
+    ``upstream`` points to this gradient row, (WIDTH,).
+    """
     products = tl.zeros((EDGES,), tl.float32)
     for start in range(0, WIDTH, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
@@ -112,7 +116,7 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
     The first scan finds the scores' maximum and the sum of their exponentials. The second one adds the weighted rows.
     ``result`` (D, HEADS, WIDTH); ``tops`` and ``totals`` (D, HEADS) receive the maximum and the sum.
     """
-    dst_head = tl.program_id(0).to(tl.int64)
+    dst_head = tl.program_id(0).to(tl.int64)  # one program per destination and head
     node = dst_head // HEADS
     head = dst_head % HEADS
     begin = tl.load(indptr + node).to(tl.int64)
@@ -273,7 +277,9 @@ def _sources_kernel(  # type: ignore[no-untyped-def]
     edges' weights, gradients and destinations ``ends`` come from `_edges_kernel`. Without ``HAS_ROWS`` only the scores'
     gradients are computed.
     """
-    place = tl.program_id(0).to(tl.int64)
+    place = tl.program_id(0).to(
+        tl.int64
+    )  # one program per row: per source and head for own rows, else per source
     node = place // HEADS if IS_OWN else place
     # Shared rows add the gradients of all heads.
     first_head = place % HEADS if IS_OWN else 0
@@ -352,6 +358,7 @@ class _KernelAttention(torch.autograd.Function):
         importance: torch.Tensor | None,
         has_loops: bool,
     ) -> torch.Tensor:
+        """Return the weighted means (D, heads, W)."""
         result, tops, totals = launch_forward(rows, scores, edges, importance, has_loops=has_loops)
         ctx.edges, ctx.has_loops = edges, has_loops
         ctx.save_for_backward(rows, scores, tops, totals, *(() if importance is None else (importance,)))
@@ -359,6 +366,7 @@ class _KernelAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Return a gradient or None for each parameter of `forward`, in their order."""
         grad = grads[0] if grads[0].stride(2) == 1 else grads[0].contiguous()
         edges: Adjacency = ctx.edges
         grad_rows, grad_scores = launch_backward(
@@ -397,7 +405,7 @@ def launch_forward(
                 scores,
                 edges.indptr,
                 edges.indices,
-                scores if importance is None else importance,
+                scores if importance is None else importance,  # an unused pointer, if there is no importance
                 result,
                 tops,
                 totals,
@@ -484,6 +492,6 @@ def launch_backward(
 
 
 def tile_shape(width: int, heads: int) -> dict[str, int]:
-    """Return the kernels' compile-time sizes. Pure."""
+    """Return the kernels' compile-time sizes, for rows of ``width`` columns per head. Pure."""
     columns = min(int(triton.next_power_of_2(width)), _MOST_COLUMNS)
     return {"WIDTH": width, "HEADS": heads, "EDGES": _EDGES, "COLUMNS": columns}

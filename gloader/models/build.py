@@ -1,7 +1,8 @@
 """Networks by name, as in the papers and in OGB's and PyG's examples.
 
-`build_model` makes networks for one node type, `build_hetero_model` for several. A new model is a convolution and one
-entry in `_CONVS`.
+`build_model` makes networks for one node type, `build_hetero_model` for several. Both check the settings, build the
+layers for the types that reach the output, and name the modules as PyG or OGB do, so that checkpoints fit. A relation
+is an edge type. A new model is a convolution and one entry in `_CONVS`.
 """
 
 from __future__ import annotations
@@ -38,13 +39,14 @@ class _Shape(NamedTuple):
 
     in_dim: int  # width of a source row
     own_dim: int  # width of a destination row
-    out_dim: int
+    out_dim: int  # width of an output row
     is_last: bool  # whether it is in the last layer
     edge_dim: int  # width of the edge features; 0 without edge features
-    add_self_loops: bool
+    add_self_loops: bool  # whether a node also reads its own row
 
 
-# The convolution of each model, by model name. A model of `HETERO_MODELS` adds a Linear for a node's own row.
+# The convolution of each model, by model name. In a model of `HETERO_MODELS`, `_build_layers` adds a Linear for a
+# node's own row, so the convolution has none.
 _CONVS: Final[Mapping[str, Callable[[ModelConfig, _Shape], Conv]]] = {
     "graphsage": lambda _, shape: SageConv(shape.in_dim, shape.out_dim),
     "gcn": lambda _, shape: GcnConv(shape.in_dim, shape.out_dim, add_self_loops=shape.add_self_loops),
@@ -118,7 +120,7 @@ def build_model(
         add_self_loops=add_self_loops,
     )
     norms = [nn.BatchNorm1d(layer.out_dim) for layer in layers[:-1]] if config.batch_norm else []
-    convs = [conv for layer in layers for conv in layer.relations.values()]
+    convs = [conv for layer in layers for conv in layer.relations.values()]  # one relation, so one per layer
     return GraphNetwork(
         schema,
         layers,
@@ -197,14 +199,15 @@ def build_hetero_model(
             f"a head is for one target type, and model {config.name!r} has {len(schema.targets)}: "
             f"{', '.join(schema.targets)}; build it with has_head=False"
         )
-    last = config.hidden if has_head else out_dim
+    last = config.hidden if has_head else out_dim  # width of the last layer
     layers = _build_layers(config, schema, [config.hidden] * (num_layers - 1) + [last])
+    normed = layers if has_head else layers[:-1]  # the output itself has no norm
     norms = [
         {name: nn.BatchNorm1d(layer.out_dim) for name in layer.types}
-        for layer in (layers[: len(layers) - (not has_head)] if config.batch_norm else ())
+        for layer in (normed if config.batch_norm else ())
     ]
     head = _build_head(config, out_dim) if has_head else None
-    width = schema.learned_dim or config.hidden
+    width = schema.learned_dim or config.hidden  # of learned rows, for types without features
     return GraphNetwork(
         schema,
         layers,
@@ -238,13 +241,13 @@ def _build_layers(
     widths : (L,) width of the rows that leave each layer
     edge_dim, add_self_loops : see `build_model`
     """
-    inputs, *reaching = schema.reaching(len(widths))
+    inputs, *reaching = schema.reaching(len(widths))  # the types in the input, then after each layer
     in_dims = {name: schema.feature_dims[name] or schema.learned_dim or config.hidden for name in inputs}
     layers = []
     for depth, (types, width) in enumerate(zip(reaching, widths, strict=True)):
         convs: dict[Relation, Conv] = {}
         for relation in schema.relations:
-            if relation[2] in types:
+            if relation[2] in types:  # a relation is (source type, name, destination type)
                 shape = _Shape(
                     in_dim=in_dims[relation[0]],
                     own_dim=in_dims[relation[2]],
@@ -283,6 +286,7 @@ def _by_key(modules: Mapping[Any, Any]) -> nn.ModuleDict:
 
 
 def _build_head(config: ModelConfig, out_dim: int) -> nn.Sequential:
+    """Return the MLP from the last layer's rows to the logits, as in the MAG240M baselines."""
     return nn.Sequential(
         nn.Linear(config.hidden, config.hidden),
         nn.BatchNorm1d(config.hidden) if config.batch_norm else nn.Identity(),

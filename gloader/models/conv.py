@@ -1,11 +1,12 @@
 """A network's layers: convolutions along relations, and their sums.
 
-A relation has edges from source nodes to destination nodes. A convolution (`Conv`) turns the rows of the sources into
-one row per destination. For each node type, a `Layer` sums the rows from all relations that lead to the
-type. Shapes: U sources, D destinations, E edges.
+A relation is an edge type, with edges from source nodes to destination nodes. A convolution (`Conv`) turns the rows of
+the sources into one row per destination. For each node type, a `Layer` sums the rows from all relations that lead to
+the type. `gloader.models.build` makes the layers. Shapes: U sources, D destinations, E edges.
 
-Inference splits a convolution into two steps. `project` turns each source row into a row of a table, and `propagate`
-adds the table's rows along the edges. `project_own` gives the own terms: what a destination's own row contributes.
+Training calls a convolution for a batch. Inference over a whole graph (`gloader.training.inference`) splits it into
+steps. `project` turns each source row into a row of a table, and `propagate` adds the table's rows along the edges.
+`project_own` computes the own terms: the part of the result that depends on the destination's own row.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ _CPU_GATHER_COST = 15
 # On a GPU, not measured but computed from an H200 data sheet, with a third of each peak rate. A gathered float32 is
 # 4 bytes: 3.6 ps at a third of 3.3 TB/s. A multiply-add outside the matrix units takes 0.1 ps. In bfloat16 a gathered
 # element takes 1.8 ps, and a multiply-add inside the matrix units 0.006 ps.
-_GPU_GATHER_COST = 40
-_GPU_BF16_GATHER_COST = 300
+_GPU_GATHER_COST = 40  # about 3.6 ps / 0.1 ps
+_GPU_BF16_GATHER_COST = 300  # about 1.8 ps / 0.006 ps
 
 
 def gather_cost(device_type: str) -> int:
@@ -51,19 +52,20 @@ def gather_cost(device_type: str) -> int:
 class Conv(Protocol):
     """A convolution along one relation, between nodes of one type or two types.
 
-    A call computes a batch's block. Two steps compute all in-edges of any nodes. The steps are for graphs whose
-    features exceed memory: `project` is dense and streams over the sources in node order. `propagate` then needs only
-    the projected table. Both take a range of columns, so that the table can be as narrow as memory requires. These are
-    output columns; for a convolution with a head (layers that each summed row passes afterwards), they are columns of
-    the head's input. A relation without edges adds its bias, as in PyG.
+    A call computes a batch's block (the edges of one hop). Inference instead calls `project`, then `propagate`, which
+    compute all in-edges of any nodes. These steps are for graphs whose features exceed memory: `project` is dense and
+    streams over the sources in node order. `propagate` then needs only the projected table.
+
+    Both take a range of columns, so that the table can be as narrow as memory requires. These are output columns. A
+    convolution may have a head: layers that each summed row passes afterwards. Then they are columns of the head's
+    input. A relation without edges adds its bias, as in PyG.
     """
 
-    # Width of the edge features that the convolution reads. 0 without edge features.
-    edge_dim: int
+    edge_dim: int  # width of the edge features that the convolution reads; 0 without edge features
     out_dim: int  # H, the width of an output row
 
     def __call__(self, x_src: torch.Tensor, x_dst: torch.Tensor, block: DeviceBlock, /) -> torch.Tensor:
-        """Return (D, out_dim) from source rows (U, in_dim) and destination rows (D, own_dim).
+        """Return (D, out_dim) from source rows ``x_src`` (U, in_dim) and destination rows ``x_dst`` (D, own_dim).
 
         Within one type, ``x_dst`` are the first D rows of ``x_src``.
         """
@@ -167,7 +169,7 @@ def edge_features_of(block: DeviceBlock, edge_dim: int) -> torch.Tensor:
 def projects_first(
     x: torch.Tensor, block: DeviceBlock, *, in_dim: int, out_dim: int, num_heads: int = 1
 ) -> bool:
-    """Return whether a convolution of ``block`` projects its rows before it gathers them.
+    """Return whether a convolution of ``block`` should multiply its rows by the weights before it gathers them.
 
     Parameters
     ----------
@@ -224,7 +226,7 @@ def multiplies_first(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Layer:
-    """One layer: each relation's convolution, plus a Linear for the node's own row, summed.
+    """One layer: the sum of each relation's convolution and a Linear for the node's own row.
 
     The network owns and names the parameters. The layer has only types whose rows reach the output. A type without a
     Linear has one relation, whose convolution adds the node's own row.
@@ -260,7 +262,7 @@ class Layer:
         return {relation: conv for relation, conv in self.relations.items() if relation[2] == node_type}
 
     def own(self, node_type: str, x: torch.Tensor, columns: slice) -> torch.Tensor:
-        """Return the nodes' own-row terms, (n, columns), bias included.
+        """Return the result of the Linear for the nodes' own rows, (n, columns), bias included.
 
         Parameters
         ----------

@@ -1,8 +1,9 @@
 """Graph attention, within a type (`GatConv`) and along a relation of two types (`RelationAttention`).
 
-Each head projects the rows and has a score for each edge. The score is a sum of terms: one from the source, one from
-the destination, and one from the edge's features if there are any. `gloader.models.attention` computes the weighted
-means. A loop is an edge from a node to itself. `forward` computes a batch; inference calls `project`, then `propagate`.
+Both are convolutions of `gloader.models.conv.Conv`, and `gloader.models.build` makes them. Each head projects the rows
+and has a score for each edge. The score is a sum of terms: one from the source, one from the destination, and one from
+the edge's features if there are any. `gloader.models.attention` computes the weighted means. A loop is an edge from a
+node to itself. `forward` computes a batch; inference calls `project`, then `propagate`.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ if TYPE_CHECKING:
 class GatConv(nn.Module):
     """Attention over the neighbours, with the parameters of PyG's ``GATConv`` (Velickovic et al., 2018).
 
-    An edge with an importance weight w counts as w edges in the softmax. Then the numerator and the denominator of the
-    weighted mean are unbiased estimates of the sums over all neighbours, and their ratio is a consistent estimate.
+    Some samplers give each sampled edge an importance weight w, the number of full-graph edges that it represents. Such
+    an edge counts as w edges in the softmax. Then the numerator and the denominator of the weighted mean are unbiased
+    estimates of the sums over all neighbours. Their ratio is a consistent estimate.
 
     With edge features, the parameters are those of PyG's ``GATConv(edge_dim=...)``: each edge's features add a term to
     its score. A loop's term is the mean of the terms of the node's in-edges, estimated from the sampled edges.
@@ -101,6 +103,7 @@ class GatConv(nn.Module):
             has_loops=self.add_self_loops,
             edge_terms=self._edge_terms(block, edges) if self.edge_dim else None,
         )
+        # The other order: the mean input row of each head, (heads, D, F), is projected afterwards.
         result = result if is_first else result @ weights.transpose(1, 2)
         return _join(result, concat=self.concat) + self.bias
 
@@ -181,7 +184,7 @@ class GatConv(nn.Module):
         ----------
         table, _own, part, columns : see `Conv.propagate`
         """
-        *values, scores_src, scores_dst = table
+        *values, scores_src, scores_dst = table  # ``values`` has one array (N, head_dim) per head
         nodes = part.nodes
         scores_dst = scores_dst[nodes]
         loops = scores_src[nodes] + scores_dst
@@ -209,6 +212,7 @@ def glorot(weight: torch.Tensor) -> None:
 
 
 def _init(*weights: torch.Tensor) -> None:
+    """Initialise each of ``weights`` by `glorot`."""
     for weight in weights:
         glorot(weight)
 
@@ -219,7 +223,7 @@ def _heads_of(columns: slice, head_dim: int) -> slice:
 
 
 def _join(results: torch.Tensor, *, concat: bool = True) -> torch.Tensor:
-    """Return (n, columns) from the ``results`` (heads, n, head_dim)."""
+    """Return (n, columns) from the ``results`` (heads, n, head_dim): the heads side by side, or their mean."""
     return results.transpose(0, 1).flatten(1) if concat else results.mean(dim=0)
 
 
@@ -255,6 +259,7 @@ class RelationAttention(nn.Module):
     heads : head count, a divisor of ``out_dim``
     """
 
+    # See `Conv`.
     edge_dim = 0
     edge_floats = 0
     head = None
@@ -308,11 +313,11 @@ class RelationAttention(nn.Module):
         return (*values.unbind(1), _scores_of(x, self.lin_src, self.att_src, heads))
 
     def own_widths(self, num_columns: int) -> tuple[int, ...]:
-        """Return the destination's score width."""
+        """Return the width of the destinations' scores: one score per head."""
         return (num_columns // self.head_dim,)
 
     def project_own(self, x: torch.Tensor, columns: slice) -> Table:
-        """Return the scores of ``x`` (n, own_dim).
+        """Return the destination scores of ``x`` (n, own_dim).
 
         Parameters
         ----------

@@ -1,4 +1,7 @@
-"""GCN: the sum of the neighbours' rows, each divided by the square roots of both ends' degrees in the full graph."""
+"""GCN: the sum of the neighbours' rows, each divided by the square roots of both ends' degrees in the full graph.
+
+`GcnConv` is a convolution of `gloader.models.conv.Conv`. `gloader.models.build` makes one for each layer.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,9 @@ if TYPE_CHECKING:
 class GcnConv(nn.Module):
     """``W sum_u x_u / sqrt(d_u d_v) + b``, with the parameters of PyG's ``GCNConv`` (Kipf and Welling, 2017).
 
-    The degrees d are full-graph degrees. The sum over a node's sampled edges is rescaled: by its in-degree over the
-    number of sampled edges, or each edge by the sampler's importance weight. Both give an unbiased estimate of the sum
-    over all edges.
+    The sum is over the in-neighbours u of a node v, and the degrees d are in-degrees in the full graph. The sum over
+    the sampled edges is rescaled: by v's in-degree over the number of its sampled edges, or each edge by the sampler's
+    importance weight. Both give an unbiased estimate of the sum over all edges.
 
     Parameters
     ----------
@@ -31,6 +34,7 @@ class GcnConv(nn.Module):
         self loop at every node
     """
 
+    # See `Conv`.
     column_step = 1
     edge_dim = 0
     edge_floats = 0
@@ -59,7 +63,7 @@ class GcnConv(nn.Module):
         edges = Adjacency.of_block(block)
         norm = self._norm(block.src_degree)
         norm_dst = norm[: edges.num_dst]
-        # Without weights, each sampled edge represents equally many edges.
+        # Without weights, each sampled edge of a destination represents equally many edges.
         if block.edge_weight is None:
             rescale = block.src_degree[: edges.num_dst] / edges.counts.clamp(min=1.0)
             weight = (norm_dst * rescale)[edges.dst] * norm[edges.indices]

@@ -1,8 +1,9 @@
 """GINE: messages that depend on edge features, summed in slabs of a few columns.
 
-A message is a source row plus the projected features of its edge, cut off at 0. Each edge has a different message, so
-all messages together would take E rows. A slab has a few columns of all messages, which are summed before the next
-slab is computed.
+A message is a source row plus the projected features of its edge; negative values become 0 (ReLU). Each edge has a
+different message, so all messages together would take E rows of memory. A slab has a few columns of all messages, which
+are summed before the next slab is computed. `GineConv` is a convolution of `gloader.models.conv.Conv`, which calls
+`sum_messages`. `gloader.models.build` makes one for each layer.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class _MessageSum(torch.autograd.Function):
         weight: torch.Tensor | None,
         edges: Adjacency,
     ) -> torch.Tensor:
+        """Return the sums (D, F), slab by slab."""
         stay_eager()
         ctx.edges = edges
         ctx.save_for_backward(x, features, w, b, weight)
@@ -82,6 +84,7 @@ class _MessageSum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Return a gradient or None for each parameter of `forward`, in their order."""
         edges: Adjacency = ctx.edges
         x, features, w, b, weight = ctx.saved_tensors
         needs_x, needs_features = ctx.needs_input_grad[:2]
@@ -91,10 +94,10 @@ class _MessageSum(torch.autograd.Function):
         grad_weight = None if weight is None or not ctx.needs_input_grad[4] else torch.zeros_like(weight)
         for columns in _slabs(len(w)):
             messages = _before_relu(x, features, edges, w[columns], b[columns], columns).relu_()
-            each = grads[0][:, columns].index_select(0, edges.dst)
+            each = grads[0][:, columns].index_select(0, edges.dst)  # the messages' gradients
             if grad_weight is not None:
                 grad_weight += (each * messages).sum(1)
-            each.mul_(messages > 0)
+            each.mul_(messages > 0)  # the derivative of the ReLU
             del messages
             if weight is not None:
                 each.mul_(weight.unsqueeze(1))
@@ -144,7 +147,7 @@ def _bag(
 
 
 class GineConv(nn.Module):
-    """``MLP((1 + eps) x + sum_u relu(x_u + W e_u + b))`` (Hu et al., 2020).
+    """``MLP((1 + eps) x + sum_u relu(x_u + W e_u + b))``, with ``e_u`` the features of u's edge (Hu et al., 2020).
 
     The parameters are those of PyG's ``GINEConv(edge_dim=..., train_eps=True)`` around a Linear, ReLU and Linear, with
     an optional batch norm. The sum over a node's sampled edges is rescaled as in `gloader.models.gcn.GcnConv`: by the
@@ -159,7 +162,7 @@ class GineConv(nn.Module):
     batch_norm : whether to normalise between the Linear layers
     """
 
-    column_step = 1
+    column_step = 1  # see `Conv.column_step`
     # See `Conv.edge_floats`: one slab of messages, and the source rows that are added to it.
     edge_floats = 2 * MESSAGE_COLUMNS
 

@@ -1,4 +1,8 @@
-"""Networks for links: an encoder computes a row (embedding) per node, and a decoder scores pairs of rows."""
+"""Networks for links: an encoder computes a row (embedding) per node, and a decoder scores pairs of rows.
+
+Training scripts and `gloader.training` build a decoder by name, and pass it with a `GraphNetwork` to `LinkNetwork`.
+Shapes: P pairs of nodes, D columns of an embedding, C outputs per pair.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ if TYPE_CHECKING:
     from gloader.types import LinkBatch
 
 
-DECODERS: Final = ("dot", "mlp")
+DECODERS: Final = ("dot", "mlp")  # names for `build_decoder`
 _LAYERS: Final = 3  # Linear layers of a decoder, as in OGB's examples
 
 
@@ -60,7 +64,7 @@ class MlpDecoder(nn.Module):
         return result.squeeze(1) if result.shape[1] == 1 else result
 
 
-Decoder: TypeAlias = DotDecoder | MlpDecoder
+Decoder: TypeAlias = DotDecoder | MlpDecoder  # scores pairs of embeddings
 
 
 @near_keywords
@@ -112,7 +116,7 @@ class LinkNetwork(nn.Module):
         self._ends = ends
 
     def forward(self, batch: LinkBatch) -> torch.Tensor:
-        """Return the batch's pair scores, (P,), or (P, C) from a decoder with C outputs."""
+        """Return the scores of ``batch.pairs``, (P,), or (P, C) from a decoder with C outputs."""
         rows = self.encoder.embed(batch.batch)
         # `embedding` adds gradients in a fixed order. Indexing would add them from several threads in a random order.
         ends = (functional.embedding(batch.pairs[:, i], rows[end]) for i, end in enumerate(self._ends))

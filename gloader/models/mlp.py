@@ -1,4 +1,7 @@
-"""The layer of an MLP, which reads no neighbours: the baseline that shows the value of the edges."""
+"""The layer of an MLP, which reads no neighbours: the baseline that shows the value of the edges.
+
+`DenseConv` has the methods of `gloader.models.conv.Conv`, so that a network uses it like any convolution.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,14 @@ if TYPE_CHECKING:
 
 
 class DenseConv(nn.Module):
-    """``W x + b`` for the destinations."""
+    """``W x + b`` for the destinations.
 
+    Parameters
+    ----------
+    in_dim, out_dim : width of an input row and of an output row
+    """
+
+    # See `Conv`.
     column_step = 1
     edge_dim = 0
     edge_floats = 0
@@ -39,7 +48,7 @@ class DenseConv(nn.Module):
     table_widths = one_part
 
     def project(self, x: torch.Tensor, _degree: torch.Tensor, columns: slice) -> Table:
-        """Return the result for ``x`` (n, in_dim).
+        """Return the rows of ``x`` (n, in_dim), multiplied by the weights, bias included.
 
         Parameters
         ----------

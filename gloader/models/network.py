@@ -1,8 +1,11 @@
 """Networks: stacks of layers over a graph's types and relations.
 
-Layer 0 is next to the features. A layer adds up the results of its convolutions: the sums. `finish` passes the sums
-through the layer's head, if it has one. `enter` applies the norm, activation and dropout that stand before the next
-layer. `leave` applies the network's own head, which gives the logits.
+`gloader.models.build` makes the networks. Training calls a network with a batch. Inference over a whole graph
+(`gloader.training.inference`) computes one layer after the other, with the methods below.
+
+Layer 0 is next to the features. A layer adds up the results of its convolutions; these are its sums. `finish` passes
+the sums through the layer's head (further layers for each row), if it has one. `enter` applies the norm, activation and
+dropout before the next layer. `leave` applies the network's own head, which computes the logits.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from gloader.models.schema import Schema
     from gloader.types import AnyReadyBatch, DeviceBlock, HeteroReadyBatch, Relation
 
-    Hops = Sequence[Mapping[Relation, DeviceBlock]]
+    Hops = Sequence[Mapping[Relation, DeviceBlock]]  # each relation's block, by layer from the features on
 
 
 @near_keywords
@@ -34,8 +37,8 @@ class GraphNetwork(nn.Module):
     """Layers with an activation, dropout and optional batch norm between them.
 
     A graph of one type has the type `gloader.types.NODE` and the relation `gloader.types.EDGE`. Types without features
-    have learned rows. Layers and norms share their parameters with ``parts``. Part names are checkpoint names:
-    the names in PyG's and OGB's examples.
+    have learned rows. The targets are the types of the output rows. Layers and norms share their parameters with
+    ``parts``, whose names become the names in checkpoints: those in PyG's and OGB's examples.
 
     Parameters
     ----------
@@ -90,7 +93,7 @@ class GraphNetwork(nn.Module):
         return self.layers[-1].out_dim if self.mlp is None else int(self.mlp[-1].out_features)  # type: ignore[arg-type]
 
     def below(self, num_layers: int) -> GraphNetwork:
-        """Return a network of the lowest ``num_layers``, at least 1. Shares modules, not the training flag."""
+        """Return a network of the lowest ``num_layers``, at least 1. It shares the modules, not the training flag."""
         network = copy.copy(self)
         network._modules = {name: part for name, part in self._modules.items() if name != "mlp"}  # noqa: SLF001 - a copy
         network.layers, network.mlp = self.layers[:num_layers], None
@@ -99,7 +102,7 @@ class GraphNetwork(nn.Module):
     def forward(
         self, batch: AnyReadyBatch | torch.Tensor, blocks: Sequence[DeviceBlock] | None = None
     ) -> torch.Tensor:
-        """Return the output for the only target's seeds, (B, out_dim).
+        """Return the output for the seeds of the only target, (B, out_dim).
 
         Parameters
         ----------
@@ -109,7 +112,7 @@ class GraphNetwork(nn.Module):
         Raises
         ------
         ConfigError
-            There are several targets, or `embed` raises this error.
+            There are several targets, or `embed` raises ConfigError.
         """
         if len(self.targets) > 1:
             raise ConfigError(
@@ -130,7 +133,7 @@ class GraphNetwork(nn.Module):
         Raises
         ------
         ConfigError
-            The hop and layer counts differ.
+            The batch's number of hops is not the number of layers.
         """
         typed = batch.typed
         x = {name: self._inputs(name, typed) for name in self.layers[0].in_dims}
@@ -186,7 +189,7 @@ class GraphNetwork(nn.Module):
         return rows
 
     def tail(self, num_layers: int, *, is_output: bool) -> Callable[[torch.Tensor], torch.Tensor] | None:
-        """Return the function from a layer's sums, (n, sum_dim), to its rows. Returns None if the sums are the rows.
+        """Return the function from a layer's sums (n, sum_dim) to its rows, or None if the sums are the rows.
 
         Parameters
         ----------

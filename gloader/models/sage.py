@@ -1,4 +1,7 @@
-"""GraphSAGE's convolution: the mean of the neighbours' rows, within a type and along a relation of two types."""
+"""GraphSAGE's convolution: the mean of the neighbours' rows, within a type and along a relation of two types.
+
+`SageConv` is a convolution of `gloader.models.conv.Conv`. `gloader.models.build` makes one per layer and relation.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,9 @@ if TYPE_CHECKING:
 class SageConv(nn.Module):
     """``W_l mean(x_neighbours) + b + W_r x``: PyG's ``SAGEConv`` (Hamilton et al., 2017).
 
-    Edges with importance weights give a weighted sum over the in-degree, an unbiased estimate of the mean over all
-    in-neighbours. A relation's block has no in-degrees. There the sum of the weights estimates the degree, and the mean
-    is a consistent estimate.
+    If edges have importance weights, the mean is their weighted sum divided by the in-degree: an unbiased estimate of
+    the mean over all in-neighbours. Blocks of typed batches have no in-degrees. For them the sum of the weights
+    estimates the degree, and the mean is a consistent estimate.
 
     Parameters
     ----------
@@ -32,6 +35,7 @@ class SageConv(nn.Module):
     bias : False leaves out ``b``, like a relation in OGB's R-GCN
     """
 
+    # See `Conv`.
     column_step = 1
     edge_dim = 0
     edge_floats = 0
@@ -56,6 +60,7 @@ class SageConv(nn.Module):
 
     @property
     def _bias(self) -> torch.Tensor | None:
+        """The bias (H,), or None."""
         return self.lin_l.bias
 
     def table_widths(self, num_columns: int) -> tuple[int, ...]:
@@ -85,7 +90,7 @@ class SageConv(nn.Module):
         ----------
         table, _own, part, columns : see `Conv.propagate`
         """
-        neighbors, *own_rows = table
+        neighbors, *own_rows = table  # ``own_rows`` has one array, or none without ``W_r``
         total = neighbors.new_zeros(len(part.degree), neighbors.shape[1])
         for edges in part.pieces:
             total += sum_neighbors(neighbors, edges)

@@ -1,4 +1,7 @@
-"""The schema of a typed model: the types, feature widths and relations of its graph."""
+"""The schema of a model: the node types, feature widths and relations (edge types) of its graph.
+
+`gloader.models.build` derives a network's layers from it. A relation is (source type, name, destination type).
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ class Schema:
         A target, or a type of a relation, is not among the types; or there is no target.
     """
 
-    num_nodes: Mapping[str, int]  # by type
+    num_nodes: Mapping[str, int]  # by type; the number of learned rows if the type has no features
     feature_dims: Mapping[str, int]  # by type; 0 for a type without features, whose rows are learned
     relations: tuple[Relation, ...]
     # Types of the output rows: the classified type, or the types of both ends of links.
@@ -68,7 +71,7 @@ class Schema:
         return tuple(relation for relation in self.relations if relation[2] == node_type)
 
     def reaching(self, num_layers: int) -> tuple[tuple[str, ...], ...]:
-        """Return the types whose rows influence the output: among the inputs, and after each layer. Pure.
+        """Return the types whose rows influence the output, in the input and after each layer. Pure.
 
         Parameters
         ----------

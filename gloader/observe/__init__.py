@@ -1,1 +1,1 @@
-"""Records about the stages' work: totals per epoch, timeline, watchdog and explanations."""
+"""Observation of a loader: totals per epoch, timeline, watchdog, peak memory, and explanations as text."""

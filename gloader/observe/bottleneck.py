@@ -1,7 +1,9 @@
 """An epoch's bottleneck in one sentence: the resource that delayed the training loop most.
 
-A step is the loop's work for one batch, with the wait for it. All steps together fill the epoch, so a share of the step
-is a share of the epoch's wall time. The exposed share is the part in which the loop waited for the loader.
+The loader calls `find_bottleneck` with an epoch's `EpochStats`, and prints the sentence after the epoch. A stage is a
+step in the preparation of batches, with threads of its own. A step of the loop is its work for one batch, with the
+wait for this batch. All steps together fill the epoch, so a share of the step is a share of the epoch's wall time. The
+exposed share is the part in which the loop waited for the loader. A table holds the feature rows of one node type.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ _SATURATED: Final = 0.90
 _BUSY: Final = 0.60
 # From this number of threads per core on, a machine is crowded. A loader and its model alone make one or two per core.
 _CROWDED: Final = 2.0
-# Stages that use cores, and stages that use the disk.
+# Stages that use cores, and stages that use the disk. "sweep" and "stage" use both.
 _ON_THE_CPU: Final = ("sweep", "sample", "inspect", "stage", "gather", "compute")
 _ON_THE_DISK: Final[tuple[BottleneckKind, ...]] = ("read", "stage", "sweep")
 
@@ -54,7 +56,7 @@ _ON_THE_DISK: Final[tuple[BottleneckKind, ...]] = ("read", "stage", "sweep")
 class Bottleneck:
     """The resource that delayed an epoch most."""
 
-    kind: BottleneckKind
+    kind: BottleneckKind  # the resource, or the stage that uses it
     share: float  # share of the step: the loop's wait, or the time of "compute", "transfer" or "compile"
     sentence: str  # sentence for the epoch's line
 
@@ -133,6 +135,10 @@ def spinning_advice(kind: BottleneckKind, *, load: float, cores: int, wait_polic
     )
 
 
+# The next functions, up to `_slow_stage`, return the bottleneck of an epoch whose loop waited, for one cause each.
+# ``exposed`` is the exposed share.
+
+
 def _slow_disk(slowest: BottleneckKind, stats: EpochStats, exposed: float) -> Bottleneck:
     detail = ", ".join(filter(None, [_read_most(stats), _moved(stats)]))
     return _waiting(slowest, exposed, "reading features waits for the SSD", detail)
@@ -144,6 +150,7 @@ def _slow_store(exposed: float, share: float) -> Bottleneck:
 
 
 def _slow_stage(slowest: BottleneckKind, stats: EpochStats, exposed: float) -> Bottleneck:
+    """Return the bottleneck if ``slowest`` is neither "read" nor "stage", which `_slow_disk` describes."""
     finding = {
         "gather": "the loop waits for gather",
         "sweep": "the samplers wait for passes over the edges",
@@ -182,6 +189,7 @@ def _hidden_loading(stats: EpochStats, exposed: float) -> Bottleneck:
 
 
 def _compiling(stats: EpochStats) -> Bottleneck:
+    """Return the bottleneck of an epoch in which kernels were compiled."""
     share = stats.compile_seconds / stats.seconds
     seconds = format_seconds(stats.compile_seconds)
     finding = f"kernels are compiled: {_percent(share)} of the step ({seconds}); later runs load them"
@@ -189,6 +197,7 @@ def _compiling(stats: EpochStats) -> Bottleneck:
 
 
 def _starved_cpu(stats: EpochStats, exposed: float, cores: int) -> Bottleneck:
+    """Return the bottleneck of an epoch with busy cores, with the two stages that used them most."""
     share = stats.cpu_seconds / (cores * stats.seconds)
     users = {name: stats.stage_seconds[name] for name in _ON_THE_CPU}
     first, second = sorted(users, key=lambda name: users[name], reverse=True)[:2]
@@ -219,7 +228,7 @@ def _copied(stats: EpochStats) -> str:
 
 
 def _waiting(kind: BottleneckKind, exposed: float, finding: str, detail: str = "") -> Bottleneck:
-    """Return the bottleneck of an epoch whose loop waited for the loader."""
+    """Return the bottleneck of an epoch whose loop waited: its sentence is ``finding``, the share, and ``detail``."""
     detail = f" ({detail})" if detail else ""
     return Bottleneck(
         kind=kind, share=exposed, sentence=f"{finding}: {_percent(exposed)} of the step{detail}"

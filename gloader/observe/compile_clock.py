@@ -1,4 +1,8 @@
-"""Time in which this process compiled kernels. In the first run on a machine, it is longer than an epoch."""
+"""Time in which this process compiled numba kernels. In the first run on a machine, it may exceed an epoch's time.
+
+Importing this module registers a listener that numba calls at the start and the end of each compilation. The epoch's
+sums and the memory's watch read `compile_seconds`. Each loader calls `say_compiling` when it opens.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,8 @@ class _CompileClock(Listener):
         # other threads read it without a lock. With two assignments they could count a kernel twice or not at all.
         self._state: tuple[float, float | None] = (0.0, None)
         self._depth = 0  # nested compilations: a kernel compiles the kernels that it calls
-        # Compile seconds before the first loader. Later seconds are reported, because a user waits for them.
+        # Compile seconds before the first loader, set by `say_compiling`. The warning counts only later seconds,
+        # because a user waits for them.
         self.reported_from_s = math.inf
         self.has_warned = False
 
@@ -56,7 +61,7 @@ class _CompileClock(Listener):
         return seconds if began is None else seconds + time.perf_counter() - began
 
 
-_CLOCK = _CompileClock()
+_CLOCK = _CompileClock()  # the process's only clock
 register("numba:compile", _CLOCK)
 
 
@@ -66,5 +71,5 @@ def compile_seconds() -> float:
 
 
 def say_compiling() -> None:
-    """Log a warning once this process has compiled gloader's kernels for half a second."""
+    """From now on, log a warning once this process has compiled kernels for another half second."""
     _CLOCK.reported_from_s = min(_CLOCK.reported_from_s, _CLOCK.read())

@@ -1,8 +1,9 @@
 """An epoch's sums: rows, bytes and requests moved, and each stage's seconds.
 
-A batch passes the stages in the order of `WORK_NAMES`; "wait" is the consumer's time without a batch. A row of a batch
-comes from the device's cache, from host memory (a hit), or from the SSD (a miss). A table holds the feature rows of one
-node type or of one relation's edges.
+The stages add their work to a `StatsRecorder`; its `snapshot` returns the sums as `EpochStats`. A batch passes the
+stages in the order of `WORK_NAMES`. The consumer is the training loop. A row of a batch comes from the device's cache,
+from host memory (a hit), or from the SSD (a miss). A table holds the feature rows of one node type or of one relation's
+edges. A superbatch is a group of consecutive batches whose missing rows are planned together.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
     from gloader.types import ReadStats
 
+# Kinds of measured work: the stages in a batch's order, then "wait", the consumer's time without a batch. "sweep" reads
+# the edge file for many batches, "stage" reads missing rows of many batches ahead, and "read" those of one batch.
 WorkName: TypeAlias = Literal[
     "sweep", "sample", "inspect", "stage", "read", "gather", "transfer", "compute", "wait"
 ]
@@ -41,8 +44,8 @@ class EpochStats:
     """The sums over one epoch's batches."""
 
     epoch: int
-    batches: int = 0
-    seeds: int = 0
+    batches: int = 0  # batches delivered to the consumer
+    seeds: int = 0  # seeds or predicted edges in these batches
     rows_gathered: int = 0  # rows put into batches
     # The next three counts add up to `rows_gathered`.
     device_hits: int = 0  # rows on the device
@@ -54,11 +57,11 @@ class EpochStats:
     bytes_written: int = 0  # to the SSD
     # Passes over the edge file, which the counts above omit. A pass counts for the epoch of its first batch.
     edge_passes: int = 0
-    edge_bytes_read: int = 0
-    edge_bytes_written: int = 0
+    edge_bytes_read: int = 0  # from the SSD
+    edge_bytes_written: int = 0  # to the SSD
     # Traffic for a dataset at a URL since the last epoch's report, with that of opening the dataset and of evaluations.
     object_requests: int = 0
-    object_bytes: int = 0
+    object_bytes: int = 0  # received bytes
     object_retries: int = 0  # repeated requests
     object_wait_s: float = 0.0  # time that requests were delayed, by a limit or before a retry
     seconds: float = 0.0  # the epoch's wall time
@@ -135,7 +138,7 @@ class StatsRecorder:
     def start(self) -> None:
         """Start the clock, when the consumer requests the epoch's first batch."""
         with self._lock:
-            self._stopped: tuple[float, float, float] | None = None
+            self._stopped: tuple[float, float, float] | None = None  # `_clocks` at the stop
             self._started = _clocks()
 
     def stop(self) -> None:
@@ -223,14 +226,14 @@ class StatsRecorder:
             )
 
     def _counts_of(self, table: str) -> list[dict[str, int]]:
-        """Return all tables' counts, and ``table``'s own if it has a name. The caller holds the lock."""
+        """Return the counts to raise: those of all tables, and ``table``'s own if it has a name. Hold the lock."""
         if not table:
             return [self._counts]
         return [self._counts, self._tables.setdefault(table, dict.fromkeys(OF_TABLES, 0))]
 
 
 def _clocks() -> tuple[float, float, float]:
-    """Return this process's wall, CPU and compilation seconds."""
+    """Return the present wall clock, and this process's CPU seconds and compilation seconds."""
     # The import is here because it loads numba. The command line uses the stage names and starts without numba.
     from gloader.observe.compile_clock import compile_seconds
 

@@ -1,8 +1,10 @@
 """A loader's explanations as text: its plan before the run, and the comparison with measurements afterwards.
 
 `explain_tiers` shows each part of the data with its home: memory or the SSD. `explain_io` shows the disk's rates.
-`explain_run` compares predicted with measured times of superbatches, which are batches whose missing rows are read
-together. `explain_passes` does the same for passes, which read the edge file once for many batches.
+`explain_run` compares predicted with measured times of superbatches, which are groups of batches whose missing rows
+are read together. `explain_passes` does the same for passes (sweeps), which read the edge file once for many batches.
+A loader's `explain` and the command line print these texts. Retrieval is the reading of missing rows from the disk. A
+step is one batch's part of the training loop.
 """
 
 from __future__ import annotations
@@ -45,8 +47,8 @@ _FEW_BUFFERS: Final = {
 class TableFacts:
     """Size of one node type's feature table."""
 
-    name: str
-    num_nodes: int
+    name: str  # the node type
+    num_nodes: int  # number of rows
     row_bytes: int  # stored bytes per row
 
 
@@ -55,10 +57,10 @@ class TierFacts:
     """Facts for `explain_tiers`: homes and sizes of a loader's data."""
 
     tables: tuple[TableFacts, ...]  # tables in the plan's order
-    plan: MemoryPlan
+    plan: MemoryPlan  # the division of the memory budget
     policy: str  # cache policy
-    topology: TopologyChoice
-    rates: IoRates
+    topology: TopologyChoice  # the home of the edges, with the reason
+    rates: IoRates  # the disk's rates, measured or assumed
     links: str = ""  # a line about the links, if seeds are edges
 
     @property
@@ -71,7 +73,7 @@ class TierFacts:
 class IoFacts:
     """Facts for `explain_io`: the settings and rates by which missing rows are read."""
 
-    size: SuperbatchSize
+    size: SuperbatchSize  # batches per superbatch, with the reason
     rates: IoRates  # the disk's rates, measured or assumed
     staging_bytes: int  # memory for the missing rows of a superbatch
     spill_bytes: int  # disk space for them
@@ -82,7 +84,7 @@ class SuperbatchReport:
     """Predicted and measured figures for one superbatch."""
 
     number: int  # number of the superbatch, from 0
-    num_batches: int
+    num_batches: int  # batches of the superbatch
     rows: int  # gathered rows
     misses: int  # rows read from the disk
     choice: Choice  # how the rows were read, with the prediction
@@ -111,7 +113,7 @@ def predict_step(*, cpu_s: float, retrieval_s: float, compute_s: float, cores: i
     compute_s : wall seconds for the computation or another consumer
     cores : cores that all parts share
     """
-    # The result is the largest and not the sum, because the parts work on different batches at the same time.
+    # This is the largest time and not the sum, because the resources work on different batches at the same time.
     return max(cpu_s / cores, retrieval_s, compute_s)
 
 
@@ -153,6 +155,7 @@ def _explain_features(facts: TierFacts) -> list[str]:
 
 
 def _cached_text(rows: int, num_nodes: int) -> str:
+    """Return the number of cached rows as text, with their share of all rows."""
     return f"{rows:,} rows ({100 * rows / max(num_nodes, 1):.1f}%)"
 
 
@@ -326,6 +329,7 @@ def _cells(kind: list[SuperbatchReport]) -> list[str]:
 
 
 def _median(kind: list[SuperbatchReport], value: str) -> float:
+    """Return the median of the attribute ``value``."""
     return median(getattr(report, value) for report in kind)
 
 
@@ -339,6 +343,7 @@ def _choice_json(choice: Choice) -> dict[str, Any]:
 
 
 def _report_json(report: SuperbatchReport) -> dict[str, Any]:
+    """Return a report as JSON values by the names of its fields."""
     table = {"table": report.table} if report.table else {}
     return table | {
         "number": report.number,
@@ -359,8 +364,8 @@ def _report_json(report: SuperbatchReport) -> dict[str, Any]:
 class MeasuredPass:
     """One completed pass over the edges."""
 
-    report: PassReport
-    num_batches: int  # batches that can be built now, because the pass brought their last hop
+    report: PassReport  # the pass's way of reading, its cost and its predicted seconds
+    num_batches: int  # batches that can be built now, because the pass drew the edges of their last hop
     measured_s: float  # time on the disk; concurrent users share the disk's time
     cpu_s: float  # processor time of the pass's thread: picking neighbours, verifying and distributing edges
 

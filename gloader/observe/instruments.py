@@ -1,8 +1,9 @@
 """Measurement of the stages' work for statistics, timeline and watchdog.
 
-A stage wraps each piece of its work, such as the sampling of a batch, in a `Work`. At its end the time is added to the
-epoch's sums, and an event to the timeline. During the work the watchdog sees it. `Instruments` is shared by all stages
-of a loader.
+A stage is a step in the preparation of batches. It wraps each piece of its work, such as the sampling of a batch, in a
+`Work`. At the end of the work, its time is added to the epoch's sums, and an event to the timeline. During the work the
+watchdog sees it, and reports a stage that hangs. All stages of a loader share one `Instruments`. The consumer is the
+thread of the training loop, whose waits and computation are measured too.
 """
 
 from __future__ import annotations
@@ -50,8 +51,10 @@ class Instruments:
     ) -> None:
         self.timeline = timeline
         self.watchdog = watchdog
-        self.unwatched = _NO_STALL if watches_waits else _OF_THE_CONSUMER
-        self._recorders: dict[int, StatsRecorder] = {}
+        self.unwatched = (
+            _NO_STALL if watches_waits else _OF_THE_CONSUMER
+        )  # work that the watchdog does not see
+        self._recorders: dict[int, StatsRecorder] = {}  # by epoch
         self._lock = threading.Lock()
 
     def recorder(self, epoch: int) -> StatsRecorder:
@@ -64,7 +67,7 @@ class Instruments:
         return recorder
 
     def forget_before(self, epoch: int) -> None:
-        """Drop the sums before ``epoch``, which begins. Work that still runs for earlier epochs is not counted."""
+        """Drop the sums of the epochs before ``epoch``, which begins. Later work for them is not counted."""
         if isinstance(self.timeline, RecentTimeline):
             self.timeline.begin_epoch()
         with self._lock:
@@ -94,7 +97,8 @@ class Work:
     """
 
     # `Work` is a class, because a context manager from a generator would cost as much as the measurement. It has no
-    # finalizer: each batch drops one object, and Python swallows a Ctrl-C that arrives inside a finalizer.
+    # finalizer: each batch drops one object, and Python swallows a Ctrl-C that arrives inside a finalizer. It is an
+    # `Activity` of the watchdog: `since_ns` is the time of its start or last progress, read by the watchdog's thread.
 
     __slots__ = (
         "_bytes_read",
@@ -202,6 +206,7 @@ class Work:
         return process_time_ns() if self.stage == "compute" else thread_ns()
 
     def _note_on(self, error: BaseException) -> None:
+        """Add a note to ``error``, unless the stage was only cancelled or the error comes from another stage."""
         if isinstance(error, ChannelClosedError) or self.stage in _OF_THE_CONSUMER:
             return
         self.note(error=type(error).__name__)

@@ -1,9 +1,9 @@
 """Peak memory: a run's anonymous memory above a bare ``import torch``, which a memory budget bounds.
 
 Anonymous memory is memory without a file behind it, such as arrays. The system cannot free it, in contrast to pages of
-mapped files. Bare memory is that of an interpreter which has only imported torch. `PeakMemory` reads the memory from a
-thread and returns freed blocks to the system near a bound. A course is the memory over time: `MemoryCourse` keeps it in
-a few numbers, for a run of any length.
+mapped files. Bare memory is that of an interpreter which has only imported torch. `gloader.training` runs inside a
+`PeakMemory` block: a thread reads the memory, and returns freed blocks to the system near a bound. A course is the
+memory over time: `MemoryCourse` keeps it in a few numbers, for a run of any length.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class MemoryCourse:
     """
 
     def __init__(self) -> None:
-        self._slots: list[int] = []
-        self._slot_s = _FIRST_SLOT_S
-        self._last: int | None = None
+        self._slots: list[int] = []  # peak bytes in each slot so far
+        self._slot_s = _FIRST_SLOT_S  # length of a slot, in seconds
+        self._last: int | None = None  # the last reading, in bytes
 
     def add(self, seconds: float, num_bytes: int) -> None:
         """Add a reading.
@@ -61,12 +61,12 @@ class MemoryCourse:
         count = len(self._slots)
         if not count:
             return ()
-        # With fewer slots than parts, a slot stands for several parts.
+        # With fewer slots than parts, a slot stands for several parts. A part ends at a rounded-up slot.
         bounds = [(i * count // NUM_PARTS, -(-(i + 1) * count // NUM_PARTS)) for i in range(NUM_PARTS)]
         return tuple(max(self._slots[first:end]) for first, end in bounds)
 
 
-_STATUS = Path("/proc/self/status")
+_STATUS = Path("/proc/self/status")  # the kernel's figures on this process, one per line
 # Lines of this file that count. Shared memory without a file also counts, such as rings and rows that ranks share.
 # Mapped files do not count, because the system frees them.
 _COUNTED = ("RssAnon:", "RssShmem:")
@@ -77,7 +77,7 @@ _NEAR = 3 / 4  # share of the bound from which readings are frequent
 # up to 15 MB between two readings.
 _ROOM_SHARE, _MIN_ROOM_BYTES = 16, 16 << 20
 _LEAST_RELEASED = 64  # the memory must grow by one part in 64 of the bound before the next return
-# Anonymous memory of the interpreter and numpy, which are loaded before torch is imported here.
+# Anonymous memory of the interpreter and numpy, in bytes. They are loaded before `_bare` imports torch.
 _INTERPRETER_BYTES = 14_000_000
 
 
@@ -117,6 +117,7 @@ def release_freed_memory() -> None:
 
 @cache
 def _libc() -> ctypes.CDLL:
+    """Return the C library that this process uses."""
     return ctypes.CDLL(None)
 
 
@@ -155,21 +156,21 @@ def first_bytes() -> int:
 
 
 class PeakMemory:
-    """Watches the process's anonymous memory from a thread, inside the block, and keeps it below a bound."""
+    """Context manager whose thread watches the process's anonymous memory inside the block, and keeps it bounded."""
 
     def __init__(self) -> None:
         self._bare = bare_bytes()
-        self._most = anonymous_bytes()
+        self._most = anonymous_bytes()  # peak so far, with the bare memory
         self.begin_course()
         self._bound: int | None = None  # bytes above `_other_bytes`
-        self._budget = 0
-        self._is_near = False
+        self._budget = 0  # see `keep_below`
+        self._is_near = False  # whether the last reading was near the bound
         self._release_at = 0  # bytes at which freed memory is returned
         # The interpreter, torch, and the program's memory from before this run.
         self._other_bytes = max(self._bare, self._most - first_bytes())
         self._passed = 0  # peak of the run's memory after a return of freed memory: what was really in use
         self._compiled_s = 0.0  # compile seconds when the bound was set
-        self._turn = threading.Lock()
+        self._turn = threading.Lock()  # held while a reading or a bound is recorded
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="gloader-memory", daemon=True)
 
@@ -242,6 +243,7 @@ class PeakMemory:
             self._thread.join()
 
     def _watch(self) -> None:
+        """Read the memory again and again until the block ends. Runs on the watching thread."""
         every = _EVERY_S
         while not self._ended.wait(every):
             run_bytes, bound = self._look() - self._other_bytes, self._bound
@@ -272,6 +274,7 @@ class PeakMemory:
 
 
 def _compile_seconds() -> float:
+    """Return the seconds in which this process compiled kernels."""
     # An import at the top would load numba, which would count as part of the bare interpreter.
     from gloader.observe.compile_clock import compile_seconds
 

@@ -5,8 +5,9 @@ notes. Each thread collects its events in memory. At the end they become a file 
 (https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU): a track is a thread's line on the
 screen, a slice is an event on a track, and a flow is a chain of arrows through all slices of a batch.
 
-`TimelineRecorder` keeps all events of a run. `RecentTimeline` keeps those of the latest epochs in little memory, enough
-to replay one of them.
+`gloader.observe.instruments` records an event at the end of each piece of work. `TimelineRecorder` keeps all events of
+a run, for a loader with ``trace=True``. `RecentTimeline` keeps those of the latest epochs in little memory, enough to
+replay one of them: `gloader.replay` predicts an epoch's time under other settings from its recorded work.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ FIELDS: Final = (
     "bytes_read",
     "bytes_written",
 )
+# The columns of an array of events, by name.
 _STAGE, _EPOCH, _INDEX, _BATCHES, _STARTED, _ENDED, _CPU, _REQUESTS, _READ, _WRITTEN = range(len(FIELDS))
 _PROCESS: Final = 1  # the process number in the file
 # Stages: a waiting consumer, which belongs to no batch's flow, and the last work on a batch.
@@ -73,7 +75,7 @@ class Used(NamedTuple):
 class TrackRecord:
     """The events of one thread."""
 
-    thread_name: str
+    thread_name: str  # label of the track
     events: bytes  # n events of ten int64 each
     notes: Mapping[int, Mapping[str, Any]]  # byte offset of an event in ``events`` -> its notes
 
@@ -84,7 +86,11 @@ class TrackRecord:
 
 
 def timeline_events(records: Sequence[TrackRecord]) -> Iterator[dict[str, Any]]:
-    """Yield the file's entries for ``records``: names, slices, then arrows. Times in microseconds. Pure."""
+    """Yield the file's entries for ``records``: names, slices, then arrows. Times in microseconds. Pure.
+
+    An entry is a JSON object in the Chrome trace format. Its "ph" is the kind: "M" a name or position, "X" a slice,
+    and "s", "t", "f" the start, a middle and the end of a flow. "pid" and "tid" are the process and the track.
+    """
     tables = [record.table for record in records]
     starts = [int(table[:, _STARTED].min()) for table in tables if len(table)]
     origin = min(starts, default=0)
@@ -93,7 +99,7 @@ def timeline_events(records: Sequence[TrackRecord]) -> Iterator[dict[str, Any]]:
     yield from _names(records, tables, threads)
     for record, table, thread in zip(records, tables, threads, strict=True):
         for number, row in enumerate(_rows(table)):
-            notes = record.notes.get(number * 8 * len(FIELDS), {})
+            notes = record.notes.get(number * 8 * len(FIELDS), {})  # 8 bytes per integer
             yield _slice(row, notes, thread, origin)
     yield from _arrows(tables, threads, origin)
 
@@ -105,14 +111,17 @@ def _rows(table: IdArray) -> Iterator[list[int]]:
 
 
 def _assign_threads(records: Sequence[TrackRecord], tables: Sequence[IdArray]) -> list[int]:
-    """Assign each record a track. Threads with the same name that ran one after another share a track. Pure."""
+    """Return each record's track number, from 1 on. Pure.
+
+    Threads with the same name that ran one after another share a track.
+    """
     # Sampler threads end with each run, and the next run starts others with the same names.
     order = sorted(
         range(len(records)), key=lambda i: int(tables[i][:, _STARTED].min(initial=np.iinfo(np.int64).max))
     )
     assigned = [0] * len(records)
-    ends: dict[int, int] = {}
-    names: dict[int, str] = {}
+    ends: dict[int, int] = {}  # by track: the end of its last event, in ns
+    names: dict[int, str] = {}  # by track: its threads' name
     for i in order:
         name, table = records[i].thread_name, tables[i]
         begin = int(table[:, _STARTED].min(initial=np.iinfo(np.int64).max))
@@ -135,6 +144,7 @@ def _names(
         first_stage = int(table[:, _STAGE].min(initial=len(WORK_NAMES)))
         base = {"ph": "M", "pid": _PROCESS, "tid": thread}
         yield {**base, "name": "thread_name", "args": {"name": record.thread_name}}
+        # Tracks are sorted by stage, then by number; no loader has 1,000 threads.
         yield {**base, "name": "thread_sort_index", "args": {"sort_index": first_stage * 1000 + thread}}
 
 
@@ -221,14 +231,14 @@ def plain(value: object) -> object:
     return str(value)
 
 
-NoteValue: TypeAlias = int | float | str | bool
+NoteValue: TypeAlias = int | float | str | bool  # a fact of an event's notes
 
 # 40 MB of events, and up to 180 MB of notes. An epoch of 1,000 batches has about 8,000 events.
 MAX_EVENTS: Final = 500_000
 _LINES_PER_CHUNK: Final = 4096  # entries of the file that are written together
 _CODES: Final = {name: code for code, name in enumerate(WORK_NAMES)}  # stage -> its number in an event
 _NOTHING_USED: Final = Used()
-_pack = struct.Struct(f"={len(FIELDS)}q").pack
+_pack = struct.Struct(f"={len(FIELDS)}q").pack  # writes an event's ten integers as int64
 
 
 class _Track:
@@ -339,6 +349,7 @@ class TimelineRecorder:
         return [_record_of(track) for track in tracks]
 
     def _track(self) -> _Track:
+        """Return the calling thread's track, created by its first call."""
         track: _Track | None = getattr(self._local, "track", None)
         if track is None:
             track = self._local.track = _Track(threading.current_thread().name)

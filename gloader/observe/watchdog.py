@@ -1,7 +1,11 @@
 """Detection of a hanging pipeline, with the stage, the batch and all threads' stacks.
 
-A stall is work of a stage without progress for too long, or a consumer that waits too long while no stage works. Each
-activity (one piece of a stage's work, or one wait of the consumer) has a clock, which starts again at each progress.
+A stage is a step in the preparation of batches, and the consumer is the thread of the training loop. A stall is work of
+a stage without progress for too long, or a consumer that waits too long while no stage works. Each activity (one piece
+of a stage's work, or one wait of the consumer) has a clock, which starts again at each progress.
+
+`gloader.observe.instruments` reports the start and the end of each activity. The watchdog's thread looks at the clocks
+from time to time, logs a stall with all stacks, and calls the run's handler, which ends the run with the error.
 """
 
 from __future__ import annotations
@@ -24,9 +28,10 @@ if TYPE_CHECKING:
     from gloader.types import BatchId
 
 _LOG = logging.getLogger(__name__)
-# Shortest time between two looks, in seconds: at most four looks a second, even if many stages are near their deadline.
+# Shortest time between two looks at the clocks, in seconds, even if many stages are near their deadline.
 _SHORTEST_NAP_S = 0.25
 
+# Advice in a stall's message, by stage; `_NO_ADVICE` for other stages.
 _ADVICE = {
     "sweep": "the disk that holds the edges, or the spill folder's, may hang: look at the system's log and at "
     "`iostat -x`",
@@ -45,7 +50,7 @@ class Activity(Protocol):
     stage: WorkName
     batch: BatchId
     since_ns: int  # start or last progress, by `time.perf_counter_ns`
-    thread_id: int
+    thread_id: int  # `threading.get_ident` of the working thread
 
 
 class Watchdog:
@@ -76,7 +81,7 @@ class Watchdog:
         self._on_stall = on_stall
         # Every stage enters and leaves here with every batch. One dict operation is atomic and needs no lock.
         self._running: dict[Activity, None] = {}
-        self._last_end_ns = 0
+        self._last_end_ns = 0  # end of the last activity
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._is_closing = threading.Event()
@@ -100,6 +105,7 @@ class Watchdog:
             self._close()
 
     def _close(self) -> None:
+        """Stop the thread, and join it. A handler calls this on the thread itself, which cannot join itself."""
         with self._lock:
             thread, self._thread = self._thread, None
             self._is_closing.set()
@@ -116,6 +122,7 @@ class Watchdog:
         self._last_end_ns = ended_ns
 
     def _watch(self, is_closing: threading.Event) -> None:
+        """Look at the clocks until ``is_closing`` is set. Runs on the watchdog's thread."""
         reported: set[Activity] = set()
         floor_ns = time.perf_counter_ns()  # see `_look`
         nap_s = self._timeout_s
@@ -160,6 +167,7 @@ class Watchdog:
         return working or [(wait, max(wait.since_ns, self._last_end_ns)) for wait in running]
 
     def _report(self, activity: Activity, seconds: float) -> None:
+        """Log a stall of ``seconds`` and call the handler."""
         error = StallError(_describe(activity, seconds, self._timeout_s))
         _LOG.error("%s\n%s", error, _all_stacks())
         try:

@@ -1,1 +1,1 @@
-"""A loader's stages, one verb per file, and the channels that connect the stages."""
+"""A loader's stages (sample, inspect, stage, read, gather, send), one per file, and the channels between them."""

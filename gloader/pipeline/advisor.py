@@ -1,8 +1,12 @@
 """Advice for a running loader: the change of its settings or its hardware that would shorten an epoch most.
 
-A recording is the timeline of the last epoch. A replay simulates the pipeline's threads on the recorded work, and
-returns the epoch's time. The advisor replays the epoch under each candidate change, with a memory plan for this change,
-and compares the times.
+`gloader.loader.base` calls `Advisor.advise` after an epoch. A recording is the timeline of the last epoch. A replay
+(`gloader.replay`) simulates the pipeline's threads on the recorded work, and returns the epoch's time. The advisor
+first calibrates the replay, so that it reproduces the measured time. Then it replays the epoch under each candidate
+change, with a memory plan for this change, and compares the times.
+
+A superbatch is a group of batches whose missing feature rows are planned together. A step is one batch's part of an
+epoch. A miss is a row that is read from the SSD.
 """
 
 from __future__ import annotations
@@ -69,8 +73,8 @@ class _Candidate:
 class Advisor:
     """Tries other loader settings on a replay of the last epoch, each with its own memory plan. Pure.
 
-    The misses at other cache sizes follow from the first batches' reuse distances, and are corrected by
-    the epoch's measured misses. No batch is sampled again.
+    The first batches show after how many other rows a row is used again. From these distances, the plan predicts the
+    misses at other cache sizes. The epoch's measured misses correct the prediction. No batch is sampled again.
 
     Parameters
     ----------
@@ -161,6 +165,7 @@ class Advisor:
         )
 
     def _candidate(self, words: str, **keywords: Any) -> _Candidate:
+        """Return the candidate with the changed ``keywords`` of `gloader.Loader`, on the same hardware."""
         return _Candidate(
             settings=self._settings.changed(**keywords),
             words=words,
@@ -170,6 +175,7 @@ class Advisor:
         )
 
     def _cache_bytes(self) -> int:
+        """Return the bytes of all rows in the host caches."""
         return sum(
             rows * table.stored_row_bytes
             for rows, table in zip(self._plan.cache_rows, self._load.demand.tables, strict=True)
@@ -177,7 +183,13 @@ class Advisor:
 
 
 class _ReplayedEpoch:
-    """A replay of the last epoch, as it was and under other plans."""
+    """A replay of the last epoch, as it was and under other plans.
+
+    Raises
+    ------
+    ReplayError
+        The recording cannot be replayed: batches are missing, or there are passes over the edges.
+    """
 
     def __init__(self, recording: Recording, load: MeasuredLoad, plan: MemoryPlan) -> None:
         header = recording.header
@@ -195,14 +207,14 @@ class _ReplayedEpoch:
             device=header.device,
         )
         self.doubt = calibrated.doubt  # the reason not to trust the replay, or ""
-        self._fit = calibrated.fit
+        self._fit = calibrated.fit  # factors that make the replay as long as the measured epoch
         self.measured_s = measured.epoch_s[measured.counted[-1]]
-        self._known = [batch for batch in work.batches if batch.epoch in measured.counted]
+        self._known = [batch for batch in work.batches if batch.epoch in measured.counted]  # their recorded work
         self._costs = learn_costs(recording)
         self._sampling = SampleCosts.of(recording)
         needs = _needs_of(plan, load)
         self._correction = _correction(needs, recording, work, measured)
-        self._base_s = self._steady_s(needs, self._shape, plan)
+        self._base_s = self._steady_s(needs, self._shape, plan)  # replayed seconds of a step, without a change
 
     def seconds(self, plan: MemoryPlan, load: MeasuredLoad, candidate: _Candidate) -> float:
         """Return the epoch's seconds under ``plan``: the measured seconds times the ratio of the replayed steps."""
@@ -216,7 +228,7 @@ class _ReplayedEpoch:
 
     def _steady_s(self, needs: StepNeeds, shape: PipelineShape, plan: MemoryPlan) -> float:
         """Return a step's seconds in the run's steady state."""
-        steps = num_steps(needs.superbatch) // shape.num_ranks * shape.num_ranks
+        steps = num_steps(needs.superbatch) // shape.num_ranks * shape.num_ranks  # equally many on every rank
         work = steady_work(
             self._known,
             needs.corrected(**self._correction),
@@ -231,10 +243,10 @@ class _ReplayedEpoch:
 def _correction(
     needs: StepNeeds, recording: Recording, work: RunWork, measured: Measured
 ) -> dict[str, float]:
-    """Return an epoch's ratios of measured to predicted values, per step.
+    """Return an epoch's ratios of measured to predicted values, by name.
 
-    "misses" counts missing rows, "ahead" is the seconds of reads for whole superbatches, and "own" is the seconds of
-    reads for single batches.
+    "misses" compares missing rows per step. "ahead" compares the seconds of reads for whole superbatches, per step, and
+    "own" the seconds of reads for single batches.
     """
     counted = [event for event in recording.events if event.epoch in measured.counted]
     missed = [event.notes["misses"] for event in counted if event.stage == "read"]
@@ -256,7 +268,7 @@ def _over(measured: float, predicted: float) -> float:
 
 
 def _needs_of(plan: MemoryPlan, load: MeasuredLoad) -> StepNeeds:
-    """Return a step's needs under ``plan``."""
+    """Return the predicted rows, misses and disk seconds of a step under ``plan``."""
     step = plan.step
     rows = load.demand.work.rows
     if plan.features == "ram":

@@ -1,7 +1,9 @@
 """The ring of host buffers for gathered batches.
 
-A gathering thread acquires a buffer for each batch, and fills it with the batch's rows. The buffer returns to the ring
-after the device has copied it, or after the training loop has dropped its arrays.
+A `BufferRing` has a fixed amount of memory in reusable buffers. The reading or gathering thread acquires a buffer for
+each batch, and fills it with the batch's feature rows. The buffer returns to the ring after the device has copied it,
+or after the training loop (the consumer) has dropped its arrays. `InterleavedRings` is used if one process gathers for
+several ranks (training processes), each with a ring of its own.
 
 - A table is the feature rows of a node type or of a relation; a buffer has one (rows, F) matrix for each table.
 - A warm buffer has been written before, so that its memory pages exist. Fresh memory costs a page fault per page.
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 
 RowMatrix: TypeAlias = NDArray[Any]  # (rows, F), float32 or in the stored dtype
 
-_FLOAT32: Final[np.dtype[Any]] = np.dtype(np.float32)
+_FLOAT32: Final[np.dtype[Any]] = np.dtype(np.float32)  # default dtype of rows in a buffer
 _CANCELLED: Final = "the buffer ring is cancelled"  # message of a ChannelClosedError
 ALIGNMENT: Final = 64  # bytes, a cache line: each table's matrix in a buffer begins at a multiple
 _UNBOUNDED: Final = 2**31  # more buffers than any run has
@@ -46,7 +48,7 @@ class RowForm:
     """The form of a table's rows in a buffer."""
 
     dim: int  # F
-    dtype: np.dtype[Any] = _FLOAT32
+    dtype: np.dtype[Any] = _FLOAT32  # float32, or the dtype in the file if the device converts the rows
 
     @property
     def num_bytes(self) -> int:
@@ -60,8 +62,8 @@ class BufferRing:
     Fresh memory would take more time than the copy of the rows. So buffers stay warm, and grow only when a batch has
     more rows than any batch before. While the consumer keeps arrays alive, the ring makes further buffers, up to
     ``max_bytes`` in total. If the consumer holds all buffers and waits for another batch, no other thread can return a
-    buffer, so that `acquire` raises after ``patience_s``. If the memory holds only one buffer, the loop's variable
-    would keep the last batch and block the ring: `take_back` empties that batch. Thread-safe.
+    buffer. Then `acquire` raises after ``patience_s``. If the memory holds only one buffer, the loop's variable would
+    keep the last batch and block the ring: `take_back` empties that batch. Thread-safe.
 
     Parameters
     ----------
@@ -92,12 +94,12 @@ class BufferRing:
         self._max_bytes = max_bytes
         num_bytes = self._num_bytes(self._rows)
         self.num_buffers = max(max_bytes // num_bytes, 1) if num_bytes else _UNBOUNDED
-        self._total_bytes = 0
+        self._total_bytes = 0  # of all buffers, free or not
         # SimpleQueue.put is safe inside a weakref callback, which may run in any thread at any point.
         self._free: queue.SimpleQueue[NDArray[np.uint8] | None] = queue.SimpleQueue()
         # Weak references to the leases, by the buffer's `id`. A weak reference must live to call its callback.
         self._leases: dict[int, weakref.ref[RowMatrix]] = {}
-        self._is_cancelled = False
+        self._is_cancelled = False  # see `cancel`
         self._counting = threading.Lock()  # guards `_on_their_way`
         self._patience_s = patience_s
         self._consumer_waits_since: float | None = None  # seconds of the monotonic clock
@@ -106,7 +108,7 @@ class BufferRing:
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """Initial rows of each table in a new buffer."""
+        """Rows of each table in a new buffer: the initial numbers, or the largest ones requested since."""
         return self._rows
 
     @property
@@ -191,6 +193,7 @@ class BufferRing:
     def _num_bytes(self, rows: Sequence[int]) -> int:
         """Return a buffer's bytes for these row counts."""
         sizes = [count * form.num_bytes for form, count in zip(self.forms, rows, strict=True)]
+        # Each matrix but the last is padded, so that the next one is aligned.
         return sum(map(_padded, sizes[:-1])) + sum(sizes[-1:])
 
     def _buffer_bytes(self) -> int:
@@ -283,7 +286,7 @@ class BufferRing:
 
 
 class InterleavedRings:
-    """Hands out buffers from the ranks' rings in turn, in the order of the interleaved batches. For one thread.
+    """Hands out buffers from the ranks' rings in turn: batch i belongs to rank i modulo their number. For one thread.
 
     Parameters
     ----------
@@ -341,6 +344,7 @@ def matrices_in(
 
 
 def _padded(num_bytes: int) -> int:
+    """Return ``num_bytes``, rounded up to a multiple of `ALIGNMENT`."""
     return -(-num_bytes // ALIGNMENT) * ALIGNMENT
 
 

@@ -1,8 +1,13 @@
 """The consumer's end of a run: batches in order on the compute device, epoch by epoch.
 
-The pipeline's threads prepare batches; `Consumer` takes them in the thread of the user's training loop. `EpochIterator`
-is the object that ``iter(loader)`` returns: it ends each epoch, and the run if the loop leaves an epoch early.
+A run is the work of the pipeline's threads from one position in the stream of batches on, across epochs. These threads
+prepare batches; `Consumer` takes them in the thread of the user's training loop. `EpochIterator` is the object that
+``iter(loader)`` returns: it ends each epoch, and the run if the loop leaves an epoch early.
 
+- A superbatch is a group of consecutive batches whose missing rows are planned together. `RunFeedback` passes measured
+  times to its next plans.
+- Gathered batches are in host memory. The send step moves them to the device, in its own thread if the device is
+  asynchronous, otherwise here.
 - An asynchronous device, such as a GPU, executes work later than the host launches it.
 - A mark is a point in a device's queue of work. By marks, `StepTimes` measures the loop's steps on the device's clock.
 - A ring is the reused host buffers. Without an asynchronous device, a ring lends its buffers to the loop.
@@ -71,8 +76,8 @@ class StepTimes:
     def __init__(self, device: Device, feedback: RunFeedback) -> None:
         self._device = device
         self._feedback = feedback
-        self._requested: Mark | None = None
-        self._steps: deque[_LoopStep] = deque()
+        self._requested: Mark | None = None  # set at the loop's request, until the batch is delivered
+        self._steps: deque[_LoopStep] = deque()  # steps whose times are not yet known, oldest first
 
     def ask(self) -> None:
         """Note that the loop requests a batch."""
@@ -109,6 +114,7 @@ class StepTimes:
         self._requested = None  # what comes before the next epoch is no wait for a batch
 
     def _report(self) -> None:
+        """Report the times of the steps that the device has completed, without waiting."""
         while self._steps and (marks := self._steps[0].marks()) and all(mark.is_reached() for mark in marks):
             step = self._steps.popleft()
             wait_s, compute_s = (max(b.seconds_since(a), 0.0) for a, b in pairwise(marks))
@@ -144,7 +150,7 @@ class Consumer:
     stream : this rank's batches
     send : moves gathered batches to the device
     observer : marks the time of each wait
-    failures : its other errors become notes of the raised error
+    failures : the errors of all threads; if one is raised here, the others become its notes
     instruments : measure the consumer
     feedback : receives every wait and computation
     ring : the ring whose buffers the loop receives directly; None if the loop receives copies
@@ -170,7 +176,7 @@ class Consumer:
         self._failures = failures
         self._instruments = instruments
         self._feedback = feedback
-        self._computing: Work | None = None
+        self._computing: Work | None = None  # the loop's work on the last batch
         # None if the host is the device, so that both have one clock.
         self._times = StepTimes(send.device, feedback) if send.device.is_asynchronous else None
         self.num_taken = 0  # batches handed out
@@ -242,6 +248,7 @@ class Consumer:
             self._times.settle()
 
     def _take(self) -> HostBatch | SentBatch:
+        """Wait for the next batch in the channel; errors as in `next_batch`."""
         try:
             with self._observer.consumer_waits():
                 return self._source.get()
@@ -340,6 +347,7 @@ class EpochIterator(Iterator[B], Generic[B]):
             return cast("B", self._next())  # one loader's run delivers one kind of batch
 
     def _next(self) -> Delivered:
+        """Return the next batch, or end the epoch. The caller holds ``_turn``."""
         # The attribute is read once, as another thread may call `close`.
         if (current := self._open) is None:
             raise StopIteration
@@ -374,10 +382,12 @@ class EpochIterator(Iterator[B], Generic[B]):
         self._finish(is_complete=False)
 
     def _finish(self, *, is_complete: bool, error: BaseException | None = None) -> None:
+        """End the epoch, while signals such as Ctrl-C are kept back. Idempotent."""
         with uninterrupted():
             self._end(is_complete=is_complete, error=error)
 
     def _end(self, *, is_complete: bool, error: BaseException | None) -> None:
+        """End the epoch if it is still open."""
         # This is separate from `_finish`, so that the last reference is dropped while signals are kept back.
         ended, self._open = self._open, None
         if ended is not None:

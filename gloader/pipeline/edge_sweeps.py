@@ -1,7 +1,8 @@
 """Sweeps: passes over the edges on the SSD; each draws hops of many batches.
 
 If the edges do not fit in memory, this step precedes the sample step. It draws every batch's edges; the sample step
-then makes the batches from them (`ReplayBatch` and `ReplayTrace` in `gloader.pipeline.sample`).
+then makes the batches from them (`ReplayBatch` and `ReplayTrace` in `gloader.pipeline.sample`). A batch is addressed
+by its position in the run's stream of batches.
 
 - A pass goes through the edge file once, in file order, and draws one hop for each of its batches.
 - A topology superbatch is up to S_t consecutive batches that go through the passes together. Each pass begins one
@@ -9,6 +10,7 @@ then makes the batches from them (`ReplayBatch` and `ReplayTrace` in `gloader.pi
 - A frontier is one hop of one batch: the nodes that draw neighbours. An owner number is a frontier's index in its pass.
 - Swept hops are a pass's results: the drawn edges of each frontier, in the spill folder.
 - A batch is ready after its last hop is drawn, and made after the sampler has built its blocks.
+- A feature superbatch is S consecutive batches whose feature rows are planned together, independent of S_t.
 
 `edge_passes` plans the passes, and `SweepEdges` makes them. `SweptBatches` keeps the swept hops until their batch is
 made. `EdgeSweeps` joins these parts for one run.
@@ -97,11 +99,12 @@ def batches_swept(size: int, planned: int) -> int:
     The pass that completes a superbatch waits until at most this many batches, with its own, are not yet made. During
     that pass the batches of the previous superbatch are executed, and traces are taken up to ``planned`` batches ahead.
 
-    This cannot deadlock. Assume that a pass waits. It would complete at most ``size`` batches. More than 2 S_t + 2 S
-    batches would then be drawn and not made, so that more than 2 S are in this state already. The next batch to be made
-    belongs to a feature superbatch j, the S batches of plan j. Plans j and j + 1 end at most 2 S batches after it, so
-    that their traces can be taken. Plan j needs nothing else (`SuperbatchCollector`), and the batches before j free its
-    memory as they are executed. So this batch is made, and then further batches, until there is room for the pass.
+    This cannot deadlock. Assume that a pass waits. It would complete at most ``size`` batches. With them, more than
+    2 S_t + 2 S batches would be drawn and not made. So more than 2 S are in this state already. The next batch to be
+    made belongs to a feature superbatch j, the S batches of plan j. Plans j and j + 1 end at most 2 S batches after it,
+    so that their traces (the rows of each batch) can be taken. Plan j needs nothing else (`SuperbatchCollector`), and
+    the batches before j free its memory as they are executed. So this batch is made, and then further batches, until
+    there is room for the pass.
 
     Parameters
     ----------
@@ -112,6 +115,7 @@ def batches_swept(size: int, planned: int) -> int:
 
 
 def _edge_passes(stream: BatchStream, sizes: Iterator[int], num_hops: int, start: int) -> Iterator[EdgePass]:
+    """Yield the passes of `edge_passes`; ``sizes`` are the sizes of the superbatches, without end."""
     # The wave holds the positions of the last L superbatches, the oldest first. Each pass adds the next superbatch, and
     # the oldest drops out: it was completed by the previous pass. After the stream's end, empty ranges are added.
     wave = deque([range(start, start)] * num_hops, maxlen=num_hops)
@@ -132,16 +136,17 @@ def _edge_passes(stream: BatchStream, sizes: Iterator[int], num_hops: int, start
 class SweptPass:
     """A finished pass and its results. The receiver owns ``hops``."""
 
-    edges: EdgePass
-    hops: SweptHops
+    edges: EdgePass  # the pass and its batches
+    hops: SweptHops  # the drawn edges of each batch, by owner number
 
 
 class SweptBatches:
     """The swept hops of each stream position, until its batch is made. Thread-safe.
 
-    Positions before `num_ready` have all of their hops. No sampler thread waits here until a position is ready: the
-    next pass may itself wait until this thread has made other batches. After a failed pass, the next position counts as
-    ready too, and reading it raises the error. Owns the swept hops until `release_all`.
+    The sweeping thread puts hops in, and the sampler threads read and release them. Positions before `num_ready` have
+    all of their hops. A sampler thread must not wait here for one position: the next pass may itself wait until this
+    thread has made other batches. After a failed pass, the next position counts as ready too, and reading it raises the
+    error. Owns the swept hops until `release_all`.
 
     Parameters
     ----------
@@ -153,9 +158,9 @@ class SweptBatches:
         self.changed = SignalSafeCondition()  # shared with the sampler threads, so that both use one lock
         self._most = most
         self._hops: dict[int, list[tuple[SweptHops, int]]] = {}  # hops and owner number, by position
-        self._num_swept = start
-        self._num_released = start
-        self._error: BaseException | None = None
+        self._num_swept = start  # positions with all hops, from position 0 on
+        self._num_released = start  # positions whose batches are made
+        self._error: BaseException | None = None  # ended the passes
         self._is_closed = False
 
     @property
@@ -175,7 +180,7 @@ class SweptBatches:
         is_free = not edges.completed
         self.changed.when(
             lambda: is_free or self._is_closed or edges.completed.stop - self._num_released <= self._most,
-            self._require_open,
+            self._require_open,  # called after the wait, under the lock
         )
 
     def put(self, swept: SweptPass) -> None:
@@ -283,7 +288,7 @@ class SweepEdges:
     instruments : measure the passes
     """
 
-    name: Final = "sweep"
+    name: Final = "sweep"  # the stage's name in errors and in the timeline
 
     def __init__(
         self,

@@ -1,12 +1,14 @@
 """The flow of superbatches between the threads: the waits in front of channels, and the stage `Inspect`.
 
-The sample step yields traces, from which `SuperbatchCollector` forms superbatches. `Inspect` plans the cache for each
-superbatch. After the stage step (`StageMisses`), `BatchFeed` splits superbatches into batches, which are read and
-gathered. A class that waits for more than its channel gives the reason in its docstring.
+`gloader.pipeline.run` connects these parts if features are on the SSD. The sample step yields traces, from which
+`SuperbatchCollector` forms superbatches. `Inspect` plans the cache for each superbatch. The stage step (`StageMisses`)
+reads missing rows of a superbatch ahead. Then `BatchFeed` splits superbatches into batches, which are read and gathered.
+The feeds here also wait for conditions outside their channel; their docstrings give the reasons.
 
 - A trace is the distinct rows of each batch, per table. A table is the feature rows of a node type or of a relation.
 - A superbatch is S consecutive batches that are planned and read together.
 - A look-ahead is the trace of the next superbatch: a plan keeps the rows that are used again soonest.
+- Staged rows are missing rows that were read ahead, into memory or into packs (files with one batch's rows each).
 """
 
 from __future__ import annotations
@@ -63,11 +65,11 @@ class SuperbatchWindow:
     """
 
     def __init__(self, size: int = PLANNED_AT_ONCE) -> None:
-        self._permits: Channel[None] = Channel(size)
+        self._permits: Channel[None] = Channel(size)  # a counting semaphore that can be cancelled
         for _ in range(size):
             self._permits.put(None)
         self._lock = threading.Lock()
-        self._staged: dict[int, StagedSuperbatch] = {}
+        self._staged: dict[int, StagedSuperbatch] = {}  # by number
 
     def wait_for_room(self) -> None:
         """Wait until another superbatch may be planned.
@@ -145,7 +147,7 @@ class SuperbatchCollector:
         self._sizes = enumerate(unit * steps for steps in ramp(size // unit))
         self._position = 0  # position of the next superbatch's first batch
         self._next: SampledSuperbatch | None = None  # collected as the previous look-ahead
-        self._has_ended = False
+        self._has_ended = False  # whether the stream has no further trace
 
     def get(self) -> InspectJob:
         """Wait until the next superbatch may be planned, and return it.
@@ -183,6 +185,7 @@ class SuperbatchCollector:
             size = len(traces[0])
             # The next superbatches double from the enlarged size on.
             self._sizes = enumerate(ramp(self._size, min(2 * size, self._size)), 1)
+        # After the stream's end the superbatch is empty, and its address is not used.
         first = self._stream.id_of(self._position if self._stream.has(self._position) else 0)
         self._position += size
         return SampledSuperbatch(number=number, first=first, traces=traces)
@@ -197,13 +200,14 @@ class SuperbatchCollector:
                 self._has_ended = True
 
     def _no_traces(self) -> tuple[Trace, ...]:
+        """Return an empty trace for each table."""
         return tuple(Trace() for _ in range(self._num_tables))
 
 
 class FirstBatchGate:
-    """Keeps superbatch 1 from the disk until the first batches are read. For the staging thread.
+    """Delays the staging of superbatch 1 until the first batches are read. For the staging thread.
 
-    A sweep would take the disk from the first batch, for which all stages wait.
+    Staging would compete for the disk with the first batch, for which all stages wait.
 
     Parameters
     ----------
@@ -280,7 +284,7 @@ class Inspect:
     instruments : measure the planning
     """
 
-    name: Final = "inspect"
+    name: Final = "inspect"  # the stage's name in errors and in the timeline
 
     def __init__(self, tables: Sequence[SsdTable], instruments: Instruments) -> None:
         self._tables = tables

@@ -1,12 +1,15 @@
 """Read and gather: the steps that put all rows of a batch into one host buffer. The send step follows.
 
 With features on the SSD, `ReadMisses` reads missing rows into a buffer of the ring. `GatherCached` adds rows from the
-cache's slots, and admits rows to the cache. With features in memory, `GatherWhole` copies all rows.
+cache's slots, and admits rows to the cache. With features in memory, `GatherWhole` copies all rows. Each class is a
+stage: `gloader.pipeline.run` starts a thread that calls `process` for every batch. The ring is a set of reused host
+buffers (`gloader.pipeline.buffers`).
 
 - A table is the feature rows of a node type or of a relation; a buffer has one matrix for each table.
 - A hit is a row in the host cache, which has one slot per cached row. A missing row, or miss, is read from the SSD. To
   admit a row is to copy it into a slot.
 - A device serves a row if the device holds it, or reads it from host memory itself; such a row needs no gather.
+- Staged rows are missing rows that the stage step has read ahead. A plan has, for each batch, the action per row.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ class ReadMisses:
     instruments : measure the reads
     """
 
-    name: Final = "read"
+    name: Final = "read"  # the stage's name in errors and in the timeline
 
     def __init__(
         self,
@@ -92,6 +95,7 @@ class ReadMisses:
         return FilledBatch(job=job, steps=tuple(steps), x=x)
 
     def _count(self, batch: BatchId, step: CacheStep, read: ReadStats, *, num_rows: int, table: int) -> None:
+        """Add a table's rows in the batch to the epoch's sums. Rows that are neither hits nor misses are the device's."""
         hits, misses = len(step.hit_pos), len(step.miss_row)
         self._instruments.recorder(batch.epoch).add_gather(
             rows=num_rows,
@@ -153,7 +157,7 @@ class GatherWhole:
         x = self._ring.acquire(
             [0 if brought else len(ids) for ids, brought in zip(nodes, brings_all, strict=True)]
         )
-        num_rows, held = sum(map(len, nodes)), 0
+        num_rows, held = sum(map(len, nodes)), 0  # all rows of the batch, and the rows that the device serves
         with self._instruments.working("gather", batch.id) as work:
             for ids, out, source, share, is_brought in zip(
                 nodes, x, self._sources, self._shares, brings_all, strict=True

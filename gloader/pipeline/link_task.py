@@ -1,5 +1,8 @@
 """A link loader's task: a link table, the negatives drawn for its edges, and the edges to exclude.
 
+`gloader.pipeline.seeds` makes a `LinkTask` from the arguments of `gloader.LinkLoader`. When the loader opens,
+`LinkTask.bind` opens the tables, and turns rows of the link table into seeds: the nodes around which a batch is sampled.
+
 - A link table lists the edges that the model predicts; they need not be edges of the graph.
 - A negative is a pair of nodes drawn as a wrong answer. Strict negatives are never edges of the graph.
 - An excluded edge is left out when a batch is sampled, so that the model does not see the edge that it predicts.
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
     from gloader.dataset.link_table import LinkTable
     from gloader.samplers import HeteroGraph, Topology
 
-# Largest share of the memory budget for held link tables. A table on the disk costs the read of a page per row.
+# Largest share of the memory budget for held link tables. A table on the disk costs one page read per row.
 _HELD_SHARE = 1 / 8
 
 
@@ -37,7 +40,7 @@ _HELD_SHARE = 1 / 8
 class BoundLinks:
     """A link table's row order that yields seeds, and the memory of the held tables."""
 
-    order: RowOrder  # turns each batch's rows into seeds
+    order: RowOrder  # gives each batch's table rows, and turns them into seeds
     held_bytes: int  # memory of the held tables
     text: str  # a line that names the prediction task
 
@@ -152,6 +155,7 @@ class LinkTask:
 
     @property
     def _excluded(self) -> str:
+        """The excluded edges as text for the user."""
         if self.exclude == "none":
             return "none, messages pass over predicted edges that are in the graph"
         edges = "these edges" if self.exclude == "self" else "these edges and their reverses"

@@ -1,10 +1,14 @@
 """Charts as SVG text in a page: lines, points, bars, columns, and lanes with work over time. Pure.
 
-SVG charts are sharp in print, take the reader's screen colours, and need no script.
+The other modules of `gloader.lab.report` call `draw_bars`, `draw_columns`, `draw_lanes` or `draw_lines`, and get a
+`Chart`. Each of these functions draws the legend, then the axes, then the data. SVG charts are sharp in print, take the
+reader's screen colours, and need no script.
 
 - An `Axis` maps values to pixels. Pixels of SVG count from the top, so a vertical axis ends above its start.
-- A style is a number that stands for a colour and a mark.
+- A style is a number from 0 to `NUM_STYLES` that stands for a colour and a mark. The last one is the grid's grey.
 - A part is one coloured section of each bar. The parts of a bar lie end to end.
+- A swatch is a legend entry's sample of a style.
+- A drawing is a list of SVG elements, each as text. The classes of an element, such as "f0", choose its `RULES`.
 - A `Level` is a dashed line at one value of an axis.
 - A lane is a row with the work of one thread over time, and a `Span` is one piece of this work.
 """
@@ -42,7 +46,7 @@ class Axis:
     high: float  # the largest value, or its logarithm
     start: float  # pixel of ``low``
     end: float  # pixel of ``high``
-    ticks: tuple[float, ...]
+    ticks: tuple[float, ...]  # values with a grid line and a label
     written: Callable[[float], str] = "{:g}".format  # returns a value as text
     is_log: bool = False  # whether ``low`` and ``high`` are decimal logarithms; ``ticks`` are values
 
@@ -53,7 +57,7 @@ class Axis:
 
 
 def can_be_drawn(value: float | None) -> bool:
-    """Return True if ``value`` has a place on an axis. A diverged run's values may have none."""
+    """Return True if ``value`` has a place on an axis. None, NaN and very large values have none."""
     return value is not None and abs(value) < _MOST
 
 
@@ -88,6 +92,7 @@ def fit_axis(
     if is_whole:
         step = max(step, 1.0)
     first, last = math.ceil(low / step), math.floor(high / step)
+    # The upper bound matters only if rounding has made the step far too small.
     ticks = tuple(number * step for number in range(first, min(last, first + 2 * most_ticks) + 1))
     return Axis(
         low=low,
@@ -103,6 +108,7 @@ def fit_axis(
 def _step(least: float) -> float:
     """Return the least number among 1, 2, 5, 10, 20, ... that is not below ``least``."""
     magnitude = 10.0 ** math.floor(math.log10(least))
+    # The tolerance accepts a step that is below ``least`` only by rounding.
     return next(step * magnitude for step in _STEPS if step * magnitude >= least * (1 - 1e-9))
 
 
@@ -110,7 +116,7 @@ def _step(least: float) -> float:
 # yellow and black, which would vanish on a white or black page. The colours for dark screens are lighter.
 _LIGHT: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5c3e", "#777777")
 _DARK: Final = ("#4ba3d9", "#f0803c", "#2fc79a", "#e0a3c6", "#f0b840", "#8fd0f5", "#b8977a", "#a8a8a8")
-NUM_STYLES: Final = len(_LIGHT)
+NUM_STYLES: Final = len(_LIGHT)  # number of colours
 # Each style has its own mark, for readers and printers without colours.
 _MARKS: Final = ("circle", "square", "diamond", "triangle", "cross", "ring", "bar", "frame")
 
@@ -127,6 +133,7 @@ _HEAD: Final = 9  # characters that a cut label keeps before the cut
 
 
 def _variables(colors: Sequence[str], *, text: str, grid: str, paper: str) -> str:
+    """Return CSS variables for the colours of the styles, the text, the grid and the background."""
     styles = "".join(f"--s{number}:{color};" for number, color in enumerate(colors))
     return f"{styles}--text:{text};--grid:{grid};--paper:{paper}"
 
@@ -134,6 +141,7 @@ def _variables(colors: Sequence[str], *, text: str, grid: str, paper: str) -> st
 LIGHT: Final = _variables(_LIGHT, text="#333", grid="#ddd", paper="#fff")
 DARK: Final = _variables(_DARK, text="#ccc", grid="#444", paper="#17191c")
 # A separate chart file contains these rules. A page contains them once for all charts.
+# Class "s0" draws an element's outline in the colour of style 0, and class "f0" fills its area.
 RULES: Final = "\n".join(
     [
         "svg.chart text{font:12px system-ui,sans-serif;fill:var(--text)}",
@@ -161,7 +169,7 @@ class Chart:
 
     name: str  # file name without ".svg"
     caption: str
-    svg: str
+    svg: str  # an svg element without style rules, for a page that has them
     is_wide: bool = False  # whether the chart takes the page's full width
 
     def as_file(self) -> bytes:
@@ -179,6 +187,7 @@ def mark(style: int, x: float, y: float, *, title: str = "") -> str:
     hollow = f'class="s{style} hollow"'
     if kind in ("circle", "ring"):
         return f'<circle {fill if kind == "circle" else hollow} cx="{x:.1f}" cy="{y:.1f}" r="3.6">{title}</circle>'
+    # Corners relative to (x, y), in pixels. The shapes have about equal areas.
     shapes = {
         "square": ((-3.4, -3.4), (3.4, -3.4), (3.4, 3.4), (-3.4, 3.4)),
         "frame": ((-3.4, -3.4), (3.4, -3.4), (3.4, 3.4), (-3.4, 3.4)),
@@ -203,7 +212,7 @@ def grid_lines(y: Axis) -> list[str]:
 
 
 def axis_below(x: Axis, bottom: float, label: str, *, width: int = WIDTH) -> list[str]:
-    """Return a horizontal axis with its values and label."""
+    """Return a horizontal axis at the pixel ``bottom``, with its values and label, in a chart of ``width`` pixels."""
     parts = [straight("axis", min(x.start, LEFT), bottom, width - RIGHT, bottom)]
     parts += [text_at(x.place(tick), bottom + 16, x.written(tick), anchor="middle") for tick in x.ticks]
     return [*parts, text_at((x.start + x.end) / 2, bottom + 34, label, anchor="middle")]
@@ -217,7 +226,7 @@ def legend_of(entries: Sequence[tuple[str, str]], *, width: int = WIDTH) -> tupl
     entries : each entry's label and swatch; the swatch is drawn at (0, 0)
     width : the chart's pixels
     """
-    parts, left, line = [], 4.0, _TOP + 10.0
+    parts, left, line = [], 4.0, _TOP + 10.0  # left end of the next entry, and base line of its text
     for label, swatch in entries:
         needed = SWATCH + len(shortened(label)) * _CHARACTER + 14
         if left > 4 and left + needed > width:
@@ -229,7 +238,7 @@ def legend_of(entries: Sequence[tuple[str, str]], *, width: int = WIDTH) -> tupl
 
 
 def chart_of(name: str, caption: str, parts: Sequence[str], *, height: float, width: int = WIDTH) -> Chart:
-    """Return the chart with the drawing ``parts``."""
+    """Return the chart with the SVG elements ``parts``. ``height`` and ``width`` are in pixels."""
     body = "\n".join(filter(None, parts))
     svg = (
         f'<svg class="chart" role="img" aria-label="{safe(caption)}" viewBox="0 0 {width} {height:.0f}">\n'
@@ -249,7 +258,7 @@ def text_at(x: float, y: float, text: str, *, anchor: str = "start") -> str:
 
 
 def joined(places: Sequence[tuple[float, float]]) -> str:
-    """Return places in SVG's list form."""
+    """Return pixel positions (x, y) in SVG's list form."""
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
 
 
@@ -275,9 +284,9 @@ _NUM_CELLS: Final = 40  # cells along each axis; the names of points in the same
 class Level:
     """A dashed line across the chart, or up and down."""
 
-    label: str
+    label: str  # text in the legend
     style: int
-    value: float
+    value: float  # position on the axis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,7 +294,7 @@ class Bar:
     """A bar made of consecutive parts."""
 
     label: str
-    parts: Sequence[float]
+    parts: Sequence[float]  # length of each part, as a value of the axis
     end: str = ""  # text at the bar's end; empty means the sum of the parts
 
 
@@ -383,12 +392,14 @@ def _part(style: str, x: float, y: float, width: float, height: float, tooltip: 
 
 
 def _legend_of_parts(parts: Sequence[tuple[str, int]], shown: Iterable[int]) -> list[tuple[str, str]]:
+    """Return the `legend_of` entries of the ``parts`` with the indices ``shown``: a coloured square for each."""
     return [
         (parts[i][0], f'<rect class="f{parts[i][1]}" x="10" y="-6" width="14" height="12"/>') for i in shown
     ]
 
 
 def _legend_of_level(level: Level) -> tuple[str, str]:
+    """Return a level's `legend_of` entry: a short dashed line."""
     return level.label, straight(f"level s{level.style}", 0, 0, 24, 0)
 
 
@@ -401,7 +412,7 @@ class LaneSpan(NamedTuple):
     """A piece of work in a lane."""
 
     started_s: float  # seconds on the horizontal axis
-    ended_s: float
+    ended_s: float  # seconds on the horizontal axis
     style: str  # the colour's class: "f0", or "f0 pale"
     told: str = ""  # tooltip, the text that appears under the pointer
 
@@ -410,7 +421,7 @@ class LaneSpan(NamedTuple):
 class Lanes:
     """Lanes with work below each other, under a heading."""
 
-    title: str
+    title: str  # the heading; empty means none
     lanes: Sequence[tuple[str, Sequence[LaneSpan]]]  # label and spans of each lane
 
 
@@ -461,11 +472,11 @@ class Series:
 
     label: str  # label in the legend; empty means no entry
     style: int
-    points: Sequence[tuple[float, float]]
+    points: Sequence[tuple[float, float]]  # (x, y) values
     spread: Sequence[float] = ()  # for each point: the band's extent above it and below it
     names: Sequence[str] = ()  # names of the points; points with names are drawn without a line
-    is_dotted: bool = False
-    has_marks: bool = True  # a mark shows its value under the pointer; a dotted line has no marks
+    is_dotted: bool = False  # whether the line is dotted; then it has no marks
+    has_marks: bool = True  # a mark shows its value under the pointer
 
 
 def draw_lines(
@@ -503,9 +514,9 @@ def draw_lines(
         kind=x[1],
         most_ticks=8,
     )
-    edges = [value for each in drawn for _, low, high in _bounds(each) for value in (low, high)]
-    edges += [level.value for level in levels]
-    up = fit_axis(edges, start=bottom, end=top + 6, kind=y, written=written)
+    heights = [value for each in drawn for _, low, high in _bounds(each) for value in (low, high)]
+    heights += [level.value for level in levels]
+    up = fit_axis(heights, start=bottom, end=top + 6, kind=y, written=written)
     body = [
         *grid_lines(up),
         *axis_below(across, bottom, x[0]),
@@ -528,6 +539,7 @@ def _kept(series: Series, x: AxisKind, y: AxisKind) -> Series:
         and all(value > 0 for value, kind in zip(point, (x, y), strict=True) if kind == "log")
     ]
     if len(kept) > _MOST_POINTS and not series.names:
+        # Every n-th point is kept, and the last one.
         every = -(-len(kept) // _MOST_POINTS)
         kept = [*kept[:-1:every], kept[-1]]
     return replace(
@@ -570,7 +582,7 @@ def _named(series: Series, x: Axis, y: Axis) -> Iterator[tuple[str, tuple[float,
         place = x.place(across), y.place(up)
         cell = round(place[0] * _NUM_CELLS / WIDTH), round(place[1] * _NUM_CELLS / PLOT_HEIGHT)
         by_cell.setdefault(cell, (place, []))[1].append(name)
-    for (left, above), names in by_cell.values():
+    for (left, above), names in by_cell.values():  # the text is a little right of its point and above it
         yield shortened(", ".join(filter(None, names))), (left + 6, above - 5)
 
 
@@ -581,9 +593,11 @@ def _level(level: Level, y: Axis) -> str:
 
 
 def _stroke(series: Series) -> str:
+    """Return the CSS classes of the series' line."""
     return f"line s{series.style}{' dots' if series.is_dotted else ''}"
 
 
 def _swatch_of_line(series: Series) -> str:
+    """Return the series' sample in the legend: its line, its mark, or both."""
     line = "" if series.names else straight(_stroke(series), 0, 0, 24, 0)
     return line if series.is_dotted or not series.has_marks else line + mark(series.style, 12, 0)

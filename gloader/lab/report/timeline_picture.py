@@ -1,7 +1,8 @@
 """A timeline's picture: the work in all stages, with a lane for each stage and thread. Pure.
 
-The timeline is the recording of `gloader train --trace`. Each event is a piece of work with its stage, thread, batch
-and times.
+`gloader.lab.report.build_page` draws it for a report. The timeline is the recording of `gloader train --trace`. Each
+event is a piece of work with its stage (a step on a batch's way, such as "sample"), thread, batch and times.
+A superbatch is a group of consecutive batches that are planned together.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ def draw_timeline(name: str, caption: str, timeline: Mapping[str, Any], *, epoch
     events = [
         event
         for event in timeline["traceEvents"]
+        # "X" is the format's letter for an event with a start and a duration, in microseconds.
         if event["ph"] == "X" and event["cat"] == "stage" and event["args"]["epoch"] == epoch
     ]
     if not events:
@@ -44,7 +46,7 @@ def draw_timeline(name: str, caption: str, timeline: Mapping[str, Any], *, epoch
     # Sampling and sending record no superbatch. Their spans take the shade of their batch's superbatch.
     superbatch = {e["args"]["batch"]: e["args"]["superbatch"] for e in events if "superbatch" in e["args"]}
     origin = min(event["ts"] for event in events)
-    lanes: dict[tuple[int, int], list[LaneSpan]] = {}
+    lanes: dict[tuple[int, int], list[LaneSpan]] = {}  # by stage number and thread id
     for event in events:
         stage, args = WORK_NAMES.index(event["name"]), event["args"]
         shade = args.get("superbatch", superbatch.get(args["batch"], args["batch"])) % 2
@@ -65,7 +67,7 @@ def draw_timeline(name: str, caption: str, timeline: Mapping[str, Any], *, epoch
 
 
 def _labels(stages: Sequence[str]) -> list[str]:
-    """Return each row's stage, numbered if several rows have it. Pure."""
+    """Return each row's label: its stage, with a number if several rows have this stage. Pure."""
     return [
         f"{stage} {stages[:i].count(stage) + 1}" if stages.count(stage) > 1 else stage
         for i, stage in enumerate(stages)

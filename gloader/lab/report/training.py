@@ -1,7 +1,8 @@
 """A `gloader train` run as report values: settings, epochs, and each epoch's seconds by cause.
 
 `gloader.lab.report.build_page` reads the run's folder into a `Training`. The settings come from config.yaml, the epochs
-from metrics.jsonl, and the result from result.json.
+from metrics.jsonl, and the result from result.json. Here are `read_settings` for the first file, `split_seconds` for
+the parts of an epoch's time, and the dataclasses.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
 # Names of settings, as `_flat` writes them: the keys in config.yaml from the outer to the inner one.
 _SEED: Final = "loader seed"
 _BUDGET: Final = "loader memory_budget_bytes"
-# The run's number, the number of runs and the dataset's path are not settings.
+# Keys of config.yaml that describe the run itself. They do not appear among its settings.
+# The run's number, the number of runs, and the dataset's path are no settings. The seed has a field of its own.
 _NO_SETTINGS: Final = ("run id", "runs", "dataset path", _SEED)
-_FINGERPRINT: Final = "dataset fingerprint"
+_FINGERPRINT: Final = "dataset fingerprint"  # a long hash of the dataset's content
 _FINGERPRINT_SHOWN: Final = 12  # characters that distinguish datasets with the same name
 
 
@@ -65,6 +67,7 @@ def _settings_of(config: Mapping[str, Any]) -> RunSettings:
     for name, value in config.items():
         short = _short_name(name)
         if name not in _NO_SETTINGS:
+            # Two settings may have the same short name. The second one keeps its full name.
             named[name if short in named else short] = _text(name, value)
     budget = config.get(_BUDGET)
     return RunSettings(
@@ -91,6 +94,7 @@ def _short_name(name: str) -> str:
 
 
 def _text(name: str, value: Any) -> str:
+    """Return a setting's value for the report, for example 8 GB for a number of bytes."""
     if name.endswith("_bytes") and isinstance(value, int):
         return format_bytes(value)
     if isinstance(value, list):
@@ -105,8 +109,8 @@ _COMPUTE: Final = "the model's step"
 _OTHER_WAIT: Final = "waiting for the loader"
 _REST: Final = "the rest of the loop"
 _EVALUATION: Final = "evaluation"
-# Words in a bottleneck's sentence (`gloader.observe.bottleneck`), and the name of its epoch's wait. The wait is one
-# measurement, so all of it goes to the epoch's named cause.
+# Words in the sentence on an epoch's bottleneck (`gloader.observe.bottleneck`), and the cause that they stand for. The
+# loop's wait is one measurement per epoch, so all of it counts for the cause in that epoch's sentence.
 _CAUSES: Final = (
     ("waits for the SSD", "waiting for the SSD"),
     ("the object store", "waiting for the object store"),
@@ -114,7 +118,7 @@ _CAUSES: Final = (
     ("the CPU cores", "waiting for a core"),
     ("kernels are compiled", "compiling kernels"),
 )
-# The parts in drawing order, with their colours' styles.
+# The parts in drawing order. The number is the colour's style, see `gloader.lab.report.svg`.
 PARTS: Final[tuple[tuple[str, int], ...]] = (
     (_COMPUTE, 0),
     ("waiting for the SSD", 1),
@@ -129,7 +133,7 @@ PARTS: Final[tuple[tuple[str, int], ...]] = (
 
 
 def cause_of(sentence: str) -> str:
-    """Return the name of an epoch's wait, from its ``sentence``."""
+    """Return the name of the part for an epoch's wait, from the ``sentence`` on its bottleneck. Pure."""
     finding = sentence.partition(";")[0]  # the advice follows the semicolon
     return next((cause for words, cause in _CAUSES if words in finding), _OTHER_WAIT)
 
@@ -137,13 +141,13 @@ def cause_of(sentence: str) -> str:
 def split_seconds(
     seconds: float, evaluate_seconds: float, stage_seconds: Mapping[str, float], sentence: str
 ) -> tuple[float, ...]:
-    """Return an epoch's seconds, with its evaluation, in the order of `PARTS`.
+    """Return an epoch's seconds, with its evaluation, in the order of `PARTS`. Pure.
 
     Parameters
     ----------
     seconds, evaluate_seconds : the training's seconds, and the following evaluation's seconds
     stage_seconds : seconds by stage; "compute" and "wait" are the loop's, other stages run at the same time
-    sentence : the epoch's bottleneck
+    sentence : the sentence on the epoch's bottleneck
     """
     compute, wait = stage_seconds["compute"], stage_seconds["wait"]
     parts = {_COMPUTE: compute, cause_of(sentence): wait, _EVALUATION: evaluate_seconds}
@@ -159,15 +163,15 @@ class Epoch:
     """One line of ``metrics.jsonl``."""
 
     number: int  # starts at 1, as on the screen; the file starts at 0
-    seconds: float
-    evaluate_seconds: float
-    loss: float
-    train_acc: float
+    seconds: float  # training
+    evaluate_seconds: float  # the evaluation after the training; 0 without one
+    loss: float  # mean training loss
+    train_acc: float  # training metric
     valid: float | None  # the validation metric; None without an evaluation
     rows: int  # gathered feature rows
     hit_rate: float  # share of the rows that came from memory
-    bytes_read: int  # includes passes over the edges
-    bytes_written: int
+    bytes_read: int  # from the SSD, includes passes over the edges
+    bytes_written: int  # to the SSD, as for `bytes_read`
     bottleneck: str  # a sentence on the epoch's slowest part
     wait_s: float | None  # the loop's wait for the loader; None if an earlier version did not record it
     parts: tuple[float, ...]  # seconds by part, as in `PARTS`; empty if not recorded
@@ -183,14 +187,14 @@ class Epoch:
 class Training:
     """A `gloader train` run, finished or not."""
 
-    name: str
+    name: str  # name in the report
     source: str  # the run's folder
     epochs: tuple[Epoch, ...]
     metric: str  # validation and test metric: acc, or for links hits@K, mrr, auc
     settings: Mapping[str, str]  # settings in config.yaml; empty without the file
-    seed: str
+    seed: str  # empty if unknown
     budget_bytes: int | None  # memory budget; None if not recorded
-    result: Mapping[str, Any]  # empty until the run is finished
+    result: Mapping[str, Any]  # content of result.json; empty until the run is finished
 
     @property
     def test(self) -> float | None:
@@ -239,7 +243,7 @@ class Training:
 
     @property
     def peak_bytes(self) -> int | None:
-        """Peak anonymous memory, as the budget counts it. None if not recorded."""
+        """Peak anonymous memory (memory without a file, which the budget counts). None if not recorded."""
         largest = max((most for epoch in self.epochs for most in epoch.memory_bytes), default=None)
         known = self.result.get("peak_anonymous_bytes", largest)
         return None if known is None else int(known)
